@@ -16,7 +16,7 @@
 
 #include "clock.h"
 
-#define WAIT_CLOCK_OFFER "wait_event_timing/clock/4"
+#define WAIT_CLOCK_OFFER "wait_event_timing/clock/5"
 
 /* At "base_ticks" of its clock the time in the ring was "base_ns". */
 typedef struct WaitClock
@@ -56,17 +56,28 @@ cpu_reading(CpuReading *last, ClockSource source, int64 now, const ClockRate *ra
 	return last->ns;
 }
 
+typedef enum WaitsWanted
+{
+	WAITS_OFF,
+	WAITS_TRACED,
+	WAITS_RECORDED				/* in the area (ring_area.h), unless there is a ring already */
+} WaitsWanted;
+
 typedef struct WaitClockOffer
 {
 	/* False: this process has no ring. */
 	bool		(*look) (WaitClock *clock);
 
 	/*
-	 * Trace this process's waits from now on, or give its level back to its
-	 * settings.  To be called where a process holds nothing, and no error is
-	 * under way.  False: there can be no trace.
+	 * Trace this process's waits from now on, in a ring of the area in no more
+	 * than so many bytes; or give its level back to its settings.  To be called
+	 * where a process holds nothing, and no error is under way.  False: there
+	 * can be no trace.
 	 */
-	bool		(*trace) (bool on);
+	bool		(*trace) (WaitsWanted wanted, uint64 most);
+
+	/* A request begins.  False: the ring has been taken, and must be made anew by trace(). */
+	bool		(*claim) (void);
 
 	/* Waits of this process so far */
 	const uint64 *waits;

@@ -14,13 +14,15 @@
 
 #include "utils/timestamp.h"
 
-#define WAIT_RINGS_OFFER "wait_event_timing/rings/1"
+#include "ring_place.h"
+
+#define WAIT_RINGS_OFFER "wait_event_timing/rings/2"
 
 typedef struct WaitRing
 {
 	int			pid;
 	int			leader_pid;		/* of a parallel worker, or 0 */
-	uint32		handle;			/* of its segment; 0: there is no ring here */
+	RingHandle	handle;			/* 0: there is no ring here */
 	TimestampTz started;
 	TimestampTz ended;			/* when its process went; 0: it is there */
 } WaitRing;

@@ -57,3 +57,18 @@ REVOKE ALL ON FUNCTION sql_trace_kept_file(bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION sql_trace_kept_forget(bigint) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION sql_trace_kept(), sql_trace_kept_info(), sql_trace_kept_file(bigint)
     TO pg_read_all_stats;
+
+-- The recorder: the memory reserved for its rings and what of it is free, the rings there are, how
+-- many gave way to others, and how often there was no room for one. All are 0 if the server has none.
+CREATE FUNCTION sql_trace_recorder(
+    OUT bytes bigint,
+    OUT free_bytes bigint,
+    OUT rings bigint,
+    OUT gave_way bigint,
+    OUT refused bigint
+) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+CREATE VIEW pg_stat_sql_trace_recorder AS
+    SELECT bytes, free_bytes, rings, gave_way, refused FROM sql_trace_recorder();
+
+GRANT SELECT ON pg_stat_sql_trace_recorder TO PUBLIC;

@@ -69,6 +69,16 @@ CREATE FUNCTION sql_trace_info(
     OUT clock_reason text
 ) AS 'MODULE_PATHNAME', 'sql_trace_info_0_2' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
+-- The recorder: the memory reserved for its rings and what of it is free, the rings there are, how
+-- many gave way to others, and how often there was no room for one. All are 0 if the server has none.
+CREATE FUNCTION sql_trace_recorder(
+    OUT bytes bigint,
+    OUT free_bytes bigint,
+    OUT rings bigint,
+    OUT gave_way bigint,
+    OUT refused bigint
+) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
 -- Row sources of the session's last statement that was measured; times in ms, of the node and all
 -- below it, with a 95 % interval. A statement that reads this does not count.
 CREATE FUNCTION sql_trace_row_sources(
@@ -100,7 +110,10 @@ CREATE VIEW pg_stat_sql_trace_info AS
            refused, unread_sessions, unread_records, unread_bytes, clock_reason
     FROM sql_trace_info();
 
-GRANT SELECT ON pg_stat_sql_trace, pg_stat_sql_trace_info TO PUBLIC;
+CREATE VIEW pg_stat_sql_trace_recorder AS
+    SELECT bytes, free_bytes, rings, gave_way, refused FROM sql_trace_recorder();
+
+GRANT SELECT ON pg_stat_sql_trace, pg_stat_sql_trace_info, pg_stat_sql_trace_recorder TO PUBLIC;
 
 REVOKE ALL ON FUNCTION sql_trace_set(integer, integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION sql_trace_reset() FROM PUBLIC;

@@ -165,6 +165,15 @@ capture_mark(RecordKind kind, int depth, int64 value)
 	capture.last_interrupted = false;
 }
 
+/* The ring, to be written now; "rested": it is to rest again.  NULL: none, or it was taken */
+static inline TraceRing *
+ring_claimed(bool *rested)
+{
+	if (unlikely(capture.block.rests))
+		*rested = recorder_claim();
+	return capture.ring;
+}
+
 /* Move all finished waits into the tables.  Safe inside a wait: it takes no lock. */
 void
 capture_fold(void)
@@ -180,6 +189,7 @@ capture_fold(void)
 	RingWriter	writer;
 	Pending		kept;
 	bool		keep = false;
+	bool		rested = false;
 
 	if (slot == NULL || shared == NULL || capture.folding)
 		return;
@@ -212,8 +222,8 @@ capture_fold(void)
 		slot->role = MyProc->roleId;
 	}
 	statements_begin(shared);
-	writer = ring_begin(pg_atomic_read_u32(&slot->level) == CAPTURE_TRACE ? capture.ring : NULL,
-						rate);
+	writer = ring_begin(pg_atomic_read_u32(&slot->level) == CAPTURE_TRACE ?
+						ring_claimed(&rested) : NULL, rate);
 	npending = slot->npending;
 	for (uint32 i = 0; i < npending; i++)
 	{
@@ -248,6 +258,8 @@ capture_fold(void)
 	{
 		ring_end(&writer);
 		slot->records = writer.number;
+		if (unlikely(rested))
+			recorder_let_rest();
 	}
 	/* a reader of the tables reads what is not in them yet as well */
 	slot->npending = 0;

@@ -11,7 +11,7 @@
 static ProtocolHooks hooks;
 
 static pg_noinline void
-notice(char type)
+notice(char type, const char *body)
 {
 	trace_message(type);
 	if (capture.ring && (waits_trigger >= 0 || capture.trigger_used))
@@ -21,7 +21,7 @@ notice(char type)
 		capture_fold();
 		settings_follow_application();
 		ring_open();
-		ring_rest();
+		ring_rest(body);
 		trace_follow_level();
 	}
 	if (type == 'Z')
@@ -33,7 +33,7 @@ waits_putmessage(char type, const char *body, size_t length)
 {
 	/* rows, and what describes them, tell nothing */
 	if (type != 'D' && type != 'T')
-		notice(type);
+		notice(type, body);
 	return hooks.chained->putmessage(type, body, length);
 }
 

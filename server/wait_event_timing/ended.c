@@ -40,11 +40,11 @@ note_oldest(Shared *shared)
 	pg_atomic_write_u64(&shared->oldest_ended, (uint64) oldest);
 }
 
-/* The caller holds the lock, and unpins what was there. */
-static uint32
+/* The caller holds the lock, and frees what was there. */
+static RingHandle
 give_up(Shared *shared, RingEntry *place)
 {
-	uint32		handle = place->handle;
+	RingHandle	handle = place->handle;
 
 	ring_memory_forget(place->memory);
 	memset(place, 0, sizeof(*place));
@@ -53,17 +53,17 @@ give_up(Shared *shared, RingEntry *place)
 }
 
 static void
-unpin_all(const uint32 *handles, int n)
+free_all(const RingHandle *handles, int n)
 {
 	for (int i = 0; i < n; i++)
-		dsm_unpin_segment(handles[i]);
+		ring_place_free(handles[i]);
 }
 
 static RingEntry *
 free_place(RingEntry *entries)
 {
 	for (int i = 0; i < MAX_ENDED_RINGS; i++)
-		if (entries[i].handle == 0)
+		if (!ring_place_is_there(entries[i].handle))
 			return &entries[i];
 	return NULL;
 }
@@ -89,18 +89,20 @@ first_to_go(RingEntry *entries, Oid role)
 
 /*
  * The caller holds the lock.  A place for a ring whose memory is counted, or
- * NULL if there is none; "unpin" is what makes way.  No more than one is taken
+ * NULL if there is none; "gone" is what makes way.  No more than one is taken
  * from other roles: nobody can push out all that others have left.
  */
 static RingEntry *
 make_place(Shared *shared, RingEntry *entries, const RingEntry *entry, uint64 for_kept,
-		   uint32 *unpin, int *n)
+		   RingHandle *gone, int *n)
 {
 	bool		taken_from_others = false;
 
 	if (entry->memory > for_kept)
 		return NULL;
-	while (free_place(entries) == NULL || !ring_memory_keep(for_kept, entry->memory))
+	/* what is in the area is in nobody's way */
+	while (free_place(entries) == NULL ||
+		   (entry->memory > 0 && !ring_memory_keep(for_kept, entry->memory)))
 	{
 		RingEntry  *next = first_to_go(entries, entry->role);
 
@@ -112,26 +114,31 @@ make_place(Shared *shared, RingEntry *entries, const RingEntry *entry, uint64 fo
 				return NULL;
 			taken_from_others = true;
 		}
-		unpin[(*n)++] = give_up(shared, next);
+		gone[(*n)++] = give_up(shared, next);
 	}
 	return free_place(entries);
 }
 
-/* A process ends: its ring moves from the live ones to those that ended, if there is room. */
-void
+/*
+ * A process ends: its ring moves from the live ones to those that ended, if there
+ * is room; returns whether there is.
+ */
+bool
 ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring, dsm_segment *segment)
 {
 	uint64		written = pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->written));
 	uint64		for_kept = waits_keep_s > 0 ? ring_memory_for_kept(waits_memory_kb) : 0;
-	RingEntry  *place;
-	uint32		unpin[MAX_ENDED_RINGS + 1];
+	RingEntry  *place = NULL;
+	RingHandle	gone[MAX_ENDED_RINGS + 1];
 	int			n = 0;
 
-	of->memory = ring_memory_shrink(segment, offsetof(TraceRing, records) +
-									Min(written, ring->nrecords) * sizeof(TraceRecord));
+	if (segment)
+		of->memory = ring_memory_shrink(segment, offsetof(TraceRing, records) +
+										Min(written, ring->nrecords) * sizeof(TraceRecord));
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	place = make_place(shared, of->leader_pid ? shared->ended_workers : shared->ended, of, for_kept,
-					   unpin, &n);
+	if (waits_keep_s > 0)
+		place = make_place(shared, of->leader_pid ? shared->ended_workers : shared->ended, of,
+						   for_kept, gone, &n);
 	if (place)
 	{
 		*place = *of;
@@ -141,11 +148,12 @@ ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring, dsm_segment *se
 	else
 	{
 		ring_memory_give_back(of->memory);
-		unpin[n++] = of->handle;
+		gone[n++] = of->handle;
 	}
 	memset(of, 0, sizeof(*of));
 	LWLockRelease(&shared->lock);
-	unpin_all(unpin, n);
+	free_all(gone, n);
+	return place != NULL;
 }
 
 /* A trace that begins needs memory: give up one of those that are kept.  False: there are none. */
@@ -153,16 +161,16 @@ bool
 ended_make_way(Shared *shared)
 {
 	RingEntry  *next;
-	uint32		unpin = 0;
+	RingHandle	gone = 0;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	next = first_to_go(shared->ended_workers, MyProc->roleId);
 	if (next == NULL)
 		next = first_to_go(shared->ended, MyProc->roleId);
 	if (next)
-		unpin = give_up(shared, next);
+		gone = give_up(shared, next);
 	LWLockRelease(&shared->lock);
-	unpin_all(&unpin, next ? 1 : 0);
+	free_all(&gone, next ? 1 : 0);
 	return next != NULL;
 }
 
@@ -170,7 +178,7 @@ ended_make_way(Shared *shared)
 static void
 give_up_until(Shared *shared, TimestampTz until)
 {
-	uint32		unpin[ALL_ENDED];
+	RingHandle	gone[ALL_ENDED];
 	int			n = 0;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -179,10 +187,10 @@ give_up_until(Shared *shared, TimestampTz until)
 		RingEntry  *entry = ended_entry(shared, i);
 
 		if (entry->handle != 0 && entry->ended <= until)
-			unpin[n++] = give_up(shared, entry);
+			gone[n++] = give_up(shared, entry);
 	}
 	LWLockRelease(&shared->lock);
-	unpin_all(unpin, n);
+	free_all(gone, n);
 }
 
 /* Give up the rings of all processes that have ended. */

@@ -27,10 +27,10 @@ static KeptRing *place = NULL;	/* of the copy that is being made */
 static uint64 taken = 0;		/* memory counted for it */
 
 /* The caller holds the lock.  Free the place, and return what must be let go. */
-static uint32
+static RingHandle
 vacate(KeptRing *kept)
 {
-	uint32		handle = kept->ring.handle;
+	RingHandle	handle = kept->ring.handle;
 
 	if (handle != 0)
 		ring_memory_forget(kept->ring.memory);
@@ -70,7 +70,7 @@ static void
 take_place(Shared *shared)
 {
 	KeptRing   *found = NULL;
-	uint32		unpin = 0;
+	RingHandle	gone = 0;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_KEPT_RINGS && found == NULL; i++)
@@ -80,14 +80,14 @@ take_place(Shared *shared)
 		found = first_to_go(shared);
 	if (found)
 	{
-		unpin = vacate(found);
+		gone = vacate(found);
 		found->ring.pid = MyProcPid;
 	}
 	/* before anything can fail */
 	place = found;
 	LWLockRelease(&shared->lock);
-	if (unpin != 0)
-		dsm_unpin_segment(unpin);
+	if (gone != 0)
+		ring_place_free(gone);
 }
 
 /* Give up an older copy of our role.  False: there is none. */
@@ -95,16 +95,16 @@ static bool
 make_way(Shared *shared)
 {
 	KeptRing   *kept;
-	uint32		unpin = 0;
+	RingHandle	gone = 0;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	kept = first_to_go(shared);
 	if (kept && kept->ring.role == MyProc->roleId)
-		unpin = vacate(kept);
+		gone = vacate(kept);
 	LWLockRelease(&shared->lock);
-	if (unpin != 0)
-		dsm_unpin_segment(unpin);
-	return unpin != 0;
+	if (gone != 0)
+		ring_place_free(gone);
+	return gone != 0;
 }
 
 /* Count the memory of a copy, for which traces of processes that ended and older copies make way. */
@@ -150,6 +150,9 @@ make_copy(Shared *shared)
 	uint32		nrecords;
 	uint32		handle;
 
+	/* one in the area may have been taken; it stays ours until the next answer */
+	if (capture.block.rests && !recorder_claim())
+		return;
 	take_place(shared);
 	if (place == NULL)
 		return;
@@ -194,10 +197,16 @@ bool
 kept_copy_for(uint32 *handle, uint64 *memory, TimestampTz *started)
 {
 	Shared	   *shared = shmem_get();
+	bool		rested = capture.block.rests;
 	uint32		nrecords;
 
 	if (capture.ring == NULL || shared == NULL)
 		return false;
+	if (rested && !recorder_claim())
+	{
+		capture.block.rests = true; /* the next request notices that it has been taken */
+		return false;
+	}
 	PG_TRY();
 	{
 		*handle = copy_ring(shared, capture.ring, &nrecords);
@@ -207,12 +216,16 @@ kept_copy_for(uint32 *handle, uint64 *memory, TimestampTz *started)
 		if (taken > 0)
 			ring_memory_forget(taken);
 		taken = 0;
+		if (rested)
+			recorder_let_rest();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 	*memory = taken;
 	*started = capture.ring->started;
 	taken = 0;
+	if (rested)
+		recorder_let_rest();
 	return true;
 }
 
@@ -257,7 +270,7 @@ wait_event_timing_reset_kept(PG_FUNCTION_ARGS)
 	for (int i = 0; i < MAX_KEPT_RINGS; i++)
 	{
 		KeptRing   *kept = &shared->kept[i];
-		uint32		handle = 0;
+		RingHandle	handle = 0;
 
 		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 		if (kept->ring.handle != 0 && (PG_ARGISNULL(0) || kept->id == PG_GETARG_INT64(0)))
@@ -265,7 +278,7 @@ wait_event_timing_reset_kept(PG_FUNCTION_ARGS)
 		LWLockRelease(&shared->lock);
 		if (handle != 0)
 		{
-			dsm_unpin_segment(handle);
+			ring_place_free(handle);
 			n++;
 		}
 	}

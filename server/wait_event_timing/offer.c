@@ -17,6 +17,8 @@ look(WaitClock *clock)
 {
 	Shared	   *shared = shmem_get();
 
+	if (unlikely(capture.block.rests))
+		(void) recorder_claim();
 	if (capture.ring == NULL || shared == NULL)
 		return false;
 	clock->started = capture.ring->started;
@@ -27,13 +29,23 @@ look(WaitClock *clock)
 	return true;
 }
 
+/* A request begins, in a session whose ring is in the area. */
+static bool
+claim(void)
+{
+	return !capture.block.rests || recorder_claim();
+}
+
 /* As if another session had requested it */
 static bool
-trace(bool on)
+trace(WaitsWanted wanted, uint64 most)
 {
 	if (shmem_get() == NULL || !slot_present())
 		return false;
-	if (on)
+	/* workers of a parallel query that see the level see this, too */
+	capture.slot->recorded = wanted == WAITS_RECORDED;
+	capture.most = most;
+	if (wanted != WAITS_OFF)
 	{
 		pg_atomic_fetch_add_u32(&capture.slot->asked, 1);
 		pg_write_barrier();
@@ -61,7 +73,7 @@ look_at_ring(uint32 place, WaitRing *found)
 	LWLockRelease(&shared->lock);
 	found->pid = e.pid;
 	found->leader_pid = e.leader_pid;
-	found->handle = e.handle;
+	found->handle = ring_place_is_there(e.handle) ? e.handle : 0;
 	found->started = e.started;
 	found->ended = e.ended;
 	return true;
@@ -127,7 +139,9 @@ lock_waits(void)
 }
 
 static const WaitCopyOffer copy_offer = {kept_copy_for, lock_waits};
-static const WaitClockOffer clock_offer = {look, trace, &capture.waits, &capture.clock_changes, &trace_cpu};
+static const WaitClockOffer clock_offer = {
+	look, trace, claim, &capture.waits, &capture.clock_changes, &trace_cpu
+};
 static const WaitRingsOffer rings_offer = {look_at_ring, read_ring, is_urgent};
 
 void

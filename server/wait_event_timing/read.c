@@ -7,7 +7,6 @@
 
 #include "access/htup_details.h"
 #include "miscadmin.h"
-#include "storage/dsm.h"
 #include "utils/timestamp.h"
 
 #include "sql.h"
@@ -17,6 +16,7 @@ PG_FUNCTION_INFO_V1(wait_event_trace_kept);
 PG_FUNCTION_INFO_V1(wait_event_trace_drain);
 PG_FUNCTION_INFO_V1(wait_event_timing_rings);
 
+#define MAP_TRIES 5
 #define MAX_DRAIN (16 * 1024 * 1024)
 
 /* All rings of processes: live ones, then those that ended */
@@ -32,46 +32,28 @@ read_ring_entry(Shared *shared, uint32 i)
 	return i < MAX_ENDED_RINGS ? &shared->ended_workers[i] : NULL;
 }
 
-/* A ring to read; a segment that was attached for this is to be detached after it. */
-typedef struct Mapped
-{
-	TraceRing  *ring;
-	dsm_segment *foreign;
-} Mapped;
-
-static Mapped
+static MappedRing
 map_ring(const RingEntry *entry)
 {
-	Mapped		mapped = {NULL, NULL};
-	dsm_segment *segment;
-
 	if (!sql_may_see(entry->role))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for the trace of process %d", entry->pid)));
-
-	/* our own is mapped already */
-	segment = dsm_find_mapping(entry->handle);
-	if (segment == NULL)
-		segment = mapped.foreign = dsm_attach(entry->handle);
-	if (segment == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("the trace of process %d has just been given up", entry->pid)));
-	mapped.ring = dsm_segment_address(segment);
-	return mapped;
+	return ring_place_map(entry->handle, false);
 }
 
 static void
-unmap_ring(Mapped mapped)
+require_ring(MappedRing mapped, int pid)
 {
-	if (mapped.foreign)
-		dsm_detach(mapped.foreign);
+	if (mapped.ring == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("the trace of process %d has just been given up", pid)));
 }
 
-/* The ring of a process, the latest if there are several of that number */
-static Mapped
-attach(int pid)
+/* The entry of a process, the latest if there are several of that number */
+static RingEntry
+entry_of(int pid)
 {
 	Shared	   *shared = sql_shared();
 	RingEntry	found = {0};
@@ -79,7 +61,8 @@ attach(int pid)
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	for (uint32 i = 0; (e = read_ring_entry(shared, i)) != NULL; i++)
-		if (e->handle != 0 && e->pid == pid && (found.handle == 0 || e->started > found.started))
+		if (ring_place_is_there(e->handle) && e->pid == pid &&
+			(found.handle == 0 || e->started > found.started))
 			found = *e;
 	LWLockRelease(&shared->lock);
 	if (found.handle == 0)
@@ -87,14 +70,31 @@ attach(int pid)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("there is no trace of a process with PID %d", pid),
 				 errhint("A process is traced while its wait_event_timing.capture is trace.")));
-	return map_ring(&found);
+	return found;
 }
 
-static Mapped
+/* One that grows meanwhile has another handle, and is there. */
+static MappedRing
+attach(int pid)
+{
+	MappedRing	mapped = {0};
+
+	for (int i = 0; i < MAP_TRIES && mapped.ring == NULL; i++)
+	{
+		RingEntry	found = entry_of(pid);
+
+		mapped = map_ring(&found);
+	}
+	require_ring(mapped, pid);
+	return mapped;
+}
+
+static MappedRing
 attach_kept(int64 id)
 {
 	Shared	   *shared = sql_shared();
 	RingEntry	found = {0};
+	MappedRing	mapped;
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	for (int i = 0; i < MAX_KEPT_RINGS; i++)
@@ -106,7 +106,9 @@ attach_kept(int64 id)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("there is no kept trace with number " INT64_FORMAT, id),
 				 errhint("pg_stat_wait_event_timing_kept lists those that there are.")));
-	return map_ring(&found);
+	mapped = map_ring(&found);
+	require_ring(mapped, found.pid);
+	return mapped;
 }
 
 /* How many records have been written: all of them can be seen from here on. */
@@ -179,7 +181,7 @@ put_record(FunctionCallInfo fcinfo, const TraceRing *ring, uint64 number, const 
 }
 
 static void
-put_records(FunctionCallInfo fcinfo, Mapped mapped)
+put_records(FunctionCallInfo fcinfo, MappedRing mapped)
 {
 	TraceRing  *ring = mapped.ring;
 	uint64		end = read_written(ring);
@@ -194,7 +196,7 @@ put_records(FunctionCallInfo fcinfo, Mapped mapped)
 		if (read_record(ring, number, &r))
 			put_record(fcinfo, ring, number, &r);
 	}
-	unmap_ring(mapped);
+	ring_place_unmap(&mapped);
 }
 
 Datum
@@ -216,7 +218,7 @@ Datum
 wait_event_trace_drain(PG_FUNCTION_ARGS)
 {
 	int64		from = PG_GETARG_INT64(1);
-	Mapped		mapped = attach(PG_GETARG_INT32(0));
+	MappedRing	mapped = attach(PG_GETARG_INT32(0));
 	TraceRing  *ring = mapped.ring;
 	uint64		end = read_written(ring);
 	uint64		number = end > ring->nrecords ? end - ring->nrecords : 0;
@@ -257,7 +259,7 @@ wait_event_trace_drain(PG_FUNCTION_ARGS)
 	values[1] = Int64GetDatum(lost);
 	values[2] = TimestampTzGetDatum(ring->started);
 	values[3] = PointerGetDatum(data);
-	unmap_ring(mapped);
+	ring_place_unmap(&mapped);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }
 
@@ -277,7 +279,7 @@ wait_event_timing_rings(PG_FUNCTION_ARGS)
 		LWLockAcquire(&shared->lock, LW_SHARED);
 		e = *entry;
 		LWLockRelease(&shared->lock);
-		if (e.handle == 0)
+		if (!ring_place_is_there(e.handle))
 			continue;
 		values[0] = Int32GetDatum(e.pid);
 		values[1] = CStringGetTextDatum(sql_backend_type(e.backend_type));

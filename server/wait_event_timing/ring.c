@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  * ring.c
- *		The trace of a process: a ring of records in a dynamic segment of its own.
+ *		The trace of a process: a ring of records in a dynamic segment of its own,
+ *		or in the area.
  *
- * The segment is made where an error can be caught, memory be had, and nothing
+ * A segment is made where an error can be caught, memory be had, and nothing
  * is held: of a client session between two requests; of a process that works
  * in a database, a parallel worker among them, where a transaction is about to
  * commit (that in which it connects is the first) or a plan starts; of any
@@ -11,11 +12,13 @@
  * The segment is pinned, so that others can read it after the process has gone
  * (ended.c).  A client session that has not been traced for a while gives it up,
  * a background process leaves it when it is no longer traced.
+ * Rings in the area are those of the recorder (recorder_ring.c).
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/parallel.h"
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "storage/ipc.h"
@@ -29,6 +32,7 @@ static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not 
 static bool ending = false;		/* the process gives up its dynamic memory */
 static uint64 taken = 0;		/* memory counted for a ring that is being made */
 static TimestampTz resting_since = 0;	/* with a ring, and not traced; 0: not so */
+static TimestampTz used_up_at = 0;	/* there was no room in the area then */
 
 /*
  * The segment is about to be detached, as the process ends: after that is no
@@ -50,6 +54,15 @@ ring_ends(dsm_segment *segment, Datum arg)
 		ended_keep(shared, shmem_ring(shared, MY_PROC_NUMBER), ring, segment);
 }
 
+static void
+ring_init(TraceRing *ring, uint32 nrecords)
+{
+	ring->nrecords = nrecords;
+	ring->pid = MyProcPid;
+	ring->started = GetCurrentTimestamp();
+	pg_atomic_init_u64(&ring->written, 0);
+}
+
 /* A segment with an empty ring of our own process, or an error. */
 dsm_segment *
 ring_segment(uint32 nrecords)
@@ -58,10 +71,7 @@ ring_segment(uint32 nrecords)
 										  (Size) nrecords * sizeof(TraceRecord));
 	TraceRing  *ring = dsm_segment_address(segment);
 
-	ring->nrecords = nrecords;
-	ring->pid = MyProcPid;
-	ring->started = GetCurrentTimestamp();
-	pg_atomic_init_u64(&ring->written, 0);
+	ring_init(ring, nrecords);
 	return segment;
 }
 
@@ -80,23 +90,15 @@ take_memory(Shared *shared)
 	return (uint32) (size / sizeof(TraceRecord));
 }
 
+/* An empty ring of ours: from here on it is to be had by its handle. */
 static void
-make_ring(Shared *shared)
+begin_ring(Shared *shared, TraceRing *ring, RingHandle handle)
 {
-	uint32		nrecords = take_memory(shared);
-	dsm_segment *segment;
-	TraceRing  *ring;
 	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
-	uint32		unpin;
-
-	segment = ring_segment(nrecords);
-	on_dsm_detach(segment, ring_ends, (Datum) 0);
-	dsm_pin_segment(segment);
-	dsm_pin_mapping(segment);
-	ring = dsm_segment_address(segment);
+	RingHandle	gone;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	unpin = mine->handle;		/* of one that ended without a word */
+	gone = mine->handle;		/* of one that ended without a word, or has been taken */
 	ring_memory_give_back(mine->memory);
 	mine->memory = taken;
 	taken = 0;
@@ -105,17 +107,57 @@ make_ring(Shared *shared)
 		MyProc->lockGroupLeader->pid : 0;
 	mine->backend_type = capture.slot->backend_type;
 	mine->role = MyProc->roleId;
-	mine->handle = dsm_segment_handle(segment);
-	mine->nrecords = nrecords;
+	mine->handle = handle;
+	mine->nrecords = ring->nrecords;
 	mine->started = ring->started;
 	mine->ended = 0;
 	LWLockRelease(&shared->lock);
-	if (unpin != 0)
-		dsm_unpin_segment(unpin);
+	if (gone != 0)
+		ring_place_free(gone);
 	capture.ring_base = clock_source_read(capture.clock);
 	capture.ring_base_ns = 0;
 	capture.ring = ring;
 	capture.clock_changes++;
+}
+
+static void
+make_ring(Shared *shared)
+{
+	dsm_segment *segment = ring_segment(take_memory(shared));
+
+	on_dsm_detach(segment, ring_ends, (Datum) 0);
+	dsm_pin_segment(segment);
+	dsm_pin_mapping(segment);
+	begin_ring(shared, dsm_segment_address(segment), dsm_segment_handle(segment));
+}
+
+/* In the area, as small as can be.  That there is no room just now is no error. */
+static void
+make_area_ring(Shared *shared)
+{
+	TraceRing  *ring;
+
+	if (ring_area() == NULL || !ring_area()->take(RING_PIECE, true, &capture.block))
+		return;
+	ring = capture.block.memory;
+	ring_init(ring, (uint32) (capture.block.room / sizeof(TraceRecord)));
+	begin_ring(shared, ring, capture.block.handle);
+	recorder_may_grow();
+}
+
+static void
+open_area_ring(void)
+{
+	TimestampTz now = GetCurrentStatementStartTimestamp();
+
+	if (used_up_at != 0 && now - used_up_at < RING_REST_US)
+		return;
+	if (!guard_run(make_area_ring, NULL) && capture.block.handle != 0)
+	{
+		ring_place_free(capture.block.handle);	/* it failed half-way */
+		capture.block.handle = 0;
+	}
+	used_up_at = capture.ring ? 0 : now;
 }
 
 /*
@@ -126,11 +168,18 @@ make_ring(Shared *shared)
 void
 ring_open(void)
 {
-	if (capture.ring != NULL || ending || capture.slot == NULL)
+	if (capture.ring != NULL && likely(!capture.block.rests || recorder_claim()))
+		return;
+	if (ending || capture.slot == NULL)
 		return;
 	if (pg_atomic_read_u32(capture.level) != CAPTURE_TRACE)
 	{
 		refused_at = 0;
+		return;
+	}
+	if (capture.slot->recorded)
+	{
+		open_area_ring();
 		return;
 	}
 	if (refused_at != 0 &&
@@ -150,11 +199,13 @@ static void
 give_up_ring(Shared *shared)
 {
 	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
-	dsm_segment *segment = dsm_find_mapping(mine->handle);
-	uint32		handle;
+	dsm_segment *segment = capture.block.handle != 0 ? NULL :
+		dsm_find_mapping((dsm_handle) mine->handle);
+	RingHandle	handle;
 
 	capture_fold();
 	capture.ring = NULL;
+	capture.block.handle = 0;
 	capture.clock_changes++;
 	resting_since = 0;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -162,7 +213,7 @@ give_up_ring(Shared *shared)
 	ring_memory_give_back(mine->memory);
 	memset(mine, 0, sizeof(*mine));
 	LWLockRelease(&shared->lock);
-	dsm_unpin_segment(handle);
+	ring_place_free(handle);
 	if (segment)
 		dsm_detach(segment);
 }
@@ -172,7 +223,7 @@ static void
 leave_ring(Shared *shared)
 {
 	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
-	dsm_segment *segment = dsm_find_mapping(mine->handle);
+	dsm_segment *segment = dsm_find_mapping((dsm_handle) mine->handle);
 	const TraceRing *ring = capture.ring;
 
 	if (segment == NULL)
@@ -219,11 +270,12 @@ ring_follow_level(void)
 }
 
 /*
- * The process holds nothing.  One that is not traced any more keeps its ring for
- * a while: for readers, and as it may be traced again soon.
+ * The process holds nothing; "status" is that of the transaction, as clients learn
+ * it.  One that is not traced any more keeps its ring for a while: for readers, and
+ * as it may be traced again soon.
  */
 void
-ring_rest(void)
+ring_rest(const char *status)
 {
 	TimestampTz now;
 
@@ -232,6 +284,8 @@ ring_rest(void)
 	if (pg_atomic_read_u32(capture.level) == CAPTURE_TRACE)
 	{
 		resting_since = 0;
+		if (unlikely(capture.block.handle != 0))
+			recorder_rest(*status == 'I');
 		return;
 	}
 	now = GetCurrentTimestamp();
@@ -239,6 +293,8 @@ ring_rest(void)
 		resting_since = now;
 	if (now - resting_since >= waits_keep_s * USECS_PER_SEC)
 		(void) guard_run(give_up_ring, "wait_event_timing cannot free the memory of a trace");
+	if (capture.block.handle != 0)
+		recorder_rest(*status == 'I');
 }
 
 /*

@@ -81,6 +81,7 @@ slot_attach(void)
 	pg_memory_barrier();
 	leader = slot_of_leader(shared);
 	pg_atomic_write_u32(&slot->configured, waits_capture);
+	slot->recorded = leader && leader->recorded;
 	pg_atomic_write_u32(&slot->level,
 						leader ? (int) pg_atomic_read_u32(&leader->level) : waits_capture);
 	pg_atomic_write_u32(&slot->asked, 0);
@@ -127,6 +128,8 @@ slot_detach(void)
 	capture_abandon();
 	capture.lock_entry = -1;
 	capture_fold();
+	if (shared)
+		recorder_leave(shared);
 	capture.slot = NULL;
 	capture.level = &never;
 	if (shared == NULL)
@@ -153,6 +156,9 @@ slot_follow_leader(void)
 	Shared	   *shared = shmem_get();
 	Slot	   *leader = shared ? slot_of_leader(shared) : NULL;
 
-	if (leader && capture.slot)
-		pg_atomic_write_u32(&capture.slot->level, pg_atomic_read_u32(&leader->level));
+	if (leader == NULL || capture.slot == NULL)
+		return;
+	pg_atomic_write_u32(&capture.slot->level, pg_atomic_read_u32(&leader->level));
+	pg_read_barrier();
+	capture.slot->recorded = leader->recorded;
 }

@@ -138,7 +138,9 @@ begin_statement(uint64 query_id)
 
 	if (capture.depth == 0)
 	{
-		ring_prefetch(capture.ring);
+		/* until the request ends nobody else may have it */
+		if (likely(!capture.block.rests || recorder_claim()))
+			ring_prefetch(capture.ring);
 		if (waits_trigger >= 0)
 			trigger_statement_begins(query_id);
 	}

@@ -12,7 +12,8 @@
  * of a process), captured_time.c (for how long they are captured), settings.c
  * (level and clock), client_messages.c (messages to the client), stats.c (tables of a
  * process and of all that ended), statements.c (table by statement), trace.c
- * (statements in a trace), ring.c and ring_write.h (the trace of a process), guard.c (failures),
+ * (statements in a trace), ring.c and ring_write.h (the trace of a process), recorder_ring.c
+ * (in the area), guard.c (failures),
  * ended.c (traces that processes leave), offer.c (what it offers other modules),
  * trigger.c (slow statements), kept.c (traces kept of them), explain.c (EXPLAIN),
  * bench.c (what a wait costs).
@@ -35,7 +36,9 @@
 #include "../common/clock_trust.h"
 #include "../common/module_shmem.h"
 #include "../common/pg_compat.h"
+#include "../common/ring_area.h"
 #include "../common/ring_memory.h"
+#include "../common/ring_place.h"
 #include "../common/version.h"
 #include "../common/wait_clock.h"
 
@@ -117,6 +120,7 @@ typedef struct Slot
 	pg_atomic_uint32 configured;	/* CaptureLevel by the settings of the process */
 	int			pid;			/* 0: nobody */
 	uint32		number;			/* of the PGPROC */
+	bool		recorded;		/* its ring is to be in the area */
 	int			backend_type;
 	Oid			database;
 	Oid			role;
@@ -175,7 +179,7 @@ typedef struct TraceRecord
 
 StaticAssertDecl(sizeof(TraceRecord) == 32, "clients read records of 32 bytes");
 
-/* The ring of a process, in a dynamic segment of its own; or a copy of it */
+/* The ring of a process, in a dynamic segment of its own or in the area; or a copy of it */
 typedef struct TraceRing
 {
 	pg_atomic_uint64 written;	/* records ever */
@@ -204,7 +208,7 @@ typedef struct RingEntry
 	int			leader_pid;		/* of a parallel worker, or 0 */
 	int			backend_type;
 	Oid			role;
-	uint32		handle;			/* dsm_handle */
+	RingHandle	handle;
 	uint32		nrecords;
 	uint64		memory;			/* that is counted for it */
 	TimestampTz started;
@@ -293,6 +297,8 @@ typedef struct Capture
 	uint32		clock_changes;	/* of those, of the ring, of the clock */
 	bool		trigger_used;	/* statements have been watched for their length */
 	int			depth;			/* of statements running within statements */
+	RingBlock	block;			/* of the ring, if it is in the area */
+	uint64		most;			/* bytes to which such a ring grows */
 } Capture;
 
 /* no detour through our own offset table at every wait */
@@ -369,15 +375,22 @@ extern void ring_follow_in_background(void);
 extern void ring_follow_level(void);
 extern void ring_let_end(Slot *slot, bool has_ring);
 extern struct dsm_segment *ring_segment(uint32 nrecords);
-extern void ring_rest(void);
+extern void ring_rest(const char *status);
 extern void ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old,
 						int64 new_ticks);
+
+/* recorder_ring.c */
+extern void recorder_may_grow(void);
+extern bool recorder_claim(void);
+extern void recorder_let_rest(void);
+extern void recorder_rest(bool idle);
+extern void recorder_leave(Shared *shared);
 
 /* guard.c */
 extern bool guard_run(void (*work) (Shared *shared), const char *message);
 
 /* ended.c */
-extern void ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring,
+extern bool ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring,
 					   struct dsm_segment *segment);
 extern bool ended_make_way(Shared *shared);
 extern void ended_give_up(Shared *shared);

@@ -49,7 +49,8 @@ def sanitized(debian15: Binaries, tmp_path_factory: pytest.TempPathFactory) -> I
         makefile = source / module / "Makefile"
         makefile.write_text(makefile.read_text().replace("PG_CONFIG ?=", FLAGS + "PG_CONFIG ?="))
     built = [build_cached(debian15, module, source) for module in MODULES]
-    settings = {**TRACING, "wait_event_timing.capture": "trace"}
+    recorder = {"sql_trace.recorder_memory": "1MB"}
+    settings = {**TRACING, **recorder, "wait_event_timing.capture": "trace"}
     with Cluster(debian15, settings, preload=[one.library for one in built]) as cluster:
         with cluster.connect() as connection:
             for one in built:
@@ -112,4 +113,8 @@ def test_load(sanitized: Cluster) -> None:
     traced = sanitized.dsn(options="-c sql_trace.level=12")
     run_program(sanitized, "pgbench", "-q", "-i", traced)
     run_program(sanitized, "pgbench", "-n", "-c", 4, "-t", 200, "-M", "prepared", traced)
+    recorded = "-c sql_trace.recorder=on -c wait_event_timing.capture=stats"
+    for _ in range(2):
+        to = sanitized.dsn(options=recorded)
+        run_program(sanitized, "pgbench", "-n", "-c", 4, "-t", 200, "-M", "prepared", to)
     assert_defined(sanitized)

@@ -24,12 +24,24 @@ request_statement(uint64 text, bool secret)
 	trace.answered = false;
 }
 
+/* Others may have taken the rings of a session that idled. */
+static pg_noinline void
+claim_rings(void)
+{
+	if (!ring_claim())
+		level_ring_lost();
+	if (!timeline_claim_waits())
+		level_waits_lost();
+}
+
 /* Something begins, after ReadyForQuery: a request is under way. */
 void
 request_begins(bool can_open)
 {
 	bool		drawn;
 
+	if (unlikely(ring_block.rests))
+		claim_rings();
 	series_forget();
 	text_forget();
 	timeline_follow_clock();
@@ -102,6 +114,8 @@ request_ends(char status)
 		level_attach();
 	if (!trace.client)
 		return;
+	if (unlikely(ring_block.rests))
+		claim_rings();			/* nothing happened in this request */
 	secrets_watch_errors();
 	if (trace.request && trace.on)
 	{

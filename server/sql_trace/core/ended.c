@@ -35,7 +35,7 @@ static TraceEntry *
 free_place(TraceEntry *entries)
 {
 	for (int i = 0; i < MAX_ENDED; i++)
-		if (entries[i].handle == 0)
+		if (!ring_place_is_there(entries[i].handle))
 			return &entries[i];
 	return NULL;
 }
@@ -111,11 +111,11 @@ count_unread(Shared *shared, const TraceEntry *entry)
 	shared->unread.bytes += entry->unread.bytes;
 }
 
-/* The caller holds the lock, and unpins what was there. */
-static uint32
+/* The caller holds the lock, and frees what was there. */
+static RingHandle
 give_up(Shared *shared, TraceEntry *place)
 {
-	uint32		handle = place->handle;
+	RingHandle	handle = place->handle;
 
 	count_unread(shared, place);
 	ring_memory_forget(place->memory);
@@ -125,25 +125,28 @@ give_up(Shared *shared, TraceEntry *place)
 }
 
 static void
-unpin_all(const uint32 *handles, int n)
+free_all(const RingHandle *handles, int n)
 {
 	for (int i = 0; i < n; i++)
-		dsm_unpin_segment(handles[i]);
+		ring_place_free(handles[i]);
 }
 
 /*
  * The caller holds the lock.  A place for a trace whose memory is counted, or
- * NULL if there is none; "unpin" is what makes way.  No more than one is taken
+ * NULL if there is none; "gone" is what makes way.  No more than one is taken
  * from other roles that nobody has read.
  */
 static TraceEntry *
-make_place(Shared *shared, const TraceEntry *entry, uint64 for_kept, uint32 *unpin, int *n)
+make_place(Shared *shared, const TraceEntry *entry, uint64 for_kept, RingHandle *gone,
+		   int *n)
 {
 	bool		taken_from_others = false;
 
 	if (entry->memory > for_kept)
 		return NULL;
-	while (free_place(shared->ended) == NULL || !ring_memory_keep(for_kept, entry->memory))
+	/* what is in the area is in nobody's way */
+	while (free_place(shared->ended) == NULL ||
+		   (entry->memory > 0 && !ring_memory_keep(for_kept, entry->memory)))
 	{
 		TraceEntry *next = first_to_go(shared->ended, entry->role);
 
@@ -155,7 +158,7 @@ make_place(Shared *shared, const TraceEntry *entry, uint64 for_kept, uint32 *unp
 				return NULL;
 			taken_from_others = true;
 		}
-		unpin[(*n)++] = give_up(shared, next);
+		gone[(*n)++] = give_up(shared, next);
 	}
 	return free_place(shared->ended);
 }
@@ -172,9 +175,9 @@ writer(Shared *shared)
 /*
  * A session ends: keep its trace, in no more memory than it needs.  Any process that
  * writes traces to files is woken, so that it comes before others that end push
- * this one out.
+ * this one out.  False: there is no place for it.
  */
-void
+bool
 ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 {
 	uint64		written = Min(pg_atomic_read_u64(&ring->head), ring->size);
@@ -182,21 +185,24 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 	TraceEntry	entry;
 	TraceEntry *place;
 	PGPROC	   *wake;
-	uint32		unpin[MAX_ENDED + 1];
+	RingHandle	gone[MAX_ENDED + 1];
 	int			n = 0;
 	bool		left;
+	bool		in_area = (of->handle & RING_IN_AREA) != 0;
 
-	of->memory = ring_memory_shrink(segment, offsetof(Ring, data) + written);
+	if (!in_area)
+		of->memory = ring_memory_shrink(segment, offsetof(Ring, data) + written);
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	entry = *of;
 	entry.ended = GetCurrentTimestamp();
-	entry.ring_bytes = entry.memory;
+	if (!in_area)
+		entry.ring_bytes = entry.memory;
 	entry.unread = unread_of(ring, entry.counters.records);
-	left = entry.unread.bytes > 0;
+	left = entry.unread.bytes > 0 && entry.reason != REASON_RECORDER;
 	/* its holder reads it to its end, wherever it is, and reports if it does not */
-	if (pg_atomic_read_u32(&ring->held) > 0)
+	if (in_area || pg_atomic_read_u32(&ring->held) > 0) /* one in the area need not be read */
 		memset(&entry.unread, 0, sizeof(entry.unread));
-	place = make_place(shared, &entry, for_kept, unpin, &n);
+	place = trace_keep_s > 0 ? make_place(shared, &entry, for_kept, gone, &n) : NULL;
 	if (place)
 	{
 		*place = entry;
@@ -206,45 +212,46 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 	{
 		count_unread(shared, &entry);
 		ring_memory_give_back(entry.memory);
-		unpin[n++] = entry.handle;
+		gone[n++] = entry.handle;
 	}
 	counters_add(&shared->ended_totals, &entry.counters);
 	memset(of, 0, sizeof(*of));
 	LWLockRelease(&shared->lock);
-	unpin_all(unpin, n);
+	free_all(gone, n);
 	wake = writer(shared);
 	if (wake && left)
 		SetLatch(&wake->procLatch);
+	return place != NULL;
 }
 
 /* A session gives up its own trace, and goes on. */
 void
 ended_let_go(Shared *shared, TraceEntry *of, Ring *ring)
 {
-	uint32		handle;
+	RingHandle	handle;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	handle = of->handle;
 	of->unread = unread_of(ring, of->counters.records);
-	if (pg_atomic_read_u32(&ring->held) == 0)
+	if ((handle & RING_IN_AREA) == 0 && pg_atomic_read_u32(&ring->held) == 0)
 		count_unread(shared, of);
 	counters_add(&shared->ended_totals, &of->counters);
 	ring_memory_give_back(of->memory);
 	memset(of, 0, sizeof(*of));
 	LWLockRelease(&shared->lock);
-	dsm_unpin_segment(handle);
+	ring_place_free(handle);
 }
 
 /* Somebody has read of a ring, or lets go of it: say what is unread now, if its session has ended. */
 void
-ended_read(Shared *shared, uint32 handle, Ring *ring)
+ended_read(Shared *shared, RingHandle handle, Ring *ring)
 {
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_ENDED; i++)
 	{
 		TraceEntry *entry = &shared->ended[i];
 
-		if (entry->handle == handle)
+		if (entry->handle == handle && (handle & RING_IN_AREA) == 0)
 			entry->unread = unread_of(ring, entry->counters.records);
 	}
 	LWLockRelease(&shared->lock);
@@ -255,7 +262,7 @@ ended_read(Shared *shared, uint32 handle, Ring *ring)
  * needs its place.  "found", if it is not NULL, gets its entry.  False: it has gone.
  */
 bool
-ended_hold(Shared *shared, uint32 handle, bool held, TraceEntry *found)
+ended_hold(Shared *shared, RingHandle handle, bool held, TraceEntry *found)
 {
 	bool		there = false;
 
@@ -283,14 +290,14 @@ bool
 ended_make_way(Shared *shared)
 {
 	TraceEntry *next;
-	uint32		unpin = 0;
+	RingHandle	gone = 0;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	next = first_to_go(shared->ended, MyProc->roleId);
 	if (next)
-		unpin = give_up(shared, next);
+		gone = give_up(shared, next);
 	LWLockRelease(&shared->lock);
-	unpin_all(&unpin, next ? 1 : 0);
+	free_all(&gone, next ? 1 : 0);
 	return next != NULL;
 }
 
@@ -298,16 +305,16 @@ ended_make_way(Shared *shared)
 static int
 give_up_until(Shared *shared, TimestampTz until)
 {
-	uint32		unpin[MAX_ENDED];
+	RingHandle	gone[MAX_ENDED];
 	int			n = 0;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_ENDED; i++)
 		if (shared->ended[i].handle != 0 && !shared->ended[i].kept &&
 			shared->ended[i].ended <= until)
-			unpin[n++] = give_up(shared, &shared->ended[i]);
+			gone[n++] = give_up(shared, &shared->ended[i]);
 	LWLockRelease(&shared->lock);
-	unpin_all(unpin, n);
+	free_all(gone, n);
 	return n;
 }
 

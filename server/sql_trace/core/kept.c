@@ -26,7 +26,7 @@ typedef struct Freed
 {
 	uint32		copies[2];		/* segments */
 	int			ncopies;
-	uint32		ended;			/* segment of a session that ended, or 0 */
+	RingHandle	ended;			/* ring of a session that ended, or 0 */
 } Freed;
 
 /* The copy that this process is making */
@@ -81,7 +81,7 @@ free_memory(KeptTrace *kept, Freed *freed)
 	if (kept->trace.handle != 0 && kept->is_copy)
 	{
 		ring_memory_forget(kept->trace.memory);
-		freed->copies[freed->ncopies++] = kept->trace.handle;
+		freed->copies[freed->ncopies++] = (uint32) kept->trace.handle;
 	}
 	else
 		freed->ended = kept->trace.handle;
@@ -330,20 +330,20 @@ kept_copy(const Firing *trigger)
 	give_up_place(shared, making.place);
 }
 
-/* Keep the ring of a session that ended for that: it lies in this segment, if there was room. */
-void
-kept_session_ended(const Firing *trigger, uint32 handle)
+/* Keep the ring of a session that ended for that, if there was room for it among those that did. */
+bool
+kept_session_ended(const Firing *trigger, RingHandle handle)
 {
 	KeptShared *shared = kept_get();
 	KeptTrace	made = {.trigger = *trigger};
 	KeptTrace  *place;
 
 	if (shared == NULL)
-		return;
+		return false;
 	if (!ended_hold(shmem_get(), handle, true, &made.trace))
 	{
 		give_up_place(shared, NULL);
-		return;
+		return false;
 	}
 	made.incident = shared->watch[MY_PROC_NUMBER].incident;
 	place = take_place(shared, trigger, &made.trace, made.incident);
@@ -351,6 +351,7 @@ kept_session_ended(const Firing *trigger, uint32 handle)
 		publish(shared, place, &made);
 	else
 		(void) ended_hold(shmem_get(), handle, false, NULL);
+	return place != NULL;
 }
 
 /* The caller holds the lock. */
@@ -474,15 +475,4 @@ kept_end_file(const KeptTrace *made, const char *file)
 	done.is_live = false;
 	strlcpy(done.file, file, sizeof(done.file));
 	publish(kept_get(), making.place, &done);
-}
-
-/* The one place where a kept ring is mapped; NULL: it has just been given up. */
-Ring *
-kept_map(const KeptTrace *kept, dsm_segment **segment, bool *foreign)
-{
-	*segment = dsm_find_mapping(kept->trace.handle);
-	*foreign = *segment == NULL;
-	if (*foreign)
-		*segment = dsm_attach(kept->trace.handle);
-	return *segment ? dsm_segment_address(*segment) : NULL;
 }

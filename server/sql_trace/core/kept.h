@@ -96,7 +96,7 @@ extern int	kept_interval_s;
 extern void kept_init(void);
 extern KeptShared *kept_get(void);
 extern void kept_copy(const Firing *trigger);
-extern void kept_session_ended(const Firing *trigger, uint32 handle);
+extern bool kept_session_ended(const Firing *trigger, RingHandle handle);
 extern bool kept_find(int64 id, KeptTrace *found);
 extern bool kept_forget(int64 id);
 extern void kept_written(int64 id, const char *file);
@@ -104,7 +104,6 @@ extern bool kept_begin_file(const Firing *trigger, const TraceEntry *of, int64 i
 							KeptTrace *made);
 extern void kept_end_file(const KeptTrace *made, const char *file);
 extern void kept_watch_locks(int limit_ms);
-extern Ring *kept_map(const KeptTrace *kept, dsm_segment **segment, bool *foreign);
 
 /* trigger.c */
 extern const char *trigger_cause_name(KeptCause cause);

@@ -34,7 +34,7 @@ static uint64 recorded_at;
 static double draw;				/* of this session, against trace_session_rate */
 static double drawn_against = -1;
 static bool was_enabled = true;
-static bool waits_wanted = false;
+static WaitsWanted waits_wanted = WAITS_OFF;
 static bool matched = false;	/* statements of this session are traced by their identifiers */
 
 /*
@@ -65,6 +65,14 @@ level_setting_changed(int level, GucSource source)
 void
 level_setting_reported(void)
 {
+	settled = false;
+}
+
+/* Whether, or how, the recorder traces this session has changed. */
+void
+level_recorder_changed(void)
+{
+	changed = true;
 	settled = false;
 }
 
@@ -128,6 +136,7 @@ detach(int code, Datum arg)
 {
 	Shared	   *shared = shmem_get();
 
+	ring_leave();
 	if (trace.ring)
 		record_flush();
 	if (trace.slot && shared)
@@ -164,9 +173,9 @@ level_attach(void)
 	before_shmem_exit(detach, (Datum) 0);
 }
 
-/* The level that this session should have, and why */
+/* The level at which somebody wants this session to be traced, and why */
 static int
-wanted(LevelReason *reason)
+requested(LevelReason *reason)
 {
 	Slot	   *slot = trace.slot;
 	uint32		n = pg_atomic_read_u32(&slot->asked);
@@ -202,6 +211,25 @@ wanted(LevelReason *reason)
 	return level;
 }
 
+/*
+ * The level that this session should have, and why.  The recorder has what nobody
+ * else traces, not even single statements.
+ */
+static int
+wanted(LevelReason *reason)
+{
+	int			level = requested(reason);
+	bool		recorder = trace_recorder || level == LEVEL_RECORDER;
+
+	if (level == LEVEL_RECORDER)
+		level = 0;
+	if (level > 0 || !recorder || !trace_enabled || *reason == REASON_ASKED ||
+		level_has_query_ids())
+		return level;
+	*reason = REASON_RECORDER;
+	return trace_recorder_level;
+}
+
 static void
 write_level(void)
 {
@@ -219,14 +247,14 @@ write_level(void)
 
 /*
  * Limits hold from the moment at which the level was set, and not for what is
- * written while nothing is traced.
+ * written while nothing is traced, nor for the recorder.
  */
 static void
 set_limits(void)
 {
 	record_unlimited();
 	trace.slot->trace.stops = 0;
-	if (trace.level == 0)
+	if (trace.level == 0 || trace.reason == REASON_RECORDER)
 		return;
 	if (trace_max_kb > 0)
 		trace.stop_position = ring_head() + (uint64) trace_max_kb * 1024;
@@ -256,6 +284,13 @@ overdue(void)
 	return trace.level > 0 && trace.stop_time != PG_INT64_MAX && timeline_now() > trace.stop_time;
 }
 
+static WaitsWanted
+waits_of_level(void)
+{
+	return !LEVEL_WAITS(trace.level) ? WAITS_OFF :
+		trace.reason == REASON_RECORDER ? WAITS_RECORDED : WAITS_TRACED;
+}
+
 /*
  * Have the waits traced if the level says so, and give them back afterwards;
  * if statements are traced by their identifiers, from the first of them on.  A
@@ -264,11 +299,13 @@ overdue(void)
 static void
 follow_with_waits(bool can_open)
 {
-	bool		wants = LEVEL_WAITS(trace.level) || (matched && LEVEL_WAITS(trace_query_level));
+	WaitsWanted wants = waits_of_level();
 
-	if (wants == waits_wanted || (wants && !can_open && !timeline_has_waits()))
+	if (wants == WAITS_OFF && matched && LEVEL_WAITS(trace_query_level))
+		wants = WAITS_TRACED;
+	if (wants == waits_wanted || (wants != WAITS_OFF && !can_open && !timeline_has_waits()))
 		return;
-	waits_wanted = timeline_want_waits(wants) && wants;
+	waits_wanted = timeline_want_waits(wants) ? wants : WAITS_OFF;
 }
 
 /*
@@ -326,10 +363,11 @@ update(bool can_open)
 	was_enabled = trace_enabled;
 	drawn_against = trace_session_rate;
 	level = wanted(&reason);
-	if (level > 0 && trace.ring == NULL && (!can_open || !ring_open()))
+	if (level > 0 && trace.ring == NULL && (!can_open || !ring_open(reason == REASON_RECORDER)))
 	{
 		trace.level = 0;
 		changed = true;			/* try again */
+		follow_with_waits(can_open);	/* alone they are of no use */
 		return;
 	}
 	/* what is requested anew begins anew */
@@ -365,7 +403,7 @@ level_update(bool can_open)
 			write_level();
 		record_application();
 	}
-	settled = !changed && !matched && waits_wanted == LEVEL_WAITS(trace.level);
+	settled = !changed && !matched && waits_wanted == waits_of_level();
 }
 
 /*
@@ -407,6 +445,23 @@ level_ring_given_up(void)
 	settled = false;
 }
 
+/* The ring has been taken by others who needed the memory: the next one begins anew. */
+void
+level_ring_lost(void)
+{
+	level_ring_given_up();
+	trace.level = 0;
+	changed = true;
+}
+
+/* The ring of waits has been taken. */
+void
+level_waits_lost(void)
+{
+	waits_wanted = WAITS_OFF;
+	settled = false;
+}
+
 /* Has it met one, and no trace was requested since? */
 bool
 level_has_stopped(void)
@@ -424,7 +479,7 @@ level_match(int64 query_id)
 	{
 		if (query_ids->id[i] != query_id)
 			continue;
-		if (stopped != REASON_NONE || !ring_open())
+		if (stopped != REASON_NONE || !ring_open(false))
 			return;
 		if (trace.level == 0 && (!matched || !ring_holds(recorded_at)))
 		{

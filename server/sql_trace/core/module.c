@@ -21,6 +21,9 @@ MODULE_MAGIC("sql_trace", PGTARE_VERSION);
 
 bool		trace_enabled = true;
 int			trace_level_setting = 0;
+bool		trace_recorder = false;
+int			trace_recorder_level = 12;
+int			trace_recorder_kb = 256;
 int			trace_query_level = 12;
 double		trace_session_rate = 1;
 double		trace_statement_rate = 1;
@@ -35,6 +38,7 @@ bool		trace_plans = true;
 int			trace_cpu_interval = 1000;
 int			trace_clock = CLOCK_SOURCE_TSC;
 char	   *trace_sensitive_roles = NULL;
+static int	recorder_memory_kb = 0;
 static char *application = NULL;
 static char *query_ids = NULL;
 
@@ -47,7 +51,19 @@ static const struct config_enum_entry levels[] = {
 	{NULL, 0, false}
 };
 
-const ApplicationLevels application_levels = {levels, "level of a trace", "0, 1, 4, 8 and 12", "12"};
+static const struct config_enum_entry levels_of_applications[] = {
+	{"0", 0, false},
+	{"1", 1, false},
+	{"4", 4, false},
+	{"8", 8, false},
+	{"12", 12, false},
+	{"recorder", LEVEL_RECORDER, false},
+	{NULL, 0, false}
+};
+
+const ApplicationLevels application_levels = {
+	levels_of_applications, "level of a trace", "0, 1, 4, 8, 12 and recorder", "12"
+};
 
 void		_PG_init(void);
 
@@ -68,6 +84,18 @@ application_levels_changed(const char *newval, void *extra)
 {
 	application_assign(newval, extra);
 	level_setting_reported();
+}
+
+static void
+recorder_changed(bool newval, void *extra)
+{
+	level_recorder_changed();
+}
+
+static void
+recorder_level_changed(int newval, void *extra)
+{
+	level_recorder_changed();
 }
 
 static void
@@ -144,6 +172,55 @@ define_scope(void)
 							0, 0, INT_MAX,
 							PGC_SUSET, GUC_UNIT_KB,
 							NULL, NULL, NULL);
+}
+
+/*
+ * Rings that nobody empties.  A session that loads the library by itself has no
+ * memory for them; see define_unused() in ../writer/worker.c.
+ */
+static void
+define_recorder(void)
+{
+	static char *unused;
+
+	if (process_shared_preload_libraries_in_progress)
+		DefineCustomIntVariable("sql_trace.recorder_memory",
+								"Shared memory that the rings of all recorders take, reserved at the start.",
+								"0: there is no recorder.",
+								&recorder_memory_kb,
+								0, 0, 64 * 1024 * 1024,
+								PGC_POSTMASTER, GUC_UNIT_KB,
+								NULL, NULL, NULL);
+	else
+		DefineCustomStringVariable("sql_trace.recorder_memory",
+								   "Of the recorder, which needs a server that preloads the library.",
+								   NULL,
+								   &unused,
+								   "",
+								   PGC_SIGHUP, 0,
+								   NULL, NULL, NULL);
+	DefineCustomBoolVariable("sql_trace.recorder",
+							 "Keeps what a session did last in a small ring, if nothing else traces it.",
+							 "Needs sql_trace.recorder_memory.",
+							 &trace_recorder,
+							 false,
+							 PGC_SUSET, 0,
+							 NULL, recorder_changed, NULL);
+	DefineCustomEnumVariable("sql_trace.recorder_level",
+							 "Level at which the recorder traces.",
+							 NULL,
+							 &trace_recorder_level,
+							 12, levels,
+							 PGC_SUSET, 0,
+							 NULL, recorder_level_changed, NULL);
+	DefineCustomIntVariable("sql_trace.recorder_ring",
+							"Size to which the recorder's rings of a session grow, of calls and of waits each.",
+							NULL,
+							&trace_recorder_kb,
+							256, SMALLEST_RING_KB, 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	ring_area_init((uint64) recorder_memory_kb * 1024);
 }
 
 /* What a trace holds */
@@ -254,6 +331,7 @@ _PG_init(void)
 	kept_init();
 	*loaded = &trace;
 	define_scope();
+	define_recorder();
 	define_content();
 	trigger_define();
 	worker_define();

@@ -14,12 +14,12 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/dsm.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 
 PG_FUNCTION_INFO_V1(sql_trace_drain);
 
+#define MAP_TRIES 5
 #define MAX_DRAIN ((uint64) 16 * 1024 * 1024)
 
 /* The trace of a process, the latest if there are several of that number */
@@ -33,7 +33,7 @@ find_trace(Shared *shared, int pid, TraceEntry *found)
 		const TraceEntry *entry = i < shared->nslots ? &shmem_slot(shared, i)->trace :
 			&shared->ended[i - shared->nslots];
 
-		if (entry->handle != 0 && entry->pid == pid &&
+		if (ring_place_is_there(entry->handle) && entry->pid == pid &&
 			(found->handle == 0 || entry->started > found->started))
 			*found = *entry;
 	}
@@ -69,6 +69,24 @@ trace_of(int pid)
 				 errmsg("permission denied for the trace of session %d", pid),
 				 errhint("Members of pg_read_all_stats may read it.")));
 	return entry;
+}
+
+/* The trace of a process, mapped; one that grows meanwhile has another handle, and is there. */
+static MappedRing
+map_trace(int pid, TraceEntry *entry)
+{
+	for (int i = 0; i < MAP_TRIES; i++)
+	{
+		MappedRing	mapped;
+
+		*entry = trace_of(pid);
+		mapped = ring_place_map(entry->handle, false);
+		if (mapped.ring)
+			return mapped;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("the trace of session %d has just been given up", pid)));
 }
 
 typedef struct Drain
@@ -137,9 +155,8 @@ Datum
 sql_trace_drain(PG_FUNCTION_ARGS)
 {
 	int64		from = PG_GETARG_INT64(1);
-	TraceEntry	entry = trace_of(PG_GETARG_INT32(0));
-	dsm_segment *segment;
-	dsm_segment *foreign = NULL;
+	TraceEntry	entry;
+	MappedRing	mapped;
 	Ring	   *ring;
 	Drain		drained;
 	TupleDesc	tupdesc;
@@ -152,19 +169,12 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 				 errmsg("position must not be negative")));
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	/* our own is mapped already */
-	segment = dsm_find_mapping(entry.handle);
-	if (segment == NULL)
-		segment = foreign = dsm_attach(entry.handle);
-	if (segment == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("the trace of session %d has just been given up", entry.pid)));
-	ring = dsm_segment_address(segment);
+	mapped = map_trace(PG_GETARG_INT32(0), &entry);
+	ring = mapped.ring;
 	drained = drain(ring, (uint64) from);
 	/* what ran with the rights of another is noted before it is written */
 	pg_read_barrier();
-	if (trace_of(entry.pid).handle != entry.handle)
+	if (trace_of(entry.pid).started != entry.started)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("the trace of session %d has just been given up", entry.pid)));
@@ -174,7 +184,6 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 	values[3] = BoolGetDatum(entry.ended != 0);
 	values[4] = PointerGetDatum(drained.data);
 	ended_read(shmem_get_or_error(), entry.handle, ring);
-	if (foreign)
-		dsm_detach(foreign);
+	ring_place_unmap(&mapped);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }

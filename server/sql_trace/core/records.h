@@ -245,7 +245,8 @@ typedef enum LevelReason
 	REASON_APPLICATION = 3,
 	REASON_DURATION = 4,
 	REASON_BYTES = 5,
-	REASON_QUERY = 6
+	REASON_QUERY = 6,
+	REASON_RECORDER = 7
 } LevelReason;
 
 typedef struct LevelRecord

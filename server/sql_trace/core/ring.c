@@ -63,7 +63,8 @@ ring_make_room(uint64 size)
 			tail = give_up_all(head, tail, drained);
 			break;
 		}
-		if (tail >= drained)
+		/* the recorder's records are there to be overwritten */
+		if (tail >= drained && trace.reason != REASON_RECORDER)
 		{
 			entry->counters.lost_records++;
 			entry->counters.lost_bytes += oldest;

@@ -2,10 +2,15 @@
  * ring_make.c
  *		Making the ring of a session, and giving it up.
  *
- * The segment is made where an error can be caught, memory be had, and nothing
- * is held: between two requests of a client, or as a request begins.  It is
- * pinned, so that others can read it after the session has ended (ended.c).  A
- * session that has not been traced for a while gives it up.
+ * A ring is made where an error can be caught, memory be had, and nothing is
+ * held: between two requests of a client, or as a request begins.  Others can
+ * read it after the session has ended (ended.c).  A session that has not been
+ * traced for a while gives it up.
+ *
+ * Whoever asks for a trace gets a ring in a dynamic segment, which is pinned.  The
+ * recorder's rings are in the area (../../common/ring_area.h): their sessions
+ * claim them as a request begins, and let them rest when it has been answered and
+ * no transaction is open.  While a ring rests, others who need memory may take it.
  *-------------------------------------------------------------------------
  */
 #include "sqltrace.h"
@@ -26,10 +31,30 @@
 
 #define RETRY_INTERVAL_MS (60 * 1000)
 
+RingBlock	ring_block;			/* of our ring, if it is in the area */
+
 static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
+static TimestampTz recorder_refused_at = 0; /* the same of the recorder's */
+static TimestampTz used_up_at = 0;	/* and of one that found no room in the area */
 static bool ending = false;		/* the process gives up its dynamic memory */
 static uint64 taken = 0;		/* memory counted for a ring that is being made */
 static TimestampTz resting_since = 0;	/* with a ring, and not traced; 0: not so */
+
+/* The process ends: leave the ring to readers.  False: nobody may have it. */
+static bool
+leave(dsm_segment *segment)
+{
+	Shared	   *shared = shmem_get();
+	RecordHeader end;
+	Ring	   *ring = trace.ring;
+
+	ending = true;
+	record_unlimited();			/* the end is the last record */
+	(void) record_write(RECORD_END, 0, 0, timeline_now(), &end, sizeof(end));
+	trace.on = false;
+	trace.ring = NULL;
+	return shared != NULL && ended_keep(shared, &trace.slot->trace, ring, segment);
+}
 
 /*
  * The segment is about to be detached, as the process ends: after that there is
@@ -38,22 +63,56 @@ static TimestampTz resting_since = 0;	/* with a ring, and not traced; 0: not so 
 static void
 ring_ends(dsm_segment *segment, Datum arg)
 {
-	Shared	   *shared = shmem_get();
-	RecordHeader end;
-	Ring	   *ring = trace.ring;
+	/* else it failed before it began, or has been given up */
+	if (trace.ring == NULL)
+		return;
+	(void) leave(segment);
+	(void) trigger_session_ended(dsm_segment_handle(segment));
+}
 
-	if (ring == NULL)
-		return;					/* it failed before it began */
-	ending = true;
-	record_unlimited();			/* the end is the last record */
-	(void) record_write(RECORD_END, 0, 0, timeline_now(), &end, sizeof(end));
-	trace.on = false;
+/* When the ring was last written */
+static TimestampTz
+last_written(void)
+{
+	return trace.ring->started + trace.last_end / 1000;
+}
+
+/* Nobody writes to our ring, which is in the area, for now. */
+void
+ring_let_rest(void)
+{
+	ring_block_rest(&ring_block, last_written());
+}
+
+/*
+ * A request begins, or is answered: our ring, which rested, is written again.
+ * False: it has been taken.  Its entry stays until the next ring begins, as no lock
+ * may be had here: readers see that the ring is gone.
+ */
+bool
+ring_claim(void)
+{
+	if (likely(ring_block_claim(&ring_block)))
+		return true;
 	trace.ring = NULL;
-	if (shared != NULL)
-	{
-		ended_keep(shared, &trace.slot->trace, ring, segment);
-		trigger_session_ended(dsm_segment_handle(segment));
-	}
+	resting_since = 0;
+	return false;
+}
+
+/* The process ends, and leaves its ring, if that is in the area. */
+void
+ring_leave(void)
+{
+	TimestampTz used;
+
+	if (ring_block.handle == 0 || trace.ring == NULL || !ring_claim())
+		return;
+	record_flush();
+	used = last_written();
+	/* one that is kept is not let rest, and so not taken */
+	if (leave(NULL) && !trigger_session_ended(ring_block.handle))
+		ring_block_rest(&ring_block, used);
+	memset(&ring_block, 0, sizeof(ring_block));
 }
 
 static const char *
@@ -106,24 +165,13 @@ take_memory(Shared *shared)
 	return size;
 }
 
+/* A ring begins, in memory that holds zeros; from here on it is to be had by its handle. */
 static void
-make_ring(void *argument)
+begin_ring(Shared *shared, Ring *ring, RingHandle handle, uint64 size)
 {
-	Shared	   *shared = argument;
-	uint64		size = take_memory(shared);
 	TraceEntry *mine = &trace.slot->trace;
-	dsm_segment *segment;
-	Ring	   *ring;
-	uint32		unpin;
+	RingHandle	gone;
 
-	text_begin();
-	secrets_watch_roles();
-	segment = zeroed_segment(offsetof(Ring, data) + size);
-	on_dsm_detach(segment, ring_ends, (Datum) 0);
-	dsm_pin_segment(segment);
-	dsm_pin_mapping(segment);
-
-	ring = dsm_segment_address(segment);
 	ring->size = size;
 	ring->started = GetCurrentTimestamp();
 	pg_atomic_init_u64(&ring->head, 0);
@@ -133,25 +181,61 @@ make_ring(void *argument)
 	describe_session(ring);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	unpin = mine->handle;		/* of one that ended without a word */
+	/* of one that ended without a word, or has been taken */
+	gone = mine->handle;
+	counters_add(&shared->ended_totals, &mine->counters);
 	ring_memory_give_back(mine->memory);
 	memset(mine, 0, sizeof(*mine));
 	mine->pid = MyProcPid;
 	mine->role = MyProc->roleId;
 	mine->database = MyDatabaseId;
-	mine->handle = dsm_segment_handle(segment);
+	mine->handle = handle;
 	mine->started = ring->started;
 	mine->ring_bytes = size;
 	mine->memory = taken;
 	taken = 0;
 	strlcpy(mine->application, ring->session.application, sizeof(mine->application));
 	LWLockRelease(&shared->lock);
-	if (unpin != 0)
-		dsm_unpin_segment(unpin);
+	if (gone != 0)
+		ring_place_free(gone);
 	ring_reset();
 	record_unlimited();
 	timeline_begin(shared);
+	trace.last_end = 0;
 	trace.ring = ring;
+}
+
+static void
+make_ring(void *argument)
+{
+	Shared	   *shared = argument;
+	uint64		size = take_memory(shared);
+	dsm_segment *segment;
+
+	text_begin();
+	secrets_watch_roles();
+	segment = zeroed_segment(offsetof(Ring, data) + size);
+	on_dsm_detach(segment, ring_ends, (Datum) 0);
+	dsm_pin_segment(segment);
+	dsm_pin_mapping(segment);
+	begin_ring(shared, dsm_segment_address(segment), dsm_segment_handle(segment), size);
+}
+
+/* In the area, as small as can be.  That there is no room just now is no error. */
+static void
+make_recorder_ring(void *argument)
+{
+	Shared	   *shared = argument;
+
+	if (ring_area() == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the server has reserved no memory for the recorder")));
+	text_begin();
+	secrets_watch_roles();
+	if (ring_area()->take(RING_PIECE, true, &ring_block))
+		begin_ring(shared, ring_block.memory, ring_block.handle, ring_block.room);
+	ring_may_grow();
 }
 
 static void
@@ -168,12 +252,54 @@ report_refusal(void *argument, const char *cause)
 						 "in /dev/shm.")));
 }
 
+static void
+report_no_recorder(void *argument, const char *cause)
+{
+	Shared	   *shared = argument;
+
+	pg_atomic_fetch_add_u64(&shared->refused, 1);
+	if (recorder_refused_at == 0)
+		ereport(WARNING,
+				(errmsg("sql_trace cannot record this session: %s", cause),
+				 errhint("Add sql_trace to \"shared_preload_libraries\", set "
+						 "\"sql_trace.recorder_memory\", and restart the server.")));
+}
+
+/* Was something refused so short a time ago? */
+static bool
+lately(TimestampTz at, int64 us)
+{
+	return at != 0 && GetCurrentStatementStartTimestamp() - at < us;
+}
+
+/* Make a ring of the recorder; returns whether there is one. */
+static bool
+open_recorder_ring(Shared *shared)
+{
+	TimestampTz now = GetCurrentStatementStartTimestamp();
+
+	if (lately(used_up_at, RING_REST_US) ||
+		lately(recorder_refused_at, RETRY_INTERVAL_MS * INT64CONST(1000)))
+		return false;
+	if (!guarded_run("sql_trace", make_recorder_ring, report_no_recorder, shared))
+	{
+		recorder_refused_at = now;
+		/* if it failed half-way */
+		if (ring_block.handle != 0)
+			ring_place_free(ring_block.handle);
+		ring_block.handle = 0;
+	}
+	else if (trace.ring == NULL)
+		used_up_at = now;
+	return trace.ring != NULL;
+}
+
 /*
  * Make the ring, if there is none; returns whether there is one.  A lack of
  * memory can pass: after a while it is tried again.
  */
 bool
-ring_open(void)
+ring_open(bool recorder)
 {
 	Shared	   *shared = shmem_get();
 
@@ -181,6 +307,8 @@ ring_open(void)
 		return true;
 	if (ending || shared == NULL || trace.slot == NULL)
 		return false;
+	if (recorder)
+		return open_recorder_ring(shared);
 	if (refused_at != 0 &&
 		!TimestampDifferenceExceeds(refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_MS))
 		return false;
@@ -196,10 +324,12 @@ give_up_ring(void *argument)
 {
 	Shared	   *shared = argument;
 	TraceEntry *mine = &trace.slot->trace;
-	dsm_segment *segment = dsm_find_mapping(mine->handle);
+	dsm_segment *segment = ring_block.handle != 0 ? NULL :
+		dsm_find_mapping((dsm_handle) mine->handle);
 	Ring	   *ring = trace.ring;
 
 	trace.ring = NULL;
+	ring_block.handle = 0;
 	resting_since = 0;
 	ended_let_go(shared, mine, ring);
 	if (segment)
@@ -210,6 +340,31 @@ static void
 report_not_given_up(void *argument, const char *cause)
 {
 	ereport(LOG, (errmsg("sql_trace cannot free the memory of a trace: %s", cause)));
+}
+
+static void
+grow(void *argument)
+{
+	ring_grow();
+}
+
+static void
+report_not_grown(void *argument, const char *cause)
+{
+	ereport(LOG, (errmsg("sql_trace cannot give a trace more memory: %s", cause)));
+}
+
+/*
+ * A request has been answered, and our ring is in the area: let it grow, or rest.
+ * What is asked for by somebody is not taken away, nor what an open transaction did.
+ */
+static void
+rest_in_area(char status)
+{
+	if (unlikely(ring_head() >= ring_grow_at))
+		(void) guarded_run("sql_trace", grow, report_not_grown, NULL);
+	if (status == 'I' && (trace.level == 0 || trace.reason == REASON_RECORDER))
+		ring_let_rest();
 }
 
 /*
@@ -228,6 +383,8 @@ ring_rest(bool traced, char status)
 	if (traced || trace.level > 0)
 	{
 		resting_since = 0;
+		if (unlikely(ring_block.handle != 0))
+			rest_in_area(status);
 		return false;
 	}
 	now = GetCurrentStatementStartTimestamp();
@@ -235,5 +392,7 @@ ring_rest(bool traced, char status)
 		resting_since = now;
 	if (status == 'I' && now - resting_since >= trace_keep_s * USECS_PER_SEC)
 		(void) guarded_run("sql_trace", give_up_ring, report_not_given_up, shmem_get());
+	if (ring_block.handle != 0)
+		rest_in_area(status);
 	return trace.ring == NULL;
 }

@@ -19,6 +19,7 @@ PG_FUNCTION_INFO_V1(sql_trace_reset);
 PG_FUNCTION_INFO_V1(sql_trace_sessions);
 PG_FUNCTION_INFO_V1(sql_trace_info);
 PG_FUNCTION_INFO_V1(sql_trace_info_0_2);
+PG_FUNCTION_INFO_V1(sql_trace_recorder);
 PG_FUNCTION_INFO_V1(sql_trace_library_version);
 
 /*
@@ -79,7 +80,8 @@ static const char *
 reason_name(int reason)
 {
 	static const char *const names[] = {
-		NULL, "setting", "sql_trace_set", "application", "max_duration", "max_bytes", "query_ids"
+		NULL, "setting", "sql_trace_set", "application", "max_duration", "max_bytes", "query_ids",
+		"recorder"
 	};
 
 	return reason >= 0 && reason < (int) lengthof(names) ? names[reason] : NULL;
@@ -141,7 +143,7 @@ sql_trace_sessions(PG_FUNCTION_ARGS)
 		LWLockAcquire(&shared->lock, LW_SHARED);
 		entry = live ? shmem_slot(shared, i)->trace : shared->ended[i - shared->nslots];
 		LWLockRelease(&shared->lock);
-		if (entry.handle != 0 && may_see(entry.role))
+		if (ring_place_is_there(entry.handle) && may_see(entry.role))
 			put_session((ReturnSetInfo *) fcinfo->resultinfo, &entry);
 	}
 	return (Datum) 0;
@@ -171,7 +173,7 @@ sql_trace_info(PG_FUNCTION_ARGS)
 		if (entry->handle == 0)
 			continue;
 		counters_add(&sum, &entry->counters);
-		traced += entry->level > 0 && !is_over(entry);
+		traced += entry->level > 0 && !is_over(entry) && ring_place_is_there(entry->handle);
 	}
 	LWLockRelease(&shared->lock);
 	values[0] = Int32GetDatum(traced);
@@ -194,6 +196,28 @@ Datum
 sql_trace_info_0_2(PG_FUNCTION_ARGS)
 {
 	return sql_trace_info(fcinfo);
+}
+
+/* The memory of the recorder's rings, of calls and of waits, and what it was not enough for */
+Datum
+sql_trace_recorder(PG_FUNCTION_ARGS)
+{
+	RingAreaUse use = {0};
+	TupleDesc	tupdesc;
+	Datum		values[5];
+	bool		nulls[5] = {0};
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	(void) shmem_get_or_error();
+	if (ring_area())
+		use = ring_area()->use();
+	values[0] = Int64GetDatum((int64) use.bytes);
+	values[1] = Int64GetDatum((int64) use.free_bytes);
+	values[2] = Int64GetDatum((int64) use.rings);
+	values[3] = Int64GetDatum((int64) use.gave_way);
+	values[4] = Int64GetDatum((int64) use.refused);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }
 
 /* sql_trace_library_version(): of this library, whatever files are installed now */

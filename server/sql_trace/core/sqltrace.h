@@ -42,7 +42,9 @@
  * - A ring is a dynamic segment with one writer, its session, which takes no
  *	 lock.  Readers take none either: they copy, and look afterwards at whether
  *	 the copy was overwritten under their hands.
- * - The memory of all rings is counted together with those of other modules
+ * - A ring that nobody asked for, but the recorder, is in an area of the main segment
+ *	 (../../common/ring_area.h), and not in a segment of its own.
+ * - The memory of all other rings is counted together with those of other modules
  *	 (../../common/ring_memory.h).  A ring is made where the session holds nothing
  *	 and an error can be caught (../../common/guarded.h).
  * - "trace" is what a process knows of its own trace; nobody else sees it.
@@ -50,7 +52,8 @@
  * The folders, lower ones first:
  *
  * core/	module.c (loading, settings), shmem.c (shared state), ring.c and
- *			ring_store.h (the ring of a session), ring_make.c (making it), ring_copy.c (reading it),
+ *			ring_store.h (the ring of a session), ring_make.c (making it), ring_grow.c (the
+ *			recorder's), ring_copy.c (reading it),
  *			ended.c (rings of sessions that ended), trigger.c (what has a trace kept),
  *			kept.c (traces that are kept), record.c (writing records),
  *			timeline.c (time in the ring), level.c (whether a session is traced),
@@ -87,14 +90,20 @@
 #include "../../common/clock_trust.h"
 #include "../../common/module_shmem.h"
 #include "../../common/pg_compat.h"
+#include "../../common/ring_area.h"
 #include "../../common/ring_memory.h"
+#include "../../common/ring_place.h"
 #include "../../common/version.h"
+#include "../../common/wait_clock.h"
 #include "records.h"
 
 #define LEVEL_BINDS(level) (((level) & 4) != 0)
 #define LEVEL_WAITS(level) (((level) & 8) != 0)
 
 #define SMALLEST_RING_KB 64
+
+/* What a pattern of the application's name can say in the place of a level */
+#define LEVEL_RECORDER 16
 
 #define MAX_ENDED 16			/* traces kept of sessions that have gone */
 
@@ -123,7 +132,7 @@ typedef struct TraceEntry
 	int			pid;
 	Oid			role;
 	Oid			database;
-	uint32		handle;			/* dsm_handle */
+	RingHandle	handle;
 	TimestampTz started;
 	TimestampTz ended;			/* 0: it lives */
 	TimestampTz stops;			/* by itself, whether it writes or not; 0: never */
@@ -188,9 +197,9 @@ typedef struct OpenRequest
 } OpenRequest;
 
 /*
- * The ring of a session, in a dynamic segment of its own.  Positions count
- * bytes ever written.  [tail, head) holds whole records; the owner moves "tail"
- * before it overwrites, and "head" after it has written.
+ * The ring of a session, in a dynamic segment of its own or in the area.
+ * Positions count bytes ever written.  [tail, head) holds whole records; the
+ * owner moves "tail" before it overwrites, and "head" after it has written.
  */
 typedef struct Ring
 {
@@ -208,6 +217,8 @@ typedef struct Ring
 	char		padding4[PG_CACHE_LINE_SIZE - 2 * sizeof(uint32)];
 	char		data[FLEXIBLE_ARRAY_MEMBER];
 } Ring;
+
+StaticAssertDecl(offsetof(Ring, data) <= RING_PIECE_HEADER, "a block has room for the header");
 
 /* Counters of blocks and WAL, in the order of a CALL's groups */
 #define NUSAGE 12
@@ -288,6 +299,9 @@ extern Trace trace;
 /* module.c */
 extern bool trace_enabled;
 extern int	trace_level_setting;
+extern bool trace_recorder;
+extern int	trace_recorder_level;
+extern int	trace_recorder_kb;
 extern int	trace_query_level;
 extern double trace_session_rate;
 extern double trace_statement_rate;
@@ -322,7 +336,10 @@ extern void level_match(int64 query_id);
 extern bool level_has_query_ids(void);
 extern bool level_is_valid(int level);
 extern void level_ring_given_up(void);
+extern void level_ring_lost(void);
+extern void level_waits_lost(void);
 extern void level_setting_reported(void);
+extern void level_recorder_changed(void);
 
 /* ring.c, ring_store.h */
 extern void ring_reset(void);
@@ -330,8 +347,17 @@ extern uint64 ring_head(void);
 extern bool ring_holds(uint64 position);
 
 /* ring_make.c */
-extern bool ring_open(void);
+extern RingBlock ring_block;
+extern bool ring_open(bool recorder);
 extern bool ring_rest(bool traced, char status);
+extern bool ring_claim(void);
+extern void ring_let_rest(void);
+extern void ring_leave(void);
+
+/* ring_grow.c */
+extern uint64 ring_grow_at;
+extern void ring_may_grow(void);
+extern void ring_grow(void);
 
 /* record.c */
 extern bool record_begin(RecordKind kind, int depth, uint64 call, int64 time, Size size,
@@ -376,10 +402,10 @@ record_flush(void)
 
 /* ended.c */
 extern void counters_add(Counters *sum, const Counters *counters);
-extern void ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment);
+extern bool ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment);
 extern void ended_let_go(Shared *shared, TraceEntry *of, Ring *ring);
-extern void ended_read(Shared *shared, uint32 handle, Ring *ring);
-extern bool ended_hold(Shared *shared, uint32 handle, bool held, TraceEntry *found);
+extern void ended_read(Shared *shared, RingHandle handle, Ring *ring);
+extern bool ended_hold(Shared *shared, RingHandle handle, bool held, TraceEntry *found);
 extern bool ended_make_way(Shared *shared);
 extern int	ended_give_up(Shared *shared);
 extern void ended_look(void);
@@ -393,7 +419,7 @@ extern void trigger_error(uint32 sqlstate);
 extern void trigger_transaction_ended(int64 ns);
 extern void trigger_request_ended(int64 ns);
 extern void trigger_flushed(void);
-extern void trigger_session_ended(uint32 handle);
+extern bool trigger_session_ended(RingHandle handle);
 
 /* ring_copy.c */
 typedef struct RingCopy
@@ -428,7 +454,8 @@ extern int64 timeline_ticks(int64 ns);
 extern void timeline_follow_clock(void);
 extern void timeline_follow_waits(void);
 extern bool timeline_has_waits(void);
-extern bool timeline_want_waits(bool wanted);
+extern bool timeline_want_waits(WaitsWanted wanted);
+extern bool timeline_claim_waits(void);
 extern int64 timeline_read_cpu(int64 now);
 extern int64 timeline_arrival(TimestampTz at, int64 now);
 

@@ -10,7 +10,6 @@
 #include "sqltrace.h"
 
 #include "fmgr.h"
-#include "../../common/wait_clock.h"
 
 ClockSource timeline_source;
 Timeline	timeline;
@@ -172,11 +171,20 @@ timeline_has_waits(void)
 
 /* Have waits traced as well, or no longer. */
 bool
-timeline_want_waits(bool wanted)
+timeline_want_waits(WaitsWanted wanted)
 {
 	const WaitClockOffer *offer = waits_offer();
 
-	return offer != NULL && offer->trace(wanted);
+	return offer != NULL && offer->trace(wanted, (uint64) trace_recorder_kb * 1024);
+}
+
+/* A request begins.  False: the ring of waits, in the area, has been taken. */
+bool
+timeline_claim_waits(void)
+{
+	const WaitClockOffer *offer = waits_offer();
+
+	return offer == NULL || offer->claim();
 }
 
 /* CPU time since the ring began: this is a system call, and so done seldom. */

@@ -270,19 +270,27 @@ void
 trigger_flushed(void)
 {
 	Firing		fired = pending;
+	bool		rested = ring_block.rests;
 
 	trigger_ready = false;
 	pending.cause = CAUSE_NONE;
-	if (trace.ring != NULL)
-		kept_copy(&fired);
+	if (trace.ring == NULL)
+		return;
+	if (rested && !ring_claim())
+	{
+		ring_block.rests = true;	/* the next request notices that it has been taken */
+		return;
+	}
+	kept_copy(&fired);
+	if (rested)
+		ring_let_rest();
 }
 
-/* The session has ended; its ring lies among those that ended, in this segment. */
-void
-trigger_session_ended(uint32 handle)
+/* The session has ended; its ring lies among those that ended.  True: it is kept there. */
+bool
+trigger_session_ended(RingHandle handle)
 {
-	if (pending.cause != CAUSE_NONE)
-		kept_session_ended(&pending, handle);
+	return pending.cause != CAUSE_NONE && kept_session_ended(&pending, handle);
 }
 
 const char *

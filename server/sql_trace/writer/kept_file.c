@@ -71,12 +71,12 @@ reaches_to(Ring *ring, char *buffer)
 }
 
 static void
-put_calls(Recording *recording, const KeptTrace *kept, dsm_segment *segment)
+put_calls(Recording *recording, const KeptTrace *kept, MappedRing mapped)
 {
-	const Ring *ring = dsm_segment_address(segment);
+	const Ring *ring = mapped.ring;
 	Drained		calls = {0};
 
-	calls.segment = segment;
+	calls.mapped = mapped;
 	calls.started = ring->started;
 	calls.pid = kept->trace.pid;
 	calls.number = ++recording->rings_ever;
@@ -89,15 +89,12 @@ static void
 put_waits(Recording *recording, const KeptTrace *kept, const SessionRecord *session,
 		  const WaitRing *found)
 {
-	dsm_segment *segment = dsm_find_mapping(found->handle);
-	bool		foreign = segment == NULL;
+	MappedRing	mapped = ring_place_map(found->handle, false);
 	Drained		waits = {0};
 
-	if (foreign)
-		segment = dsm_attach(found->handle);
-	if (segment == NULL)
+	if (mapped.ring == NULL)
 		return;
-	waits.segment = segment;
+	waits.mapped = mapped;
 	waits.waits = waits.seen = true;
 	waits.ended = !kept->is_live;
 	waits.started = found->started;
@@ -106,8 +103,7 @@ put_waits(Recording *recording, const KeptTrace *kept, const SessionRecord *sess
 	waits.number = ++recording->rings_ever;
 	name_ring(&waits, kept, session);
 	write_waits(recording, &waits);
-	if (foreign)
-		dsm_detach(segment);
+	ring_place_unmap(&mapped);
 }
 
 /* Numbers of processes come again: the ring began after the session, and before the trigger fired. */
@@ -170,9 +166,8 @@ put_end(Recording *recording, const KeptTrace *kept, bool cut)
 bool
 kept_file(const KeptTrace *kept, TraceFile *file)
 {
-	dsm_segment *segment;
-	bool		foreign;
-	Ring	   *ring = kept_map(kept, &segment, &foreign);
+	MappedRing	mapped = ring_place_map(kept->trace.handle, false);
+	Ring	   *ring = mapped.ring;
 	Recording  *recording;
 
 	if (ring == NULL)
@@ -183,14 +178,13 @@ kept_file(const KeptTrace *kept, TraceFile *file)
 	recording->began = reaches_to(ring, recording->buffer);
 	recording->kept = description(kept, &ring->session);
 	(void) write_head(recording);
-	put_calls(recording, kept, segment);
+	put_calls(recording, kept, mapped);
 	put_all_waits(recording, kept, &ring->session);
 	put_end(recording, kept, pg_atomic_read_u64(&ring->tail) > 0);
 	*file = recording->file;
 	if (!kept->is_copy && !kept->is_live)
 		ended_read(shmem_get(), kept->trace.handle, ring);
-	if (foreign)
-		dsm_detach(segment);
+	ring_place_unmap(&mapped);
 	pfree(recording->buffer);
 	pfree(recording);
 	return true;

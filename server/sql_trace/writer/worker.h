@@ -22,7 +22,6 @@
 #include "../core/kept.h"
 
 #include "fmgr.h"
-#include "storage/dsm.h"
 
 #include "../../common/wait_rings.h"
 #include "trace_file.h"
@@ -37,12 +36,12 @@
 /* A ring, from when it is first seen until nobody speaks of it any more */
 typedef struct Drained
 {
-	uint32		handle;			/* of its segment */
+	RingHandle	handle;
 	TimestampTz started;
 	bool		waits;			/* else of calls */
 	int			pid;
 	int			leader_pid;		/* of a parallel worker, or 0 */
-	dsm_segment *segment;		/* NULL: not mapped any more */
+	MappedRing	mapped;			/* no ring: not mapped any more */
 	int64		number;			/* in the recording */
 	uint64		position;		/* read so far */
 	uint32		open_generation;	/* of the open request that was written last ... */

@@ -31,16 +31,14 @@ rings_begin(Recording *recording)
 static void
 unmap(Drained *ring)
 {
-	if (ring->segment && !ring->waits)
+	if (ring->mapped.ring && !ring->waits)
 	{
-		Ring	   *shared = dsm_segment_address(ring->segment);
+		Ring	   *shared = ring->mapped.ring;
 
 		pg_atomic_fetch_sub_u32(&shared->held, 1);
 		ended_read(shmem_get(), ring->handle, shared);
 	}
-	if (ring->segment)
-		dsm_detach(ring->segment);
-	ring->segment = NULL;
+	ring_place_unmap(&ring->mapped);
 }
 
 /* How much of all of them has not been written */
@@ -50,7 +48,7 @@ rings_unwritten(const Recording *recording)
 	Unwritten	sum = {0};
 
 	for (int i = 0; i < recording->nrings; i++)
-		if (recording->rings[i].segment)
+		if (recording->rings[i].mapped.ring)
 		{
 			Unwritten	of = count_unwritten(recording, &recording->rings[i]);
 
@@ -79,12 +77,20 @@ rings_end(Recording *recording)
 	pfree(recording->buffer);
 }
 
+/* One in the area has another handle when it has grown. */
 static Drained *
-find(Recording *recording, uint32 handle, TimestampTz started)
+find(Recording *recording, bool waits, int pid, RingHandle handle, TimestampTz started)
 {
 	for (int i = 0; i < recording->nrings; i++)
-		if (recording->rings[i].handle == handle && recording->rings[i].started == started)
-			return &recording->rings[i];
+	{
+		Drained    *ring = &recording->rings[i];
+
+		if (ring->started == started &&
+			(ring->handle == handle ||
+			 ((ring->handle & handle & RING_IN_AREA) != 0 && ring->pid == pid &&
+			  ring->waits == waits)))
+			return ring;
+	}
 	return NULL;
 }
 
@@ -92,14 +98,10 @@ static void
 map(void *argument)
 {
 	Drained    *ring = argument;
-	dsm_segment *segment = dsm_attach(ring->handle);
 
-	if (segment == NULL)
-		return;
-	dsm_pin_mapping(segment);
-	ring->segment = segment;
-	if (!ring->waits)
-		pg_atomic_fetch_add_u32(&((Ring *) dsm_segment_address(segment))->held, 1);
+	ring->mapped = ring_place_map(ring->handle, true);
+	if (ring->mapped.ring && !ring->waits)
+		pg_atomic_fetch_add_u32(&((Ring *) ring->mapped.ring)->held, 1);
 }
 
 /* Others can still be read. */
@@ -111,9 +113,10 @@ report_not_mapped(void *argument, const char *cause)
 
 /* A ring that is in shared memory, known or new; NULL: it is of no interest. */
 static Drained *
-meet(Recording *recording, bool waits, uint32 handle, TimestampTz started, TimestampTz ended)
+meet(Recording *recording, bool waits, int pid, RingHandle handle, TimestampTz started,
+	 TimestampTz ended)
 {
-	Drained    *ring = find(recording, handle, started);
+	Drained    *ring = find(recording, waits, pid, handle, started);
 
 	if (ring == NULL)
 	{
@@ -135,6 +138,12 @@ meet(Recording *recording, bool waits, uint32 handle, TimestampTz started, Times
 		ring->number = ++recording->rings_ever;
 		(void) guarded_run("sql_trace", map, report_not_mapped, ring);
 	}
+	else if (ring->handle != handle)
+	{
+		unmap(ring);
+		ring->handle = handle;
+		(void) guarded_run("sql_trace", map, report_not_mapped, ring);
+	}
 	ring->seen = true;
 	ring->ended = ended != 0;
 	return ring;
@@ -144,7 +153,7 @@ meet(Recording *recording, bool waits, uint32 handle, TimestampTz started, Times
 static bool
 is_urgent(const Drained *ring)
 {
-	Ring	   *shared = dsm_segment_address(ring->segment);
+	Ring	   *shared = ring->mapped.ring;
 
 	if (ring->waits)
 		return worker_waits()->urgent(shared, ring->position);
@@ -185,15 +194,16 @@ look_at_calls(Recording *recording)
 		LWLockAcquire(&shared->lock, LW_SHARED);
 		entry = *at;
 		LWLockRelease(&shared->lock);
-		ring = entry.handle == 0 ? NULL :
-			meet(recording, false, entry.handle, entry.started, entry.ended);
+		/* what only the recorder keeps is for those who ask for it */
+		ring = entry.handle == 0 || entry.reason == REASON_RECORDER ? NULL :
+			meet(recording, false, entry.pid, entry.handle, entry.started, entry.ended);
 		if (ring == NULL || ring->pid != 0)
 			continue;
 		ring->pid = entry.pid;
 		strlcpy(ring->application, entry.application, sizeof(ring->application));
-		if (ring->segment)
+		if (ring->mapped.ring)
 		{
-			const Ring *there = dsm_segment_address(ring->segment);
+			const Ring *there = ring->mapped.ring;
 
 			strlcpy(ring->user, there->session.role_name, sizeof(ring->user));
 			strlcpy(ring->database, there->session.database_name, sizeof(ring->database));
@@ -227,7 +237,7 @@ look_at_waits(Recording *recording)
 		const Drained *session = waits.handle != 0 ? session_of(recording, &waits) : NULL;
 		int			of = session ? (int) (session - recording->rings) : -1;
 		Drained    *ring = session ?
-			meet(recording, true, waits.handle, waits.started, waits.ended) : NULL;
+			meet(recording, true, waits.pid, waits.handle, waits.started, waits.ended) : NULL;
 
 		if (ring == NULL || ring->pid != 0)
 			continue;
@@ -247,7 +257,7 @@ forget(Recording *recording)
 	int			kept = 0;
 
 	for (int i = 0; i < recording->nrings; i++)
-		if (recording->rings[i].seen || recording->rings[i].segment)
+		if (recording->rings[i].seen || recording->rings[i].mapped.ring)
 			recording->rings[kept++] = recording->rings[i];
 	recording->nrings = kept;
 }
@@ -273,12 +283,12 @@ rings_look(Recording *recording, bool all)
 	for (int i = 0; i < recording->nrings && file->stop == STOP_NONE; i++)
 	{
 		Drained    *ring = &recording->rings[i];
-		bool		urgent = ring->segment && !ring_ended(ring) && is_urgent(ring);
+		bool		urgent = ring->mapped.ring && !ring_ended(ring) && is_urgent(ring);
 
 		recording->behind |= urgent;
 		if (file->size >= recording->file_limit && !write_head(recording))
 			break;
-		if (ring->segment && (all || urgent || ring_ended(ring) ||
+		if (ring->mapped.ring && (all || urgent || ring_ended(ring) ||
 							  TimestampDifferenceExceeds(ring->read_at, now, READ_INTERVAL_MS)))
 			drain(recording, ring, now);
 	}

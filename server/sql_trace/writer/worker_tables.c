@@ -176,7 +176,7 @@ position_in(const Recording *recording, const Drained *ring, uint64 tail)
 static void
 write_open(Recording *recording, Drained *ring)
 {
-	const Ring *shared = dsm_segment_address(ring->segment);
+	const Ring *shared = ring->mapped.ring;
 	uint32		generation = shared->open.generation;
 	uint32		size = (uint32) fused_look(shared, ring->position, recording->buffer);
 
@@ -198,7 +198,7 @@ write_open(Recording *recording, Drained *ring)
 void
 write_calls(Recording *recording, Drained *ring)
 {
-	Ring	   *shared = dsm_segment_address(ring->segment);
+	Ring	   *shared = ring->mapped.ring;
 	uint64		end = pg_atomic_read_u64(&shared->head);
 
 	/* what is added from now on is for the next time: other rings wait */
@@ -311,7 +311,7 @@ put_marks(Recording *recording, const Drained *ring, uint32 n)
 void
 write_waits(Recording *recording, Drained *ring)
 {
-	const void *shared = dsm_segment_address(ring->segment);
+	const void *shared = ring->mapped.ring;
 	bool		first = ring->position == 0;
 	uint64		lost;
 	uint32		n;
@@ -341,7 +341,7 @@ count_unwritten(const Recording *recording, const Drained *ring)
 
 	if (!ring->waits)
 	{
-		Ring	   *shared = dsm_segment_address(ring->segment);
+		Ring	   *shared = ring->mapped.ring;
 
 		found.bytes = pg_atomic_read_u64(&shared->head) -
 			position_in(recording, ring, pg_atomic_read_u64(&shared->tail));
@@ -354,7 +354,7 @@ count_unwritten(const Recording *recording, const Drained *ring)
 
 		for (int reads = 0; n == WAITS_AT_ONCE && reads < MOST_READS; reads++)
 		{
-			n = worker_waits()->read(dsm_segment_address(ring->segment), position, records,
+			n = worker_waits()->read(ring->mapped.ring, position, records,
 									 WAITS_AT_ONCE, &position, &lost);
 			found.waits += n + (ring->position > 0 ? lost : 0);
 		}

@@ -11,7 +11,7 @@ from pgtare.kit.notes import alike, who
 from pgtare.seeing.trace.capture import recorder_locks
 from pgtare.seeing.trace.capture.ring_selection import Choice, Key
 from pgtare.seeing.trace.capture.server import Server, telling
-from pgtare.seeing.trace.capture.target import BY_STATEMENT, Target
+from pgtare.seeing.trace.capture.target import BY_RECORDER, BY_STATEMENT, Target
 from pgtare.server import pooler
 from pgtare.server.recorder_guard import Guard
 
@@ -87,7 +87,7 @@ class Arming:
         ) in self.server.rows(_CLIENTS):
             if not self.choice.means(pid, started, role or "", database or "", application or ""):
                 continue
-            traced = level > 0 and reason != BY_STATEMENT
+            traced = level > 0 and reason not in (BY_STATEMENT, BY_RECORDER)
             session = self._sessions.get((pid, started))
             if session is None:
                 session = self._sessions[pid, started] = _Session(traced)

@@ -8,6 +8,7 @@ from datetime import datetime
 from pgtare.errors import UsageError
 from pgtare.seeing.trace.capture.privileges import SEE, demand, set_level
 from pgtare.seeing.trace.capture.server import Server, telling
+from pgtare.seeing.trace.capture.target import BY_RECORDER
 
 #: Why sessions are traced on request.
 ASKED = "sql_trace_set"
@@ -32,7 +33,7 @@ _ENDED = "SELECT count(*) FROM {trace}.sql_trace_sessions() WHERE ended IS NOT N
 _ARMING = """
 ('sql_trace.level', 'sql_trace.application', 'sql_trace.query_ids', 'sql_trace.query_level',
  'sql_trace.session_rate', 'sql_trace.statement_rate', 'sql_trace.max_duration',
- 'sql_trace.max_bytes', 'sql_trace.enabled')
+ 'sql_trace.max_bytes', 'sql_trace.enabled', 'sql_trace.recorder')
 """
 _OF_ROLES = f"""
 SELECT r.rolname::text, d.datname::text, lower(split_part(one, '=', 1)),
@@ -195,7 +196,8 @@ def stop(server: Server, pids: frozenset[int] | None = None) -> list[int]:
 
 def remedies(server: Server, now: Standing, pids: frozenset[int] | None = None) -> list[str]:
     """The SQL that ends what `stop` cannot: traces that settings turn on, and those to come."""
-    left = [s for s in now.sessions if s.reason != ASKED and (pids is None or s.pid in pids)]
+    kept_on = (ASKED, BY_RECORDER)
+    left = [s for s in now.sessions if s.reason not in kept_on and (pids is None or s.pid in pids)]
     found = [f"SELECT {server.name('sql_trace_set')}({s.pid}, 0);" for s in left]
     if pids is not None:
         return found

@@ -14,6 +14,8 @@ LEVELS = (1, 4, 8, 12)
 DEFAULT_LEVEL = 12
 #: Why a session is traced: only statements of its that sql_trace.query_ids names.
 BY_STATEMENT = "query_ids"
+#: The same: nobody asked for it, and the server keeps what it did last.
+BY_RECORDER = "recorder"
 #: Of the server, that trace statements by their query ids.
 QUERY_SETTINGS = ("sql_trace.query_ids", "sql_trace.query_level")
 

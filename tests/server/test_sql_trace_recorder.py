@@ -1,0 +1,432 @@
+"""The recorder: sessions keep what they did last in small rings of one area, for nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgtare.seeing.trace.analysis.ledger import ledger
+from pgtare.seeing.trace.analysis.profile import profile
+from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.file.records import CallKind
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.settings import Value
+from tests.commands import in_process, words
+from tests.servers import tracing
+from tests.sessions import Connection, eventually, one, rows, session
+from tests.trace_records import check_whole, drain, trace_of
+from tests.trace_worker import find_statement, latest, place, with_statement
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+#: A piece of the area: 64 kB of records, and the header of a ring. A session has two at first.
+PIECE_KB, PIECES = 66, 16
+#: A ring that was written within this time is not taken from its owner.
+REST_S = 2.2
+
+SETTINGS: dict[str, Value] = {"sql_trace.recorder_memory": f"{PIECE_KB * PIECES}kB"}
+ON = "-c sql_trace.recorder=on"
+
+
+@pytest.fixture(scope="module")
+def server(each_server: Binaries) -> Iterator[Cluster]:
+    """A server that records the sessions that want it."""
+    with tracing(each_server, SETTINGS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def onlooker(server: Cluster) -> Iterator[Connection]:
+    """A session that is not recorded, on a server on which nothing is."""
+    with session(server) as connection:
+        eventually(lambda: freed(connection) == PIECES * PIECE_KB * 1024)
+        yield connection
+
+
+def use(onlooker: Connection, column: str) -> int:
+    return int(one(onlooker, f"SELECT {column} FROM pg_stat_sql_trace_recorder"))
+
+
+def freed(onlooker: Connection) -> int:
+    """What is free without the rings of sessions that have ended."""
+    onlooker.execute("SELECT sql_trace_reset(), wait_event_timing_reset()")
+    return use(onlooker, "free_bytes")
+
+
+def entry(onlooker: Connection, client: Connection, columns: str) -> tuple[Any, ...]:
+    (found,) = rows(
+        onlooker,
+        f"SELECT {columns} FROM pg_stat_sql_trace WHERE pid = %s",
+        client.info.backend_pid,
+    )
+    return found
+
+
+def segments(client: Connection) -> set[str]:
+    """Dynamic segments that a session has mapped."""
+    lines = Path(f"/proc/{client.info.backend_pid}/maps").read_text().splitlines()
+    return {line.split()[-1] for line in lines if "/dev/shm/PostgreSQL." in line}  # noqa: S108
+
+
+def said(onlooker: Connection, client: Connection) -> set[str]:
+    """The texts of a session's calls."""
+    return set(trace_of(onlooker, client.info.backend_pid).texts().values())
+
+
+def test_what_nobody_asked_for_can_be_grabbed_with_its_waits(
+    server: Cluster, onlooker: Connection, tmp_path: Path
+) -> None:
+    with session(server, application_name="shop", options=ON) as client:
+        client.execute("SELECT pg_sleep(0.2)")
+        assert segments(client) == segments(onlooker)
+        line = "trace grab {} --dsn {} --application shop --reserve 0"
+        done = in_process(*words(line, tmp_path / "g", server.dsn()))
+        assert done.returncode == 0, done.stderr
+        assert segments(client) == segments(onlooker)
+    found = profile(ledger(load(tmp_path / "g")))
+    assert 0.2e9 <= sum(line.ns for line in found.lines if "PgSleep" in line.name) <= 0.3e9
+
+
+def test_a_ring_grows_with_all_that_is_in_it(server: Cluster, onlooker: Connection) -> None:
+    with session(server, options=ON) as client:
+        pid = client.info.backend_pid
+        client.execute("SELECT 0")
+        began, size = entry(onlooker, client, "started, ring_bytes")
+        assert size == 64 * 1024
+        position, _, _, records = drain(onlooker, pid)
+        sizes = set()
+        while size < 256 * 1024:
+            for i in range(100):
+                client.execute("SELECT %s::int", (i,), prepare=True)
+            position, lost, _, more = drain(onlooker, pid, position)
+            assert lost == 0
+            records += more
+            size = entry(onlooker, client, "ring_bytes")[0]
+            sizes.add(size)
+        assert sizes >= {128 * 1024, 256 * 1024}
+        numbers = {record.number for record in records if record.number}
+        assert numbers == set(range(1, len(numbers) + 1))
+        # what is in the ring now is all of it, too
+        everything = trace_of(onlooker, pid)
+        assert {record.number for record in everything.records if record.number} == numbers
+        check_whole(everything)
+        assert entry(onlooker, client, "started, ring_bytes") == (began, 256 * 1024)
+        wait_ring = "SELECT records FROM wait_event_timing_rings() WHERE pid = %s"
+        while one(onlooker, wait_ring, pid) == 2048:
+            for _ in range(100):
+                client.execute("SELECT pg_sleep(0)")
+        waits = rows(onlooker, "SELECT number FROM wait_event_trace(%s)", pid)
+        assert [number for (number,) in waits] == list(range(len(waits)))
+
+
+def test_what_is_overwritten_is_no_loss(server: Cluster, onlooker: Connection) -> None:
+    with session(server, options=f"{ON} -c sql_trace.recorder_ring=64kB") as client:
+        for i in range(2000):
+            client.execute("SELECT %s::int", (i,), prepare=True)
+        written, lost, size = entry(onlooker, client, "bytes, lost_bytes, ring_bytes")
+        assert written > 2 * size
+        assert (lost, size) == (0, 64 * 1024)
+        pid = client.info.backend_pid
+    unread = "SELECT unread_sessions FROM pg_stat_sql_trace_info"
+    before = one(onlooker, unread)
+    ended = "SELECT ended IS NOT NULL FROM pg_stat_sql_trace WHERE pid = %s"
+    eventually(lambda: one(onlooker, ended, pid))
+    assert drain(onlooker, pid)[2]  # it can be read
+    onlooker.execute("SELECT sql_trace_reset()")
+    assert one(onlooker, unread) == before
+
+
+def test_parallel_workers_have_rings_in_the_area_too(server: Cluster, onlooker: Connection) -> None:
+    onlooker.execute("CREATE TABLE wide AS SELECT n, 'x' || n AS x FROM generate_series(1, 9999) n")
+    try:
+        with session(server, options=ON) as client:
+            client.execute("SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0")
+            client.execute("SET min_parallel_table_scan_size = 0")
+            client.execute("SELECT count(*) FROM wide WHERE x LIKE '%7'")
+            of_workers = "SELECT count(*) FROM wait_event_timing_rings() WHERE leader_pid = %s"
+            workers = eventually(lambda: one(onlooker, of_workers, client.info.backend_pid))
+            assert use(onlooker, "rings") == 2 + workers
+    finally:
+        onlooker.execute("DROP TABLE wide")
+
+
+@contextlib.contextmanager
+def crowd(server: Cluster, n: int) -> Iterator[list[Connection]]:
+    """Recorded sessions, which have said who they are, one after the other."""
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(session(server, options=ON)) for _ in range(n)]
+        for i, client in enumerate(found):
+            client.execute(f"SELECT 'it is {i}'".encode())
+        yield found
+
+
+def test_the_quietest_sessions_give_way(server: Cluster, onlooker: Connection) -> None:
+    gave_way, refused = use(onlooker, "gave_way"), use(onlooker, "refused")
+    room = PIECES // 2
+    with crowd(server, room) as clients, session(server, options=ON) as late:
+        assert use(onlooker, "free_bytes") == 0
+        for client in clients:
+            client.execute("BEGIN")
+        time.sleep(REST_S)
+        late.execute("SELECT 'too late'")  # what open transactions do is not taken
+        assert use(onlooker, "gave_way") == gave_way
+        assert use(onlooker, "refused") > refused
+        for client in clients[1:]:
+            client.execute("COMMIT")
+        time.sleep(REST_S)
+        for client in clients[2:]:
+            client.execute("SELECT 'still there'")
+        late.execute("SELECT 'it is late'")
+        assert use(onlooker, "gave_way") - gave_way == 2  # calls and waits
+        assert "SELECT 'it is late'" in said(onlooker, late)
+        assert "SELECT 'it is 0'" in said(onlooker, clients[0])
+        with pytest.raises(psycopg.errors.UndefinedObject):
+            said(onlooker, clients[1])
+        for i, client in enumerate(clients[2:], 2):
+            assert f"SELECT 'it is {i}'" in said(onlooker, client)
+        # whoever gave way begins anew as soon as there is room
+        clients[2].close()
+        eventually(lambda: freed(onlooker) == 2 * PIECE_KB * 1024)
+        clients[1].execute("SELECT 'back again'")
+        assert "SELECT 'back again'" in said(onlooker, clients[1])
+        assert "SELECT 'it is 1'" not in said(onlooker, clients[1])
+        # its time begins anew as well
+        check_whole(trace_of(onlooker, clients[1].info.backend_pid))
+
+
+def test_nobody_reads_another_sessions_records(server: Cluster, onlooker: Connection) -> None:
+    """Rings go from hand to hand while all of them are read."""
+    stop, wrong, read = threading.Event(), [], 0
+
+    def work(i: int) -> None:
+        while not stop.is_set():
+            with session(server, options=ON) as client:
+                for _ in range(3):
+                    client.execute(f"SELECT 'it is {i} of {client.info.backend_pid}'".encode())
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        begun = time.monotonic()
+        while read < 50 or time.monotonic() - begun < 4:
+            for (pid,) in rows(onlooker, "SELECT DISTINCT pid FROM pg_stat_sql_trace"):
+                with contextlib.suppress(psycopg.errors.UndefinedObject):
+                    found = " ".join(trace_of(onlooker, pid).texts().values())
+                    wrong += [p for p in re.findall(r"it is \d of (\d+)", found) if int(p) != pid]
+                    read += 1
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_a_role_and_an_application_can_be_recorded(server: Cluster, onlooker: Connection) -> None:
+    onlooker.execute("CREATE ROLE cashier LOGIN SUPERUSER")
+    onlooker.execute("ALTER ROLE cashier SET sql_trace.recorder = on")
+    server.configure({"sql_trace.application": "shop*=recorder"})
+    server.reload()
+    try:
+        with session(server, user="cashier") as client, session(server) as other:
+            client.execute("SELECT 1")
+            other.execute("SELECT 1")
+            assert entry(onlooker, client, "level, reason") == (12, "recorder")
+            listed = "SELECT count(*) FROM pg_stat_sql_trace WHERE pid = %s"
+            assert one(onlooker, listed, other.info.backend_pid) == 0
+        # behind a pooler one session serves applications in turn
+        with session(server, application_name="shop 1") as client:
+            client.execute("SELECT 'for the first'")
+            began = entry(onlooker, client, "started")
+            client.execute("SET application_name = 'shop 2'")
+            client.execute("SELECT 'for the second'")
+            client.execute("SET application_name = 'office'")
+            client.execute("SELECT 'for the office'")
+            client.execute("SET application_name = 'shop 3'")
+            client.execute("SELECT 'for the third'")
+            found = trace_of(onlooker, client.info.backend_pid)
+            assert "SELECT 'for the office'" not in found.texts().values()
+            assert {"SELECT 'for the first'", "SELECT 'for the third'"} <= set(
+                found.texts().values()
+            )
+            names = [r.fields["application"] for r in found.records if r.kind == "application"]
+            assert names == ["shop 2", "shop 3"]
+            assert entry(onlooker, client, "started") == began
+    finally:
+        server.configure({"sql_trace.application": None})
+        server.reload()
+        onlooker.execute("DROP ROLE cashier")
+
+
+def test_a_trace_that_somebody_asks_for_goes_before_the_recorder(
+    server: Cluster, onlooker: Connection
+) -> None:
+    with session(server, options=ON) as client:
+        pid = client.info.backend_pid
+        client.execute("SELECT 'before'")
+        began = entry(onlooker, client, "started")
+        onlooker.execute("SELECT sql_trace_set(%s, 4)", (pid,))
+        client.execute("SELECT 'meanwhile'")
+        assert entry(onlooker, client, "level, reason, started") == (4, "sql_trace_set", *began)
+        # it goes on, however long the session is quiet
+        time.sleep(REST_S)
+        with crowd(server, PIECES // 2):
+            assert {"SELECT 'before'", "SELECT 'meanwhile'"} <= said(onlooker, client)
+        onlooker.execute("SELECT sql_trace_set(%s, NULL)", (pid,))
+        client.execute("SELECT 'after'")
+        assert entry(onlooker, client, "level, reason, started") == (12, "recorder", *began)
+        onlooker.execute("SELECT sql_trace_set(%s, 0)", (pid,))
+        client.execute("SELECT 'not for you'")
+        assert "SELECT 'not for you'" not in said(onlooker, client)
+
+
+def test_a_recording_reads_the_rings_that_are_there(
+    server: Cluster, onlooker: Connection, tmp_path: Path
+) -> None:
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            client.execute("SELECT 'meanwhile'")
+            time.sleep(0.02)
+
+    with session(server, options=ON) as client:
+        client.execute("SELECT 'before'")
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            line = "trace record {} --dsn {} --pid {} --level 4 --duration 1s --reserve 0"
+            done = in_process(*words(line, tmp_path / "r", server.dsn(), client.info.backend_pid))
+        finally:
+            stop.set()
+            thread.join()
+        assert done.returncode == 0, done.stderr
+        assert segments(client) == segments(onlooker)
+        client.execute("SELECT 'after'")
+        assert entry(onlooker, client, "level, reason") == (12, "recorder")
+    book = ledger(load(tmp_path / "r"))
+    (process,) = [p for p in book.processes if p.leader_pid is None]
+    texts = process.stream.texts
+    found = {texts[int(c["text"])].text for c in book.calls if int(c["text"]) in texts}
+    assert "SELECT 'meanwhile'" in found
+    assert not {"SELECT 'before'", "SELECT 'after'"} & found
+
+
+@pytest.mark.slow
+def test_the_worker_follows_a_ring_that_grows(wheel: Binaries) -> None:
+    """It writes what somebody asked for, and not what only the recorder traces."""
+    with (
+        place() as path,
+        tracing(
+            wheel,
+            {**SETTINGS, "sql_trace.worker_directory": str(path), "sql_trace.worker_reserve": 0},
+        ) as server,
+        session(server) as onlooker,
+        session(server, options=ON) as client,
+    ):
+        pid = client.info.backend_pid
+        client.execute("SELECT 'the first of all'")
+        time.sleep(1.5)
+        assert find_statement(latest(path), "SELECT 'the first of all'") is None
+        onlooker.execute("SELECT sql_trace_set(%s, 12)", (pid,))
+        for i in range(2000):
+            client.execute("SELECT %s::int", (i,), prepare=True)
+            time.sleep(0.0005)
+        assert entry(onlooker, client, "ring_bytes") == (256 * 1024,)
+        client.execute("SELECT 'the last of all'")
+        trace = with_statement(latest(path), "SELECT 'the last of all'")
+        book = ledger(trace)
+        calls = [c for c in book.calls if c["kind"] == CallKind.EXECUTE]
+        assert 2001 <= len(calls) <= 2004  # none is there twice
+        (process,) = [p for p in book.processes if p.leader_pid is None]
+        assert not len(process.missing)
+
+
+@pytest.mark.slow
+def test_many_sessions_share_the_memory(wheel: Binaries) -> None:
+    sessions, pieces = 500, 240
+    settings: dict[str, Value] = {
+        "sql_trace.recorder_memory": f"{PIECE_KB * pieces}kB",
+        "sql_trace.recorder": True,
+        "max_connections": sessions + 10,
+    }
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(tracing(wheel, settings))
+        onlooker = stack.enter_context(session(server, options="-c sql_trace.recorder=off"))
+        clients = [stack.enter_context(session(server)) for _ in range(sessions)]
+        for turn in range(3):
+            for i, client in enumerate(clients):
+                client.execute(f"SELECT 'it is {i}, {turn}'".encode())
+            time.sleep(REST_S)
+        assert use(onlooker, "bytes") == PIECE_KB * pieces * 1024
+        assert use(onlooker, "rings") <= pieces
+        assert use(onlooker, "gave_way") > 0
+        assert use(onlooker, "refused") > 0
+        # the server has some of its own, for its statistics
+        assert len(set().union(*map(segments, clients))) < 20
+        listed = rows(onlooker, "SELECT pid FROM pg_stat_sql_trace")
+        assert pieces // 4 < len(listed) <= pieces
+        numbers = {client.info.backend_pid: i for i, client in enumerate(clients)}
+        for (pid,) in listed:
+            texts = trace_of(onlooker, pid).texts().values()
+            assert {t for t in texts if "it is" in t} <= {
+                f"SELECT 'it is {numbers[pid]}, {turn}'" for turn in range(3)
+            }
+
+
+def test_others_see_nothing_of_it(server: Cluster, onlooker: Connection) -> None:
+    onlooker.execute("CREATE ROLE visitor LOGIN")
+    if server.binaries.major == 15:  # which has the functions in a schema of their own
+        onlooker.execute("GRANT USAGE ON SCHEMA sql_trace TO visitor")
+    try:
+        with session(server, options=ON) as client, session(server, user="visitor") as visitor:
+            client.execute("SELECT 'mine'")
+            pid = client.info.backend_pid
+            assert rows(visitor, "SELECT pid FROM pg_stat_sql_trace") == []
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                drain(visitor, pid)
+    finally:
+        onlooker.execute("DROP OWNED BY visitor")
+        onlooker.execute("DROP ROLE visitor")
+
+
+def test_without_memory_there_is_one_warning(tracer: Cluster) -> None:
+    with session(tracer) as client:
+        notices: list[str] = []
+        client.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
+        refused = "SELECT refused FROM pg_stat_sql_trace_info"
+        before = one(client, refused)
+        client.execute("SET sql_trace.recorder = on")
+        for _ in range(3):
+            client.execute("SELECT 1")
+        assert len([n for n in notices if "sql_trace cannot record this session" in n]) == 1
+        assert one(client, refused) == before + 1
+        assert rows(client, "SELECT bytes, rings FROM sql_trace_recorder()") == [(0, 0)]
+
+
+def test_the_recorder_outlives_a_crash(server: Cluster) -> None:
+    with session(server, options=ON) as client:
+        client.execute("SELECT 1")
+        os.kill(client.info.backend_pid, signal.SIGKILL)
+
+    def restarted() -> bool:
+        with contextlib.suppress(psycopg.OperationalError), session(server) as connection:
+            return use(connection, "rings") == 0
+        return False
+
+    eventually(restarted, 60)
+    with session(server) as onlooker, session(server, options=ON) as client:
+        client.execute("SELECT 'after the crash'")
+        assert said(onlooker, client) >= {"SELECT 'after the crash'"}
+        assert use(onlooker, "rings") == 2
