@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.analysis.ledger import ledger
+from pgtare.seeing.trace.analysis.ledger import Ledger, ledger
 from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.records import CallKind
@@ -430,3 +430,54 @@ def test_the_recorder_outlives_a_crash(server: Cluster) -> None:
         client.execute("SELECT 'after the crash'")
         assert said(onlooker, client) >= {"SELECT 'after the crash'"}
         assert use(onlooker, "rings") == 2
+
+
+def taken(server: Cluster, number: int, to: Path) -> tuple[Ledger, set[str]]:
+    """A kept trace, and its texts."""
+    done = in_process("trace", "kept", str(number), "--dsn", server.dsn(), "--out", str(to))
+    assert done.returncode == 0, done.stderr
+    book = ledger(load(to))
+    return book, {text.text for p in book.processes for text in p.stream.texts.values()}
+
+
+def test_a_trigger_keeps_what_the_recorder_has(
+    server: Cluster, onlooker: Connection, tmp_path: Path
+) -> None:
+    """The ring rests when its session has answered, and is copied nevertheless."""
+    with session(server, options=f"{ON} -c sql_trace.keep_slower_than=300") as client:
+        client.execute("SELECT 'before'")
+        client.execute("SELECT pg_sleep(0.5)")
+        every = "SELECT id, cause FROM sql_trace_kept()"
+        ((number, cause),) = eventually(lambda: rows(onlooker, every))
+        assert cause == "request"
+        client.execute("SELECT 'after'")
+        book, texts = taken(server, number, tmp_path / "k.pgtrace")
+        assert {"SELECT 'before'", "SELECT pg_sleep(0.5)"} <= texts
+        asleep = [line.ns for line in profile(book).lines if "PgSleep" in line.name]
+        assert 0.5e9 <= sum(asleep) <= 0.7e9
+        # and the recorder goes on
+        assert "SELECT 'after'" in said(onlooker, client)
+        assert entry(onlooker, client, "ring_bytes") == (64 * 1024,)
+    onlooker.execute("SELECT sql_trace_kept_forget(%s)", (number,))
+
+
+def test_a_ring_that_is_kept_of_an_ended_session_is_not_taken(
+    server: Cluster, onlooker: Connection, tmp_path: Path
+) -> None:
+    options = f"{ON} -c sql_trace.keep_sqlstates=57P01"
+    with session(server, options=options) as client:
+        client.execute("SELECT 'its last words'")
+        onlooker.execute("SELECT pg_terminate_backend(%s)", (client.info.backend_pid,))
+        with pytest.raises(psycopg.OperationalError):
+            client.execute("SELECT 1")
+    ((number,),) = eventually(lambda: rows(onlooker, "SELECT id FROM sql_trace_kept()"))
+    time.sleep(REST_S)
+    with contextlib.ExitStack() as stack:
+        for _ in range(PIECES + 4):
+            other = stack.enter_context(session(server, options=ON))
+            other.execute("SELECT 'somebody else'")
+    time.sleep(REST_S)
+    _, texts = taken(server, number, tmp_path / "k.pgtrace")
+    assert "SELECT 'its last words'" in texts
+    assert "SELECT 'somebody else'" not in texts
+    onlooker.execute("SELECT sql_trace_kept_forget(%s)", (number,))
