@@ -53,11 +53,12 @@ def configure(cluster: Cluster, **settings: Value) -> None:
 
 
 def latest(directory: Path) -> Path:
-    """The recording that was begun last, once there is one."""
+    """The recording that was begun last, once there is one with something in it."""
 
     def newest() -> Path | None:
         found = sorted(directory.glob("trace-*"), key=lambda path: path.stat().st_mtime_ns)
-        return found[-1] if found and list(found[-1].glob("*.pgtrace")) else None
+        files = found[-1].glob("*.pgtrace") if found else []
+        return found[-1] if any(file.stat().st_size > 0 for file in files) else None
 
     return Path(eventually(newest))
 

@@ -183,7 +183,8 @@ def test_a_pooled_session_serves_several_applications(
     found = {client["name"]: client for client in json.loads(done.stdout)["clients"]}
     assert set(found) == {*naps, "local"}
     for name, ms in (naps | {"local": 50 / 3}).items():
-        assert 0.95 * 3 * ms <= found[name]["waited_ns"] / 1e6 <= 1000 * took_s[name]
+        # the statement that sets the name waits a little as well
+        assert 0.95 * 3 * ms <= found[name]["waited_ns"] / 1e6 <= 1000 * took_s[name] + 10
         assert found[name]["sessions"] == 1
     whole = json.loads(in_process("trace", "profile", rec, "--busy", "--json").stdout)
     assert sum(c["busy_ns"] for c in found.values()) == pytest.approx(whole["total_ns"], rel=1e-9)
