@@ -30,6 +30,7 @@ _MISSING = re.compile(r'could not access file "([a-z_]+)"|extension "([a-z_]+)" 
 #: and most of them to `make test-versions` as well.
 ASKED_ALIKE = {
     "test_cli_waits.py",
+    "test_clock_predict.py",
     "test_clock_query.py",
     "test_doctor_churn.py",
     "test_flame_labels.py",
@@ -41,9 +42,12 @@ ASKED_ALIKE = {
     "test_module_schema.py",
     "test_module_settings.py",
     "test_module_start.py",
+    "test_module_units.py",
     "test_module_upgrade.py",
     "test_ring_memory.py",
+    "test_row_sources.py",
     "test_row_sources_neighbours.py",
+    "test_sql_trace_sessions.py",
     "test_trace_by_node.py",
     "test_trace_faults.py",
     "test_trace_grab.py",
@@ -52,6 +56,7 @@ ASKED_ALIKE = {
     "test_trace_status.py",
     "test_trace_worker_place.py",
     "test_waits_adds_up.py",
+    "test_waits_capture.py",
     "test_waits_caveats.py",
     "test_waits_everything_traced.py",
     "test_waits_faults.py",
