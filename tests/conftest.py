@@ -18,6 +18,7 @@ from pgtare.server.build import own_modules
 from pgtare.server.cluster import Cluster
 from pgtare.server.directories import DIRECTORY_VARIABLE
 from pgtare.server.modules import loadable
+from tests.servers import stopped_at_once
 from tests.versions.servers import DEBIAN15
 
 #: The pg_config of the one installation to test, in place of the usual two (`make test-versions`)
@@ -155,14 +156,14 @@ def binaries(request: pytest.FixtureRequest) -> Binaries:
 @pytest.fixture(scope="session")
 def server18(wheel: Binaries) -> Iterator[Cluster]:
     """A running PostgreSQL 18 with pgtare loaded and its functions in database postgres."""
-    with _serving(wheel) as cluster:
+    with stopped_at_once(_serving(wheel)) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def server15(debian15: Binaries) -> Iterator[Cluster]:
     """A running PostgreSQL 15 with pgtare loaded and its functions in database postgres."""
-    with _serving(debian15) as cluster:
+    with stopped_at_once(_serving(debian15)) as cluster:
         yield cluster
 
 
@@ -227,4 +228,3 @@ def _serving(binaries: Binaries) -> Iterator[Cluster]:
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         yield cluster
-        cluster.stop("immediate")  # nobody needs its data

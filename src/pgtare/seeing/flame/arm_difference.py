@@ -202,9 +202,8 @@ def _wrapped(has: Array, rate: Array, names: Sequence[str], stacks: Sequence[Sta
                 callees.append((stack.index(names[c]), c))
         most = max((moved[c] for _, c in callees), default=0)
         # the outermost of those in which all of it lies
-        found[f] = min(
-            (at, c) for at, c in [*callees, (math.inf, -1)] if c < 0 or moved[c] > 0.99 * most
-        )[1]
+        wide = [(at, c) for at, c in callees if moved[c] > 0.99 * most]
+        found[f] = min(wide, default=(0, -1))[1]
     return found
 
 
