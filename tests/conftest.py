@@ -18,6 +18,7 @@ from pgtare.server.build import own_modules
 from pgtare.server.cluster import Cluster
 from pgtare.server.directories import DIRECTORY_VARIABLE
 from pgtare.server.modules import loadable
+from tests.servers import stopped_at_once
 from tests.versions.servers import DEBIAN15
 
 #: The pg_config of the one installation to test, in place of the usual two (`make test-versions`)
@@ -30,6 +31,7 @@ _MISSING = re.compile(r'could not access file "([a-z_]+)"|extension "([a-z_]+)" 
 #: and most of them to `make test-versions` as well.
 ASKED_ALIKE = {
     "test_cli_waits.py",
+    "test_clock_predict.py",
     "test_clock_query.py",
     "test_doctor_churn.py",
     "test_flame_labels.py",
@@ -41,9 +43,12 @@ ASKED_ALIKE = {
     "test_module_schema.py",
     "test_module_settings.py",
     "test_module_start.py",
+    "test_module_units.py",
     "test_module_upgrade.py",
     "test_ring_memory.py",
+    "test_row_sources.py",
     "test_row_sources_neighbours.py",
+    "test_sql_trace_sessions.py",
     "test_trace_by_node.py",
     "test_trace_faults.py",
     "test_trace_grab.py",
@@ -52,6 +57,7 @@ ASKED_ALIKE = {
     "test_trace_status.py",
     "test_trace_worker_place.py",
     "test_waits_adds_up.py",
+    "test_waits_capture.py",
     "test_waits_caveats.py",
     "test_waits_everything_traced.py",
     "test_waits_faults.py",
@@ -150,14 +156,14 @@ def binaries(request: pytest.FixtureRequest) -> Binaries:
 @pytest.fixture(scope="session")
 def server18(wheel: Binaries) -> Iterator[Cluster]:
     """A running PostgreSQL 18 with pgtare loaded and its functions in database postgres."""
-    with _serving(wheel) as cluster:
+    with stopped_at_once(_serving(wheel)) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def server15(debian15: Binaries) -> Iterator[Cluster]:
     """A running PostgreSQL 15 with pgtare loaded and its functions in database postgres."""
-    with _serving(debian15) as cluster:
+    with stopped_at_once(_serving(debian15)) as cluster:
         yield cluster
 
 
@@ -222,4 +228,3 @@ def _serving(binaries: Binaries) -> Iterator[Cluster]:
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         yield cluster
-        cluster.stop("immediate")  # nobody needs its data

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psycopg
@@ -33,6 +34,14 @@ BUILT = Recipe(18, ("--with-liburing",), ldflags="-Wl,-z,lazy")
 BUILT_NO_PLT = Recipe(18, ("--with-liburing",), cflags="-O2 -fno-plt")
 SESSIONS_LOAD_MODULES = pytest.mark.since(17, "sessions load modules without a restart")
 CRASH_WORDS = ("terminated by signal", "PANIC", "TRAP: ", "was terminated", "crash of another")
+
+
+@contextlib.contextmanager
+def stopped_at_once(server: AbstractContextManager[Cluster]) -> Iterator[Cluster]:
+    """A server whose data nobody needs at its end: it writes nothing more to the disk."""
+    with server as cluster:
+        yield cluster
+        cluster.stop("immediate")
 
 
 @contextlib.contextmanager

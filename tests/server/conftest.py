@@ -11,7 +11,7 @@ from pgtare.load.driver import build_driver
 from pgtare.load.duet_plan import DuetTarget
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.servers import serving, tracing
+from tests.servers import serving, stopped_at_once, tracing
 from tests.sessions import Connection, session
 from tests.trace_worker import server_that_writes
 
@@ -23,16 +23,14 @@ TABLES = """
 
 @pytest.fixture(scope="session")
 def waits18(wheel: Binaries) -> Iterator[Cluster]:
-    with serving(wheel) as cluster:
+    with stopped_at_once(serving(wheel)) as cluster:
         yield cluster
-        cluster.stop("immediate")  # nobody needs its data
 
 
 @pytest.fixture(scope="session")
 def waits15(debian15: Binaries) -> Iterator[Cluster]:
-    with serving(debian15) as cluster:
+    with stopped_at_once(serving(debian15)) as cluster:
         yield cluster
-        cluster.stop("immediate")  # nobody needs its data
 
 
 @pytest.fixture(
@@ -67,16 +65,14 @@ def observer(timed: Cluster) -> Iterator[Connection]:
 
 @pytest.fixture(scope="session")
 def trace18(wheel: Binaries) -> Iterator[Cluster]:
-    with tracing(wheel) as cluster:
+    with stopped_at_once(tracing(wheel)) as cluster:
         yield cluster
-        cluster.stop("immediate")  # nobody needs its data
 
 
 @pytest.fixture(scope="session")
 def trace15(debian15: Binaries) -> Iterator[Cluster]:
-    with tracing(debian15) as cluster:
+    with stopped_at_once(tracing(debian15)) as cluster:
         yield cluster
-        cluster.stop("immediate")  # nobody needs its data
 
 
 @pytest.fixture(params=[pytest.param("trace18"), pytest.param("trace15", marks=pytest.mark.debian)])

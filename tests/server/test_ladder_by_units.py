@@ -109,6 +109,7 @@ def test_every_transaction_is_kept_with_its_arm(finished: Path) -> None:
             assert counts.min() > 0.5 * counts.max()
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_missing_is_done_again_and_no_other(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(finished, out)

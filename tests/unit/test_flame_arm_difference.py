@@ -116,6 +116,15 @@ def test_transactions_outside_the_recording_do_not_count() -> None:
     assert reason.total.base_us == reason.total.arm_us == 7.0
 
 
+def test_a_recording_without_a_sample_explains_nothing() -> None:
+    none = np.zeros(0, np.int64)
+    few = none.astype(np.int32)
+    for stacks in ((), STACKS):
+        taken = StackSamples(stacks, none, few, few, few.astype(np.int8), none)
+        (reason,) = explain(taken, none, np.arange(9) * 1000, np.arange(9) % 2, ["base", "other"])
+        assert (reason.samples, reason.functions, reason.total.growth_us) == (0, (), 0)
+
+
 def test_a_system_call_is_reported_by_its_entry() -> None:
     assert system_call("__x64_sys_epoll_wait_[k]") == "epoll_wait (system call)"
     assert system_call("ksys_write_[k]") == "write (system call)"

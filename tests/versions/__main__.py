@@ -42,8 +42,8 @@ TESTS = (
     "test_waits_*.py", "test_sql_trace_*.py", "test_row_sources*.py",
     "test_trace_shapes.py", "test_trace_worker*.py", "test_trace_init_plans.py",
     "test_trace_by_node.py", "test_trace_faults.py", "test_trace_grab.py",
-    "test_trace_short_sessions.py",
-    "test_trace_status.py", "test_load_pgbench.py", "test_doctor_churn.py",
+    "test_trace_short_sessions.py", "test_trace_status.py",
+    "test_load_pgbench.py", "test_doctor_churn.py",
     "test_weigh_embedded.py", "test_weigh_trace.py", "test_weigh_clock_source.py",
     "test_clock_predict.py", "test_clock_query.py", "test_doctor.py", "test_pooler.py",
 )  # fmt: skip

@@ -14,7 +14,7 @@ from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError
 from pgtare.kit.notes import some
-from pgtare.kit.numbers import counted, duration, volume
+from pgtare.kit.numbers import counted, duration, span, volume
 from pgtare.kit.option_values import seconds, size
 from pgtare.kit.progress import Display
 from pgtare.seeing.trace.capture.grab import Grabbed, Reach, grab
@@ -115,8 +115,5 @@ def _reaches(reaches: Sequence[Reach]) -> list[str]:
     ]
     if others:
         least, most = (duration(1e6 * others[i].seconds) for i in (0, -1))
-        lines.append(
-            f"{counted(len(others), 'more session')}: the last "
-            f"{least if least == most else f'{least} to {most}'}"
-        )
+        lines.append(f"{counted(len(others), 'more session')}: the last {span(least, most)}")
     return lines

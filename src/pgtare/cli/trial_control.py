@@ -52,13 +52,10 @@ def _lines(s: Status) -> list[str]:
         (s.sessions_lacking_settings, "no such setting: a library is not loaded there"),
     ]
     outside = [f"; {sessions:,} stayed outside ({why})" for sessions, why in left_out if sessions]
-    stepped = f"; the clock stepped back {numbers.counted(s.negative_clock, 'time')}"
-    return [
-        head,
-        "".join([took_part, *outside]),
-        f"observations: {s.observations:,} kept, {s.lost:,} lost"
-        + (stepped if s.negative_clock else ""),
-    ]
+    observed = f"observations: {s.observations:,} kept, {s.lost:,} lost"
+    if s.negative_clock:
+        observed += f"; the clock stepped back {numbers.counted(s.negative_clock, 'time')}"
+    return [head, "".join([took_part, *outside]), observed]
 
 
 def stop(dsn: Dsn, json: Json = False, output: Output = None) -> None:

@@ -154,6 +154,11 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
+def span(least: str, most: str) -> str:
+    """Both ends, or the one if they read alike: 3 to 12, 1.2 s."""
+    return least if least == most else f"{least} to {most}"
+
+
 def volume(size: float) -> str:
     """A number of bytes in the unit that suits it: 512 bytes, 200 KiB, 1.5 GiB."""
     if abs(size) < 1024:

@@ -154,8 +154,9 @@ def _compare(
     wrapped = _wrapped(has, rate, names, stacks)
     groups = np.vstack([np.ones((1, has.shape[1]), bool), has])
     groups[1:][wrapped >= 0] |= has[wrapped[wrapped >= 0]]
-    by_group = spent.reshape(-1, has.shape[1]) @ scipy.sparse.csr_array(groups.T, dtype=float)
-    difference, spread, base, mean = _jackknife(by_group.reshape(*spent.shape[:2], -1), runs)
+    by_stack = spent.reshape(2 * BLOCKS, len(stacks))
+    by_group = by_stack @ scipy.sparse.csr_array(groups.T, dtype=float)
+    difference, spread, base, mean = _jackknife(by_group.reshape(BLOCKS, 2, -1), runs)
     factor = float(scipy.stats.t.ppf((1 + _LEVEL) / 2, BLOCKS - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(spread > 0, difference / spread, 0.0)
@@ -201,9 +202,8 @@ def _wrapped(has: Array, rate: Array, names: Sequence[str], stacks: Sequence[Sta
                 callees.append((stack.index(names[c]), c))
         most = max((moved[c] for _, c in callees), default=0)
         # the outermost of those in which all of it lies
-        found[f] = min(
-            (at, c) for at, c in [*callees, (math.inf, -1)] if c < 0 or moved[c] > 0.99 * most
-        )[1]
+        wide = [(at, c) for at, c in callees if moved[c] > 0.99 * most]
+        found[f] = min(wide, default=(0, -1))[1]
     return found
 
 

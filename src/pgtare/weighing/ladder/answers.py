@@ -47,8 +47,7 @@ def found(result: LadderResult) -> list[tuple[str, str]]:
         how = ""
         none = len(open_ones) - len(needed)
         if needed:
-            least, most = numbers.count(needed[0]), numbers.count(needed[-1])
-            span = least if least == most else f"{least} to {most}"
+            span = numbers.span(numbers.count(needed[0]), numbers.count(needed[-1]))
             which = f"{len(needed)} of them" if none else "that"
             how = (
                 f" {span} {unit} would probably decide {which} (80 % power, if the estimates are "

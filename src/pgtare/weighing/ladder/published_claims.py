@@ -88,7 +88,7 @@ def _upper_bound(claim: UpperBound, effects: list[Recovered]) -> tuple[bool, str
     if known:
         _, where = max(known, key=lambda item: item[0][1])
         over = [sum(bound[end] > claim.bound_pct for bound, _ in known) for end in (0, 1)]
-        n = str(over[0]) if over[0] == over[1] else f"{over[0]} to {over[1]}"
+        n = numbers.span(*map(str, over))
         why += (
             f"; the 95 % bounds exceed {claim.bound_pct:g} % in {n} of {len(known)} comparisons "
             f"(as the errors are that go with their p), and the largest is "
@@ -202,4 +202,4 @@ def spread(ends: tuple[float, float] | None, places: int) -> str:
     if ends is None:
         return numbers.NONE
     low, high = (f"{end:.{places}f}" for end in ends)
-    return f"{high} %" if low == high else f"{low} to {high} %"
+    return f"{numbers.span(low, high)} %"

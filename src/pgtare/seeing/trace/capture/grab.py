@@ -13,7 +13,7 @@ import psycopg
 
 import pgtare
 from pgtare.errors import MeasurementError
-from pgtare.kit.numbers import counted, duration
+from pgtare.kit.numbers import counted, duration, span
 from pgtare.seeing.trace.analysis.tracing_cost import Costs, noted
 from pgtare.seeing.trace.capture.before_recording import NOBODY, Earlier, records
 from pgtare.seeing.trace.capture.drain import DRAIN, Drain, rings
@@ -207,10 +207,10 @@ def _begin(kind: int, record: bytes, time: int) -> int:
 def _notes(reaches: Sequence[Reach]) -> list[str]:
     """How far back the trace goes, and of which sessions it has no waits."""
     shortest, longest = (duration(1e6 * reaches[i].seconds) for i in (0, -1))
-    span = f"{shortest} to {longest}" if shortest != longest else longest
     cut = sum(not reach.whole for reach in reaches)
     found = [
-        f"taken from the rings of {counted(len(reaches), 'session')}, which reach back {span}; "
+        f"taken from the rings of {counted(len(reaches), 'session')}, which reach back "
+        f"{span(shortest, longest)}; "
         f"what {'no session' if not cut else counted(cut, 'session')} did before that was "
         "overwritten"
     ]
