@@ -2,8 +2,9 @@
 
 Bytes: of three loads of a real server, recorded by `pgtare trace record`; first those of the table
 of waits as the recorder wrote it, in blocks of some seconds, then of the whole recording, calls and
-marks between waits included. Rate: these waits, repeated to a size worth timing, written by the
-recorder's own writer, read and summed by event on one core; the middle of five, and their range.
+marks between waits included; at last those of the three loads together. Rate: these waits, repeated
+to a size worth timing, written by the recorder's own writer, read and summed by event on one core;
+the middle of five, and their range.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SECONDS = 5.0
 #: Waits that are written and read to time it.
 WAITS = 4_000_000
 TIMES = 5
-GOAL_BYTES, GOAL_RATE = 4.0, 5e6
+GOAL_BYTES, GOAL_RATE = 3.0, 15e6
 _LIMITS = Limits(total=8 << 30, reserve=0)
 _SCAN = "\\set a random(1, 1000000)\nSELECT abalance FROM pgbench_accounts WHERE aid = :a;\n"
 
@@ -59,6 +60,7 @@ def main() -> None:
         subprocess.run([pgbench, "-i", "-q", "-s", "10", dsn], check=True, capture_output=True)
         script = directory / "scan.sql"
         script.write_text(_SCAN)
+        taken = waits = 0
         for label, options in (
             ("tpcb-like", ["-c", "4"]),
             ("buffer misses", ["-c", "2", "-f", str(script)]),
@@ -67,6 +69,9 @@ def main() -> None:
             path = directory / f"{label}.pgtrace"
             found = _record(dsn, path, [pgbench, "-n", *options, dsn])
             _measure(label, found, path, directory)
+            taken += _bytes_of_waits(path)
+            waits += _waits(found)
+        sys.stdout.write(f"together: {taken / waits:.2f} bytes a wait (goal {GOAL_BYTES:g})\n")
 
 
 def _record(dsn: str, path: Path, load_command: list[str]) -> Trace:
@@ -77,6 +82,10 @@ def _record(dsn: str, path: Path, load_command: list[str]) -> Trace:
             recorder.run(SECONDS - 1, lambda now: None)
         load_.wait()
     return load(path)
+
+
+def _waits(found: Trace) -> int:
+    return sum(len(w.start) for w in found.waits.values())
 
 
 def _bytes_of_waits(path: Path) -> int:
@@ -91,7 +100,7 @@ def _bytes_of_waits(path: Path) -> int:
 
 
 def _measure(label: str, found: Trace, recorded: Path, directory: Path) -> None:
-    waits = sum(len(w.start) for w in found.waits.values())
+    waits = _waits(found)
     if not waits:
         sys.stdout.write(f"{label}: no waits\n")
         return

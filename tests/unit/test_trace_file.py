@@ -65,6 +65,40 @@ def test_columns_in_the_order_of_another(pairs: list[tuple[int, int]], zeros: in
         columns.decode(lonely, len(pairs))
 
 
+def test_pieces_are_those_of_pairs() -> None:
+    rng = np.random.default_rng(5)
+    n = 20_000
+    keys = rng.integers(0, 2, n)
+    before = np.concatenate([keys[:1], keys[:-1]])
+    # the values of each pair fit a byte if they stand alone
+    values = np.where(keys == before, rng.integers(0, 200, n), 1000 * (1 + keys))
+    packed = columns.encode({"k": keys, "values": values}, {"values": "k"})
+    assert np.asarray(columns.decode(packed, n)["values"]).tolist() == values.tolist()
+    assert len(packed) < 0.8 * len(columns.encode({"k": keys, "values": values}))
+    at = packed.index(b"\x01\x00k", packed.rindex(b"values")) + 3
+    (pieces,) = struct.unpack_from("<I", packed, at)
+    assert pieces == 4
+    (length,) = struct.unpack_from("<I", packed, at + 4)
+    for wrong in (length + n, 0):
+        damaged = packed[: at + 4] + struct.pack("<I", wrong) + packed[at + 8 :]
+        with pytest.raises(columns.Damaged):
+            columns.decode(damaged, n)
+    fewer = packed[:at] + struct.pack("<I", 3) + packed[at + 4 :]
+    with pytest.raises(columns.Damaged, match="pieces of another length"):
+        columns.decode(fewer, n)
+
+
+def test_a_column_in_the_order_of_single_values() -> None:
+    """As earlier files have them: encoding 5."""
+    packed = bytes.fromhex(
+        "05026576656e74100000000100000000000600000001000102000106056761705f6e73220000000503"
+        "6576656e74020000000000060000000201010300640006000000000000000200"
+    )
+    found = columns.decode(packed, 6)
+    assert np.asarray(found["event"]).tolist() == [1, 0, 1, 2, 0, 1]
+    assert np.asarray(found["gap_ns"]).tolist() == [8, 16, 24, 800, 8, 4096]
+
+
 def test_a_file_of_version_1(tmp_path: Path) -> None:
     """Waits to the ns, each column by itself."""
     path = tmp_path / "t.pgtrace"
@@ -108,9 +142,9 @@ def test_waits_come_back_in_order_of_ring_and_time(tmp_path: Path) -> None:
     writer.add(Table.WAITS, waits(1, [(3, 8, 2**40)]))
     writer.close(b"{}")
     found = load(tmp_path / "t.pgtrace")
-    # begins and ends are kept in units of 8 ns
-    assert (found.waits[2].start - BEGAN_NS).tolist() == [8, 48]
-    assert found.waits[2].length.tolist() == [24, 16]
+    # begins and ends are kept in units of 16 ns
+    assert (found.waits[2].start - BEGAN_NS).tolist() == [16, 48]
+    assert found.waits[2].length.tolist() == [16, 16]
     assert found.waits[1].length.tolist() == [2**40]
     assert found.label(int(found.waits[1].event[0])) == "IO/WalSync"
     assert found.rings[1].pid == 101
@@ -120,8 +154,8 @@ def test_waits_come_back_in_order_of_ring_and_time(tmp_path: Path) -> None:
 def test_sums_are_those_of_the_waits(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     n = 300_000
-    event, length = rng.integers(0, 4, n), 8 * rng.integers(0, 10**5, n)
-    start = np.cumsum(8 * rng.integers(0, 10**5, n) + length) - length
+    event, length = rng.integers(0, 4, n), 16 * rng.integers(0, 10**5, n)
+    start = np.cumsum(16 * rng.integers(0, 10**5, n) + length) - length
     rows = list(zip(event.tolist(), start.tolist(), length.tolist(), strict=True))
     found = aggregate.totals(write(tmp_path / "t.pgtrace", b"", rows))
     assert found.waits == n

@@ -2,8 +2,8 @@
 
 An integer column is stored as planes, one for each byte of its values, each compressed alone; the
 few values that do not fit are kept apart. Sorted columns with few values are stored as runs. A
-column whose values depend on those of another is stored in the order of that one, and without the
-low bits that are zero in all of them.
+column whose values depend on those of another is stored in the order of that one, in pieces that
+are compressed alone, and without the low bits that are zero in all of them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ MAX_ROWS = 1 << 20
 #: Bytes of a block at most, decoded.
 MAX_BYTES = 1 << 28
 
-_CONSTANT, _PLANES, _RUNS, _BYTES, _GROUPED = 1, 2, 3, 4, 5
+_CONSTANT, _PLANES, _RUNS, _BYTES, _GROUPED, _PIECES = 1, 2, 3, 4, 5, 6
 _STORED, _ZSTD = 0, 1
 _LEVEL = 3
+#: Rows of a piece at least: what is alike in it must be worth a table of its own.
+_PIECE = 2048
 #: Share of values that may be kept apart to make the others a byte narrower.
 _OUTLIERS = 0.01
 _HEAD = struct.Struct("<BB")
@@ -51,7 +53,7 @@ def encode(columns: Mapping[str, Column], grouped: Mapping[str, str] | None = No
         if isinstance(values, list):
             kind, body = _BYTES, _encode_bytes(values, compress)
         elif by := (grouped or {}).get(name):
-            kind, body = _GROUPED, _encode_grouped(values, columns[by], by, compress)
+            kind, body = _PIECES, _encode_pieces(values, columns[by], by, compress)
         else:
             kind, body = _encode_integers(values.astype(np.int64, copy=False), compress)
         parts.append(_HEAD.pack(len(raw), kind) + raw + _COUNT.pack(len(body)) + body)
@@ -65,6 +67,7 @@ def decode(payload: bytes | memoryview, rows: int) -> dict[str, Column]:
     source = _Source(memoryview(payload))
     columns: dict[str, Column] = {}
     orders: dict[str, Integers] = {}
+    pairs: dict[str, Integers] = {}
     decompress = zstandard.ZstdDecompressor()
     while source.left():
         length, kind = source.unpack(_HEAD)
@@ -78,6 +81,8 @@ def decode(payload: bytes | memoryview, rows: int) -> dict[str, Column]:
             columns[name] = _decode_bytes(body, rows, decompress)
         elif kind == _GROUPED:
             columns[name] = _decode_grouped(body, rows, columns, orders, decompress)
+        elif kind == _PIECES:
+            columns[name] = _decode_pieces(body, rows, columns, pairs, decompress)
         else:
             columns[name] = _decode_integers(kind, body, rows, decompress)
         if body.left():
@@ -171,13 +176,68 @@ def _order(key: Integers) -> Integers:
     return np.argsort(key, kind="stable")
 
 
-def _encode_grouped(values: Any, key: Any, name: str, compress: zstandard.ZstdCompressor) -> bytes:
+def _pairs(key: Integers) -> tuple[Integers, Integers]:
+    """Where values come from in the order of `key` and the one before it, and where pairs begin."""
+    before = np.concatenate([key[:1], key[:-1]])
+    if len(key) and int(key.min()) >= 0 and int(key.max()) < 1 << 8:
+        order = np.argsort((before << 8 | key).astype(np.uint16), kind="stable")
+    else:
+        order = np.lexsort((key, before))
+    changes = (np.diff(key[order]) != 0) | (np.diff(before[order]) != 0)
+    return order, np.flatnonzero(changes) + 1
+
+
+def _encode_pieces(values: Any, key: Any, name: str, compress: zstandard.ZstdCompressor) -> bytes:
     values = values.astype(np.int64, copy=False)
     bits = int(np.bitwise_or.reduce(values)) if len(values) else 0
     shift = (bits & -bits).bit_length() - 1 if bits else 0
-    ordered = values[_order(np.asarray(key, np.int64))] >> shift
+    order, starts = _pairs(np.asarray(key, np.int64))
+    ordered = values[order] >> shift
+    cuts = [0]
+    for start in starts.tolist():
+        if start - cuts[-1] >= _PIECE and len(values) - start >= _PIECE:
+            cuts.append(start)
+    pieces = np.split(ordered, cuts[1:])
     raw = name.encode("ascii")
-    return _HEAD.pack(len(raw), shift) + raw + _planes(ordered, compress)
+    parts = [_HEAD.pack(len(raw), shift) + raw + _COUNT.pack(len(pieces))]
+    parts += [_COUNT.pack(len(piece)) + _planes(piece, compress) for piece in pieces]
+    return b"".join(parts)
+
+
+def _decode_pieces(
+    source: _Source,
+    rows: int,
+    columns: Mapping[str, Column],
+    orders: dict[str, Integers],
+    decompress: zstandard.ZstdDecompressor,
+) -> Integers:
+    key, name, shift = _key(source, columns)
+    if name not in orders:
+        orders[name] = _pairs(key)[0]
+    (pieces,) = source.unpack(_COUNT)
+    parts, left = [], rows
+    for _ in range(pieces):
+        (length,) = source.unpack(_COUNT)
+        if length > left:
+            raise Damaged("pieces of another length than the rows")
+        parts.append(_from_planes(source, length, decompress))
+        left -= length
+    if left:
+        raise Damaged("pieces of another length than the rows")
+    values = np.empty(rows, np.int64)
+    if parts:
+        values[orders[name]] = np.concatenate(parts) << shift
+    return values
+
+
+def _key(source: _Source, columns: Mapping[str, Column]) -> tuple[Integers, str, int]:
+    """The column in whose order another stands, its name, and the low bits left out."""
+    length, shift = source.unpack(_HEAD)
+    name = str(source.take(length), "ascii", "replace")
+    key = columns.get(name)
+    if key is None or isinstance(key, list) or shift > 63:
+        raise Damaged("a column in the order of one that is not there")
+    return key, name, shift
 
 
 def _decode_grouped(
@@ -187,11 +247,7 @@ def _decode_grouped(
     orders: dict[str, Integers],
     decompress: zstandard.ZstdDecompressor,
 ) -> Integers:
-    length, shift = source.unpack(_HEAD)
-    name = str(source.take(length), "ascii", "replace")
-    key = columns.get(name)
-    if key is None or isinstance(key, list) or shift > 63:
-        raise Damaged("a column in the order of one that is not there")
+    key, name, shift = _key(source, columns)
     if name not in orders:
         orders[name] = _order(key)
     values = np.empty(rows, np.int64)

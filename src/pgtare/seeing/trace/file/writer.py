@@ -23,7 +23,7 @@ from pgtare.seeing.trace.file.tables import COLUMNS, OF_BYTES, Table
 #: Rows of a block, and bytes of the stream in one, after which it is written.
 BLOCK_ROWS = 1 << 17
 #: Begins and ends of waits are kept in units of this many ns: reading the clock takes as long.
-WAIT_UNIT_NS = 8
+WAIT_UNIT_NS = 16
 _STREAM_BYTES = 4 << 20
 
 
