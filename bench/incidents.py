@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 from rich.console import Console
 from rich.table import Table
 
+from pgtare import cli
 from pgtare.load import LoadSpec, PgbenchLoad, Script, find_pgbench
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.build import build_cached, source_dir
@@ -49,11 +49,13 @@ SETTINGS: dict[str, Value] = {
     "pg_stat_statements.max": 100,
     "pg_stat_statements.track": "none",
     "shared_buffers": "64MB",
+    "sql_trace.keep_interval": "1s",
+    "sql_trace.keep_most": 32,
     "sql_trace.recorder": True,
     "sql_trace.recorder_memory": "16MB",
 }
 TRIGGERS = {
-    "keep_slower_than": "400ms",
+    "keep_slower_than": "200ms",
     "keep_lock_wait": "250ms",
     "keep_sqlstates": "40P01",
 }
@@ -75,6 +77,8 @@ GRANT ALL ON stock, wide TO shop, janitor;
 CREATE EXTENSION pg_stat_statements;
 """
 _COLUMNS = 300
+#: Bytes of a report's text: 200 of them are written anew in some 300 ms.
+_TEXT = 1_200_000
 _SALE = (
     "\\set item random(101, 1000)\nUPDATE stock SET left_over = left_over + 1 WHERE item = :item;\n"
 )
@@ -137,11 +141,12 @@ class Stage:
         """What `kept` shows of one."""
         return self.pgtare("trace", "kept", str(number), "--dsn", self.cluster.dsn())
 
-    def grab(self) -> Path:
-        """What all rings hold of the last seconds."""
+    def grab(self, since: datetime) -> Path:
+        """What all rings hold of the time since then."""
         path = self.work / "grabbed"
         shutil.rmtree(path, ignore_errors=True)
-        where = ("--dsn", self.cluster.dsn(), "--last", "20s", "--reserve", "0")
+        last = f"{(self.now() - since).total_seconds():.0f}s"
+        where = ("--dsn", self.cluster.dsn(), "--last", last, "--reserve", "0")
         self.pgtare("trace", "grab", str(path), *where)
         return path
 
@@ -155,15 +160,24 @@ class Stage:
         }
 
     def pgtare(self, *arguments: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [sys.executable, "-m", "pgtare", *arguments, "--json"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"pgtare {' '.join(arguments)}: {done.stderr}")
-        found: dict[str, Any] = json.loads(done.stdout)
+        """What a command prints as JSON; in this process, as one of its own takes a second more."""
+        printed, before = io.StringIO(), sys.argv
+        # a process registers its commands once; here it would be once for each call
+        registered = cli.app.registered_commands, cli.app.registered_groups
+        cli.app.registered_commands, cli.app.registered_groups = [], []
+        sys.argv = ["pgtare", *arguments, "--json"]
+        try:
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+                cli.main()
+        except SystemExit as ended:
+            if ended.code:
+                raise RuntimeError(
+                    f"pgtare {' '.join(arguments)} ended with {ended.code}"
+                ) from ended
+        finally:
+            sys.argv = before
+            cli.app.registered_commands, cli.app.registered_groups = registered
+        found: dict[str, Any] = json.loads(printed.getvalue())
         return found
 
     def now(self) -> datetime:
@@ -186,6 +200,8 @@ class Stage:
                 "SET search_path = public, sql_trace; "
                 "SELECT sql_trace_kept_forget(id) FROM sql_trace_kept()"
             )
+        for path in (self.work / "kept").glob("kept-*"):
+            path.unlink()
 
 
 def main_wait(session: dict[str, Any]) -> str:
@@ -212,7 +228,7 @@ def lock_queue(stage: Stage) -> Named:
         waited = stage.wait_for(
             lambda all_: [k for k in all_ if k["cause"] == "lock_wait" and k["incident"]], since
         )
-        trace = stage.grab()
+        trace = stage.grab(since)
         name = load.application_name
     if not waited:
         return Named("lock queue", False, False, False, False, str(stage.kept_since(since)))
@@ -262,7 +278,7 @@ def deadlock(stage: Stage) -> Named:
         cross(one, 2)
         thread.join()
         kept = stage.wait_for(lambda all_: [k for k in all_ if k["cause"] == "sqlstate"], since)
-        trace = stage.grab()
+        trace = stage.grab(since)
     if not kept:
         return Named("deadlock", False, False, False, False, str(stage.kept_since(since)))
     stage.wait_for(lambda all_: [k for k in all_ if k["cause"] == "deadlock"], since)
@@ -292,20 +308,20 @@ def eviction_storm(stage: Stage) -> Named:
     )
     path = stage.work / "reports.sql"
     path.write_text(text)
-    tracked = "-c pg_stat_statements.track=top"
     with stage.cluster.connect() as admin:
         admin.execute("ALTER SYSTEM SET pg_stat_statements.track = 'top'")
         admin.execute("SELECT pg_reload_conf()")
     try:
         with stage.load(_LOOK, 2, rate=200) as load:
             spec = LoadSpec(scripts=(Script(path),), clients=4)
-            reports = make_conninfo(stage.cluster.dsn(user="janitor"), options=tracked)
-            with PgbenchLoad(find_pgbench(stage.cluster.binaries), reports, spec):
+            reports = stage.cluster.dsn(user="janitor")
+            with PgbenchLoad(find_pgbench(stage.cluster.binaries), reports, spec) as storm:
+                storm.wait_ready()
                 kept = stage.wait_for(
                     lambda all_: [k for k in all_ if k["application"] == load.application_name],
                     since,
                 )
-                trace = stage.grab()
+                trace = stage.grab(since)
             name = load.application_name
     finally:
         with stage.cluster.connect() as admin:
@@ -325,10 +341,6 @@ def eviction_storm(stage: Stage) -> Named:
     )
 
 
-#: Bytes of a report's text.
-_TEXT = 2_000_000
-
-
 def slow_fsync(stage: Stage) -> Named:
     """For a second, the disk takes half a second for each fsync."""
     since = stage.now()
@@ -341,7 +353,7 @@ def slow_fsync(stage: Stage) -> Named:
         kept = stage.wait_for(
             lambda all_: [k for k in all_ if k["application"] == load.application_name], since
         )
-        trace = stage.grab()
+        trace = stage.grab(since)
         name = load.application_name
     if not kept:
         return Named("slow fsync", False, False, None, False, str(stage.kept_since(since)))
@@ -375,7 +387,9 @@ def one_in_many(stage: Stage) -> Named:
                 "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
             ).fetchall()
             pid = asleep[0][0] if asleep else 0
-        trace = stage.grab()  # while it goes on: rings of busy sessions reach back for little time
+        trace = stage.grab(
+            since
+        )  # while it goes on: rings of busy sessions reach back for little time
         kept = stage.wait_for(lambda all_: [k for k in all_ if k["pid"] == pid], since)
         name = load.application_name
     if not kept:
@@ -457,7 +471,7 @@ def runs(on: Stage, happen: Callable[[Stage], Named], times: int) -> list[str]:
     found = []
     for run in range(times):
         on.forget()
-        time.sleep(11)  # sql_trace.keep_interval
+        time.sleep(1.5)  # sql_trace.keep_interval
         one = happen(on)
         found.append(one)
         sys.stderr.write(f"{one.incident}, run {run + 1}: {'all' if one.all else one}\n")
