@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -458,31 +458,40 @@ def main() -> None:
         if major == 15 and not DEBIAN.exists():
             sys.stderr.write(f"there is no {DEBIAN}: 15 is left out\n")
             continue
+        chosen = [i for i in INCIDENTS if not args.only or i.__name__ in args.only]
         with stage(from_wheel() if major == 18 else from_pg_config(DEBIAN), args.one_in) as on:
-            for happen in INCIDENTS:
-                if args.only and happen.__name__ not in args.only:
-                    continue
-                table.add_row(happen.__name__, str(major), *runs(on, happen, args.runs))
+            for incident, found in runs(on, chosen, args.runs).items():
+                table.add_row(incident, str(major), *row(found))
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
-def runs(on: Stage, happen: Callable[[Stage], Named], times: int) -> list[str]:
-    """How often each thing was named; what was wrong goes to standard error."""
-    found = []
-    for run in range(times):
-        on.forget()
-        time.sleep(1.5)  # sql_trace.keep_interval
-        one = happen(on)
-        found.append(one)
-        sys.stderr.write(f"{one.incident}, run {run + 1}: {'all' if one.all else one}\n")
+def runs(
+    on: Stage, incidents: Sequence[Callable[[Stage], Named]], times: int
+) -> dict[str, list[Named]]:
+    """All incidents by turns; what was wrong goes to standard error. Ctrl-C ends it early."""
+    found: dict[str, list[Named]] = {}
+    with contextlib.suppress(KeyboardInterrupt):
+        for run in range(times):
+            for happen in incidents:
+                on.forget()
+                time.sleep(1.5)  # sql_trace.keep_interval
+                one = happen(on)
+                found.setdefault(one.incident, []).append(one)
+                what = "all was named" if one.all else one
+                sys.stderr.write(f"{one.incident}, run {run + 1}: {what}\n")
+    return found
+
+
+def row(found: Sequence[Named]) -> list[str]:
+    """How often each thing was named."""
     blockers = [one.blocker for one in found if one.blocker is not None]
     return [
-        str(times),
+        str(len(found)),
         str(sum(one.cause for one in found)),
         str(sum(one.victim for one in found)),
-        f"{sum(blockers)}" if blockers else "–",
+        str(sum(blockers)) if blockers else "–",
         str(sum(one.grabbed for one in found)),
-        f"{sum(one.all for one in found)} of {times}",
+        f"{sum(one.all for one in found)} of {len(found)}",
     ]
 
 

@@ -61,6 +61,13 @@ def recorded(done: record.Recorded) -> TraceRecorded:
     )
 
 
+class TimeOf(Model):
+    """What some time went to."""
+
+    name: str = Field(description="a wait event, or another line of a profile")
+    ns: float = Field(description="ns")
+
+
 class SessionReach(Model):
     """How far back the calls of a session go."""
 
@@ -87,13 +94,17 @@ class TraceGrabbed(Document):
     lost_bytes: int = Field(description="of calls, overwritten while rings were read")
     lost_waits: int = Field(description="waits that rings had forgotten by then")
     reaches: list[SessionReach] = Field(description="by session, the shortest first")
+    time: list[TimeOf] = Field(
+        description="what the time of all sessions went to, without the client's, longest first"
+    )
     notes: list[str] = Field(description="what a reader must know, in sentences")
 
 
-def grabbed(done: grab.Grabbed) -> TraceGrabbed:
-    """The document of what was taken from rings."""
+def grabbed(done: grab.Grabbed, found: profile.Profile | None) -> TraceGrabbed:
+    """The document of what was taken from rings, and of its profile."""
     reaches = [renamed(vars(reach), seconds="reach_s") for reach in done.reaches]
-    return TraceGrabbed.model_validate({**vars(done), "reaches": reaches})
+    time = [{"name": line.name, "ns": line.ns} for line in found.lines] if found else []
+    return TraceGrabbed.model_validate({**vars(done), "reaches": reaches, "time": time})
 
 
 class KeptTrace(Model):
@@ -161,13 +172,6 @@ class TraceTaken(Document):
 def taken(number: int, path: Path, size: int) -> TraceTaken:
     """The document of a kept trace that was taken."""
     return TraceTaken(id=number, path=str(path), bytes=size)
-
-
-class TimeOf(Model):
-    """What some time went to."""
-
-    name: str = Field(description="a wait event, or another line of a profile")
-    ns: float = Field(description="ns")
 
 
 class IncidentSession(KeptTrace):
