@@ -117,6 +117,10 @@ bench-rows: setup
 bench-evictions: setup
 	@$(BIN)/python -m bench.evictions
 
+# an hour: incidents while the flight recorder is on, and what is known of them afterwards
+bench-incidents: setup
+	@$(BIN)/python -m bench.incidents
+
 # as root, with perf
 bench-flame: setup
 	@$(BIN)/python -m bench.flame

@@ -131,6 +131,45 @@ def test_one_slow_statement_among_many(keeping: Cluster, admin: Connection, tmp_
     assert stat.S_IMODE(mode) == 0o600
 
 
+def test_a_kept_trace_is_shown(keeping: Cluster, admin: Connection) -> None:
+    with traced(keeping, keep_slower_than=200) as client:
+        client.execute("SELECT 'what came before'")
+        client.execute("SELECT 'x', pg_sleep(0.25)")
+        (found,) = kept(keeping)
+        where = ("trace", "kept", str(found["id"]), "--dsn", keeping.dsn())
+        shown = in_process(*where).stdout
+    assert f"a slow request ({found['detail']})" in shown
+    assert "SELECT ?, pg_sleep(?)" in shown
+    assert "Timeout/PgSleep" in shown
+    assert "what came before" not in shown
+    document = json.loads(in_process(*where, "--json").stdout)
+    jsonschema.validate(document, documents()["pgtare.trace.incident/1"].schema)
+    (first, *_) = document["session"]["time"]
+    assert first["name"] == "Timeout/PgSleep"
+    assert 0.25e9 <= first["ns"] <= 2e9
+    assert document["others"] == []
+
+
+def test_waits_while_a_statement_is_parsed(keeping: Cluster, admin: Connection) -> None:
+    """The lock of a table is waited for before the server tells us of the request."""
+    admin.execute("CREATE TABLE queue (n int)")
+    try:
+        with traced(keeping, keep_lock_wait=100) as client, session(keeping) as holder:
+            client.execute("SELECT 1")
+            holder.execute("BEGIN; LOCK TABLE queue")
+            waiter = threading.Thread(target=client.execute, args=("SELECT * FROM queue",))
+            waiter.start()
+            time.sleep(0.3)
+            holder.execute("ROLLBACK")
+            waiter.join()
+            client.execute("SELECT 1")
+            (found,) = kept(keeping)
+        assert found["cause"] == "lock_wait"
+        assert 150 <= float(found["detail"].removesuffix(" ms")) < 2000
+    finally:
+        admin.execute("DROP TABLE queue")
+
+
 def test_deadlock_victim(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:
     with (
         traced(keeping, keep_sqlstates="40P01") as first,
@@ -308,7 +347,11 @@ def test_bad_lists_and_requests_are_refused(
         with pytest.raises(psycopg.errors.InvalidParameterValue):
             admin.execute("SELECT set_config('sql_trace.keep_sqlstates', %s, false)", (bad,))
     where = ("--dsn", keeping.dsn())
-    assert "--out" in failed(in_process("trace", "kept", "3", *where), 2)
+    assert "there is no kept trace 999" in failed(in_process("trace", "kept", "999", *where), 1)
+    assert "leave out --out" in failed(
+        in_process("trace", "kept", "3", "--directory", tmp_path, "--out", tmp_path / "x.pgtrace"),
+        2,
+    )
     path = tmp_path / "one.pgtrace"
     none = in_process("trace", "kept", "999", *where, "--out", path)
     assert "there is no kept trace 999" in failed(none, 1)
@@ -386,6 +429,82 @@ def test_blockers_are_kept_with_who_waits(filing: tuple[Cluster, Path]) -> None:
         victim.execute("SET sql_trace.keep_sqlstates = '22012'")
         provoke(victim, "SELECT 1/0")  # it waits for nobody
         assert eventually(lambda: kept(cluster)[-1]["cause"] == "sqlstate")
+        assert kept(cluster)[-1]["incident"] is None
+
+
+def test_all_that_wait_for_one_session_are_one_incident(filing: tuple[Cluster, Path]) -> None:
+    """Also who queues behind another that waits; the holder's trace is kept once."""
+    cluster, _ = filing
+    before = {found["id"] for found in kept(cluster)}
+    with contextlib.ExitStack() as stack:
+        holder = stack.enter_context(traced(cluster))
+        holder.execute("CREATE TABLE queue AS SELECT 1 AS n")
+        stack.callback(holder.execute, "DROP TABLE queue")
+        clients = [stack.enter_context(traced(cluster, keep_lock_wait=100)) for _ in range(3)]
+        holder.execute("BEGIN; UPDATE queue SET n = 2")
+        threads = [
+            threading.Thread(target=client.execute, args=("UPDATE queue SET n = 3",))
+            for client in clients
+        ]
+        for thread in threads:
+            thread.start()
+
+        def found() -> list[dict[str, Any]]:
+            return [k for k in kept(cluster) if k["id"] not in before]
+
+        eventually(lambda: any(k["cause"] == "blocker" for k in found()))
+        time.sleep(1.2)  # the keeper's next look
+        holder.execute("COMMIT")
+        for thread in threads:
+            thread.join()
+        eventually(lambda: sum(k["cause"] == "lock_wait" for k in found()) == 3)
+        incident = found()
+        (blocker,) = [k for k in incident if k["cause"] == "blocker"]
+        assert blocker["pid"] == holder.info.backend_pid
+        assert {k["incident"] for k in incident} == {blocker["incident"]}
+
+
+def test_who_else_was_in_a_deadlock_is_kept(filing: tuple[Cluster, Path]) -> None:
+    cluster, directory = filing
+    with (
+        traced(cluster, keep_sqlstates="40P01") as first,
+        traced(cluster, keep_sqlstates="40P01") as second,
+    ):
+        for client, number in ((first, 1), (second, 2)):
+            client.execute("BEGIN")
+            client.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
+        failed_in: list[Connection] = []
+
+        def cross(client: Connection, number: int) -> None:
+            try:
+                client.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
+            except psycopg.errors.DeadlockDetected:
+                failed_in.append(client)
+            client.execute("ROLLBACK")
+
+        thread = threading.Thread(target=cross, args=(second, 1))
+        thread.start()
+        cross(first, 2)
+        thread.join()
+        (victim,) = failed_in
+        other = second if victim is first else first
+        causes = {"sqlstate", "deadlock"}
+        eventually(lambda: {k["cause"] for k in kept(cluster)[-2:]} == causes)
+        by_cause = {k["cause"]: k for k in kept(cluster)[-2:]}
+        assert by_cause["sqlstate"]["pid"] == victim.info.backend_pid
+        assert by_cause["deadlock"]["pid"] == other.info.backend_pid
+        assert by_cause["deadlock"]["detail"] == f"of process {victim.info.backend_pid}"
+        assert by_cause["deadlock"]["incident"] == by_cause["sqlstate"]["incident"] is not None
+        eventually(lambda: all(k["file"] for k in kept(cluster)))
+        number = str(by_cause["sqlstate"]["id"])
+        for where in (("--dsn", cluster.dsn()), ("--directory", str(directory))):
+            shown = in_process("trace", "kept", number, *where)
+            assert shown.returncode == 0, shown.stderr
+            assert f"in a deadlock with: session {other.info.backend_pid}" in shown.stdout
+            assert "Lock/advisory" in shown.stdout
+        victim.execute("SET sql_trace.keep_sqlstates = '22012'")
+        provoke(victim, "SELECT 1/0")  # the incident was the deadlock's
+        assert eventually(lambda: kept(cluster)[-1]["detail"] == "22012")
         assert kept(cluster)[-1]["incident"] is None
 
 

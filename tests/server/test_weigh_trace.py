@@ -7,6 +7,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
+from pgtare.server.settings import Value
 from tests.commands import arm, pgtare, read, words
 from tests.versions.servers import DEBIAN15
 
@@ -19,7 +20,16 @@ ARMS = (
     "sql_trace_waits/waits",
     "sql_trace_waits/all",
     "sql_trace_waits/rows",
+    "sql_trace_recorder/all",
+    "sql_trace_recorder/calls",
 )
+
+#: The first variant of an instrument goes by its name alone.
+_DEFAULTS = {
+    "sql_trace/calls": "sql_trace",
+    "sql_trace_waits/waits": "sql_trace_waits",
+    "sql_trace_recorder/all": "sql_trace_recorder",
+}
 
 
 def check_proof(directory: Path, *server: str | Path) -> None:
@@ -29,7 +39,7 @@ def check_proof(directory: Path, *server: str | Path) -> None:
     done = pgtare(
         "weigh",
         *ARMS,
-        *words("--allow sql_trace --allow sql_trace_waits"),
+        *words("--allow sql_trace --allow sql_trace_waits --allow sql_trace_recorder"),
         *server,
         *words("--script {} --clients 1 --duration 4 --output {}", script, directory / "w.json"),
     )
@@ -37,7 +47,7 @@ def check_proof(directory: Path, *server: str | Path) -> None:
     result = read(directory / "w.json")
     states = {}
     for name in ARMS:
-        found = arm(result, name.removesuffix("/calls").removesuffix("/waits"))
+        found = arm(result, _DEFAULTS.get(name, name))
         states[name] = found["proof"]["state"], found["proof"]["evidence"]
     assert {state for state, _ in states.values()} == {"active"}, states
 
@@ -45,7 +55,8 @@ def check_proof(directory: Path, *server: str | Path) -> None:
 def test_every_level_proves_itself(wheel: Binaries, tmp_path: Path) -> None:
     """On a running server that has the extensions."""
     modules = [loadable(wheel, name) for name in ("pgtare", "wait_event_timing", "sql_trace")]
-    with Cluster(wheel, {}, [module.library for module in modules]) as cluster:
+    memory: dict[str, Value] = {"sql_trace.recorder_memory": "16MB"}
+    with Cluster(wheel, memory, [module.library for module in modules]) as cluster:
         with cluster.connect() as connection:
             for module in modules:
                 connection.execute(module.create_sql.encode())

@@ -62,6 +62,7 @@ def test_the_shipped_catalogue_has_the_promised_instruments(catalogue: Catalogue
             "wait_event_timing": ["stats", "trace"],
             "sql_trace": ["calls", "values", "rows"],
             "sql_trace_waits": ["waits", "all", "rows"],
+            "sql_trace_recorder": ["all", "waits", "values", "calls"],
             "log_min_duration_statement": ["zero"],
             "log_statement": ["all"],
             "log_duration": ["on"],
@@ -83,7 +84,12 @@ def test_every_shipped_entry_says_what_it_leaves_out_and_can_be_proved(
 def test_what_shows_literals_or_spoils_statistics_is_not_called_safe(catalogue: Catalogue) -> None:
     unsafe = {name for name, entry in catalogue.items() if not entry.safe_in_production}
     logged = {"log_min_duration_statement", "log_statement", "log_duration"}
-    assert unsafe == logged | {"sql_trace", "sql_trace_waits", "timing_clock_source"}
+    assert unsafe == logged | {
+        "sql_trace",
+        "sql_trace_waits",
+        "sql_trace_recorder",
+        "timing_clock_source",
+    }
 
 
 def test_a_bare_name_means_the_first_variant(catalogue: Catalogue) -> None:

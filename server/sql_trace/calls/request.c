@@ -62,8 +62,8 @@ request_begins(bool can_open)
 	fused_begin();
 	if (trace.on && LEVEL_WAITS(trace.level))
 		timeline_follow_waits();
-	if (unlikely(trigger_armed) && trace.on)
-		trigger_request_begins();
+	if (unlikely(trigger_armed))
+		trigger_request_begins(trace.on);
 }
 
 /*

@@ -68,6 +68,7 @@ failed(const char *body, size_t length)
 {
 	ErrorRecord record = {0};
 	const char *message = NULL;
+	const char *detail = NULL;
 	const char *end = body + length;
 	bool		shown;
 	bool		secret = false;
@@ -86,6 +87,8 @@ failed(const char *body, size_t length)
 			record.severity = severity_of(value);
 		else if (*field == 'M')
 			message = value;
+		else if (*field == 'D')
+			detail = value;
 		if (strchr("MDHWq", *field) != NULL)
 			secret |= words_show_secret(value, stop - value);
 		field = stop + 1;
@@ -101,7 +104,7 @@ failed(const char *body, size_t length)
 		request_statement(text, of_statement);
 	}
 	if (unlikely(trigger_armed))
-		trigger_error(record.sqlstate);
+		trigger_error(record.sqlstate, detail);
 	/* of several statements in a pipeline, it may be another one */
 	secret |= text_is_secret(debug_query_string);
 	record.text = trace.text;

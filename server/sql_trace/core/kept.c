@@ -53,6 +53,10 @@ initialise(void *fresh)
 	shared->since = GetCurrentTimestamp();
 	pg_atomic_init_u32(&shared->keeper, 0);
 	pg_atomic_init_u32(&shared->watches, 0);
+	pg_atomic_init_u32(&shared->deadlocks, 0);
+	pg_atomic_init_u64(&shared->last_incident, 0);
+	for (int i = 0; i < MaxBackends; i++)
+		pg_atomic_init_u32(&shared->watch[i].nothers, 0);
 }
 
 static ModuleShmem memory = {
@@ -104,7 +108,7 @@ let_go(const Freed *freed)
 
 /*
  * The caller holds the lock.  May this cause have a trace of this role kept now?
- * Those of one incident belong together.
+ * All that held up others in one incident belong together.
  */
 static bool
 is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int64 incident)
@@ -120,7 +124,7 @@ is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int6
 		if (kept->trigger.at > trigger->at - USECS_PER_HOUR)
 			in_hour++;
 		if (kept->trace.role == role && kept->trigger.cause == trigger->cause &&
-			(incident == 0 || kept->incident != incident) &&
+			(trigger->cause < CAUSE_BLOCKER || kept->incident != incident) &&
 			kept->trigger.at > trigger->at - kept_interval_s * USECS_PER_SEC)
 			return false;
 	}
@@ -432,11 +436,55 @@ kept_watch_locks(int limit_ms)
 	if (shared == NULL)
 		return;
 	mine = &shared->watch[MY_PROC_NUMBER];
+	if (mine->pid != MyProcPid)
+		mine->incident = 0;
 	mine->pid = MyProcPid;
 	mine->limit_ms = limit_ms;
-	mine->incident = 0;
 	if (limit_ms >= 0 && pg_atomic_exchange_u32(&shared->watches, 1) == 0)
 		wake_keeper(shared);
+}
+
+/* A request has been answered: what it waited for belongs to it alone. */
+void
+kept_forget_incident(void)
+{
+	KeptShared *shared = kept_get();
+
+	if (shared != NULL)
+		shared->watch[MY_PROC_NUMBER].incident = 0;
+}
+
+/*
+ * This session is the victim of a deadlock with these.  It is reporting that error:
+ * it may hold anything, and takes no lock.
+ */
+void
+kept_deadlock(const int *others, int n)
+{
+	KeptShared *shared = kept_get();
+	LockWatch  *mine;
+
+	if (shared == NULL || n == 0)
+		return;
+	mine = &shared->watch[MY_PROC_NUMBER];
+	/* of an earlier one the keeper does not know yet */
+	if (pg_atomic_read_u32(&mine->nothers) != 0)
+		return;
+	if (mine->pid != MyProcPid)
+	{
+		mine->limit_ms = -1;
+		mine->incident = 0;
+		mine->pid = MyProcPid;
+	}
+	if (mine->incident == 0)
+		mine->incident = (int64) pg_atomic_add_fetch_u64(&shared->last_incident, 1);
+	mine->deadlock = mine->incident;
+	memcpy(mine->others, others, n * sizeof(int));
+	pg_write_barrier();
+	pg_atomic_write_u32(&mine->nothers, (uint32) n);
+	pg_write_barrier();
+	pg_atomic_write_u32(&shared->deadlocks, 1);
+	wake_keeper(shared);
 }
 
 /*

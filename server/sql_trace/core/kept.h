@@ -13,7 +13,8 @@
  * them (../writer/keeper.c); that gives its memory back.  While a session waits for a
  * lock for longer than its setting says, the worker looks who holds that up
  * (../writer/blockers.c), and writes what their rings hold at that moment.  They and
- * the session that waited have the same number of an incident.
+ * the session that waited have the same number of an incident.  The victim of a
+ * deadlock knows from its error who else was in it, and asks the worker to do the same.
  *
  * A few are kept, and seldom: a cause once in a while for each role, and no more
  * than so many in an hour.  What was not kept for that is counted.
@@ -26,6 +27,7 @@
 
 #define MAX_KEPT 32
 #define KEPT_FILE_NAME 64
+#define MAX_IN_DEADLOCK 8		/* others than the victim of whom the traces are kept */
 
 /* Numbers of them are nowhere but in this server's memory. */
 typedef enum KeptCause
@@ -36,7 +38,8 @@ typedef enum KeptCause
 	CAUSE_REQUEST,				/* ns */
 	CAUSE_TRANSACTION,			/* ns */
 	CAUSE_BUFFERS,				/* blocks */
-	CAUSE_BLOCKER				/* process that waited for this one */
+	CAUSE_BLOCKER,				/* process that waited for this one */
+	CAUSE_DEADLOCK				/* process that was the victim */
 } KeptCause;
 
 /* What a trigger notes when it fires */
@@ -68,6 +71,10 @@ typedef struct LockWatch
 	int			pid;			/* whose this is */
 	int			limit_ms;		/* waits longer than this are of interest; -1: none are */
 	int64		incident;		/* of the wait of the request under way; 0: none */
+	/* others in the deadlock of which this was the victim, until the keeper has taken them */
+	pg_atomic_uint32 nothers;	/* 0: the rest is ours to write; else the keeper's to read */
+	int			others[MAX_IN_DEADLOCK];
+	int64		deadlock;		/* its incident */
 } LockWatch;
 
 typedef struct KeptShared
@@ -80,7 +87,8 @@ typedef struct KeptShared
 	int64		refused;		/* not kept, as there was no memory */
 	pg_atomic_uint32 keeper;	/* number of the PGPROC that writes files, plus 1; 0: none does */
 	pg_atomic_uint32 watches;	/* has any session ever wanted its waits for locks watched? */
-	int64		last_incident;
+	pg_atomic_uint32 deadlocks; /* has any been met that the keeper has not looked into? */
+	pg_atomic_uint64 last_incident;
 	KeptTrace	kept[MAX_KEPT];
 	LockWatch	watch[FLEXIBLE_ARRAY_MEMBER];	/* by number of the PGPROC; own process alone,
 												 * but for "incident": under the lock */
@@ -104,6 +112,8 @@ extern bool kept_begin_file(const Firing *trigger, const TraceEntry *of, int64 i
 							KeptTrace *made);
 extern void kept_end_file(const KeptTrace *made, const char *file);
 extern void kept_watch_locks(int limit_ms);
+extern void kept_forget_incident(void);
+extern void kept_deadlock(const int *others, int n);
 
 /* trigger.c */
 extern const char *trigger_cause_name(KeptCause cause);

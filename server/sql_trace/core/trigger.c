@@ -14,6 +14,7 @@
 #include <limits.h>
 
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "utils/backend_status.h"
 #include "utils/builtins.h"
 #include "utils/varlena.h"
@@ -49,6 +50,7 @@ static const SqlStates *sqlstates = NULL;
 
 static Firing pending;
 static bool watched = false;	/* the request, from its beginning on */
+static bool followed = false;	/* what the latest request took is known up to its end */
 static bool locks_watched = false;	/* others know that they are of interest */
 static int64 blocks_before;
 
@@ -56,6 +58,7 @@ static void
 number_changed(int newval, void *extra)
 {
 	trigger_armed = true;
+	watched = followed = false;
 }
 
 static void
@@ -204,33 +207,98 @@ fire(KeptCause cause, int64 value)
 		(int64) pgstat_get_my_query_id();
 }
 
-/* A request begins that is traced. */
+/*
+ * A request begins.  When we are called it has been parsed, and may have waited for
+ * the locks of its tables: it is compared with the end of the one before.
+ */
 void
-trigger_request_begins(void)
+trigger_request_begins(bool traced)
 {
 	pending.cause = CAUSE_NONE;
 	trigger_armed = is_any_set();
-	watched = true;
-	blocks_before = blocks();
-	if (lock_wait_ms >= 0)
-		(void) lock_waits();
+	watched = traced;
+	if (!traced)
+	{
+		followed = false;
+		return;
+	}
+	if (!followed)
+	{
+		blocks_before = blocks();
+		if (lock_wait_ms >= 0)
+			(void) lock_waits();
+	}
 	if (lock_wait_ms >= 0 || locks_watched)
 		kept_watch_locks(lock_wait_ms);
 	locks_watched = lock_wait_ms >= 0;
 }
 
-/* An error is on its way to the client. */
-void
-trigger_error(uint32 sqlstate)
+/* The first or the last number in a line; 0: there is none. */
+static int
+process_in_line(const char *line, const char *end, bool last)
 {
+	int			found = 0;
+
+	while (line < end)
+	{
+		const char *digits = line;
+		long		number = 0;
+
+		while (line < end && *line >= '0' && *line <= '9' && line - digits < 9)
+			number = number * 10 + (*line++ - '0');
+		if (line > digits)
+			found = (int) number;
+		if (line > digits && !last)
+			break;
+		if (line == digits)
+			line++;
+	}
+	return found;
+}
+
+/*
+ * The detail of the error has a line for each process that was in the deadlock, in
+ * the language of the server's messages: it begins with that process, and ends with
+ * the one that it waits for.
+ */
+static void
+in_deadlock(const char *detail)
+{
+	int			others[MAX_IN_DEADLOCK];
+	int			n = 0;
+
+	while (detail && *detail != '\0' && n < MAX_IN_DEADLOCK)
+	{
+		const char *end = strchr(detail, '\n') ? strchr(detail, '\n') : detail + strlen(detail);
+		int			waits = process_in_line(detail, end, false);
+
+		if (waits != 0 && waits != MyProcPid && process_in_line(detail, end, true) != waits)
+			others[n++] = waits;
+		detail = *end == '\n' ? end + 1 : end;
+	}
+	locks_watched = true;		/* for the incident to be forgotten */
+	kept_deadlock(others, n);
+}
+
+/* An error is on its way to the client.  "detail" may be NULL. */
+void
+trigger_error(uint32 sqlstate, const char *detail)
+{
+	bool		fires = false;
+
 	for (int i = 0; sqlstates && i < sqlstates->n; i++)
 	{
 		const SqlState *wanted = &sqlstates->item[i];
 
 		if (wanted->code == (int) sqlstate ||
 			(wanted->is_class && wanted->code == ERRCODE_TO_CATEGORY((int) sqlstate)))
-			fire(CAUSE_SQLSTATE, sqlstate);
+			fires = true;
 	}
+	if (!fires)
+		return;
+	fire(CAUSE_SQLSTATE, sqlstate);
+	if (sqlstate == ERRCODE_T_R_DEADLOCK_DETECTED)
+		in_deadlock(detail);
 }
 
 /* A transaction is over that took this long. */
@@ -252,7 +320,9 @@ trigger_request_ended(int64 ns)
 	int64		lock = watched && lock_wait_ms >= 0 ? lock_waits() : 0;
 	int64		used = watched ? blocks() - blocks_before : 0;
 
+	followed = watched;
 	watched = false;
+	blocks_before = blocks();
 	if (lock_wait_ms >= 0 && lock > lock_wait_ms * NS_PER_MS)
 		fire(CAUSE_LOCK_WAIT, lock);
 	if (request_ms >= 0 && ns > request_ms * NS_PER_MS)
@@ -260,6 +330,8 @@ trigger_request_ended(int64 ns)
 	if (most_blocks >= 0 && used > most_blocks)
 		fire(CAUSE_BUFFERS, used);
 	trigger_ready = pending.cause != CAUSE_NONE;
+	if (locks_watched && !trigger_ready)
+		kept_forget_incident();
 }
 
 /*
@@ -282,6 +354,8 @@ trigger_flushed(void)
 		return;
 	}
 	kept_copy(&fired);
+	if (locks_watched)
+		kept_forget_incident();
 	if (rested)
 		ring_let_rest();
 }
@@ -297,7 +371,7 @@ const char *
 trigger_cause_name(KeptCause cause)
 {
 	static const char *const names[] = {
-		"", "sqlstate", "lock_wait", "request", "transaction", "buffers", "blocker"
+		"", "sqlstate", "lock_wait", "request", "transaction", "buffers", "blocker", "deadlock"
 	};
 
 	return cause < lengthof(names) ? names[cause] : "";
@@ -309,7 +383,7 @@ trigger_detail(const Firing *trigger, char *to, Size size)
 {
 	if (trigger->cause == CAUSE_SQLSTATE)
 		strlcpy(to, unpack_sql_state((int) trigger->value), size);
-	else if (trigger->cause == CAUSE_BLOCKER)
+	else if (trigger->cause == CAUSE_BLOCKER || trigger->cause == CAUSE_DEADLOCK)
 		snprintf(to, size, "of process " INT64_FORMAT, trigger->value);
 	else if (trigger->cause == CAUSE_BUFFERS)
 		snprintf(to, size, INT64_FORMAT " blocks", trigger->value);

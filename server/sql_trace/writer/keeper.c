@@ -272,7 +272,6 @@ typedef struct Blockers
 	Blocker		blocker[MOST_BLOCKERS];
 } Blockers;
 
-/* Who holds up a session that waits for a lock for too long?  Their traces are kept now. */
 static void
 look_at_locks(void *argument)
 {
@@ -282,7 +281,19 @@ look_at_locks(void *argument)
 }
 
 static void
-write_blockers(int directory)
+look_at_deadlocks(void *argument)
+{
+	Blockers   *found = argument;
+
+	found->n = blockers_in_deadlocks(found->blocker, MOST_BLOCKERS);
+}
+
+/*
+ * Who holds up a session that waits for a lock for too long, or was in a deadlock?
+ * Their traces are kept now: their rings are their own, and go on.
+ */
+static void
+write_blockers(int directory, void (*look) (void *argument))
 {
 	MemoryContext context = AllocSetContextCreate(TopMemoryContext, "blockers",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -290,14 +301,16 @@ write_blockers(int directory)
 	Blockers	found;
 
 	found.n = 0;
-	(void) guarded_run("sql_trace", look_at_locks, report_failure, &found);
+	(void) guarded_run("sql_trace", look, report_failure, &found);
 	for (int i = 0; i < found.n; i++)
 	{
 		const Blocker *blocker = &found.blocker[i];
 		KeptTrace	kept;
 		Work		work = {&kept, directory};
 		Firing		firing = {
-			.cause = CAUSE_BLOCKER,.value = blocker->victim,.at = GetCurrentTimestamp()
+			.cause = blocker->is_deadlock ? CAUSE_DEADLOCK : CAUSE_BLOCKER,
+			.value = blocker->victim,
+			.at = GetCurrentTimestamp()
 		};
 
 		if (kept_begin_file(&firing, &blocker->trace, blocker->incident, &kept) &&
@@ -379,11 +392,12 @@ sql_trace_keeper_main(Datum argument)
 		now = GetCurrentTimestamp();
 		if (directory >= 0 && kept_get() != NULL)
 		{
+			write_blockers(directory, look_at_deadlocks);
 			watches = pg_atomic_read_u32(&kept_get()->watches) != 0;
 			/* it takes every lock of the lock manager's table */
 			if (watches && TimestampDifferenceExceeds(looked, now, LOCK_INTERVAL_MS))
 			{
-				write_blockers(directory);
+				write_blockers(directory, look_at_locks);
 				looked = now;
 			}
 			write_all_kept(directory);

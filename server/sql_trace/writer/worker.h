@@ -106,10 +106,12 @@ typedef struct Blocker
 {
 	TraceEntry	trace;
 	int			victim;			/* process that waits for it */
+	bool		is_deadlock;	/* each waited for another */
 	int64		incident;
 } Blocker;
 
 extern int	blockers_find(Blocker *found, int most);
+extern int	blockers_in_deadlocks(Blocker *found, int most);
 
 /* keeper.c */
 extern const char *keeper_directory(void);

@@ -12,18 +12,23 @@ import typer
 from pgtare import cli
 from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
-from pgtare.errors import MeasurementError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit.notes import some
-from pgtare.kit.numbers import counted, duration, span, volume
+from pgtare.kit.numbers import counted, duration, percent, span, volume
 from pgtare.kit.option_values import seconds, size
 from pgtare.kit.progress import Display
+from pgtare.seeing.trace.analysis.ledger import ledger
+from pgtare.seeing.trace.analysis.profile import Profile, Scope, profile
 from pgtare.seeing.trace.capture.grab import Grabbed, Reach, grab
 from pgtare.seeing.trace.capture.privileges import others_hidden
 from pgtare.seeing.trace.capture.server import open_server
 from pgtare.seeing.trace.capture.target import Target
 from pgtare.seeing.trace.file.disk_limits import Limits
+from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.output import documents
 
+#: Lines of the profile that are printed.
+_COMPONENTS = 6
 _NOTHING = (
     "no ring of a matching session holds anything to be seen{}: `pgtare trace status` shows which "
     "sessions are traced, and `ALTER SYSTEM SET sql_trace.level = 12` traces all sessions to come"
@@ -81,13 +86,22 @@ def grab_(
             raise MeasurementError(
                 f"{_NOTHING.format(f' of the last {last}' if last else '')}{grant}"
             )
-    destination.write(documents.grabbed(done).to_json())
+    found = _where_time_went(path)
+    destination.write(documents.grabbed(done, found).to_json())
     if not destination.printed:
-        for line in _summary(done):
+        for line in _summary(done, found):
             cli.say(line)
 
 
-def _summary(done: Grabbed) -> list[str]:
+def _where_time_went(path: Path) -> Profile | None:
+    """Without the client's time; None: that is all there is."""
+    try:
+        return profile(ledger(load(path)), scope=Scope(busy=True))
+    except UsageError:
+        return None
+
+
+def _summary(done: Grabbed, found: Profile | None) -> list[str]:
     lines = [
         f"{counted(done.sessions, 'session')}, {volume(done.call_bytes)} of calls and "
         f"{counted(done.waits, 'wait')}; {volume(done.bytes)} on disk",
@@ -98,10 +112,15 @@ def _summary(done: Grabbed) -> list[str]:
             f"{volume(done.lost_bytes)} of calls and {counted(done.lost_waits, 'wait')} were "
             "overwritten before they could be read"
         )
+    if found is not None:
+        spent = ", ".join(
+            f"{line.name} {percent(found.share(line))}" for line in found.lines[:_COMPONENTS]
+        )
+        lines.append(f"where the time went, the client's left out: {spent}")
     return [
         *lines,
         *done.notes[1:],
-        f"trace: {done.path} (`pgtare trace profile {done.path}` says where time went)",
+        f"trace: {done.path} (`pgtare trace profile {done.path}` says more)",
     ]
 
 

@@ -15,6 +15,7 @@ _WORDS = {
     "transaction": "a transaction slower than sql_trace.keep_transaction_slower_than",
     "buffers": "a request of more blocks than sql_trace.keep_buffers",
     "blocker": "holding up a session that waited for a lock",
+    "deadlock": "having been in a deadlock with its victim",
 }
 
 

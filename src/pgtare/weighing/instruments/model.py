@@ -202,6 +202,9 @@ class Needs(_Model):
     min_version: int | None = None
     max_version: int | None = None
     settings: list[str] = []
+    start: dict[str, str] = Field(
+        default={}, description="settings that a private server is started with"
+    )
 
     @field_validator("preload")
     @classmethod

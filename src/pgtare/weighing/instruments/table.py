@@ -40,6 +40,7 @@ def _needs(needs: Needs) -> str:
     parts = [f"{where} of `{library}`" for library in needs.preload]
     if needs.extension:
         parts.append(f"extension `{needs.extension}`")
+    parts += [f"`{name}` above 0" for name in needs.start]
     if needs.min_version:
         parts.append(f"PostgreSQL {needs.min_version}+")
     if needs.max_version:

@@ -99,6 +99,12 @@ def _throwaway(request: Request, say: Say) -> Iterator[WeighTarget]:
         {
             "pgtare.ring_memory": _RING_MEMORY,
             "max_connections": max(100, clients + _SPARE_CONNECTIONS),
+            **{
+                name: value
+                for choice in request.chosen
+                if choice.entry
+                for name, value in choice.entry.needs.start.items()
+            },
         },
         [module.library, *(libraries.get(lib, lib) for lib in _preloads(request.chosen))],
     ) as cluster:

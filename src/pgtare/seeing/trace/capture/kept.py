@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import files
 from pgtare.seeing.trace.capture.server import Server, require_outside, telling
 from pgtare.seeing.trace.file import blocks
-from pgtare.seeing.trace.file.reader import load
+from pgtare.seeing.trace.file.reader import Trace, load
 
 #: What the server's worker names its files.
 _FILES = f"kept-*{blocks.SUFFIX}"
+#: Traces of one number are of one incident only if they are no further apart.
+_ONE_INCIDENT = timedelta(hours=1)
 _KEPT = """
 SELECT k.id, k.pid, r.rolname, d.datname, k.application_name, k.cause, k.detail, k.query_id, k.at,
        k.bytes, k.file, k.incident
@@ -127,6 +130,46 @@ def _of_file(path: Path) -> KeptTrace | None:
         return None
 
 
+def of_incident(found: KeptTraces, number: int) -> tuple[KeptTrace, list[KeptTrace]]:
+    """A kept trace, and the others of the same incident. Raises MeasurementError if it is none."""
+    mine = [kept for kept in found.traces if kept.id == number]
+    if not mine:
+        raise MeasurementError(
+            f"there is no kept trace {number}: `pgtare trace kept` lists those that there are"
+        )
+    kept = mine[-1]  # numbers begin anew when a server restarts, and its files stay
+    return kept, [
+        other
+        for other in found.traces
+        if kept.incident is not None
+        and other.incident == kept.incident
+        and (other.id, other.at) != (kept.id, kept.at)
+        and abs(other.at - kept.at) < _ONE_INCIDENT
+    ]
+
+
+def read(server: Server | Path, kept: KeptTrace) -> Trace:
+    """A kept trace, from a server or from its directory. Raises as `take` does."""
+    if isinstance(server, Path):
+        return load(server / str(kept.file))
+    with tempfile.TemporaryDirectory(prefix="pgtare-kept-") as directory:
+        path = Path(directory, f"kept-{kept.id}{blocks.SUFFIX}")
+        path.touch(0o600)
+        path.write_bytes(_fetch(server, kept.id))
+        return load(path)
+
+
+def _fetch(server: Server, number: int) -> bytes:
+    try:
+        with _rights(server):
+            ((data,),) = server.rows("SELECT {trace}.sql_trace_kept_file(%s)", number)
+    except psycopg.errors.UndefinedObject as ex:
+        raise MeasurementError(
+            f"{ex.diag.message_primary}: `pgtare trace kept --dsn …` lists those that there are"
+        ) from ex
+    return bytes(data)
+
+
 def take(server: Server, number: int, path: Path) -> int:
     """Write a kept trace to a new file; returns its bytes.
 
@@ -139,13 +182,7 @@ def take(server: Server, number: int, path: Path) -> int:
     if path.exists():
         raise UsageError(f"{path} exists already; name a file that does not")
     require_outside(server, path)
-    try:
-        with _rights(server):
-            ((data,),) = server.rows("SELECT {trace}.sql_trace_kept_file(%s)", number)
-    except psycopg.errors.UndefinedObject as ex:
-        raise MeasurementError(
-            f"{ex.diag.message_primary}: `pgtare trace kept --dsn …` lists those that there are"
-        ) from ex
+    data = _fetch(server, number)
     staging = path.with_name(f".{path.name}.partial")
     try:
         descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -12,6 +12,7 @@ from pydantic import Field
 from pgtare.kit.document import Document, Model, renamed
 from pgtare.seeing.trace.analysis import merge, profile, statements
 from pgtare.seeing.trace.capture import grab, kept, record, recorder_locks, server_state
+from pgtare.seeing.trace.output.show_incident import Involved
 
 
 class Losses(Model):
@@ -60,6 +61,13 @@ def recorded(done: record.Recorded) -> TraceRecorded:
     )
 
 
+class TimeOf(Model):
+    """What some time went to."""
+
+    name: str = Field(description="a wait event, or another line of a profile")
+    ns: float = Field(description="ns")
+
+
 class SessionReach(Model):
     """How far back the calls of a session go."""
 
@@ -86,13 +94,17 @@ class TraceGrabbed(Document):
     lost_bytes: int = Field(description="of calls, overwritten while rings were read")
     lost_waits: int = Field(description="waits that rings had forgotten by then")
     reaches: list[SessionReach] = Field(description="by session, the shortest first")
+    time: list[TimeOf] = Field(
+        description="what the time of all sessions went to, without the client's, longest first"
+    )
     notes: list[str] = Field(description="what a reader must know, in sentences")
 
 
-def grabbed(done: grab.Grabbed) -> TraceGrabbed:
-    """The document of what was taken from rings."""
+def grabbed(done: grab.Grabbed, found: profile.Profile | None) -> TraceGrabbed:
+    """The document of what was taken from rings, and of its profile."""
     reaches = [renamed(vars(reach), seconds="reach_s") for reach in done.reaches]
-    return TraceGrabbed.model_validate({**vars(done), "reaches": reaches})
+    time = [{"name": line.name, "ns": line.ns} for line in found.lines] if found else []
+    return TraceGrabbed.model_validate({**vars(done), "reaches": reaches, "time": time})
 
 
 class KeptTrace(Model):
@@ -105,18 +117,20 @@ class KeptTrace(Model):
     application: str = Field(description="its application_name when its trace began")
     cause: str = Field(
         description="what fired: `sqlstate`, `lock_wait`, `request`, `transaction` or `buffers`; "
-        "or `blocker`, which held up a session that waited for a lock"
+        "or `blocker`, which held up a session that waited for a lock, or `deadlock`, which was in "
+        "one with its victim"
     )
     detail: str = Field(
-        description="the SQLSTATE, the time in ms, the blocks, or the process that waited"
+        description="the SQLSTATE, the time in ms, the blocks, or the process that waited or was "
+        "the victim"
     )
     query_id: int | None = Field(description="query identifier of the statement, if it is known")
     at: datetime = Field(description="when the trigger fired")
     bytes: int = Field(description="of the server's memory, or of the file; 0: in a file alone")
     file: str | None = Field(description="its file; `null`: it is in memory alone")
     incident: int | None = Field(
-        description="a number that a session that waited for a lock and those that held it up have "
-        "in common; `null`: no such session is known"
+        description="a number that a session that waited for a lock and those that held it up, or "
+        "those in a deadlock, have in common; `null`: no such session is known"
     )
 
 
@@ -158,6 +172,53 @@ class TraceTaken(Document):
 def taken(number: int, path: Path, size: int) -> TraceTaken:
     """The document of a kept trace that was taken."""
     return TraceTaken(id=number, path=str(path), bytes=size)
+
+
+class IncidentSession(KeptTrace):
+    """A kept trace, and what its session did when the trigger fired."""
+
+    statement: str | None = Field(
+        description="of its last request until then, without literals; `null`: not known"
+    )
+    time: list[TimeOf] = Field(
+        description="of that request (or, of cause `transaction`, the transaction), longest first"
+    )
+    goes_on: bool | None = Field(
+        description="whether the request had not been answered then; `null`: not known"
+    )
+    idle_ns: int | None = Field(description="since its answer; `null`: not known")
+    transaction_ns: int | None = Field(
+        description="for how long its transaction was open then; `null`: none was, or not known"
+    )
+
+
+class TraceIncident(Document):
+    """A kept trace, and those that were kept in the same incident."""
+
+    schema_: Literal["pgtare.trace.incident/1"] = Field(
+        default="pgtare.trace.incident/1", alias="schema", description="name and version"
+    )
+    session: IncidentSession = Field(description="of the trace that was named")
+    others: list[IncidentSession] = Field(
+        description="those that held it up, or that it held up, or that were in a deadlock with it"
+    )
+
+
+def incident(session: Involved, others: Iterable[Involved]) -> TraceIncident:
+    """The document of a kept trace that is shown."""
+    return TraceIncident(session=_involved(session), others=[_involved(one) for one in others])
+
+
+def _involved(one: Involved) -> IncidentSession:
+    found = one.moment
+    return IncidentSession(
+        **vars(one.kept),
+        statement=found.statement if found else None,
+        time=[TimeOf(name=name, ns=ns) for name, ns in found.lines] if found else [],
+        goes_on=found.goes_on if found else None,
+        idle_ns=found.idle_ns if found else None,
+        transaction_ns=found.transaction_ns if found else None,
+    )
 
 
 class TracedSession(Model):

@@ -1,0 +1,1 @@
+-- it has no functions: preloading the library is all

@@ -1,0 +1,26 @@
+"""Incidents while the recorder is on: what is known of them afterwards, one run of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from bench import incidents
+from bench.incidents import Named, Stage
+
+from pgtare.server.binaries import Binaries
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def stage(wheel: Binaries) -> Iterator[Stage]:
+    with incidents.stage(wheel, one_in=2_000) as found:
+        yield found
+
+
+@pytest.mark.parametrize("happen", incidents.INCIDENTS, ids=lambda happen: happen.__name__)
+def test_cause_victim_and_blocker_are_named(stage: Stage, happen: Callable[[Stage], Named]) -> None:
+    stage.forget()
+    named = happen(stage)
+    assert named.all, named
