@@ -102,7 +102,7 @@ matches(const Statement *statement, const Pending *wait)
 }
 
 static Statement *
-find(Shared *shared, StatementBucket *bucket, const Pending *wait)
+find(Shared *shared, StatementBucket *bucket, uint32 number, const Pending *wait)
 {
 	Statement  *victim = NULL;
 
@@ -123,6 +123,8 @@ find(Shared *shared, StatementBucket *bucket, const Pending *wait)
 	victim->role = MyProc->roleId;
 	victim->database = MyProc->databaseId;
 	victim->stats.key = wait->event;
+	/* buckets are fewer than 2^20 */
+	victim->identity = ((uint64) ++bucket->made << 20) | number;
 	return victim;
 }
 
@@ -137,7 +139,8 @@ statements_add(Shared *shared, const Pending *wait, uint64 ns)
 		uint64		hash = (wait->query_id ^ ((uint64) wait->event << 32) ^ wait->event ^
 							((uint64) MyProc->roleId << 20) ^ MyProc->databaseId) *
 			UINT64CONST(0x9E3779B97F4A7C15);
-		StatementBucket *bucket = shmem_bucket(shared, (uint32) (hash >> 32) & (shared->nbuckets - 1));
+		uint32		number = (uint32) (hash >> 32) & (shared->nbuckets - 1);
+		StatementBucket *bucket = shmem_bucket(shared, number);
 
 		if (bucket != held)
 		{
@@ -151,7 +154,7 @@ statements_add(Shared *shared, const Pending *wait, uint64 ns)
 		}
 		if (now == 0)
 			now = clock_ticks(shared->rate.counter);
-		current = find(shared, bucket, wait);
+		current = find(shared, bucket, number, wait);
 		current->last_used = now;
 	}
 	stats_count(&current->stats, wait, ns);

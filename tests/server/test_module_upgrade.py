@@ -30,9 +30,9 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]  # modules are built
 #: Scripts of earlier versions, which the modules leave out of an installation.
 SCRIPTS = Path(__file__).parent / "earlier_scripts"
 FIRST = {name: "0.1" for name in PRELOAD_ORDER}
-LAST = {"pgtare": "0.3", "wait_event_timing": "0.2", "sql_trace": "0.2"}
+LAST = {name: "0.4.0" for name in PRELOAD_ORDER}
 #: All of them, a database each.
-EARLIER = (FIRST, {name: "0.2" for name in PRELOAD_ORDER}, {"pgtare": "0.3"})
+EARLIER = (FIRST, {name: "0.2" for name in PRELOAD_ORDER}, {"pgtare": "0.3"}, LAST)
 #: What the extension consists of: all that it is, and who may use it.
 OBJECTS = """
 WITH member AS (
