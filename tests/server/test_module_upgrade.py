@@ -19,6 +19,7 @@ from pgtare.server import modules
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import PRELOAD_ORDER, build_cached, ensure_for_wheel
+from pgtare.server.wait_counters import reader
 from tests.commands import failed, in_process
 from tests.installation_copies import copy_of
 from tests.servers import crashes
@@ -133,9 +134,16 @@ def check_update(old: Connection, new: Connection, module: str, version: str) ->
         old.execute("CREATE VIEW of_the_user AS " + counted)
         old.execute("GRANT EXECUTE ON FUNCTION wait_event_timing_reset(integer) TO pg_monitor")
         before = one(old, "TABLE of_the_user")
+        earlier = reader.Reader(old, any_version=True).snapshot()
     old.execute(f"ALTER EXTENSION {module} UPDATE".encode())
     if module == "wait_event_timing":
         assert one(old, "TABLE of_the_user") >= before > 0
+        later = reader.Reader(old).snapshot()
+        waited = {(row.backend_type, row.event): row.counters for row in later.events}
+        assert earlier.events
+        assert earlier.stats_reset == later.stats_reset
+        for row in earlier.events:
+            assert waited[row.backend_type, row.event].waits >= row.counters.waits
         query = "SELECT has_function_privilege('pg_monitor', 'wait_event_timing_reset(int)', 'x')"
         assert one(old, query.replace("'x'", "'EXECUTE'"))
         old.execute("REVOKE ALL ON FUNCTION wait_event_timing_reset(integer) FROM pg_monitor")

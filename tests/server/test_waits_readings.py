@@ -14,6 +14,8 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from pgtare.server.settings import Value
+from pgtare.server.wait_counters.reader import open_reader
 from tests.loads import during
 from tests.servers import crashes, run_program, serving
 from tests.sessions import Connection, eventually, one, rows, session
@@ -155,7 +157,7 @@ def test_others_statements_under_way_are_not_shown(
 @pytest.fixture(scope="module")
 def small(each_server: Binaries) -> Iterator[Cluster]:
     """A server with room for 64 pairs of statement and event."""
-    settings = {"wait_event_timing.statements_max": 64, "compute_query_id": "on"}
+    settings: dict[str, Value] = {"wait_event_timing.statements_max": 64}
     with serving(each_server, settings) as cluster:
         yield cluster
 
@@ -286,3 +288,20 @@ def test_processors_are_those_that_the_server_may_use(small: Cluster, tmp_path: 
         assert 0 < one(connection, query) <= len(allowed)
         os.sched_setaffinity(connection.info.backend_pid, {min(allowed)})
         assert one(connection, query) == 1
+
+
+def test_a_snapshot_waits_until_a_reset_is_over(small: Cluster) -> None:
+    """What is read while counters are cleared is of no one time."""
+    with (
+        session(small) as observer,
+        session(small) as resetting,
+        open_reader(small.dsn()) as reader,
+    ):
+        before = reader.snapshot().losses
+        with stopped_as_it_counts(small, observer), during(lambda: reset_until_ended(resetting)):
+            eventually(lambda: one(observer, RESETS) % 2)
+            during_reset = reader.snapshot().losses
+            assert one(observer, RESETS) % 2 == 0
+        assert before.resets is not None
+        assert during_reset.resets == before.resets + 1
+        assert during_reset.skipped > before.skipped

@@ -128,7 +128,8 @@ class Losses(_Model):
 
     resets: None if the module does not count them. missed: waits seen but not counted.
     statements_missed: waits that found the table of statements busy. statements_evicted: pairs of
-    statement and event that made way. overflows: waits that are counted under Other.
+    statement and event that made way. overflows: waits that are counted under Other. skipped:
+    processes and parts of the table of statements that were busy when somebody read them.
     """
 
     resets: int | None = Field(
@@ -142,6 +143,9 @@ class Losses(_Model):
         default=0, description="pairs of statement and event that made way"
     )
     overflows: int = Field(default=0, description="waits that are booked under Other")
+    skipped: int = Field(
+        default=0, description="processes and parts of a table that readers found busy"
+    )
 
 
 class Timed(_Model):
