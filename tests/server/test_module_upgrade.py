@@ -20,6 +20,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import PRELOAD_ORDER, build_cached, ensure_for_wheel
 from pgtare.server.wait_counters import reader
+from pgtare.server.wait_counters.model import Snapshot
 from tests.commands import failed, in_process
 from tests.installation_copies import copy_of
 from tests.servers import crashes
@@ -134,21 +135,27 @@ def check_update(old: Connection, new: Connection, module: str, version: str) ->
         old.execute("CREATE VIEW of_the_user AS " + counted)
         old.execute("GRANT EXECUTE ON FUNCTION wait_event_timing_reset(integer) TO pg_monitor")
         before = one(old, "TABLE of_the_user")
-        earlier = reader.Reader(old, any_version=True).snapshot()
+        earlier = reader.Reader(old, any_version=True).snapshot() if version > "0.1" else None
     old.execute(f"ALTER EXTENSION {module} UPDATE".encode())
     if module == "wait_event_timing":
         assert one(old, "TABLE of_the_user") >= before > 0
-        later = reader.Reader(old).snapshot()
-        waited = {(row.backend_type, row.event): row.counters for row in later.events}
-        assert earlier.events
-        assert earlier.stats_reset == later.stats_reset
-        for row in earlier.events:
-            assert waited[row.backend_type, row.event].waits >= row.counters.waits
+        if earlier is not None:
+            check_counters_stayed(earlier, reader.Reader(old).snapshot())
         query = "SELECT has_function_privilege('pg_monitor', 'wait_event_timing_reset(int)', 'x')"
         assert one(old, query.replace("'x'", "'EXECUTE'"))
         old.execute("REVOKE ALL ON FUNCTION wait_event_timing_reset(integer) FROM pg_monitor")
     assert objects(old, module) == objects(new, module)
     assert one(old, f"SELECT {LIBRARY[module]}") == pgtare.__version__
+
+
+def check_counters_stayed(before: Snapshot, after: Snapshot) -> None:
+    """None fell, and the command reads those of an earlier extension as those of this one."""
+    assert before.events
+    assert (before.started, before.stats_reset) == (after.started, after.stats_reset)
+    assert before.losses.resets == after.losses.resets
+    waited = {(row.backend_type, row.event): row.counters for row in after.events}
+    for row in before.events:
+        assert waited[row.backend_type, row.event].waits >= row.counters.waits
 
 
 def put_back(binaries: Binaries, module: str, before: dict[str, str]) -> None:

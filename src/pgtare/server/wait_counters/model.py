@@ -85,11 +85,18 @@ class Statement:
 
 
 class StatementRow(_Model):
-    """One event in one statement."""
+    """One event in one statement. identity: of its entry; None if there is none, or it is unknown.
+
+    An entry that made way for others and came back counts from zero and has another identity.
+    """
 
     statement: Statement = Field(description="the statement")
     event: Event = Field(description="the event")
     counters: Counters = Field(description="its counters")
+    identity: int | None = Field(
+        default=None,
+        description="number of its entry, another one if it was made again; `null`: not known",
+    )
 
 
 class Session(_Model):

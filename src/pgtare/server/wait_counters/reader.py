@@ -48,17 +48,17 @@ FROM {waits}.pg_stat_wait_event_timing_current WHERE pid <> {own}
 """
 _STATEMENTS = """
 SELECT userid, dbid, queryid, wait_event_type, wait_event, idle, waits, calls, total_time,
-       max_time, running_ns / 1e6::double precision AS running, histogram
+       max_time, running_ns / 1e6::double precision AS running, histogram, identity
 FROM {waits}.pg_stat_wait_event_timing_statements
 """
 # Before 0.5 a statement's waits under way are those of sessions that the server says run it.
 _STATEMENTS_BEFORE_0_5 = """
 SELECT userid, dbid, queryid, wait_event_type, wait_event, idle, waits, calls, total_time,
-       max_time, 0::double precision AS running, histogram
+       max_time, 0::double precision AS running, histogram, NULL
 FROM {waits}.pg_stat_wait_event_timing_statements
 UNION ALL
 SELECT a.usesysid, a.datid, a.query_id, c.wait_event_type, c.wait_event, c.idle, 0, 0, 0, 0,
-       c.wait_time, NULL
+       c.wait_time, NULL, NULL
 FROM {waits}.pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (pid)
 WHERE a.query_id IS NOT NULL AND a.state = 'active' AND pid <> pg_backend_pid()
 """
@@ -204,11 +204,18 @@ class Reader:
         """Counters by statement and event."""
         sums: dict[tuple[Statement, Event], Counters] = defaultdict(Counters)
         query = _STATEMENTS if self.tells_resets else _STATEMENTS_BEFORE_0_5
-        for userid, dbid, query_id, kind, name, idle, *counters in self.rows(query):
+        identities: dict[tuple[Statement, Event], int | None] = {}
+        for userid, dbid, query_id, kind, name, idle, *counters, identity in self.rows(query):
             key = Statement(userid or 0, dbid or 0, query_id), Event(kind, name, idle)
             sums[key] += _counters(counters)
+            identities[key] = identity
         return tuple(
-            StatementRow(statement=statement, event=event, counters=counters)
+            StatementRow(
+                statement=statement,
+                event=event,
+                counters=counters,
+                identity=identities[statement, event],
+            )
             for (statement, event), counters in sums.items()
         )
 
