@@ -69,16 +69,6 @@ CREATE FUNCTION sql_trace_info(
     OUT clock_reason text
 ) AS 'MODULE_PATHNAME', 'sql_trace_info_0_2' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
--- The recorder: the memory reserved for its rings and what of it is free, the rings there are, how
--- many gave way to others, and how often there was no room for one. All are 0 if the server has none.
-CREATE FUNCTION sql_trace_recorder(
-    OUT bytes bigint,
-    OUT free_bytes bigint,
-    OUT rings bigint,
-    OUT gave_way bigint,
-    OUT refused bigint
-) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-
 -- Row sources of the session's last statement that was measured; times in ms, of the node and all
 -- below it, with a 95 % interval. A statement that reads this does not count.
 CREATE FUNCTION sql_trace_row_sources(
@@ -110,54 +100,7 @@ CREATE VIEW pg_stat_sql_trace_info AS
            refused, unread_sessions, unread_records, unread_bytes, clock_reason
     FROM sql_trace_info();
 
-CREATE VIEW pg_stat_sql_trace_recorder AS
-    SELECT bytes, free_bytes, rings, gave_way, refused FROM sql_trace_recorder();
-
-GRANT SELECT ON pg_stat_sql_trace, pg_stat_sql_trace_info, pg_stat_sql_trace_recorder TO PUBLIC;
+GRANT SELECT ON pg_stat_sql_trace, pg_stat_sql_trace_info TO PUBLIC;
 
 REVOKE ALL ON FUNCTION sql_trace_set(integer, integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION sql_trace_reset() FROM PUBLIC;
-
--- Traces that were kept because a trigger fired (sql_trace.keep_...), for members of
--- pg_read_all_stats. "bytes": of shared memory; "file": in sql_trace.keep_directory, once it is there;
--- "incident": the same of a session that waited for a lock, and of those that held it up.
-CREATE FUNCTION sql_trace_kept(
-    OUT id bigint,
-    OUT pid integer,
-    OUT userid oid,
-    OUT dbid oid,
-    OUT application_name text,
-    OUT cause text,
-    OUT detail text,
-    OUT query_id bigint,
-    OUT at timestamptz,
-    OUT bytes bigint,
-    OUT file text,
-    OUT incident bigint
-) RETURNS SETOF record
-AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-
--- Since when; how many have been kept, were not by their limits, and not for lack of memory; and
--- where they are written, if they are.
-CREATE FUNCTION sql_trace_kept_info(
-    OUT since timestamptz,
-    OUT kept bigint,
-    OUT skipped bigint,
-    OUT refused bigint,
-    OUT directory text
-) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-
--- A kept trace as a file that pgtare trace reads.
-CREATE FUNCTION sql_trace_kept_file(id bigint) RETURNS bytea
-AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-
--- Gives up a kept trace; a file of it stays. False where there is none.
-CREATE FUNCTION sql_trace_kept_forget(id bigint) RETURNS boolean
-AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-
-REVOKE ALL ON FUNCTION sql_trace_kept() FROM PUBLIC;
-REVOKE ALL ON FUNCTION sql_trace_kept_info() FROM PUBLIC;
-REVOKE ALL ON FUNCTION sql_trace_kept_file(bigint) FROM PUBLIC;
-REVOKE ALL ON FUNCTION sql_trace_kept_forget(bigint) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION sql_trace_kept(), sql_trace_kept_info(), sql_trace_kept_file(bigint)
-    TO pg_read_all_stats;
