@@ -11,6 +11,10 @@
  * is secret.  A small table, in which old entries make way, says where in the ring
  * it was written; plan trees share it.  The hash of a secret text would allow
  * guesses at the secret, so it gets a random identifier instead.
+ *
+ * The recorder has texts that are not secret in the dictionary of all sessions
+ * (../core/dictionary.h).  The same text can have several query identifiers there, as
+ * each database has its own, so that its identifier depends on both.
  *-------------------------------------------------------------------------
  */
 #include "../core/sqltrace.h"
@@ -37,8 +41,8 @@
 typedef struct Known
 {
 	uint64		id;				/* 0: free */
-	uint64		position;		/* in the ring */
-	uint64		shown;			/* identifier in the ring; "id" unless secret */
+	uint64		position;		/* in the ring, or number in the dictionary */
+	uint64		shown;			/* identifier there; another than "id" if secret, or in the dictionary */
 } Known;
 
 typedef struct Set
@@ -55,7 +59,8 @@ typedef struct Source
 	int			at;				/* the part that was requested last ... */
 	int			part;
 	int			identified;
-	uint64		id;				/* ... and its hash; 0: none yet */
+	uint64		id;				/* ... its hash; 0: none yet */
+	uint64		shown;			/* ... and its identifier in the trace, once it has been written */
 	int			asked_location; /* the question that was answered last, if it holds no secret ... */
 	int			asked_length;
 	int			asked_limit;
@@ -66,6 +71,7 @@ typedef struct Source
 
 static Source sources[COMPARED];
 uint64		text_rings = 0; /* that have begun */
+bool		text_in_dictionary = false; /* the recorder's are, and not in the ring */
 
 /*
  * A statement of the client's message that holds no secret: it is looked up when it
@@ -96,6 +102,18 @@ text_begin(void)
 	text_rings++;
 }
 
+/* The ring, which has begun, goes on: for the recorder, or for whoever reads only the ring. */
+void
+text_begin_as(bool recorder)
+{
+	bool		in_dictionary = recorder && dictionary_begin();
+
+	if (in_dictionary == text_in_dictionary)
+		return;
+	text_in_dictionary = in_dictionary;
+	text_begin();
+}
+
 static Known *
 find(uint64 id)
 {
@@ -107,21 +125,24 @@ find(uint64 id)
 	return NULL;
 }
 
-/* Has this been written, and is it still there?  Then "position" is where. */
-bool
+/*
+ * Has this been written, and is it still there?  Then "position" is where, and its
+ * identifier there is returned; else 0.
+ */
+uint64
 text_known(uint64 id, uint64 *position)
 {
 	const Known *found = find(id);
 
-	if (found == NULL || !ring_holds(found->position))
-		return false;
+	if (found == NULL || !text_is_held(found->position))
+		return 0;
 	*position = found->position;
-	return true;
+	return found->shown;
 }
 
-/* It is about to be written, as "shown". */
+/* It is about to be written there, or has been, as "shown". */
 void
-text_remember(uint64 id, uint64 shown)
+text_remember(uint64 id, uint64 position, uint64 shown)
 {
 	Set		   *set = &known[id & (SETS - 1)];
 	int			at = 0;
@@ -129,7 +150,7 @@ text_remember(uint64 id, uint64 shown)
 	while (at < WAYS - 1 && set->way[at].id != id)
 		at++;
 	memmove(&set->way[1], &set->way[0], at * sizeof(Known));
-	set->way[0] = (Known) {id, ring_head(), shown};
+	set->way[0] = (Known) {id, position, shown};
 }
 
 static inline bool
@@ -274,8 +295,8 @@ fold(uint64 word)
 }
 
 /* A hash of some bytes; what PostgreSQL has takes three times as long. */
-static uint64
-hash_text(const char *text, Size length)
+uint64
+text_hash(const char *text, Size length)
 {
 	uint64		hash = length + 1;
 	uint64		word;
@@ -290,6 +311,15 @@ hash_text(const char *text, Size length)
 	return fold(fold(hash ^ word) ^ UINT64CONST(0xC2B2AE3D27D4EB4F));
 }
 
+/* Bytes of a text, or of a plan, that are kept at most */
+int
+text_most(void)
+{
+	if (text_in_dictionary)
+		return (int) (dictionary_largest() - sizeof(TextRecord));
+	return (int) Min(trace.ring->size / 8, 1024 * 1024 * 1024);
+}
+
 /* The hash of a part of a source, which mostly is the one that was requested before */
 static uint64
 hash_of(Source *source, int at, const char *text, int length, int identified)
@@ -299,7 +329,7 @@ hash_of(Source *source, int at, const char *text, int length, int identified)
 	if (source->id != 0 && source->at == at && source->part == length &&
 		source->identified == identified)
 		return source->id;
-	id = hash_text(text, identified) + (uint64) (length - identified);
+	id = text_hash(text, identified) + (uint64) (length - identified);
 	source->at = at;
 	source->part = length;
 	source->identified = identified;
@@ -307,8 +337,32 @@ hash_of(Source *source, int at, const char *text, int length, int identified)
 	return id;
 }
 
+StaticAssertDecl(offsetof(TextRecord, text) == offsetof(NameRecord, id) &&
+				 offsetof(PlanRecord, plan) == offsetof(NameRecord, id),
+				 "the dictionary knows where identifiers are");
+
+/* Put it into the dictionary.  0: there is no place, or it would take a wait that may not be. */
 static uint64
-write_text(uint64 id, const char *text, int length, int stored, int64 query_id, bool secret)
+put_text(uint64 id, TextRecord *record, const char *text, bool may_wait)
+{
+	uint64		number;
+
+	record->header.kind = RECORD_TEXT;
+	if (record->query_id != 0)
+		record->text = fold(id ^ fold((uint64) record->query_id)) | 1;
+	number = dictionary_put((NameRecord *) record, sizeof(*record), text, record->stored, may_wait);
+	if (number == 0)
+		return 0;
+	text_remember(id, number, record->text);
+	if (record->text != id)
+		text_remember(record->text, number, record->text);	/* for those who ask by that */
+	return number;
+}
+
+/* Returns its identifier in the trace, and where it is; or 0. */
+static uint64
+write_text(uint64 id, const char *text, int length, int stored, int64 query_id, bool secret,
+		   bool may_wait, uint64 *position)
 {
 	TextRecord	record = {0};
 	const Known *before = secret ? find(id) : NULL;
@@ -318,7 +372,18 @@ write_text(uint64 id, const char *text, int length, int stored, int64 query_id, 
 	record.length = (uint32) length;
 	record.stored = secret ? 0 : (uint32) stored;
 	record.flags = (secret ? TEXT_SUPPRESSED : 0) | (!secret && stored < length ? TEXT_CUT : 0);
-	text_remember(id, record.text);
+	if (text_in_dictionary && !secret &&
+		(*position = put_text(id, &record, text, may_wait)) != 0)
+		return record.text;
+	if (!secret)
+		record.text = id;
+	if (unlikely(record.stored > trace.ring->size / 8))
+	{
+		record.stored = (uint32) pg_mbcliplen(text, length, (int) (trace.ring->size / 8));
+		record.flags |= TEXT_CUT;
+	}
+	*position = ring_head();
+	text_remember(id, *position, record.text);
 	if (!record_begin_ahead(RECORD_TEXT, trace.current, sizeof(record) + record.stored,
 							&record.header))
 		return 0;
@@ -343,7 +408,7 @@ is_last(const char *source_text, int location, int length)
 		location == last.location && length == last.length &&
 		last.message == GetCurrentStatementStartTimestamp() &&
 		trace.secret_depth == INT_MAX && !trace.secret_transaction &&
-		last.limit == trace_text_length && last.rings == text_rings && ring_holds(last.position);
+		last.limit == trace_text_length && last.rings == text_rings && text_is_held(last.position);
 }
 
 /*
@@ -353,7 +418,7 @@ is_last(const char *source_text, int location, int length)
  */
 static pg_attribute_always_inline uint64
 part_of(const char *source_text, int location, int length, int64 *query_id, bool utility, bool hide,
-		bool *secret)
+		bool may_wait, bool *secret)
 {
 	Source	   *source;
 	const char *text;
@@ -378,14 +443,13 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 		*query_id = 0;
 	if (likely(source->rings == text_rings && source->asked_location == location &&
 			   source->asked_length == length && source->asked_limit == trace_text_length) &&
-		likely(!*secret) && ring_holds(source->position))
-		return source->id;
+		likely(!*secret) && text_is_held(source->position))
+		return source->shown;
 	source->rings = 0;
 	asked = length;
 	text = part(source_text, location, &length);
 	stored = Min(length, trace_text_length);
-	if ((uint64) stored > trace.ring->size / 8)
-		stored = (int) (trace.ring->size / 8);
+	stored = Min(stored, text_most());
 	if (stored < length)
 		stored = pg_mbcliplen(text, length, stored);
 	id = hash_of(source, (int) (text - source_text), text, length,
@@ -393,16 +457,13 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 	if (unlikely(*secret))
 		id ^= SECRET_SEED;
 	old = find(id);
-	if (old != NULL && ring_holds(old->position))
+	if (old != NULL && text_is_held(old->position))
 	{
 		id = old->shown;
 		position = old->position;
 	}
 	else
-	{
-		position = ring_head();
-		id = write_text(id, text, length, stored, *query_id, *secret);
-	}
+		id = write_text(id, text, length, stored, *query_id, *secret, may_wait, &position);
 	if (likely(!*secret && id != 0))
 	{
 		last.source = source_text;
@@ -416,6 +477,7 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 		source->asked_location = location;
 		source->asked_length = asked;
 		source->asked_limit = trace_text_length;
+		source->shown = id;
 		source->position = position;
 		source->rings = text_rings;
 	}
@@ -435,15 +497,18 @@ text_of(const char *source_text, int location, int length, int64 *query_id, cons
 	if (source_text == NULL)
 		return 0;
 	return part_of(source_text, location, length, query_id, utility != NULL,
-				   utility != NULL && secrets_in_statement(utility), secret);
+				   utility != NULL && secrets_in_statement(utility), true, secret);
 }
 
-/* The same of a whole message, if it is not known what statements are in it. */
+/*
+ * The same of a whole message, if it is not known what statements are in it.  A message
+ * goes to the client meanwhile, maybe of an error: no lock may be waited for.
+ */
 uint64
 text_of_message(const char *message, int64 *query_id, bool *secret)
 {
 	*secret = secrets_around();
 	if (message == NULL)
 		return 0;
-	return part_of(message, -1, 0, query_id, true, secrets_in_message(message), secret);
+	return part_of(message, -1, 0, query_id, true, secrets_in_message(message), false, secret);
 }

@@ -53,7 +53,8 @@
  *
  * core/	module.c (loading, settings), shmem.c (shared state), ring.c and
  *			ring_store.h (the ring of a session), ring_make.c (making it), ring_grow.c (the
- *			recorder's), ring_copy.c (reading it),
+ *			recorder's), ring_copy.c (reading it), dictionary.c and names.c (texts and
+ *			plans of all recorders, and those that records name),
  *			ended.c (rings of sessions that ended), trigger.c (what has a trace kept),
  *			kept.c (traces that are kept), record.c (writing records),
  *			timeline.c (time in the ring), level.c (whether a session is traced),
@@ -95,6 +96,7 @@
 #include "../../common/ring_place.h"
 #include "../../common/version.h"
 #include "../../common/wait_clock.h"
+#include "dictionary.h"
 #include "records.h"
 
 #define LEVEL_BINDS(level) (((level) & 4) != 0)
@@ -486,14 +488,18 @@ extern void series_look_for_error(void);
 /* text.c */
 extern uint64 text_rings;
 extern void text_begin(void);
+extern void text_begin_as(bool recorder);
 extern void text_forget(void);
 extern uint64 text_of(const char *source_text, int location, int length, int64 *query_id,
 					  const Node *utility, bool *secret);
 extern uint64 text_of_message(const char *message, int64 *query_id, bool *secret);
 extern bool text_is_whole(const char *source_text, int location, int length);
 extern bool text_is_secret(const char *text);
-extern bool text_known(uint64 id, uint64 *position);
-extern void text_remember(uint64 id, uint64 shown);
+extern uint64 text_known(uint64 id, uint64 *position);
+extern void text_remember(uint64 id, uint64 position, uint64 shown);
+extern bool text_in_dictionary;
+extern int	text_most(void);
+extern uint64 text_hash(const char *text, Size length);
 
 /* secret_words.c */
 extern bool words_show_secret(const char *text, Size length);
@@ -564,6 +570,15 @@ trace_begins(void)
 	if (unlikely(!trace.request))
 		request_begins(true);
 	return unlikely(trace.on);
+}
+
+/* Is a text or a plan still where it was written: in our ring, or in the dictionary? */
+static inline bool
+text_is_held(uint64 position)
+{
+	if ((position & IN_DICTIONARY) != 0)
+		return dictionary_holds(position);
+	return position >= pg_atomic_read_u64(&trace.ring->tail);
 }
 
 /* Does what begins now run within a secret statement? */
