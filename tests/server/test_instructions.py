@@ -177,7 +177,7 @@ def select_by_key(protocol: str, client: Connection, key: int) -> None:
     elif protocol == "simple":
         client.execute(f"SELECT key FROM numbers WHERE key = {key};".encode())
     else:
-        client.execute(b"SELECT key FROM numbers WHERE key = 5;")
+        client.execute(b"SELECT key FROM numbers WHERE key = 5;", prepare=False)
 
 
 def set_level(client: Connection, level: int) -> None:

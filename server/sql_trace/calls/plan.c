@@ -51,12 +51,14 @@ typedef struct Kept
 	uint64		made;			/* plans, when it was walked */
 	uint64		hash;
 	uint64		id;				/* in the trace */
-	uint64		position;		/* of its record ... */
-	uint64		rings;			/* ... in the ring of that number, or in the dictionary */
+	uint64		position;		/* of its record */
 	uint64		text;			/* of its statement, all of a source that is not secret; 0: not known */
 	uint64		text_position;
 	int			text_length;	/* setting for which that is so */
+	uint32		rings;			/* the number of the ring, if it is there and not in the dictionary */
 } Kept;
+
+StaticAssertDecl(sizeof(Kept) == 64, "a place in an array is found by a shift");
 
 static Kept kept[KEPT];
 static uint64 plans_made = 1;
@@ -350,6 +352,23 @@ is_of(const Kept *of, const PlannedStmt *plan)
 	return of != NULL && of->plan == plan && of->made == plans_made;
 }
 
+/*
+ * Are its plan and its text where they were written?  Not inline: then the caller has
+ * registers to save.
+ */
+static pg_noinline bool
+is_held(const Kept *of)
+{
+	uint64		one = of->position;
+	uint64		other = of->text_position;
+
+	if (((one | other) & IN_DICTIONARY) == 0)
+		return ring_holds(Min(one, other));
+	if (likely((one & other & IN_DICTIONARY) != 0))
+		return dictionary_holds(one) && dictionary_holds(other);
+	return text_is_held(one) && text_is_held(other);
+}
+
 /* The text and the plan of a statement, if it is one that ran before and the ring still has both */
 bool
 plan_statement(const PlannedStmt *plan, uint64 *text, uint64 *id)
@@ -360,7 +379,7 @@ plan_statement(const PlannedStmt *plan, uint64 *text, uint64 *id)
 		of->text_length != trace_text_length || !trace_plans ||
 		trace.secret_depth != INT_MAX || trace.secret_transaction ||
 		GetUserId() != trace.slot->trace.role ||
-		!text_is_held(of->position) || !text_is_held(of->text_position))
+		!is_held(of))
 		return false;
 	*text = of->text;
 	*id = of->id;
@@ -404,6 +423,9 @@ plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text)
 	if (id == 0)
 		id = write_plan(queryDesc, walk.hash, call, text, &position);
 	if (of != NULL && !walk.varies)
-		*of = (Kept) {queryDesc->plannedstmt, plans_made, walk.hash, id, position, text_rings};
+		*of = (Kept) {
+		.plan = queryDesc->plannedstmt,.made = plans_made,.hash = walk.hash,.id = id,
+		.position = position,.rings = text_rings
+	};
 	return id;
 }

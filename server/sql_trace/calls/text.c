@@ -65,12 +65,12 @@ typedef struct Source
 	int			asked_length;
 	int			asked_limit;
 	uint64		position;		/* ... where the ring has the answer ... */
-	uint64		rings;			/* ... of that number; 0: there was none */
+	uint32		rings;			/* ... of that number; 0: there was none */
 	char		text[SHORT];
 } Source;
 
 static Source sources[COMPARED];
-uint64		text_rings = 0; /* that have begun */
+uint32		text_rings = 0; /* that have begun */
 bool		text_in_dictionary = false; /* the recorder's are, and not in the ring */
 
 /*
@@ -86,7 +86,7 @@ static struct
 	int			limit;
 	uint64		id;
 	uint64		position;
-	uint64		rings;
+	uint32		rings;
 } last;
 
 /* Hashes of longer sources; the lowest bit says whether it is secret */
@@ -114,7 +114,7 @@ text_begin_as(bool recorder)
 	text_begin();
 }
 
-static Known *
+static pg_attribute_always_inline Known *
 find(uint64 id)
 {
 	Set		   *set = &known[id & (SETS - 1)];
@@ -342,7 +342,7 @@ StaticAssertDecl(offsetof(TextRecord, text) == offsetof(NameRecord, id) &&
 				 "the dictionary knows where identifiers are");
 
 /* Put it into the dictionary.  0: there is no place, or it would take a wait that may not be. */
-static uint64
+static pg_noinline uint64
 put_text(uint64 id, TextRecord *record, const char *text, bool may_wait)
 {
 	uint64		number;

@@ -86,7 +86,7 @@ extern void names_find(const char *records, Size size, StringInfo to);
 #pragma GCC visibility pop
 
 /* Is the entry of that number still there?  Then it is needed. */
-static inline bool
+static pg_attribute_always_inline bool
 dictionary_holds(uint64 number)
 {
 	Cell	   *cell = &dictionary_cells[number & (MOST_CELLS - 1)];

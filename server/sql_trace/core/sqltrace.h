@@ -346,7 +346,6 @@ extern void level_recorder_changed(void);
 /* ring.c, ring_store.h */
 extern void ring_reset(void);
 extern uint64 ring_head(void);
-extern bool ring_holds(uint64 position);
 
 /* ring_make.c */
 extern RingBlock ring_block;
@@ -486,7 +485,7 @@ extern void series_forget(void);
 extern void series_look_for_error(void);
 
 /* text.c */
-extern uint64 text_rings;
+extern uint32 text_rings;
 extern void text_begin(void);
 extern void text_begin_as(bool recorder);
 extern void text_forget(void);
@@ -572,13 +571,20 @@ trace_begins(void)
 	return unlikely(trace.on);
 }
 
+/* Is the record that begins here in our ring still whole? */
+static inline bool
+ring_holds(uint64 position)
+{
+	return position >= pg_atomic_read_u64(&trace.ring->tail);
+}
+
 /* Is a text or a plan still where it was written: in our ring, or in the dictionary? */
 static inline bool
 text_is_held(uint64 position)
 {
 	if ((position & IN_DICTIONARY) != 0)
 		return dictionary_holds(position);
-	return position >= pg_atomic_read_u64(&trace.ring->tail);
+	return ring_holds(position);
 }
 
 /* Does what begins now run within a secret statement? */
