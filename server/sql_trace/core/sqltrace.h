@@ -19,7 +19,8 @@
  *	  session that is not traced pays for a look at two flags in each hook.
  * 3. The hook fills a Call.  When the call has ended, call_write() writes its
  *	  record, after those of the text and the plan if the ring does not hold
- *	  them (text.c, plan.c).  Mostly all calls of a request, its values and its
+ *	  them (text.c, plan.c); those of the recorder go into a dictionary (dictionary.h).
+ *	  Mostly all calls of a request, its values and its
  *	  transaction are kept back and make one record when it has been answered
  *	  (fused.c).  Fetches in a row share a record, too (fetches.c).
  * 4. record.c decides: what goes before the record, and whether it has met a
@@ -43,7 +44,9 @@
  *	 lock.  Readers take none either: they copy, and look afterwards at whether
  *	 the copy was overwritten under their hands.
  * - A ring that nobody asked for, but the recorder, is in an area of the main segment
- *	 (../../common/ring_area.h), and not in a segment of its own.
+ *	 (../../common/ring_area.h), and not in a segment of its own.  Next to it is the
+ *	 recorder's dictionary (dictionary.h), with a lock that a hook takes when it meets
+ *	 a text or a plan for the first time.
  * - The memory of all other rings is counted together with those of other modules
  *	 (../../common/ring_memory.h).  A ring is made where the session holds nothing
  *	 and an error can be caught (../../common/guarded.h).
