@@ -36,7 +36,6 @@ PIECE_KB, PIECES = 66, 16
 REST_S = 2.2
 
 
-
 def memory_for(pieces: int) -> str:
     """A setting with which rings have so many pieces: an eighth of it is the dictionary."""
     return f"{PIECE_KB * pieces * 8 // 7 + 1}kB"

@@ -83,15 +83,17 @@ def test_names_outlive_the_ring(server: Cluster, onlooker: Connection) -> None:
         numbers = [r.number for r in trace.records if r.number]
         assert min(numbers) > 1000  # all but the latest was overwritten
         assert all_named(trace, "one") > 2 * APART
-        # they are in no ring, and come once
+        # half of them have been overwritten, and come from elsewhere; all come once
         names = trace.of("text") + trace.of("plan")
-        assert {r.number for r in names} == {0}
+        assert sum(not r.number for r in names) >= APART
         assert len({(r.kind, r.fields[r.kind]) for r in names}) == len(names)
         check_whole(trace)
         # a reader that goes on gets names with what is new
         position = drain(onlooker, pid)[0]
         client.execute("SELECT 'no 5 of one'")
+        client.execute("SELECT 'no 5 of one'")
         new = Trace(drain(onlooker, pid, position)[3])
+        assert [r.number for r in new.of("text") if r.sql == "SELECT 'no 5 of one'"] == [0]
         assert all_named(new, "one") == 1
         # and so does one that comes after the session
     ended = "SELECT ended IS NOT NULL FROM pg_stat_sql_trace WHERE pid = %s"
@@ -106,6 +108,21 @@ def test_sessions_share_entries(server: Cluster, onlooker: Connection) -> None:
         run_over(second, "both", 200)
         assert use(onlooker, "entries") - before < 10
         assert all_named(trace_of(onlooker, second.info.backend_pid), "both") > APART
+
+
+def test_what_is_needed_once_stays_in_the_ring(server: Cluster, onlooker: Connection) -> None:
+    """Statements with values in their text are many, and each would push out another."""
+    with session(server, options=ON) as client:
+        client.execute("SELECT 'once'")
+        before = use(onlooker, "entries")
+        for i in range(1000):
+            client.execute(f"SELECT 'once {i}'".encode())
+        assert use(onlooker, "entries") - before < 10
+        trace = trace_of(onlooker, client.info.backend_pid)
+        assert {r.number > 0 for r in trace.of("text")} == {True}
+        # of the oldest request the text can have been overwritten, and the rest not yet
+        unnamed = {c.text for c in trace.of("call") if c.text} - set(trace.texts())
+        assert len(unnamed) <= 1
 
 
 def test_prepared_statements_and_their_plans(server: Cluster, onlooker: Connection) -> None:
@@ -195,7 +212,8 @@ def fill(onlooker: Connection, client: Connection) -> None:
     """Put so much into the dictionary that all that was there makes way."""
     at_first = use(onlooker, "replaced") + 2 * use(onlooker, "entries")
     for i in itertools.count():
-        client.execute(f"SELECT 'filled {i} {'x' * 14000}'".encode())
+        for _ in range(2):
+            client.execute(f"SELECT 'filled {i} {'x' * 8000}'".encode())
         if i % 50 == 0 and use(onlooker, "free_bytes") < 100_000 and i > 500:
             break
     assert use(onlooker, "replaced") > 0
@@ -209,7 +227,8 @@ def test_a_full_dictionary_replaces_what_nobody_needs(
         size, replaced = use(onlooker, "bytes"), use(onlooker, "replaced")
         for i in range(600):
             client.execute("SELECT 'often'")
-            client.execute(f"SELECT 'long {i} {'x' * 14000}'".encode())
+            for _ in range(2):
+                client.execute(f"SELECT 'long {i} {'x' * 8000}'".encode())
         assert use(onlooker, "replaced") > replaced
         assert use(onlooker, "bytes") == size
         assert use(onlooker, "free_bytes") < size / 10
@@ -217,7 +236,7 @@ def test_a_full_dictionary_replaces_what_nobody_needs(
         assert "SELECT 'often'" in texts
         assert any(text.startswith("SELECT 'long 599 ") for text in texts)
         # what made way is put there again when it is needed
-        client.execute(f"SELECT 'long 0 {'x' * 14000}'".encode())
+        client.execute(f"SELECT 'long 0 {'x' * 8000}'".encode())
         texts = set(trace_of(onlooker, client.info.backend_pid).texts().values())
         assert any(text.startswith("SELECT 'long 0 ") for text in texts)
     assert not crashes(server)
@@ -262,9 +281,10 @@ def test_a_role_gets_only_what_its_own_session_ran(server: Cluster, onlooker: Co
         onlooker.execute("GRANT USAGE ON SCHEMA sql_trace TO visitor")
     try:
         with session(server, options=ON) as client, session(server, user="visitor") as visitor:
-            client.execute("SELECT 'for both'")
-            client.execute("SELECT 'not for the visitor'")
-            visitor.execute("SELECT 'for both'")
+            for _ in range(3):
+                client.execute("SELECT 'for both'")
+                client.execute("SELECT 'not for the visitor'")
+                visitor.execute("SELECT 'for both'")
             own = " ".join(trace_of(visitor, visitor.info.backend_pid).texts().values())
             assert "for both" in own
             assert "not for the visitor" not in own
@@ -293,15 +313,18 @@ def main_memory(pid: int) -> bytes:
 def test_nothing_of_a_secret_is_in_the_dictionary(server: Cluster, onlooker: Connection) -> None:
     """Nor anywhere else in the server's shared memory, where no activity is shown."""
     with session(server, options=f"{ON} -c track_activities=off") as client:
-        client.execute("SELECT 'plain to see'")
+        client.execute("CREATE ROLE keeper PASSWORD 'hushhush1'")
         try:
-            client.execute("CREATE ROLE keeper PASSWORD 'hushhush1'")
-            client.execute("ALTER ROLE keeper PASSWORD 'hushhush2'")
-            client.execute("DO $$BEGIN EXECUTE 'ALTER ROLE keeper PASSWORD ''hushhush3'''; END$$")
-            with pytest.raises(psycopg.Error):
-                client.execute("CREATE ROLE keeper PASSWORD 'hushhush4'")
-            with pytest.raises(psycopg.Error):
-                client.execute("ALTER ROLE keeper PASSWORT 'hushhush5'")
+            for _ in range(4):
+                client.execute("SELECT 'plain to see'")
+                client.execute("ALTER ROLE keeper PASSWORD 'hushhush2'")
+                client.execute(
+                    "DO $$BEGIN EXECUTE 'ALTER ROLE keeper PASSWORD ''hushhush3'''; END$$"
+                )
+                with pytest.raises(psycopg.Error):
+                    client.execute("CREATE ROLE keeper PASSWORD 'hushhush4'")
+                with pytest.raises(psycopg.Error):
+                    client.execute("ALTER ROLE keeper PASSWORT 'hushhush5'")
         finally:
             client.execute("DROP ROLE keeper")
         data = one(onlooker, "SELECT data FROM sql_trace_drain(%s, 0)", client.info.backend_pid)
@@ -316,7 +339,8 @@ def test_what_somebody_asks_for_has_its_names_in_the_ring(
     server: Cluster, onlooker: Connection
 ) -> None:
     with session(server, options=ON) as client:
-        client.execute("SELECT 'before'")
+        for _ in range(3):
+            client.execute("SELECT 'before'")
         pid = client.info.backend_pid
         onlooker.execute("SELECT sql_trace_set(%s, 12)", (pid,))
         client.execute("SELECT 'before'")
@@ -325,9 +349,10 @@ def test_what_somebody_asks_for_has_its_names_in_the_ring(
         (text,) = [r for r in trace.of("text") if r.sql == "SELECT 'before'" and r.number]
         assert text.text in {call.text for call in trace.of("call")}
         onlooker.execute("SELECT sql_trace_set(%s, NULL)", (pid,))
-        client.execute("SELECT 'after'")
-        after = [r for r in trace_of(onlooker, pid).of("text") if r.sql == "SELECT 'after'"]
-        assert [r.number for r in after] == [0]
+        entries = use(onlooker, "entries")
+        for _ in range(3):
+            client.execute("SELECT 'after'")
+        assert use(onlooker, "entries") > entries
 
 
 def test_the_dictionary_outlives_a_crash(server: Cluster) -> None:
@@ -350,16 +375,19 @@ def test_the_keepers_files_have_names(wheel: Binaries) -> None:
             "sql_trace.worker_reserve": 0,
         }
         options = f"{ON} -c sql_trace.keep_slower_than=200"
-        with tracing(wheel, settings) as server, session(server) as onlooker:
-            with session(server, options=options) as client:
-                run_over(client, "files")
-                client.execute("SELECT 'slow', pg_sleep(0.25)")
-                (file,) = eventually(lambda: list((path / "kept").glob("kept-*.pgtrace")), 60)
-                assert names_in(file, "files") > 2 * APART
-                onlooker.execute("SELECT sql_trace_set(%s, 12)", (client.info.backend_pid,))
-                client.execute("SELECT 'asked for'")
-                done = path / "written"
-                eventually(lambda: any("asked for" in t for t in written(done)), 60)
+        with (
+            tracing(wheel, settings) as server,
+            session(server) as onlooker,
+            session(server, options=options) as client,
+        ):
+            run_over(client, "files")
+            client.execute("SELECT 'slow', pg_sleep(0.25)")
+            (file,) = eventually(lambda: list((path / "kept").glob("kept-*.pgtrace")), 60)
+            assert names_in(file, "files") > 2 * APART
+            onlooker.execute("SELECT sql_trace_set(%s, 12)", (client.info.backend_pid,))
+            client.execute("SELECT 'asked for'")
+            done = path / "written"
+            eventually(lambda: any("asked for" in t for t in written(done)), 60)
         assert sum("of files" in text for text in written(done)) > APART
 
 

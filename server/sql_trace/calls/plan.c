@@ -270,18 +270,37 @@ walk_node(PlanState *state, void *context)
 	return false;
 }
 
-/* Put it into the dictionary; 0: there is no place. */
-static uint64
-put_plan(uint64 hash, PlanRecord *record, const char *json)
+/* The ring of the recorder has lost a plan, which is needed again.  False: there is no place. */
+static bool
+put_again(uint64 hash, PlanRecord *record, const char *json, uint64 *position)
 {
-	uint64		number;
+	NameContent content = {
+		(NameRecord *) record, sizeof(*record), {json}, {record->stored}
+	};
 
 	record->header.kind = RECORD_PLAN;
-	record->plan = mix(hash, text_hash(json, record->stored)) | 1;
-	number = dictionary_put((NameRecord *) record, sizeof(*record), json, record->stored, true);
-	if (number != 0)
-		text_remember(hash, number, record->plan);
-	return number;
+	*position = dictionary_put(&content, true);
+	if (*position == 0)
+		return false;
+	text_remember(hash, *position, record->plan);
+	return true;
+}
+
+static void
+put_into_ring(uint64 hash, PlanRecord *record, const char *json, uint64 call, uint64 *position)
+{
+	*position = ring_head();
+	text_remember(hash, *position, record->plan);
+	if (!record_begin_ahead(RECORD_PLAN, call, sizeof(*record) + record->stored, &record->header))
+		return;
+	record_put(record, sizeof(*record));
+	record_put(json, record->stored);
+	record_end();
+	if (text_in_dictionary)
+	{
+		text_remember(hash, NEEDED_ONCE | (ring_head() - record->header.size), record->plan);
+		*position = NEEDED_ONCE;
+	}
 }
 
 /* Returns its identifier in the trace, and where it is. */
@@ -298,25 +317,19 @@ write_plan(const QueryDesc *queryDesc, uint64 hash, uint64 call, uint64 text, ui
 	initStringInfo(&json);
 	appendStringInfoChar(&json, '[');
 	walk.json = &json;
-	walk.limit = Min(text_most() - LAST_NODE, 1024 * 1024);
+	walk.limit = Min(text_most() - (text_in_dictionary ? LAST_NODE : 0), 1024 * 1024);
 	(void) walk_node(queryDesc->planstate, &walk);
 	appendStringInfoString(&json, walk.cut ? ", {\"cut\": true}]" : "]");
 
+	record.plan = text_in_dictionary ? mix(hash, text_hash(json.data, json.len)) | 1 : hash;
 	record.stored = json.len;
 	record.nodes = walk.nodes;
-	/* statements of all sessions share it there: it has no text */
-	if (!text_in_dictionary || (*position = put_plan(hash, &record, json.data)) == 0)
+	/* statements of all sessions share it in the dictionary: it has no text there */
+	if (!text_in_dictionary || !text_was_known(hash) ||
+		!put_again(hash, &record, json.data, position))
 	{
-		record.plan = hash;
 		record.text = text;
-		*position = ring_head();
-		text_remember(hash, *position, hash);
-		if (record_begin_ahead(RECORD_PLAN, call, sizeof(record) + json.len, &record.header))
-		{
-			record_put(&record, sizeof(record));
-			record_put(json.data, json.len);
-			record_end();
-		}
+		put_into_ring(hash, &record, json.data, call, position);
 	}
 	MemoryContextSwitchTo(before);
 	MemoryContextDelete(context);

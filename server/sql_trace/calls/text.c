@@ -12,9 +12,10 @@
  * it was written; plan trees share it.  The hash of a secret text would allow
  * guesses at the secret, so it gets a random identifier instead.
  *
- * The recorder has texts that are not secret in the dictionary of all sessions
- * (../core/dictionary.h).  The same text can have several query identifiers there, as
- * each database has its own, so that its identifier depends on both.
+ * The recorder puts a text that it needs in another request, and that is not secret,
+ * into the dictionary of all sessions (../core/dictionary.h).  The same text can have
+ * several query identifiers there, as each database has its own, and be cut at several
+ * lengths, so that its identifier depends on these, too.
  *-------------------------------------------------------------------------
  */
 #include "../core/sqltrace.h"
@@ -41,7 +42,7 @@
 typedef struct Known
 {
 	uint64		id;				/* 0: free */
-	uint64		position;		/* in the ring, or number in the dictionary */
+	uint64		position;		/* in the ring, that with NEEDED_ONCE, or number in the dictionary */
 	uint64		shown;			/* identifier there; another than "id" if secret, or in the dictionary */
 } Known;
 
@@ -71,7 +72,8 @@ typedef struct Source
 
 static Source sources[COMPARED];
 uint32		text_rings = 0; /* that have begun */
-bool		text_in_dictionary = false; /* the recorder's are, and not in the ring */
+bool		text_in_dictionary = false; /* the recorder's are, if they are needed again */
+static uint64 request_began = 0;	/* position in the ring */
 
 /*
  * A statement of the client's message that holds no secret: it is looked up when it
@@ -125,6 +127,46 @@ find(uint64 id)
 	return NULL;
 }
 
+static inline bool
+was_needed_once(uint64 position)
+{
+	return (position & NEEDED_ONCE) == NEEDED_ONCE;
+}
+
+/*
+ * A text or a plan of the ring is needed again: if that is in another request than
+ * before, it goes into the dictionary.  False: the ring has lost it.
+ */
+static pg_noinline bool
+needed_again(Known *of, bool may_wait)
+{
+	uint64		position = of->position & ~NEEDED_ONCE;
+	uint64		number;
+
+	if (!ring_holds(position))
+		return false;
+	number = position < request_began ? dictionary_move(position, &of->shown, may_wait) : 0;
+	if (number != 0)
+		of->position = number;
+	return true;
+}
+
+static inline bool
+is_held(Known *of, bool may_wait)
+{
+	if ((of->position & IN_DICTIONARY) == 0)
+		return ring_holds(of->position);
+	return was_needed_once(of->position) ? needed_again(of, may_wait) :
+		dictionary_holds(of->position);
+}
+
+/* Has this been written ever? */
+bool
+text_was_known(uint64 id)
+{
+	return find(id) != NULL;
+}
+
 /*
  * Has this been written, and is it still there?  Then "position" is where, and its
  * identifier there is returned; else 0.
@@ -132,11 +174,11 @@ find(uint64 id)
 uint64
 text_known(uint64 id, uint64 *position)
 {
-	const Known *found = find(id);
+	Known	   *found = find(id);
 
-	if (found == NULL || !text_is_held(found->position))
+	if (found == NULL || !is_held(found, true))
 		return 0;
-	*position = found->position;
+	*position = was_needed_once(found->position) ? NEEDED_ONCE : found->position;
 	return found->shown;
 }
 
@@ -315,9 +357,9 @@ text_hash(const char *text, Size length)
 int
 text_most(void)
 {
-	if (text_in_dictionary)
-		return (int) (dictionary_largest() - sizeof(TextRecord));
-	return (int) Min(trace.ring->size / 8, 1024 * 1024 * 1024);
+	uint64		most = Min(trace.ring->size / 8, 1024 * 1024 * 1024);
+
+	return (int) (text_in_dictionary ? Min(most, dictionary_largest() - sizeof(TextRecord)) : most);
 }
 
 /* The hash of a part of a source, which mostly is the one that was requested before */
@@ -337,59 +379,61 @@ hash_of(Source *source, int at, const char *text, int length, int identified)
 	return id;
 }
 
-StaticAssertDecl(offsetof(TextRecord, text) == offsetof(NameRecord, id) &&
-				 offsetof(PlanRecord, plan) == offsetof(NameRecord, id),
-				 "the dictionary knows where identifiers are");
-
-/* Put it into the dictionary.  0: there is no place, or it would take a wait that may not be. */
-static pg_noinline uint64
-put_text(uint64 id, TextRecord *record, const char *text, bool may_wait)
+/*
+ * The ring of the recorder has lost a text, which is needed again: it goes into the
+ * dictionary.  False: there is no place.
+ */
+static bool
+put_again(uint64 id, TextRecord *record, const char *text, bool may_wait)
 {
+	NameContent content = {
+		(NameRecord *) record, sizeof(*record), {text}, {record->stored}
+	};
 	uint64		number;
 
 	record->header.kind = RECORD_TEXT;
-	if (record->query_id != 0)
-		record->text = fold(id ^ fold((uint64) record->query_id)) | 1;
-	number = dictionary_put((NameRecord *) record, sizeof(*record), text, record->stored, may_wait);
+	number = dictionary_put(&content, may_wait);
 	if (number == 0)
-		return 0;
+		return false;
 	text_remember(id, number, record->text);
-	if (record->text != id)
-		text_remember(record->text, number, record->text);	/* for those who ask by that */
-	return number;
+	text_remember(record->text, number, record->text);
+	return true;
 }
 
-/* Returns its identifier in the trace, and where it is; or 0. */
+/* Returns its identifier in the trace, or 0. */
 static uint64
 write_text(uint64 id, const char *text, int length, int stored, int64 query_id, bool secret,
-		   bool may_wait, uint64 *position)
+		   bool may_wait)
 {
 	TextRecord	record = {0};
-	const Known *before = secret ? find(id) : NULL;
+	const Known *before = secret || text_in_dictionary ? find(id) : NULL;
+	bool		recorded = text_in_dictionary && !secret;
 
-	record.text = before ? before->shown : secret ? pg_prng_uint64(&pg_global_prng_state) | 1 : id;
+	if (recorded)
+		record.text = fold(id ^ fold((uint64) query_id + (uint64) stored)) | 1;
+	else
+		record.text = before ? before->shown :
+			secret ? pg_prng_uint64(&pg_global_prng_state) | 1 : id;
 	record.query_id = query_id;
 	record.length = (uint32) length;
 	record.stored = secret ? 0 : (uint32) stored;
 	record.flags = (secret ? TEXT_SUPPRESSED : 0) | (!secret && stored < length ? TEXT_CUT : 0);
-	if (text_in_dictionary && !secret &&
-		(*position = put_text(id, &record, text, may_wait)) != 0)
+	if (recorded && before && put_again(id, &record, text, may_wait))
 		return record.text;
-	if (!secret)
-		record.text = id;
-	if (unlikely(record.stored > trace.ring->size / 8))
-	{
-		record.stored = (uint32) pg_mbcliplen(text, length, (int) (trace.ring->size / 8));
-		record.flags |= TEXT_CUT;
-	}
-	*position = ring_head();
-	text_remember(id, *position, record.text);
+	text_remember(id, ring_head(), record.text);
 	if (!record_begin_ahead(RECORD_TEXT, trace.current, sizeof(record) + record.stored,
 							&record.header))
 		return 0;
 	record_put(&record, sizeof(record));
 	record_put(text, record.stored);
 	record_end();
+	if (recorded)
+	{
+		uint64		position = NEEDED_ONCE | (ring_head() - record.header.size);
+
+		text_remember(id, position, record.text);
+		text_remember(record.text, position, record.text);	/* for those who ask by that */
+	}
 	return record.text;
 }
 
@@ -398,6 +442,8 @@ void
 text_forget(void)
 {
 	last.source = NULL;
+	if (text_in_dictionary && trace.ring)
+		request_began = ring_head();
 }
 
 /* Is it the one that was looked up last, and does the ring still hold it? */
@@ -422,7 +468,7 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 {
 	Source	   *source;
 	const char *text;
-	const Known *old;
+	Known	   *old;
 	uint64		id;
 	uint64		position;
 	int			stored;
@@ -457,28 +503,31 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 	if (unlikely(*secret))
 		id ^= SECRET_SEED;
 	old = find(id);
-	if (old != NULL && text_is_held(old->position))
+	if (old == NULL || !is_held(old, may_wait))
 	{
-		id = old->shown;
-		position = old->position;
+		uint64		hash = id;
+
+		id = write_text(hash, text, length, stored, *query_id, *secret, may_wait);
+		old = find(hash);
 	}
 	else
-		id = write_text(id, text, length, stored, *query_id, *secret, may_wait, &position);
+		id = old->shown;
 	if (likely(!*secret && id != 0))
 	{
+		position = old->position;
 		last.source = source_text;
 		last.message = GetCurrentStatementStartTimestamp();
 		last.location = location;
 		last.length = asked;
 		last.limit = trace_text_length;
 		last.id = id;
-		last.position = position;
+		last.position = was_needed_once(position) ? position & ~NEEDED_ONCE : position;
 		last.rings = text_rings;
 		source->asked_location = location;
 		source->asked_length = asked;
 		source->asked_limit = trace_text_length;
 		source->shown = id;
-		source->position = position;
+		source->position = was_needed_once(position) ? NEEDED_ONCE : position;
 		source->rings = text_rings;
 	}
 	return id;

@@ -194,8 +194,9 @@ find(Dictionary *dictionary, RecordKind kind, uint64 id)
  * one has its identifier, it gets a new one.
  */
 static uint64
-find_same(Dictionary *dictionary, NameRecord *record, Size head, const char *data, Size size)
+find_same(Dictionary *dictionary, const NameContent *content)
 {
+	NameRecord *record = content->record;
 	const Cell *cells = cells_of(dictionary);
 	Cell	   *found = find(dictionary, (RecordKind) record->header.kind, record->id);
 	Place		place = {found, 0};
@@ -203,8 +204,9 @@ find_same(Dictionary *dictionary, NameRecord *record, Size head, const char *dat
 	if (found == NULL)
 		return 0;
 	if (found->size == record->header.size &&
-		is_equal(cells, &place, (const char *) record, head) &&
-		is_equal(cells, &place, data, size))
+		is_equal(cells, &place, (const char *) record, content->head) &&
+		is_equal(cells, &place, content->data[0], content->size[0]) &&
+		is_equal(cells, &place, content->data[1], content->size[1]))
 	{
 		pg_atomic_write_u32(&found->needed, 1);
 		return pg_atomic_read_u64(&found->number);
@@ -262,11 +264,18 @@ make_way(Dictionary *dictionary)
 	}
 }
 
+static Size
+size_of(const NameContent *content)
+{
+	return content->head + content->size[0] + content->size[1];
+}
+
 /* The caller holds the lock. */
 static uint64
-add(Dictionary *dictionary, const NameRecord *record, Size head, const char *data, Size size)
+add(Dictionary *dictionary, const NameContent *content)
 {
 	static const char zeros[8] = {0};
+	const NameRecord *record = content->record;
 	Cell	   *cells = cells_of(dictionary);
 	int			n = (int) ((record->header.size + CELL_DATA - 1) / CELL_DATA);
 	int			first;
@@ -284,16 +293,17 @@ add(Dictionary *dictionary, const NameRecord *record, Size head, const char *dat
 	dictionary->nfree -= n;
 	cells[last].next = NONE;
 	place = (Place) {&cells[first], 0};
-	copy_in(cells, &place, (const char *) record, head);
-	copy_in(cells, &place, data, size);
-	copy_in(cells, &place, zeros, record->header.size - head - size);
+	copy_in(cells, &place, (const char *) record, content->head);
+	copy_in(cells, &place, content->data[0], content->size[0]);
+	copy_in(cells, &place, content->data[1], content->size[1]);
+	copy_in(cells, &place, zeros, record->header.size - size_of(content));
 	cells[first].size = record->header.size;
 	cells[first].id = record->id;
 	cells[first].neighbour = *bucket;
 	*bucket = first;
 	dictionary->entries++;
-	number = IN_DICTIONARY | (++dictionary->last << CELL_BITS & ~IN_DICTIONARY) | (uint64) first;
-	pg_atomic_write_u32(&cells[first].needed, 1);
+	number = IN_DICTIONARY | (++dictionary->last << CELL_BITS & ~NEEDED_ONCE) | (uint64) first;
+	pg_atomic_write_u32(&cells[first].needed, 0);
 	pg_atomic_write_u64(&cells[first].number, number);
 	return number;
 }
@@ -306,30 +316,31 @@ take_lock(Dictionary *dictionary, LWLockMode mode, bool may_wait)
 }
 
 /*
- * The number of an entry for this record, of "head" bytes and then "data"; its header
- * needs only its kind.  0: there is no place for it.  It gets another identifier if
- * another entry has its own.
+ * The number of an entry with this content; the header of its record needs only its kind.
+ * 0: there is no place for it, or a lock would have to be waited for.  It gets another
+ * identifier if another entry has its own.
  */
 uint64
-dictionary_put(NameRecord *record, Size head, const char *data, Size size, bool may_wait)
+dictionary_put(const NameContent *content, bool may_wait)
 {
 	Dictionary *dictionary = module_shmem_get(&memory);
+	RecordHeader *header = &content->record->header;
 	uint64		number;
 
-	if (dictionary == NULL || head + size > dictionary_largest())
+	if (dictionary == NULL || size_of(content) > dictionary_largest())
 		return 0;
-	record->header = (RecordHeader) {
-		.size = (uint32) TYPEALIGN(8, head + size),.kind = record->header.kind
+	*header = (RecordHeader) {
+		.size = (uint32) TYPEALIGN(8, size_of(content)),.kind = header->kind
 	};
 	if (!take_lock(dictionary, LW_SHARED, may_wait))
 		return 0;
-	number = find_same(dictionary, record, head, data, size);
+	number = find_same(dictionary, content);
 	LWLockRelease(&dictionary->lock);
 	if (number != 0 || !take_lock(dictionary, LW_EXCLUSIVE, may_wait))
 		return number;
-	number = find_same(dictionary, record, head, data, size);
+	number = find_same(dictionary, content);
 	if (number == 0)
-		number = add(dictionary, record, head, data, size);
+		number = add(dictionary, content);
 	LWLockRelease(&dictionary->lock);
 	return number;
 }

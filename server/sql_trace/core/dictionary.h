@@ -3,15 +3,17 @@
  *		The dictionary of the recorder: texts and plans, written once for all sessions.
  *
  * A ring of the recorder is small: the text of a statement would be overwritten long
- * before all records that name it are.  So its session looks for texts and plans here,
- * and writes into its ring only those for which there is no place here.  Readers of a
- * ring get what its records name from here, in front of them (names.c).
+ * before all records that name it are.  So a session that needs a text or a plan of its
+ * ring in another request puts it here, and does not write it into its ring again.  What
+ * it needs once stays in the ring, next to what names it: statements with values in their
+ * text, each of them another one, would take the lock each time, and push out all others.
+ * Readers of a ring get what its records name from here, in front of them (names.c).
  *
  * An entry is a record as it goes into a trace, without number and time, in as many
  * cells of fixed size as it needs.  Each entry has a number that no other ever has.  A
  * session remembers it, and sees by one word whether the entry is still there; if not,
- * it puts it there anew.  All else is under a lock.  That is taken when a session meets
- * a text or a plan for the first time, and by readers; nothing fails or allocates under
+ * it puts it here anew.  All else is under a lock.  That is taken when a session needs
+ * a text or a plan for the second time, and by readers; nothing fails or allocates under
  * it.
  *
  * If there is no room, that entry makes way which has not been needed for longest: a
@@ -40,6 +42,9 @@
 /* The number of an entry: this bit, how many there had been before, and its first cell */
 #define IN_DICTIONARY (UINT64CONST(1) << 63)
 
+/* Added to a place in the ring, in that of a number: to be put here when it is needed again */
+#define NEEDED_ONCE (IN_DICTIONARY | UINT64CONST(1) << 62)
+
 typedef struct Cell
 {
 	pg_atomic_uint64 number;	/* of the entry that begins here; 0: none does */
@@ -53,12 +58,21 @@ typedef struct Cell
 
 StaticAssertDecl(sizeof(Cell) == CELL_BYTES, "cells lie side by side");
 
-/* What is put into it: header, identifier, and more */
+/* How a text and a plan begin */
 typedef struct NameRecord
 {
 	RecordHeader header;
 	uint64		id;
 } NameRecord;
+
+/* What is put into it: the fixed part of a record, and its bytes behind that, in two parts */
+typedef struct NameContent
+{
+	NameRecord *record;
+	Size		head;
+	const char *data[2];
+	Size		size[2];
+} NameContent;
 
 typedef struct DictionaryUse
 {
@@ -75,8 +89,7 @@ extern Cell *dictionary_cells;	/* for a process that has numbers of entries */
 extern uint64 dictionary_init(uint64 bytes);
 extern bool dictionary_begin(void);
 extern uint32 dictionary_largest(void);
-extern uint64 dictionary_put(NameRecord *record, Size head, const char *data, Size size,
-							 bool may_wait);
+extern uint64 dictionary_put(const NameContent *content, bool may_wait);
 extern void dictionary_look(RecordKind kind, uint64 id, StringInfo to);
 extern DictionaryUse dictionary_use(void);
 

@@ -2,8 +2,8 @@
  * names.c
  *		Texts and plans that records name, and that are not among them.
  *
- * Sessions of the recorder write into their rings only the identifiers of what the
- * dictionary has.  Whoever copies records out of a ring puts what is found here in
+ * Sessions of the recorder write into their rings only the identifiers of what they
+ * have put into the dictionary.  Whoever copies records out of a ring puts what is found here in
  * front of them.
  *-------------------------------------------------------------------------
  */

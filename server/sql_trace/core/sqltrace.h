@@ -19,8 +19,8 @@
  *	  session that is not traced pays for a look at two flags in each hook.
  * 3. The hook fills a Call.  When the call has ended, call_write() writes its
  *	  record, after those of the text and the plan if the ring does not hold
- *	  them (text.c, plan.c); those of the recorder go into a dictionary (dictionary.h).
- *	  Mostly all calls of a request, its values and its
+ *	  them (text.c, plan.c); what the recorder needs again is in a dictionary
+ *	  (dictionary.h).  Mostly all calls of a request, its values and its
  *	  transaction are kept back and make one record when it has been answered
  *	  (fused.c).  Fetches in a row share a record, too (fetches.c).
  * 4. record.c decides: what goes before the record, and whether it has met a
@@ -45,8 +45,8 @@
  *	 the copy was overwritten under their hands.
  * - A ring that nobody asked for, but the recorder, is in an area of the main segment
  *	 (../../common/ring_area.h), and not in a segment of its own.  Next to it is the
- *	 recorder's dictionary (dictionary.h), with a lock that a hook takes when it meets
- *	 a text or a plan for the first time.
+ *	 recorder's dictionary (dictionary.h), with a lock that a hook takes when it needs
+ *	 a text or a plan for the second time.
  * - The memory of all other rings is counted together with those of other modules
  *	 (../../common/ring_memory.h).  A ring is made where the session holds nothing
  *	 and an error can be caught (../../common/guarded.h).
@@ -56,8 +56,9 @@
  *
  * core/	module.c (loading, settings), shmem.c (shared state), ring.c and
  *			ring_store.h (the ring of a session), ring_make.c (making it), ring_grow.c (the
- *			recorder's), ring_copy.c (reading it), dictionary.c and names.c (texts and
- *			plans of all recorders, and those that records name),
+ *			recorder's), ring_copy.c (reading it), dictionary.c (texts and plans of
+ *			all recorders), dictionary_move.c (from the ring to there), names.c (those that
+ *			records name),
  *			ended.c (rings of sessions that ended), trigger.c (what has a trace kept),
  *			kept.c (traces that are kept), record.c (writing records),
  *			timeline.c (time in the ring), level.c (whether a session is traced),
@@ -438,6 +439,11 @@ typedef struct RingCopy
 extern RingCopy ring_copy(Ring *ring, uint64 from, char *buffer, Size room);
 extern void ring_note_drained(Ring *ring, uint64 position);
 
+extern void ring_read(const Ring *ring, uint64 from, uint64 n, char *to);
+
+/* dictionary_move.c */
+extern uint64 dictionary_move(uint64 position, uint64 *id, bool may_wait);
+
 /* timeline.c */
 extern const uint64 *timeline_waits;	/* waits of this process that have been traced */
 extern ClockSource timeline_source;
@@ -497,6 +503,7 @@ extern uint64 text_of(const char *source_text, int location, int length, int64 *
 extern uint64 text_of_message(const char *message, int64 *query_id, bool *secret);
 extern bool text_is_whole(const char *source_text, int location, int length);
 extern bool text_is_secret(const char *text);
+extern bool text_was_known(uint64 id);
 extern uint64 text_known(uint64 id, uint64 *position);
 extern void text_remember(uint64 id, uint64 position, uint64 shown);
 extern bool text_in_dictionary;
@@ -581,7 +588,10 @@ ring_holds(uint64 position)
 	return position >= pg_atomic_read_u64(&trace.ring->tail);
 }
 
-/* Is a text or a plan still where it was written: in our ring, or in the dictionary? */
+/*
+ * Is a text or a plan still where it was written: in our ring, or in the dictionary?  One
+ * that was needed once is not, in the place NEEDED_ONCE: it is to be looked for anew.
+ */
 static inline bool
 text_is_held(uint64 position)
 {
