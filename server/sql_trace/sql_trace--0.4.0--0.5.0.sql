@@ -56,16 +56,23 @@ GRANT EXECUTE ON FUNCTION sql_trace_kept(), sql_trace_kept_info(), sql_trace_kep
     TO pg_read_all_stats;
 
 -- The recorder: the memory reserved for its rings and what of it is free, the rings there are, how
--- many gave way to others, and how often there was no room for one. All are 0 if the server has none.
+-- many gave way to others, and how often there was no room for one; the same of the dictionary of
+-- texts and plans. All are 0 if the server has none.
 CREATE FUNCTION sql_trace_recorder(
     OUT bytes bigint,
     OUT free_bytes bigint,
     OUT rings bigint,
     OUT gave_way bigint,
-    OUT refused bigint
+    OUT refused bigint,
+    OUT dictionary_bytes bigint,
+    OUT dictionary_free_bytes bigint,
+    OUT dictionary_entries bigint,
+    OUT dictionary_replaced bigint
 ) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE VIEW pg_stat_sql_trace_recorder AS
-    SELECT bytes, free_bytes, rings, gave_way, refused FROM sql_trace_recorder();
+    SELECT bytes, free_bytes, rings, gave_way, refused, dictionary_bytes, dictionary_free_bytes,
+           dictionary_entries, dictionary_replaced
+    FROM sql_trace_recorder();
 
 GRANT SELECT ON pg_stat_sql_trace_recorder TO PUBLIC;

@@ -35,7 +35,13 @@ PIECE_KB, PIECES = 66, 16
 #: A ring that was written within this time is not taken from its owner.
 REST_S = 2.2
 
-SETTINGS: dict[str, Value] = {"sql_trace.recorder_memory": f"{PIECE_KB * PIECES}kB"}
+
+def memory_for(pieces: int) -> str:
+    """A setting with which rings have so many pieces: an eighth of it is the dictionary."""
+    return f"{PIECE_KB * pieces * 8 // 7 + 1}kB"
+
+
+SETTINGS: dict[str, Value] = {"sql_trace.recorder_memory": memory_for(PIECES)}
 ON = "-c sql_trace.recorder=on"
 
 
@@ -357,7 +363,7 @@ def test_the_worker_follows_a_ring_that_grows(wheel: Binaries) -> None:
 def test_many_sessions_share_the_memory(wheel: Binaries) -> None:
     sessions, pieces = 500, 240
     settings: dict[str, Value] = {
-        "sql_trace.recorder_memory": f"{PIECE_KB * pieces}kB",
+        "sql_trace.recorder_memory": memory_for(pieces),
         "sql_trace.recorder": True,
         "max_connections": sessions + 10,
     }

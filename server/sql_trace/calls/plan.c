@@ -3,7 +3,9 @@
  *		Plan trees: each is written once, as texts are.
  *
  * A plan is known by a hash of all that is written of it.  Statements that differ
- * in a literal have texts of their own, and mostly one plan.
+ * in a literal have texts of their own, and mostly one plan.  In the dictionary the
+ * hash is that of its text, too: other databases have other relations of the same number,
+ * and relations may be renamed.
  *-------------------------------------------------------------------------
  */
 #include "../core/sqltrace.h"
@@ -33,6 +35,9 @@ typedef struct Walk
 	bool		varies;			/* each execution may leave out other parts of it */
 } Walk;
 
+/* Bytes of a node with its names, and of what tells that the plan is cut */
+#define LAST_NODE 1024
+
 /*
  * Plans that the server keeps and uses again, by their address: to walk one again
  * would give what is known already.  Each plan comes from the planner, so that an
@@ -44,13 +49,16 @@ typedef struct Kept
 {
 	const PlannedStmt *plan;
 	uint64		made;			/* plans, when it was walked */
-	uint64		id;
-	uint64		position;		/* of its record ... */
-	uint64		rings;			/* ... in the ring of that number */
+	uint64		hash;
+	uint64		id;				/* in the trace */
+	uint64		position;		/* of its record */
 	uint64		text;			/* of its statement, all of a source that is not secret; 0: not known */
 	uint64		text_position;
 	int			text_length;	/* setting for which that is so */
+	uint32		rings;			/* the number of the ring, if it is there and not in the dictionary */
 } Kept;
+
+StaticAssertDecl(sizeof(Kept) == 64, "a place in an array is found by a shift");
 
 static Kept kept[KEPT];
 static uint64 plans_made = 1;
@@ -262,8 +270,42 @@ walk_node(PlanState *state, void *context)
 	return false;
 }
 
+/* The ring of the recorder has lost a plan, which is needed again.  False: there is no place. */
+static bool
+put_again(uint64 hash, PlanRecord *record, const char *json, uint64 *position)
+{
+	NameContent content = {
+		(NameRecord *) record, sizeof(*record), {json}, {record->stored}
+	};
+
+	record->header.kind = RECORD_PLAN;
+	*position = dictionary_put(&content, true);
+	if (*position == 0)
+		return false;
+	text_remember(hash, *position, record->plan);
+	return true;
+}
+
 static void
-write_plan(const QueryDesc *queryDesc, uint64 id, uint64 call, uint64 text)
+put_into_ring(uint64 hash, PlanRecord *record, const char *json, uint64 call, uint64 *position)
+{
+	*position = ring_head();
+	text_remember(hash, *position, record->plan);
+	if (!record_begin_ahead(RECORD_PLAN, call, sizeof(*record) + record->stored, &record->header))
+		return;
+	record_put(record, sizeof(*record));
+	record_put(json, record->stored);
+	record_end();
+	if (text_in_dictionary)
+	{
+		text_remember(hash, NEEDED_ONCE | (ring_head() - record->header.size), record->plan);
+		*position = NEEDED_ONCE;
+	}
+}
+
+/* Returns its identifier in the trace, and where it is. */
+static uint64
+write_plan(const QueryDesc *queryDesc, uint64 hash, uint64 call, uint64 text, uint64 *position)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "plan for sql_trace",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -275,23 +317,23 @@ write_plan(const QueryDesc *queryDesc, uint64 id, uint64 call, uint64 text)
 	initStringInfo(&json);
 	appendStringInfoChar(&json, '[');
 	walk.json = &json;
-	walk.limit = (int) Min(trace.ring->size / 8, 1024 * 1024);
+	walk.limit = Min(text_most() - (text_in_dictionary ? LAST_NODE : 0), 1024 * 1024);
 	(void) walk_node(queryDesc->planstate, &walk);
 	appendStringInfoString(&json, walk.cut ? ", {\"cut\": true}]" : "]");
 
-	record.plan = id;
-	record.text = text;
+	record.plan = text_in_dictionary ? mix(hash, text_hash(json.data, json.len)) | 1 : hash;
 	record.stored = json.len;
 	record.nodes = walk.nodes;
-	text_remember(id, id);
-	if (record_begin_ahead(RECORD_PLAN, call, sizeof(record) + json.len, &record.header))
+	/* statements of all sessions share it in the dictionary: it has no text there */
+	if (!text_in_dictionary || !text_was_known(hash) ||
+		!put_again(hash, &record, json.data, position))
 	{
-		record_put(&record, sizeof(record));
-		record_put(json.data, json.len);
-		record_end();
+		record.text = text;
+		put_into_ring(hash, &record, json.data, call, position);
 	}
 	MemoryContextSwitchTo(before);
 	MemoryContextDelete(context);
+	return record.plan;
 }
 
 /* The planner runs: it can put a plan where another one was. */
@@ -323,6 +365,23 @@ is_of(const Kept *of, const PlannedStmt *plan)
 	return of != NULL && of->plan == plan && of->made == plans_made;
 }
 
+/*
+ * Are its plan and its text where they were written?  Not inline: then the caller has
+ * registers to save.
+ */
+static pg_noinline bool
+is_held(const Kept *of)
+{
+	uint64		one = of->position;
+	uint64		other = of->text_position;
+
+	if (((one | other) & IN_DICTIONARY) == 0)
+		return ring_holds(Min(one, other));
+	if (likely((one & other & IN_DICTIONARY) != 0))
+		return dictionary_holds(one) && dictionary_holds(other);
+	return text_is_held(one) && text_is_held(other);
+}
+
 /* The text and the plan of a statement, if it is one that ran before and the ring still has both */
 bool
 plan_statement(const PlannedStmt *plan, uint64 *text, uint64 *id)
@@ -333,7 +392,7 @@ plan_statement(const PlannedStmt *plan, uint64 *text, uint64 *id)
 		of->text_length != trace_text_length || !trace_plans ||
 		trace.secret_depth != INT_MAX || trace.secret_transaction ||
 		GetUserId() != trace.slot->trace.role ||
-		!ring_holds(Min(of->position, of->text_position)))
+		!is_held(of))
 		return false;
 	*text = of->text;
 	*id = of->id;
@@ -346,7 +405,7 @@ plan_keep_text(const PlannedStmt *plan, uint64 text)
 {
 	Kept	   *of = kept_of(plan);
 
-	if (!is_of(of, plan) || !text_known(text, &of->text_position))
+	if (!is_of(of, plan) || text_known(text, &of->text_position) == 0)
 		return;
 	of->text = text;
 	of->text_length = trace_text_length;
@@ -359,25 +418,27 @@ plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text)
 	Walk		walk = {queryDesc->plannedstmt};
 	Kept	   *of = kept_of(queryDesc->plannedstmt);
 	uint64		position;
+	uint64		id;
 
 	if (queryDesc->planstate == NULL)
 		return 0;
 	if (is_of(of, queryDesc->plannedstmt))
 	{
-		if (likely(of->rings == text_rings && ring_holds(of->position)))
+		if (likely(of->rings == text_rings && text_is_held(of->position)))
 			return of->id;
-		walk.hash = of->id;
+		walk.hash = of->hash;
 	}
 	else
 		(void) walk_node(queryDesc->planstate, &walk);
 	if (walk.hash == 0)
 		walk.hash = 1;
-	if (!text_known(walk.hash, &position))
-	{
-		position = ring_head();
-		write_plan(queryDesc, walk.hash, call, text);
-	}
+	id = text_known(walk.hash, &position);
+	if (id == 0)
+		id = write_plan(queryDesc, walk.hash, call, text, &position);
 	if (of != NULL && !walk.varies)
-		*of = (Kept) {queryDesc->plannedstmt, plans_made, walk.hash, position, text_rings};
-	return walk.hash;
+		*of = (Kept) {
+		.plan = queryDesc->plannedstmt,.made = plans_made,.hash = walk.hash,.id = id,
+		.position = position,.rings = text_rings
+	};
+	return id;
 }

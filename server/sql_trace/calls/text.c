@@ -11,6 +11,11 @@
  * is secret.  A small table, in which old entries make way, says where in the ring
  * it was written; plan trees share it.  The hash of a secret text would allow
  * guesses at the secret, so it gets a random identifier instead.
+ *
+ * The recorder puts a text that it needs in another request, and that is not secret,
+ * into the dictionary of all sessions (../core/dictionary.h).  The same text can have
+ * several query identifiers there, as each database has its own, and be cut at several
+ * lengths, so that its identifier depends on these, too.
  *-------------------------------------------------------------------------
  */
 #include "../core/sqltrace.h"
@@ -37,8 +42,8 @@
 typedef struct Known
 {
 	uint64		id;				/* 0: free */
-	uint64		position;		/* in the ring */
-	uint64		shown;			/* identifier in the ring; "id" unless secret */
+	uint64		position;		/* in the ring, that with NEEDED_ONCE, or number in the dictionary */
+	uint64		shown;			/* identifier there; another than "id" if secret, or in the dictionary */
 } Known;
 
 typedef struct Set
@@ -55,17 +60,20 @@ typedef struct Source
 	int			at;				/* the part that was requested last ... */
 	int			part;
 	int			identified;
-	uint64		id;				/* ... and its hash; 0: none yet */
+	uint64		id;				/* ... its hash; 0: none yet */
+	uint64		shown;			/* ... and its identifier in the trace, once it has been written */
 	int			asked_location; /* the question that was answered last, if it holds no secret ... */
 	int			asked_length;
 	int			asked_limit;
 	uint64		position;		/* ... where the ring has the answer ... */
-	uint64		rings;			/* ... of that number; 0: there was none */
+	uint32		rings;			/* ... of that number; 0: there was none */
 	char		text[SHORT];
 } Source;
 
 static Source sources[COMPARED];
-uint64		text_rings = 0; /* that have begun */
+uint32		text_rings = 0; /* that have begun */
+bool		text_in_dictionary = false; /* the recorder's are, if they are needed again */
+static uint64 request_began = 0;	/* position in the ring */
 
 /*
  * A statement of the client's message that holds no secret: it is looked up when it
@@ -80,7 +88,7 @@ static struct
 	int			limit;
 	uint64		id;
 	uint64		position;
-	uint64		rings;
+	uint32		rings;
 } last;
 
 /* Hashes of longer sources; the lowest bit says whether it is secret */
@@ -96,7 +104,19 @@ text_begin(void)
 	text_rings++;
 }
 
-static Known *
+/* The ring, which has begun, goes on: for the recorder, or for whoever reads only the ring. */
+void
+text_begin_as(bool recorder)
+{
+	bool		in_dictionary = recorder && dictionary_begin();
+
+	if (in_dictionary == text_in_dictionary)
+		return;
+	text_in_dictionary = in_dictionary;
+	text_begin();
+}
+
+static pg_attribute_always_inline Known *
 find(uint64 id)
 {
 	Set		   *set = &known[id & (SETS - 1)];
@@ -107,21 +127,64 @@ find(uint64 id)
 	return NULL;
 }
 
-/* Has this been written, and is it still there?  Then "position" is where. */
-bool
-text_known(uint64 id, uint64 *position)
+static inline bool
+was_needed_once(uint64 position)
 {
-	const Known *found = find(id);
+	return (position & NEEDED_ONCE) == NEEDED_ONCE;
+}
 
-	if (found == NULL || !ring_holds(found->position))
+/*
+ * A text or a plan of the ring is needed again: if that is in another request than
+ * before, it goes into the dictionary.  False: the ring has lost it.
+ */
+static pg_noinline bool
+needed_again(Known *of, bool may_wait)
+{
+	uint64		position = of->position & ~NEEDED_ONCE;
+	uint64		number;
+
+	if (!ring_holds(position))
 		return false;
-	*position = found->position;
+	number = position < request_began ? dictionary_move(position, &of->shown, may_wait) : 0;
+	if (number != 0)
+		of->position = number;
 	return true;
 }
 
-/* It is about to be written, as "shown". */
+static inline bool
+is_held(Known *of, bool may_wait)
+{
+	if ((of->position & IN_DICTIONARY) == 0)
+		return ring_holds(of->position);
+	return was_needed_once(of->position) ? needed_again(of, may_wait) :
+		dictionary_holds(of->position);
+}
+
+/* Has this been written ever? */
+bool
+text_was_known(uint64 id)
+{
+	return find(id) != NULL;
+}
+
+/*
+ * Has this been written, and is it still there?  Then "position" is where, and its
+ * identifier there is returned; else 0.
+ */
+uint64
+text_known(uint64 id, uint64 *position)
+{
+	Known	   *found = find(id);
+
+	if (found == NULL || !is_held(found, true))
+		return 0;
+	*position = was_needed_once(found->position) ? NEEDED_ONCE : found->position;
+	return found->shown;
+}
+
+/* It is about to be written there, or has been, as "shown". */
 void
-text_remember(uint64 id, uint64 shown)
+text_remember(uint64 id, uint64 position, uint64 shown)
 {
 	Set		   *set = &known[id & (SETS - 1)];
 	int			at = 0;
@@ -129,7 +192,7 @@ text_remember(uint64 id, uint64 shown)
 	while (at < WAYS - 1 && set->way[at].id != id)
 		at++;
 	memmove(&set->way[1], &set->way[0], at * sizeof(Known));
-	set->way[0] = (Known) {id, ring_head(), shown};
+	set->way[0] = (Known) {id, position, shown};
 }
 
 static inline bool
@@ -274,8 +337,8 @@ fold(uint64 word)
 }
 
 /* A hash of some bytes; what PostgreSQL has takes three times as long. */
-static uint64
-hash_text(const char *text, Size length)
+uint64
+text_hash(const char *text, Size length)
 {
 	uint64		hash = length + 1;
 	uint64		word;
@@ -290,6 +353,15 @@ hash_text(const char *text, Size length)
 	return fold(fold(hash ^ word) ^ UINT64CONST(0xC2B2AE3D27D4EB4F));
 }
 
+/* Bytes of a text, or of a plan, that are kept at most */
+int
+text_most(void)
+{
+	uint64		most = Min(trace.ring->size / 8, 1024 * 1024 * 1024);
+
+	return (int) (text_in_dictionary ? Min(most, dictionary_largest() - sizeof(TextRecord)) : most);
+}
+
 /* The hash of a part of a source, which mostly is the one that was requested before */
 static uint64
 hash_of(Source *source, int at, const char *text, int length, int identified)
@@ -299,7 +371,7 @@ hash_of(Source *source, int at, const char *text, int length, int identified)
 	if (source->id != 0 && source->at == at && source->part == length &&
 		source->identified == identified)
 		return source->id;
-	id = hash_text(text, identified) + (uint64) (length - identified);
+	id = text_hash(text, identified) + (uint64) (length - identified);
 	source->at = at;
 	source->part = length;
 	source->identified = identified;
@@ -307,24 +379,61 @@ hash_of(Source *source, int at, const char *text, int length, int identified)
 	return id;
 }
 
+/*
+ * The ring of the recorder has lost a text, which is needed again: it goes into the
+ * dictionary.  False: there is no place.
+ */
+static bool
+put_again(uint64 id, TextRecord *record, const char *text, bool may_wait)
+{
+	NameContent content = {
+		(NameRecord *) record, sizeof(*record), {text}, {record->stored}
+	};
+	uint64		number;
+
+	record->header.kind = RECORD_TEXT;
+	number = dictionary_put(&content, may_wait);
+	if (number == 0)
+		return false;
+	text_remember(id, number, record->text);
+	text_remember(record->text, number, record->text);
+	return true;
+}
+
+/* Returns its identifier in the trace, or 0. */
 static uint64
-write_text(uint64 id, const char *text, int length, int stored, int64 query_id, bool secret)
+write_text(uint64 id, const char *text, int length, int stored, int64 query_id, bool secret,
+		   bool may_wait)
 {
 	TextRecord	record = {0};
-	const Known *before = secret ? find(id) : NULL;
+	const Known *before = secret || text_in_dictionary ? find(id) : NULL;
+	bool		recorded = text_in_dictionary && !secret;
 
-	record.text = before ? before->shown : secret ? pg_prng_uint64(&pg_global_prng_state) | 1 : id;
+	if (recorded)
+		record.text = fold(id ^ fold((uint64) query_id + (uint64) stored)) | 1;
+	else
+		record.text = before ? before->shown :
+			secret ? pg_prng_uint64(&pg_global_prng_state) | 1 : id;
 	record.query_id = query_id;
 	record.length = (uint32) length;
 	record.stored = secret ? 0 : (uint32) stored;
 	record.flags = (secret ? TEXT_SUPPRESSED : 0) | (!secret && stored < length ? TEXT_CUT : 0);
-	text_remember(id, record.text);
+	if (recorded && before && put_again(id, &record, text, may_wait))
+		return record.text;
+	text_remember(id, ring_head(), record.text);
 	if (!record_begin_ahead(RECORD_TEXT, trace.current, sizeof(record) + record.stored,
 							&record.header))
 		return 0;
 	record_put(&record, sizeof(record));
 	record_put(text, record.stored);
 	record_end();
+	if (recorded)
+	{
+		uint64		position = NEEDED_ONCE | (ring_head() - record.header.size);
+
+		text_remember(id, position, record.text);
+		text_remember(record.text, position, record.text);	/* for those who ask by that */
+	}
 	return record.text;
 }
 
@@ -333,6 +442,8 @@ void
 text_forget(void)
 {
 	last.source = NULL;
+	if (text_in_dictionary && trace.ring)
+		request_began = ring_head();
 }
 
 /* Is it the one that was looked up last, and does the ring still hold it? */
@@ -343,7 +454,7 @@ is_last(const char *source_text, int location, int length)
 		location == last.location && length == last.length &&
 		last.message == GetCurrentStatementStartTimestamp() &&
 		trace.secret_depth == INT_MAX && !trace.secret_transaction &&
-		last.limit == trace_text_length && last.rings == text_rings && ring_holds(last.position);
+		last.limit == trace_text_length && last.rings == text_rings && text_is_held(last.position);
 }
 
 /*
@@ -353,11 +464,11 @@ is_last(const char *source_text, int location, int length)
  */
 static pg_attribute_always_inline uint64
 part_of(const char *source_text, int location, int length, int64 *query_id, bool utility, bool hide,
-		bool *secret)
+		bool may_wait, bool *secret)
 {
 	Source	   *source;
 	const char *text;
-	const Known *old;
+	Known	   *old;
 	uint64		id;
 	uint64		position;
 	int			stored;
@@ -378,14 +489,13 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 		*query_id = 0;
 	if (likely(source->rings == text_rings && source->asked_location == location &&
 			   source->asked_length == length && source->asked_limit == trace_text_length) &&
-		likely(!*secret) && ring_holds(source->position))
-		return source->id;
+		likely(!*secret) && text_is_held(source->position))
+		return source->shown;
 	source->rings = 0;
 	asked = length;
 	text = part(source_text, location, &length);
 	stored = Min(length, trace_text_length);
-	if ((uint64) stored > trace.ring->size / 8)
-		stored = (int) (trace.ring->size / 8);
+	stored = Min(stored, text_most());
 	if (stored < length)
 		stored = pg_mbcliplen(text, length, stored);
 	id = hash_of(source, (int) (text - source_text), text, length,
@@ -393,30 +503,31 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 	if (unlikely(*secret))
 		id ^= SECRET_SEED;
 	old = find(id);
-	if (old != NULL && ring_holds(old->position))
+	if (old == NULL || !is_held(old, may_wait))
 	{
-		id = old->shown;
-		position = old->position;
+		uint64		hash = id;
+
+		id = write_text(hash, text, length, stored, *query_id, *secret, may_wait);
+		old = find(hash);
 	}
 	else
-	{
-		position = ring_head();
-		id = write_text(id, text, length, stored, *query_id, *secret);
-	}
+		id = old->shown;
 	if (likely(!*secret && id != 0))
 	{
+		position = old->position;
 		last.source = source_text;
 		last.message = GetCurrentStatementStartTimestamp();
 		last.location = location;
 		last.length = asked;
 		last.limit = trace_text_length;
 		last.id = id;
-		last.position = position;
+		last.position = was_needed_once(position) ? position & ~NEEDED_ONCE : position;
 		last.rings = text_rings;
 		source->asked_location = location;
 		source->asked_length = asked;
 		source->asked_limit = trace_text_length;
-		source->position = position;
+		source->shown = id;
+		source->position = was_needed_once(position) ? NEEDED_ONCE : position;
 		source->rings = text_rings;
 	}
 	return id;
@@ -435,15 +546,18 @@ text_of(const char *source_text, int location, int length, int64 *query_id, cons
 	if (source_text == NULL)
 		return 0;
 	return part_of(source_text, location, length, query_id, utility != NULL,
-				   utility != NULL && secrets_in_statement(utility), secret);
+				   utility != NULL && secrets_in_statement(utility), true, secret);
 }
 
-/* The same of a whole message, if it is not known what statements are in it. */
+/*
+ * The same of a whole message, if it is not known what statements are in it.  A message
+ * goes to the client meanwhile, maybe of an error: no lock may be waited for.
+ */
 uint64
 text_of_message(const char *message, int64 *query_id, bool *secret)
 {
 	*secret = secrets_around();
 	if (message == NULL)
 		return 0;
-	return part_of(message, -1, 0, query_id, true, secrets_in_message(message), secret);
+	return part_of(message, -1, 0, query_id, true, secrets_in_message(message), false, secret);
 }

@@ -21,6 +21,9 @@
 int			kept_most = 10;
 int			kept_interval_s = 10;
 
+/* Bytes of our ring that are looked into at once */
+#define MOST_READ ((Size) 4 * 1024 * 1024)
+
 /* What a place held, to be let go of without the lock */
 typedef struct Freed
 {
@@ -249,6 +252,27 @@ take_memory(uint64 bytes)
 	making.taken = bytes;
 }
 
+/* What our ring names and the dictionary has; it may not have it any more when the copy is read. */
+static void
+find_names(StringInfo names)
+{
+	Ring	   *ring = trace.ring;
+	Size		room = Min(ring->size, MOST_READ);
+	char	   *buffer = palloc(room);
+	uint64		at = pg_atomic_read_u64(&ring->tail);
+
+	while (at < pg_atomic_read_u64(&ring->head))
+	{
+		RingCopy	copy = ring_copy(ring, at, buffer, room);
+
+		if (!copy.sound)
+			break;
+		names_find(copy.data, copy.size, names);
+		at = copy.next;
+	}
+	pfree(buffer);
+}
+
 /*
  * Nobody else writes to our ring.  A position leads to the same place in what is
  * cut behind the last record, as long as none was overwritten.
@@ -257,15 +281,20 @@ static void
 copy_ring(void)
 {
 	const Ring *ring = trace.ring;
-	uint64		head = pg_atomic_read_u64(&trace.ring->head);
-	Size		used = offsetof(Ring, data) + Min(head, ring->size);
+	Size		used = kept_copy_size(ring);
+	StringInfoData names;
 	dsm_segment *segment;
 	Ring	   *copy;
 
-	take_memory(ring_memory_of(used));
-	segment = zeroed_segment(used);
+	initStringInfo(&names);
+	find_names(&names);
+	take_memory(ring_memory_of(used + names.len));
+	segment = zeroed_segment(used + names.len);
 	copy = dsm_segment_address(segment);
 	memcpy(copy, ring, used);
+	memcpy((char *) copy + used, names.data, names.len);
+	making.made.names = (uint32) names.len;
+	pfree(names.data);
 	pg_atomic_write_u32(&copy->held, 0);
 	dsm_pin_segment(segment);
 	making.made.trace.handle = dsm_segment_handle(segment);

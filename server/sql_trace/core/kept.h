@@ -59,6 +59,7 @@ typedef struct KeptTrace
 	int64		incident;		/* the same of all sessions in it; 0: no others are known */
 	bool		is_copy;		/* of the ring; else that lies among those that ended */
 	bool		is_live;		/* the ring is the session's own, only until it is written */
+	uint32		names;			/* bytes behind a copy: records of what it names in the dictionary */
 	uint32		waits;			/* segment of the copied ring of waits, or 0 */
 	uint64		waits_memory;
 	TimestampTz waits_started;
@@ -118,6 +119,15 @@ extern void kept_deadlock(const int *others, int n);
 /* trigger.c */
 extern const char *trigger_cause_name(KeptCause cause);
 extern void trigger_detail(const Firing *trigger, char *to, Size size);
+
+/* Bytes of a copy of a ring, which has what it names behind it; a multiple of 8 */
+static inline Size
+kept_copy_size(const Ring *ring)
+{
+	uint64		head = pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->head));
+
+	return offsetof(Ring, data) + Min(head, ring->size);
+}
 
 #pragma GCC visibility pop
 

@@ -272,6 +272,8 @@ apply(int level, LevelReason reason)
 	trace.reason = reason;
 	if (trace.ring == NULL)
 		return;
+	if (level > 0)
+		text_begin_as(reason == REASON_RECORDER);
 	/* before its record, which the old ones could stop at once */
 	set_limits();
 	write_level();

@@ -182,10 +182,11 @@ static void
 define_recorder(void)
 {
 	static char *unused;
+	uint64		bytes;
 
 	if (process_shared_preload_libraries_in_progress)
 		DefineCustomIntVariable("sql_trace.recorder_memory",
-								"Shared memory that the rings of all recorders take, reserved at the start.",
+								"Shared memory that all recorders take together, reserved at the start.",
 								"0: there is no recorder.",
 								&recorder_memory_kb,
 								0, 0, 64 * 1024 * 1024,
@@ -220,7 +221,8 @@ define_recorder(void)
 							256, SMALLEST_RING_KB, 1024 * 1024,
 							PGC_SUSET, GUC_UNIT_KB,
 							NULL, NULL, NULL);
-	ring_area_init((uint64) recorder_memory_kb * 1024);
+	bytes = (uint64) recorder_memory_kb * 1024;
+	ring_area_init(bytes - dictionary_init(bytes));
 }
 
 /* What a trace holds */

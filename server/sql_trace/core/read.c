@@ -96,27 +96,33 @@ typedef struct Drain
 	bytea	   *data;
 } Drain;
 
-/* Records from a position on, behind those that we make ourselves */
+/*
+ * Records from a position on, behind those that we make ourselves.  "named": what they
+ * name and the dictionary has is among these.
+ */
 static Drain
-drain(Ring *ring, uint64 from)
+drain(Ring *ring, uint64 from, bool named)
 {
 	Drain		result;
 	Size		room = sizeof(SessionRecord) + sizeof(LostRecord);
 	Size		open = 0;
 	uint64		head = pg_atomic_read_u64(&ring->head);
 	RingCopy	copy;
+	StringInfoData names;
 	char	   *buffer;
 	char	   *out;
-	Size		n;
+	char	   *to;
+	Size		own;
+	Size		size;
 
 	if (from > head)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("position lies behind the end of the trace"),
 				 errhint("When a trace has begun anew, start with 0.")));
-	n = Min(head - from, Min(ring->size, MAX_DRAIN));
-	buffer = palloc(room + n + FUSED_ROOM);
-	copy = ring_copy(ring, from, buffer + room, n);
+	size = Min(head - from, Min(ring->size, MAX_DRAIN));
+	buffer = palloc(room + size + FUSED_ROOM);
+	copy = ring_copy(ring, from, buffer + room, size);
 	if (!copy.sound)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -144,10 +150,17 @@ drain(Ring *ring, uint64 from)
 		out -= sizeof(SessionRecord);
 		memcpy(out, &ring->session, sizeof(SessionRecord));
 	}
-	n = copy.size + open + (copy.data - out);
-	result.data = palloc(VARHDRSZ + n);
-	SET_VARSIZE(result.data, VARHDRSZ + n);
-	memcpy(VARDATA(result.data), out, n);
+	own = copy.data - out;
+	initStringInfo(&names);
+	if (named)
+		names_find(copy.data, copy.size + open, &names);
+	size = own + names.len + copy.size + open;
+	result.data = palloc(VARHDRSZ + size);
+	SET_VARSIZE(result.data, VARHDRSZ + size);
+	to = VARDATA(result.data);
+	memcpy(to, out, own);
+	memcpy(to + own, names.data, names.len);
+	memcpy(to + own + names.len, copy.data, copy.size + open);
 	return result;
 }
 
@@ -171,7 +184,9 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 		elog(ERROR, "return type must be a row type");
 	mapped = map_trace(PG_GETARG_INT32(0), &entry);
 	ring = mapped.ring;
-	drained = drain(ring, (uint64) from);
+	/* what was asked for has its texts in the ring, but for what came before that */
+	drained = drain(ring, (uint64) from,
+					from == 0 || entry.level == 0 || entry.reason == REASON_RECORDER);
 	/* what ran with the rights of another is noted before it is written */
 	pg_read_barrier();
 	if (trace_of(entry.pid).started != entry.started)

@@ -19,13 +19,6 @@ ring_head(void)
 	return pg_atomic_read_u64(&trace.ring->head);
 }
 
-/* Is the record that begins here still whole? */
-bool
-ring_holds(uint64 position)
-{
-	return position >= pg_atomic_read_u64(&trace.ring->tail);
-}
-
 /*
  * No record begins where the oldest should: something wrote over the ring.  Give
  * up all of it, and count what no reader is known to have.

@@ -10,8 +10,8 @@
 #include "sqltrace.h"
 
 /* Bytes of the ring, wherever they are */
-static void
-copy_out(const Ring *ring, uint64 from, uint64 n, char *to)
+void
+ring_read(const Ring *ring, uint64 from, uint64 n, char *to)
 {
 	uint64		at = from & (ring->size - 1);
 	uint64		first = Min(n, ring->size - at);
@@ -70,7 +70,7 @@ ring_copy(Ring *ring, uint64 from, char *buffer, Size room)
 	n = head > copy.position ? head - copy.position : 0;
 	cut = n > room;
 	n = Min(n, room);
-	copy_out(ring, copy.position, n, buffer);
+	ring_read(ring, copy.position, n, buffer);
 	pg_read_barrier();
 	tail = pg_atomic_read_u64(&ring->tail);
 

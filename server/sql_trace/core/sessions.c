@@ -203,9 +203,10 @@ Datum
 sql_trace_recorder(PG_FUNCTION_ARGS)
 {
 	RingAreaUse use = {0};
+	DictionaryUse dictionary = dictionary_use();
 	TupleDesc	tupdesc;
-	Datum		values[5];
-	bool		nulls[5] = {0};
+	Datum		values[9];
+	bool		nulls[9] = {0};
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
@@ -217,6 +218,10 @@ sql_trace_recorder(PG_FUNCTION_ARGS)
 	values[2] = Int64GetDatum((int64) use.rings);
 	values[3] = Int64GetDatum((int64) use.gave_way);
 	values[4] = Int64GetDatum((int64) use.refused);
+	values[5] = Int64GetDatum((int64) dictionary.bytes);
+	values[6] = Int64GetDatum((int64) dictionary.free_bytes);
+	values[7] = Int64GetDatum((int64) dictionary.entries);
+	values[8] = Int64GetDatum((int64) dictionary.replaced);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }
 

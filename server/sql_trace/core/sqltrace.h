@@ -19,7 +19,8 @@
  *	  session that is not traced pays for a look at two flags in each hook.
  * 3. The hook fills a Call.  When the call has ended, call_write() writes its
  *	  record, after those of the text and the plan if the ring does not hold
- *	  them (text.c, plan.c).  Mostly all calls of a request, its values and its
+ *	  them (text.c, plan.c); what the recorder needs again is in a dictionary
+ *	  (dictionary.h).  Mostly all calls of a request, its values and its
  *	  transaction are kept back and make one record when it has been answered
  *	  (fused.c).  Fetches in a row share a record, too (fetches.c).
  * 4. record.c decides: what goes before the record, and whether it has met a
@@ -43,7 +44,9 @@
  *	 lock.  Readers take none either: they copy, and look afterwards at whether
  *	 the copy was overwritten under their hands.
  * - A ring that nobody asked for, but the recorder, is in an area of the main segment
- *	 (../../common/ring_area.h), and not in a segment of its own.
+ *	 (../../common/ring_area.h), and not in a segment of its own.  Next to it is the
+ *	 recorder's dictionary (dictionary.h), with a lock that a hook takes when it needs
+ *	 a text or a plan for the second time.
  * - The memory of all other rings is counted together with those of other modules
  *	 (../../common/ring_memory.h).  A ring is made where the session holds nothing
  *	 and an error can be caught (../../common/guarded.h).
@@ -53,7 +56,9 @@
  *
  * core/	module.c (loading, settings), shmem.c (shared state), ring.c and
  *			ring_store.h (the ring of a session), ring_make.c (making it), ring_grow.c (the
- *			recorder's), ring_copy.c (reading it),
+ *			recorder's), ring_copy.c (reading it), dictionary.c (texts and plans of
+ *			all recorders), dictionary_move.c (from the ring to there), names.c (those that
+ *			records name),
  *			ended.c (rings of sessions that ended), trigger.c (what has a trace kept),
  *			kept.c (traces that are kept), record.c (writing records),
  *			timeline.c (time in the ring), level.c (whether a session is traced),
@@ -95,6 +100,7 @@
 #include "../../common/ring_place.h"
 #include "../../common/version.h"
 #include "../../common/wait_clock.h"
+#include "dictionary.h"
 #include "records.h"
 
 #define LEVEL_BINDS(level) (((level) & 4) != 0)
@@ -344,7 +350,6 @@ extern void level_recorder_changed(void);
 /* ring.c, ring_store.h */
 extern void ring_reset(void);
 extern uint64 ring_head(void);
-extern bool ring_holds(uint64 position);
 
 /* ring_make.c */
 extern RingBlock ring_block;
@@ -434,6 +439,11 @@ typedef struct RingCopy
 extern RingCopy ring_copy(Ring *ring, uint64 from, char *buffer, Size room);
 extern void ring_note_drained(Ring *ring, uint64 position);
 
+extern void ring_read(const Ring *ring, uint64 from, uint64 n, char *to);
+
+/* dictionary_move.c */
+extern uint64 dictionary_move(uint64 position, uint64 *id, bool may_wait);
+
 /* timeline.c */
 extern const uint64 *timeline_waits;	/* waits of this process that have been traced */
 extern ClockSource timeline_source;
@@ -484,16 +494,21 @@ extern void series_forget(void);
 extern void series_look_for_error(void);
 
 /* text.c */
-extern uint64 text_rings;
+extern uint32 text_rings;
 extern void text_begin(void);
+extern void text_begin_as(bool recorder);
 extern void text_forget(void);
 extern uint64 text_of(const char *source_text, int location, int length, int64 *query_id,
 					  const Node *utility, bool *secret);
 extern uint64 text_of_message(const char *message, int64 *query_id, bool *secret);
 extern bool text_is_whole(const char *source_text, int location, int length);
 extern bool text_is_secret(const char *text);
-extern bool text_known(uint64 id, uint64 *position);
-extern void text_remember(uint64 id, uint64 shown);
+extern bool text_was_known(uint64 id);
+extern uint64 text_known(uint64 id, uint64 *position);
+extern void text_remember(uint64 id, uint64 position, uint64 shown);
+extern bool text_in_dictionary;
+extern int	text_most(void);
+extern uint64 text_hash(const char *text, Size length);
 
 /* secret_words.c */
 extern bool words_show_secret(const char *text, Size length);
@@ -564,6 +579,25 @@ trace_begins(void)
 	if (unlikely(!trace.request))
 		request_begins(true);
 	return unlikely(trace.on);
+}
+
+/* Is the record that begins here in our ring still whole? */
+static inline bool
+ring_holds(uint64 position)
+{
+	return position >= pg_atomic_read_u64(&trace.ring->tail);
+}
+
+/*
+ * Is a text or a plan still where it was written: in our ring, or in the dictionary?  One
+ * that was needed once is not, in the place NEEDED_ONCE: it is to be looked for anew.
+ */
+static inline bool
+text_is_held(uint64 position)
+{
+	if ((position & IN_DICTIONARY) != 0)
+		return dictionary_holds(position);
+	return ring_holds(position);
 }
 
 /* Does what begins now run within a secret statement? */

@@ -81,6 +81,11 @@ put_calls(Recording *recording, const KeptTrace *kept, MappedRing mapped)
 	calls.pid = kept->trace.pid;
 	calls.number = ++recording->rings_ever;
 	calls.ended = true;
+	if (kept->is_copy)
+	{
+		calls.names = (const char *) ring + kept_copy_size(ring);
+		calls.names_size = kept->names;
+	}
 	name_ring(&calls, kept, &ring->session);
 	write_calls(recording, &calls);
 }

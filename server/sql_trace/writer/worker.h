@@ -50,6 +50,8 @@ typedef struct Drained
 	bool		described;		/* it is in the file under way */
 	bool		seen;			/* when we last looked */
 	bool		ended;			/* its process has gone */
+	const char *names;			/* of a copy: records of what it names; else NULL */
+	uint32		names_size;
 	char		user[NAMEDATALEN];
 	char		database[NAMEDATALEN];
 	char		application[NAMEDATALEN];

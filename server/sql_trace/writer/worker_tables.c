@@ -153,6 +153,31 @@ put_stream(Recording *recording, const Drained *ring, uint64 position, const voi
 	return block_end(file);
 }
 
+/*
+ * What these records, which follow in the file, name and the dictionary has: as it is in
+ * no ring, the file has it as records without a number.
+ */
+static bool
+put_names(Recording *recording, Drained *ring, uint64 position, const char *data, Size size)
+{
+	StringInfoData names;
+	bool		written = true;
+
+	if (ring->names)
+	{
+		written = ring->names_size == 0 ||
+			put_stream(recording, ring, position, ring->names, ring->names_size);
+		ring->names_size = 0;
+		return written;
+	}
+	initStringInfo(&names);
+	names_find(data, size, &names);
+	if (names.len > 0)
+		written = put_stream(recording, ring, position, names.data, names.len);
+	pfree(names.data);
+	return written;
+}
+
 /* The ring holds what is no record: nothing of it can be read up to its present end. */
 static bool
 pass_over(Recording *recording, const Drained *ring, uint64 lost)
@@ -184,6 +209,9 @@ write_open(Recording *recording, Drained *ring)
 		(generation == ring->open_generation && size == ring->open_size))
 		return;
 	introduce(recording, ring);
+	/* else the ring has its text */
+	if (recording->kept && !put_names(recording, ring, ring->position, recording->buffer, size))
+		return;
 	if (!put_stream(recording, ring, ring->position, recording->buffer, size))
 		return;
 	recording->has_rows = true;
@@ -200,6 +228,7 @@ write_calls(Recording *recording, Drained *ring)
 {
 	Ring	   *shared = ring->mapped.ring;
 	uint64		end = pg_atomic_read_u64(&shared->head);
+	bool		named = ring->position == 0;	/* it may hold what was not asked for when it was written */
 
 	/* what is added from now on is for the next time: other rings wait */
 	while (ring->position < end)
@@ -213,7 +242,9 @@ write_calls(Recording *recording, Drained *ring)
 			written = put_stream(recording, ring, 0, &shared->session, sizeof(SessionRecord));
 		written = written && put_loss(recording, ring->number, copy.position - from);
 		if (copy.size > 0)
-			written = written && put_stream(recording, ring, copy.position, copy.data, copy.size);
+			written = written &&
+				(!named || put_names(recording, ring, copy.position, copy.data, copy.size)) &&
+				put_stream(recording, ring, copy.position, copy.data, copy.size);
 		else if (copy.sound)
 			/* a record larger than all that we read at once: pass it over */
 			written = written && put_loss(recording, ring->number, copy.next - copy.position);

@@ -1,7 +1,8 @@
 """Keeps what a ring held before the recording out of it, but for texts and plans still in use.
 
 A session writes a text or a plan once, and names it by a number ever after. So those of before
-the recording are held back here, and go into it only when a record of the recording names them.
+the recording are held back here, and go into it only when a record of the recording names them. So
+are those that the reading function adds, as they are in the server's dictionary and in no ring.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Earlier:
         self._skipped = struct.pack("<Qq", *last) if last else b""
         self._texts: dict[int, bytes] = {}
         self._plans: dict[int, bytes] = {}
+        self._added: set[tuple[int, int]] = set()
         self._session = b""
         self._state: dict[int, bytes] = {}
         self._rings: list[bytes] = []
@@ -53,6 +55,7 @@ class Earlier:
 
     def without(self, position: int, lost: int, data: bytes) -> list[Chunk]:
         """What of some records, read from a position on, is for the recording, in chunks."""
+        data = self._without_added(data)
         if self._head_sent and not self._texts and not self._plans:
             return [(position, data)]
         at, found, own = position + lost, [], self.lost(position, lost)
@@ -79,12 +82,31 @@ class Earlier:
             chunks.append((max(position, self.before), b"".join(found)))
         return chunks
 
+    def _without_added(self, data: bytes) -> bytes:
+        """Hold texts and plans that the reading function put before the session's own records.
+
+        It does so each time that it is called; the recording needs each of them once.
+        """
+        kept, at, found = [], 0, False
+        for kind, record in _leading(data):
+            at += len(record)
+            if kind not in (RecordKind.TEXT, RecordKind.PLAN):
+                kept.append(record)
+                continue
+            found = True
+            if (name := (kind, _u64(record, _HEADER)[0])) not in self._added:
+                self._added.add(name)
+                self._define(kind, record)
+        return b"".join(kept) + data[at:] if found else data
+
+    def _define(self, kind: int, record: bytes) -> None:
+        of_kind = self._texts if kind == RecordKind.TEXT else self._plans
+        of_kind[_u64(record, _HEADER)[0]] = record
+
     def _hold(self, kind: int, record: bytes) -> None:
         self._last = record
-        if kind == RecordKind.TEXT:
-            self._texts[_u64(record, _HEADER)[0]] = record
-        elif kind == RecordKind.PLAN:
-            self._plans[_u64(record, _HEADER)[0]] = record
+        if kind in (RecordKind.TEXT, RecordKind.PLAN):
+            self._define(kind, record)
         elif kind in (RecordKind.LEVEL, RecordKind.APPLICATION):
             self._state[kind] = record
         elif kind == RecordKind.WAITRING and record[_HEADER:] not in (
@@ -129,3 +151,14 @@ def records(data: bytes) -> Iterator[tuple[int, bytes]]:
     for at in offsets.tolist():
         size, kind = struct.unpack_from("<IH", data, at)
         yield kind, data[at : at + size]
+
+
+def _leading(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The same of those at the beginning that are not the session's own."""
+    at = 0
+    while data[at + _NUMBER.start : at + _NUMBER.stop] == NOBODY:
+        size, kind = struct.unpack_from("<IH", data, at)
+        if size < _HEADER or at + size > len(data):
+            return
+        yield kind, data[at : at + size]
+        at += size

@@ -38,8 +38,6 @@ LEFT JOIN pg_stat_activity a ON a.pid = s.pid AND s.ended IS NULL
 WHERE s.started IS NOT NULL AND s.pid <> {own}
 AND (s.ended IS NULL OR s.ended >= %s)
 """
-#: Bytes of the record of a request that is open, at most.
-_LARGEST_OPEN = 2048
 DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s, %s)"
 
 
@@ -62,7 +60,7 @@ class _Ring:
     lost: int = 0
     earlier: Earlier = field(default_factory=lambda: Earlier(0))
     session_started: datetime | None = None
-    open: bytes = b""  # what was read last, if it is as short as an open request
+    open: bytes = b""  # what was read last, if that was only an open request
 
 
 @dataclass
@@ -233,8 +231,9 @@ class Drain:
             if ours := ring.earlier.lost(ring.position, lost):
                 self._lose(ring, ours)
             # of a request that is still open, and of which nothing is new
-            raw = b"" if bytes(data) == ring.open else bytes(data)
-            ring.open = raw or ring.open if len(data) <= _LARGEST_OPEN else b""
+            only_open = position == ring.position
+            raw = b"" if only_open and bytes(data) == ring.open else bytes(data)
+            ring.open = bytes(data) if only_open else b""
             for at, kept in ring.earlier.without(ring.position, lost, raw):
                 self.writer.add(
                     Table.STREAM,
