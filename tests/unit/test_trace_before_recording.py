@@ -130,3 +130,38 @@ def test_time_without_a_reading_of_cpu_is_not_the_run_queues(tmp_path: Path) -> 
     by = {line.name: line.ns for line in profile(ledgers.ledger(found)).lines}
     assert ledgers.NAMES[ledgers.QUEUE] not in by
     assert by[ledgers.NAMES[ledgers.UNACCOUNTED]] == pytest.approx(10 * MS)
+
+
+def unnumbered(data: bytes) -> bytes:
+    """A record as the reading function makes it."""
+    return data[:8] + bytes(8) + data[16:]
+
+
+def test_what_the_reading_function_adds_comes_once() -> None:
+    """And only if something names it; the answers of before are those of a ring of before."""
+    b = StreamBuilder()
+    b.session()
+    head = unnumbered(b.data)
+    added = b""
+    for number, text in ((1, "SELECT 'again'"), (2, "SELECT 'never named'")):
+        made = StreamBuilder()
+        made.session()
+        begin = len(made.data)
+        made.text(number, text)
+        added += unnumbered(made.data[begin:])
+    calls = StreamBuilder()
+    calls.session()
+    begin = len(calls.data)
+    calls.call(CallKind.EXECUTE, 0, 5 * MS, text=1)
+    first = calls.data[begin:]
+    calls.call(CallKind.EXECUTE, 5 * MS, 6 * MS, text=1)
+    second = calls.data[begin + len(first) :]
+    earlier = Earlier(0)
+    chunks = earlier.without(0, 0, head + added + first)
+    chunks += earlier.without(len(first), 0, added + second)
+    data = b"".join(part for _, part in chunks)
+    assert data.count(b"SELECT 'again'") == 1
+    assert b"never named" not in data
+    found = decode(chunks)
+    assert {text.text for text in found.texts.values()} == {"SELECT 'again'"}
+    assert len(found.calls) == 2

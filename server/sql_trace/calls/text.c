@@ -73,7 +73,7 @@ typedef struct Source
 static Source sources[COMPARED];
 uint32		text_rings = 0; /* that have begun */
 bool		text_in_dictionary = false; /* the recorder's are, if they are needed again */
-static uint64 request_began = 0;	/* position in the ring */
+uint64		text_request_began = 0; /* position in the ring, if that is in the area */
 
 /*
  * A statement of the client's message that holds no secret: it is looked up when it
@@ -145,7 +145,8 @@ needed_again(Known *of, bool may_wait)
 
 	if (!ring_holds(position))
 		return false;
-	number = position < request_began ? dictionary_move(position, &of->shown, may_wait) : 0;
+	number = position < text_request_began || ring_block.handle == 0 ?
+		dictionary_move(position, &of->shown, may_wait) : 0;
 	if (number != 0)
 		of->position = number;
 	return true;
@@ -420,7 +421,8 @@ write_text(uint64 id, const char *text, int length, int stored, int64 query_id, 
 	record.flags = (secret ? TEXT_SUPPRESSED : 0) | (!secret && stored < length ? TEXT_CUT : 0);
 	if (recorded && before && put_again(id, &record, text, may_wait))
 		return record.text;
-	text_remember(id, ring_head(), record.text);
+	if (!recorded)
+		text_remember(id, ring_head(), record.text);
 	if (!record_begin_ahead(RECORD_TEXT, trace.current, sizeof(record) + record.stored,
 							&record.header))
 		return 0;
@@ -442,8 +444,6 @@ void
 text_forget(void)
 {
 	last.source = NULL;
-	if (text_in_dictionary && trace.ring)
-		request_began = ring_head();
 }
 
 /* Is it the one that was looked up last, and does the ring still hold it? */

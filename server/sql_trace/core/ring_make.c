@@ -361,7 +361,8 @@ report_not_grown(void *argument, const char *cause)
 static void
 rest_in_area(char status)
 {
-	if (unlikely(ring_head() >= ring_grow_at))
+	text_request_began = ring_head();
+	if (unlikely(text_request_began >= ring_grow_at))
 		(void) guarded_run("sql_trace", grow, report_not_grown, NULL);
 	if (status == 'I' && (trace.level == 0 || trace.reason == REASON_RECORDER))
 		ring_let_rest();

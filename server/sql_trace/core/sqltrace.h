@@ -507,6 +507,7 @@ extern bool text_was_known(uint64 id);
 extern uint64 text_known(uint64 id, uint64 *position);
 extern void text_remember(uint64 id, uint64 position, uint64 shown);
 extern bool text_in_dictionary;
+extern uint64 text_request_began;
 extern int	text_most(void);
 extern uint64 text_hash(const char *text, Size length);
 
