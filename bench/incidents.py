@@ -395,9 +395,7 @@ def one_in_many(stage: Stage) -> Named:
                 "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
             ).fetchall()
             pid = asleep[0][0] if asleep else 0
-        trace = stage.grab(
-            since
-        )  # while it goes on: rings of busy sessions reach back for little time
+        trace = stage.grab()
         kept = stage.wait_for(lambda all_: [k for k in all_ if k["pid"] == pid], since)
         name = load.application_name
     if not kept:

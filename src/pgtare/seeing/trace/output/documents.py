@@ -114,7 +114,7 @@ class KeptTrace(Model):
     pid: int = Field(description="process number of the session")
     user: str | None = Field(description="its role; `null`: there is no such role any more")
     database: str | None = Field(description="its database; `null`: as with the role")
-    application: str = Field(description="its application_name when its trace began")
+    application: str = Field(description="its application_name when the trigger fired")
     cause: str = Field(
         description="what fired: `sqlstate`, `lock_wait`, `request`, `transaction` or `buffers`; "
         "or `blocker`, which held up a session that waited for a lock, or `deadlock`, which was in "
