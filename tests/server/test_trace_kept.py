@@ -146,7 +146,7 @@ def test_a_kept_trace_is_shown(keeping: Cluster, admin: Connection) -> None:
     jsonschema.validate(document, documents()["pgtare.trace.incident/1"].schema)
     (first, *_) = document["session"]["time"]
     assert first["name"] == "Timeout/PgSleep"
-    assert 0.25e9 <= first["ns"] <= 2e9
+    assert 0.25e9 <= first["total_ns"] <= 2e9
     assert document["others"] == []
 
 
