@@ -16,7 +16,10 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -27,6 +30,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import psycopg
 from rich.console import Console
 from rich.table import Table
@@ -40,6 +44,7 @@ from pgtare.server.modules import loadable
 from pgtare.server.os_account import server_account
 from pgtare.server.settings import Value
 
+STUDIES = Path(__file__).parent.parent / "studies"
 DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 #: What a user would set once, for all incidents alike.
 SETTINGS: dict[str, Value] = {
@@ -141,12 +146,11 @@ class Stage:
         """What `kept` shows of one."""
         return self.pgtare("trace", "kept", str(number), "--dsn", self.cluster.dsn())
 
-    def grab(self, since: datetime) -> Path:
-        """What all rings hold of the time since then."""
+    def grab(self) -> Path:
+        """What all rings hold."""
         path = self.work / "grabbed"
         shutil.rmtree(path, ignore_errors=True)
-        last = f"{(self.now() - since).total_seconds():.0f}s"
-        where = ("--dsn", self.cluster.dsn(), "--last", last, "--reserve", "0")
+        where = ("--dsn", self.cluster.dsn(), "--reserve", "0")
         self.pgtare("trace", "grab", str(path), *where)
         return path
 
@@ -195,10 +199,12 @@ class Stage:
         return None
 
     def forget(self) -> None:
+        """What was kept, and the rings of sessions that have ended."""
         with self.cluster.connect() as connection:
             connection.execute(
                 "SET search_path = public, sql_trace; "
-                "SELECT sql_trace_kept_forget(id) FROM sql_trace_kept()"
+                "SELECT sql_trace_kept_forget(id) FROM sql_trace_kept(); "
+                "SELECT sql_trace_reset()"
             )
         for path in (self.work / "kept").glob("kept-*"):
             path.unlink()
@@ -228,7 +234,7 @@ def lock_queue(stage: Stage) -> Named:
         waited = stage.wait_for(
             lambda all_: [k for k in all_ if k["cause"] == "lock_wait" and k["incident"]], since
         )
-        trace = stage.grab(since)
+        trace = stage.grab()
         name = load.application_name
     if not waited:
         return Named("lock queue", False, False, False, False, str(stage.kept_since(since)))
@@ -278,7 +284,7 @@ def deadlock(stage: Stage) -> Named:
         cross(one, 2)
         thread.join()
         kept = stage.wait_for(lambda all_: [k for k in all_ if k["cause"] == "sqlstate"], since)
-        trace = stage.grab(since)
+        trace = stage.grab()
     if not kept:
         return Named("deadlock", False, False, False, False, str(stage.kept_since(since)))
     stage.wait_for(lambda all_: [k for k in all_ if k["cause"] == "deadlock"], since)
@@ -321,7 +327,7 @@ def eviction_storm(stage: Stage) -> Named:
                     lambda all_: [k for k in all_ if k["application"] == load.application_name],
                     since,
                 )
-                trace = stage.grab(since)
+                trace = stage.grab()
             name = load.application_name
     finally:
         with stage.cluster.connect() as admin:
@@ -353,7 +359,7 @@ def slow_fsync(stage: Stage) -> Named:
         kept = stage.wait_for(
             lambda all_: [k for k in all_ if k["application"] == load.application_name], since
         )
-        trace = stage.grab(since)
+        trace = stage.grab()
         name = load.application_name
     if not kept:
         return Named("slow fsync", False, False, None, False, str(stage.kept_since(since)))
@@ -377,7 +383,7 @@ def one_in_many(stage: Stage) -> Named:
     """One statement in very many is slow."""
     since = stage.now()
     script = (
-        f"\\set one random(1, {stage.one_in})\n\\if :one = 1\nSELECT 'rare', pg_sleep(2);\n"
+        f"\\set one random(1, {stage.one_in})\n\\if :one = 1\nSELECT 'rare', pg_sleep(4);\n"
         f"\\else\n{_LOOK}\\endif\n"
     )
     with stage.load(script, 2) as load, stage.cluster.connect() as admin:
@@ -389,9 +395,7 @@ def one_in_many(stage: Stage) -> Named:
                 "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
             ).fetchall()
             pid = asleep[0][0] if asleep else 0
-        trace = stage.grab(
-            since
-        )  # while it goes on: rings of busy sessions reach back for little time
+        trace = stage.grab()
         kept = stage.wait_for(lambda all_: [k for k in all_ if k["pid"] == pid], since)
         name = load.application_name
     if not kept:
@@ -439,6 +443,43 @@ def stage(binaries: Binaries, one_in: int = 20_000) -> Iterator[Stage]:
             yield Stage(cluster, work, one_in)
 
 
+def evictions_as_published() -> None:
+    """128 statements for 100 places of pg_stat_statements, and what one command says of them."""
+    found = from_wheel()
+    modules = [loadable(found, name) for name in ("wait_event_timing", "sql_trace")]
+    libraries = ["pg_stat_statements", *(module.library for module in modules)]
+    settings: dict[str, Value] = {
+        "pg_stat_statements.max": 100,
+        "sql_trace.recorder": True,
+        "sql_trace.recorder_memory": "64MB",
+    }
+    scripts = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(STUDIES / "scripts"), autoescape=True
+    )
+    values = {"scenarios": 16, "statements": 8}
+    with (
+        tempfile.TemporaryDirectory(prefix="pgtare-incidents-") as directory,
+        Cluster(found, settings, preload=libraries) as cluster,
+    ):
+        with cluster.connect() as admin:
+            admin.execute("CREATE EXTENSION pg_stat_statements")
+            for module in modules:
+                admin.execute(module.create_sql.encode())
+            admin.execute(scripts.get_template("pgss_tables.sql.j2").render(values).encode())
+        path = Path(directory, "scenario.sql")
+        path.write_text(scripts.get_template("pgss_scenario.sql.j2").render(values))
+        spec = LoadSpec(scripts=(Script(path),), clients=16)
+        with PgbenchLoad(find_pgbench(found), cluster.dsn(), spec) as running:
+            running.wait_ready()
+            time.sleep(5)
+            # it is over, and the sessions are there as those of a pool would be
+            assert running.pid is not None
+            os.kill(running.pid, signal.SIGSTOP)
+            command = [sys.executable, "-m", "pgtare", "trace", "grab", "incident"]
+            subprocess.run([*command, "--dsn", cluster.dsn()], check=True, cwd=directory)
+            os.kill(running.pid, signal.SIGCONT)
+
+
 def slow_disk(binaries: Binaries, work: Path) -> str:
     """The library that delays fsync."""
     sources = work / "sources"
@@ -453,8 +494,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20, help="of each incident on each server")
     parser.add_argument("--one-in", type=int, default=1_000_000, help="statements")
     parser.add_argument("--only", nargs="+", choices=[i.__name__ for i in INCIDENTS])
+    parser.add_argument(
+        "--evictions", action="store_true", help="only evictions as published, and one command"
+    )
     parser.add_argument("--servers", nargs="+", type=int, default=[18, 15], choices=[15, 18])
     args = parser.parse_args()
+    if args.evictions:
+        evictions_as_published()
+        return
     table = Table("incident", "server", "runs", "cause", "victim", "blocker", "grab", "all")
     for major in args.servers:
         if major == 15 and not DEBIAN.exists():

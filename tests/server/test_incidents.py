@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def stage(wheel: Binaries) -> Iterator[Stage]:
-    with incidents.stage(wheel, one_in=2_000) as found:
+    with incidents.stage(wheel, one_in=20_000) as found:
         yield found
 
 

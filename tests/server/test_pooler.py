@@ -49,6 +49,7 @@ COMMANDS: dict[str, list[str]] = {
     "flame wake": ["--duration", "0.5s"],
     "trace record": ["{new}", "--duration", "1s", "--reserve", "0"],
     "trace grab": ["{new}", "--reserve", "0"],
+    "trace kept": [],
     "trace status": [],
     "trace stop": [],
     "module list": [],

@@ -21,7 +21,7 @@ from pgtare.server.cluster import Cluster
 from tests import secrets_corpus
 from tests.secrets_corpus import Bound, Case, Copied, Pipeline, Step, Stopped
 from tests.servers import tracing
-from tests.sessions import Connection, eventually, one, session, set_search_path
+from tests.sessions import Connection, eventually, one, rows, session, set_search_path
 from tests.trace_records import Trace, trace_of
 from tests.trace_worker import SETTINGS, latest, place
 
@@ -130,6 +130,7 @@ class Played:
     trace: Trace
     recording: Path
     ledger: Ledger
+    kept: bytes
 
 
 @pytest.fixture(scope="module")
@@ -158,9 +159,14 @@ def played(each_server: Binaries) -> Iterator[Played]:
             one(other, "SELECT data FROM sql_trace_drain(%s, 0)", pid) for pid in player.pids
         )
         trace = trace_of(other, player.pids[0])
+        client.execute(b"SET sql_trace.keep_slower_than = 0")
+        client.execute(b"SELECT 'kept'")
+        kept = one(other, "SELECT sql_trace_kept_file(max(id)) FROM sql_trace_kept()")
+        kept += repr(rows(other, "SELECT * FROM sql_trace_kept()")).encode()
         with contextlib.suppress(psycopg.Error):
             client.close()
-        yield Played(cluster, player.pids, rings, trace, recording, ledgers.ledger(load(recording)))
+        book = ledgers.ledger(load(recording))
+        yield Played(cluster, player.pids, rings, trace, recording, book, kept)
 
 
 def files_of(recording: Path) -> bytes:
@@ -199,6 +205,11 @@ def test_files_of_the_worker_hold_no_secret(played: Played) -> None:
     data = files_of(played.recording)
     assert not unseen(data, *_CONTROLS)
     assert leaks(data) == []
+
+
+def test_what_is_kept_holds_no_secret(played: Played) -> None:
+    assert not unseen(played.kept, *_CONTROLS)
+    assert leaks(played.kept) == []
 
 
 def test_exports_hold_no_secret(played: Played, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_kept_trace_is_shown(keeping: Cluster, admin: Connection) -> None:
     jsonschema.validate(document, documents()["pgtare.trace.incident/1"].schema)
     (first, *_) = document["session"]["time"]
     assert first["name"] == "Timeout/PgSleep"
-    assert 0.25e9 <= first["ns"] <= 2e9
+    assert 0.25e9 <= first["total_ns"] <= 2e9
     assert document["others"] == []
 
 
@@ -464,7 +464,7 @@ def test_all_that_wait_for_one_session_are_one_incident(filing: tuple[Cluster, P
         assert {k["incident"] for k in incident} == {blocker["incident"]}
 
 
-def test_who_else_was_in_a_deadlock_is_kept(filing: tuple[Cluster, Path]) -> None:
+def test_who_else_was_in_a_deadlock_is_kept(filing: tuple[Cluster, Path], tmp_path: Path) -> None:
     cluster, directory = filing
     with (
         traced(cluster, keep_sqlstates="40P01") as first,
@@ -502,6 +502,16 @@ def test_who_else_was_in_a_deadlock_is_kept(filing: tuple[Cluster, Path]) -> Non
             assert shown.returncode == 0, shown.stderr
             assert f"in a deadlock with: session {other.info.backend_pid}" in shown.stdout
             assert "Lock/advisory" in shown.stdout
+        # on one time line
+        page = tmp_path / "incident.html"
+        done = in_process(
+            "trace", "report", directory / by_cause["sqlstate"]["file"], "--html", page
+        )
+        assert done.returncode == 0, done.stderr
+        opened = page.read_text().partition('id="h-moment"')[2].partition("</section>")[0]
+        assert f"sqlstate, 40P01: session {victim.info.backend_pid}" in opened
+        assert f"deadlock, of process {victim.info.backend_pid}: session" in opened
+        assert "Lock/advisory" in opened  # of the victim; the wait of the other goes on
         victim.execute("SET sql_trace.keep_sqlstates = '22012'")
         provoke(victim, "SELECT 1/0")  # the incident was the deadlock's
         assert eventually(lambda: kept(cluster)[-1]["detail"] == "22012")

@@ -314,6 +314,9 @@ make_copy(void *argument)
 		return;
 	making.made = *making.place;
 	making.made.is_copy = true;
+	/* behind a pool one session serves applications in turn: the one whose request it was */
+	strlcpy(making.made.trace.application, secrets_application(),
+			sizeof(making.made.trace.application));
 	copy_ring();
 }
 

@@ -65,9 +65,9 @@ reaches_to(Ring *ring, char *buffer)
 	if (tail == 0)
 		return ring->started;
 	first = ring_copy(ring, tail, buffer, WORKER_CHUNK);
-	/* later than the ring began: then nobody takes what it forgot for a loss */
+	/* not before that record: then nobody takes what the ring forgot for a loss */
 	return ring->started + (first.size == 0 ? 1 :
-							Max(((const RecordHeader *) first.data)->time / 1000, 1));
+							Max((((const RecordHeader *) first.data)->time + 999) / 1000, 1));
 }
 
 static void

@@ -64,15 +64,16 @@ write_head(Recording *recording)
 	TraceFile  *file = &recording->file;
 	StringInfoData json;
 	pg_time_t	began = timestamptz_to_time_t(recording->began);
+	int			micros = (int) (recording->began - time_t_to_timestamptz(began));
 	char		when[32];
 
 	if (!file_next(file))
 		return false;
-	pg_strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S+00:00", pg_gmtime(&began));
+	pg_strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", pg_gmtime(&began));
 	initStringInfo(&json);
-	appendStringInfo(&json, "{\"pgtare\": \"sql_trace %s\", \"began\": \"%s\", \"server\": \"%d\", "
+	appendStringInfo(&json, "{\"pgtare\": \"sql_trace %s\", \"began\": \"%s.%06d+00:00\", \"server\": \"%d\", "
 					 "\"command\": [\"%s\"]%s%s}",
-					 PGTARE_VERSION, when, BUILT_FOR_VERSION,
+					 PGTARE_VERSION, when, micros, BUILT_FOR_VERSION,
 					 recording->kept ? "sql_trace kept" : "sql_trace.worker_directory",
 					 recording->kept ? ", \"kept\": " : "", recording->kept ? recording->kept : "");
 	block_begin(file, TABLE_RECORDING, 1);

@@ -22,6 +22,7 @@ from pgtare.kit.option_values import seconds, size
 from pgtare.kit.progress import BAR_WIDTH, Display, Frame
 from pgtare.seeing.trace.analysis import merge
 from pgtare.seeing.trace.analysis.ledger import Ledger, ledger
+from pgtare.seeing.trace.analysis.moment import others_of_incident
 from pgtare.seeing.trace.analysis.profile import Scope, check_grouping, profile
 from pgtare.seeing.trace.analysis.statements import SORTS, report
 from pgtare.seeing.trace.capture.record import UNNUMBERED, Progress, Recorded, TraceRecorder
@@ -378,7 +379,7 @@ def report_(
     files.check_target(target)
     destination = Destination(json, output)
     book = _book(path)
-    write_page(book, target)
+    write_page(book, target, [ledger(load(other)) for other in others_of_incident(book.trace)])
     destination.tell(f"page: {target}")
     if destination.wanted:
         destination.write(documents.profiled(profile(book)).to_json())

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pgtare.errors import UsageError
 from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.texts import statement_labels
-from pgtare.seeing.trace.file.reader import Integers, Trace
+from pgtare.seeing.trace.file.blocks import SUFFIX
+from pgtare.seeing.trace.file.reader import Integers, Trace, recording_of
 
 #: So far apart are the clocks of the trigger and of the trace at most, in ns.
 _APART = 10**7
+#: Files of one incident are no further apart, and so many are shown with a trace.
+_ONE_INCIDENT = timedelta(hours=1)
+_OTHERS = 8
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,33 @@ def kept_because(trace: Trace) -> Mapping[str, Any] | None:
     """What a kept trace says of its trigger; None: it is of another kind."""
     found = trace.recording.get("kept")
     return found if isinstance(found, Mapping) else None
+
+
+def others_of_incident(trace: Trace) -> list[Path]:
+    """Files next to a kept trace that were kept in the same incident."""
+    kept = kept_because(trace)
+    if kept is None or not kept.get("incident") or not trace.path.is_file():
+        return []
+    found = []
+    for path in sorted(trace.path.parent.glob(f"*{SUFFIX}")):
+        if path == trace.path:
+            continue
+        try:
+            other = recording_of(path).get("kept")
+        except (OSError, UsageError):  # somebody else's
+            continue
+        if isinstance(other, Mapping) and _is_same(kept, other):
+            found.append(path)
+    return found[:_OTHERS]
+
+
+def _is_same(kept: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Numbers of incidents begin anew when a server restarts."""
+    try:
+        between = datetime.fromisoformat(str(kept["at"])) - datetime.fromisoformat(str(other["at"]))
+    except (KeyError, ValueError):
+        return False
+    return kept["incident"] == other.get("incident") and abs(between) < _ONE_INCIDENT
 
 
 def moment(ledger: Ledger) -> Moment | None:

@@ -122,7 +122,9 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     decoded = record_decoder.decode(trace.streams[ring.number])
     base = int(decoded.session.get("started_ns", ring.started_ns))
     begin, end = base + decoded.begin, base + decoded.last
-    if decoded.passed is not None or decoded.begin < _began(trace) - base - 10**9:
+    # a trace that was kept has the ring's own time, to the µs
+    apart = 1000 if trace.recording.get("kept") else 10**9
+    if decoded.passed is not None or decoded.begin < _began(trace) - base - apart:
         begin = _looked_at(decoded, base, _began(trace))  # the ring is older than the recording
         decoded.errors = [e for e in decoded.errors if base + e.when > begin]
     if decoded.records == 0 or end <= begin:

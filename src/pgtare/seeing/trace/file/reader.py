@@ -224,6 +224,14 @@ def load(path: Path) -> Trace:
     return trace
 
 
+def recording_of(path: Path) -> dict[str, Any]:
+    """What a trace says of its recording, with nothing else of it read. Raises UsageError."""
+    for found in scan(path, frozenset({Table.RECORDING})):
+        if isinstance(found, Block) and found.table == Table.RECORDING:
+            return _document(found)
+    return {}
+
+
 def starts(block: Block) -> Integers:
     """When each wait of a block began, ns since 1970."""
     gap, length = np.asarray(block.columns["gap_ns"]), np.asarray(block.columns["length_ns"])

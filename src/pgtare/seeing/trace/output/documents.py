@@ -65,7 +65,7 @@ class TimeOf(Model):
     """What some time went to."""
 
     name: str = Field(description="a wait event, or another line of a profile")
-    ns: float = Field(description="ns")
+    total_ns: float = Field(description="its time")
 
 
 class SessionReach(Model):
@@ -103,7 +103,7 @@ class TraceGrabbed(Document):
 def grabbed(done: grab.Grabbed, found: profile.Profile | None) -> TraceGrabbed:
     """The document of what was taken from rings, and of its profile."""
     reaches = [renamed(vars(reach), seconds="reach_s") for reach in done.reaches]
-    time = [{"name": line.name, "ns": line.ns} for line in found.lines] if found else []
+    time = [{"name": line.name, "total_ns": line.ns} for line in found.lines] if found else []
     return TraceGrabbed.model_validate({**vars(done), "reaches": reaches, "time": time})
 
 
@@ -114,7 +114,7 @@ class KeptTrace(Model):
     pid: int = Field(description="process number of the session")
     user: str | None = Field(description="its role; `null`: there is no such role any more")
     database: str | None = Field(description="its database; `null`: as with the role")
-    application: str = Field(description="its application_name when its trace began")
+    application: str = Field(description="its application_name when the trigger fired")
     cause: str = Field(
         description="what fired: `sqlstate`, `lock_wait`, `request`, `transaction` or `buffers`; "
         "or `blocker`, which held up a session that waited for a lock, or `deadlock`, which was in "
@@ -214,7 +214,7 @@ def _involved(one: Involved) -> IncidentSession:
     return IncidentSession(
         **vars(one.kept),
         statement=found.statement if found else None,
-        time=[TimeOf(name=name, ns=ns) for name, ns in found.lines] if found else [],
+        time=[TimeOf(name=name, total_ns=ns) for name, ns in found.lines] if found else [],
         goes_on=found.goes_on if found else None,
         idle_ns=found.idle_ns if found else None,
         transaction_ns=found.transaction_ns if found else None,

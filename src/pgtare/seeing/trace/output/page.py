@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pgtare
 from pgtare.errors import UsageError
 from pgtare.kit import files, numbers, page_frame
+from pgtare.seeing.trace.analysis import moment as moments
 from pgtare.seeing.trace.analysis import plan_nodes
 from pgtare.seeing.trace.analysis import profile as profiles
 from pgtare.seeing.trace.analysis.ledger import Ledger
@@ -36,13 +38,13 @@ _LEVELS = {
 _TEXT = 20_000
 
 
-def write_page(ledger: Ledger, path: Path) -> None:
+def write_page(ledger: Ledger, path: Path, others: Sequence[Ledger] = ()) -> None:
     """Write the page. Raises MeasurementError if it cannot be written."""
-    files.write_text(path, page(ledger))
+    files.write_text(path, page(ledger, others))
 
 
-def page(ledger: Ledger) -> str:
-    """The page as a string."""
+def page(ledger: Ledger, others: Sequence[Ledger] = ()) -> str:
+    """The page as a string. others: what was kept in the same incident as this trace."""
     labels = statement_labels(ledger)
     found = _profiles(ledger)
     first = found[0] if found else None
@@ -56,6 +58,7 @@ def page(ledger: Ledger) -> str:
         subtitle=f"PostgreSQL {_version(version)} · {_processes(ledger)} · {_span(ledger, began)}",
         alarms=ledger.notes,
         answers=_answers(first) if first else ["Nothing was traced."],
+        moment=_moment(ledger, others),
         profiles=[_rows(p) for p in found],
         sessions=_sessions(ledger, labels),
         statements=_statements(ledger, labels),
@@ -65,6 +68,24 @@ def page(ledger: Ledger) -> str:
         version=pgtare.__version__,
         created=began,
     )
+
+
+def _moment(ledger: Ledger, others: Sequence[Ledger]) -> list[Waterfall]:
+    """Of a kept trace: what fired, and the other sessions of the incident at the same time."""
+    fired = moments.moment(ledger)
+    if fired is None:
+        return []
+    before = (fired.end - fired.begin) // 10
+    begin, end = fired.begin - before, max(fired.end, fired.at) + before // 10
+    found = []
+    for book, doing in [(ledger, fired), *((other, moments.moment(other)) for other in others)]:
+        kept = moments.kept_because(book.trace) or {}
+        if doing is not None:
+            who = profiles.who(book.processes[doing.process].ring)
+            why = f"{kept.get('cause')}, {kept.get('detail')}: session {who}"
+            labels = statement_labels(book)
+            found.append(waterfall.draw(book, labels, doing.process, begin, end, why))
+    return found
 
 
 def _name(path: Path) -> str:
