@@ -1,0 +1,1 @@
+"""Watches servers all the time: the agent reads them, the spool keeps what it read."""
