@@ -1,1 +1,1 @@
-"""Watches servers all the time: the agent reads them, the spool keeps what it read."""
+"""Watches servers all the time: the agent, and the spool that it writes."""
