@@ -85,7 +85,7 @@ class SimulatedServer:
         self.longest.pop(key, None)
 
     def origin(self) -> Origin:
-        return Origin(7, self.started_us, self.reset_us, self.resets)
+        return Origin(7, self.started_us, None, self.reset_us, self.resets)
 
     def read(self) -> CounterTable:
         keys = sorted(self.totals.keys() | {key for key, _ in self.running})
@@ -103,6 +103,7 @@ class SimulatedServer:
             sums,
             np.array([self.longest.get(key, 0) for key in keys], np.int64),
             np.array([sum(k == key for k, _ in self.running) for key in keys], np.int64),
+            np.ones(len(keys), np.int64),
         )
 
 
@@ -194,6 +195,7 @@ def table(*rows: tuple[str, int, int, int, int], **keys: list[int]) -> CounterTa
         sums,
         np.array([total for _, _, total, *_ in rows], np.int64),
         np.array([running for *_, running in rows], np.int64),
+        np.ones(len(rows), np.int64),
     )
 
 
@@ -293,6 +295,7 @@ def test_statements_rest_and_outside_sum_to_all_waits(seed: int, most: int) -> N
         rng.integers(-5, 100, (n, WIDTH)),
         rng.integers(-1, 9, n),
         rng.integers(0, 2, n),
+        np.ones(n, np.int64),
     )
     waits = CounterTable(
         {
@@ -303,6 +306,7 @@ def test_statements_rest_and_outside_sum_to_all_waits(seed: int, most: int) -> N
         rng.integers(0, 1000, (m, WIDTH)),
         rng.integers(-1, 9, m),
         rng.integers(0, 2, m),
+        np.ones(m, np.int64),
     )
     found = statement_rows(statements, waits, most)
     rows, kind = found.rows, found.kind
@@ -328,19 +332,24 @@ def test_statements_rest_and_outside_sum_to_all_waits(seed: int, most: int) -> N
         assert all(value <= least for who, value in cost.items() if who not in named)
 
 
-ORIGIN = Origin(7, 100, 100, 2)
+ORIGIN = Origin(7, 100, None, 100, 2)
 
 
 @pytest.mark.parametrize(
     ("last", "baseline", "kind"),
     [
         (ORIGIN, Baseline.SAME, None),
-        (Origin(7, 5_000_000, 5_000_000, 0), Baseline.ZERO, "restart"),
-        (Origin(7, 100, 5_000_000, 0), Baseline.ZERO, "restart"),  # crash: the postmaster stays
-        (Origin(7, 100, 5_000_000, 3), Baseline.RESET, "reset"),
-        (Origin(7, 100, 100, 3), Baseline.ANEW, "reset"),
-        (Origin(8, 5_000_000, 5_000_000, 0), Baseline.ANEW, "restart"),
-        (Origin(7, 50, 50, 2), Baseline.ANEW, "restart"),  # a standby shares the identifier
+        (Origin(7, 5_000_000, None, 5_000_000, 0), Baseline.ZERO, "restart"),
+        (
+            Origin(7, 100, None, 5_000_000, 0),
+            Baseline.ZERO,
+            "restart",
+        ),  # crash: the postmaster stays
+        (Origin(7, 100, None, 5_000_000, 3), Baseline.RESET, "reset"),
+        (Origin(7, 100, None, 100, 3), Baseline.ANEW, "reset"),
+        (Origin(8, 5_000_000, None, 5_000_000, 0), Baseline.ANEW, "restart"),
+        (Origin(7, 100, 5_000_000, 5_000_000, 8), Baseline.ZERO, "restart"),
+        (Origin(7, 50, None, 50, 2), Baseline.ANEW, "restart"),  # a standby shares the identifier
     ],
 )
 def test_the_baseline_after_a_change(last: Origin, baseline: Baseline, kind: str | None) -> None:

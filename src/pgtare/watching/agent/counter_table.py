@@ -25,13 +25,14 @@ class CounterTable:
 
     keys: what an entry is, equally long columns. sums: int64, shape (entries, WIDTH); active_ns is
     total_ns and what the waits in progress have lasted so far. max_ns: int64, the longest wait.
-    running: int64, waits in progress.
+    running: int64, waits in progress. processes: int64, processes that the figures come from.
     """
 
     keys: Mapping[str, Array]
     sums: Array
     max_ns: Array
     running: Array
+    processes: Array
 
     def __len__(self) -> int:
         return len(self.max_ns)
@@ -39,7 +40,9 @@ class CounterTable:
     def select(self, rows: Array) -> CounterTable:
         """The entries that an index or a mask chooses."""
         keys = {name: column[rows] for name, column in self.keys.items()}
-        return CounterTable(keys, self.sums[rows], self.max_ns[rows], self.running[rows])
+        return CounterTable(
+            keys, self.sums[rows], self.max_ns[rows], self.running[rows], self.processes[rows]
+        )
 
     def grouped(self, names: Sequence[str]) -> CounterTable:
         """Summed over all other keys; the maximum is the greatest of them."""
@@ -54,6 +57,7 @@ class CounterTable:
             np.add.reduceat(self.sums[order], starts, axis=0),
             np.maximum.reduceat(self.max_ns[order], starts),
             np.add.reduceat(self.running[order], starts),
+            np.add.reduceat(self.processes[order], starts),
         )
 
 
@@ -61,7 +65,7 @@ def empty(like: Mapping[str, Array]) -> CounterTable:
     """No entries, with keys of the same names and types."""
     keys = {name: column[:0] for name, column in like.items()}
     none = np.zeros(0, np.int64)
-    return CounterTable(keys, np.zeros((0, WIDTH), np.int64), none, none)
+    return CounterTable(keys, np.zeros((0, WIDTH), np.int64), none, none, none)
 
 
 def joined(first: CounterTable, second: CounterTable) -> CounterTable:
@@ -71,6 +75,7 @@ def joined(first: CounterTable, second: CounterTable) -> CounterTable:
         np.concatenate([first.sums, second.sums]),
         np.concatenate([first.max_ns, second.max_ns]),
         np.concatenate([first.running, second.running]),
+        np.concatenate([first.processes, second.processes]),
     )
 
 

@@ -15,24 +15,35 @@ _ABSENT_INTERVALS = 3
 
 @dataclass(frozen=True)
 class Origin:
-    """Since when counters count. Times in µs since 1970; None: no module counts there."""
+    """Since when counters count, in µs since 1970.
+
+    memory_us: since when the module has its memory, which a crash makes anew while the server's
+    start stays; None: a module before 0.5 does not say. reset_us, resets: None without a module.
+    """
 
     system_identifier: int
     started_us: int
+    memory_us: int | None = None
     reset_us: int | None = None
     resets: int | None = None
 
     @property
     def epoch(self) -> int:
         """A number of it, signed with 64 bits: within one epoch, counters only grow."""
-        parts = (self.system_identifier, self.started_us, self.reset_us, self.resets)
+        parts = (
+            self.system_identifier,
+            self.started_us,
+            self.memory_us,
+            self.reset_us,
+            self.resets,
+        )
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big", signed=True)
 
     @property
     def began_us(self) -> int:
         """When the counters were last zero, by the server's clock."""
-        return max(self.started_us, self.reset_us or 0)
+        return max(self.started_us, self.memory_us or 0, self.reset_us or 0)
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,7 @@ def between(
     if not same_server or last.began_us < then.server_us:
         return Transition(Baseline.ANEW, 0, gap=Gap(*_anew(first, last, then.agent_us)))
     covered = min(elapsed, 1000 * max(0, now.server_us - last.began_us))
-    if first.started_us != last.started_us or (last.resets or 0) <= (first.resets or 0):
+    if _restarted(first, last):
         detail = "the server was restarted; what it counted since the last reading is lost"
         gap = Gap("restart", then.agent_us, detail)
         return Transition(Baseline.ZERO, covered, elapsed - covered, gap)
@@ -98,6 +109,13 @@ def between(
     return Transition(
         Baseline.RESET, covered, elapsed - covered, Gap("reset", then.agent_us, detail)
     )
+
+
+def _restarted(first: Origin, last: Origin) -> bool:
+    if first.started_us != last.started_us or first.memory_us != last.memory_us:
+        return True
+    # without memory_us, a crash shows in that resets are counted from zero again
+    return last.memory_us is None and (last.resets or 0) <= (first.resets or 0)
 
 
 def _anew(first: Origin, last: Origin, since: int) -> tuple[str, int, str]:
