@@ -141,15 +141,19 @@ class ServerSession:
     def _lock(self) -> None:
         key = (queries.LOCK_CLASS, queries.LOCK_OBJECT)
         ((self._locked,),) = self._plain(queries.LOCK, *key)
-        others = self._plain(queries.LOCKED_BY, *key)
-        if others:
-            ((pid,), *_) = others
+        pid = self.watched_by()
+        if pid is not None:
             raise AgentLocked(
                 f"another pgtare agent watches this server (its session is process {pid}): stop "
                 "that one first, or let it go on alone"
             )
         if not self._locked:
             raise AgentLocked("another pgtare agent begins to watch this server: stop one of them")
+
+    def watched_by(self) -> int | None:
+        """The server's process of another agent that watches it, in any database."""
+        others = self._plain(queries.LOCKED_BY, queries.LOCK_CLASS, queries.LOCK_OBJECT)
+        return int(others[0][0]) if others else None
 
     def _read_offer(self) -> Offer:
         with self.look("connect"):

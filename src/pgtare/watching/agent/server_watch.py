@@ -41,7 +41,7 @@ Collect = Callable[[str, Batch], None]
 
 
 class ServerWatch(threading.Thread):
-    """One server that is watched, until `stop` is set."""
+    """One server that is watched, until `stop` is set. alone: no other one is watched."""
 
     def __init__(
         self,
@@ -50,6 +50,8 @@ class ServerWatch(threading.Thread):
         intervals: Intervals,
         collect: Collect,
         log: AgentLog,
+        *,
+        alone: bool = False,
     ) -> None:
         super().__init__(name=f"watch {looks.name}", daemon=True)
         self.looks, self.server, self.intervals = looks, server, intervals
@@ -60,7 +62,7 @@ class ServerWatch(threading.Thread):
         self._collect, self._log = collect, log
         self._refused: set[str] = set()
         spread = min(_SPREAD_S, intervals.waits)
-        phase = stagger(looks.name) * spread
+        phase = 0.0 if alone else stagger(looks.name) * spread
         self._grids = {
             name: Grid(getattr(intervals, name), phase % getattr(intervals, name))
             for name in (WAITS, STATEMENTS, SESSIONS, ACTIVITY, FINDINGS)
