@@ -66,6 +66,11 @@ _COMMANDS = {
         SEE,
         "Look for what stalls a server: read-only, in seconds, without a module.",
     ),
+    "agent": _Command(
+        "agent",
+        WATCH,
+        "Watch servers all the time: every wait, exactly, in a directory that any tool can read.",
+    ),
     "spool": _Command(
         "spool",
         WATCH,

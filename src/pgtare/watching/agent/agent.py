@@ -7,7 +7,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Protocol
@@ -47,11 +47,11 @@ class SpoolWriter(Protocol):
         """The stored reading of a part."""
 
     def commit(
-        self, rows: dict[str, pa.Table], readings: dict[tuple[str, str], pa.Table | None]
+        self, rows: Mapping[str, pa.Table], readings: Mapping[tuple[str, str], pa.Table | None]
     ) -> str:
         """Publish rows and the readings that they end at."""
 
-    def maintain(self, now: datetime) -> None:
+    def maintain(self, now: datetime) -> bool:
         """One small step of upkeep."""
 
     def take_notes(self) -> list[str]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 #: A look that takes more than this share of its interval is made less often.
 _SLOW_SHARE = 0.1
+#: So many in a row: one alone may have met a busy moment.
+_SLOW_LOOKS = 3
 #: At most so many times less often, and back after so many quick looks.
 _SLOWEST, _QUICK_LOOKS = 32, 5
 
@@ -29,6 +31,7 @@ class Grid:
     phase_s: float = 0.0
     factor: int = field(default=1, init=False)
     _quick: int = field(default=0, init=False)
+    _slow: int = field(default=0, init=False)
 
     @property
     def step_s(self) -> float:
@@ -52,8 +55,10 @@ class Grid:
     def looked(self, took_s: float, *, gave_up: bool = False) -> bool:
         """Note how long a look took. Returns whether the pace changed."""
         before = self.factor
-        if gave_up or took_s > _SLOW_SHARE * self.step_s:
-            self._quick = 0
+        slow = gave_up or took_s > _SLOW_SHARE * self.step_s
+        self._slow = self._slow + 1 if slow else 0
+        if gave_up or self._slow >= _SLOW_LOOKS:
+            self._quick = self._slow = 0
             self.factor = min(_SLOWEST, 2 * self.factor)
         elif self.factor > 1:
             # it would be slow again at twice the pace

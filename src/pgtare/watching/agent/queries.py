@@ -24,8 +24,7 @@ AND l.objsubid = 2 AND l.granted AND l.pid <> pg_backend_pid()
 SERVER = """
 SELECT current_setting('server_version'), pg_is_in_recovery(), current_database(), current_user,
   pg_has_role('pg_read_all_stats', 'USAGE'), quote_ident(current_user),
-  has_function_privilege('pg_control_system()', 'EXECUTE'),
-  current_setting('wait_event_timing.capture', true)
+  has_function_privilege('pg_control_system()', 'EXECUTE')
 """
 SYSTEM_IDENTIFIER = "SELECT system_identifier FROM pg_control_system()"
 #: Only superusers make C functions: nobody else's function is taken for ours.
@@ -95,7 +94,7 @@ SELECT {_us("min(taken)")}, {_MOMENT_NAMES},
         _MS.format("running_time"),
         _MS.format("max_time"),
         "running_waits",
-        "running_waits",
+        "CASE WHEN wait_event_type IS NULL THEN waits ELSE running_waits END",
         "idle::int",
         "0",
     )

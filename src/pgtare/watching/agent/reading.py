@@ -53,6 +53,19 @@ class Reading:
     busy: int = 0
 
 
+#: What to do if nothing is counted.
+CAPTURE_OFF = (
+    "wait_event_timing captures no process: ALTER SYSTEM SET wait_event_timing.capture = 'stats'; "
+    "SELECT pg_reload_conf();"
+)
+
+
+def captures(found: Reading) -> bool:
+    """Whether the waits of any process are counted now."""
+    times = found.waits.keys["type"] == ""
+    return bool(np.any(found.waits.processes[times] > 0))
+
+
 def now(server_us: int) -> Taken:
     """The moment of a reading, by all clocks."""
     return Taken(server_us, time.time_ns() // 1000, time.monotonic_ns())

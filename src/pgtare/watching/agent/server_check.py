@@ -35,7 +35,8 @@ def check_server(name: str, server: WatchedServer) -> ServerCheck:
             waits, statements = "sampled", "none"
             notes = list(offer.unseen)
             if offer.module is not None:
-                reading.read(session, statements=True)
+                if not reading.captures(reading.read(session, statements=True)):
+                    notes.append(reading.CAPTURE_OFF)
                 exact = offer.module is QUERIES_0_5 and offer.sees_all
                 waits, statements = "exact", "exact" if exact else "approximate"
                 if offer.module is not QUERIES_0_5:

@@ -58,6 +58,8 @@ class ServerLooks:
         self._names_read = 0.0
         self._texts = StatementTexts()
         self._settings: str | None = None
+        self.captures = True
+        """whether the module counted any process when it was read last"""
         self._losses: dict[str, int] = {}
         self._processors: float | None = None
         self._seconds: dict[str, float] = {}
@@ -87,6 +89,7 @@ class ServerLooks:
         batch = Batch()
         found = reading.read(session, statements=minute_s is not None)
         self._origin, self._processors = found.origin, found.info.processors
+        self.captures = reading.captures(found)
         before = (self._waits[0], self._waits[1]) if self._waits else None
         change = epoch.between(before, (found.origin, found.taken), interval_s)
         first = self._waits[2] if self._waits else None

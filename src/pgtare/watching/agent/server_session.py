@@ -15,7 +15,7 @@ from psycopg import pq, sql
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 
-from pgtare.errors import MeasurementError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import own_session, pooler, untraced_session
 from pgtare.watching.agent import queries
 from pgtare.watching.agent.counter_table import Array
@@ -108,9 +108,13 @@ class ServerSession:
     def __init__(self, dsn: str, *, lock: bool = True) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         """time of the looks by name, as seen from here, in s"""
-        full = psycopg.conninfo.make_conninfo(
-            dsn, tcp_user_timeout=str(_VANISHED_MS), **_KEEPALIVES
-        )
+        try:
+            full = psycopg.conninfo.make_conninfo(
+                dsn, tcp_user_timeout=str(_VANISHED_MS), **_KEEPALIVES
+            )
+        except psycopg.ProgrammingError as ex:
+            why = own_session.first_line(ex)
+            raise UsageError(f"cannot read the connection string: {why}") from ex
         self.conn = untraced_session.connect(full, [untraced_session.UNTIMED])
         self._locked = False
         try:
@@ -157,8 +161,8 @@ class ServerSession:
 
     def _read_offer(self) -> Offer:
         with self.look("connect"):
-            ((version, standby, database, role, sees_all, quoted, may_control, capture),) = (
-                self.rows(queries.SERVER)
+            ((version, standby, database, role, sees_all, quoted, may_control),) = self.rows(
+                queries.SERVER
             )
             found = self.rows(queries.FUNCTIONS)
             identifier = self.rows(queries.SYSTEM_IDENTIFIER)[0][0] if may_control else 0
@@ -184,11 +188,6 @@ class ServerSession:
             unseen.append(
                 f"database {database} has no extension wait_event_timing, so waits are only "
                 "sampled once a second: docs/install.md says how to install it"
-            )
-        elif capture in (None, "off"):
-            unseen.append(
-                "wait_event_timing.capture is off: ALTER SYSTEM SET wait_event_timing.capture = "
-                "'stats'; SELECT pg_reload_conf();"
             )
         module = None if waits is None else QUERIES_0_5 if "total_ns" in names else QUERIES_0_4
         texts = schemas.get("pg_stat_statements")

@@ -12,7 +12,7 @@ from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.watching.agent.agent_log import AgentLog
 from pgtare.watching.agent.config import Intervals, WatchedServer
 from pgtare.watching.agent.grid import Grid, stagger
-from pgtare.watching.agent.reading import UnsteadyReading
+from pgtare.watching.agent.reading import CAPTURE_OFF, UnsteadyReading
 from pgtare.watching.agent.rows import Batch
 from pgtare.watching.agent.server_looks import (
     ACTIVITY,
@@ -142,7 +142,10 @@ class ServerWatch(threading.Thread):
     def _counters(self, session: ServerSession, *, with_statements: bool) -> Batch:
         waits_s = self._grids[WAITS].step_s
         minute_s = self._grids[STATEMENTS].step_s if with_statements else None
-        return self.looks.counters(session, waits_s, minute_s)
+        batch = self.looks.counters(session, waits_s, minute_s)
+        if not self.looks.captures:
+            self._log.once("warning", "unseen", self.name_of_server, CAPTURE_OFF)
+        return batch
 
     def _sessions(self, session: ServerSession) -> Batch:
         return self.looks.sessions(session, self._grids[SESSIONS].step_s)
