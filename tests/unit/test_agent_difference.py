@@ -21,7 +21,7 @@ from pgtare.watching.agent.counter_table import (
     CounterTable,
 )
 from pgtare.watching.agent.difference import carried_over, difference, statement_rows
-from pgtare.watching.agent.epoch import Baseline, Origin, Taken, Transition, between
+from pgtare.watching.agent.epoch import ReadingBaseline, Origin, Taken, Transition, between
 
 SECOND = 1_000_000_000
 EVENTS = [("Lock", "relation"), ("IO", "DataFileRead"), ("Client", "ClientRead")]
@@ -159,9 +159,9 @@ def test_within_an_epoch_rows_sum_to_the_last_reading_less_the_first(
             name = (grown.keys["type"][row], grown.keys["event"][row])
             for column in range(WIDTH):
                 sums[(*name, column)] += int(grown.sums[row, column])
-        if transition.baseline is Baseline.ANEW:
+        if transition.baseline is ReadingBaseline.ANEW:
             begins[epoch] = flat(last)
-        elif transition.baseline in (Baseline.ZERO, Baseline.RESET):
+        elif transition.baseline in (ReadingBaseline.ZERO, ReadingBaseline.RESET):
             begins[epoch] = Counter()
             for row in range(len(grown)):  # a wait in progress has a baseline of its own
                 name = (grown.keys["type"][row], grown.keys["event"][row], ACTIVE_NS)
@@ -199,7 +199,7 @@ def table(*rows: tuple[str, int, int, int, int], **keys: list[int]) -> CounterTa
     )
 
 
-SAME = Transition(Baseline.SAME, 10 * SECOND)
+SAME = Transition(ReadingBaseline.SAME, 10 * SECOND)
 
 
 @settings(max_examples=100, deadline=None)
@@ -338,29 +338,40 @@ ORIGIN = Origin(7, 100, None, 100, 2)
 @pytest.mark.parametrize(
     ("last", "baseline", "kind"),
     [
-        (ORIGIN, Baseline.SAME, None),
-        (Origin(7, 5_000_000, None, 5_000_000, 0), Baseline.ZERO, "restart"),
+        (ORIGIN, ReadingBaseline.SAME, None),
+        (Origin(7, 5_000_000, None, 5_000_000, 0), ReadingBaseline.ZERO, "restart"),
         (
             Origin(7, 100, None, 5_000_000, 0),
-            Baseline.ZERO,
+            ReadingBaseline.ZERO,
             "restart",
         ),  # crash: the postmaster stays
-        (Origin(7, 100, None, 5_000_000, 3), Baseline.RESET, "reset"),
-        (Origin(7, 100, None, 100, 3), Baseline.ANEW, "reset"),
-        (Origin(8, 5_000_000, None, 5_000_000, 0), Baseline.ANEW, "restart"),
-        (Origin(7, 100, 5_000_000, 5_000_000, 8), Baseline.ZERO, "restart"),
-        (Origin(7, 50, None, 50, 2), Baseline.ANEW, "restart"),  # a standby shares the identifier
+        (Origin(7, 100, None, 5_000_000, 3), ReadingBaseline.RESET, "reset"),
+        (Origin(7, 100, None, 100, 3), ReadingBaseline.ANEW, "reset"),
+        (Origin(8, 5_000_000, None, 5_000_000, 0), ReadingBaseline.ANEW, "restart"),
+        (Origin(7, 100, 5_000_000, 5_000_000, 8), ReadingBaseline.ZERO, "restart"),
+        (
+            Origin(7, 50, None, 50, 2),
+            ReadingBaseline.ANEW,
+            "restart",
+        ),  # a standby shares the identifier
     ],
 )
-def test_the_baseline_after_a_change(last: Origin, baseline: Baseline, kind: str | None) -> None:
+def test_the_baseline_after_a_change(
+    last: Origin, baseline: ReadingBaseline, kind: str | None
+) -> None:
     before = (ORIGIN, Taken(2_000_000, 2_000_000, 2 * SECOND))
     after = (last, Taken(8_000_000, 8_000_000, 8 * SECOND))
     found = between(before, after, 10)
     assert found.baseline is baseline
     assert (found.gap.kind if found.gap else None) == kind
-    covered = {Baseline.SAME: 6, Baseline.ZERO: 3, Baseline.RESET: 3, Baseline.ANEW: 0}
+    covered = {
+        ReadingBaseline.SAME: 6,
+        ReadingBaseline.ZERO: 3,
+        ReadingBaseline.RESET: 3,
+        ReadingBaseline.ANEW: 0,
+    }
     assert found.covered_ns == covered[baseline] * SECOND
-    assert (last.epoch == ORIGIN.epoch) == (baseline is Baseline.SAME)
+    assert (last.epoch == ORIGIN.epoch) == (baseline is ReadingBaseline.SAME)
 
 
 def test_an_absence_is_a_gap_that_its_rows_cover() -> None:

@@ -18,8 +18,8 @@ import pyarrow as pa
 from pgtare.errors import PgtareError, UsageError
 from pgtare.watching.agent.agent_log import AgentLog
 from pgtare.watching.agent.config import AgentConfig, WatchedServer
-from pgtare.watching.agent.grid import Grid
-from pgtare.watching.agent.rows import EXACT, Batch, Interval, own_uuid
+from pgtare.watching.agent.grid import LookGrid
+from pgtare.watching.agent.rows import EXACT, Batch, RowInterval, own_uuid
 from pgtare.watching.agent.server_looks import ServerLooks
 from pgtare.watching.agent.server_session import STATEMENT_TIMEOUT_S, AgentLocked
 from pgtare.watching.agent.server_watch import ServerWatch
@@ -100,7 +100,7 @@ class Agent:
 
     def _until_stopped(self, began: float) -> None:
         interval_s = self.config.intervals.waits
-        grid = Grid(interval_s, min(_COMMIT_LATER_S, interval_s / 4))
+        grid = LookGrid(interval_s, min(_COMMIT_LATER_S, interval_s / 4))
         due = time.monotonic() + grid.wait_s(time.time())
         while not self._stopping.wait(min(_NAP_S, max(0.0, due - time.monotonic()))):
             if self._reloading:
@@ -225,7 +225,7 @@ class Agent:
         self._cpu_s, self._committed_at = cpu_s, now
         batch = Batch()
         ended = time.time_ns() // 1000
-        batch.figures(Interval(_ALL_SERVERS, self.uuid, 0, ended, covered, EXACT), figures)
+        batch.figures(RowInterval(_ALL_SERVERS, self.uuid, 0, ended, covered, EXACT), figures)
         self._collect(_ALL_SERVERS, batch)
 
     # Signals

@@ -23,7 +23,7 @@ from pgtare.watching.agent.counter_table import (
     joined,
     matched,
 )
-from pgtare.watching.agent.epoch import Baseline, Transition
+from pgtare.watching.agent.epoch import ReadingBaseline, Transition
 
 #: Kinds of rows in table `statements`.
 STATEMENT, REST, OUTSIDE = "statement", "rest", "outside"
@@ -57,7 +57,7 @@ def difference(
     as one that only had waits in progress. `max_ns` is NO_MAXIMUM unless the maximum rose;
     `running` is how many waits are in progress now.
     """
-    if transition.baseline is Baseline.ANEW:
+    if transition.baseline is ReadingBaseline.ANEW:
         return empty(last.keys)
     first = _baseline(first, last, transition)
     in_first, in_last, gone = matched(first, last)
@@ -80,9 +80,9 @@ def _baseline(
     first: CounterTable | None, last: CounterTable, transition: Transition
 ) -> CounterTable:
     """The counters that the last ones are compared with."""
-    if first is None or transition.baseline is Baseline.ZERO:
+    if first is None or transition.baseline is ReadingBaseline.ZERO:
         return empty(last.keys)
-    if transition.baseline is Baseline.SAME:
+    if transition.baseline is ReadingBaseline.SAME:
         return first
     # All counters were reset, but a wait in progress has lasted since before that. What of it was
     # over by then is the baseline: if it goes on, or if it has ended since, which shows in a
@@ -115,17 +115,17 @@ def statement_difference(
     identified: the key `identity` is never given twice, so an entry that was evicted and made again
     is a new one. Else only counters that fell show that, and little of it.
     """
-    if transition.baseline is Baseline.ANEW:
+    if transition.baseline is ReadingBaseline.ANEW:
         return empty(last.keys)
-    if first is None or transition.baseline is Baseline.ZERO:
+    if first is None or transition.baseline is ReadingBaseline.ZERO:
         first = empty(last.keys)
-    kept = identified or transition.baseline is Baseline.SAME
-    same = replace(transition, baseline=Baseline.SAME if kept else Baseline.ZERO)
+    kept = identified or transition.baseline is ReadingBaseline.SAME
+    same = replace(transition, baseline=ReadingBaseline.SAME if kept else ReadingBaseline.ZERO)
     counted = difference(_counted(first), _counted(last), same, evicts=True)
     before, now = _in_progress(first), _in_progress(last)
-    if transition.baseline is Baseline.RESET:
+    if transition.baseline is ReadingBaseline.RESET:
         before = _baseline(first.grouped(_WITHOUT_IDENTITY), now, transition)
-    same = replace(transition, baseline=Baseline.SAME)
+    same = replace(transition, baseline=ReadingBaseline.SAME)
     under_way = difference(before, replace(now, max_ns=now.max_ns * 0), same)
     keys = {**under_way.keys, "identity": np.zeros(len(under_way), np.int64)}
     return joined(counted, replace(under_way, keys=keys))
@@ -153,7 +153,7 @@ def processor_rows(grown: CounterTable, transition: Transition) -> CounterTable:
     """
     whole = grown.keys["type"] == ""
     waits, times = grown.select(~whole), grown.select(whole)
-    if transition.baseline is Baseline.RESET or not len(times):
+    if transition.baseline is ReadingBaseline.RESET or not len(times):
         return waits
     busy = waits.grouped(("backend_type",))
     in_busy, in_times, _ = matched(busy, times.grouped(("backend_type",)))

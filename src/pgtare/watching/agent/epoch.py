@@ -55,7 +55,7 @@ class Taken:
     monotonic_ns: int | None = None
 
 
-class Baseline(enum.Enum):
+class ReadingBaseline(enum.Enum):
     """What a reading is compared with."""
 
     SAME = "the reading before it"
@@ -64,7 +64,7 @@ class Baseline(enum.Enum):
     ANEW = "nothing: the reading is the baseline of the next one"
 
 
-class Gap(NamedTuple):
+class WatchGap(NamedTuple):
     """What is lost or was not watched: a kind of the table `gaps`, since when, and why."""
 
     kind: str
@@ -76,10 +76,10 @@ class Gap(NamedTuple):
 class Transition:
     """What lies between two readings. before_ns: how long before the counters began."""
 
-    baseline: Baseline
+    baseline: ReadingBaseline
     covered_ns: int
     before_ns: int = 0
-    gap: Gap | None = None
+    gap: WatchGap | None = None
 
 
 def between(
@@ -89,25 +89,25 @@ def between(
 ) -> Transition:
     """What lies between two readings of one server, of which the first may be missing."""
     if before is None:
-        return Transition(Baseline.ANEW, 0)
+        return Transition(ReadingBaseline.ANEW, 0)
     (first, then), (last, now) = before, after
     elapsed = elapsed_ns(then, now)
     if first == last:
         absent = elapsed > _ABSENT_INTERVALS * interval_s * 1e9
         detail = "nobody read the server; the rows that end here cover that time"
-        gap = Gap("absence", then.agent_us, detail) if absent else None
-        return Transition(Baseline.SAME, elapsed, gap=gap)
+        gap = WatchGap("absence", then.agent_us, detail) if absent else None
+        return Transition(ReadingBaseline.SAME, elapsed, gap=gap)
     same_server = first.system_identifier == last.system_identifier
     if not same_server or last.began_us < then.server_us:
-        return Transition(Baseline.ANEW, 0, gap=Gap(*_anew(first, last, then.agent_us)))
+        return Transition(ReadingBaseline.ANEW, 0, gap=WatchGap(*_anew(first, last, then.agent_us)))
     covered = min(elapsed, 1000 * max(0, now.server_us - last.began_us))
     if _restarted(first, last):
         detail = "the server was restarted; what it counted since the last reading is lost"
-        gap = Gap("restart", then.agent_us, detail)
-        return Transition(Baseline.ZERO, covered, elapsed - covered, gap)
+        gap = WatchGap("restart", then.agent_us, detail)
+        return Transition(ReadingBaseline.ZERO, covered, elapsed - covered, gap)
     detail = "all counters were reset; what they counted since the last reading is lost"
     return Transition(
-        Baseline.RESET, covered, elapsed - covered, Gap("reset", then.agent_us, detail)
+        ReadingBaseline.RESET, covered, elapsed - covered, WatchGap("reset", then.agent_us, detail)
     )
 
 

@@ -21,7 +21,7 @@ def stagger(server: str) -> float:
 
 
 @dataclass
-class Grid:
+class LookGrid:
     """The times at which one kind of look is due, of one server.
 
     interval_s: as configured. phase_s: how much later than the round time of day.

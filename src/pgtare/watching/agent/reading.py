@@ -27,7 +27,7 @@ class UnsteadyReading(MeasurementError):
 
 
 @dataclass(frozen=True)
-class ModuleInfo:
+class TimingInfo:
     """What the module says of itself. losses: cumulative, by name."""
 
     origin: Origin
@@ -37,7 +37,7 @@ class ModuleInfo:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ServerReading:
     """All counters of one server at one moment.
 
     statements: None if only the waits were read. unread: types of processes that lack a process.
@@ -48,7 +48,7 @@ class Reading:
     taken: Taken
     waits: CounterTable
     unread: Array
-    info: ModuleInfo
+    info: TimingInfo
     statements: CounterTable | None = None
     busy: int = 0
 
@@ -60,7 +60,7 @@ CAPTURE_OFF = (
 )
 
 
-def captures(found: Reading) -> bool:
+def captures(found: ServerReading) -> bool:
     """Whether the waits of any process are counted now."""
     times = found.waits.keys["type"] == ""
     return bool(np.any(found.waits.processes[times] > 0))
@@ -71,7 +71,7 @@ def now(server_us: int) -> Taken:
     return Taken(server_us, time.time_ns() // 1000, time.monotonic_ns())
 
 
-def read(session: ServerSession, *, statements: bool) -> Reading:
+def read(session: ServerSession, *, statements: bool) -> ServerReading:
     """Read the counters of a server that has the module.
 
     Raises UnsteadyReading, and what `ServerSession.look` does.
@@ -92,27 +92,27 @@ def _steady(offer: Offer, origin: Origin) -> bool:
     return offer.module is not QUERIES_0_5 or (origin.resets or 0) % 2 == 0
 
 
-def _info(session: ServerSession) -> ModuleInfo:
+def _info(session: ServerSession) -> TimingInfo:
     assert session.offer.module is not None
     ((started, reset, resets, server_us, *losses, memory, processors),) = session.rows(
         session.offer.module.info
     )
     names = ("missed", "overflows", "statements_evicted", "statements_missed")
     origin = Origin(session.offer.system_identifier, started, memory, reset, resets)
-    return ModuleInfo(origin, server_us, dict(zip(names, losses, strict=True)), processors)
+    return TimingInfo(origin, server_us, dict(zip(names, losses, strict=True)), processors)
 
 
-def _counters(session: ServerSession, info: ModuleInfo, *, statements: bool) -> Reading:
+def _counters(session: ServerSession, info: TimingInfo, *, statements: bool) -> ServerReading:
     module = session.offer.module
     assert module is not None
     ((taken_us, names, matrix),) = session.rows(module.moment)
     waits, unread = waits_table(names, matrix)
     taken = now(info.server_us if taken_us is None else taken_us)
     if not statements:
-        return Reading(info.origin, taken, waits, unread, info)
+        return ServerReading(info.origin, taken, waits, unread, info)
     ((names, matrix),) = session.rows(module.statements)
     table, busy = statements_table(names, matrix)
-    return Reading(info.origin, taken, waits, unread, info, table, busy)
+    return ServerReading(info.origin, taken, waits, unread, info, table, busy)
 
 
 def waits_table(names: bytes | None, matrix: Array | None) -> tuple[CounterTable, Array]:

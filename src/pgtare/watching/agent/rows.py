@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pgtare.watching.agent.counter_table import SUMS, Array, CounterTable
 from pgtare.watching.agent.difference import OUTSIDE, REST, StatementRows
-from pgtare.watching.agent.epoch import Gap
+from pgtare.watching.agent.epoch import WatchGap
 from pgtare.watching.agent.queries import ACTIVITY_COLUMNS
 from pgtare.watching.agent.stored_reading import arrow
 from pgtare.watching.spool import tables
@@ -28,7 +28,7 @@ def own_uuid() -> str:
 
 
 @dataclass(frozen=True)
-class Interval:
+class RowInterval:
     """What all rows of one look have in common. ts_us: its end, µs since 1970."""
 
     server: str
@@ -60,23 +60,23 @@ class Batch:
     rows: dict[str, list[pa.Table]] = field(default_factory=dict)
     readings: dict[str, pa.Table] = field(default_factory=dict)
 
-    def add(self, name: str, columns: Mapping[str, Any], interval: Interval, count: int) -> None:
+    def add(self, name: str, columns: Mapping[str, Any], interval: RowInterval, count: int) -> None:
         """Add rows to a table; none if there are none."""
         if count:
             table = tables.rows(name, {**interval.columns(count), **columns})
             self.rows.setdefault(name, []).append(table)
 
-    def tick(self, interval: Interval, source: str) -> None:
+    def tick(self, interval: RowInterval, source: str) -> None:
         """Book the time that a look covers, also if nothing happened in it."""
         self.add("ticks", {"source": [source], "ticks": [1]}, interval, 1)
 
-    def gap(self, interval: Interval, gap: Gap) -> None:
+    def gap(self, interval: RowInterval, gap: WatchGap) -> None:
         """Say what is missing."""
         since = pa.array([gap.from_us], pa.timestamp("us", "UTC"))
         columns = {"kind": [gap.kind], "from_ts": since, "detail": [gap.detail]}
         self.add("gaps", columns, interval, 1)
 
-    def figures(self, interval: Interval, found: Sequence[tuple[str, float, str]]) -> None:
+    def figures(self, interval: RowInterval, found: Sequence[tuple[str, float, str]]) -> None:
         """Add figures of the agent itself: kind, value, unit."""
         columns = {
             "kind": [kind for kind, _, _ in found],
@@ -85,7 +85,7 @@ class Batch:
         }
         self.add("agent", columns, interval, len(found))
 
-    def waits(self, interval: Interval, grown: CounterTable) -> None:
+    def waits(self, interval: RowInterval, grown: CounterTable) -> None:
         """Add what waits grew by."""
         columns = {
             **{name: arrow(column) for name, column in grown.keys.items()},
@@ -96,7 +96,7 @@ class Batch:
 
     def statements(
         self,
-        interval: Interval,
+        interval: RowInterval,
         found: StatementRows,
         roles: Mapping[int, str],
         databases: Mapping[int, str],
@@ -121,7 +121,7 @@ class Batch:
 
     def activity(
         self,
-        interval: Interval,
+        interval: RowInterval,
         grown: Array,
         databases: Mapping[int, str],
         processors: float | None,

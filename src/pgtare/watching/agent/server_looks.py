@@ -15,10 +15,10 @@ from pgtare.seeing.doctor.session import Session
 from pgtare.watching.agent import difference as differences
 from pgtare.watching.agent import epoch, queries, reading
 from pgtare.watching.agent.counter_table import Array, CounterTable, codes_of
-from pgtare.watching.agent.epoch import Baseline, Gap, Origin, Taken
+from pgtare.watching.agent.epoch import ReadingBaseline, WatchGap, Origin, Taken
 from pgtare.watching.agent.queries import QUERIES_0_5
-from pgtare.watching.agent.reading import Reading
-from pgtare.watching.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, Interval
+from pgtare.watching.agent.reading import ServerReading
+from pgtare.watching.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
 from pgtare.watching.agent.server_session import LookRefused, ServerSession
 from pgtare.watching.agent.stored_reading import counter_columns, counters, moment, moment_table
 from pgtare.watching.agent.texts import StatementTexts
@@ -77,10 +77,10 @@ class ServerLooks:
     def _epoch(self) -> int:
         return self._origin.epoch if self._origin is not None else 0
 
-    def interval(self, covered_ns: int, quality: str, ts_us: int | None = None) -> Interval:
+    def interval(self, covered_ns: int, quality: str, ts_us: int | None = None) -> RowInterval:
         """An interval that ends now, or at a time."""
         ended = time.time_ns() // 1000 if ts_us is None else ts_us
-        return Interval(self.name, self.agent, self._epoch, ended, covered_ns, quality)
+        return RowInterval(self.name, self.agent, self._epoch, ended, covered_ns, quality)
 
     # Counters of waits
 
@@ -93,12 +93,12 @@ class ServerLooks:
         before = (self._waits[0], self._waits[1]) if self._waits else None
         change = epoch.between(before, (found.origin, found.taken), interval_s)
         first = self._waits[2] if self._waits else None
-        same = change.baseline is Baseline.SAME
+        same = change.baseline is ReadingBaseline.SAME
         waits = differences.kept_types(first if same else None, found.waits, found.unread)
         grown = differences.processor_rows(differences.difference(first, waits, change), change)
         interval = self.interval(change.covered_ns, EXACT, found.taken.agent_us)
         batch.waits(interval, grown)
-        if change.baseline is not Baseline.ANEW:
+        if change.baseline is not ReadingBaseline.ANEW:
             batch.tick(interval, WAITS)
         if change.gap is not None:
             batch.gap(interval, change.gap)
@@ -115,7 +115,7 @@ class ServerLooks:
         self,
         session: ServerSession,
         batch: Batch,
-        found: Reading,
+        found: ServerReading,
         waits: CounterTable,
         interval_s: float,
     ) -> None:
@@ -125,7 +125,11 @@ class ServerLooks:
         first = self._statements[2] if self._statements else None
         identified = session.offer.module is QUERIES_0_5
         statements = found.statements
-        if found.busy and first is not None and change.baseline in (Baseline.SAME, Baseline.RESET):
+        if (
+            found.busy
+            and first is not None
+            and change.baseline in (ReadingBaseline.SAME, ReadingBaseline.RESET)
+        ):
             statements = differences.carried_over(first, statements)
         grown = differences.statement_difference(first, statements, change, identified=identified)
         all_waits = differences.difference(self._minute_waits, waits, change)
@@ -137,7 +141,7 @@ class ServerLooks:
         self._read_names(session, own)
         self._read_texts(session, batch, interval, np.unique(own.keys["query_id"]).tolist())
         batch.statements(interval, rows, self._roles, self._databases, self._texts.hashes)
-        if change.baseline is not Baseline.ANEW:
+        if change.baseline is not ReadingBaseline.ANEW:
             batch.tick(interval, STATEMENTS)
         self._statements = found.origin, found.taken, statements
         self._minute_waits = waits
@@ -155,7 +159,7 @@ class ServerLooks:
             self._names_read = time.monotonic()
 
     def _read_texts(
-        self, session: ServerSession, batch: Batch, interval: Interval, query_ids: list[int]
+        self, session: ServerSession, batch: Batch, interval: RowInterval, query_ids: list[int]
     ) -> None:
         if session.offer.texts is None:
             return
@@ -171,7 +175,12 @@ class ServerLooks:
         batch.add("texts", {"text_hash": list(new), "text": list(new.values())}, interval, len(new))
 
     def _own_figures(
-        self, session: ServerSession, batch: Batch, interval: Interval, found: Reading, rows: int
+        self,
+        session: ServerSession,
+        batch: Batch,
+        interval: RowInterval,
+        found: ServerReading,
+        rows: int,
     ) -> None:
         """What the agent costs this server, and what its counters lack."""
         spent = dict(session.seconds)
@@ -278,7 +287,7 @@ class ServerLooks:
     def refused(self, kind: str, since_us: int, why: str) -> Batch:
         """Rows that say that something could not be read."""
         batch = Batch()
-        batch.gap(self.interval(0, EXACT), Gap(kind, since_us, why))
+        batch.gap(self.interval(0, EXACT), WatchGap(kind, since_us, why))
         return batch
 
 

@@ -11,7 +11,7 @@ import psycopg
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.watching.agent.agent_log import AgentLog
 from pgtare.watching.agent.config import Intervals, WatchedServer
-from pgtare.watching.agent.grid import Grid, stagger
+from pgtare.watching.agent.grid import LookGrid, stagger
 from pgtare.watching.agent.reading import CAPTURE_OFF, UnsteadyReading
 from pgtare.watching.agent.rows import Batch
 from pgtare.watching.agent.server_looks import (
@@ -64,7 +64,7 @@ class ServerWatch(threading.Thread):
         spread = min(_SPREAD_S, intervals.waits)
         phase = 0.0 if alone else stagger(looks.name) * spread
         self._grids = {
-            name: Grid(getattr(intervals, name), phase % getattr(intervals, name))
+            name: LookGrid(getattr(intervals, name), phase % getattr(intervals, name))
             for name in (WAITS, STATEMENTS, SESSIONS, ACTIVITY, FINDINGS)
         }
         self._due: dict[str, float] = {}
