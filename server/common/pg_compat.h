@@ -32,13 +32,21 @@
 #include "varatt.h"
 #endif
 
-/* 17 took the number of a process out of its PGPROC, and put its local transaction into "vxid". */
+/*
+ * 17 took the number of a process out of its PGPROC, and put its local
+ * transaction into "vxid".  It numbers what processes say of themselves as their
+ * PGPROCs; before, those of auxiliary processes are elsewhere.
+ */
 #if PG_VERSION_NUM >= 170000
 #define MY_PROC_NUMBER MyProcNumber
 #define MY_LXID (MyProc->vxid.lxid)
+#define HAS_STATUS(number) true
+#define STATUS_FROM_MINE(number) ((int) (number) - MyProcNumber)
 #else
 #define MY_PROC_NUMBER (MyProc->pgprocno)
 #define MY_LXID (MyProc->lxid)
+#define HAS_STATUS(number) (ProcGlobal->allProcs[number].backendId > 0)
+#define STATUS_FROM_MINE(number) (ProcGlobal->allProcs[number].backendId - MyBackendId)
 #endif
 
 /* From 17 on a library can make shared memory by name while the server runs. */

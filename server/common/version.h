@@ -8,6 +8,6 @@
 #ifndef PGTARE_VERSION_H
 #define PGTARE_VERSION_H
 
-#define PGTARE_VERSION "0.4.0"
+#define PGTARE_VERSION "0.5.0"
 
 #endif							/* PGTARE_VERSION_H */

@@ -18,7 +18,6 @@
  */
 #include "postgres.h"
 
-#include "access/parallel.h"
 #include "miscadmin.h"
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
@@ -215,7 +214,6 @@ capture_fold(void)
 		stats_clear_slot(slot);
 		slot->reset_done = reset_wanted;
 	}
-	slot->backend_type = IsParallelWorker() ? PARALLEL_WORKER : MyBackendType;
 	if (MyProc)
 	{
 		slot->database = MyProc->databaseId;

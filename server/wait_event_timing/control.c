@@ -6,6 +6,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/timestamp.h"
 
@@ -29,27 +30,9 @@ slot_of(Shared *shared, int pid)
 	return NULL;
 }
 
-/*
- * Owners clear their counters themselves: until they do, readers see them as
- * empty.  A reset is counted when that is so: one who reads the count before the
- * counters, and finds it unchanged the next time, can take their difference.
- */
-Datum
-wait_event_timing_reset(PG_FUNCTION_ARGS)
+static void
+reset_all(Shared *shared)
 {
-	Shared	   *shared = sql_shared();
-
-	if (!PG_ARGISNULL(0))
-	{
-		Slot	   *slot = slot_of(shared, PG_GETARG_INT32(0));
-
-		if (slot)
-		{
-			pg_atomic_fetch_add_u64(&slot->reset_wanted, 1);
-			pg_atomic_fetch_add_u64(&shared->resets, 1);
-		}
-		PG_RETURN_BOOL(slot != NULL);
-	}
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	for (uint32 i = 0; i < shared->nslots; i++)
 		pg_atomic_fetch_add_u64(&shmem_slot(shared, i)->reset_wanted, 1);
@@ -60,7 +43,40 @@ wait_event_timing_reset(PG_FUNCTION_ARGS)
 	LWLockRelease(&shared->lock);
 	ended_give_up(shared);
 	statements_reset(shared);
-	pg_atomic_fetch_add_u64(&shared->resets, 1);
+}
+
+/* Also where the session is cancelled or ended in the midst of a reset */
+static void
+reset_ends(int code, Datum shared)
+{
+	pg_atomic_fetch_add_u64(&((Shared *) DatumGetPointer(shared))->resets, RESET_ENDS);
+}
+
+/*
+ * Owners clear their counters themselves: until they do, readers see them as
+ * empty.  A reset is announced before and counted when that is so: one who finds
+ * no reset under way and the same count before the counters and after them has
+ * read counters of one time.
+ */
+Datum
+wait_event_timing_reset(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = sql_shared();
+	Slot	   *slot = PG_ARGISNULL(0) ? NULL : slot_of(shared, PG_GETARG_INT32(0));
+
+	if (slot == NULL && !PG_ARGISNULL(0))
+		PG_RETURN_BOOL(false);
+	/* a full barrier, as is the addition at the end */
+	pg_atomic_fetch_add_u64(&shared->resets, RESET_BEGINS);
+	PG_ENSURE_ERROR_CLEANUP(reset_ends, PointerGetDatum(shared));
+	{
+		if (slot)
+			pg_atomic_fetch_add_u64(&slot->reset_wanted, 1);
+		else
+			reset_all(shared);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(reset_ends, PointerGetDatum(shared));
+	reset_ends(0, PointerGetDatum(shared));
 	PG_RETURN_BOOL(true);
 }
 

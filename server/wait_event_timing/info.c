@@ -12,9 +12,11 @@
 
 #include "sql.h"
 #include "../common/interpose.h"
+#include "../common/processors.h"
 
 PG_FUNCTION_INFO_V1(wait_event_timing_info);
 PG_FUNCTION_INFO_V1(wait_event_timing_info_0_2);
+PG_FUNCTION_INFO_V1(wait_event_timing_info_0_5);
 PG_FUNCTION_INFO_V1(wait_event_timing_library_version);
 PG_FUNCTION_INFO_V1(wait_event_timing_buckets);
 PG_FUNCTION_INFO_V1(wait_event_timing_calls);
@@ -42,47 +44,78 @@ clock_read_ns(const Shared *shared)
 	return (double) clock_ns(&shared->rate, best, &ignored) / CLOCK_READS;
 }
 
-Datum
-wait_event_timing_info(PG_FUNCTION_ARGS)
+/* What is lost of the waits of all processes, and how much they traced */
+typedef struct Losses
+{
+	uint64		overflows;
+	uint64		negative;
+	uint64		missed;
+	uint64		statements_missed;
+	uint64		records;
+	uint64		ended;
+} Losses;
+
+/*
+ * The lock keeps processes from moving into the totals while we look.  Each
+ * number is a word of its own, so that nobody who is stopped holds us up.
+ */
+static Losses
+losses_of_all(Shared *shared)
+{
+	Losses		sum = {
+		.overflows = shared->overflows + shared->total_overflows,
+		.negative = shared->negative,
+		.missed = shared->missed,
+		.statements_missed = shared->statements_missed,
+		.records = shared->records,
+		.ended = shared->processes
+	};
+
+	for (uint32 i = 0; i < shared->nslots; i++)
+	{
+		volatile Slot *slot = shmem_slot(shared, i);
+
+		if (slot->pid == 0)
+			continue;
+		sum.records += slot->records;
+		if (slot->reset_done != pg_atomic_read_u64(&shmem_slot(shared, i)->reset_wanted))
+			continue;
+		sum.overflows += slot->overflows;
+		sum.negative += slot->negative;
+		sum.missed += slot->missed;
+		sum.statements_missed += slot->statements_missed;
+	}
+	return sum;
+}
+
+#define COLUMNS 25				/* in this version */
+
+/* "odd": as of 0.5, the number of resets is odd while one runs; before, those were counted that are over */
+static Datum
+info(FunctionCallInfo fcinfo, bool odd)
 {
 	Shared	   *shared = sql_shared();
-	Slot	   *copy = palloc(sizeof(Slot));
 	TupleDesc	tupdesc;
-	Datum		values[21];
-	bool		nulls[21] = {0};
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS] = {0};
 	const char *problem = interpose_problem();
 	int			installed = 0;
-	uint64		overflows,
-				negative,
-				missed,
-				statements_missed,
-				records,
-				ended,
-				resets;
+	Losses		losses;
+	uint64		resets;
+	uint64		over;
 	TimestampTz reset_at;
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 
+	/* counters that the caller reads before this call or after it stay on their side */
+	pg_memory_barrier();
 	resets = pg_atomic_read_u64(&shared->resets);
+	pg_memory_barrier();
+	over = resets >> RESETS_RUNNING_BITS;
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	overflows = shared->overflows + shared->total_overflows;
-	negative = shared->negative;
-	missed = shared->missed;
-	statements_missed = shared->statements_missed;
-	records = shared->records;
-	ended = shared->processes;
+	losses = losses_of_all(shared);
 	reset_at = shared->reset_at;
-	for (uint32 i = 0; i < shared->nslots; i++)
-	{
-		if (!stats_copy_slot(shmem_slot(shared, i), copy))
-			continue;
-		overflows += copy->overflows;
-		negative += copy->negative;
-		missed += copy->missed;
-		statements_missed += copy->statements_missed;
-		records += copy->records;
-	}
 	LWLockRelease(&shared->lock);
 	for (int i = 0; i < calls_count(); i++)
 		installed += calls_slots(i);
@@ -95,28 +128,48 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	values[5] = CStringGetTextDatum(GetConfigOption("wait_event_timing.clock", false, false));
 	values[6] = Float8GetDatum((double) shared->rate.hz);
 	values[7] = Float8GetDatum(clock_read_ns(shared));
-	values[8] = Int64GetDatum((int64) ended);
-	values[9] = Int64GetDatum((int64) overflows);
-	values[10] = Int64GetDatum((int64) negative);
-	values[11] = Int64GetDatum((int64) missed);
+	values[8] = Int64GetDatum((int64) losses.ended);
+	values[9] = Int64GetDatum((int64) losses.overflows);
+	values[10] = Int64GetDatum((int64) losses.negative);
+	values[11] = Int64GetDatum((int64) losses.missed);
 	values[12] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->evictions));
-	values[13] = Int64GetDatum((int64) statements_missed);
-	values[14] = Int64GetDatum((int64) records);
+	values[13] = Int64GetDatum((int64) losses.statements_missed);
+	values[14] = Int64GetDatum((int64) losses.records);
 	values[15] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->refused));
 	values[16] = Int64GetDatum((int64) sizeof(Slot));
 	values[17] = TimestampTzGetDatum(reset_at);
-	values[18] = Int64GetDatum((int64) resets);
+	values[18] = Int64GetDatum((int64) (odd ? 2 * over + (resets != over << RESETS_RUNNING_BITS) :
+										over));
 	values[19] = problem ? CStringGetTextDatum(problem) : (Datum) 0;
 	nulls[19] = problem == NULL;
 	values[20] = CStringGetTextDatum(clock_trust().reason);
+	values[21] = TimestampTzGetDatum(shared->made_at);
+	values[22] = TimestampTzGetDatum(PgStartTime);
+	values[23] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->skipped));
+	values[24] = Float8GetDatum(processors_usable("/"));
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }
 
-/* A library of before lacks this name: it does not fill a row of more columns than it knows. */
+/*
+ * A library of before lacks the names with a version: it does not fill a row of
+ * more columns than it knows.
+ */
+Datum
+wait_event_timing_info(PG_FUNCTION_ARGS)
+{
+	return info(fcinfo, false);
+}
+
 Datum
 wait_event_timing_info_0_2(PG_FUNCTION_ARGS)
 {
-	return wait_event_timing_info(fcinfo);
+	return info(fcinfo, false);
+}
+
+Datum
+wait_event_timing_info_0_5(PG_FUNCTION_ARGS)
+{
+	return info(fcinfo, true);
 }
 
 /* wait_event_timing_library_version(): of this library, whatever files are installed now */

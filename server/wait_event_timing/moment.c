@@ -17,16 +17,20 @@
 
 PG_FUNCTION_INFO_V1(wait_event_timing_system);
 PG_FUNCTION_INFO_V1(wait_event_timing_moment);
+PG_FUNCTION_INFO_V1(wait_event_timing_system_0_5);
+PG_FUNCTION_INFO_V1(wait_event_timing_moment_0_5);
 
 #define ATTEMPTS 2000
 #define PAUSE_EVERY 200
 #define PAUSE_US 500
 
-/* Waits under way of one event */
+/* Waits under way of one event, and the processes that have waited for it */
 typedef struct Running
 {
 	int64		waits;
 	uint64		total_ns;
+	int			processes;
+	int			last;			/* of them */
 } Running;
 
 /* Processes whose waits are captured, by backend type, and their time */
@@ -34,6 +38,7 @@ typedef struct Timed
 {
 	int64		processes;
 	uint64		total_ns;
+	int			skipped;		/* processes that could not be read, or not as a whole */
 } Timed;
 
 typedef struct Moment
@@ -58,24 +63,27 @@ timed_ns(const Slot *slot)
 
 /*
  * Copy a slot and read its clock, with no wait beginning or ending and no time
- * opened or closed in between.  False if no process has it.  A process that is
- * stopped while it records a wait is taken as it is.
+ * opened or closed in between.  A process that is stopped while it records a wait
+ * is taken as it is, and "whole" is false.
  *
  * A copy takes its words in any order.  So what was written before another word
  * is read again behind a barrier; and the number of pending waits, which a mark
  * raises without a turn, also ahead of them.
  */
-static bool
-copy_at(const Slot *from, Slot *to, int64 *now)
+static SlotCopy
+copy_at(const Slot *from, Slot *to, int64 *now, bool *whole)
 {
+	*whole = true;
 	for (int attempt = 1; attempt <= ATTEMPTS; attempt++)
 	{
 		uint32		turns = from->turns;
 		uint32		npending = from->npending;
+		SlotCopy	got;
 
 		pg_read_barrier();
-		if (!stats_copy_slot(unconstify(Slot *, from), to))
-			return false;
+		got = stats_copy_slot(unconstify(Slot *, from), to);
+		if (got != SLOT_COPIED)
+			return got;
 		pg_read_barrier();
 		*now = clock_source_read(to->clock);
 		pg_read_barrier();
@@ -85,13 +93,29 @@ copy_at(const Slot *from, Slot *to, int64 *now)
 			to->call_start == from->call_start && to->clock == from->clock &&
 			to->npending == npending &&
 			timed_since(to) == timed_since(from) && timed_ns(to) == timed_ns(from))
-			break;
+			return SLOT_COPIED;
 		if (attempt % PAUSE_EVERY == 0)
 			pg_usleep(PAUSE_US);
 		else
 			pg_spin_delay();
 	}
-	return true;
+	*whole = false;
+	return SLOT_COPIED;
+}
+
+/* A process that is there has waited for an event, or does so now. */
+static EventStats *
+sum_of(Moment *moment, const Slot *slot, uint32 event, bool live)
+{
+	EventStats *sum = stats_total_entry(moment->sums, slot->backend_type, event);
+	Running    *running = &moment->running[sum - moment->sums];
+
+	if (live && running->last != slot->pid)
+	{
+		running->processes++;
+		running->last = slot->pid;
+	}
+	return sum;
 }
 
 /* Add what a process has in its tables and before them, and what it is in. */
@@ -105,15 +129,15 @@ add_process(Shared *shared, Moment *moment, const Slot *slot, int64 now, bool li
 	for (uint32 k = 0; k < SLOT_EVENTS; k++)
 	{
 		if ((k < slot->nevents || k == SLOT_EVENTS - 1) && slot->events[k].waits > 0)
-			stats_merge(stats_total_entry(moment->sums, slot->backend_type,
-										  (uint32) slot->events[k].key), &slot->events[k]);
+			stats_merge(sum_of(moment, slot, (uint32) slot->events[k].key, live),
+						&slot->events[k]);
 	}
 	for (uint32 k = 0; k < Min(slot->npending, PENDING_WAITS); k++)
 	{
 		const Pending *wait = &slot->pending[k];
 
 		if (WAIT_CLASS(wait->event) != 0)
-			stats_count(stats_total_entry(moment->sums, slot->backend_type, wait->event), wait,
+			stats_count(sum_of(moment, slot, wait->event, live), wait,
 						clock_ns(rate, wait->length, &ignored));
 	}
 	if (!live)
@@ -129,8 +153,7 @@ add_process(Shared *shared, Moment *moment, const Slot *slot, int64 now, bool li
 		/* earlier calls of a wait for a lock are among those that are over */
 		int64		start = WAIT_CLASS(slot->current_event) == CLASS_LOCK ?
 			slot->call_start : slot->current_start;
-		EventStats *entry = stats_total_entry(moment->sums, slot->backend_type,
-											  slot->current_event);
+		EventStats *entry = sum_of(moment, slot, slot->current_event, live);
 		Running    *running = &moment->running[entry - moment->sums];
 
 		running->waits++;
@@ -159,71 +182,119 @@ read_moment(void)
 		moment->timed[type].total_ns = shared->timed_ns[type];
 	for (uint32 i = 0; i < shared->nslots; i++)
 	{
+		const Slot *slot = shmem_slot(shared, i);
 		int64		now;
+		bool		whole;
+		SlotCopy	got = copy_at(slot, copy, &now, &whole);
 
-		if (copy_at(shmem_slot(shared, i), copy, &now))
+		if (got == SLOT_COPIED)
 			add_process(shared, moment, copy, now, sql_is_live(i, copy->pid));
+		if (got == SLOT_BUSY || (got == SLOT_COPIED && !whole))
+		{
+			moment->timed[TIMED_TYPE(slot->backend_type)].skipped++;
+			sql_skipped(shared, 1);
+		}
 	}
 	LWLockRelease(&shared->lock);
 	return moment;
 }
 
-/* The system's columns are the first of the moment's. */
+#define COLUMNS 17				/* of a moment, in this version */
+
+/* Where columns are from 0.5 on: the system's lack "taken" and "skipped" */
+typedef enum Shape
+{
+	EARLIER, SYSTEM, MOMENT
+} Shape;
+
 static void
-put_events(FunctionCallInfo fcinfo, const Moment *moment)
+put_events(FunctionCallInfo fcinfo, const Moment *moment, Shape shape)
 {
 	for (int i = 0; i <= TOTAL_EVENTS; i++)
 	{
 		const EventStats *sum = &moment->sums[i];
-		Datum		values[12];
-		bool		nulls[12] = {0};
+		const Running *running = &moment->running[i];
+		Datum		values[COLUMNS] = {0};
+		bool		nulls[COLUMNS] = {0};
+		int			n = 11;
 
-		if (sum->waits == 0 && moment->running[i].waits == 0)
+		if (sum->waits == 0 && running->waits == 0)
 			continue;
 		values[0] = CStringGetTextDatum(i == TOTAL_EVENTS ? "other" :
 										sql_backend_type((int) (sum->key >> 32) - 1));
 		sql_put_event(&values[1], (uint32) sum->key);
 		sql_put_counters(&values[4], sum);
-		values[9] = Int64GetDatum(moment->running[i].waits);
-		values[10] = MS(moment->running[i].total_ns);
-		values[11] = TimestampTzGetDatum(moment->taken);
+		values[9] = Int64GetDatum(running->waits);
+		values[10] = MS(running->total_ns);
+		if (shape != SYSTEM)
+			values[n++] = TimestampTzGetDatum(moment->taken);
+		sql_put_ns(&values[n], sum);
+		values[n + 2] = Int64GetDatum((int64) running->total_ns);
+		values[n + 3] = Int32GetDatum(running->processes);
+		nulls[16] = true;
 		sql_put_row(fcinfo, values, nulls);
 	}
 }
 
-Datum
-wait_event_timing_system(PG_FUNCTION_ARGS)
+/* By backend type, without an event, the time in which the waits were captured */
+static void
+put_times(FunctionCallInfo fcinfo, const Moment *moment, Shape shape)
 {
-	const Moment *moment = read_moment();
-
-	InitMaterializedSRF(fcinfo, 0);
-	put_events(fcinfo, moment);
-	return (Datum) 0;
-}
-
-/* The same, and by backend type, without an event, the time in which the waits were captured. */
-Datum
-wait_event_timing_moment(PG_FUNCTION_ARGS)
-{
-	const Moment *moment = read_moment();
-
-	InitMaterializedSRF(fcinfo, 0);
-	put_events(fcinfo, moment);
 	for (int type = 0; type < TIMED_TYPES; type++)
 	{
-		Datum		values[12] = {0};
-		bool		nulls[12] = {0};
+		const Timed *timed = &moment->timed[type];
+		Datum		values[COLUMNS] = {0};
+		bool		nulls[COLUMNS] = {0};
 
-		if (moment->timed[type].total_ns == 0)
+		if (timed->total_ns == 0 && (shape == EARLIER || timed->skipped == 0))
 			continue;
 		values[0] = CStringGetTextDatum(sql_backend_type(type == TIMED_TYPES - 1 ?
 														 PARALLEL_WORKER : type));
 		nulls[1] = nulls[2] = nulls[3] = nulls[5] = nulls[7] = nulls[8] = true;
-		nulls[9] = nulls[10] = true;
-		values[4] = Int64GetDatum(moment->timed[type].processes);
-		values[6] = MS(moment->timed[type].total_ns);
+		nulls[9] = nulls[10] = nulls[13] = nulls[14] = true;
+		values[4] = Int64GetDatum(timed->processes);
+		values[6] = MS(timed->total_ns);
 		values[11] = TimestampTzGetDatum(moment->taken);
+		values[12] = Int64GetDatum((int64) timed->total_ns);
+		values[15] = Int32GetDatum((int32) timed->processes);
+		values[16] = Int32GetDatum(timed->skipped);
 		sql_put_row(fcinfo, values, nulls);
 	}
+}
+
+static Datum
+show(FunctionCallInfo fcinfo, Shape shape, bool times)
+{
+	const Moment *moment = read_moment();
+
+	InitMaterializedSRF(fcinfo, 0);
+	put_events(fcinfo, moment, shape);
+	if (times)
+		put_times(fcinfo, moment, shape);
 	return (Datum) 0;
+}
+
+/* Those without a version are called by extensions before 0.5, which know fewer columns. */
+Datum
+wait_event_timing_system(PG_FUNCTION_ARGS)
+{
+	return show(fcinfo, EARLIER, false);
+}
+
+Datum
+wait_event_timing_moment(PG_FUNCTION_ARGS)
+{
+	return show(fcinfo, EARLIER, true);
+}
+
+Datum
+wait_event_timing_system_0_5(PG_FUNCTION_ARGS)
+{
+	return show(fcinfo, SYSTEM, false);
+}
+
+Datum
+wait_event_timing_moment_0_5(PG_FUNCTION_ARGS)
+{
+	return show(fcinfo, MOMENT, true);
 }

@@ -106,9 +106,10 @@ initialise(void *fresh)
 	shared->rate = rate_since(counter, at_load, SHORTEST_BASE_NS);
 	shared->nslots = slots_wanted();
 	shared->nbuckets = buckets_wanted();
-	shared->reset_at = GetCurrentTimestamp();
+	shared->made_at = shared->reset_at = GetCurrentTimestamp();
 	pg_atomic_init_u64(&shared->evictions, 0);
 	pg_atomic_init_u64(&shared->resets, 0);
+	pg_atomic_init_u64(&shared->skipped, 0);
 	pg_atomic_init_u64(&shared->refused, 0);
 	pg_atomic_init_u64(&shared->oldest_ended, 0);
 }

@@ -7,6 +7,7 @@
 
 #include "access/parallel.h"
 #include "miscadmin.h"
+#include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 
 #include "waits.h"
@@ -41,6 +42,16 @@ slot_of_leader(Shared *shared)
 	return slot->pid == leader->pid ? slot : NULL;
 }
 
+/* A parallel worker can wait before the server itself says that it is one. */
+static int
+own_type(void)
+{
+	return IsParallelWorker() ||
+		(MyBgworkerEntry && strcmp(MyBgworkerEntry->bgw_library_name, "postgres") == 0 &&
+		 strcmp(MyBgworkerEntry->bgw_function_name, "ParallelWorkerMain") == 0) ?
+		PARALLEL_WORKER : MyBackendType;
+}
+
 /*
  * Take the slot that belongs to this process, and return whether it captures.
  * Called at the first wait of a process, in the middle of whatever it does, so
@@ -70,7 +81,7 @@ slot_attach(void)
 	slot->timed_until = 0;
 	pg_atomic_write_u64(&slot->timed_ns, 0);
 	slot->clock = waits_clock;
-	slot->backend_type = IsParallelWorker() ? PARALLEL_WORKER : MyBackendType;
+	slot->backend_type = own_type();
 	slot->database = MyProc->databaseId;
 	slot->role = MyProc->roleId;
 	slot->number = MY_PROC_NUMBER;

@@ -94,6 +94,23 @@ sql_put_counters(Datum *values, const EventStats *stats)
 												sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }
 
+/* total_ns, max_ns */
+void
+sql_put_ns(Datum *values, const EventStats *stats)
+{
+	values[0] = Int64GetDatum((int64) stats->total_ns);
+	values[1] = Int64GetDatum((int64) stats->max_ns);
+}
+
+/* Count what a reading had to leave out. */
+void
+sql_skipped(Shared *shared, uint64 n)
+{
+	if (n > 0)
+		pg_atomic_fetch_add_u64(&shared->skipped, n);
+}
+
+/* Values beyond the columns of the row are left out: those of later versions are the last. */
 void
 sql_put_row(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 {

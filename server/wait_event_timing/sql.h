@@ -24,6 +24,8 @@ extern const char *sql_event_type(uint32 event);
 extern const char *sql_event_name(uint32 event);
 extern void sql_put_event(Datum *values, uint32 event);
 extern void sql_put_counters(Datum *values, const EventStats *stats);
+extern void sql_put_ns(Datum *values, const EventStats *stats);
+extern void sql_skipped(Shared *shared, uint64 n);
 extern void sql_put_row(FunctionCallInfo fcinfo, Datum *values, bool *nulls);
 
 #pragma GCC visibility pop

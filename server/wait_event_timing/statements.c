@@ -102,7 +102,7 @@ matches(const Statement *statement, const Pending *wait)
 }
 
 static Statement *
-find(Shared *shared, StatementBucket *bucket, const Pending *wait)
+find(Shared *shared, StatementBucket *bucket, uint32 number, const Pending *wait)
 {
 	Statement  *victim = NULL;
 
@@ -123,37 +123,49 @@ find(Shared *shared, StatementBucket *bucket, const Pending *wait)
 	victim->role = MyProc->roleId;
 	victim->database = MyProc->databaseId;
 	victim->stats.key = wait->event;
+	/* buckets are fewer than 2^20 */
+	victim->identity = ((uint64) ++bucket->made << 20) | number;
 	return victim;
 }
 
-/* False if the bucket was taken by another process for too long. */
+/*
+ * Make the entry of this wait the current one; false if its bucket was taken by
+ * another process for too long.  Not inline, as other waits would pay for it.
+ */
+static pg_noinline bool
+change_entry(Shared *shared, const Pending *wait)
+{
+	uint64		hash = (wait->query_id ^ ((uint64) wait->event << 32) ^ wait->event ^
+						((uint64) MyProc->roleId << 20) ^ MyProc->databaseId) *
+		UINT64CONST(0x9E3779B97F4A7C15);
+	uint32		number = (uint32) (hash >> 32) & (shared->nbuckets - 1);
+	StatementBucket *bucket = shmem_bucket(shared, number);
+
+	if (bucket != held)
+	{
+		statements_end();
+		held = bucket;
+		if (!take(bucket))
+		{
+			held = NULL;
+			return false;
+		}
+	}
+	if (now == 0)
+		now = clock_ticks(shared->rate.counter);
+	current = find(shared, bucket, number, wait);
+	current->last_used = now;
+	return true;
+}
+
+/* False if there was no room for the wait in time. */
 bool
 statements_add(Shared *shared, const Pending *wait, uint64 ns)
 {
 	if (MyProc == NULL)
 		return false;
-	if (current == NULL || !matches(current, wait))
-	{
-		uint64		hash = (wait->query_id ^ ((uint64) wait->event << 32) ^ wait->event ^
-							((uint64) MyProc->roleId << 20) ^ MyProc->databaseId) *
-			UINT64CONST(0x9E3779B97F4A7C15);
-		StatementBucket *bucket = shmem_bucket(shared, (uint32) (hash >> 32) & (shared->nbuckets - 1));
-
-		if (bucket != held)
-		{
-			statements_end();
-			held = bucket;
-			if (!take(bucket))
-			{
-				held = NULL;
-				return false;
-			}
-		}
-		if (now == 0)
-			now = clock_ticks(shared->rate.counter);
-		current = find(shared, bucket, wait);
-		current->last_used = now;
-	}
+	if ((current == NULL || !matches(current, wait)) && !change_entry(shared, wait))
+		return false;
 	stats_count(&current->stats, wait, ns);
 	return true;
 }

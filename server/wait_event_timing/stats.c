@@ -127,10 +127,10 @@ stats_fold_into_totals(Shared *shared, const Slot *slot)
 
 /*
  * A consistent copy of a slot, empty if its counters are to be reset and its
- * owner has not got to it yet; false if nobody has it.  An owner that lost its
- * processor in the midst of a change is waited for, one that is stopped is not.
+ * owner has not got to it yet.  An owner that lost its processor in the midst of
+ * a change is waited for, one that is stopped is not.
  */
-bool
+SlotCopy
 stats_copy_slot(Slot *from, Slot *to)
 {
 	for (int attempt = 1; attempt < 100 * 1000; attempt++)
@@ -155,7 +155,7 @@ stats_copy_slot(Slot *from, Slot *to)
 			continue;
 		if (to->reset_done != pg_atomic_read_u64(&to->reset_wanted))
 			stats_clear_slot(to);
-		return to->pid != 0;
+		return to->pid != 0 ? SLOT_COPIED : SLOT_FREE;
 	}
-	return false;
+	return from->pid != 0 ? SLOT_BUSY : SLOT_FREE;
 }

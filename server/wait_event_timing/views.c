@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * views.c
- *		Waits for SQL: by process, by statement, and now.
+ *		Waits for SQL: by process, and now.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -11,9 +11,20 @@
 #include "sql.h"
 
 PG_FUNCTION_INFO_V1(wait_event_timing_backends);
-PG_FUNCTION_INFO_V1(wait_event_timing_statements);
+PG_FUNCTION_INFO_V1(wait_event_timing_backends_0_5);
 PG_FUNCTION_INFO_V1(wait_event_timing_current);
 PG_FUNCTION_INFO_V1(wait_event_timing_sessions);
+
+/* Copy a slot, if a process has it that the caller may see. */
+static bool
+copy_visible(Shared *shared, uint32 number, Slot *copy)
+{
+	SlotCopy	got = stats_copy_slot(shmem_slot(shared, number), copy);
+
+	if (got == SLOT_BUSY)
+		sql_skipped(shared, 1);
+	return got == SLOT_COPIED && sql_is_live(number, copy->pid) && sql_may_see(copy->role);
+}
 
 Datum
 wait_event_timing_backends(PG_FUNCTION_ARGS)
@@ -24,13 +35,12 @@ wait_event_timing_backends(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	for (uint32 i = 0; i < shared->nslots; i++)
 	{
-		if (!stats_copy_slot(shmem_slot(shared, i), copy) || !sql_is_live(i, copy->pid) ||
-			!sql_may_see(copy->role))
+		if (!copy_visible(shared, i, copy))
 			continue;
 		for (uint32 k = 0; k < SLOT_EVENTS; k++)
 		{
-			Datum		values[10];
-			bool		nulls[10] = {0};
+			Datum		values[12];
+			bool		nulls[12] = {0};
 
 			if ((k >= copy->nevents && k != SLOT_EVENTS - 1) || copy->events[k].waits == 0)
 				continue;
@@ -38,10 +48,18 @@ wait_event_timing_backends(PG_FUNCTION_ARGS)
 			values[1] = CStringGetTextDatum(sql_backend_type(copy->backend_type));
 			sql_put_event(&values[2], (uint32) copy->events[k].key);
 			sql_put_counters(&values[5], &copy->events[k]);
+			sql_put_ns(&values[10], &copy->events[k]);
 			sql_put_row(fcinfo, values, nulls);
 		}
 	}
 	return (Datum) 0;
+}
+
+/* A library of before lacks this name: it does not fill a row of more columns than it knows. */
+Datum
+wait_event_timing_backends_0_5(PG_FUNCTION_ARGS)
+{
+	return wait_event_timing_backends(fcinfo);
 }
 
 /* The wait that a process is in now, and whose it is; event 0: none */
@@ -85,41 +103,6 @@ read_now(const Shared *shared, const Slot *slot)
 }
 
 Datum
-wait_event_timing_statements(PG_FUNCTION_ARGS)
-{
-	Shared	   *shared = sql_shared();
-	StatementBucket *copy = palloc(sizeof(StatementBucket));
-
-	InitMaterializedSRF(fcinfo, 0);
-	for (uint32 i = 0; i < shared->nbuckets; i++)
-	{
-		StatementBucket *bucket = shmem_bucket(shared, i);
-
-		CHECK_FOR_INTERRUPTS();
-		if (!statements_lock(bucket))
-			continue;
-		memcpy(copy, bucket, sizeof(*copy));
-		statements_unlock(bucket);
-		for (int k = 0; k < STATEMENT_WAYS; k++)
-		{
-			Statement  *s = &copy->way[k];
-			Datum		values[11];
-			bool		nulls[11] = {0};
-
-			if (s->stats.key == 0 || !sql_may_see(s->role))
-				continue;
-			values[0] = ObjectIdGetDatum(s->role);
-			values[1] = ObjectIdGetDatum(s->database);
-			values[2] = Int64GetDatum((int64) s->query_id);
-			sql_put_event(&values[3], (uint32) s->stats.key);
-			sql_put_counters(&values[6], &s->stats);
-			sql_put_row(fcinfo, values, nulls);
-		}
-	}
-	return (Datum) 0;
-}
-
-Datum
 wait_event_timing_current(PG_FUNCTION_ARGS)
 {
 	Shared	   *shared = sql_shared();
@@ -156,8 +139,7 @@ wait_event_timing_sessions(PG_FUNCTION_ARGS)
 		bool		nulls[8] = {0};
 		uint32		level;
 
-		if (!stats_copy_slot(shmem_slot(shared, i), copy) || !sql_is_live(i, copy->pid) ||
-			!sql_may_see(copy->role))
+		if (!copy_visible(shared, i, copy))
 			continue;
 		values[0] = Int32GetDatum(copy->pid);
 		values[1] = CStringGetTextDatum(sql_backend_type(copy->backend_type));

@@ -17,7 +17,8 @@
  * ended.c (traces that processes leave), offer.c (what it offers other modules),
  * trigger.c (slow statements), kept.c (traces kept of them), explain.c (EXPLAIN),
  * bench.c (what a wait costs).
- * For SQL: views.c (waits), moment.c (all of them at one moment), read.c
+ * For SQL: views.c (waits), moment.c (all of them at one moment), statement_view.c
+ * (by statement), under_way.c (those of statements that are in no table yet), read.c
  * (traces), info.c (the module), control.c (set and reset), sql.c (what these
  * share).
  *-------------------------------------------------------------------------
@@ -145,11 +146,13 @@ typedef struct Statement
 	Oid			database;
 	int64		last_used;		/* counter ticks */
 	EventStats	stats;			/* key: the event */
+	uint64		identity;		/* given when it is made, and never again */
 } Statement;
 
 typedef struct StatementBucket
 {
 	pg_atomic_uint32 lock;		/* PID of the process that has taken it; none ever waits for it */
+	uint32		made;			/* entries ever; no reset touches it */
 	Statement	way[STATEMENT_WAYS];
 } StatementBucket;
 
@@ -244,6 +247,7 @@ typedef struct Shared
 	ClockRate	rate;			/* of the processor's counter */
 	uint32		nslots;
 	uint32		nbuckets;		/* power of two */
+	TimestampTz made_at;
 	TimestampTz reset_at;
 	/* sums of processes that ended */
 	uint64		overflows;
@@ -254,7 +258,8 @@ typedef struct Shared
 	uint64		records;
 	uint64		total_overflows;	/* events that found no room in "totals" */
 	pg_atomic_uint64 evictions;
-	pg_atomic_uint64 resets;	/* of all counters, or of one process */
+	pg_atomic_uint64 resets;	/* of all counters or of one process: RESET_BEGINS, RESET_ENDS */
+	pg_atomic_uint64 skipped;	/* processes and buckets that readers found busy */
 	pg_atomic_uint64 refused;	/* traces and copies for which there was no memory */
 	pg_atomic_uint64 oldest_ended;	/* when the first of those below did; 0: there are none */
 	TimestampTz refused_at;		/* when the log got the last line */
@@ -277,6 +282,19 @@ typedef enum CallKind
 	CALL_READ,
 	CALL_SEM_WAIT
 } CallKind;
+
+/* Resets that are over, and in the low bits those that run */
+#define RESETS_RUNNING_BITS 20
+#define RESET_BEGINS UINT64CONST(1)
+#define RESET_ENDS ((UINT64CONST(1) << RESETS_RUNNING_BITS) - 1)
+
+/* What came of an attempt to copy a slot */
+typedef enum SlotCopy
+{
+	SLOT_FREE,					/* nobody has it */
+	SLOT_COPIED,
+	SLOT_BUSY					/* its owner is stopped in the midst of a change */
+} SlotCopy;
 
 /* What a process knows of itself */
 typedef struct Capture
@@ -431,7 +449,7 @@ extern void explain_executor_ends(void);
 extern void stats_clear_slot(Slot *slot);
 extern EventStats *stats_entry(Slot *slot, uint32 event);
 extern void stats_fold_into_totals(Shared *shared, const Slot *slot);
-extern bool stats_copy_slot(Slot *from, Slot *to);
+extern SlotCopy stats_copy_slot(Slot *from, Slot *to);
 extern void stats_merge(EventStats *into, const EventStats *from);
 extern void stats_count(EventStats *stats, const Pending *wait, uint64 ns);
 extern EventStats *stats_total_entry(EventStats *totals, int backend_type, uint32 event);

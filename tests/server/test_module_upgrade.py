@@ -19,6 +19,8 @@ from pgtare.server import modules
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import PRELOAD_ORDER, build_cached, ensure_for_wheel
+from pgtare.server.wait_counters import reader
+from pgtare.server.wait_counters.model import Snapshot
 from tests.commands import failed, in_process
 from tests.installation_copies import copy_of
 from tests.servers import crashes
@@ -30,9 +32,11 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]  # modules are built
 #: Scripts of earlier versions, which the modules leave out of an installation.
 SCRIPTS = Path(__file__).parent / "earlier_scripts"
 FIRST = {name: "0.1" for name in PRELOAD_ORDER}
-LAST = {"pgtare": "0.3", "wait_event_timing": "0.2", "sql_trace": "0.2"}
+LAST = {name: "0.4.0" for name in PRELOAD_ORDER}
+#: The last whose libraries do not tell their version.
+SILENT = {"pgtare": "0.3", "wait_event_timing": "0.2", "sql_trace": "0.2"}
 #: All of them, a database each.
-EARLIER = (FIRST, {name: "0.2" for name in PRELOAD_ORDER}, {"pgtare": "0.3"})
+EARLIER = (FIRST, {name: "0.2" for name in PRELOAD_ORDER}, {"pgtare": "0.3"}, LAST)
 #: What the extension consists of: all that it is, and who may use it.
 OBJECTS = """
 WITH member AS (
@@ -131,9 +135,12 @@ def check_update(old: Connection, new: Connection, module: str, version: str) ->
         old.execute("CREATE VIEW of_the_user AS " + counted)
         old.execute("GRANT EXECUTE ON FUNCTION wait_event_timing_reset(integer) TO pg_monitor")
         before = one(old, "TABLE of_the_user")
+        earlier = reader.Reader(old, any_version=True).snapshot() if version > "0.1" else None
     old.execute(f"ALTER EXTENSION {module} UPDATE".encode())
     if module == "wait_event_timing":
         assert one(old, "TABLE of_the_user") >= before > 0
+        if earlier is not None:
+            check_counters_stayed(earlier, reader.Reader(old).snapshot())
         query = "SELECT has_function_privilege('pg_monitor', 'wait_event_timing_reset(int)', 'x')"
         assert one(old, query.replace("'x'", "'EXECUTE'"))
         old.execute("REVOKE ALL ON FUNCTION wait_event_timing_reset(integer) FROM pg_monitor")
@@ -141,15 +148,30 @@ def check_update(old: Connection, new: Connection, module: str, version: str) ->
     assert one(old, f"SELECT {LIBRARY[module]}") == pgtare.__version__
 
 
-def put_back(binaries: Binaries, module: str) -> None:
+def check_counters_stayed(before: Snapshot, after: Snapshot) -> None:
+    """None fell, and the command reads those of an earlier extension as those of this one."""
+    assert before.events
+    assert (before.started, before.stats_reset) == (after.started, after.stats_reset)
+    assert before.losses.resets == after.losses.resets
+    waited = {(row.backend_type, row.event): row.counters for row in after.events}
+    for row in before.events:
+        assert waited[row.backend_type, row.event].waits >= row.counters.waits
+
+
+def put_back(binaries: Binaries, module: str, before: dict[str, str]) -> None:
     """A library and a control file as of an earlier version, in the place of the installed ones."""
-    replace(
-        binaries.pkglibdir / f"{module}.so",
-        {f"{module}_library_version": f"{module}_library_v______", pgtare.__version__: "0.3.0"},
-    )
+    words = {pgtare.__version__: before[module]}
+    if before is SILENT:
+        words = {
+            f"{module}_library_version": f"{module}_library_v______",
+            pgtare.__version__: "0.3.0",
+        }
+    if module == "wait_event_timing":
+        words["_0_5"] = "_0__"
+    replace(binaries.pkglibdir / f"{module}.so", words)
     replace(
         binaries.extension_dir / f"{module}.control",
-        {f"'{pgtare.__version__}'": f"'{LAST[module]}'"},
+        {f"'{pgtare.__version__}'": f"'{before[module]}'"},
     )
 
 
@@ -232,23 +254,24 @@ def document(*command: str) -> dict[str, Any]:
     return found
 
 
-def test_each_step_of_an_upgrade_is_said(upgraded: Binaries) -> None:
+@pytest.mark.parametrize("before", [SILENT, LAST], ids=["silent", "last"])
+def test_each_step_of_an_upgrade_is_said(upgraded: Binaries, before: dict[str, str]) -> None:
     """From the versions before to this one, and what is said if a library is put back."""
     add_earlier_scripts(upgraded)
     for name in PRELOAD_ORDER:
-        put_back(upgraded, name)
+        put_back(upgraded, name, before)
     with Cluster(upgraded, {"wait_event_timing.capture": "stats"}, PRELOAD_ORDER) as cluster:
         with bare_session(cluster) as client:
-            for name, version in LAST.items():
+            for name, version in before.items():
                 client.execute(f"CREATE EXTENSION {name} VERSION '{version}'".encode())
         check_said(cluster, INSTALL, RESTART, UPDATE)
         for name in PRELOAD_ORDER:
             modules.install(upgraded, name, force=True)
         # on 18 the server tells the version of a library, whatever its functions
-        unsure = None if upgraded.major >= 18 else "sql_trace"
+        unsure = None if upgraded.major >= 18 or before is LAST else "sql_trace"
         check_said(cluster, RESTART, UPDATE, unsure=unsure)
         with bare_session(cluster) as client:
-            for name, version in LAST.items():
+            for name, version in before.items():
                 with pytest.raises(psycopg.errors.RaiseException, match="Restart the server"):
                     client.execute(f"ALTER EXTENSION {name} UPDATE".encode())
                 assert one(client, EXTENSION, name) == version
@@ -267,7 +290,7 @@ def test_each_step_of_an_upgrade_is_said(upgraded: Binaries) -> None:
         for role in ("anybody", "observer"):
             check_role(cluster, role)
         for name in PRELOAD_ORDER:
-            put_back(upgraded, name)
+            put_back(upgraded, name, before)
         cluster.restart()
         check_said(cluster, INSTALL, RESTART)
         assert crashes(cluster) == []

@@ -218,6 +218,23 @@ def test_a_statement_waits_no_longer_than_all_did() -> None:
     assert found.events == ((READ, 0.4),)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "spent"), [(7, 7, 0.3), (7, 8, 0.395), (None, 8, 0.3), (7, None, 0.3)]
+)
+def test_an_entry_that_was_made_again_counts_from_zero(
+    first: int | None, second: int | None, spent: float
+) -> None:
+    """Waits under way as the first snapshot was taken count from there all the same."""
+    rows = [
+        StatementRow(statement=QUERY, event=READ, counters=c, identity=identity)
+        for identity, c in ((first, counters(3, 95, running_ms=5)), (second, counters(5, 400)))
+    ]
+    before = snapshot(0, {}, statements=rows[:1])
+    after = snapshot(1, {READ: counters(9, 900)}, statements=rows[1:])
+    (found,) = profile(before, after).statements
+    assert found.events == ((READ, pytest.approx(spent)),)
+
+
 def test_a_snapshot_survives_its_file() -> None:
     kept = snapshot(3, {READ: counters(3, 1.25)}, texts={-77: "SELECT '</script>'"})
     text = kept.model_dump_json(by_alias=True)

@@ -30,6 +30,7 @@ def between(before: Snapshot, after: Snapshot) -> tuple[str, ...]:
             0, after.losses.statements_evicted - before.losses.statements_evicted
         ),
         overflows=max(0, after.losses.overflows - before.losses.overflows),
+        skipped=max(0, after.losses.skipped - before.losses.skipped),
     )
     clients = (
         max(before.clients, after.clients, key=_uncaptured)
@@ -75,6 +76,15 @@ def of_losses(losses: Losses) -> tuple[str, ...]:
     if losses.overflows:
         losses_found.append(
             f"counted under Other (overflows): {numbers.counted(losses.overflows, 'wait')}"
+        )
+    if losses.skipped:
+        losses_found.append(
+            "left out of a reading (skipped), as a process was stopped in the midst of a change: "
+            + numbers.counted(
+                losses.skipped,
+                "process or part of the table of statements",
+                "processes or parts of the table of statements",
+            )
         )
     return tuple(losses_found)
 

@@ -85,11 +85,18 @@ class Statement:
 
 
 class StatementRow(_Model):
-    """One event in one statement."""
+    """One event in one statement. identity: of its entry; None if there is none, or it is unknown.
+
+    An entry that made way for others and came back counts from zero and has another identity.
+    """
 
     statement: Statement = Field(description="the statement")
     event: Event = Field(description="the event")
     counters: Counters = Field(description="its counters")
+    identity: int | None = Field(
+        default=None,
+        description="number of its entry, another one if it was made again; `null`: not known",
+    )
 
 
 class Session(_Model):
@@ -128,7 +135,8 @@ class Losses(_Model):
 
     resets: None if the module does not count them. missed: waits seen but not counted.
     statements_missed: waits that found the table of statements busy. statements_evicted: pairs of
-    statement and event that made way. overflows: waits that are counted under Other.
+    statement and event that made way. overflows: waits that are counted under Other. skipped:
+    processes and parts of the table of statements that were busy when somebody read them.
     """
 
     resets: int | None = Field(
@@ -142,6 +150,9 @@ class Losses(_Model):
         default=0, description="pairs of statement and event that made way"
     )
     overflows: int = Field(default=0, description="waits that are booked under Other")
+    skipped: int = Field(
+        default=0, description="processes and parts of a table that readers found busy"
+    )
 
 
 class Timed(_Model):

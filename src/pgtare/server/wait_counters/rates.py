@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -189,7 +189,7 @@ def _statements(
     """Statements, the busiest first, and the CPU time that is at none of them."""
     by_pair = _sum(
         after.statements,
-        before.statements,
+        _entries_before(before.statements, after.statements),
         lambda row: (row.statement, row.event),
         lambda row: not row.event.idle,
     )
@@ -230,6 +230,20 @@ def _statements(
         )
     ordered = sorted(rates, key=lambda rate: (-rate.active, -rate.cpu_samples))
     return tuple(ordered), None if cpu is None else max(0.0, cpu - at_statements)
+
+
+def _entries_before(
+    before: Iterable[StatementRow], after: Iterable[StatementRow]
+) -> Iterator[StatementRow]:
+    """Rows as they were; of an entry that was made again since, only its waits under way."""
+    now = {(row.statement, row.event): row.identity for row in after}
+    for row in before:
+        identity = now.get((row.statement, row.event))
+        if identity is None or row.identity is None or identity == row.identity:
+            yield row
+        else:
+            under_way = Counters(running_ms=row.counters.running_ms)
+            yield row.model_copy(update={"counters": under_way})
 
 
 def by_statement(rows: Iterable[StatementRow]) -> dict[int, dict[Event, Counters]]:

@@ -1,0 +1,12 @@
+/* pgtare--0.4.0--0.5.0.sql */
+
+\echo Use "ALTER EXTENSION pgtare UPDATE" to load this file. \quit
+
+-- No function differs. All extensions have the version of their libraries, so it is checked.
+DO $$
+BEGIN
+    IF pg_catalog.string_to_array(@extschema@.library_version(), '.')::integer[] < '{0,5}' THEN
+        RAISE EXCEPTION 'the server has loaded a library of pgtare that is older than version 0.5.0'
+            USING HINT = 'Restart the server, and try again.';
+    END IF;
+END $$;
