@@ -21,7 +21,7 @@ from pgtare.watching.agent.counter_table import (
     CounterTable,
 )
 from pgtare.watching.agent.difference import carried_over, difference, statement_rows
-from pgtare.watching.agent.epoch import ReadingBaseline, Origin, Taken, Transition, between
+from pgtare.watching.agent.epoch import Origin, ReadingBaseline, Taken, Transition, between
 
 SECOND = 1_000_000_000
 EVENTS = [("Lock", "relation"), ("IO", "DataFileRead"), ("Client", "ClientRead")]

@@ -15,7 +15,7 @@ from pgtare.seeing.doctor.session import Session
 from pgtare.watching.agent import difference as differences
 from pgtare.watching.agent import epoch, queries, reading
 from pgtare.watching.agent.counter_table import Array, CounterTable, codes_of
-from pgtare.watching.agent.epoch import ReadingBaseline, WatchGap, Origin, Taken
+from pgtare.watching.agent.epoch import Origin, ReadingBaseline, Taken, WatchGap
 from pgtare.watching.agent.queries import QUERIES_0_5
 from pgtare.watching.agent.reading import ServerReading
 from pgtare.watching.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
