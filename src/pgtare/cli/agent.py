@@ -16,7 +16,7 @@ from pgtare.watching.agent import config as configuration
 from pgtare.watching.agent.agent import Agent
 from pgtare.watching.agent.agent_log import AgentLog
 from pgtare.watching.agent.config import AgentConfig
-from pgtare.watching.agent.server_check import ServerCheck, check_server
+from pgtare.watching.agent.server_check import ServerCheck, check_server, require_usable
 
 Dsn = Annotated[str | None, typer.Option(help="The only server, as a libpq connection string.")]
 Config = Annotated[
@@ -63,6 +63,8 @@ def agent(
         raise UsageError(
             "--spool is missing: name a directory, as in --spool /var/lib/pgtare-agent"
         )
+    if dsn is not None:
+        require_usable(found.servers[configuration.ONLY_SERVER])
     lasting = None if duration is None else seconds("--duration", duration)
     from pgtare.watching.spool.spool import Spool
 

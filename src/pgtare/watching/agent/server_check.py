@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
-from pgtare.errors import PgtareError
+from pgtare.errors import MeasurementError, PgtareError
 from pgtare.watching.agent import reading
 from pgtare.watching.agent.config import WatchedServer
 from pgtare.watching.agent.queries import QUERIES_0_5
@@ -25,6 +26,12 @@ class ServerCheck:
     statements: str = "none"
     problem: PgtareError | None = None
     notes: tuple[str, ...] = ()
+
+
+def require_usable(server: WatchedServer) -> None:
+    """Raise UsageError if this connection string will never do; one that is down may come up."""
+    with contextlib.suppress(MeasurementError), ServerSession(server.dsn, lock=False):
+        pass
 
 
 def check_server(name: str, server: WatchedServer) -> ServerCheck:
