@@ -25,7 +25,7 @@ from pgtare.watching.agent.server_session import ServerSession
 from pgtare.watching.agent.stored_reading import counters
 from pgtare.watching.spool import reader
 from tests.commands import failed, in_process, pgtare, refused, start_pgtare
-from tests.servers import CAPTURING, serving, stopped_at_once, with_everything
+from tests.servers import serving, stopped_at_once
 from tests.sessions import Connection, eventually, one, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -48,11 +48,11 @@ Cells = Counter[tuple[str, ...]]
     scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
 )
 def watched(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A server with all modules, and a role that may see what others do."""
+    """A server that captures waits, and a role that may see what others do."""
     binaries: Binaries = request.getfixturevalue(request.param)
-    settings = {name: value for name, value in CAPTURING.items() if name != "deadlock_timeout"}
-    with stopped_at_once(with_everything(binaries, settings)) as cluster:
+    with stopped_at_once(serving(binaries, preload=["pg_stat_statements"])) as cluster:
         with cluster.connect() as connection:
+            connection.execute("CREATE EXTENSION pg_stat_statements")
             connection.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
         yield cluster
 

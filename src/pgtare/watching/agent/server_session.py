@@ -123,7 +123,7 @@ class ServerSession:
             self.conn.adapters.register_loader(array_oid, _Int8Array)
             if lock:
                 self._lock()
-            self.offer = self._read_offer()
+            self.offer = self.read_offer()
         except BaseException:
             self.conn.close()
             raise
@@ -159,7 +159,8 @@ class ServerSession:
         others = self._plain(queries.LOCKED_BY, queries.LOCK_CLASS, queries.LOCK_OBJECT)
         return int(others[0][0]) if others else None
 
-    def _read_offer(self) -> Offer:
+    def read_offer(self) -> Offer:
+        """What the server offers now: extensions come and go."""
         with self.look("connect"):
             ((version, standby, database, role, sees_all, quoted, may_control),) = self.rows(
                 queries.SERVER

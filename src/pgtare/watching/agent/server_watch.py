@@ -36,6 +36,9 @@ _LASTED_S = 30.0
 #: Looks that two servers should not make at once are spread over this many s.
 _SPREAD_S = 10.0
 
+#: How often the agent looks for an extension that has come or gone, in s.
+_OFFER_S = 300.0
+
 #: Takes what a look brought, of a server.
 Collect = Callable[[str, Batch], None]
 
@@ -118,8 +121,15 @@ class ServerWatch(threading.Thread):
         now = time.monotonic()
         self._due = dict.fromkeys(self._grids, now)
         self._due[FINDINGS] = now + min(_SPREAD_S, self.intervals.waits)
+        offered = now
         while not self.stop.wait(max(0.0, min(self._due.values()) - time.monotonic())):
+            refused = len(self._refused)
             self._look(session)
+            if len(self._refused) > refused or time.monotonic() - offered > _OFFER_S:
+                offered = time.monotonic()
+                if session.read_offer() != offer:
+                    self._log.write("info", "changed", self.name_of_server, why="extensions")
+                    return
 
     def _look(self, session: ServerSession) -> None:
         """Make the looks that are due."""
