@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,36 @@ def watched(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         with cluster.connect() as connection:
             connection.execute("CREATE EXTENSION pg_stat_statements")
             connection.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
+        note_closed_schema(cluster)
         yield cluster
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts pgtare; none outlives the test."""
+    agents: list[subprocess.Popen[str]] = []
+
+    def start(*words: object) -> subprocess.Popen[str]:
+        agents.append(start_pgtare(*words))
+        return agents[-1]
+
+    yield start
+    for agent in agents:
+        if agent.poll() is None:
+            agent.kill()
+            agent.communicate()
+
+
+def note_closed_schema(cluster: Cluster) -> None:
+    """If the module is in a schema of its own, `check` prints the GRANT, which helps."""
+    done = in_process("agent", "check", "--dsn", role_dsn(cluster))
+    grants = re.findall(r"GRANT USAGE ON SCHEMA (?:[^;]*;) GRANT EXECUTE ON [^;]*;", done.stdout)
+    with cluster.connect() as connection:
+        for grant in grants:
+            connection.execute(grant.encode())
+    again = in_process("agent", "check", "--dsn", role_dsn(cluster))
+    assert again.returncode == 0
+    assert again.stdout.split("\n")[1].split()[-2:] == ["exact", "exact"]
 
 
 def role_dsn(cluster: Cluster) -> str:
@@ -255,7 +286,7 @@ class held_lock:
 
 
 def test_a_held_lock_is_one_session_in_each_tick_though_the_agent_is_killed(
-    watched: Cluster, tmp_path: Path
+    watched: Cluster, started: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     spool, config = tmp_path / "spool", tmp_path / "agent.toml"
     config.write_text(CONFIG.format(dsn=role_dsn(watched)))
@@ -265,7 +296,7 @@ def test_a_held_lock_is_one_session_in_each_tick_though_the_agent_is_killed(
     )
     with session(watched) as busy, held_lock(watched):
         before = one(busy, count)
-        agent = start_pgtare(*words)
+        agent = started(*words)
         eventually(lambda: ticks(spool) >= 2, 60)
         assert "another process" in refused(*words)
         other = failed(pgtare("agent", "--dsn", watched.dsn(), "--spool", tmp_path / "other"), 1)
@@ -276,7 +307,7 @@ def test_a_held_lock_is_one_session_in_each_tick_though_the_agent_is_killed(
         load(busy)
         seen = ticks(spool)
         time.sleep(3 * TICK_S + 1)  # so long that it counts as an absence
-        agent = start_pgtare(*words)
+        agent = started(*words)
         eventually(lambda: ticks(spool) >= seen + 2, 60)
         load(busy)
         after = one(busy, count)

@@ -30,7 +30,8 @@ SYSTEM_IDENTIFIER = "SELECT system_identifier FROM pg_control_system()"
 #: Only superusers make C functions: nobody else's function is taken for ours.
 FUNCTIONS = """
 SELECT p.proname, n.nspname, has_schema_privilege(n.oid, 'USAGE')
-  AND has_function_privilege(p.oid, 'EXECUTE'), coalesce(p.proargnames, '{}')
+  AND has_function_privilege(p.oid, 'EXECUTE'), coalesce(p.proargnames, '{}'),
+  quote_ident(n.nspname), p.oid::regprocedure::text
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang
 WHERE l.lanname = 'c' AND p.proname IN
   ('wait_event_timing_info', 'wait_event_timing_moment', 'wait_event_timing_statements',

@@ -175,24 +175,30 @@ class ServerSession:
             )
         schemas: dict[str, str] = {}
         names: set[str] = set()
-        for name, schema, usable, arguments in found:
+        closed: dict[str, list[str]] = {}
+        for name, schema, usable, arguments, quoted_schema, function in found:
             if not usable:
-                unseen.append(
-                    f"role {role} may not call {name}: grant it USAGE on schema {schema} and "
-                    "EXECUTE on the function"
-                )
+                closed.setdefault(quoted_schema, []).append(function)
                 continue
             schemas[name] = schema
             names |= set(arguments) if name == "wait_event_timing_moment" else set()
+        for schema, functions in sorted(closed.items()):
+            unseen.append(
+                f"role {role} may not call {', '.join(functions)}: GRANT USAGE ON SCHEMA {schema} "
+                f"TO {quoted}; GRANT EXECUTE ON FUNCTION {', '.join(functions)} TO {quoted};"
+            )
+        hidden = {name for name, _, usable, *_ in found if not usable}
         waits = schemas.get("wait_event_timing_info")
-        if waits is None:
+        if not {"wait_event_timing_moment", "wait_event_timing_statements"} <= schemas.keys():
+            waits = None
+        if waits is None and not any(name.startswith("wait_event") for name in hidden):
             unseen.append(
                 f"database {database} has no extension wait_event_timing, so waits are only "
                 "sampled once a second: docs/install.md says how to install it"
             )
         module = None if waits is None else QUERIES_0_5 if "total_ns" in names else QUERIES_0_4
         texts = schemas.get("pg_stat_statements")
-        if texts is None:
+        if texts is None and "pg_stat_statements" not in hidden:
             unseen.append(f"database {database} has no pg_stat_statements, so texts are unknown")
         return Offer(
             version,
