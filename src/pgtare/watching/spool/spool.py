@@ -172,7 +172,8 @@ class Spool:
             return False
 
     def _maintain(self, now: datetime) -> bool:
-        self._remove_retired(now)
+        if self._remove_retired(now):
+            return True
         with contextlib.suppress(OSError):
             self._make_room()
         for table in TABLES.values():
@@ -307,7 +308,7 @@ class Spool:
             self._remove(name)
         self._earlier = before.files()
 
-    def _remove_retired(self, now: datetime) -> None:
+    def _remove_retired(self, now: datetime) -> bool:
         due = [
             name
             for name, retired in self._manifest.retired.items()
@@ -319,6 +320,7 @@ class Spool:
         if due:
             with self._publication() as publication:
                 publication.forget_retired(due)
+        return bool(due)
 
     def _replaced_before(self, name: str) -> bool:
         """Whether the previous manifest can do without a retired file, too."""
