@@ -193,9 +193,11 @@ class Spool:
         assert table.source is not None
         done_us = self._manifest.rolled_us.get(table.name, 0)
         to_us = rollup.last_closed(int((now.timestamp() - self._limits.grace_s) * _US), table)
-        if TABLES[table.source].source:
+        origin = TABLES[table.source].source
+        if origin is not None:  # hours wait for minutes, if there is a tick that makes one
             source_us = self._manifest.rolled_us.get(table.source, 0)
-            to_us = min(to_us, rollup.last_closed(source_us, table))
+            if any(segment.last_us > source_us for segment in self._manifest.of_table(origin)):
+                to_us = min(to_us, rollup.last_closed(source_us, table))
         some = [
             segment
             for segment in self._manifest.of_table(table.source)
