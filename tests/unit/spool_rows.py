@@ -47,7 +47,7 @@ def random_rows(
 
 def _values(column: Column, number: int, rng: np.random.Generator, span: int) -> Any:
     if pa.types.is_string(column.type):
-        return [f"{column.name}{rng.integers(3)}" for _ in range(number)]
+        return [f"{column.name}{rng.integers(2)}" for _ in range(number)]
     if pa.types.is_boolean(column.type):
         return rng.integers(2, size=number).astype(bool)
     if pa.types.is_timestamp(column.type):
@@ -56,7 +56,7 @@ def _values(column: Column, number: int, rng: np.random.Generator, span: int) ->
         return [[1, 2]] * number
     if pa.types.is_floating(column.type):
         return rng.random(number)
-    values = rng.integers(3 if column.rule == "key" else span, size=number)
+    values = rng.integers(2 if column.rule == "key" else span, size=number)
     if pa.types.is_int32(column.type):
         return values.astype(np.int32) & 0xFFFF
     if column.nullable:

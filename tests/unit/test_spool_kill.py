@@ -7,16 +7,19 @@ there are no others.
 from __future__ import annotations
 
 import ast
+import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pgtare.watching import spool as package
+from pgtare.watching.spool import compaction
 from pgtare.watching.spool.limits import Limits
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.volume import Volume
@@ -33,7 +36,12 @@ from tests.unit.spool_rows import (
     value,
 )
 
-ROLLED = ("waits_1m", "waits_1h", "ticks_1m", "ticks_1h")
+MEMORY = "/dev/shm"  # noqa: S108
+#: Tables of few columns: the files are what counts here.
+TABLES = ("ticks", "findings")
+ROLLED = ("ticks_1m", "ticks_1h")
+#: Segments that are merged.
+FAN_IN = 4
 #: Replaced files go at once.
 NO_DELAY = Limits(most_bytes=1 << 60, reserve_bytes=0, reader_s=0)
 
@@ -61,8 +69,8 @@ class Deadly(Volume):
 def commit(spool: Spool, index: int, seconds: float | None = None) -> None:
     """The commit of that index, at its tick of 10 s unless a time is given."""
     times = [at(10 * index if seconds is None else seconds)]
-    rows = {name: random_rows(name, times, seed=index) for name in ("waits", "ticks")}
-    spool.commit(rows, {("one", "waits"): number(index)})
+    rows = {name: random_rows(name, times, seed=index) for name in TABLES}
+    spool.commit(rows, {("one", "ticks"): number(index)})
     assert spool.trouble is None
 
 
@@ -80,6 +88,11 @@ class Scene:
     dropped: bool = False
 
 
+def keep_up(spool: Spool, seconds: float) -> None:
+    """The upkeep of a time."""
+    assert catch_up(spool, at(seconds)) > 0
+
+
 def damage(spool: Spool) -> None:
     """Overwrite a segment, and have it noticed."""
     name = next(iter(newest(spool._volume.root).segments))
@@ -91,10 +104,10 @@ SCENES = {
     "begin": Scene(lambda spool: commit(spool, 1), commits=1),
     "commit": Scene(lambda spool: commit(spool, 4), before=3, commits=1),
     "late": Scene(lambda spool: commit(spool, 10, 5), 9, 3700, 1),
-    "minute": Scene(lambda spool: [spool.maintain(at(95)), None][1], before=8),
-    "hour": Scene(lambda spool: [catch_up(spool, at(3700)), None][1], before=8),
-    "merge": Scene(lambda spool: [catch_up(spool, at(90)), None][1], 20, None),
-    "old": Scene(lambda spool: [catch_up(spool, at(8 * 86400)), None][1], 4, 3700, 0, True),
+    "minute": Scene(lambda spool: keep_up(spool, 95), 8),
+    "hour": Scene(lambda spool: keep_up(spool, 3700), 8, 95),
+    "merge": Scene(lambda spool: keep_up(spool, 45), 5),
+    "old": Scene(lambda spool: keep_up(spool, 8 * 86400), 4, 3700, 0, True),
     "damage": Scene(damage, 3, None, 0, True),
 }
 
@@ -110,38 +123,43 @@ def prepare(scene: Scene, directory: Path) -> None:
             catch_up(spool, at(scene.caught_up))
 
 
-def play(scene: Scene, volume: Deadly) -> int:
-    """The scene in a process of its own; the number of steps, or minus the signal that ended it."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            with Spool.open(volume.root, NO_DELAY, volume) as spool:
-                scene.act(spool)
-            (volume.root.parent / "steps").write_text(" ".join(volume.steps))
-            os._exit(0)
-        finally:
-            os._exit(99)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if status:
-        return status
-    return len((volume.root.parent / "steps").read_text().split())
+def act(name: str, root: Path, last: int | None, torn: bool) -> None:
+    """A scene, in a process of its own."""
+    compaction.FAN_IN = FAN_IN
+    volume = Deadly(root, last, torn=torn)
+    with Spool.open(root, NO_DELAY, volume) as spool:
+        SCENES[name].act(spool)
+    (root.parent / "steps").write_text(" ".join(volume.steps))
 
 
-def check(scene: Scene, directory: Path) -> None:
-    """All that was committed is there once, and nothing else."""
+def play(name: str, root: Path, last: int | None = None, torn: bool = False) -> int | None:
+    """How the process of a scene ended: minus the signal that killed it."""
+    # not a fork of this process, which has threads of pyarrow
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["pytest", __name__])
+    process = processes.Process(target=act, args=(name, root, last, torn))
+    process.start()
+    process.join(60)
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def check(scene: Scene, directory: Path, *, go_on: bool) -> None:
+    """All that was committed is there once, and nothing else. go_on: also after more commits."""
     with Spool.open(directory, UNLIMITED) as spool:
-        index = value(spool.reading("one", "waits"))
+        index = value(spool.reading("one", "ticks"))
         assert scene.before <= index <= scene.before + scene.commits
         if not scene.dropped:
             # the baseline and the rows are of the same commit
-            assert held(directory, "waits").num_rows == 3 * index
+            for table in TABLES:
+                assert held(directory, table).num_rows == 3 * index
         else:
             lost = sum(
                 int(detail.split()[1])
                 for detail in held(directory, "gaps")["detail"].to_pylist()
-                if detail.startswith("waits:")
+                if detail.startswith("ticks:")
             )
-            assert held(directory, "waits").num_rows + lost == 3 * index
+            assert held(directory, "ticks").num_rows + lost == 3 * index
             return
         for table in ROLLED:
             check_rolled(directory, table)
@@ -153,18 +171,29 @@ def check(scene: Scene, directory: Path) -> None:
         }
         assert there >= content.files() - set(content.retired)
         assert there <= content.files() | spool._earlier
-        # it goes on as if nothing had happened
+        if not go_on:
+            return
         commit(spool, index + 1)
         catch_up(spool, at(2 * 86400))
     for table in ROLLED:
-        source = "waits" if table.startswith("waits") else "ticks"
-        assert sums(held(directory, table), table) == sums(held(directory, source), source)
+        assert sums(held(directory, table), table) == sums(held(directory, "ticks"), "ticks")
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory, if there is one: what is synced there costs nothing."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=MEMORY, prefix="pgtare-test-") as name:
+        yield Path(name)
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_killed_at_any_step(name: str, tmp_path: Path) -> None:
+def test_killed_at_any_step(name: str, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "FAN_IN", FAN_IN)
     scene = SCENES[name]
-    before, now = tmp_path / "before", tmp_path / "now"
+    before, now = memory / "before", memory / "now"
     prepare(scene, before)
 
     def copy() -> None:
@@ -173,15 +202,15 @@ def test_killed_at_any_step(name: str, tmp_path: Path) -> None:
             shutil.copytree(before, now)
 
     copy()
-    steps = play(scene, Deadly(now))
-    assert steps > 5
-    operations = (tmp_path / "steps").read_text().split()
-    check(scene, now)
-    for last in range(1, steps + 1):
+    assert play(name, now) == 0
+    operations = (memory / "steps").read_text().split()
+    assert len(operations) > 5
+    check(scene, now, go_on=True)
+    for last in range(1, len(operations) + 1):
         for torn in (False, True) if operations[last - 1] == "write" else (False,):
             copy()
-            assert play(scene, Deadly(now, last, torn=torn)) == -signal.SIGKILL
-            check(scene, now)
+            assert play(name, now, last, torn) == -signal.SIGKILL
+            check(scene, now, go_on=last % 8 == 0)
 
 
 #: What changes files, by the names that Python has for it.

@@ -172,7 +172,8 @@ class Spool:
             return False
 
     def _maintain(self, now: datetime) -> bool:
-        self._remove_retired(now)
+        if self._remove_retired(now):
+            return True
         with contextlib.suppress(OSError):
             self._make_room()
         for table in TABLES.values():
@@ -192,9 +193,11 @@ class Spool:
         assert table.source is not None
         done_us = self._manifest.rolled_us.get(table.name, 0)
         to_us = rollup.last_closed(int((now.timestamp() - self._limits.grace_s) * _US), table)
-        if TABLES[table.source].source:
+        origin = TABLES[table.source].source
+        if origin is not None:  # hours wait for minutes, if there is a tick that makes one
             source_us = self._manifest.rolled_us.get(table.source, 0)
-            to_us = min(to_us, rollup.last_closed(source_us, table))
+            if any(segment.last_us > source_us for segment in self._manifest.of_table(origin)):
+                to_us = min(to_us, rollup.last_closed(source_us, table))
         some = [
             segment
             for segment in self._manifest.of_table(table.source)
@@ -307,7 +310,7 @@ class Spool:
             self._remove(name)
         self._earlier = before.files()
 
-    def _remove_retired(self, now: datetime) -> None:
+    def _remove_retired(self, now: datetime) -> bool:
         due = [
             name
             for name, retired in self._manifest.retired.items()
@@ -319,6 +322,7 @@ class Spool:
         if due:
             with self._publication() as publication:
                 publication.forget_retired(due)
+        return bool(due)
 
     def _replaced_before(self, name: str) -> bool:
         """Whether the previous manifest can do without a retired file, too."""
