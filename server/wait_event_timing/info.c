@@ -90,7 +90,7 @@ losses_of_all(Shared *shared)
 
 #define COLUMNS 25				/* in this version */
 
-/* "odd": as of 0.5, the number of resets is odd while one runs; before, those were counted that are over */
+/* "odd": the number of resets is odd while one runs, as from 0.5 on; before, it is of those over */
 static Datum
 info(FunctionCallInfo fcinfo, bool odd)
 {

@@ -7,6 +7,9 @@
  * not yet there, and the one under way as far as it has gone.  So between two
  * readings the waits of a process never grow by more than its time, and what
  * they lack of it was spent on a processor, or waiting for one.
+ *
+ * A process's last wait, and one for a lock, can go on with another call: until
+ * that is settled, their time is with what runs.  So no counter ever falls.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -24,7 +27,7 @@ PG_FUNCTION_INFO_V1(wait_event_timing_moment_0_5);
 #define PAUSE_EVERY 200
 #define PAUSE_US 500
 
-/* Waits under way of one event, and the processes that have waited for it */
+/* Waits under way of one event, with the time of those that may go on; who has waited for it */
 typedef struct Running
 {
 	int64		waits;
@@ -135,10 +138,17 @@ add_process(Shared *shared, Moment *moment, const Slot *slot, int64 now, bool li
 	for (uint32 k = 0; k < Min(slot->npending, PENDING_WAITS); k++)
 	{
 		const Pending *wait = &slot->pending[k];
+		uint64		ns = clock_ns(rate, wait->length, &ignored);
+		EventStats *sum;
 
-		if (WAIT_CLASS(wait->event) != 0)
-			stats_count(sum_of(moment, slot, wait->event, live), wait,
-						clock_ns(rate, wait->length, &ignored));
+		if (WAIT_CLASS(wait->event) == 0)
+			continue;
+		sum = sum_of(moment, slot, wait->event, live);
+		/* one that goes on would leave its bucket for another */
+		if (live && (k == slot->npending - 1 || WAIT_CLASS(wait->event) == CLASS_LOCK))
+			moment->running[sum - moment->sums].total_ns += ns;
+		else
+			stats_count(sum, wait, ns);
 	}
 	if (!live)
 		return;
@@ -150,7 +160,7 @@ add_process(Shared *shared, Moment *moment, const Slot *slot, int64 now, bool li
 	}
 	if (slot->current_event != 0)
 	{
-		/* earlier calls of a wait for a lock are among those that are over */
+		/* earlier calls of a wait for a lock are among those above */
 		int64		start = WAIT_CLASS(slot->current_event) == CLASS_LOCK ?
 			slot->call_start : slot->current_start;
 		EventStats *entry = sum_of(moment, slot, slot->current_event, live);
@@ -218,7 +228,7 @@ put_events(FunctionCallInfo fcinfo, const Moment *moment, Shape shape)
 		bool		nulls[COLUMNS] = {0};
 		int			n = 11;
 
-		if (sum->waits == 0 && running->waits == 0)
+		if (sum->waits == 0 && running->waits == 0 && running->total_ns == 0)
 			continue;
 		values[0] = CStringGetTextDatum(i == TOTAL_EVENTS ? "other" :
 										sql_backend_type((int) (sum->key >> 32) - 1));

@@ -62,7 +62,7 @@ key_of(const Statement *s)
 	return (StatementKey) {s->query_id, s->role, s->database, (uint32) s->stats.key, 0};
 }
 
-/* What is under way for each entry of a bucket; false: something was added to it since it was read */
+/* What is under way for each entry of a bucket; false: it is to be read again */
 static bool
 sums_of(UnderWay *under_way, const StatementBucket *bucket, UnderWaySum *sums)
 {

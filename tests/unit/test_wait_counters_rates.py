@@ -250,3 +250,20 @@ def test_a_snapshot_of_another_version_is_refused_in_one_sentence(tmp_path: Path
     path.write_text(json.dumps(document))
     message = refused("waits", "diff", path, path)
     assert f"{path} is no snapshot of this version of pgtare: take one with" in message
+
+
+def test_what_readers_left_out_is_said() -> None:
+    first, last = (
+        snapshot(n, {READ: counters(n, 10.0 * n)}).model_copy(
+            update={"losses": Losses(resets=0, skipped=skipped)}
+        )
+        for n, skipped in ((1, 3), (2, 5))
+    )
+    (note,) = (note for note in profile(first, last).notes if "skipped" in note)
+    assert note.endswith("2 processes or parts of the table of statements")
+    assert not any("skipped" in note for note in profile(first, first_again(first)).notes)
+
+
+def first_again(of: Snapshot) -> Snapshot:
+    """The same, a second later."""
+    return of.model_copy(update={"taken": of.taken + timedelta(seconds=1)})
