@@ -313,10 +313,17 @@ def test_a_held_lock_is_one_session_in_each_tick_though_the_agent_is_killed(
         after = one(busy, count)
         seen = ticks(spool)
         eventually(lambda: ticks(spool) >= seen + 2, 60)
-        agent.send_signal(signal.SIGHUP)
+        text = config.read_text()
+        for changed in ("[servers", f"{text}[servers.second]\ndsn = 'host=/nowhere'\n"):
+            config.write_text(changed)
+            agent.send_signal(signal.SIGHUP)
+            time.sleep(1.5)  # it looks twice a second
         agent.send_signal(signal.SIGTERM)
         _, log = agent.communicate(timeout=30)
         assert agent.returncode == 0, log
+        assert "the old configuration stays in force" in log
+        assert "event=reload servers=2" in log
+        assert "event=unreachable server=second" in log
         assert "event=stopped" in log
     with reader.connect(spool) as found:
         active = found.execute(
