@@ -19,7 +19,9 @@ class ResultColumn(Model):
 class SpoolRows(Document):
     """The answer to a query."""
 
-    schema_: Literal["pgtare.spool.rows/1"] = Field("pgtare.spool.rows/1", alias="schema")
+    schema_: Literal["pgtare.spool.rows/1"] = Field(
+        default="pgtare.spool.rows/1", alias="schema", description="name and version"
+    )
     columns: list[ResultColumn] = Field(description="the columns, in the order of the query")
     rows: list[dict[str, Any]] = Field(
         description=(
@@ -68,7 +70,9 @@ class SpoolGaps(Model):
 class SpoolInfo(Document):
     """What a spool holds."""
 
-    schema_: Literal["pgtare.spool.info/1"] = Field("pgtare.spool.info/1", alias="schema")
+    schema_: Literal["pgtare.spool.info/1"] = Field(
+        default="pgtare.spool.info/1", alias="schema", description="name and version"
+    )
     directory: str = Field(description="the directory")
     uuid: str = Field(description="UUID of the spool")
     commits: int = Field(description="number of the newest commit")

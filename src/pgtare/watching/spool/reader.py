@@ -172,11 +172,16 @@ def _fault(root: Path, segment: Segment, damaged: set[str]) -> str | None:
 
 def _select(columns: Iterable[Column], files: list[str]) -> str:
     if not files:
-        empty = ", ".join(f"NULL::{_TYPES[str(c.type)]} AS {c.name}" for c in columns)
+        empty = ", ".join(f"NULL::{type_name(c)} AS {c.name}" for c in columns)
         return f"SELECT {empty} WHERE false"
     names = ", ".join(column.name for column in columns)
     listed = ", ".join(_quoted(_pattern(file)) for file in files)
     return f"SELECT {names} FROM read_parquet([{listed}], union_by_name = true)"
+
+
+def type_name(column: Column) -> str:
+    """The type of a column, as DuckDB names it."""
+    return _TYPES[str(column.type)]
 
 
 def _pattern(path: str) -> str:
