@@ -44,7 +44,7 @@ class SpoolTable(Model):
     rolled_up_to: str | None = Field(
         description="of a rolled-up table: the ts up to which its source is summed up, UTC"
     )
-    dropped_rows: int = Field(description="rows dropped so far, by age and for room")
+    dropped_rows: int = Field(description="rows dropped so far, as they were old or for room")
     dropped_bytes: int = Field(description="size of the files dropped so far, bytes")
 
 
