@@ -19,7 +19,9 @@ class ResultColumn(Model):
 class SpoolRows(Document):
     """The answer to a query."""
 
-    schema_: Literal["pgtare.spool.rows/1"] = Field("pgtare.spool.rows/1", alias="schema")
+    schema_: Literal["pgtare.spool.rows/1"] = Field(
+        default="pgtare.spool.rows/1", alias="schema", description="name and version"
+    )
     columns: list[ResultColumn] = Field(description="the columns, in the order of the query")
     rows: list[dict[str, Any]] = Field(
         description=(
@@ -42,7 +44,7 @@ class SpoolTable(Model):
     rolled_up_to: str | None = Field(
         description="of a rolled-up table: the ts up to which its source is summed up, UTC"
     )
-    dropped_rows: int = Field(description="rows dropped so far, by age and for room")
+    dropped_rows: int = Field(description="rows dropped so far, as they were old or for room")
     dropped_bytes: int = Field(description="size of the files dropped so far, bytes")
 
 
@@ -68,7 +70,9 @@ class SpoolGaps(Model):
 class SpoolInfo(Document):
     """What a spool holds."""
 
-    schema_: Literal["pgtare.spool.info/1"] = Field("pgtare.spool.info/1", alias="schema")
+    schema_: Literal["pgtare.spool.info/1"] = Field(
+        default="pgtare.spool.info/1", alias="schema", description="name and version"
+    )
     directory: str = Field(description="the directory")
     uuid: str = Field(description="UUID of the spool")
     commits: int = Field(description="number of the newest commit")

@@ -79,7 +79,15 @@ def connect(directory: Path) -> duckdb.DuckDBPyConnection:
     at least every ten minutes to see new rows and not to miss files that were replaced. Raises as
     `newest` does.
     """
-    return _connect(directory, set(), [])
+    import duckdb
+
+    damaged: set[str] = set()
+    for left in reversed(range(_TRIES)):
+        try:
+            return _connect(directory, damaged, [])
+        except duckdb.Error as ex:
+            _learn(directory, damaged, ex, left)
+    raise AssertionError
 
 
 def query(directory: Path, sql: str) -> Answer:
@@ -93,26 +101,32 @@ def query(directory: Path, sql: str) -> Answer:
     damaged: set[str] = set()
     for left in reversed(range(_TRIES)):
         notes: list[str] = []
-        with _connect(directory, damaged, notes) as connection:
-            _check_select(connection, sql)
-            try:
+        try:
+            with _connect(directory, damaged, notes) as connection:
+                _check_select(connection, sql)
                 return _fetch(connection, sql, notes)
-            except duckdb.OutOfMemoryException as ex:
-                raise PgtareError(
-                    f"the query needs more than {MEMORY} of memory: select fewer rows or columns"
-                ) from ex
-            except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as ex:
-                raise UsageError(f"DuckDB refuses the query: {_first_line(ex)}") from ex
-            except duckdb.Error as ex:
-                found = _damaged_files(directory, damaged)
-                if not found and not _files_gone(ex):
-                    raise UsageError(f"DuckDB refuses the query: {_first_line(ex)}") from ex
-                damaged |= found
-                if not left:
-                    raise PgtareError(
-                        f"files of {directory} went away while they were read: ask again"
-                    ) from ex
+        except duckdb.OutOfMemoryException as ex:
+            raise PgtareError(
+                f"the query needs more than {MEMORY} of memory: select fewer rows or columns"
+            ) from ex
+        except duckdb.Error as ex:
+            _learn(directory, damaged, ex, left)
     raise AssertionError
+
+
+def _learn(directory: Path, damaged: set[str], error: duckdb.Error, left: int) -> None:
+    """Find out which files are to be left out after an error, or raise what it means."""
+    import duckdb
+
+    of_query = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
+    found = set() if isinstance(error, of_query) else _damaged_files(directory, damaged)
+    if not found and not _files_gone(error):
+        raise UsageError(f"DuckDB refuses the query: {_first_line(error)}") from error
+    damaged |= found
+    if not left:
+        raise PgtareError(
+            f"files of {directory} went away while they were read: ask again"
+        ) from error
 
 
 def _connect(directory: Path, damaged: set[str], notes: list[str]) -> duckdb.DuckDBPyConnection:
@@ -128,13 +142,21 @@ def _connect(directory: Path, damaged: set[str], notes: list[str]) -> duckdb.Duc
             notes.append(f"left out {root / segment.name}, {segment.rows} rows: {why}")
         elif segment.table in usable:
             usable[segment.table].append(str(root / segment.name))
+    # DuckDB checks the pattern as well as the file that it finds by it
+    opened = {
+        name for names in usable.values() for file in names for name in (file, _pattern(file))
+    }
+    files = [_quoted(name) for name in sorted(opened)]
     connection = duckdb.connect(config=_CONFIG)
-    files = [_quoted(name) for names in usable.values() for name in names]
-    connection.execute(f"SET allowed_paths = [{', '.join(files)}]")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
-    for table, names in usable.items():
-        connection.execute(f"CREATE VIEW {table} AS {_select(TABLES[table].columns, names)}")
+    try:
+        connection.execute(f"SET allowed_paths = [{', '.join(files)}]")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        for table, names in usable.items():
+            connection.execute(f"CREATE VIEW {table} AS {_select(TABLES[table].columns, names)}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -150,11 +172,16 @@ def _fault(root: Path, segment: Segment, damaged: set[str]) -> str | None:
 
 def _select(columns: Iterable[Column], files: list[str]) -> str:
     if not files:
-        empty = ", ".join(f"NULL::{_TYPES[str(c.type)]} AS {c.name}" for c in columns)
+        empty = ", ".join(f"NULL::{type_name(c)} AS {c.name}" for c in columns)
         return f"SELECT {empty} WHERE false"
     names = ", ".join(column.name for column in columns)
     listed = ", ".join(_quoted(_pattern(file)) for file in files)
     return f"SELECT {names} FROM read_parquet([{listed}], union_by_name = true)"
+
+
+def type_name(column: Column) -> str:
+    """The type of a column, as DuckDB names it."""
+    return _TYPES[str(column.type)]
 
 
 def _pattern(path: str) -> str:

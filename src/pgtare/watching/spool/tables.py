@@ -60,7 +60,8 @@ class Table:
         return pa.schema([field for field in self.schema if field.name != "segment"])
 
 
-_COMMON = (
+#: The first columns of every table.
+COMMON = (
     Column("server", pa.string(), "name of the server in the agent's configuration"),
     Column("agent", pa.string(), "UUID of the agent that read it"),
     Column("segment", pa.string(), "the commit that brought the row: UUID of the spool, number"),
@@ -121,7 +122,7 @@ _WHO = (
 )
 
 _WAITS = (
-    *_COMMON,
+    *COMMON,
     *_texts(backend_type="kind of process"),
     *_EVENT,
     Column("idle", pa.bool_(), "whether such a wait means that there is nothing to do"),
@@ -130,7 +131,7 @@ _WAITS = (
     *_buckets(),
 )
 _STATEMENTS = (
-    *_COMMON,
+    *COMMON,
     *_WHO,
     _key("query_id", "identifier of the statement on this server; a string in JSON"),
     _key("text_hash", "hash of its text, for `texts`; a string in JSON", True),
@@ -142,7 +143,7 @@ _STATEMENTS = (
     *_buckets(),
 )
 _SESSIONS = (
-    *_COMMON,
+    *COMMON,
     Column("pid", pa.int32(), "process"),
     *_WHO,
     *_texts(
@@ -156,7 +157,7 @@ _SESSIONS = (
     Column("blockers", pa.list_(pa.int32()), "processes that it waits for", nullable=True),
 )
 _ACTIVITY = (
-    *_COMMON,
+    *COMMON,
     _key("database_oid", "OID of the database"),
     *_texts(database="database"),
     _sum("commits", "transactions committed"),
@@ -188,17 +189,17 @@ _ACTIVITY = (
     ),
 )
 _TICKS = (
-    *_COMMON,
+    *COMMON,
     *_texts(source="the table whose tick it is: waits, statements, sessions or activity"),
     _sum("ticks", "ticks: 1; rolled up: their number"),
 )
 _TEXTS = (
-    *_COMMON,
+    *COMMON,
     _key("text_hash", "hash of the text; a string in JSON"),
     *_texts(text="normalised text of the statement"),
 )
 _FINDINGS = (
-    *_COMMON,
+    *COMMON,
     *_texts(
         id="finding of the doctor",
         severity="warning or critical",
@@ -207,20 +208,20 @@ _FINDINGS = (
     ),
 )
 _RECORDINGS = (
-    *_COMMON,
+    *COMMON,
     _key("number", "number of the recording on its server"),
     *_texts(cause="what triggered it"),
     Column("started", _TS, "its start"),
     Column("pid", pa.int32(), "process that was recorded"),
 )
 _AGENT = (
-    *_COMMON,
+    *COMMON,
     *_texts(kind="what was measured of the agent itself"),
     Column("value", pa.float64(), "the figure"),
     *_texts(unit="its unit"),
 )
 _GAPS = (
-    *_COMMON,
+    *COMMON,
     *_texts(kind="restart, reset, absence, lost, disk_full, dropped or busy"),
     Column("from_ts", _TS, "start of what is missing"),
     *_texts(detail="what is missing, and why"),
