@@ -19,6 +19,9 @@ import pytest
 from pgtare.errors import MeasurementError
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from pgtare.watching.agent import server_watch
+from pgtare.watching.agent.agent_log import AgentLog
+from pgtare.watching.agent.config import Intervals, WatchedServer
 from pgtare.watching.agent.counter_table import ACTIVE_NS, SUMS
 from pgtare.watching.agent.queries import QUERIES_0_4, QUERIES_0_5
 from pgtare.watching.agent.rows import Batch
@@ -369,3 +372,45 @@ def test_the_lock_is_all_that_stays_in_the_session(watched: Cluster) -> None:
         assert held == [("advisory",)]
         assert one(opened.conn, "SHOW statement_timeout") == "0"
     assert SUMS.index("active_ns") == ACTIVE_NS
+
+
+def test_an_extension_that_goes_and_comes_back_is_noticed(
+    wheel: Binaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_watch, "_OFFER_S", 0.5)
+    brought: list[Batch] = []
+
+    def found(table: str) -> int:
+        return sum(len(part) for batch in list(brought) for part in batch.rows.get(table, []))
+
+    with stopped_at_once(serving(wheel)) as cluster, session(cluster) as admin:
+        intervals = Intervals(waits="1s", statements="2s", sessions="0.5s")
+        watch = server_watch.ServerWatch(
+            new_looks(),
+            WatchedServer(dsn=cluster.dsn()),
+            intervals,
+            lambda server, batch: brought.append(batch),
+            AgentLog(),
+        )
+        watch.start()
+        try:
+            eventually(lambda: found("waits"), 30)
+            admin.execute("DROP EXTENSION wait_event_timing")
+            eventually(lambda: found("gaps"), 30)
+            (lost,) = [
+                row
+                for batch in list(brought)
+                for table in batch.rows.get("gaps", [])
+                for row in table.to_pylist()
+            ]
+            assert lost["kind"] == "lost"
+            assert "wait_event_timing" in lost["detail"]
+            sampled = found("ticks")
+            eventually(lambda: found("ticks") > sampled, 30)
+            counted = found("waits")
+            admin.execute("CREATE EXTENSION wait_event_timing")
+            eventually(lambda: found("waits") > counted, 30)
+        finally:
+            watch.stop.set()
+            watch.join(20)
+        assert not watch.is_alive()

@@ -37,7 +37,7 @@ class TimingInfo:
 
 
 @dataclass(frozen=True)
-class ServerReading:
+class WaitsReading:
     """All counters of one server at one moment.
 
     statements: None if only the waits were read. unread: types of processes that lack a process.
@@ -60,7 +60,7 @@ CAPTURE_OFF = (
 )
 
 
-def captures(found: ServerReading) -> bool:
+def captures(found: WaitsReading) -> bool:
     """Whether the waits of any process are counted now."""
     times = found.waits.keys["type"] == ""
     return bool(np.any(found.waits.processes[times] > 0))
@@ -71,7 +71,7 @@ def now(server_us: int) -> Taken:
     return Taken(server_us, time.time_ns() // 1000, time.monotonic_ns())
 
 
-def read(session: ServerSession, *, statements: bool) -> ServerReading:
+def read(session: ServerSession, *, statements: bool) -> WaitsReading:
     """Read the counters of a server that has the module.
 
     Raises UnsteadyReading, and what `ServerSession.look` does.
@@ -102,17 +102,17 @@ def _info(session: ServerSession) -> TimingInfo:
     return TimingInfo(origin, server_us, dict(zip(names, losses, strict=True)), processors)
 
 
-def _counters(session: ServerSession, info: TimingInfo, *, statements: bool) -> ServerReading:
+def _counters(session: ServerSession, info: TimingInfo, *, statements: bool) -> WaitsReading:
     module = session.offer.module
     assert module is not None
     ((taken_us, names, matrix),) = session.rows(module.moment)
     waits, unread = waits_table(names, matrix)
     taken = now(info.server_us if taken_us is None else taken_us)
     if not statements:
-        return ServerReading(info.origin, taken, waits, unread, info)
+        return WaitsReading(info.origin, taken, waits, unread, info)
     ((names, matrix),) = session.rows(module.statements)
     table, busy = statements_table(names, matrix)
-    return ServerReading(info.origin, taken, waits, unread, info, table, busy)
+    return WaitsReading(info.origin, taken, waits, unread, info, table, busy)
 
 
 def waits_table(names: bytes | None, matrix: Array | None) -> tuple[CounterTable, Array]:

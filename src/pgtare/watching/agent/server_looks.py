@@ -17,7 +17,7 @@ from pgtare.watching.agent import epoch, queries, reading
 from pgtare.watching.agent.counter_table import Array, CounterTable, codes_of
 from pgtare.watching.agent.epoch import Origin, ReadingBaseline, Taken, WatchGap
 from pgtare.watching.agent.queries import QUERIES_0_5
-from pgtare.watching.agent.reading import ServerReading
+from pgtare.watching.agent.reading import WaitsReading
 from pgtare.watching.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
 from pgtare.watching.agent.server_session import LookRefused, ServerSession
 from pgtare.watching.agent.stored_reading import counter_columns, counters, moment, moment_table
@@ -115,7 +115,7 @@ class ServerLooks:
         self,
         session: ServerSession,
         batch: Batch,
-        found: ServerReading,
+        found: WaitsReading,
         waits: CounterTable,
         interval_s: float,
     ) -> None:
@@ -179,7 +179,7 @@ class ServerLooks:
         session: ServerSession,
         batch: Batch,
         interval: RowInterval,
-        found: ServerReading,
+        found: WaitsReading,
         rows: int,
     ) -> None:
         """What the agent costs this server, and what its counters lack."""
