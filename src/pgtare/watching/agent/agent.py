@@ -31,6 +31,8 @@ _LOCKED_S = 15.0
 _COMMIT_LATER_S = 1.0
 #: How often the agent looks whether to stop, in s.
 _NAP_S = 0.5
+#: Upkeep of the spool goes on for at most this share of an interval.
+_UPKEEP_SHARE = 0.2
 #: Rows about the agent itself are of no server.
 _ALL_SERVERS = ""
 
@@ -52,7 +54,7 @@ class SpoolWriter(Protocol):
         """Publish rows and the readings that they end at."""
 
     def maintain(self, now: datetime) -> bool:
-        """One small step of upkeep."""
+        """One small step of upkeep; whether there may be more to do."""
 
     def take_notes(self) -> list[str]:
         """What was set aside or dropped."""
@@ -109,7 +111,7 @@ class Agent:
             self._give_up_if_hopeless(time.monotonic() - began)
             if time.monotonic() >= due:
                 self._commit()
-                self.spool.maintain(datetime.now(UTC))
+                self._maintain(interval_s)
                 due = time.monotonic() + grid.wait_s(time.time(), 0.0)
 
     def _give_up_if_hopeless(self, ran_s: float) -> None:
@@ -205,6 +207,13 @@ class Agent:
             self.log.forget("spool", "")
         for note in self.spool.take_notes():
             self.log.write("warning", "spool", why=note)
+
+    def _maintain(self, interval_s: float) -> None:
+        """Upkeep of the spool: all that is to be done, but for a small part of the interval."""
+        until = time.monotonic() + _UPKEEP_SHARE * interval_s
+        while self.spool.maintain(datetime.now(UTC)):
+            if time.monotonic() > until or self._stopping.is_set():
+                return
 
     def _own_figures(self) -> None:
         """What the agent itself costs, as rows like all others."""
