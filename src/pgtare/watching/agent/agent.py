@@ -172,6 +172,14 @@ class Agent:
         if self._reload is None:
             self.log.write("warning", "reload", why="there is no configuration file to read again")
             return
+        if self.spool.trouble:
+            # a watch that begins again goes on from what is stored, not from what is held
+            self.log.write(
+                "error",
+                "reload",
+                why="the spool cannot be written now; the old configuration stays in force",
+            )
+            return
         try:
             config = self._reload()
         except PgtareError as ex:

@@ -184,17 +184,17 @@ class ServerWatch(threading.Thread):
         began, began_us = time.monotonic(), time.time_ns() // 1000
         gave_up = False
         try:
-            self._collect(self.name_of_server, look())
+            self._hand_on(look())
         except ServerGone:
             raise
         except UnsteadyReading as ex:
-            self._collect(self.name_of_server, self.looks.refused("busy", began_us, str(ex)))
+            self._hand_on(self.looks.refused("busy", began_us, str(ex)))
         except LookRefused as ex:
             gave_up = ex.slow
             if ex.lasting:
                 self._refused |= set(names)
                 lost = f"{' and '.join(names)}: {ex}"
-                self._collect(self.name_of_server, self.looks.refused("lost", began_us, lost))
+                self._hand_on(self.looks.refused("lost", began_us, lost))
             self._log.once("warning", "refused", self.name_of_server, f"{names[0]}: {ex}")
         except UsageError as ex:
             self._log.once("warning", "refused", self.name_of_server, f"{names[0]}: {ex}")
@@ -211,6 +211,14 @@ class ServerWatch(threading.Thread):
                 )
             self._last[name] = time.monotonic()
             self._again(name)
+
+    def _hand_on(self, batch: Batch) -> None:
+        """Hand on what a look brought, unless it ended after the watch was given up.
+
+        Another watch of the server goes on from the last reading that was handed on.
+        """
+        if not self.stop.is_set():
+            self._collect(self.name_of_server, batch)
 
     def _again(self, name: str) -> None:
         now = time.monotonic()
