@@ -23,10 +23,7 @@ Config = Annotated[
     Path | None, typer.Option(help="A file that names the servers: agent.toml, see docs/agent.md.")
 ]
 
-app = typer.Typer(
-    invoke_without_command=True,
-    help="Watch servers all the time: every wait, exactly, in a directory that any tool can read.",
-)
+app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback()
