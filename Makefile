@@ -9,7 +9,7 @@ DEFAULT_TESTS := -m "not slow and not source"
 .PHONY: setup setup-dev demo test test-versions test-aarch64 test-regression servers test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-trace-cost bench-own-cost fuzz-trace lock docs docs-links clean \
+  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool fuzz-trace lock docs docs-links clean \
   wheel packages
 
 setup: $(VENV)/.setup
@@ -150,6 +150,10 @@ bench-scenarios: setup-dev
 # five minutes; the machine should be idle
 bench-own-cost: setup
 	@$(BIN)/python -m bench.own_cost
+
+# a quarter of an hour: a day of simulated rows
+bench-spool: setup
+	@$(BIN)/python -m bench.spool
 
 bench-trace: setup
 	@$(BIN)/python -m bench.trace

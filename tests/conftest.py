@@ -30,6 +30,7 @@ _MISSING = re.compile(r'could not access file "([a-z_]+)"|extension "([a-z_]+)" 
 #: Tests that ask both servers the same, and take long: those of 15 are left to `make test-slow`,
 #: and most of them to `make test-versions` as well.
 ASKED_ALIKE = {
+    "test_agent.py",
     "test_cli_waits.py",
     "test_clock_predict.py",
     "test_clock_query.py",

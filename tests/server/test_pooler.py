@@ -52,12 +52,14 @@ COMMANDS: dict[str, list[str]] = {
     "trace kept": [],
     "trace status": [],
     "trace stop": [],
+    "agent": ["--spool", "{new}", "--duration", "3s"],
+    "agent check": [],
     "module list": [],
     "module uninstall": ["--pg-config", "{pg_config}"],
     "uninstall": [],
 }
 #: Commands that need one session of the server throughout.
-ONE_SESSION = {"weigh", "trace record"}
+ONE_SESSION = {"weigh", "trace record", "agent", "agent check"}
 #: Commands that end with another status here whoever serves them.
 STATUS = {
     "trace grab": 1,  # nothing is traced here

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import typer
 
-WEIGH, SEE, TRUST, SET_UP = "Weigh", "See", "Trust", "Set up"
+WEIGH, SEE, WATCH, TRUST, SET_UP = "Weigh", "See", "Watch", "Trust", "Set up"
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,16 @@ _COMMANDS = {
         "doctor",
         SEE,
         "Look for what stalls a server: read-only, in seconds, without a module.",
+    ),
+    "agent": _Command(
+        "agent",
+        WATCH,
+        "Watch servers all the time: every wait, exactly, in a directory that any tool can read.",
+    ),
+    "spool": _Command(
+        "spool",
+        WATCH,
+        "Query what an agent keeps of the servers that it watches.",
     ),
     "clock": _Command(
         "clock",

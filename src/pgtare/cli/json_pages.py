@@ -17,6 +17,7 @@ from pgtare.seeing.waits import documents as waits
 from pgtare.seeing.waits.recording import Recording
 from pgtare.server import module_documents as module
 from pgtare.server.wait_counters.model import Snapshot
+from pgtare.watching.spool.documents import SpoolInfo, SpoolRows
 from pgtare.weighing.instruments.listing import Instruments
 from pgtare.weighing.ladder.published import Judgement
 from pgtare.weighing.ladder.result import LadderResult
@@ -85,6 +86,8 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("`pgtare flame on`, `off`, `wake` and `show`", FlameGraph),
         Entry("`pgtare flame diff`", FlameDifference),
         Entry("`pgtare doctor`", Report),
+        Entry("`pgtare spool sql`", SpoolRows),
+        Entry("`pgtare spool info`", SpoolInfo),
         Entry("`pgtare module install`", module.ModulesInstalled),
         Entry("`pgtare module list`", module.ModuleList),
         Entry("`pgtare module uninstall`", module.ModuleUninstalled),

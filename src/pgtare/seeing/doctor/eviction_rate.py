@@ -95,7 +95,7 @@ def at_least_s(pairs: Iterable[tuple[StatementEntries, StatementEntries]], size:
     seconds = sum((last.taken - first.taken).total_seconds() for first, last in pairs)
     if not sweeps or seconds <= 0:
         return 0.0
-    return float(scipy.stats.chi2.ppf(0.025, 2 * sweeps)) / 2 * victims(size) / seconds
+    return float(scipy.special.chdtri(2 * sweeps, 0.975)) / 2 * victims(size) / seconds
 
 
 def gone(first: StatementEntries, last: StatementEntries) -> int:

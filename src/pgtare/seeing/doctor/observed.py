@@ -159,7 +159,7 @@ class ActivitySamples:
             self.squares[event] - 2 * share * self.crossed[event] + share**2 * self.squares[None]
         )
         error = math.sqrt(max(0.0, spread) * n / (n - 1)) / together
-        return max(0.0, share - float(scipy.stats.t.ppf(0.975, n - 1)) * error)
+        return max(0.0, share - float(scipy.special.stdtrit(n - 1, 0.975)) * error)
 
 
 @dataclass(frozen=True)

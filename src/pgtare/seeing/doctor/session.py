@@ -38,8 +38,17 @@ class Session:
     """
 
     def __init__(self, dsn: str) -> None:
-        self._conn = own_session.connect(dsn, tcp_user_timeout=str(_VANISHED_MS))
+        self._conn: psycopg.Connection[Any] = own_session.connect(
+            dsn, tcp_user_timeout=str(_VANISHED_MS)
+        )
         self._settings: tuple[str, ...] = queries.SET_UP
+
+    @classmethod
+    def within(cls, conn: psycopg.Connection[Any]) -> Session:
+        """A session by a connection of the caller's own, who closes it."""
+        session = cls.__new__(cls)
+        session._conn, session._settings = conn, queries.SET_UP
+        return session
 
     def __enter__(self) -> Session:
         return self

@@ -1,0 +1,113 @@
+"""`pgtare agent`: watches servers all the time, and keeps what it reads in a spool."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pgtare import cli
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit.fitted_table import Fitted
+from pgtare.kit.option_values import seconds
+from pgtare.watching.agent import config as configuration
+from pgtare.watching.agent.agent import Agent
+from pgtare.watching.agent.agent_log import AgentLog
+from pgtare.watching.agent.config import AgentConfig
+from pgtare.watching.agent.server_check import ServerCheck, check_server, require_usable
+
+Dsn = Annotated[str | None, typer.Option(help="The only server, as a libpq connection string.")]
+Config = Annotated[
+    Path | None, typer.Option(help="A file that names the servers: agent.toml, see docs/agent.md.")
+]
+
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback()
+def agent(
+    context: typer.Context,
+    dsn: Dsn = None,
+    config: Config = None,
+    spool: Annotated[
+        Path | None,
+        typer.Option(help="Directory to keep what is read; --config can name it as well."),
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option(help="End after this time, as 90s or 1h; else at a signal.")
+    ] = None,
+) -> None:
+    """Watch servers all the time: every wait, exactly, in a directory that any tool can read.
+
+    Each server is read by one connection, in short read-only transactions; the role needs
+    pg_monitor and nothing more. With the module wait_event_timing waits are exact, without it
+    sessions are sampled once a second. What is read is committed every ten seconds, whole or not at
+    all, so an agent that was killed goes on where it ended. Ctrl-C or SIGTERM ends it; SIGHUP reads
+    the configuration again.
+
+    Example: `pgtare agent --dsn "host=db dbname=app" --spool /var/lib/pgtare-agent`
+    """
+    if context.invoked_subcommand is not None:
+        if any(option is not None for option in (dsn, config, spool, duration)):
+            name = context.invoked_subcommand
+            raise UsageError(f"options go behind the command: pgtare agent {name} --config FILE")
+        return
+    found = _read(dsn, config)
+    directory = spool or found.spool
+    if directory is None:
+        raise UsageError(
+            "--spool is missing: name a directory, as in --spool /var/lib/pgtare-agent"
+        )
+    if dsn is not None:
+        require_usable(found.servers[configuration.ONLY_SERVER])
+    lasting = None if duration is None else seconds("--duration", duration)
+    from pgtare.watching.spool.spool import Spool
+
+    with Spool.open(directory) as opened:
+        reload = None if config is None else lambda: configuration.read(config)
+        running = Agent(found, opened, AgentLog(), reload)
+        if lasting is not None:
+            timer = threading.Timer(lasting, running.stop)
+            timer.daemon = True
+            timer.start()
+        running.run()
+
+
+@app.command("check")
+def check(dsn: Dsn = None, config: Config = None) -> None:
+    """Connect to each server once, and say what the agent would see there and what is missing.
+
+    Nothing is written. The exit status is 1 if a server cannot be watched.
+
+    Example: `pgtare agent check --config agent.toml`
+    """
+    found = _read(dsn, config)
+    checks = [check_server(name, server) for name, server in found.servers.items()]
+    if dsn is not None and checks[0].problem is not None:
+        raise checks[0].problem
+    _print(checks)
+    failed = [each for each in checks if each.problem is not None]
+    if failed:
+        raise MeasurementError(f"{len(failed)} of {len(checks)} servers cannot be watched")
+
+
+def _print(checks: list[ServerCheck]) -> None:
+    table = Fitted("server", "PostgreSQL", "role", "waits", "statements", spare=("role",))
+    for each in checks:
+        version = each.version.split(" ")[0]
+        table.add_row(each.server, version or "–", each.role or "–", each.waits, each.statements)
+    cli.stdout().print(table, highlight=False)
+    for each in checks:
+        for note in (*([str(each.problem)] if each.problem else ()), *each.notes):
+            cli.say(f"{each.server}: {note}")
+
+
+def _read(dsn: str | None, config: Path | None) -> AgentConfig:
+    if (dsn is None) == (config is None):
+        raise UsageError(
+            "give either --dsn or --config: one server by its connection string, or a file that "
+            "names servers"
+        )
+    return configuration.of_dsn(dsn) if dsn is not None else configuration.read(config or Path())

@@ -1,0 +1,1 @@
+"""Watches servers all the time: the agent, and the spool that it writes."""

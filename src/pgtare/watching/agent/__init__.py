@@ -1,0 +1,1 @@
+"""Reads servers at a steady pace, and hands what changed between two readings to the spool."""

@@ -1,0 +1,216 @@
+"""Every query that the agent sends to a server; nothing else is ever sent.
+
+{waits}, {texts}: schemas of wait_event_timing and of pg_stat_statements. Numbers come as arrays
+and names as one text, so that a reading is decoded at once, however many rows it has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Between two names, and between two rows of names: characters that no name of an event has.
+NAME_END, ROW_END = "\x1f", "\x1e"
+_NAMES = "convert_to(string_agg({}, E'\\x1e'), 'UTF8')"
+
+#: Who holds the advisory lock of an agent, in any database of the server; "pgta", "agnt".
+LOCK_CLASS, LOCK_OBJECT = 0x70677461, 0x61676E74
+LOCK = "SELECT pg_try_advisory_lock(%s, %s)"
+UNLOCK = "SELECT pg_advisory_unlock(%s, %s)"
+LOCKED_BY = """
+SELECT l.pid FROM pg_locks l WHERE l.locktype = 'advisory' AND l.classid = %s AND l.objid = %s
+AND l.objsubid = 2 AND l.granted AND l.pid <> pg_backend_pid()
+"""
+
+SERVER = """
+SELECT current_setting('server_version'), pg_is_in_recovery(), current_database(), current_user,
+  pg_has_role('pg_read_all_stats', 'USAGE'), quote_ident(current_user),
+  has_function_privilege('pg_control_system()', 'EXECUTE')
+"""
+SYSTEM_IDENTIFIER = "SELECT system_identifier FROM pg_control_system()"
+#: Only superusers make C functions: nobody else's function is taken for ours.
+FUNCTIONS = """
+SELECT p.proname, n.nspname, has_schema_privilege(n.oid, 'USAGE')
+  AND has_function_privilege(p.oid, 'EXECUTE'), coalesce(p.proargnames, '{}'),
+  quote_ident(n.nspname), p.oid::regprocedure::text
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang
+WHERE l.lanname = 'c' AND p.proname IN
+  ('wait_event_timing_info', 'wait_event_timing_moment', 'wait_event_timing_statements',
+   'pg_stat_statements')
+"""
+
+
+def _us(moment: str) -> str:
+    return f"(extract(epoch FROM {moment}) * 1000000)::bigint"
+
+
+STARTED = f"SELECT {_us('pg_postmaster_start_time()')}, {_us('clock_timestamp()')}"
+
+_INFO = f"""
+SELECT {_us("pg_postmaster_start_time()")}, {_us("stats_reset")}, resets,
+  {_us("clock_timestamp()")}, missed, overflows, statements_evicted, statements_missed,
+  {{memory}}, {{processors}}
+FROM {{{{waits}}}}.wait_event_timing_info()
+"""
+INFO = _INFO.format(memory=_us("memory_since"), processors="processors")
+INFO_0_4 = _INFO.format(memory="NULL::bigint", processors="NULL::float8")
+
+_NONE = "array_fill(0::bigint, ARRAY[32])"
+#: ns from ms: a float holds every ns of the first 104 days of waiting.
+_MS = "coalesce(round({} * 1e6), 0)::bigint"
+
+
+def _matrix(*columns: str) -> str:
+    """All rows as one array of bigint with two dimensions: these columns, and the histogram."""
+    values = ", ".join(f"coalesce({column}, 0)::bigint" for column in columns)
+    return f"array_agg(ARRAY[{values}] || coalesce(histogram, {_NONE}))"
+
+
+_MOMENT_NAMES = _NAMES.format(
+    "backend_type || E'\\x1f' || coalesce(wait_event_type, '') || E'\\x1f'"
+    " || coalesce(wait_event, '')"
+)
+#: Columns ahead of the histogram: see `reading.py`. A row without a type is the time of processes.
+MOMENT = f"""
+SELECT {_us("min(taken)")}, {_MOMENT_NAMES},
+  {
+    _matrix(
+        "calls",
+        "total_ns",
+        "running_ns",
+        "max_ns",
+        "running_waits",
+        "processes",
+        "idle::int",
+        "skipped",
+    )
+}
+FROM {{waits}}.wait_event_timing_moment()
+"""
+MOMENT_0_4 = f"""
+SELECT {_us("min(taken)")}, {_MOMENT_NAMES},
+  {
+    _matrix(
+        "calls",
+        _MS.format("total_time"),
+        _MS.format("running_time"),
+        _MS.format("max_time"),
+        "running_waits",
+        "CASE WHEN wait_event_type IS NULL THEN waits ELSE running_waits END",
+        "idle::int",
+        "0",
+    )
+}
+FROM {{waits}}.wait_event_timing_moment()
+"""
+
+_STATEMENT_NAMES = _NAMES.format(
+    "coalesce(wait_event_type, '') || E'\\x1f' || coalesce(wait_event, '')"
+)
+STATEMENTS = f"""
+SELECT {_STATEMENT_NAMES},
+  {
+    _matrix(
+        "calls",
+        "total_ns",
+        "running_ns",
+        "max_ns",
+        "running_waits",
+        "skipped",
+        "userid",
+        "dbid",
+        "queryid",
+        "identity",
+    )
+}
+FROM {{waits}}.wait_event_timing_statements()
+"""
+#: Without identities, and with waits in progress as far as views can tell whose they are.
+STATEMENTS_0_4 = f"""
+SELECT {_STATEMENT_NAMES},
+  {
+    _matrix(
+        "calls",
+        "total_ns",
+        "running_ns",
+        "max_ns",
+        "running_waits",
+        "0",
+        "userid",
+        "dbid",
+        "queryid",
+        "0",
+    )
+}
+FROM (
+  SELECT userid::bigint, dbid::bigint, queryid, wait_event_type, wait_event, calls,
+    {_MS.format("total_time")} AS total_ns, 0::bigint AS running_ns,
+    {_MS.format("max_time")} AS max_ns, 0 AS running_waits, histogram
+  FROM {{waits}}.wait_event_timing_statements()
+  UNION ALL
+  SELECT a.usesysid::bigint, a.datid::bigint, a.query_id, c.wait_event_type, c.wait_event, 0, 0,
+    {_MS.format("c.wait_time")}, 0, 1, NULL
+  FROM {{waits}}.wait_event_timing_current() c JOIN pg_stat_activity a USING (pid)
+  WHERE a.query_id IS NOT NULL AND a.state = 'active' AND pid <> pg_backend_pid()
+) s
+"""
+
+ROLES = "SELECT oid::bigint, rolname FROM pg_roles"
+DATABASES = "SELECT oid::bigint, datname FROM pg_database"
+
+_AGE = "(extract(epoch FROM clock_timestamp() - {}) * 1000000)::bigint"
+#: What sessions do; those that only wait for work are left out. {} of processes: look for blockers.
+SESSIONS = f"""
+SELECT pid, coalesce(usesysid, 0)::bigint, coalesce(usename, ''), coalesce(datid, 0)::bigint,
+  coalesce(datname, ''), coalesce(application_name, ''), coalesce(backend_type, ''), state,
+  wait_event_type, wait_event, query_id, {_AGE.format("query_start")}, {_AGE.format("xact_start")},
+  CASE WHEN wait_event_type = 'Lock' AND pid = ANY(%s) THEN pg_blocking_pids(pid) END
+FROM pg_stat_activity
+WHERE pid <> pg_backend_pid() AND state NOT IN ('idle', 'disabled')
+  AND wait_event_type IS DISTINCT FROM 'Activity'
+"""
+
+ACTIVITY_COLUMNS = (
+    "commits",
+    "rollbacks",
+    "blocks_read",
+    "blocks_hit",
+    "rows_returned",
+    "rows_fetched",
+    "rows_inserted",
+    "rows_updated",
+    "rows_deleted",
+    "temp_files",
+    "temp_bytes",
+    "deadlocks",
+)
+#: By database: OID, when its counters were reset, the columns above, sessions.
+ACTIVITY = f"""
+SELECT array_agg(ARRAY[datid::bigint, coalesce({_us("stats_reset")}, 0), xact_commit, xact_rollback,
+    blks_read, blks_hit, tup_returned, tup_fetched, tup_inserted, tup_updated, tup_deleted,
+    temp_files, temp_bytes, deadlocks, coalesce(numbackends, 0)])
+FROM pg_stat_database
+"""
+SETTINGS = """
+SELECT json_object_agg(name, coalesce(reset_val, setting) ORDER BY name)::text FROM pg_settings
+WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
+  OR name LIKE 'pg\\_stat\\_statements.%' OR name LIKE 'auto\\_explain.%'
+  OR name LIKE 'wait\\_event\\_timing.%' OR name IN ('compute_query_id', 'logging_collector',
+    'shared_preload_libraries')
+"""
+TEXTS = """
+SELECT DISTINCT ON (queryid) queryid, query FROM {texts}.pg_stat_statements(true)
+WHERE queryid = ANY(%s) AND query IS NOT NULL
+"""
+
+
+@dataclass(frozen=True)
+class ModuleQueries:
+    """The queries for one version of the module."""
+
+    info: str
+    moment: str
+    statements: str
+
+
+QUERIES_0_5 = ModuleQueries(INFO, MOMENT, STATEMENTS)
+QUERIES_0_4 = ModuleQueries(INFO_0_4, MOMENT_0_4, STATEMENTS_0_4)

@@ -1,0 +1,165 @@
+"""Readings of the cumulative counters: information, counters, information again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pgtare.errors import MeasurementError
+from pgtare.watching.agent.counter_table import ACTIVE_NS, WIDTH, Array, CounterTable
+from pgtare.watching.agent.epoch import Origin, Taken
+from pgtare.watching.agent.queries import NAME_END, QUERIES_0_5, ROW_END
+from pgtare.watching.agent.server_session import Offer, ServerSession
+
+#: A reading during which counters are reset is taken again so often, after a pause.
+_TRIES, _PAUSE_S = 5, 0.05
+_WAITS_KEYS = ("backend_type", "type", "event")
+#: Columns of the matrices: calls, total_ns, running_ns, max_ns, running_waits, then
+#: processes, idle, skipped of waits; skipped, role, database, query, identity of statements.
+_WAITS_COLUMNS, _STATEMENTS_COLUMNS = 8, 10
+
+
+class UnsteadyReading(MeasurementError):
+    """The counters were reset again and again while they were read."""
+
+
+@dataclass(frozen=True)
+class TimingInfo:
+    """What the module says of itself. losses: cumulative, by name."""
+
+    origin: Origin
+    server_us: int
+    losses: dict[str, int] = field(compare=False)
+    processors: float | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class WaitsReading:
+    """All counters of one server at one moment.
+
+    statements: None if only the waits were read. unread: types of processes that lack a process.
+    busy: buckets of statements that were left out.
+    """
+
+    origin: Origin
+    taken: Taken
+    waits: CounterTable
+    unread: Array
+    info: TimingInfo
+    statements: CounterTable | None = None
+    busy: int = 0
+
+
+#: What to do if nothing is counted.
+CAPTURE_OFF = (
+    "wait_event_timing captures no process: ALTER SYSTEM SET wait_event_timing.capture = 'stats'; "
+    "SELECT pg_reload_conf();"
+)
+
+
+def captures(found: WaitsReading) -> bool:
+    """Whether the waits of any process are counted now."""
+    times = found.waits.keys["type"] == ""
+    return bool(np.any(found.waits.processes[times] > 0))
+
+
+def now(server_us: int) -> Taken:
+    """The moment of a reading, by all clocks."""
+    return Taken(server_us, time.time_ns() // 1000, time.monotonic_ns())
+
+
+def read(session: ServerSession, *, statements: bool) -> WaitsReading:
+    """Read the counters of a server that has the module.
+
+    Raises UnsteadyReading, and what `ServerSession.look` does.
+    """
+    for _ in range(_TRIES):
+        with session.look("statements" if statements else "waits"):
+            before = _info(session)
+            reading = _counters(session, before, statements=statements)
+            after = _info(session)
+        if before.origin == after.origin and _steady(session.offer, before.origin):
+            return reading
+        time.sleep(_PAUSE_S)
+    raise UnsteadyReading("the counters were reset again and again while they were read")
+
+
+def _steady(offer: Offer, origin: Origin) -> bool:
+    """Whether no reset runs; modules before 0.5 count one when it is done."""
+    return offer.module is not QUERIES_0_5 or (origin.resets or 0) % 2 == 0
+
+
+def _info(session: ServerSession) -> TimingInfo:
+    assert session.offer.module is not None
+    ((started, reset, resets, server_us, *losses, memory, processors),) = session.rows(
+        session.offer.module.info
+    )
+    names = ("missed", "overflows", "statements_evicted", "statements_missed")
+    origin = Origin(session.offer.system_identifier, started, memory, reset, resets)
+    return TimingInfo(origin, server_us, dict(zip(names, losses, strict=True)), processors)
+
+
+def _counters(session: ServerSession, info: TimingInfo, *, statements: bool) -> WaitsReading:
+    module = session.offer.module
+    assert module is not None
+    ((taken_us, names, matrix),) = session.rows(module.moment)
+    waits, unread = waits_table(names, matrix)
+    taken = now(info.server_us if taken_us is None else taken_us)
+    if not statements:
+        return WaitsReading(info.origin, taken, waits, unread, info)
+    ((names, matrix),) = session.rows(module.statements)
+    table, busy = statements_table(names, matrix)
+    return WaitsReading(info.origin, taken, waits, unread, info, table, busy)
+
+
+def waits_table(names: bytes | None, matrix: Array | None) -> tuple[CounterTable, Array]:
+    """Waits by type of process and event, and the types that could not be read in full.
+
+    Entries without a type of event are the time of processes whose waits are captured.
+    """
+    columns, values = _columns(names, matrix, _WAITS_KEYS, _WAITS_COLUMNS)
+    table = _table({**columns, "idle": values[:, 6] != 0}, values, values[:, 5], _WAITS_COLUMNS)
+    return table, np.unique(columns["backend_type"][values[:, 7] > 0])
+
+
+def statements_table(names: bytes | None, matrix: Array | None) -> tuple[CounterTable, int]:
+    """Waits by statement and event, one entry each, and how many buckets were left out."""
+    columns, values = _columns(names, matrix, ("type", "event"), _STATEMENTS_COLUMNS)
+    keys = {
+        "role_oid": values[:, 6],
+        "database_oid": values[:, 7],
+        "query_id": values[:, 8],
+        "identity": values[:, 9],
+        **columns,
+    }
+    table = _table(keys, values, values[:, 4], _STATEMENTS_COLUMNS)
+    # waits in progress of one statement come in several rows from modules before 0.5
+    return table.select(columns["type"] != "").grouped(tuple(keys)), int(values[:, 5].sum())
+
+
+def _table(
+    keys: dict[str, Array], values: Array, processes: Array, first_bucket: int
+) -> CounterTable:
+    sums = np.empty((len(values), WIDTH), np.int64)
+    sums[:, :2] = values[:, :2]
+    sums[:, ACTIVE_NS] = values[:, 1] + values[:, 2]
+    sums[:, ACTIVE_NS + 1 :] = values[:, first_bucket:]
+    return CounterTable(keys, sums, values[:, 3], values[:, 4], processes)
+
+
+def _columns(
+    names: bytes | None, matrix: Array | None, keys: Sequence[str], columns: int
+) -> tuple[dict[str, Array], Array]:
+    """Columns of names, each name split once however many rows have it; and the matrix."""
+    if names is None or matrix is None:
+        none = np.zeros((0, columns + WIDTH - ACTIVE_NS - 1), np.int64)
+        return {key: np.zeros(0, "U1") for key in keys}, none
+    rows = np.array(bytes(names).decode("utf-8", "replace").split(ROW_END))
+    distinct, where = np.unique(rows, return_inverse=True)
+    # an extension may have given an event any name
+    parts = [(name.split(NAME_END) + [""] * len(keys))[: len(keys)] for name in distinct]
+    split = np.array(parts).reshape(len(distinct), len(keys))
+    return {key: split[where, number] for number, key in enumerate(keys)}, matrix

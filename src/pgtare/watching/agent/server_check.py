@@ -1,0 +1,61 @@
+"""What `pgtare agent` would see of a server: connects once, looks once, changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from pgtare.errors import MeasurementError, PgtareError
+from pgtare.watching.agent import reading
+from pgtare.watching.agent.config import WatchedServer
+from pgtare.watching.agent.queries import QUERIES_0_5
+from pgtare.watching.agent.server_session import ServerSession
+
+
+@dataclass(frozen=True)
+class ServerCheck:
+    """What was found. waits, statements: exact, approximate, sampled or not at all.
+
+    problem: why it cannot be watched; None if it can. notes: what is missing, with the remedy.
+    """
+
+    server: str
+    version: str = ""
+    role: str = ""
+    waits: str = "none"
+    statements: str = "none"
+    problem: PgtareError | None = None
+    notes: tuple[str, ...] = ()
+
+
+def require_usable(server: WatchedServer) -> None:
+    """Raise UsageError if this connection string will never do; one that is down may come up."""
+    with contextlib.suppress(MeasurementError), ServerSession(server.dsn, lock=False):
+        pass
+
+
+def check_server(name: str, server: WatchedServer) -> ServerCheck:
+    """Look at one server."""
+    try:
+        with ServerSession(server.dsn, lock=False) as session:
+            offer = session.offer
+            waits, statements = "sampled", "none"
+            notes = list(offer.unseen)
+            if offer.module is not None:
+                if not reading.captures(reading.read(session, statements=True)):
+                    notes.append(reading.CAPTURE_OFF)
+                exact = offer.module is QUERIES_0_5 and offer.sees_all
+                waits, statements = "exact", "exact" if exact else "approximate"
+                if offer.module is not QUERIES_0_5:
+                    notes.append(
+                        "wait_event_timing is older than 0.5, so statements are approximate: "
+                        "docs/upgrading.md says how to update it"
+                    )
+            watched = session.watched_by()
+            if watched is not None:
+                notes.append(f"an agent watches it now (its session is process {watched})")
+            return ServerCheck(
+                name, offer.version, offer.role, waits, statements, notes=tuple(notes)
+            )
+    except PgtareError as ex:
+        return ServerCheck(name, problem=ex)

@@ -1,0 +1,334 @@
+"""The looks at one server: each reads it once, and turns what changed into rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pgtare.seeing.doctor.examine import examine
+from pgtare.seeing.doctor.model import Finding
+from pgtare.seeing.doctor.session import Session
+from pgtare.watching.agent import difference as differences
+from pgtare.watching.agent import epoch, queries, reading
+from pgtare.watching.agent.counter_table import Array, CounterTable, codes_of
+from pgtare.watching.agent.epoch import Origin, ReadingBaseline, Taken, WatchGap
+from pgtare.watching.agent.queries import QUERIES_0_5
+from pgtare.watching.agent.reading import WaitsReading
+from pgtare.watching.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
+from pgtare.watching.agent.server_session import LookRefused, ServerSession
+from pgtare.watching.agent.stored_reading import counter_columns, counters, moment, moment_table
+from pgtare.watching.agent.texts import StatementTexts
+
+WAITS, STATEMENTS, SESSIONS, ACTIVITY = "waits", "statements", "sessions", "activity"
+#: At most so many waiters are asked for who blocks them, each after this many s.
+MOST_WAITERS, WAITED_S = 20, 1.0
+#: The doctor looks for so long, in s, while sessions are looked at as usual.
+_FINDINGS_S = 3.0
+#: Names of roles and databases are read again after this many s.
+_NAMES_S = 600.0
+_MATRIX = "numbers"
+
+#: The stored reading of a part, or None.
+Stored = Callable[[str], pa.Table | None]
+
+
+class ServerLooks:
+    """What is known of one server, and the looks at it.
+
+    name: of the server. agent: UUID. stored: the readings that the spool holds. most: statements
+    with rows of their own. A look puts its rows and the reading that they end at into a batch.
+    """
+
+    def __init__(self, name: str, agent: str, stored: Stored, most: int) -> None:
+        self.name, self.agent, self.most = name, agent, most
+        self._waits = _stored_reading(stored, WAITS)
+        self._statements = _stored_reading(stored, STATEMENTS)
+        waits = stored("statements-waits")
+        self._minute_waits = None if waits is None else counters(waits)
+        self._activity = _stored_activity(stored)
+        self._origin: Origin | None = None
+        self._sampled_at: float | None = None
+        self._waiting: dict[int, float] = {}
+        self._roles: dict[int, str] = {}
+        self._databases: dict[int, str] = {}
+        self._names_read = 0.0
+        self._texts = StatementTexts()
+        self._settings: str | None = None
+        self.captures = True
+        """whether the module counted any process when it was read last"""
+        self._losses: dict[str, int] = {}
+        self._processors: float | None = None
+        self._seconds: dict[str, float] = {}
+
+    def begin(self, session: ServerSession) -> None:
+        """Learn which server it is, before any look of a new session."""
+        self._sampled_at = None
+        self._seconds = {}
+        if session.offer.module is None:
+            with session.look("connect"):
+                ((started, _),) = session.rows(queries.STARTED)
+            self._origin = Origin(session.offer.system_identifier, started)
+
+    @property
+    def _epoch(self) -> int:
+        return self._origin.epoch if self._origin is not None else 0
+
+    def interval(self, covered_ns: int, quality: str, ts_us: int | None = None) -> RowInterval:
+        """An interval that ends now, or at a time."""
+        ended = time.time_ns() // 1000 if ts_us is None else ts_us
+        return RowInterval(self.name, self.agent, self._epoch, ended, covered_ns, quality)
+
+    # Counters of waits
+
+    def counters(self, session: ServerSession, interval_s: float, minute_s: float | None) -> Batch:
+        """What waits grew by; and if minute_s is given, statements as well."""
+        batch = Batch()
+        found = reading.read(session, statements=minute_s is not None)
+        self._origin, self._processors = found.origin, found.info.processors
+        self.captures = reading.captures(found)
+        before = (self._waits[0], self._waits[1]) if self._waits else None
+        change = epoch.between(before, (found.origin, found.taken), interval_s)
+        first = self._waits[2] if self._waits else None
+        same = change.baseline is ReadingBaseline.SAME
+        waits = differences.kept_types(first if same else None, found.waits, found.unread)
+        grown = differences.processor_rows(differences.difference(first, waits, change), change)
+        interval = self.interval(change.covered_ns, EXACT, found.taken.agent_us)
+        batch.waits(interval, grown)
+        if change.baseline is not ReadingBaseline.ANEW:
+            batch.tick(interval, WAITS)
+        if change.gap is not None:
+            batch.gap(interval, change.gap)
+        batch.readings[WAITS] = counter_columns(waits)
+        batch.readings["waits-info"] = moment_table(found.origin, found.taken)
+        if minute_s is not None:
+            self._add_statements(session, batch, found, waits, minute_s)
+        # nothing may fail from here on: the next reading is compared with this one
+        self._own_figures(session, batch, interval, found, len(grown))
+        self._waits = found.origin, found.taken, waits
+        return batch
+
+    def _add_statements(
+        self,
+        session: ServerSession,
+        batch: Batch,
+        found: WaitsReading,
+        waits: CounterTable,
+        interval_s: float,
+    ) -> None:
+        assert found.statements is not None
+        before = (self._statements[0], self._statements[1]) if self._statements else None
+        change = epoch.between(before, (found.origin, found.taken), interval_s)
+        first = self._statements[2] if self._statements else None
+        identified = session.offer.module is QUERIES_0_5
+        statements = found.statements
+        if (
+            found.busy
+            and first is not None
+            and change.baseline in (ReadingBaseline.SAME, ReadingBaseline.RESET)
+        ):
+            statements = differences.carried_over(first, statements)
+        grown = differences.statement_difference(first, statements, change, identified=identified)
+        all_waits = differences.difference(self._minute_waits, waits, change)
+        all_waits = all_waits.select(all_waits.keys["type"] != "")
+        rows = differences.statement_rows(grown, all_waits, self.most)
+        quality = EXACT if session.offer.exact_statements else APPROXIMATE
+        interval = self.interval(change.covered_ns, quality, found.taken.agent_us)
+        own = rows.rows.select(rows.kind == differences.STATEMENT)
+        self._read_names(session, own)
+        self._read_texts(session, batch, interval, np.unique(own.keys["query_id"]).tolist())
+        batch.statements(interval, rows, self._roles, self._databases, self._texts.hashes)
+        if change.baseline is not ReadingBaseline.ANEW:
+            batch.tick(interval, STATEMENTS)
+        self._statements = found.origin, found.taken, statements
+        self._minute_waits = waits
+        batch.readings[STATEMENTS] = counter_columns(statements)
+        batch.readings["statements-info"] = moment_table(found.origin, found.taken)
+        batch.readings["statements-waits"] = counter_columns(waits)
+
+    def _read_names(self, session: ServerSession, own: CounterTable) -> None:
+        oids = set(own.keys["role_oid"].tolist()) - self._roles.keys()
+        oids |= set(own.keys["database_oid"].tolist()) - self._databases.keys()
+        if oids or time.monotonic() - self._names_read > _NAMES_S:
+            with session.look("names"):
+                self._roles = dict(session.rows(queries.ROLES))
+                self._databases = dict(session.rows(queries.DATABASES))
+            self._names_read = time.monotonic()
+
+    def _read_texts(
+        self, session: ServerSession, batch: Batch, interval: RowInterval, query_ids: list[int]
+    ) -> None:
+        if session.offer.texts is None:
+            return
+        asked = self._texts.unknown(query_ids)
+        if not asked:
+            return
+        try:
+            with session.look("texts"):
+                found = session.rows(queries.TEXTS, asked)
+        except LookRefused:  # pg_stat_statements is there, but not loaded, or its file is huge
+            found = []
+        new = self._texts.learn(asked, found)
+        batch.add("texts", {"text_hash": list(new), "text": list(new.values())}, interval, len(new))
+
+    def _own_figures(
+        self,
+        session: ServerSession,
+        batch: Batch,
+        interval: RowInterval,
+        found: WaitsReading,
+        rows: int,
+    ) -> None:
+        """What the agent costs this server, and what its counters lack."""
+        spent = dict(session.seconds)
+        figures = [
+            (f"look_{name}", seconds - self._seconds.get(name, 0.0), "s")
+            for name, seconds in spent.items()
+        ]
+        lost = [
+            (name, float(count - self._losses[name]), "waits")
+            for name, count in found.info.losses.items()
+            if count > self._losses.get(name, count)
+        ]
+        busy = [("busy_buckets", float(found.busy), "buckets")] if found.busy else []
+        unread = [("unread_types", float(len(found.unread)), "types")] if len(found.unread) else []
+        self._seconds, self._losses = spent, found.info.losses
+        batch.figures(interval, [*figures, *lost, *busy, *unread, ("rows", float(rows), "rows")])
+
+    # Samples
+
+    def sessions(self, session: ServerSession, interval_s: float) -> Batch:
+        """What sessions do just now."""
+        batch = Batch()
+        now = time.monotonic()
+        long = [pid for pid, since in self._waiting.items() if now - since >= WAITED_S]
+        with session.look(SESSIONS):
+            found = session.rows(queries.SESSIONS, long[:MOST_WAITERS])
+        since = self._sampled_at
+        elapsed = interval_s if since is None else min(now - since, 3 * interval_s)
+        self._sampled_at = now
+        waiting = [row[0] for row in found if row[8] == "Lock"]
+        # the oldest come first
+        self._waiting = {
+            **{pid: at for pid, at in self._waiting.items() if pid in waiting},
+            **{pid: now for pid in waiting if pid not in self._waiting},
+        }
+        interval = self.interval(round(elapsed * 1e9), SAMPLED)
+        batch.tick(interval, SESSIONS)
+        names = (
+            "pid",
+            "role_oid",
+            "role",
+            "database_oid",
+            "database",
+            "application",
+            "backend_type",
+            "state",
+            "type",
+            "event",
+            "query_id",
+            "query_age_us",
+            "xact_age_us",
+            "blockers",
+        )
+        columns = dict(zip(names, map(list, zip(*found, strict=True)), strict=False))
+        batch.add("sessions", columns, interval, len(found))
+        return batch
+
+    def activity(self, session: ServerSession, interval_s: float) -> Batch:
+        """What databases did; and the settings of what observes, if they changed."""
+        batch = Batch()
+        with session.look(ACTIVITY):
+            ((_, server_us),) = session.rows(queries.STARTED)
+            ((matrix,),) = session.rows(queries.ACTIVITY)
+            ((settings,),) = session.rows(queries.SETTINGS)
+            self._databases = dict(session.rows(queries.DATABASES))
+        taken = reading.now(server_us)
+        if self._activity is not None:
+            then, first = self._activity
+            covered = epoch.elapsed_ns(then, taken)
+            interval = self.interval(covered, EXACT, taken.agent_us)
+            grown = activity_difference(first, matrix)
+            changed = settings if settings != self._settings else None
+            batch.activity(interval, grown, self._databases, self._processors, changed)
+            batch.tick(interval, ACTIVITY)
+            self._settings = settings
+        self._activity = taken, matrix
+        times = {"server_us": [taken.server_us], "agent_us": [taken.agent_us]}
+        batch.readings["activity-info"] = pa.table(times)
+        columns = {f"{_MATRIX}{i}": matrix[:, i] for i in range(matrix.shape[1])}
+        batch.readings[ACTIVITY] = pa.table(columns)
+        return batch
+
+    @property
+    def settings(self) -> str | None:
+        """The settings of what observes, as JSON, as last seen."""
+        return self._settings
+
+    def findings(self, session: ServerSession, tick: Callable[[float], None]) -> Batch:
+        """What the doctor finds. tick: called again and again while it looks."""
+        began = time.monotonic()
+        report = examine(Session.within(session.conn), _FINDINGS_S, {}, tick)
+        batch = Batch()
+        found = report.findings
+        columns = {
+            "id": [finding.check for finding in found],
+            "severity": [finding.level for finding in found],
+            "title": [finding.title for finding in found],
+            "detail": [_detail(finding) for finding in found],
+        }
+        interval = self.interval(round((time.monotonic() - began) * 1e9), SAMPLED)
+        batch.add("findings", columns, interval, len(found))
+        return batch
+
+    def refused(self, kind: str, since_us: int, why: str) -> Batch:
+        """Rows that say that something could not be read."""
+        batch = Batch()
+        batch.gap(self.interval(0, EXACT), WatchGap(kind, since_us, why))
+        return batch
+
+
+def _detail(finding: Finding) -> str:
+    lines: Iterable[str] = (*finding.seen, finding.why, *finding.remedy)
+    return "\n".join(lines)
+
+
+def activity_difference(first: Array, last: Array) -> Array:
+    """What databases did between two matrices of OID, time of the reset, counters, sessions.
+
+    A database that is new, or whose counters were reset or fell (as in a crash), counts from zero.
+    Returns rows of OID, counters, sessions; those without any change are left out but for the
+    first.
+    """
+    both = np.concatenate([first[:, :2], last[:, :2]])
+    codes = codes_of({"database": both[:, 0], "reset": both[:, 1]})
+    _, in_first, in_last = np.intersect1d(
+        codes[: len(first)], codes[len(first) :], assume_unique=True, return_indices=True
+    )
+    remained = np.all(last[in_last, 2:-1] >= first[in_first, 2:-1], axis=1)
+    in_first, in_last = in_first[remained], in_last[remained]
+    counts = last[:, 2:-1].copy()
+    counts[in_last] -= first[in_first, 2:-1]
+    grown = np.column_stack([last[:, 0], counts, last[:, -1]])
+    changed = np.any(counts != 0, axis=1)
+    changed[:1] = True
+    return grown[changed]
+
+
+def _stored_reading(stored: Stored, part: str) -> tuple[Origin, Taken, CounterTable] | None:
+    table, info = stored(part), stored(f"{part}-info")
+    if table is None or info is None:
+        return None
+    return (*moment(info), counters(table))
+
+
+def _stored_activity(stored: Stored) -> tuple[Taken, Array] | None:
+    table, info = stored(ACTIVITY), stored("activity-info")
+    if table is None or info is None:
+        return None
+    (row,) = info.to_pylist()
+    columns: list[Any] = [column.to_numpy() for column in table.columns]
+    return Taken(row["server_us"], row["agent_us"]), np.stack(columns, axis=1)

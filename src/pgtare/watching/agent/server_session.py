@@ -1,0 +1,258 @@
+"""The agent's only session on a server: short read-only transactions, and one advisory lock."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psycopg
+from psycopg import pq, sql
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.server import own_session, pooler, untraced_session
+from pgtare.watching.agent import queries
+from pgtare.watching.agent.counter_table import Array
+from pgtare.watching.agent.queries import QUERIES_0_4, QUERIES_0_5, ModuleQueries
+
+#: How long the server may take for one query before it gives it up.
+STATEMENT_TIMEOUT_S = 5
+SETTINGS = (
+    f"statement_timeout = '{STATEMENT_TIMEOUT_S}s'",
+    "lock_timeout = '500ms'",
+    "idle_in_transaction_session_timeout = '10s'",
+    pooler.CLOSED_PATH,
+    "TimeZone = 'UTC'",
+    "jit = off",
+)
+#: A host that has vanished is noticed after this many ms.
+_VANISHED_MS = 15_000
+#: After this many s a connection that is silent is asked whether the server is still there.
+_KEEPALIVES = {"keepalives_idle": "15", "keepalives_interval": "5", "keepalives_count": "3"}
+
+
+class AgentLocked(MeasurementError):
+    """Another agent watches the server."""
+
+
+class ServerGone(MeasurementError):
+    """The session ended: the server went away, or ended it."""
+
+
+class LookRefused(MeasurementError):
+    """The server refused a query, and the session goes on. lasting: it would again.
+
+    slow: it gave the query up because it took too long.
+    """
+
+    def __init__(self, reason: str, *, lasting: bool = False, slow: bool = False) -> None:
+        super().__init__(reason)
+        self.lasting = lasting
+        self.slow = slow
+
+
+class _Int8Array(Loader):
+    """An array of bigint without NULL, as numpy has it."""
+
+    format = pq.Format.BINARY
+    _ITEM = np.dtype([("length", ">i4"), ("value", ">i8")])
+
+    def load(self, data: Buffer) -> Array:
+        raw = bytes(data)
+        dimensions = int.from_bytes(raw[:4], "big")
+        if not dimensions:
+            return np.zeros(0, np.int64)
+        sizes = np.frombuffer(raw, ">i4", 2 * dimensions, 12)[::2]
+        items = np.frombuffer(raw, self._ITEM, offset=12 + 8 * dimensions)
+        return items["value"].astype(np.int64).reshape(sizes)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a server offers this role.
+
+    waits, texts: schemas of wait_event_timing and pg_stat_statements, or None. module: the queries
+    of its version. unseen: what is missing, one sentence with the remedy each.
+    """
+
+    version: str
+    standby: bool
+    database: str
+    role: str
+    sees_all: bool
+    system_identifier: int
+    waits: str | None = None
+    module: ModuleQueries | None = None
+    texts: str | None = None
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def exact_statements(self) -> bool:
+        """Whether rows of statements have identities, and none of them are hidden."""
+        return self.module is QUERIES_0_5 and self.sees_all
+
+
+class ServerSession:
+    """One connection to a server, for `with`; it holds the advisory lock of an agent.
+
+    Raises MeasurementError if the server cannot be reached, AgentLocked if another agent watches
+    it, UsageError for a wrong connection string, and behind a pooler that shares sessions.
+    """
+
+    def __init__(self, dsn: str, *, lock: bool = True) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        """time of the looks by name, as seen from here, in s"""
+        try:
+            full = psycopg.conninfo.make_conninfo(
+                dsn, tcp_user_timeout=str(_VANISHED_MS), **_KEEPALIVES
+            )
+        except psycopg.ProgrammingError as ex:
+            why = own_session.first_line(ex)
+            raise UsageError(f"cannot read the connection string: {why}") from ex
+        self.conn = untraced_session.connect(full, [untraced_session.UNTIMED])
+        self._locked = False
+        try:
+            pooler.require_one_session(self.conn, dsn, "pgtare agent")
+            array_oid = self.conn.adapters.types["int8"].array_oid
+            self.conn.adapters.register_loader(array_oid, _Int8Array)
+            if lock:
+                self._lock()
+            self.offer = self.read_offer()
+        except BaseException:
+            self.conn.close()
+            raise
+
+    def __enter__(self) -> ServerSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # behind a pooler the server's session outlasts this one
+        if self._locked and not self.conn.closed:
+            with contextlib.suppress(psycopg.Error):
+                self._plain(queries.UNLOCK, queries.LOCK_CLASS, queries.LOCK_OBJECT)
+        self.conn.close()
+
+    def _plain(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._telling():
+            return pooler.rows(self.conn, query, *values)
+
+    def _lock(self) -> None:
+        key = (queries.LOCK_CLASS, queries.LOCK_OBJECT)
+        ((self._locked,),) = self._plain(queries.LOCK, *key)
+        pid = self.watched_by()
+        if pid is not None:
+            raise AgentLocked(
+                f"another pgtare agent watches this server (its session is process {pid}): stop "
+                "that one first, or let it go on alone"
+            )
+        if not self._locked:
+            raise AgentLocked("another pgtare agent begins to watch this server: stop one of them")
+
+    def watched_by(self) -> int | None:
+        """The server's process of another agent that watches it, in any database."""
+        others = self._plain(queries.LOCKED_BY, queries.LOCK_CLASS, queries.LOCK_OBJECT)
+        return int(others[0][0]) if others else None
+
+    def read_offer(self) -> Offer:
+        """What the server offers now: extensions come and go."""
+        with self.look("connect"):
+            ((version, standby, database, role, sees_all, quoted, may_control),) = self.rows(
+                queries.SERVER
+            )
+            found = self.rows(queries.FUNCTIONS)
+            identifier = self.rows(queries.SYSTEM_IDENTIFIER)[0][0] if may_control else 0
+        unseen = []
+        if not sees_all:
+            unseen.append(
+                f"sessions and statements of other roles are hidden from role {role}: "
+                f"GRANT pg_monitor TO {quoted};"
+            )
+        schemas: dict[str, str] = {}
+        names: set[str] = set()
+        closed: dict[str, list[str]] = {}
+        for name, schema, usable, arguments, quoted_schema, function in found:
+            if not usable:
+                closed.setdefault(quoted_schema, []).append(function)
+                continue
+            schemas[name] = schema
+            names |= set(arguments) if name == "wait_event_timing_moment" else set()
+        for schema, functions in sorted(closed.items()):
+            unseen.append(
+                f"role {role} may not call {', '.join(functions)}: GRANT USAGE ON SCHEMA {schema} "
+                f"TO {quoted}; GRANT EXECUTE ON FUNCTION {', '.join(functions)} TO {quoted};"
+            )
+        hidden = {name for name, _, usable, *_ in found if not usable}
+        waits = schemas.get("wait_event_timing_info")
+        if not {"wait_event_timing_moment", "wait_event_timing_statements"} <= schemas.keys():
+            waits = None
+        if waits is None and not any(name.startswith("wait_event") for name in hidden):
+            unseen.append(
+                f"database {database} has no extension wait_event_timing, so waits are only "
+                "sampled once a second: docs/install.md says how to install it"
+            )
+        module = None if waits is None else QUERIES_0_5 if "total_ns" in names else QUERIES_0_4
+        texts = schemas.get("pg_stat_statements")
+        if texts is None and "pg_stat_statements" not in hidden:
+            unseen.append(f"database {database} has no pg_stat_statements, so texts are unknown")
+        return Offer(
+            version,
+            standby,
+            database,
+            role,
+            sees_all,
+            int(identifier),
+            waits,
+            module,
+            texts,
+            tuple(unseen),
+        )
+
+    @contextlib.contextmanager
+    def look(self, name: str) -> Iterator[None]:
+        """One short read-only transaction, whose time is counted under a name.
+
+        Raises LookRefused and ServerGone.
+        """
+        began = time.monotonic()
+        try:
+            with (
+                self._telling(),
+                pooler.transaction(self.conn, *SETTINGS, read_only=True),
+            ):
+                yield
+        finally:
+            self.seconds[name] += time.monotonic() - began
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """All rows of a query, within a look."""
+        names = {}
+        if query.find("{waits}") >= 0 or query.find("{texts}") >= 0:
+            names = {
+                "waits": sql.Identifier(self.offer.waits or ""),
+                "texts": sql.Identifier(self.offer.texts or ""),
+            }
+        text = sql.SQL(query).format(**names) if names else query.encode()
+        return self.conn.execute(text, values or None, binary=True).fetchall()
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.errors.QueryCanceled as ex:
+            raise LookRefused(f"a look took longer than {STATEMENT_TIMEOUT_S} s", slow=True) from ex
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedFunction) as ex:
+            raise LookRefused(own_session.first_line(ex), lasting=True) from ex
+        except psycopg.errors.InvalidSchemaName as ex:
+            raise LookRefused(own_session.first_line(ex), lasting=True) from ex
+        except psycopg.errors.ObjectNotInPrerequisiteState as ex:
+            raise LookRefused(own_session.first_line(ex), lasting=True) from ex
+        except psycopg.Error as ex:
+            if self.conn.closed or self.conn.broken or (ex.sqlstate or "57P01")[:3] == "57P":
+                raise ServerGone(f"the session ended: {own_session.first_line(ex)}") from ex
+            raise LookRefused(own_session.first_line(ex)) from ex

@@ -1,0 +1,43 @@
+"""How much a spool may take, and what goes first if that is too much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a spool keeps to.
+
+    most_bytes: of all its files. reserve_bytes: of the disk, left free for others. held_s: how long
+    rows are held in memory while the disk is full. reader_s: how long a replaced file stays for
+    those who read it. grace_s: how long after its end a bucket is rolled up.
+    """
+
+    most_bytes: int = 10 * _GIB
+    reserve_bytes: int = _GIB
+    held_s: float = 600
+    reader_s: float = 600
+    grace_s: float = 20
+
+
+#: The tables in the order in which they are dropped if room is short; the others stay.
+PRESSURE_ORDER = (
+    "sessions",
+    "agent",
+    "recordings",
+    "findings",
+    "statements",
+    "activity",
+    "statements_1h",
+    "activity_1h",
+    "texts",
+    "waits",
+    "ticks",
+    "waits_1m",
+    "ticks_1m",
+    "waits_1h",
+    "ticks_1h",
+)

@@ -1,0 +1,208 @@
+"""The manifest: which files are the spool's content, and what was rolled up and dropped.
+
+`manifest.json` is replaced by one rename at each commit. `manifest.previous.json` is the one before
+it, read if the newest is damaged: the files that it names are still there. Segments of long ago are
+listed in a file of their own, the catalogue, so that a commit does not write them all again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pgtare.kit import artefact
+from pgtare.watching.spool.segments import DamagedFile, Segment
+from pgtare.watching.spool.volume import Volume
+
+KIND = artefact.ArtefactKind("spool of `pgtare agent`", "spool.json", "pgtare.spool/1")
+NEWEST, PREVIOUS = "manifest.json", "manifest.previous.json"
+CATALOGUES, READINGS = "catalogues", "readings"
+#: What to do about a spool that cannot be read.
+REMEDY = "restore it from a copy, or let the agent begin another spool"
+
+_FORMAT = "pgtare.spool.manifest/1"
+#: A catalogue is written anew if more segments than these are in none.
+_MOST_OUTSIDE = 256
+#: Times that a reader tries, as a commit may replace the catalogue that it is about to open.
+_TRIES, _PAUSE_S = 5, 0.02
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The file of a cumulative reading, and the commit that brought it."""
+
+    name: str
+    segment: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Retired:
+    """A replaced file: when (s since 1970) and by which commit, and what it takes."""
+
+    at_s: float
+    seq: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """What a table has lost by age or for room, in all."""
+
+    segments: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a spool holds. Files are named relative to it.
+
+    readings: by server and part. rolled_us: for each rolled-up table, up to which ts of its source
+    it is. retired: replaced files that readers may still have open. damaged: files set aside, and
+    why.
+    """
+
+    uuid: str
+    seq: int = 0
+    segments: Mapping[str, Segment] = field(default_factory=dict)
+    readings: Mapping[tuple[str, str], Reading] = field(default_factory=dict)
+    rolled_us: Mapping[str, int] = field(default_factory=dict)
+    retired: Mapping[str, Retired] = field(default_factory=dict)
+    dropped: Mapping[str, Dropped] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
+    catalogue: str | None = None
+    catalogued: frozenset[str] = frozenset()
+
+    def of_table(self, name: str) -> list[Segment]:
+        """A table's segments, in the order of their commits."""
+        found = [segment for segment in self.segments.values() if segment.table == name]
+        return sorted(found, key=lambda segment: (segment.first_seq, segment.name))
+
+    def files(self) -> set[str]:
+        """Every file that it needs, and those that are retired."""
+        readings = (reading.name for reading in self.readings.values())
+        catalogue = (self.catalogue,) if self.catalogue else ()
+        return {*self.segments, *readings, *self.retired, *catalogue}
+
+
+def write(volume: Volume, manifest: Manifest) -> Manifest:
+    """Make a manifest the spool's, by one rename; as it was written. The files are synced already.
+
+    An OSError means that the old one is still in force; but not one of `finish`.
+    """
+    manifest = _with_catalogue(volume, manifest)
+    outside = [s.to_list() for s in manifest.segments.values() if s.name not in manifest.catalogued]
+    content = {
+        "format": _FORMAT,
+        "uuid": manifest.uuid,
+        "seq": manifest.seq,
+        "catalogue": manifest.catalogue,
+        "segments": outside,
+        "readings": [
+            [server, part, *astuple(reading)]
+            for (server, part), reading in manifest.readings.items()
+        ],
+        "rolled_us": dict(manifest.rolled_us),
+        "retired": {
+            name: [retired.at_s, retired.seq, retired.bytes]
+            for name, retired in manifest.retired.items()
+        },
+        "dropped": {name: list(astuple(lost)) for name, lost in manifest.dropped.items()},
+        "damaged": dict(manifest.damaged),
+    }
+    volume.write(f"{NEWEST}.new", _sealed(content))
+    if volume.path(NEWEST).exists():
+        volume.remove(f"{PREVIOUS}.new")
+        volume.link(NEWEST, f"{PREVIOUS}.new")
+        volume.replace(f"{PREVIOUS}.new", PREVIOUS)
+    volume.replace(f"{NEWEST}.new", NEWEST)
+    return manifest
+
+
+def _with_catalogue(volume: Volume, manifest: Manifest) -> Manifest:
+    names = manifest.segments.keys()
+    if manifest.catalogued <= names and len(names) - len(manifest.catalogued) <= _MOST_OUTSIDE:
+        return manifest
+    catalogue = f"{CATALOGUES}/{manifest.uuid}-{manifest.seq:010d}.json"
+    content = {"segments": [segment.to_list() for segment in manifest.segments.values()]}
+    volume.write(catalogue, _sealed(content))
+    volume.sync(CATALOGUES)
+    return replace(manifest, catalogue=catalogue, catalogued=frozenset(names))
+
+
+def _sealed(content: dict[str, Any]) -> bytes:
+    text = json.dumps(content, separators=(",", ":"))
+    seal = hashlib.sha256(text.encode()).hexdigest()
+    return f'{{"sha256":"{seal}","content":{text}}}\n'.encode()
+
+
+def _opened(root: Path, name: str) -> dict[str, Any]:
+    """The content of a sealed file. Raises DamagedFile, and FileNotFoundError."""
+    text = (root / name).read_text(encoding="utf-8", errors="replace")
+    try:
+        found = json.loads(text)
+        content: dict[str, Any] = found["content"]
+        body = json.dumps(content, separators=(",", ":"))
+        if hashlib.sha256(body.encode()).hexdigest() != found["sha256"]:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, RecursionError) as ex:
+        raise DamagedFile(name, "it is not as it was written") from ex
+    return content
+
+
+def read(root: Path) -> tuple[Manifest | None, str | None]:
+    """The newest manifest that is whole, None if there is none yet; and what was wrong, if so.
+
+    Raises PgtareError if there were manifests and none can be read.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            return _manifest(root, NEWEST), None
+        except FileNotFoundError:
+            # of the manifest, or of a catalogue that was replaced meanwhile
+            if not (root / NEWEST).exists() and not (root / PREVIOUS).exists():
+                return None, None
+            why = f"{root / NEWEST} or its catalogue is missing"
+        except DamagedFile as ex:
+            why = f"{root / ex.name} is damaged"
+        if left:
+            time.sleep(_PAUSE_S)
+    try:
+        return _manifest(root, PREVIOUS), f"{why}; the state of one commit earlier is used"
+    except (DamagedFile, FileNotFoundError) as ex:
+        raise artefact.damaged(root, f"neither {NEWEST} nor {PREVIOUS} is whole", REMEDY) from ex
+
+
+def read_previous(root: Path) -> Manifest:
+    """The manifest before the newest. Raises DamagedFile and FileNotFoundError."""
+    return _manifest(root, PREVIOUS)
+
+
+def _manifest(root: Path, name: str) -> Manifest:
+    content = _opened(root, name)
+    if content["format"] != _FORMAT:
+        version = str(content["format"]).rpartition("/")[2]
+        known = _FORMAT.rpartition("/")[2]
+        raise artefact.other_version(root / name, int(version), int(known))
+    catalogue = content["catalogue"]
+    listed = _opened(root, catalogue)["segments"] if catalogue else []
+    old = [Segment(*fields) for fields in listed]
+    new = [Segment(*fields) for fields in content["segments"]]
+    return Manifest(
+        uuid=content["uuid"],
+        seq=content["seq"],
+        segments={segment.name: segment for segment in (*old, *new)},
+        readings={(server, part): Reading(*rest) for server, part, *rest in content["readings"]},
+        rolled_us=content["rolled_us"],
+        retired={name: Retired(*rest) for name, rest in content["retired"].items()},
+        dropped={name: Dropped(*lost) for name, lost in content["dropped"].items()},
+        damaged=content["damaged"],
+        catalogue=catalogue,
+        catalogued=frozenset(segment.name for segment in old),
+    )

@@ -1,0 +1,106 @@
+"""Which segments are given up, by age and for room, and the rows that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgtare.watching.spool import tables
+from pgtare.watching.spool.limits import PRESSURE_ORDER
+from pgtare.watching.spool.manifest import Manifest
+from pgtare.watching.spool.segments import Segment
+from pgtare.watching.spool.tables import TABLES, rollups
+
+_US = 1_000_000
+
+
+def too_old(manifest: Manifest, now: datetime) -> list[Segment]:
+    """Segments all of whose rows are older than their table keeps them."""
+    now_us = int(now.timestamp() * _US)
+    found = []
+    for segment in manifest.segments.values():
+        kept_s = TABLES[segment.table].kept_s
+        if kept_s is None or not _rolled_up(manifest, segment):
+            continue
+        if segment.last_us < now_us - kept_s * _US:
+            found.append(segment)
+    return found
+
+
+def first_to_go(manifest: Manifest) -> Segment | None:
+    """The segment that is dropped next if room is short: by table, then the oldest."""
+    for table in PRESSURE_ORDER:
+        some = [s for s in manifest.of_table(table) if _rolled_up(manifest, s)]
+        if some:
+            return min(some, key=lambda segment: segment.last_us)
+    return None
+
+
+def _rolled_up(manifest: Manifest, segment: Segment) -> bool:
+    """Whether all its rows are in the rolled-up tables, if its table has any."""
+    return all(
+        segment.last_us <= manifest.rolled_us.get(table.name, 0) for table in rollups(segment.table)
+    )
+
+
+def lost_by_server(rows: pa.Table) -> dict[str, tuple[int, int, int]]:
+    """For each server: number of rows, earliest and latest ts in µs."""
+    times = rows["ts"].cast(pa.int64())
+    found = (
+        pa.table({"server": rows["server"], "ts": times})
+        .group_by("server", use_threads=False)
+        .aggregate([("ts", "count"), ("ts", "min"), ("ts", "max")])
+    )
+    assert pc.sum(found["ts_count"]).as_py() in (rows.num_rows, None)
+    columns = (found[name].to_pylist() for name in ("ts_count", "ts_min", "ts_max"))
+    return dict(zip(found["server"].to_pylist(), zip(*columns, strict=True), strict=True))
+
+
+def gap(
+    kind: str, detail: str, from_us: int, to_us: int, *, server: str = "", ts_us: int | None = None
+) -> pa.Table:
+    """A row of `gaps` of the spool's own.
+
+    server: empty if it is not known whose rows they were. ts_us: when they were given up, if that
+    was later than the end of what is missing.
+    """
+    return tables.rows(
+        "gaps",
+        {
+            "server": [server],
+            "agent": [""],
+            "epoch": [0],
+            "ts": [_time(to_us if ts_us is None else ts_us)],
+            "covered_ns": [max(to_us - from_us, 0) * 1000],
+            "quality": ["exact"],
+            "kind": [kind],
+            "from_ts": [_time(from_us)],
+            "detail": [detail],
+        },
+    )
+
+
+def gaps_of(
+    segment: Segment, rows: pa.Table | None, kind: str, why: str, now: datetime
+) -> Iterator[pa.Table]:
+    """A row of `gaps` for each server that has lost rows of a segment. rows: None if unreadable."""
+    found = {"": (segment.rows, segment.first_us, segment.last_us)}
+    if rows is not None:
+        found = lost_by_server(rows)
+    now_us = int(now.timestamp() * _US)
+    for server, (number, first, last) in sorted(found.items()):
+        detail = f"{segment.table}: {number} rows of {segment.day} ({why})"
+        yield gap(kind, detail, first, last, server=server, ts_us=now_us)
+
+
+def total_bytes(manifest: Manifest) -> int:
+    """What a spool's files take, those that were replaced and are still there included."""
+    parts = (manifest.segments, manifest.readings, manifest.retired)
+    return sum(one.bytes for part in parts for one in part.values())
+
+
+def _time(us: int) -> datetime:
+    return datetime.fromtimestamp(us / _US, UTC)

@@ -1,0 +1,413 @@
+"""The spool as its one writer sees it: commits, the baseline to go on from, and upkeep."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit import artefact, files
+from pgtare.watching.spool import compaction, manifest, retention, rollup, segments
+from pgtare.watching.spool.held import Held
+from pgtare.watching.spool.limits import Limits
+from pgtare.watching.spool.lock import LOCK, Lock
+from pgtare.watching.spool.manifest import CATALOGUES, KIND, READINGS, Manifest
+from pgtare.watching.spool.publication import Publication, segment_id, with_segment
+from pgtare.watching.spool.segments import DamagedFile, Segment
+from pgtare.watching.spool.tables import TABLES, Table
+from pgtare.watching.spool.volume import Volume
+
+DAMAGED = "damaged"
+#: Space taken early: to drop something, a full disk must have room for the manifest that says so.
+_ROOM, _ROOM_BYTES = "room", 1 << 20
+#: Segments that one step drops, at most.
+_MOST_DROPS = 50
+_DIRECTORIES = (segments.DIRECTORY, READINGS, CATALOGUES)
+_US = 1_000_000
+
+
+class Spool:
+    """A directory that this process alone writes. Open it by `open`; a context manager closes it.
+
+    trouble: why rows could not be written, as long as they are held in memory; else None.
+    """
+
+    def __init__(self, volume: Volume, lock: Lock, limits: Limits, found: str) -> None:
+        self.uuid = found
+        self.trouble: str | None = None
+        self._volume, self._lock, self._limits = volume, lock, limits
+        self._notes: list[str] = []
+        self._held = Held()
+        newest, wrong = manifest.read(volume.root)
+        if wrong:
+            self._notes.append(wrong)
+        self._manifest = newest or Manifest(found)
+        if self._manifest.uuid != found:
+            why = f"{KIND.document} and {manifest.NEWEST} are of different spools"
+            raise artefact.damaged(volume.root, why, manifest.REMEDY)
+        self._earlier = self._earlier_files()
+        self._seq = self._manifest.seq
+        self._remove_left_overs()
+        self._check_segments()
+        self._keep_room()
+
+    @staticmethod
+    def open(directory: Path, limits: Limits | None = None, volume: Volume | None = None) -> Spool:
+        """Open a spool to write, or begin one in a directory that is new or empty.
+
+        Raises UsageError if another process writes it or the directory cannot be used, PgtareError
+        if it is damaged as a whole, and MeasurementError if it cannot be written.
+        """
+        volume = volume or Volume(directory)
+        lock = None
+        try:
+            if not directory.exists():
+                files.check_directory(directory)
+            elif not directory.is_dir():
+                raise artefact.other_kind(directory, KIND.what, "it is not a directory")
+            volume.make_directory()
+            _check_purpose(directory)
+            lock = Lock(directory)
+            for name in _DIRECTORIES:
+                volume.make_directory(name)
+            return Spool(volume, lock, limits or Limits(), _identity(volume))
+        except BaseException as ex:
+            if lock is not None:
+                lock.release()
+            if isinstance(ex, OSError):
+                raise files.failure(f"{directory} could not be written", ex) from ex
+            raise
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write what is held, if that is possible now, and let others write."""
+        if not self._held.empty:
+            self._seek_room()
+            if not self.trouble:
+                self._write_held()
+        self._lock.release()
+
+    @property
+    def held(self) -> int:
+        """Commits that are in memory only, because they could not be written."""
+        return len(self._held)
+
+    def take_notes(self) -> list[str]:
+        """Sentences about what was set aside or dropped since the last call, for a log."""
+        taken, self._notes = self._notes, []
+        return taken
+
+    def reading(self, server: str, part: str) -> pa.Table | None:
+        """The reading that the rows of the newest complete commit end at; None if there is none.
+
+        One that is damaged is set aside, and counts as none.
+        """
+        found = self._manifest.readings.get((server, part))
+        if found is None:
+            return None
+        try:
+            return segments.read_file(self._volume.root, found.name)
+        except DamagedFile as ex:
+            self._set_aside(ex)
+            return None
+
+    def commit(
+        self,
+        rows: Mapping[str, pa.Table],
+        readings: Mapping[tuple[str, str], pa.Table | None],
+    ) -> str:
+        """Publish rows of any tables and the readings that they end at, together; the segment id.
+
+        rows: by table, without the column `segment`. readings: by server and part, for this and
+        earlier commits; None: there is no such reading any more. What cannot be written is held
+        and written with a later commit; `trouble` says why.
+        """
+        self._seek_room()
+        segment = segment_id(self.uuid, self._seq + 1)
+        complete = {
+            name: with_segment(some.select(TABLES[name].row_schema.names), segment)
+            for name, some in rows.items()
+        }
+        self._held.add(complete, readings, time.monotonic())
+        if self.trouble:
+            self._seq += 1
+        else:
+            self._write_held()
+        if self.trouble:
+            self._held.expire(time.monotonic() - self._limits.held_s)
+        return segment
+
+    def maintain(self, now: datetime) -> bool:
+        """One small step of upkeep; whether there may be more to do.
+
+        First what is urgent: room, roll-ups, rows that are too old, and merging small segments.
+        """
+        try:
+            return self._maintain(now)
+        except DamagedFile as ex:
+            self._set_aside(ex)
+            return True
+        except OSError as ex:
+            self._notes.append(_cause(self._volume.root, ex))
+            return False
+
+    def _maintain(self, now: datetime) -> bool:
+        if self._remove_retired(now):
+            return True
+        with contextlib.suppress(OSError):
+            self._make_room()
+        for table in TABLES.values():
+            if table.source and self._roll_up(table, now):
+                return True
+        if old := retention.too_old(self._manifest, now)[:_MOST_DROPS]:
+            self._drop(old, "by age", now)
+            return True
+        if chosen := compaction.choose(self._manifest.segments.values(), now):
+            with self._publication() as publication:
+                compaction.merge(self._volume, publication, chosen, now.timestamp())
+            return True
+        self._keep_room()
+        return False
+
+    def _roll_up(self, table: Table, now: datetime) -> bool:
+        assert table.source is not None
+        done_us = self._manifest.rolled_us.get(table.name, 0)
+        to_us = rollup.last_closed(int((now.timestamp() - self._limits.grace_s) * _US), table)
+        origin = TABLES[table.source].source
+        if origin is not None:  # hours wait for minutes, if there is a tick that makes one
+            source_us = self._manifest.rolled_us.get(table.source, 0)
+            if any(segment.last_us > source_us for segment in self._manifest.of_table(origin)):
+                to_us = min(to_us, rollup.last_closed(source_us, table))
+        some = [
+            segment
+            for segment in self._manifest.of_table(table.source)
+            if segment.last_us > done_us and segment.first_us <= to_us
+        ]
+        if to_us <= done_us or not some:
+            return False
+        first_us = max(min(segment.first_us for segment in some), done_us + 1)
+        width_us = table.bucket_s * _US * rollup.MOST_BUCKETS
+        to_us = min(to_us, rollup.bucket_end(first_us, table) + width_us)
+        some = [segment for segment in some if segment.first_us <= to_us]
+        rows = pa.concat_tables(segments.read(self._volume.root, segment) for segment in some)
+        rows = rollup.between(rows, done_us, to_us)
+        with self._publication() as publication:
+            publication.set_rolled(table.name, to_us)
+            publication.add_rows(table.name, rollup.summed(rows, table))
+        return True
+
+    def _drop(self, some: list[Segment], why: str, now: datetime) -> None:
+        with self._publication() as publication:
+            for segment in some:
+                publication.drop(segment)
+                if segment.table != "gaps":
+                    for gap in self._gaps_of(segment, why, now):
+                        publication.add_rows("gaps", gap)
+        for segment in some:
+            self._remove(segment.name)
+            self._notes.append(f"dropped {segment.rows} rows of {segment.table} {why}")
+
+    def _gaps_of(self, segment: Segment, why: str, now: datetime) -> Iterator[pa.Table]:
+        rows = None
+        with contextlib.suppress(DamagedFile):
+            rows = segments.read(self._volume.root, segment, ["server", "ts"])
+        return retention.gaps_of(segment, rows, "dropped", why, now)
+
+    def _make_room(self) -> None:
+        """Drop until the limits are kept. Raises OSError if the reserve cannot be reached."""
+        for _ in range(_MOST_DROPS):
+            if not self._short():
+                return
+            retired = [name for name in self._manifest.retired if self._replaced_before(name)]
+            if retired:
+                with self._publication() as publication:
+                    publication.forget_retired(retired)
+                for name in retired:
+                    self._remove(name)
+                continue
+            victim = retention.first_to_go(self._manifest)
+            if victim is None:
+                break
+            self._drop_for_room(victim)
+        if self._volume.free_bytes() < self._limits.reserve_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _drop_for_room(self, victim: Segment) -> None:
+        now = datetime.now(UTC)
+        try:
+            self._drop([victim], "for room", now)
+        except OSError as ex:
+            if not files.is_full(ex):
+                raise
+            self._remove(_ROOM)
+            self._drop([victim], "for room", now)
+
+    def _short(self) -> bool:
+        total = retention.total_bytes(self._manifest)
+        free = self._volume.free_bytes()
+        return total > self._limits.most_bytes or free < self._limits.reserve_bytes
+
+    def _seek_room(self) -> None:
+        self.trouble = None
+        try:
+            self._make_room()
+        except OSError as ex:
+            self.trouble = _cause(self._volume.root, ex)
+
+    def _write_held(self) -> None:
+        try:
+            try:
+                self._publish_held()
+            except OSError as ex:
+                victim = retention.first_to_go(self._manifest)
+                if not files.is_full(ex) or victim is None:
+                    raise
+                self._drop_for_room(victim)
+                self._publish_held()
+        except OSError as ex:
+            self.trouble = _cause(self._volume.root, ex)
+
+    def _publish_held(self) -> None:
+        with self._publication() as publication:
+            self._held.put_into(publication)
+        self._held.clear()
+
+    @contextlib.contextmanager
+    def _publication(self) -> Iterator[Publication]:
+        """Changes, published at the end; if that fails there were none."""
+        self._seq += 1
+        publication = Publication(self._volume, self._manifest, self._seq)
+        try:
+            yield publication
+            newest = publication.publish()
+        except Exception:
+            publication.abandon()
+            raise
+        before, self._manifest = self._manifest, newest
+        with contextlib.suppress(OSError):  # readers have it; only a power failure could undo it
+            self._volume.sync()
+        for name in self._earlier - before.files() - newest.files():
+            self._remove(name)
+        self._earlier = before.files()
+
+    def _remove_retired(self, now: datetime) -> bool:
+        due = [
+            name
+            for name, retired in self._manifest.retired.items()
+            if retired.at_s + self._limits.reader_s <= now.timestamp()
+            and self._replaced_before(name)
+        ]
+        for name in due:
+            self._remove(name)
+        if due:
+            with self._publication() as publication:
+                publication.forget_retired(due)
+        return bool(due)
+
+    def _replaced_before(self, name: str) -> bool:
+        """Whether the previous manifest can do without a retired file, too."""
+        return self._manifest.retired[name].seq < self._manifest.seq
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            self._volume.remove(name)
+
+    def _set_aside(self, damage: DamagedFile) -> None:
+        """Move a damaged file out of the way and go on without it."""
+        name = damage.name
+        segment = self._manifest.segments.get(name)
+        kept = f"{DAMAGED}/{Path(name).name}"
+        try:
+            if self._volume.path(name).exists():
+                self._volume.make_directory(DAMAGED)
+                self._volume.replace(name, kept)
+            with self._publication() as publication:
+                publication.set_aside(name, damage.why)
+                if segment is not None:
+                    now = datetime.now(UTC)
+                    for gap in retention.gaps_of(segment, None, "lost", damage.why, now):
+                        publication.add_rows("gaps", gap)
+        except OSError as ex:
+            self._notes.append(_cause(self._volume.root, ex))
+        self._notes.append(
+            f"{self._volume.path(name)} is damaged ({damage.why}): set aside as {kept}"
+        )
+
+    def _earlier_files(self) -> set[str]:
+        with contextlib.suppress(Exception):
+            return manifest.read_previous(self._volume.root).files()
+        return set()
+
+    def _remove_left_overs(self) -> None:
+        """Files of commits that were not completed."""
+        known = self._manifest.files() | self._earlier
+        for directory in _DIRECTORIES:
+            for name in os.listdir(self._volume.path(directory)):
+                if f"{directory}/{name}" not in known:
+                    self._volume.remove(f"{directory}/{name}")
+
+    def _check_segments(self) -> None:
+        for segment in list(self._manifest.segments.values()):
+            try:
+                segments.check(self._volume.root, segment)
+            except DamagedFile as ex:
+                self._set_aside(ex)
+
+    def _keep_room(self) -> None:
+        if self._volume.path(_ROOM).exists():
+            return
+        if self._volume.free_bytes() < self._limits.reserve_bytes + 2 * _ROOM_BYTES:
+            return
+        with contextlib.suppress(OSError):
+            self._volume.write(_ROOM, bytes(_ROOM_BYTES))
+
+
+def _check_purpose(directory: Path) -> None:
+    """Raise UsageError if a directory holds something else than a spool."""
+    names = set(os.listdir(directory))
+    if KIND.document in names:
+        KIND.read(directory / KIND.document)
+    elif names - {LOCK, f"{KIND.document}.new", *_DIRECTORIES}:
+        raise UsageError(
+            f"{directory} is not empty and holds no {KIND.what}: it lacks {KIND.document}; name "
+            "a directory that is new or empty"
+        )
+
+
+def _identity(volume: Volume) -> str:
+    """The UUID of the spool, which is a new one if there is none."""
+    place = volume.path(KIND.document)
+    if not place.exists():
+        document = {"schema": KIND.schema, "uuid": str(uuid.uuid4())}
+        volume.write(f"{KIND.document}.new", (json.dumps(document) + "\n").encode())
+        volume.replace(f"{KIND.document}.new", KIND.document)
+        volume.sync()
+    found = KIND.read(place).get("uuid")
+    if not isinstance(found, str):
+        raise artefact.damaged(place, "it has no uuid", manifest.REMEDY)
+    return found
+
+
+def _cause(directory: Path, ex: OSError) -> str:
+    error: MeasurementError = files.failure(f"{directory} could not be written", ex)
+    return str(error)

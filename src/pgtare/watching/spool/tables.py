@@ -1,0 +1,277 @@
+"""The tables of a spool: their columns, how each is rolled up, and how long it is kept.
+
+To divide by time, take it from `ticks`, which has a row for each tick of each source even if
+nothing happened. Average active sessions = sum(active_ns) of a server's waits / sum(covered_ns) of
+its ticks with source 'waits'. That also holds for the rolled-up tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+#: How a column of a rolled-up row comes from those that it sums up. key: equal in all of them.
+Rule = Literal["key", "sum", "max", "last"]
+
+HISTOGRAM = tuple(f"h{bucket:02d}" for bucket in range(32))
+MINUTE_S, HOUR_S = 60, 3600
+_DAY_S = 86400
+TICKS_KEPT_S, SESSIONS_KEPT_S = 7 * _DAY_S, 2 * _DAY_S
+MINUTES_KEPT_S, HOURS_KEPT_S = 30 * _DAY_S, 400 * _DAY_S
+
+_TS = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column; about: what it holds, with its unit, in the words of the documentation."""
+
+    name: str
+    type: pa.DataType
+    about: str
+    rule: Rule = "key"
+    nullable: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table. kept_s: the age at which its rows are dropped; None: never by age.
+
+    source, bucket_s: of a rolled-up table, which table it sums up, and over how long.
+    """
+
+    name: str
+    about: str
+    columns: tuple[Column, ...]
+    kept_s: int | None
+    source: str | None = None
+    bucket_s: int = 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns, as they are stored."""
+        return pa.schema([pa.field(c.name, c.type, c.nullable) for c in self.columns])
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        """The columns that `Spool.commit` is given: all but `segment`, which it adds."""
+        return pa.schema([field for field in self.schema if field.name != "segment"])
+
+
+#: The first columns of every table.
+COMMON = (
+    Column("server", pa.string(), "name of the server in the agent's configuration"),
+    Column("agent", pa.string(), "UUID of the agent that read it"),
+    Column("segment", pa.string(), "the commit that brought the row: UUID of the spool, number"),
+    Column(
+        "epoch",
+        pa.int64(),
+        "the life of the server's counters: changes if they restart (hash of system identifier, "
+        "start of the server, and resets)",
+    ),
+    Column("ts", _TS, "end of the interval"),
+    Column("covered_ns", pa.int64(), "time that the row covers, ns", "sum"),
+    Column("quality", pa.string(), "exact, approximate or sampled"),
+)
+
+
+def _texts(**about: str) -> tuple[Column, ...]:
+    return tuple(Column(name, pa.string(), words) for name, words in about.items())
+
+
+def _key(name: str, about: str, nullable: bool = False) -> Column:
+    return Column(name, pa.int64(), about, "key", nullable)
+
+
+def _sum(name: str, about: str) -> Column:
+    return Column(name, pa.int64(), about, "sum")
+
+
+def _buckets() -> tuple[Column, ...]:
+    return tuple(_sum(name, _bucket(i)) for i, name in enumerate(HISTOGRAM))
+
+
+def _bucket(index: int) -> str:
+    if index == 0:
+        return "waits of less than 2^8 ns (256 ns)"
+    if index == len(HISTOGRAM) - 1:
+        return f"waits of 2^{index + 7} ns (275 s) and longer"
+    return f"waits of 2^{index + 7} to 2^{index + 8} ns"
+
+
+_TIMES = (
+    _sum("calls", "waits that ended"),
+    _sum("total_ns", "time of the waits that ended, ns"),
+    _sum("active_ns", "time that passed in waits, those in progress included, ns"),
+    Column(
+        "max_ns",
+        pa.int64(),
+        "longest wait so far, ns; NULL unless it rose in this interval",
+        "max",
+        True,
+    ),
+)
+_EVENT = _texts(type="type of the wait event; CPU: it was running", event="wait event")
+_WHO = (
+    _key("role_oid", "OID of the role"),
+    *_texts(role="role"),
+    _key("database_oid", "OID of the database"),
+    *_texts(database="database"),
+)
+
+_WAITS = (
+    *COMMON,
+    *_texts(backend_type="kind of process"),
+    *_EVENT,
+    Column("idle", pa.bool_(), "whether such a wait means that there is nothing to do"),
+    *_TIMES,
+    Column("sessions", pa.int32(), "processes that the figures come from", "max"),
+    *_buckets(),
+)
+_STATEMENTS = (
+    *COMMON,
+    *_WHO,
+    _key("query_id", "identifier of the statement on this server; a string in JSON"),
+    _key("text_hash", "hash of its text, for `texts`; a string in JSON", True),
+    *_texts(
+        kind="statement; rest: all statements without a row of their own; outside: no statement"
+    ),
+    *_EVENT,
+    *_TIMES,
+    *_buckets(),
+)
+_SESSIONS = (
+    *COMMON,
+    Column("pid", pa.int32(), "process"),
+    *_WHO,
+    *_texts(
+        application="application_name", backend_type="kind of process", state="state of the session"
+    ),
+    Column("type", pa.string(), "type of the wait event; NULL: it did not wait", nullable=True),
+    Column("event", pa.string(), "wait event; NULL: it did not wait", nullable=True),
+    _key("query_id", "identifier of its statement; a string in JSON", True),
+    _key("query_age_us", "age of its statement, µs", True),
+    _key("xact_age_us", "age of its transaction, µs", True),
+    Column("blockers", pa.list_(pa.int32()), "processes that it waits for", nullable=True),
+)
+_ACTIVITY = (
+    *COMMON,
+    _key("database_oid", "OID of the database"),
+    *_texts(database="database"),
+    _sum("commits", "transactions committed"),
+    _sum("rollbacks", "transactions rolled back"),
+    _sum("blocks_read", "blocks read from the system"),
+    _sum("blocks_hit", "blocks found in shared buffers"),
+    _sum("rows_returned", "rows read by scans"),
+    _sum("rows_fetched", "rows fetched by index scans"),
+    _sum("rows_inserted", "rows inserted"),
+    _sum("rows_updated", "rows updated"),
+    _sum("rows_deleted", "rows deleted"),
+    _sum("temp_files", "temporary files"),
+    _sum("temp_bytes", "bytes written to temporary files"),
+    _sum("deadlocks", "deadlocks"),
+    Column(
+        "processors",
+        pa.float64(),
+        "processors that the server may use, its cgroup considered; NULL: unknown",
+        "max",
+        True,
+    ),
+    Column("sessions", pa.int32(), "connected sessions; rolled up: the most", "max"),
+    Column(
+        "settings",
+        pa.string(),
+        "settings of what observes the server, as JSON; NULL unless they changed",
+        "last",
+        True,
+    ),
+)
+_TICKS = (
+    *COMMON,
+    *_texts(source="the table whose tick it is: waits, statements, sessions or activity"),
+    _sum("ticks", "ticks: 1; rolled up: their number"),
+)
+_TEXTS = (
+    *COMMON,
+    _key("text_hash", "hash of the text; a string in JSON"),
+    *_texts(text="normalised text of the statement"),
+)
+_FINDINGS = (
+    *COMMON,
+    *_texts(
+        id="finding of the doctor",
+        severity="warning or critical",
+        title="what was found",
+        detail="what was seen, and the remedy",
+    ),
+)
+_RECORDINGS = (
+    *COMMON,
+    _key("number", "number of the recording on its server"),
+    *_texts(cause="what triggered it"),
+    Column("started", _TS, "its start"),
+    Column("pid", pa.int32(), "process that was recorded"),
+)
+_AGENT = (
+    *COMMON,
+    *_texts(kind="what was measured of the agent itself"),
+    Column("value", pa.float64(), "the figure"),
+    *_texts(unit="its unit"),
+)
+_GAPS = (
+    *COMMON,
+    *_texts(kind="restart, reset, absence, lost, disk_full, dropped or busy"),
+    Column("from_ts", _TS, "start of what is missing"),
+    *_texts(detail="what is missing, and why"),
+)
+
+
+def _rolled(source: str, about: str, columns: tuple[Column, ...]) -> tuple[Table, ...]:
+    """The hours of a table of minutes, or minutes and hours of a table of ticks."""
+    hours = Table(f"{source}_1h", f"{about}, by the hour", columns, HOURS_KEPT_S)
+    if source in ("statements", "activity"):
+        return (_of(hours, source, HOUR_S),)
+    minutes = Table(f"{source}_1m", f"{about}, by the minute", columns, MINUTES_KEPT_S)
+    return _of(minutes, source, MINUTE_S), _of(hours, minutes.name, HOUR_S)
+
+
+def _of(table: Table, source: str, bucket_s: int) -> Table:
+    return Table(table.name, table.about, table.columns, table.kept_s, source, bucket_s)
+
+
+_ALL = (
+    Table("waits", "waits by kind of process and event, every tick", _WAITS, TICKS_KEPT_S),
+    *_rolled("waits", "waits", _WAITS),
+    Table(
+        "statements",
+        "waits by statement and event, every minute: the most expensive statements, the rest, and "
+        "what ran outside statements",
+        _STATEMENTS,
+        MINUTES_KEPT_S,
+    ),
+    *_rolled("statements", "statements", _STATEMENTS),
+    Table("sessions", "active sessions, every second", _SESSIONS, SESSIONS_KEPT_S),
+    Table("activity", "what databases did, every minute", _ACTIVITY, MINUTES_KEPT_S),
+    *_rolled("activity", "what databases did", _ACTIVITY),
+    Table("ticks", "time covered by each tick, also if nothing happened", _TICKS, TICKS_KEPT_S),
+    *_rolled("ticks", "time covered", _TICKS),
+    Table("texts", "texts of statements", _TEXTS, None),
+    Table("findings", "findings of the doctor", _FINDINGS, HOURS_KEPT_S),
+    Table("recordings", "traces that a server kept because of a trigger", _RECORDINGS, None),
+    Table("agent", "the agent's own cost and losses, every tick", _AGENT, TICKS_KEPT_S),
+    Table("gaps", "what is missing, and why", _GAPS, HOURS_KEPT_S),
+)
+#: Every table by its name.
+TABLES: dict[str, Table] = {table.name: table for table in _ALL}
+
+
+def rollups(source: str) -> tuple[Table, ...]:
+    """The tables that sum up the rows of `source`."""
+    return tuple(table for table in _ALL if table.source == source)
+
+
+def rows(name: str, columns: dict[str, Any]) -> pa.Table:
+    """Rows for `Spool.commit`, from columns by name (arrays or lists), in the table's types."""
+    return pa.table(columns, schema=TABLES[name].row_schema)

@@ -1,0 +1,416 @@
+"""`pgtare agent` on real servers: rows that add up exactly, whatever happens in between."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgtare.errors import MeasurementError
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.watching.agent import server_watch
+from pgtare.watching.agent.agent_log import AgentLog
+from pgtare.watching.agent.config import Intervals, WatchedServer
+from pgtare.watching.agent.counter_table import ACTIVE_NS, SUMS
+from pgtare.watching.agent.queries import QUERIES_0_4, QUERIES_0_5
+from pgtare.watching.agent.rows import Batch
+from pgtare.watching.agent.server_looks import ServerLooks
+from pgtare.watching.agent.server_session import ServerSession
+from pgtare.watching.agent.stored_reading import counters
+from pgtare.watching.spool import reader
+from tests.commands import failed, in_process, pgtare, refused, start_pgtare
+from tests.servers import serving, stopped_at_once
+from tests.sessions import Connection, eventually, one, rows, session
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+EARLIER = Path(__file__).parent / "earlier_scripts" / "wait_event_timing--0.4.0.sql"
+TICK_S = 2
+CONFIG = """
+[intervals]
+waits = "2s"
+statements = "4s"
+sessions = "1s"
+activity = "4s"
+[servers.shop]
+dsn = "{dsn}"
+"""
+Cells = Counter[tuple[str, ...]]
+
+
+@pytest.fixture(
+    scope="module", params=["wheel", pytest.param("debian15", marks=pytest.mark.debian)]
+)
+def watched(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A server that captures waits, and a role that may see what others do."""
+    binaries: Binaries = request.getfixturevalue(request.param)
+    with stopped_at_once(serving(binaries, preload=["pg_stat_statements"])) as cluster:
+        with cluster.connect() as connection:
+            connection.execute("CREATE EXTENSION pg_stat_statements")
+            connection.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
+        note_closed_schema(cluster)
+        yield cluster
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts pgtare; none outlives the test."""
+    agents: list[subprocess.Popen[str]] = []
+
+    def start(*words: object) -> subprocess.Popen[str]:
+        agents.append(start_pgtare(*words))
+        return agents[-1]
+
+    yield start
+    for agent in agents:
+        if agent.poll() is None:
+            agent.kill()
+            agent.communicate()
+
+
+def note_closed_schema(cluster: Cluster) -> None:
+    """If the module is in a schema of its own, `check` prints the GRANT, which helps."""
+    done = in_process("agent", "check", "--dsn", role_dsn(cluster))
+    grants = re.findall(r"GRANT USAGE ON SCHEMA (?:[^;]*;) GRANT EXECUTE ON [^;]*;", done.stdout)
+    with cluster.connect() as connection:
+        for grant in grants:
+            connection.execute(grant.encode())
+    again = in_process("agent", "check", "--dsn", role_dsn(cluster))
+    assert again.returncode == 0
+    assert again.stdout.split("\n")[1].split()[-2:] == ["exact", "exact"]
+
+
+def role_dsn(cluster: Cluster) -> str:
+    return psycopg.conninfo.make_conninfo(cluster.dsn(), user="watcher")
+
+
+def summed(tables: list[Any], keys: tuple[str, ...]) -> Cells:
+    """Rows of a table by key and column, without the time of processors, zeros left out."""
+    cells: Cells = Counter()
+    for table in tables:
+        for row in table.to_pylist():
+            if row["type"] != "CPU":
+                for column in SUMS:
+                    cells[*(str(row[key]) for key in keys), column] += row[column]
+    return Counter({cell: value for cell, value in cells.items() if value})
+
+
+def flat(batch: Batch) -> Cells:
+    """The reading that a batch ends at, by key and column."""
+    table = counters(batch.readings["waits"])
+    cells: Cells = Counter()
+    for row in range(len(table)):
+        names = [str(table.keys[key][row]) for key in ("backend_type", "type", "event")]
+        for number, column in enumerate(SUMS):
+            if names[1]:
+                cells[*names, column] = int(table.sums[row, number])
+    return cells
+
+
+def grown(first: Cells, last: Cells) -> Cells:
+    cells = {cell: last[cell] - first[cell] for cell in first.keys() | last.keys()}
+    return Counter({cell: value for cell, value in cells.items() if value})
+
+
+def load(connection: Connection) -> None:
+    """Waits of two kinds by two statements."""
+    for _ in range(20):
+        connection.execute("SELECT pg_sleep(0.002)")
+        connection.execute("SELECT count(*), pg_sleep(0.001) FROM pg_class")
+
+
+def look(looks: ServerLooks, opened: ServerSession, *, minute: bool = False) -> Batch:
+    return looks.counters(opened, TICK_S, TICK_S if minute else None)
+
+
+def new_looks() -> ServerLooks:
+    return ServerLooks("shop", "an agent", lambda part: None, 1)
+
+
+WAITS_KEYS = ("backend_type", "type", "event")
+
+
+def test_rows_sum_to_the_last_reading_less_the_first_in_every_column(watched: Cluster) -> None:
+    looks = new_looks()
+    with (
+        session(watched) as busy,
+        session(watched) as admin,
+        ServerSession(role_dsn(watched)) as opened,
+    ):
+        assert opened.offer.module is QUERIES_0_5
+        looks.begin(opened)
+        admin.execute("SELECT wait_event_timing_reset()")
+        batches = [look(looks, opened, minute=True)]
+        assert "waits" not in batches[0].rows
+        for _ in range(3):
+            load(busy)
+            batches += [look(looks, opened), look(looks, opened, minute=True)]
+        last = flat(batches[-1])
+        waits = [table for batch in batches for table in batch.rows.get("waits", [])]
+        assert summed(waits, WAITS_KEYS) == grown(flat(batches[0]), last)
+        assert last["client backend", "Timeout", "PgSleep", "calls"] >= 120
+        # panels of statements add up to those of waits
+        statements = [table for batch in batches for table in batch.rows.get("statements", [])]
+        assert summed(statements, ("type", "event")) == summed(waits, ("type", "event"))
+        kinds = {row["kind"] for table in statements for row in table.to_pylist()}
+        assert kinds == {"statement", "rest", "outside"}
+        texts = [
+            row["text"] for b in batches for t in b.rows.get("texts", []) for row in t.to_pylist()
+        ]
+        assert any("pg_sleep" in text for text in texts)
+        assert {row["quality"] for t in statements for row in t.to_pylist()} == {"exact"}
+
+        # all counters are reset: the baseline is zero, and the epoch another one
+        admin.execute("SELECT wait_event_timing_reset()")
+        load(busy)
+        after = look(looks, opened, minute=True)
+        assert epochs(after) != epochs(batches[-1])
+        sums = summed(after.rows["waits"], WAITS_KEYS)
+        last = flat(after)
+        assert {c: v for c, v in sums.items() if c[-1] != "active_ns"} == {
+            c: v for c, v in last.items() if c[-1] != "active_ns" and v
+        }
+        assert [row["kind"] for row in after.rows["gaps"][0].to_pylist()] == ["reset"]
+
+        # counters of one process are reset: the next reading is the baseline
+        admin.execute("SELECT wait_event_timing_reset(%s)", [busy.info.backend_pid])
+        load(busy)
+        first = look(looks, opened, minute=True)
+        assert "waits" not in first.rows
+        assert [row["kind"] for row in first.rows["gaps"][0].to_pylist()] == ["reset"]
+        load(busy)
+        again = look(looks, opened, minute=True)
+        assert summed(again.rows["waits"], WAITS_KEYS) == grown(flat(first), flat(again))
+
+
+def epochs(batch: Batch) -> set[int]:
+    return {row["epoch"] for table in batch.rows["waits"] for row in table.to_pylist()}
+
+
+def test_after_a_restart_the_baseline_is_zero(watched: Cluster) -> None:
+    looks = new_looks()
+    with ServerSession(role_dsn(watched)) as opened:
+        looks.begin(opened)
+        look(looks, opened)
+        before = look(looks, opened)
+        watched.stop("immediate")
+        with pytest.raises(MeasurementError):
+            look(looks, opened)
+    watched.start()
+    with session(watched) as busy, ServerSession(role_dsn(watched)) as opened:
+        looks.begin(opened)
+        load(busy)
+        after = look(looks, opened, minute=True)
+        assert epochs(after) != epochs(before)
+        assert summed(after.rows["waits"], WAITS_KEYS) == grown(Counter(), flat(after))
+        assert [row["kind"] for row in after.rows["gaps"][0].to_pylist()] == ["restart"]
+        # statements of the minute begin anew as well
+        assert "statements" not in after.rows
+
+
+def test_functions_of_the_last_version_give_approximate_statements(
+    wheel: Binaries, tmp_path: Path
+) -> None:
+    with stopped_at_once(serving(wheel)) as cluster:
+        with session(cluster) as admin:
+            admin.execute("DROP EXTENSION wait_event_timing")
+            library = one(admin, "SHOW shared_preload_libraries").strip('"')
+            script = EARLIER.read_text().replace("MODULE_PATHNAME", library)
+            script = "".join(line for line in script.splitlines(True) if line[0] != "\\")
+            admin.execute(script.encode())
+        looks = new_looks()
+        with session(cluster) as busy, ServerSession(cluster.dsn()) as opened:
+            assert opened.offer.module is QUERIES_0_4
+            looks.begin(opened)
+            batches = [look(looks, opened, minute=True)]
+            for _ in range(2):
+                load(busy)
+                batches.append(look(looks, opened, minute=True))
+            waits = [table for batch in batches for table in batch.rows.get("waits", [])]
+            assert summed(waits, WAITS_KEYS) == grown(flat(batches[0]), flat(batches[-1]))
+            statements = [table for batch in batches for table in batch.rows.get("statements", [])]
+            assert summed(statements, ("type", "event")) == summed(waits, ("type", "event"))
+            assert {row["quality"] for t in statements for row in t.to_pylist()} == {"approximate"}
+
+
+def test_without_the_module_sessions_are_sampled(wheel: Binaries, tmp_path: Path) -> None:
+    with stopped_at_once(Cluster(wheel, {"compute_query_id": True})) as cluster:
+        with cluster.connect() as connection:
+            connection.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
+        checked = in_process("agent", "check", "--dsn", role_dsn(cluster))
+        assert checked.returncode == 0
+        assert "sampled" in checked.stdout
+        assert "no extension wait_event_timing" in checked.stdout
+        with held_lock(cluster):
+            spool = tmp_path / "spool"
+            done = pgtare("agent", "--dsn", role_dsn(cluster), "--spool", spool, "--duration", "6s")
+            assert done.returncode == 0, done.stderr
+        with reader.connect(spool) as found:
+            sampled = found.execute(
+                "SELECT quality, state, type, event, len(blockers) FROM sessions"
+                " WHERE type = 'Lock' ORDER BY ts"
+            ).fetchall()
+            assert len(sampled) >= 3
+            assert sampled[-1] == ("sampled", "active", "Lock", "advisory", 1)
+            assert found.execute("SELECT count(*) FROM waits").fetchall() == [(0,)]
+
+
+class held_lock:
+    """A session that waits for another one's lock, and nothing else, for `with`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def __enter__(self) -> None:
+        self.holder = self.cluster.connect().__enter__()
+        self.holder.execute("SELECT pg_advisory_lock(7)")
+        self.waiter = self.cluster.connect().__enter__()
+        take = "SELECT pg_advisory_lock(7)"
+        self.thread = threading.Thread(target=self.waiter.execute, args=(take,))
+        self.thread.start()
+        time.sleep(0.1)
+
+    def __exit__(self, *_: object) -> None:
+        self.holder.execute("SELECT pg_advisory_unlock(7)")
+        self.thread.join()
+        self.holder.close()
+        self.waiter.close()
+
+
+def test_a_held_lock_is_one_session_in_each_tick_though_the_agent_is_killed(
+    watched: Cluster, started: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    spool, config = tmp_path / "spool", tmp_path / "agent.toml"
+    config.write_text(CONFIG.format(dsn=role_dsn(watched)))
+    words = ("agent", "--config", config, "--spool", spool)
+    count = "SELECT coalesce(sum(calls), 0) FROM pg_stat_wait_event_timing_system" + (
+        " WHERE wait_event = 'PgSleep' AND backend_type = 'client backend'"
+    )
+    with session(watched) as busy, held_lock(watched):
+        before = one(busy, count)
+        agent = started(*words)
+        eventually(lambda: ticks(spool) >= 2, 60)
+        assert "another process" in refused(*words)
+        other = failed(pgtare("agent", "--dsn", watched.dsn(), "--spool", tmp_path / "other"), 1)
+        assert "another pgtare agent watches this server" in other
+        load(busy)
+        os.kill(agent.pid, signal.SIGKILL)
+        agent.communicate()
+        load(busy)
+        seen = ticks(spool)
+        time.sleep(3 * TICK_S + 1)  # so long that it counts as an absence
+        agent = started(*words)
+        eventually(lambda: ticks(spool) >= seen + 2, 60)
+        load(busy)
+        after = one(busy, count)
+        seen = ticks(spool)
+        eventually(lambda: ticks(spool) >= seen + 2, 60)
+        text = config.read_text()
+        for changed in ("[servers", f"{text}[servers.second]\ndsn = 'host=/nowhere'\n"):
+            config.write_text(changed)
+            agent.send_signal(signal.SIGHUP)
+            time.sleep(1.5)  # it looks twice a second
+        agent.send_signal(signal.SIGTERM)
+        _, log = agent.communicate(timeout=30)
+        assert agent.returncode == 0, log
+        assert "the old configuration stays in force" in log
+        assert "event=reload servers=2" in log
+        assert "event=unreachable server=second" in log
+        assert "event=stopped" in log
+    with reader.connect(spool) as found:
+        active = found.execute(
+            "SELECT active_ns / covered_ns FROM waits WHERE type = 'Lock' AND event = 'advisory'"
+        ).fetchall()
+        assert len(active) == ticks(spool)
+        assert all(abs(sessions - 1) <= 0.01 for (sessions,) in active), active
+        ((calls,),) = found.execute(
+            "SELECT sum(calls) FROM waits WHERE event = 'PgSleep'"
+            " AND backend_type = 'client backend'"
+        ).fetchall()
+        assert calls == after - before
+        gaps = found.execute("SELECT kind FROM gaps").fetchall()
+        assert gaps == [("absence",)]
+        kinds = {kind for (kind,) in found.execute("SELECT DISTINCT kind FROM agent").fetchall()}
+        assert {"cpu", "memory", "commit", "look_waits", "look_sessions"} <= kinds
+        assert found.execute("SELECT count(*) > 0 FROM activity").fetchall() == [(True,)]
+
+
+def ticks(spool: Path) -> int:
+    """Ticks of waits that are committed."""
+    try:
+        with reader.connect(spool) as found:
+            ((number,),) = found.execute(
+                "SELECT count(*) FROM ticks WHERE source = 'waits'"
+            ).fetchall()
+            return int(number)
+    except Exception:  # the spool is not there yet
+        return 0
+
+
+def test_the_lock_is_all_that_stays_in_the_session(watched: Cluster) -> None:
+    with ServerSession(role_dsn(watched)) as opened, session(watched) as admin:
+        looks = new_looks()
+        looks.begin(opened)
+        look(looks, opened, minute=True)
+        looks.sessions(opened, 1)
+        looks.activity(opened, 1)
+        pid = opened.conn.info.backend_pid
+        state = rows(admin, "SELECT state, xact_start FROM pg_stat_activity WHERE pid = %s", pid)
+        assert state == [("idle", None)]
+        held = rows(admin, "SELECT locktype FROM pg_locks WHERE pid = %s", pid)
+        assert held == [("advisory",)]
+        assert one(opened.conn, "SHOW statement_timeout") == "0"
+    assert SUMS.index("active_ns") == ACTIVE_NS
+
+
+def test_an_extension_that_goes_and_comes_back_is_noticed(
+    wheel: Binaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_watch, "_OFFER_S", 0.5)
+    brought: list[Batch] = []
+
+    def found(table: str) -> int:
+        return sum(len(part) for batch in list(brought) for part in batch.rows.get(table, []))
+
+    with stopped_at_once(serving(wheel)) as cluster, session(cluster) as admin:
+        intervals = Intervals(waits="1s", statements="2s", sessions="0.5s")
+        watch = server_watch.ServerWatch(
+            new_looks(),
+            WatchedServer(dsn=cluster.dsn()),
+            intervals,
+            lambda server, batch: brought.append(batch),
+            AgentLog(),
+        )
+        watch.start()
+        try:
+            eventually(lambda: found("waits"), 30)
+            admin.execute("DROP EXTENSION wait_event_timing")
+            eventually(lambda: found("gaps"), 30)
+            (lost,) = [
+                row
+                for batch in list(brought)
+                for table in batch.rows.get("gaps", [])
+                for row in table.to_pylist()
+            ]
+            assert lost["kind"] == "lost"
+            assert "wait_event_timing" in lost["detail"]
+            sampled = found("ticks")
+            eventually(lambda: found("ticks") > sampled, 30)
+            counted = found("waits")
+            admin.execute("CREATE EXTENSION wait_event_timing")
+            eventually(lambda: found("waits") > counted, 30)
+        finally:
+            watch.stop.set()
+            watch.join(20)
+        assert not watch.is_alive()

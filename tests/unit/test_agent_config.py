@@ -1,0 +1,81 @@
+"""agent.toml: what it may say, and what is said of what it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.watching.agent import config
+from tests.commands import refused
+
+GOOD = """
+spool = "/var/lib/spool"
+most_statements = 50
+[intervals]
+waits = "5s"
+[servers.shop]
+dsn = "host=db1 dbname=app"
+labels = { env = "prod" }
+[servers.shop-standby]
+dsn = "host=db2 dbname=app"
+"""
+
+
+def write(directory: Path, text: str) -> Path:
+    path = directory / "agent.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_configuration_is_read(tmp_path: Path) -> None:
+    found = config.read(write(tmp_path, GOOD))
+    assert found.spool == Path("/var/lib/spool")
+    assert (found.intervals.waits, found.intervals.statements) == (5, 60)
+    assert list(found.servers) == ["shop", "shop-standby"]
+    assert found.servers["shop"].labels == {"env": "prod"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "names no server"),
+        ("[servers]", "names no server"),
+        ("[servers.a]", "servers.a.dsn is missing"),
+        ("[servers.a]\ndsn = 'x'\nport = 5", "servers.a.port is not known"),
+        ("[servers.'a b']\ndsn = 'x'", "is no name for a server"),
+        ("[intervals]\nwaits = '10'\nspeed = '1s'\n[servers.a]\ndsn = 'x'", "intervals.speed"),
+        ("[intervals]\nwaits = 10\n[servers.a]\ndsn = 'x'", "write a time in quotes"),
+        ("[intervals]\nwaits = 'soon'\n[servers.a]\ndsn = 'x'", "intervals.waits: give a time"),
+        ("[intervals]\nwaits = '0.1s'\n[servers.a]\ndsn = 'x'", "intervals.waits: give 1s or more"),
+        ("most_statements = 0\n[servers.a]\ndsn = 'x'", "most_statements"),
+        ("spool = [", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(tmp_path: Path, text: str, words: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        config.read(path)
+    message = str(caught.value)
+    assert words in message
+    assert str(path) in message
+    assert "\n" not in message
+
+
+def test_secrets_are_not_repeated(tmp_path: Path) -> None:
+    path = write(tmp_path, "[servers.a]\ndsn = ['password=hush']")
+    with pytest.raises(UsageError) as caught:
+        config.read(path)
+    assert "hush" not in str(caught.value)
+
+
+def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    path = write(tmp_path, "[servers.a]\ndsn = 'x=1'")
+    assert "either --dsn or --config" in refused("agent")
+    assert "either --dsn or --config" in refused("agent", "--dsn", "x", "--config", path)
+    assert "--spool is missing" in refused("agent", "--config", path)
+    assert "behind the command" in refused("agent", "--config", path, "check")
+    assert "cannot be read" in refused("agent", "check", "--config", tmp_path / "none.toml")
+    assert "connection string" in refused("agent", "--config", path, "--spool", tmp_path / "spool")
+    assert refused("agent", "check", "--config", path, status=1)
