@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgtare.watching.spool import manifest, rollup, segments
-from pgtare.watching.spool.limits import Limits
+from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import TABLES, Column, rows
 
 START = datetime(2026, 11, 2, 10, 0, tzinfo=UTC)
 #: No reserve and no bound, whatever the disk of the tests is like.
-UNLIMITED = Limits(most_bytes=1 << 60, reserve_bytes=0)
+UNLIMITED = SpoolLimits(most_bytes=1 << 60, reserve_bytes=0)
 
 
 def at(seconds: float) -> datetime:
@@ -64,11 +64,11 @@ def _values(column: Column, number: int, rng: np.random.Generator, span: int) ->
     return values
 
 
-def newest(directory: Path) -> manifest.Manifest:
+def newest(directory: Path) -> manifest.SpoolManifest:
     """What a spool holds; nothing before its first commit."""
     found, wrong = manifest.read(directory)
     assert wrong is None
-    return found or manifest.Manifest("none")
+    return found or manifest.SpoolManifest("none")
 
 
 def held(directory: Path, table: str) -> pa.Table:

@@ -13,7 +13,7 @@ import pytest
 
 from pgtare.errors import PgtareError, UsageError
 from pgtare.watching.spool import manifest, segments
-from pgtare.watching.spool.limits import Limits
+from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import TABLES
 from pgtare.watching.spool.volume import Volume
@@ -222,7 +222,7 @@ class Full(Volume):
 
 def test_rows_are_held_while_the_disk_is_full(tmp_path: Path) -> None:
     volume = Full(tmp_path)
-    limits = Limits(most_bytes=1 << 60, reserve_bytes=1)
+    limits = SpoolLimits(most_bytes=1 << 60, reserve_bytes=1)
     with Spool.open(tmp_path, limits, volume) as spool:
         commit(spool, 1)
         volume.full = True
@@ -246,7 +246,7 @@ def test_what_is_held_for_too_long_becomes_a_counted_gap(
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     volume = Full(tmp_path)
-    with Spool.open(tmp_path, Limits(reserve_bytes=1, held_s=600), volume) as spool:
+    with Spool.open(tmp_path, SpoolLimits(reserve_bytes=1, held_s=600), volume) as spool:
         volume.full = True
         for index in range(100):  # 1,000 s
             now = 10.0 * index
@@ -265,7 +265,7 @@ def test_what_is_held_for_too_long_becomes_a_counted_gap(
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
 def test_a_full_volume(tmp_path: Path) -> None:
     with small_volume("size=8m,mode=0777") as place:
-        with Spool.open(place / "s", Limits(reserve_bytes=2 << 20)) as spool:
+        with Spool.open(place / "s", SpoolLimits(reserve_bytes=2 << 20)) as spool:
             for index in range(10):
                 commit(spool, index, "waits", "sessions")
             fill(place)
@@ -282,7 +282,7 @@ def test_a_full_volume(tmp_path: Path) -> None:
         assert held(place / "s", "waits").num_rows == 45
         kinds = held(place / "s", "gaps")
         assert set(kinds["kind"].to_pylist()) == {"dropped"}
-        with Spool.open(place / "s", Limits(reserve_bytes=2 << 20)) as spool:
+        with Spool.open(place / "s", SpoolLimits(reserve_bytes=2 << 20)) as spool:
             assert value(spool.reading("one", "waits")) == 14
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from pgtare.watching import spool as package
 from pgtare.watching.spool import compaction
-from pgtare.watching.spool.limits import Limits
+from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.volume import Volume
 from tests.unit.spool_rows import (
@@ -43,7 +43,7 @@ ROLLED = ("ticks_1m", "ticks_1h")
 #: Segments that are merged.
 FAN_IN = 4
 #: Replaced files go at once.
-NO_DELAY = Limits(most_bytes=1 << 60, reserve_bytes=0, reader_s=0)
+NO_DELAY = SpoolLimits(most_bytes=1 << 60, reserve_bytes=0, reader_s=0)
 
 
 class Deadly(Volume):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.watching.spool.limits import PRESSURE_ORDER, Limits
+from pgtare.watching.spool.limits import PRESSURE_ORDER, SpoolLimits
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import TABLES
 from tests.unit.spool_rows import UNLIMITED, at, catch_up, held, newest, random_rows
@@ -61,7 +61,7 @@ def test_sessions_go_first_and_waits_last(tmp_path: Path) -> None:
     while size > 0:
         size -= 4000
         before = newest(tmp_path).segments
-        with Spool.open(tmp_path, Limits(most_bytes=size, reserve_bytes=0)) as spool:
+        with Spool.open(tmp_path, SpoolLimits(most_bytes=size, reserve_bytes=0)) as spool:
             spool._make_room()
         after = newest(tmp_path).segments
         gone = [segment for name, segment in before.items() if name not in after]
@@ -76,7 +76,7 @@ def test_sessions_go_first_and_waits_last(tmp_path: Path) -> None:
 
 
 def test_what_is_not_rolled_up_is_not_dropped(tmp_path: Path) -> None:
-    with Spool.open(tmp_path, Limits(most_bytes=1, reserve_bytes=0)) as spool:
+    with Spool.open(tmp_path, SpoolLimits(most_bytes=1, reserve_bytes=0)) as spool:
         spool.commit({"waits": random_rows("waits", [at(0)])}, {})
         spool.commit({"sessions": random_rows("sessions", [at(1)])}, {})
         spool.commit({"ticks": random_rows("ticks", [at(2)])}, {})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pgtare.watching.spool import lock, reader, retention
 from pgtare.watching.spool.documents import SpoolBaseline, SpoolGaps, SpoolInfo, SpoolTable
-from pgtare.watching.spool.manifest import Dropped, Manifest, Reading
+from pgtare.watching.spool.manifest import DroppedRows, KeptReading, SpoolManifest
 from pgtare.watching.spool.tables import TABLES
 from pgtare.watching.spool.volume import Volume
 
@@ -45,9 +45,9 @@ def info(directory: Path) -> SpoolInfo:
     )
 
 
-def _table(content: Manifest, name: str) -> SpoolTable:
+def _table(content: SpoolManifest, name: str) -> SpoolTable:
     segments = content.of_table(name)
-    dropped = content.dropped.get(name, Dropped())
+    dropped = content.dropped.get(name, DroppedRows())
     rolled_us = content.rolled_us.get(name)
     return SpoolTable(
         name=name,
@@ -62,7 +62,7 @@ def _table(content: Manifest, name: str) -> SpoolTable:
     )
 
 
-def _baseline(directory: Path, server: str, part: str, reading: Reading) -> SpoolBaseline:
+def _baseline(directory: Path, server: str, part: str, reading: KeptReading) -> SpoolBaseline:
     written = None
     with contextlib.suppress(OSError):
         found = os.stat(directory / reading.name)

@@ -8,7 +8,7 @@ _GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Limits:
+class SpoolLimits:
     """What a spool keeps to.
 
     most_bytes: of all its files. reserve_bytes: of the disk, left free for others. held_s: how long

@@ -33,7 +33,7 @@ _TRIES, _PAUSE_S = 5, 0.02
 
 
 @dataclass(frozen=True)
-class Reading:
+class KeptReading:
     """The file of a cumulative reading, and the commit that brought it."""
 
     name: str
@@ -51,7 +51,7 @@ class Retired:
 
 
 @dataclass(frozen=True)
-class Dropped:
+class DroppedRows:
     """What a table has lost by age or for room, in all."""
 
     segments: int = 0
@@ -60,7 +60,7 @@ class Dropped:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class SpoolManifest:
     """What a spool holds. Files are named relative to it.
 
     readings: by server and part. rolled_us: for each rolled-up table, up to which ts of its source
@@ -71,10 +71,10 @@ class Manifest:
     uuid: str
     seq: int = 0
     segments: Mapping[str, Segment] = field(default_factory=dict)
-    readings: Mapping[tuple[str, str], Reading] = field(default_factory=dict)
+    readings: Mapping[tuple[str, str], KeptReading] = field(default_factory=dict)
     rolled_us: Mapping[str, int] = field(default_factory=dict)
     retired: Mapping[str, Retired] = field(default_factory=dict)
-    dropped: Mapping[str, Dropped] = field(default_factory=dict)
+    dropped: Mapping[str, DroppedRows] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
     catalogue: str | None = None
     catalogued: frozenset[str] = frozenset()
@@ -91,7 +91,7 @@ class Manifest:
         return {*self.segments, *readings, *self.retired, *catalogue}
 
 
-def write(volume: Volume, manifest: Manifest) -> Manifest:
+def write(volume: Volume, manifest: SpoolManifest) -> SpoolManifest:
     """Make a manifest the spool's, by one rename; as it was written. The files are synced already.
 
     An OSError means that the old one is still in force; but not one of `finish`.
@@ -125,7 +125,7 @@ def write(volume: Volume, manifest: Manifest) -> Manifest:
     return manifest
 
 
-def _with_catalogue(volume: Volume, manifest: Manifest) -> Manifest:
+def _with_catalogue(volume: Volume, manifest: SpoolManifest) -> SpoolManifest:
     names = manifest.segments.keys()
     if manifest.catalogued <= names and len(names) - len(manifest.catalogued) <= _MOST_OUTSIDE:
         return manifest
@@ -156,7 +156,7 @@ def _opened(root: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def read(root: Path) -> tuple[Manifest | None, str | None]:
+def read(root: Path) -> tuple[SpoolManifest | None, str | None]:
     """The newest manifest that is whole, None if there is none yet; and what was wrong, if so.
 
     Raises PgtareError if there were manifests and none can be read.
@@ -179,12 +179,12 @@ def read(root: Path) -> tuple[Manifest | None, str | None]:
         raise artefact.damaged(root, f"neither {NEWEST} nor {PREVIOUS} is whole", REMEDY) from ex
 
 
-def read_previous(root: Path) -> Manifest:
+def read_previous(root: Path) -> SpoolManifest:
     """The manifest before the newest. Raises DamagedFile and FileNotFoundError."""
     return _manifest(root, PREVIOUS)
 
 
-def _manifest(root: Path, name: str) -> Manifest:
+def _manifest(root: Path, name: str) -> SpoolManifest:
     content = _opened(root, name)
     if content["format"] != _FORMAT:
         version = str(content["format"]).rpartition("/")[2]
@@ -194,14 +194,16 @@ def _manifest(root: Path, name: str) -> Manifest:
     listed = _opened(root, catalogue)["segments"] if catalogue else []
     old = [Segment(*fields) for fields in listed]
     new = [Segment(*fields) for fields in content["segments"]]
-    return Manifest(
+    return SpoolManifest(
         uuid=content["uuid"],
         seq=content["seq"],
         segments={segment.name: segment for segment in (*old, *new)},
-        readings={(server, part): Reading(*rest) for server, part, *rest in content["readings"]},
+        readings={
+            (server, part): KeptReading(*rest) for server, part, *rest in content["readings"]
+        },
         rolled_us=content["rolled_us"],
         retired={name: Retired(*rest) for name, rest in content["retired"].items()},
-        dropped={name: Dropped(*lost) for name, lost in content["dropped"].items()},
+        dropped={name: DroppedRows(*lost) for name, lost in content["dropped"].items()},
         damaged=content["damaged"],
         catalogue=catalogue,
         catalogued=frozenset(segment.name for segment in old),

@@ -12,7 +12,13 @@ import pyarrow as pa
 
 from pgtare.watching.spool import manifest as manifests
 from pgtare.watching.spool import rollup, segments
-from pgtare.watching.spool.manifest import READINGS, Dropped, Manifest, Reading, Retired
+from pgtare.watching.spool.manifest import (
+    READINGS,
+    DroppedRows,
+    KeptReading,
+    Retired,
+    SpoolManifest,
+)
 from pgtare.watching.spool.segments import Segment, times_us
 from pgtare.watching.spool.tables import TABLES, rollups
 from pgtare.watching.spool.volume import Volume
@@ -29,7 +35,7 @@ def segment_id(uuid: str, seq: int) -> str:
 class Publication:
     """Changes of a spool that take effect together. Errors are OSErrors; then call `abandon`."""
 
-    def __init__(self, volume: Volume, manifest: Manifest, seq: int) -> None:
+    def __init__(self, volume: Volume, manifest: SpoolManifest, seq: int) -> None:
         self.seq, self.id = seq, segment_id(manifest.uuid, seq)
         self._volume, self._old = volume, manifest
         self._rows: dict[str, list[pa.Table]] = {}
@@ -74,7 +80,7 @@ class Publication:
         name += _suffix(number)
         self._written.append(name)
         size = self._volume.write(name, segments.encoded(rows))
-        self._readings[server, part] = Reading(name, self.id, size)
+        self._readings[server, part] = KeptReading(name, self.id, size)
 
     def segment_name(self, table: str, day: str, number: int) -> str:
         """The name of a new segment; it is removed again if the commit fails."""
@@ -96,8 +102,8 @@ class Publication:
     def drop(self, segment: Segment) -> None:
         """A segment whose rows are given up."""
         del self._segments[segment.name]
-        was = self._dropped.get(segment.table, Dropped())
-        self._dropped[segment.table] = Dropped(
+        was = self._dropped.get(segment.table, DroppedRows())
+        self._dropped[segment.table] = DroppedRows(
             was.segments + 1, was.rows + segment.rows, was.bytes + segment.bytes
         )
 
@@ -114,7 +120,7 @@ class Publication:
         for name in names:
             self._retired.pop(name, None)
 
-    def publish(self) -> Manifest:
+    def publish(self) -> SpoolManifest:
         """Write what is left to write, then the manifest; the new one."""
         if self._rows:
             self._write_rows()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pgtare.errors import PgtareError, UsageError
 from pgtare.kit import artefact
 from pgtare.watching.spool import manifest, segments
-from pgtare.watching.spool.manifest import KIND, Manifest
+from pgtare.watching.spool.manifest import KIND, SpoolManifest
 from pgtare.watching.spool.segments import DamagedFile, Segment
 from pgtare.watching.spool.tables import TABLES, Column
 
@@ -59,7 +59,7 @@ class Answer:
     notes: list[str]
 
 
-def newest(directory: Path) -> tuple[Manifest, str | None]:
+def newest(directory: Path) -> tuple[SpoolManifest, str | None]:
     """What a spool holds now, and what was wrong with its manifest, if so.
 
     Raises UsageError if there is no spool, and PgtareError if it is damaged.
@@ -69,7 +69,7 @@ def newest(directory: Path) -> tuple[Manifest, str | None]:
         newest, wrong = manifest.read(directory)
     except OSError as ex:
         raise artefact.unreadable(directory, ex) from ex
-    return newest or Manifest(str(found)), wrong
+    return newest or SpoolManifest(str(found)), wrong
 
 
 def connect(directory: Path) -> duckdb.DuckDBPyConnection:

@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 
 from pgtare.watching.spool import tables
 from pgtare.watching.spool.limits import PRESSURE_ORDER
-from pgtare.watching.spool.manifest import Manifest
+from pgtare.watching.spool.manifest import SpoolManifest
 from pgtare.watching.spool.segments import Segment
 from pgtare.watching.spool.tables import TABLES, rollups
 
 _US = 1_000_000
 
 
-def too_old(manifest: Manifest, now: datetime) -> list[Segment]:
+def too_old(manifest: SpoolManifest, now: datetime) -> list[Segment]:
     """Segments all of whose rows are older than their table keeps them."""
     now_us = int(now.timestamp() * _US)
     found = []
@@ -30,7 +30,7 @@ def too_old(manifest: Manifest, now: datetime) -> list[Segment]:
     return found
 
 
-def first_to_go(manifest: Manifest) -> Segment | None:
+def first_to_go(manifest: SpoolManifest) -> Segment | None:
     """The segment that is dropped next if room is short: by table, then the oldest."""
     for table in PRESSURE_ORDER:
         some = [s for s in manifest.of_table(table) if _rolled_up(manifest, s)]
@@ -39,7 +39,7 @@ def first_to_go(manifest: Manifest) -> Segment | None:
     return None
 
 
-def _rolled_up(manifest: Manifest, segment: Segment) -> bool:
+def _rolled_up(manifest: SpoolManifest, segment: Segment) -> bool:
     """Whether all its rows are in the rolled-up tables, if its table has any."""
     return all(
         segment.last_us <= manifest.rolled_us.get(table.name, 0) for table in rollups(segment.table)
@@ -96,7 +96,7 @@ def gaps_of(
         yield gap(kind, detail, first, last, server=server, ts_us=now_us)
 
 
-def total_bytes(manifest: Manifest) -> int:
+def total_bytes(manifest: SpoolManifest) -> int:
     """What a spool's files take, those that were replaced and are still there included."""
     parts = (manifest.segments, manifest.readings, manifest.retired)
     return sum(one.bytes for part in parts for one in part.values())

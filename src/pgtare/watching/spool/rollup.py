@@ -12,20 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgtare.watching.spool.segments import times_us
-from pgtare.watching.spool.tables import Table
+from pgtare.watching.spool.tables import SpoolTable
 
 #: Buckets that one step sums up, at most.
 MOST_BUCKETS = 60
 _US = 1_000_000
 
 
-def bucket_end(us: int, table: Table) -> int:
+def bucket_end(us: int, table: SpoolTable) -> int:
     """The end of the bucket that a row with this ts belongs to: an interval ends at its ts."""
     width = table.bucket_s * _US
     return -(-us // width) * width
 
 
-def last_closed(us: int, table: Table) -> int:
+def last_closed(us: int, table: SpoolTable) -> int:
     """The end of the last bucket that is over at this time."""
     width = table.bucket_s * _US
     return us // width * width
@@ -37,7 +37,7 @@ def between(rows: pa.Table, after_us: int, to_us: int) -> pa.Table:
     return rows.filter(pa.array((times > after_us) & (times <= to_us)))
 
 
-def summed(rows: pa.Table, table: Table) -> pa.Table:
+def summed(rows: pa.Table, table: SpoolTable) -> pa.Table:
     """One row for each bucket and key; without the column `segment`."""
     width = table.bucket_s * _US
     times = times_us(rows)

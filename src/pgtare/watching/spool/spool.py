@@ -19,12 +19,12 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import artefact, files
 from pgtare.watching.spool import compaction, manifest, retention, rollup, segments
 from pgtare.watching.spool.held import Held
-from pgtare.watching.spool.limits import Limits
+from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.lock import LOCK, Lock
-from pgtare.watching.spool.manifest import CATALOGUES, KIND, READINGS, Manifest
+from pgtare.watching.spool.manifest import CATALOGUES, KIND, READINGS, SpoolManifest
 from pgtare.watching.spool.publication import Publication, segment_id, with_segment
 from pgtare.watching.spool.segments import DamagedFile, Segment
-from pgtare.watching.spool.tables import TABLES, Table
+from pgtare.watching.spool.tables import TABLES, SpoolTable
 from pgtare.watching.spool.volume import Volume
 
 DAMAGED = "damaged"
@@ -42,7 +42,7 @@ class Spool:
     trouble: why rows could not be written, as long as they are held in memory; else None.
     """
 
-    def __init__(self, volume: Volume, lock: Lock, limits: Limits, found: str) -> None:
+    def __init__(self, volume: Volume, lock: Lock, limits: SpoolLimits, found: str) -> None:
         self.uuid = found
         self.trouble: str | None = None
         self._volume, self._lock, self._limits = volume, lock, limits
@@ -51,7 +51,7 @@ class Spool:
         newest, wrong = manifest.read(volume.root)
         if wrong:
             self._notes.append(wrong)
-        self._manifest = newest or Manifest(found)
+        self._manifest = newest or SpoolManifest(found)
         if self._manifest.uuid != found:
             why = f"{KIND.document} and {manifest.NEWEST} are of different spools"
             raise artefact.damaged(volume.root, why, manifest.REMEDY)
@@ -62,7 +62,9 @@ class Spool:
         self._keep_room()
 
     @staticmethod
-    def open(directory: Path, limits: Limits | None = None, volume: Volume | None = None) -> Spool:
+    def open(
+        directory: Path, limits: SpoolLimits | None = None, volume: Volume | None = None
+    ) -> Spool:
         """Open a spool to write, or begin one in a directory that is new or empty.
 
         Raises UsageError if another process writes it or the directory cannot be used, PgtareError
@@ -80,7 +82,7 @@ class Spool:
             lock = Lock(directory)
             for name in _DIRECTORIES:
                 volume.make_directory(name)
-            return Spool(volume, lock, limits or Limits(), _identity(volume))
+            return Spool(volume, lock, limits or SpoolLimits(), _identity(volume))
         except BaseException as ex:
             if lock is not None:
                 lock.release()
@@ -189,7 +191,7 @@ class Spool:
         self._keep_room()
         return False
 
-    def _roll_up(self, table: Table, now: datetime) -> bool:
+    def _roll_up(self, table: SpoolTable, now: datetime) -> bool:
         assert table.source is not None
         done_us = self._manifest.rolled_us.get(table.name, 0)
         to_us = rollup.last_closed(int((now.timestamp() - self._limits.grace_s) * _US), table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pgtare.watching.spool.reader import type_name
-from pgtare.watching.spool.tables import COMMON, HISTOGRAM, TABLES, Column, Table
+from pgtare.watching.spool.tables import COMMON, HISTOGRAM, TABLES, Column, SpoolTable
 
 _DAY_S = 86400
 
@@ -28,7 +28,7 @@ def lines() -> Iterator[str]:
             yield from _columns(column for column in table.columns if column.name not in common)
 
 
-def _root(table: Table) -> str | None:
+def _root(table: SpoolTable) -> str | None:
     while table.source is not None:
         source = TABLES[table.source]
         if source.source is None:
@@ -37,7 +37,7 @@ def _root(table: Table) -> str | None:
     return None
 
 
-def _kept(table: Table) -> str:
+def _kept(table: SpoolTable) -> str:
     if table.kept_s is None:
         return "always"
     return f"{table.kept_s // _DAY_S} days"

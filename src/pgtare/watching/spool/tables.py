@@ -36,7 +36,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class SpoolTable:
     """A table. kept_s: the age at which its rows are dropped; None: never by age.
 
     source, bucket_s: of a rolled-up table, which table it sums up, and over how long.
@@ -228,23 +228,23 @@ _GAPS = (
 )
 
 
-def _rolled(source: str, about: str, columns: tuple[Column, ...]) -> tuple[Table, ...]:
+def _rolled(source: str, about: str, columns: tuple[Column, ...]) -> tuple[SpoolTable, ...]:
     """The hours of a table of minutes, or minutes and hours of a table of ticks."""
-    hours = Table(f"{source}_1h", f"{about}, by the hour", columns, HOURS_KEPT_S)
+    hours = SpoolTable(f"{source}_1h", f"{about}, by the hour", columns, HOURS_KEPT_S)
     if source in ("statements", "activity"):
         return (_of(hours, source, HOUR_S),)
-    minutes = Table(f"{source}_1m", f"{about}, by the minute", columns, MINUTES_KEPT_S)
+    minutes = SpoolTable(f"{source}_1m", f"{about}, by the minute", columns, MINUTES_KEPT_S)
     return _of(minutes, source, MINUTE_S), _of(hours, minutes.name, HOUR_S)
 
 
-def _of(table: Table, source: str, bucket_s: int) -> Table:
-    return Table(table.name, table.about, table.columns, table.kept_s, source, bucket_s)
+def _of(table: SpoolTable, source: str, bucket_s: int) -> SpoolTable:
+    return SpoolTable(table.name, table.about, table.columns, table.kept_s, source, bucket_s)
 
 
 _ALL = (
-    Table("waits", "waits by kind of process and event, every tick", _WAITS, TICKS_KEPT_S),
+    SpoolTable("waits", "waits by kind of process and event, every tick", _WAITS, TICKS_KEPT_S),
     *_rolled("waits", "waits", _WAITS),
-    Table(
+    SpoolTable(
         "statements",
         "waits by statement and event, every minute: the most expensive statements, the rest, and "
         "what ran outside statements",
@@ -252,22 +252,24 @@ _ALL = (
         MINUTES_KEPT_S,
     ),
     *_rolled("statements", "statements", _STATEMENTS),
-    Table("sessions", "active sessions, every second", _SESSIONS, SESSIONS_KEPT_S),
-    Table("activity", "what databases did, every minute", _ACTIVITY, MINUTES_KEPT_S),
+    SpoolTable("sessions", "active sessions, every second", _SESSIONS, SESSIONS_KEPT_S),
+    SpoolTable("activity", "what databases did, every minute", _ACTIVITY, MINUTES_KEPT_S),
     *_rolled("activity", "what databases did", _ACTIVITY),
-    Table("ticks", "time covered by each tick, also if nothing happened", _TICKS, TICKS_KEPT_S),
+    SpoolTable(
+        "ticks", "time covered by each tick, also if nothing happened", _TICKS, TICKS_KEPT_S
+    ),
     *_rolled("ticks", "time covered", _TICKS),
-    Table("texts", "texts of statements", _TEXTS, None),
-    Table("findings", "findings of the doctor", _FINDINGS, HOURS_KEPT_S),
-    Table("recordings", "traces that a server kept because of a trigger", _RECORDINGS, None),
-    Table("agent", "the agent's own cost and losses, every tick", _AGENT, TICKS_KEPT_S),
-    Table("gaps", "what is missing, and why", _GAPS, HOURS_KEPT_S),
+    SpoolTable("texts", "texts of statements", _TEXTS, None),
+    SpoolTable("findings", "findings of the doctor", _FINDINGS, HOURS_KEPT_S),
+    SpoolTable("recordings", "traces that a server kept because of a trigger", _RECORDINGS, None),
+    SpoolTable("agent", "the agent's own cost and losses, every tick", _AGENT, TICKS_KEPT_S),
+    SpoolTable("gaps", "what is missing, and why", _GAPS, HOURS_KEPT_S),
 )
 #: Every table by its name.
-TABLES: dict[str, Table] = {table.name: table for table in _ALL}
+TABLES: dict[str, SpoolTable] = {table.name: table for table in _ALL}
 
 
-def rollups(source: str) -> tuple[Table, ...]:
+def rollups(source: str) -> tuple[SpoolTable, ...]:
     """The tables that sum up the rows of `source`."""
     return tuple(table for table in _ALL if table.source == source)
 

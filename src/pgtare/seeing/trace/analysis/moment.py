@@ -24,7 +24,7 @@ _OTHERS = 8
 
 
 @dataclass(frozen=True)
-class Moment:
+class IncidentMoment:
     """The last request, or the transaction, of a session up to when a trigger fired.
 
     at, begin, end: ns since 1970. process: an index into the ledger's. statement: the name of the
@@ -82,7 +82,7 @@ def _is_same(kept: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return kept["incident"] == other.get("incident") and abs(between) < _ONE_INCIDENT
 
 
-def moment(ledger: Ledger) -> Moment | None:
+def moment(ledger: Ledger) -> IncidentMoment | None:
     """Of the session whose trace was kept; None: the trace has nothing of it, or is another's."""
     kept = kept_because(ledger.trace)
     if kept is None:
@@ -99,7 +99,7 @@ def moment(ledger: Ledger) -> Moment | None:
     return None
 
 
-def _moment(ledger: Ledger, i: int, at: int, spans: Integers) -> Moment | None:
+def _moment(ledger: Ledger, i: int, at: int, spans: Integers) -> IncidentMoment | None:
     process = ledger.processes[i]
     before = spans[spans[:, 0] <= at + _APART] if len(spans) else spans
     calls = process.calls
@@ -110,7 +110,7 @@ def _moment(ledger: Ledger, i: int, at: int, spans: Integers) -> Moment | None:
         begin, end = int(calls["start"][last]), int(calls["end"][last])
     goes_on = end > at + _APART or (process.end <= end and not _answered(process.requests, end))
     open_since = [b for b, e in process.transactions.tolist() if b <= at and e >= min(at, end)]
-    return Moment(
+    return IncidentMoment(
         i,
         at,
         begin,

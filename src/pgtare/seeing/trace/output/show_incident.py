@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pgtare.kit.numbers import duration, percent
 from pgtare.kit.terminal_text import plain
-from pgtare.seeing.trace.analysis.moment import Moment
+from pgtare.seeing.trace.analysis.moment import IncidentMoment
 from pgtare.seeing.trace.capture.kept import KeptTrace
 from pgtare.seeing.trace.output.show import one_line
 
@@ -32,7 +32,7 @@ class Involved:
     """A kept trace, and what its session did then; None: the trace tells nothing of that."""
 
     kept: KeptTrace
-    moment: Moment | None
+    moment: IncidentMoment | None
 
 
 def incident_view(victim: Involved, others: Sequence[Involved]) -> RenderableType:
@@ -62,7 +62,7 @@ def _who(kept: KeptTrace) -> str:
     )
 
 
-def _doing(found: Moment | None) -> list[str]:
+def _doing(found: IncidentMoment | None) -> list[str]:
     if found is None:
         return ["  the trace tells nothing of what it did then"]
     lines = [f"  {one_line(found.statement)}"] if found.statement else []
