@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pgtare import cli
+from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.option_values import seconds
@@ -76,18 +77,25 @@ def agent(
 
 
 @app.command("check")
-def check(dsn: Dsn = None, config: Config = None) -> None:
+def check(
+    dsn: Dsn = None, config: Config = None, json: Json = False, output: Output = None
+) -> None:
     """Connect to each server once, and say what the agent would see there and what is missing.
 
     Nothing is written. The exit status is 1 if a server cannot be watched.
 
     Example: `pgtare agent check --config agent.toml`
     """
+    destination = Destination(json, output)
     found = _read(dsn, config)
     checks = [check_server(name, server) for name, server in found.servers.items()]
     if dsn is not None and checks[0].problem is not None:
         raise checks[0].problem
-    _print(checks)
+    from pgtare.watching.agent.documents import document
+
+    destination.write(document(checks).to_json())
+    if not destination.printed:
+        _print(checks)
     failed = [each for each in checks if each.problem is not None]
     if failed:
         raise MeasurementError(f"{len(failed)} of {len(checks)} servers cannot be watched")

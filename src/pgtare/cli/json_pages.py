@@ -17,6 +17,7 @@ from pgtare.seeing.waits import documents as waits
 from pgtare.seeing.waits.recording import Recording
 from pgtare.server import module_documents as module
 from pgtare.server.wait_counters.model import Snapshot
+from pgtare.watching.agent.documents import AgentCheck
 from pgtare.watching.spool.documents import SpoolInfo, SpoolRows
 from pgtare.weighing.instruments.listing import Instruments
 from pgtare.weighing.ladder.published import Judgement
@@ -86,6 +87,7 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("`pgtare flame on`, `off`, `wake` and `show`", FlameGraph),
         Entry("`pgtare flame diff`", FlameDifference),
         Entry("`pgtare doctor`", Report),
+        Entry("`pgtare agent check`", AgentCheck),
         Entry("`pgtare spool sql`", SpoolRows),
         Entry("`pgtare spool info`", SpoolInfo),
         Entry("`pgtare module install`", module.ModulesInstalled),
