@@ -284,10 +284,11 @@ def deadlock(stage: Stage) -> Named:
         cross(one, 2)
         thread.join()
         kept = stage.wait_for(lambda all_: [k for k in all_ if k["cause"] == "sqlstate"], since)
+        # the other's trace is kept by the server's worker, as long as its session goes on
+        stage.wait_for(lambda all_: [k for k in all_ if k["cause"] == "deadlock"], since)
         trace = stage.grab()
     if not kept:
         return Named("deadlock", False, False, False, False, str(stage.kept_since(since)))
-    stage.wait_for(lambda all_: [k for k in all_ if k["cause"] == "deadlock"], since)
     found = stage.shown(kept[0]["id"])
     mine, others = found["session"], found["others"]
     (victim,) = [pid for pid, failed in outcome.items() if failed]

@@ -155,15 +155,17 @@ def test_sessions_end_while_they_are_read(timed: Cluster, observer: Connection) 
 def test_many_traced_sessions_end_at_once(timed: Cluster, observer: Connection) -> None:
     """However many there were, the rings of eight are kept."""
     kept = "SELECT count(*) FROM wait_event_timing_rings() WHERE ended IS NOT NULL"
-    live = "SELECT count(*) FROM wait_event_timing_rings() WHERE ended IS NULL"
-    before = one(observer, live)  # of background processes, which keep theirs as long as they live
+    live = "SELECT count(*) FROM wait_event_timing_rings() WHERE ended IS NULL AND pid IN ({})"
+    pids = []  # others, such as background processes, have rings as well
     with contextlib.ExitStack() as stack:
         for _ in range(14):
             traced = stack.enter_context(session(timed))
             traced.execute("SET wait_event_timing.trace_ring_records = 1024")
             traced.execute("SET wait_event_timing.capture = trace")
-        assert one(observer, live) == before + 14
-    eventually(lambda: one(observer, live) <= before)
+            pids.append(str(traced.info.backend_pid))
+        live = live.format(", ".join(pids))
+        assert one(observer, live) == 14
+    eventually(lambda: one(observer, live) == 0)
     assert one(observer, kept) == 8
 
 

@@ -48,7 +48,7 @@ def agent(
     all, so an agent that was killed goes on where it ended. Ctrl-C or SIGTERM ends it; SIGHUP reads
     the configuration again.
 
-    Example: `pgtare agent --dsn "host=db dbname=app" --spool /var/lib/pgtare-agent`
+    Example: `pgtare agent --dsn "host=db dbname=app" --spool /var/lib/pgtare-agent/spool`
     """
     if context.invoked_subcommand is not None:
         if any(option is not None for option in (dsn, config, spool, duration)):
@@ -59,7 +59,7 @@ def agent(
     directory = spool or found.spool
     if directory is None:
         raise UsageError(
-            "--spool is missing: name a directory, as in --spool /var/lib/pgtare-agent"
+            "--spool is missing: name a directory, as in --spool /var/lib/pgtare-agent/spool"
         )
     if dsn is not None:
         require_usable(found.servers[configuration.ONLY_SERVER])

@@ -23,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help=(
         "Query what an agent keeps of the servers that it watches.\n\n"
-        'Example: `pgtare spool sql /var/lib/pgtare/spool "SELECT event, sum(active_ns) FROM '
+        'Example: `pgtare spool sql /var/lib/pgtare-agent/spool "SELECT event, sum(active_ns) FROM '
         'waits_1h GROUP BY event"`'
     ),
     epilog=GLOSSARY,
@@ -69,7 +69,7 @@ def sql(
 def info(directory: Directory, json: Json = False, output: Output = None) -> None:
     """Show what a spool holds: tables, spans of time, sizes, what is missing, and baselines.
 
-    Example: `pgtare spool info /var/lib/pgtare/spool`
+    Example: `pgtare spool info /var/lib/pgtare-agent/spool`
     """
     destination = Destination(json, output)
     from pgtare.watching.spool import information

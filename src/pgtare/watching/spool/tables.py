@@ -113,7 +113,7 @@ _TIMES = (
         True,
     ),
 )
-_EVENT = _texts(type="type of the wait event; CPU: it was running", event="wait event")
+_EVENT = _texts(type="type of the wait event; CPU: it did not wait", event="wait event")
 _WHO = (
     _key("role_oid", "OID of the role"),
     *_texts(role="role"),
@@ -261,7 +261,7 @@ _ALL = (
     *_rolled("ticks", "time covered", _TICKS),
     SpoolTable("texts", "texts of statements", _TEXTS, None),
     SpoolTable("findings", "findings of the doctor", _FINDINGS, HOURS_KEPT_S),
-    SpoolTable("recordings", "traces that a server kept because of a trigger", _RECORDINGS, None),
+    SpoolTable("recordings", "traces that a server kept because of a trigger (nothing writes them yet)", _RECORDINGS, None),
     SpoolTable("agent", "the agent's own cost and losses, every tick", _AGENT, TICKS_KEPT_S),
     SpoolTable("gaps", "what is missing, and why", _GAPS, HOURS_KEPT_S),
 )
