@@ -344,3 +344,14 @@ def check_whole(trace: Trace) -> None:
         answered = requests[-1].number
         outer = sum(c.busy for c in trace.of("call") if not c.parent and c.number <= answered)
         assert outer <= sum(r.time - r.start for r in requests), trace.describe()
+
+
+def grant_usage(admin: Connection, *roles: str) -> None:
+    """Let roles use the modules' functions, also where these have schemas of their own."""
+    schemas = rows(
+        admin,
+        "SELECT DISTINCT quote_ident(nspname) FROM pg_namespace n JOIN pg_proc p "
+        "ON n.oid = pronamespace WHERE proname IN ('sql_trace_drain', 'wait_event_timing_rings')",
+    )
+    for (schema,) in schemas:
+        admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {', '.join(roles)}".encode())

@@ -5,7 +5,8 @@
 -- No function differs. All extensions have the version of their libraries, so it is checked.
 DO $$
 BEGIN
-    IF pg_catalog.string_to_array(@extschema@.library_version(), '.')::integer[] < '{0,5}' THEN
+    IF pg_catalog.string_to_array(@extschema@.library_version(), '.')::pg_catalog.int4[]
+        OPERATOR(pg_catalog.<) '{0,5}'::pg_catalog.int4[] THEN
         RAISE EXCEPTION 'the server has loaded a library of pgtare that is older than version 0.5.0'
             USING HINT = 'Restart the server, and try again.';
     END IF;

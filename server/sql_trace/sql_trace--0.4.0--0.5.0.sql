@@ -5,7 +5,8 @@
 -- New are the recorder and the kept traces: the library must have them.
 DO $$
 BEGIN
-    IF pg_catalog.string_to_array(sql_trace_library_version(), '.')::integer[] < '{0,5}' THEN
+    IF pg_catalog.string_to_array(sql_trace_library_version(), '.')::pg_catalog.int4[]
+        OPERATOR(pg_catalog.<) '{0,5}'::pg_catalog.int4[] THEN
         RAISE EXCEPTION 'the server has loaded a library of sql_trace that is older than version 0.5.0'
             USING HINT = 'Restart the server, and try again.';
     END IF;

@@ -68,9 +68,12 @@ free_place(RingEntry *entries)
 	return NULL;
 }
 
-/* The caller holds the lock.  The ring of this role that ended first, or of any; NULL: none */
+/*
+ * The caller holds the lock.  The ring of this role that ended first, or of any; NULL:
+ * none.  What is in the recorder's area frees no memory of others.
+ */
 static RingEntry *
-first_to_go(RingEntry *entries, Oid role)
+first_to_go(RingEntry *entries, Oid role, bool for_memory)
 {
 	RingEntry  *found = NULL;
 
@@ -78,7 +81,7 @@ first_to_go(RingEntry *entries, Oid role)
 	{
 		RingEntry  *entry = &entries[i];
 
-		if (entry->handle == 0)
+		if (entry->handle == 0 || (for_memory && entry->memory == 0))
 			continue;
 		if (found == NULL || (entry->role == role && found->role != role) ||
 			((entry->role == role) == (found->role == role) && entry->ended < found->ended))
@@ -104,7 +107,7 @@ make_place(Shared *shared, RingEntry *entries, const RingEntry *entry, uint64 fo
 	while (free_place(entries) == NULL ||
 		   (entry->memory > 0 && !ring_memory_keep(for_kept, entry->memory)))
 	{
-		RingEntry  *next = first_to_go(entries, entry->role);
+		RingEntry  *next = first_to_go(entries, entry->role, free_place(entries) != NULL);
 
 		if (next == NULL)
 			return NULL;
@@ -164,9 +167,9 @@ ended_make_way(Shared *shared)
 	RingHandle	gone = 0;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	next = first_to_go(shared->ended_workers, MyProc->roleId);
+	next = first_to_go(shared->ended_workers, MyProc->roleId, true);
 	if (next == NULL)
-		next = first_to_go(shared->ended, MyProc->roleId);
+		next = first_to_go(shared->ended, MyProc->roleId, true);
 	if (next)
 		gone = give_up(shared, next);
 	LWLockRelease(&shared->lock);

@@ -16,7 +16,8 @@ END $$;
 -- The functions below ask for names that an earlier library lacks.
 DO $$
 BEGIN
-    IF pg_catalog.string_to_array(wait_event_timing_library_version(), '.')::integer[] < '{0,5}' THEN
+    IF pg_catalog.string_to_array(wait_event_timing_library_version(), '.')::pg_catalog.int4[]
+        OPERATOR(pg_catalog.<) '{0,5}'::pg_catalog.int4[] THEN
         RAISE EXCEPTION 'the server has loaded a library of wait_event_timing that is older than version 0.5.0'
             USING HINT = 'Restart the server, and try again.';
     END IF;

@@ -25,7 +25,7 @@ from pgtare.server.settings import Value
 from tests.commands import in_process, words
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session
-from tests.trace_records import check_whole, drain, trace_of
+from tests.trace_records import check_whole, drain, grant_usage, trace_of
 from tests.trace_worker import find_statement, latest, place, with_statement
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -393,8 +393,7 @@ def test_many_sessions_share_the_memory(wheel: Binaries) -> None:
 
 def test_others_see_nothing_of_it(server: Cluster, onlooker: Connection) -> None:
     onlooker.execute("CREATE ROLE visitor LOGIN")
-    if server.binaries.major == 15:  # which has the functions in a schema of their own
-        onlooker.execute("GRANT USAGE ON SCHEMA sql_trace TO visitor")
+    grant_usage(onlooker, "visitor")
     try:
         with session(server, options=ON) as client, session(server, user="visitor") as visitor:
             client.execute("SELECT 'mine'")

@@ -20,7 +20,7 @@ from pgtare.server.settings import Value
 from tests.commands import in_process, words
 from tests.servers import crash, crashes, tracing
 from tests.sessions import Connection, eventually, one, rows, session
-from tests.trace_records import Trace, check_whole, drain, trace_of
+from tests.trace_records import Trace, check_whole, drain, grant_usage, trace_of
 from tests.trace_worker import place
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -282,8 +282,7 @@ def test_eight_clients_and_thousands_of_texts(server: Cluster, onlooker: Connect
 def test_a_role_gets_only_what_its_own_session_ran(server: Cluster, onlooker: Connection) -> None:
     onlooker.execute("CREATE ROLE visitor LOGIN")
     onlooker.execute("ALTER ROLE visitor SET sql_trace.recorder = on")
-    if server.binaries.major == 15:  # which has the functions in a schema of their own
-        onlooker.execute("GRANT USAGE ON SCHEMA sql_trace TO visitor")
+    grant_usage(onlooker, "visitor")
     try:
         with session(server, options=ON) as client, session(server, user="visitor") as visitor:
             for _ in range(3):
@@ -297,6 +296,11 @@ def test_a_role_gets_only_what_its_own_session_ran(server: Cluster, onlooker: Co
                 drain(visitor, client.info.backend_pid)
             everything = trace_of(onlooker, client.info.backend_pid).texts().values()
             assert "SELECT 'not for the visitor'" in everything
+            # what others ran cannot be found out by running it once: entries are of one role
+            run_over(client, "guessed", 200)
+            before = ever(onlooker)
+            run_over(visitor, "guessed", 200)
+            assert ever(onlooker) - before >= APART
     finally:
         onlooker.execute("DROP OWNED BY visitor")
         onlooker.execute("DROP ROLE visitor")

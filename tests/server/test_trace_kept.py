@@ -26,6 +26,7 @@ from pgtare.server.cluster import Cluster
 from tests.commands import failed, in_process
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session
+from tests.trace_records import grant_usage
 from tests.trace_worker import place
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -301,13 +302,7 @@ def test_who_sees_what_is_kept(keeping: Cluster, admin: Connection, tmp_path: Pa
     for role in ("passer_by", "looker_on"):
         admin.execute(f"CREATE ROLE {role} LOGIN".encode())
     admin.execute("GRANT pg_read_all_stats TO looker_on")
-    schemas = rows(
-        admin,
-        "SELECT DISTINCT quote_ident(nspname) FROM pg_namespace n JOIN pg_proc p "
-        "ON n.oid = pronamespace WHERE proname IN ('sql_trace_kept', 'wait_event_timing_rings')",
-    )
-    for (schema,) in schemas:
-        admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO passer_by, looker_on".encode())
+    grant_usage(admin, "passer_by", "looker_on")
     try:
         theirs = keeping.dsn(user="passer_by")
         listed = in_process("trace", "kept", "--dsn", theirs)
@@ -516,6 +511,24 @@ def test_who_else_was_in_a_deadlock_is_kept(filing: tuple[Cluster, Path], tmp_pa
         provoke(victim, "SELECT 1/0")  # the incident was the deadlock's
         assert eventually(lambda: kept(cluster)[-1]["detail"] == "22012")
         assert kept(cluster)[-1]["incident"] is None
+
+
+def test_a_deadlock_that_is_made_up_names_nobody(filing: tuple[Cluster, Path]) -> None:
+    """Whoever raises an error chooses its SQLSTATE and its detail."""
+    cluster, _ = filing
+    with traced(cluster) as bystander, traced(cluster, keep_sqlstates="40P01") as client:
+        bystander.execute("SELECT 1")
+        pid = bystander.info.backend_pid
+        client.execute("SELECT 1")
+        with pytest.raises(psycopg.errors.DeadlockDetected):
+            client.execute(
+                "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01', DETAIL = "
+                f"'Process {pid} waits for ShareLock on x; blocked by process 1.' "
+                "|| chr(10) || 'Process 1 waits.'; END $$"
+            )
+        eventually(lambda: kept(cluster)[-1]["cause"] == "sqlstate" and kept(cluster)[-1]["file"])
+        time.sleep(1.5)  # the keeper looks once a second
+        assert pid not in [found["pid"] for found in kept(cluster)]
 
 
 def test_directory_that_is_full(filing: tuple[Cluster, Path]) -> None:

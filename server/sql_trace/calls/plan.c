@@ -321,7 +321,7 @@ write_plan(const QueryDesc *queryDesc, uint64 hash, uint64 call, uint64 text, ui
 	(void) walk_node(queryDesc->planstate, &walk);
 	appendStringInfoString(&json, walk.cut ? ", {\"cut\": true}]" : "]");
 
-	record.plan = text_in_dictionary ? mix(hash, text_hash(json.data, json.len)) | 1 : hash;
+	record.plan = text_in_dictionary ? mix(hash ^ trace.slot->trace.role, text_hash(json.data, json.len)) | 1 : hash;
 	record.stored = json.len;
 	record.nodes = walk.nodes;
 	/* statements of all sessions share it in the dictionary: it has no text there */

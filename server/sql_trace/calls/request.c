@@ -148,4 +148,6 @@ request_ends(char status)
 	if (ring_rest(traced, status))
 		level_ring_given_up();
 	ended_look();
+	if (unlikely(trigger_armed))
+		trigger_answer_leaves();
 }

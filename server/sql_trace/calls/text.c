@@ -411,7 +411,8 @@ write_text(uint64 id, const char *text, int length, int stored, int64 query_id, 
 	bool		recorded = text_in_dictionary && !secret;
 
 	if (recorded)
-		record.text = fold(id ^ fold((uint64) query_id + (uint64) stored)) | 1;
+		record.text = fold(id ^ fold((uint64) query_id + (uint64) stored) ^
+						   trace.slot->trace.role) | 1;
 	else
 		record.text = before ? before->shown :
 			secret ? pg_prng_uint64(&pg_global_prng_state) | 1 : id;

@@ -69,6 +69,7 @@ failed(const char *body, size_t length)
 	ErrorRecord record = {0};
 	const char *message = NULL;
 	const char *detail = NULL;
+	const char *routine = "";
 	const char *end = body + length;
 	bool		shown;
 	bool		secret = false;
@@ -89,6 +90,8 @@ failed(const char *body, size_t length)
 			message = value;
 		else if (*field == 'D')
 			detail = value;
+		else if (*field == 'R')
+			routine = value;
 		if (strchr("MDHWq", *field) != NULL)
 			secret |= words_show_secret(value, stop - value);
 		field = stop + 1;
@@ -104,7 +107,7 @@ failed(const char *body, size_t length)
 		request_statement(text, of_statement);
 	}
 	if (unlikely(trigger_armed))
-		trigger_error(record.sqlstate, detail);
+		trigger_error(record.sqlstate, strcmp(routine, "DeadLockReport") == 0 ? detail : NULL);
 	/* of several statements in a pipeline, it may be another one */
 	secret |= text_is_secret(debug_query_string);
 	record.text = trace.text;

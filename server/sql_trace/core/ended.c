@@ -40,9 +40,12 @@ free_place(TraceEntry *entries)
 	return NULL;
 }
 
-/* The caller holds the lock.  The trace that is the first to make way, for a session of this role */
+/*
+ * The caller holds the lock.  The trace that is the first to make way, for a session
+ * of this role.  What is in the recorder's area frees no memory of others.
+ */
 static TraceEntry *
-first_to_go(TraceEntry *entries, Oid role)
+first_to_go(TraceEntry *entries, Oid role, bool for_memory)
 {
 	TraceEntry *found = NULL;
 	int			found_rank = 0;
@@ -52,7 +55,7 @@ first_to_go(TraceEntry *entries, Oid role)
 		TraceEntry *entry = &entries[i];
 		int			rank = (entry->role == role ? 2 : 0) + (entry->unread.bytes == 0 ? 1 : 0);
 
-		if (entry->handle == 0 || entry->kept)
+		if (entry->handle == 0 || entry->kept || (for_memory && entry->memory == 0))
 			continue;
 		if (found == NULL || rank > found_rank ||
 			(rank == found_rank && entry->ended < found->ended))
@@ -148,7 +151,8 @@ make_place(Shared *shared, const TraceEntry *entry, uint64 for_kept, RingHandle 
 	while (free_place(shared->ended) == NULL ||
 		   (entry->memory > 0 && !ring_memory_keep(for_kept, entry->memory)))
 	{
-		TraceEntry *next = first_to_go(shared->ended, entry->role);
+		TraceEntry *next = first_to_go(shared->ended, entry->role,
+									   free_place(shared->ended) != NULL);
 
 		if (next == NULL)
 			return NULL;
@@ -293,7 +297,7 @@ ended_make_way(Shared *shared)
 	RingHandle	gone = 0;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	next = first_to_go(shared->ended, MyProc->roleId);
+	next = first_to_go(shared->ended, MyProc->roleId, true);
 	if (next)
 		gone = give_up(shared, next);
 	LWLockRelease(&shared->lock);

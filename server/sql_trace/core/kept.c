@@ -63,7 +63,7 @@ initialise(void *fresh)
 }
 
 static ModuleShmem memory = {
-	"sql_trace kept", "sql_trace_kept", "1", size, initialise
+	"sql_trace kept", "sql_trace_kept", PGTARE_VERSION, size, initialise
 };
 
 void
@@ -158,10 +158,11 @@ first_to_go(KeptShared *shared, bool in_memory)
 
 /*
  * The caller holds the lock.  A place for another, or NULL if there is none, as
- * all are being made.  Each that is freed is one more of the array.
+ * all are being made.  Each that is freed is one more of the array.  "live": it takes
+ * no memory, so it takes none from another.
  */
 static KeptTrace *
-make_place(KeptShared *shared, Freed *freed, int *nfreed)
+make_place(KeptShared *shared, bool live, Freed *freed, int *nfreed)
 {
 	int			in_memory = 0;
 	KeptTrace  *free = NULL;
@@ -169,7 +170,7 @@ make_place(KeptShared *shared, Freed *freed, int *nfreed)
 
 	for (int i = 0; i < MAX_KEPT; i++)
 		in_memory += shared->kept[i].trace.handle != 0;
-	for (; in_memory >= kept_most && (next = first_to_go(shared, true)) != NULL; in_memory--)
+	for (; !live && in_memory >= kept_most && (next = first_to_go(shared, true)) != NULL; in_memory--)
 	{
 		free_memory(next, &freed[(*nfreed)++]);
 		memset(next, 0, sizeof(*next));
@@ -179,6 +180,8 @@ make_place(KeptShared *shared, Freed *freed, int *nfreed)
 			free = &shared->kept[i];
 	if (free == NULL && (free = first_to_go(shared, false)) != NULL)
 	{
+		if (live && free->trace.handle != 0)
+			return NULL;
 		free_memory(free, &freed[(*nfreed)++]);
 		memset(free, 0, sizeof(*free));
 	}
@@ -187,7 +190,8 @@ make_place(KeptShared *shared, Freed *freed, int *nfreed)
 
 /* A place that is ours until it has an id, or NULL: the limits allow none. */
 static KeptTrace *
-take_place(KeptShared *shared, const Firing *trigger, const TraceEntry *trace_entry, int64 incident)
+take_place(KeptShared *shared, const Firing *trigger, const TraceEntry *trace_entry, int64 incident,
+		   bool live)
 {
 	Freed		freed[MAX_KEPT + 1];
 	int			nfreed = 0;
@@ -195,7 +199,7 @@ take_place(KeptShared *shared, const Firing *trigger, const TraceEntry *trace_en
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	if (is_within_limits(shared, trigger, trace_entry->role, incident))
-		place = make_place(shared, freed, &nfreed);
+		place = make_place(shared, live, freed, &nfreed);
 	if (place)
 	{
 		place->trigger = *trigger;
@@ -309,7 +313,7 @@ make_copy(void *argument)
 	KeptShared *shared = argument;
 
 	making.place = take_place(shared, making.trigger, &trace.slot->trace,
-							  shared->watch[MY_PROC_NUMBER].incident);
+							  shared->watch[MY_PROC_NUMBER].incident, false);
 	if (making.place == NULL)
 		return;
 	making.made = *making.place;
@@ -382,7 +386,7 @@ kept_session_ended(const Firing *trigger, RingHandle handle)
 		return false;
 	}
 	made.incident = shared->watch[MY_PROC_NUMBER].incident;
-	place = take_place(shared, trigger, &made.trace, made.incident);
+	place = take_place(shared, trigger, &made.trace, made.incident, false);
 	if (place)
 		publish(shared, place, &made);
 	else
@@ -528,7 +532,7 @@ kept_begin_file(const Firing *trigger, const TraceEntry *of, int64 incident, Kep
 {
 	KeptShared *shared = kept_get();
 
-	making.place = take_place(shared, trigger, of, incident);
+	making.place = take_place(shared, trigger, of, incident, true);
 	if (making.place == NULL)
 		return false;
 	*made = *making.place;

@@ -280,9 +280,12 @@ in_deadlock(const char *detail)
 	kept_deadlock(others, n);
 }
 
-/* An error is on its way to the client.  "detail" may be NULL. */
+/*
+ * An error is on its way to the client.  "deadlock": the detail of one that the lock
+ * manager reports, or NULL; whoever raises an error chooses its SQLSTATE and detail.
+ */
 void
-trigger_error(uint32 sqlstate, const char *detail)
+trigger_error(uint32 sqlstate, const char *deadlock)
 {
 	bool		fires = false;
 
@@ -297,8 +300,8 @@ trigger_error(uint32 sqlstate, const char *detail)
 	if (!fires)
 		return;
 	fire(CAUSE_SQLSTATE, sqlstate);
-	if (sqlstate == ERRCODE_T_R_DEADLOCK_DETECTED)
-		in_deadlock(detail);
+	if (deadlock != NULL)
+		in_deadlock(deadlock);
 }
 
 /* A transaction is over that took this long. */
@@ -329,9 +332,15 @@ trigger_request_ended(int64 ns)
 		fire(CAUSE_REQUEST, ns);
 	if (most_blocks >= 0 && used > most_blocks)
 		fire(CAUSE_BUFFERS, used);
-	trigger_ready = pending.cause != CAUSE_NONE;
-	if (locks_watched && !trigger_ready)
+	if (locks_watched && pending.cause == CAUSE_NONE)
 		kept_forget_incident();
+}
+
+/* All is done for a request but to send that it is over: what is flushed next is its answer. */
+void
+trigger_answer_leaves(void)
+{
+	trigger_ready = pending.cause != CAUSE_NONE;
 }
 
 /*

@@ -17,6 +17,7 @@
 
 #define MOST_IN_QUEUE 32
 #define MOST_ASKED 4			/* processes of a queue, for each that waits */
+#define MOST_VICTIMS 8			/* for which the lock manager is asked at once */
 
 /* By number of the PGPROC: the wait that we have asked for, by when it began */
 static TimestampTz *asked_for = NULL;
@@ -94,6 +95,10 @@ goes_on(const Shared *shared, const KeptShared *kept, int64 incident)
 static int
 add_blocking(int pid, int *pids, int n)
 {
+	/* it takes memory for all processes that there can be */
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "blocking",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext before = MemoryContextSwitchTo(context);
 	ArrayType  *found = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
 															   Int32GetDatum(pid)));
 	const int32 *all = (const int32 *) ARR_DATA_PTR(found);
@@ -108,6 +113,8 @@ add_blocking(int pid, int *pids, int n)
 		if (!known)
 			pids[n++] = all[i];
 	}
+	MemoryContextSwitchTo(before);
+	MemoryContextDelete(context);
 	return n;
 }
 
@@ -202,12 +209,34 @@ blockers_in_deadlocks(Blocker *found, int most)
 	return n;
 }
 
+/* A process waits for the same lock as one that we have just asked for: it is in that incident. */
+static bool
+joins(KeptShared *kept, uint32 number, const uint32 *asked, const LOCK *const *locks, int nasked)
+{
+	const LOCK *lock = ProcGlobal->allProcs[number].waitLock;
+
+	for (int i = 0; lock != NULL && i < nasked; i++)
+	{
+		if (locks[i] != lock)
+			continue;
+		LWLockAcquire(&kept->lock, LW_EXCLUSIVE);
+		if (kept->watch[asked[i]].incident != 0 && waits((int) number))
+			kept->watch[number].incident = kept->watch[asked[i]].incident;
+		LWLockRelease(&kept->lock);
+		return true;
+	}
+	return false;
+}
+
 /* Who holds up others?  Returns how many; "most" have room.  Errors are the caller's. */
 int
 blockers_find(Blocker *found, int most)
 {
 	Shared	   *shared = shmem_get();
 	KeptShared *kept = kept_get();
+	uint32		asked[MOST_VICTIMS];
+	const LOCK *locks[MOST_VICTIMS];
+	int			nasked = 0;
 	int			n = 0;
 
 	if (shared == NULL || kept == NULL)
@@ -217,8 +246,13 @@ blockers_find(Blocker *found, int most)
 		blocks_in = MemoryContextAllocZero(TopMemoryContext, shared->nslots * sizeof(*blocks_in));
 		asked_for = MemoryContextAllocZero(TopMemoryContext, shared->nslots * sizeof(*asked_for));
 	}
-	for (uint32 i = 0; i < shared->nslots && n < most; i++)
-		if (is_new_victim(shared, kept, i))
-			n += blockers_of(shared, kept, i, found + n, most - n);
+	for (uint32 i = 0; i < shared->nslots && n < most && nasked < MOST_VICTIMS; i++)
+	{
+		if (!is_new_victim(shared, kept, i) || joins(kept, i, asked, locks, nasked))
+			continue;
+		asked[nasked] = i;
+		locks[nasked++] = ProcGlobal->allProcs[i].waitLock;
+		n += blockers_of(shared, kept, i, found + n, most - n);
+	}
 	return n;
 }

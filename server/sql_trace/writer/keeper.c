@@ -42,6 +42,7 @@ static char *keep_directory = NULL;
 static int	most_files = 100;
 static int	most_kb = 1024 * 1024;
 static bool reported = false;	/* that something cannot be written, until something can */
+static TimestampTz refused_at = 0;	/* when that was; 0: something could be since */
 
 PGDLLEXPORT void sql_trace_keeper_main(Datum argument);
 
@@ -110,6 +111,7 @@ refuse(const char *why)
 				(errmsg("sql_trace cannot write a kept trace to \"%s\": %s", keep_directory, why),
 				 errhint("It is tried again each minute, and when the configuration is reloaded.")));
 	reported = true;
+	refused_at = GetCurrentTimestamp();
 }
 
 static bool
@@ -243,6 +245,7 @@ write_kept(void *argument)
 		return;
 	kept_written(work->kept->id, name);
 	reported = false;
+	refused_at = 0;
 }
 
 static void
@@ -378,6 +381,7 @@ sql_trace_keeper_main(Datum argument)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 			reported = false;
+			refused_at = 0;
 			if (directory >= 0)
 				close(directory);
 			directory = -1;
@@ -390,7 +394,8 @@ sql_trace_keeper_main(Datum argument)
 			reported = directory < 0;
 		}
 		now = GetCurrentTimestamp();
-		if (directory >= 0 && kept_get() != NULL)
+		if (directory >= 0 && kept_get() != NULL &&
+			(refused_at == 0 || TimestampDifferenceExceeds(refused_at, now, RETRY_INTERVAL_MS)))
 		{
 			write_blockers(directory, look_at_deadlocks);
 			watches = pg_atomic_read_u32(&kept_get()->watches) != 0;
