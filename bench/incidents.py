@@ -266,6 +266,7 @@ def deadlock(stage: Stage) -> Named:
         try:
             client.execute(f"UPDATE stock SET left_over = 0 WHERE item = {item}")
             outcome[client.info.backend_pid] = False
+            time.sleep(1)  # it is shown with its last request when the server's worker looks
         except psycopg.errors.DeadlockDetected:
             outcome[client.info.backend_pid] = True
         finally:
