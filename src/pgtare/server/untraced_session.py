@@ -36,7 +36,7 @@ def connect(
     try:
         return _connect(dsn, (*settings, *allowed))
     except psycopg.ProgrammingError:
-        return own_session.connect(dsn)  # which says what is wrong with the connection string
+        return own_session.connect(dsn)  # which says what to do about the connection string
     except MeasurementError as ex:
         if _options_refused(ex, (*settings, *allowed)) is None:
             raise

@@ -129,8 +129,7 @@ class ServerSession:
                 dsn, tcp_user_timeout=str(_VANISHED_MS), **_KEEPALIVES
             )
         except psycopg.ProgrammingError as ex:
-            why = own_session.first_line(ex)
-            raise UsageError(f"cannot read the connection string: {why}") from ex
+            raise UsageError(own_session.UNREADABLE) from ex
         self.conn = untraced_session.connect(full, [untraced_session.UNTIMED], _SERVER_KEEPALIVES)
         self._locked = False
         self.identity: SessionIdentity | None = None
