@@ -26,7 +26,7 @@ _CONTINUED = re.compile(r"[^\S\r\n]*(?:--[^\r\n]*)?[\r\n](?:\s|--[^\r\n]*(?=[\r\
 #: Letters before a quote that begin a literal.
 _PREFIXES = ("e", "b", "x", "n")
 _SETTING = re.compile(
-    r"\s*(?:ALTER\s+(?:SYSTEM|(?:DATABASE|ROLE|USER|FUNCTION|PROCEDURE|ROUTINE)\s.*?)\s+)?"
+    r"\s*(?:ALTER\s+(?:SYSTEM\s+|(?:DATABASE|ROLE|USER|FUNCTION|PROCEDURE|ROUTINE)\s.*?\s))?"
     r"SET\s+(?:(?:SESSION|LOCAL)\s+)?[\w.$\"]+\s*(?:=|\bTO\b)\s*(?=[^\s?$])",
     re.IGNORECASE | re.DOTALL,
 )
