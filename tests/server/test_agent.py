@@ -27,7 +27,7 @@ from pgtare.watching.agent.counter_table import ACTIVE_NS, SUMS
 from pgtare.watching.agent.queries import QUERIES_0_4, QUERIES_0_5
 from pgtare.watching.agent.rows import Batch
 from pgtare.watching.agent.server_looks import ServerLooks
-from pgtare.watching.agent.server_session import ServerSession
+from pgtare.watching.agent.server_session import AgentLocked, ServerSession
 from pgtare.watching.agent.stored_reading import counters
 from pgtare.watching.spool import reader
 from tests.commands import failed, in_process, pgtare, refused, start_pgtare
@@ -380,6 +380,29 @@ def test_the_lock_is_all_that_stays_in_the_session(watched: Cluster) -> None:
         assert held == [("advisory",)]
         assert one(opened.conn, "SHOW statement_timeout") == "0"
     assert SUMS.index("active_ns") == ACTIVE_NS
+
+
+def test_a_session_that_broke_off_does_not_lock_its_watch_out(watched: Cluster) -> None:
+    first = ServerSession(role_dsn(watched))
+    kept = one(
+        first.conn,
+        "SELECT array_agg(reset_val || source ORDER BY name) FROM pg_settings "
+        "WHERE name LIKE 'tcp\\_keepalives%%'",
+    )
+    assert kept == ["3client", "15client", "5client"]
+    with pytest.raises(AgentLocked, match="another pgtare agent watches"):
+        ServerSession(role_dsn(watched))
+    assert first.identity is not None
+    with (
+        pytest.raises(AgentLocked),  # the same process, but another session
+        ServerSession(role_dsn(watched), earlier=first.identity._replace(began="2000-01-01")),
+    ):
+        pass
+    with ServerSession(role_dsn(watched), earlier=first.identity) as second:
+        assert second.identity != first.identity
+    with pytest.raises(psycopg.OperationalError):
+        first.conn.execute("SELECT 1")
+    first.conn.close()
 
 
 def test_an_extension_that_goes_and_comes_back_is_noticed(

@@ -87,6 +87,35 @@ def test_literals_are_taken_out() -> None:
     assert storable("SELECT $1 FROM users") == "SELECT $1 FROM users"
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER SYSTEM SET app.key = {}",
+        "alter system set app.key to {}",
+        "/* x */ ALTER DATABASE app SET app.key = {}",
+        "ALTER DATABASE app\n  SET app.key = {}",
+        'ALTER FUNCTION f(a int, "b c" text) SET app.key TO {}',
+        "SELECT 1; ALTER SYSTEM SET app.key = {}",
+    ],
+)
+@pytest.mark.parametrize("value", ["hush", "'hush'", '"hush"', "hush, hush"])
+def test_values_of_settings_are_taken_out(statement: str, value: str) -> None:
+    plain = storable(statement.format(value))
+    assert plain is not None
+    assert plain.endswith("?")
+    assert "hush" not in plain
+
+
+def test_statements_that_set_nothing_stay_as_they_are() -> None:
+    for text in (
+        "UPDATE t SET a = b",
+        "ALTER DATABASE a SET TABLESPACE b",
+        "ALTER TABLE t SET (fillfactor = ?)",
+        "ALTER FUNCTION f(int) SET SCHEMA s",
+    ):
+        assert storable(text) == text
+
+
 def test_a_text_is_given_once_and_asked_for_once() -> None:
     texts = StatementTexts()
     assert texts.unknown([0, 1, 2, 3]) == [1, 2, 3]

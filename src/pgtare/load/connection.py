@@ -8,6 +8,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgtare.errors import UsageError
+from pgtare.server.own_session import UNREADABLE
 
 # Secrets for which libpq has no environment variable.
 _UNSAFE = ("sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret")
@@ -26,7 +27,7 @@ def client_connection(
     try:
         parameters = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as ex:
-        raise UsageError(f"cannot read the connection string: {str(ex).strip()}") from ex
+        raise UsageError(UNREADABLE) from ex
     for secret in _UNSAFE:
         if parameters.get(secret):
             raise UsageError(

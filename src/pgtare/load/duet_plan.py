@@ -20,6 +20,7 @@ from pgtare.load.script import (
     compile_script,
 )
 from pgtare.load.spec import LoadSpec
+from pgtare.server.own_session import UNREADABLE
 from pgtare.server.settings import Value, checked
 
 MAX_CLUSTERS = 16
@@ -176,7 +177,7 @@ def _conninfo(target: DuetTarget, application_name: str) -> str:
     try:
         return make_conninfo(target.dsn, application_name=application_name)
     except psycopg.ProgrammingError as ex:
-        raise UsageError(f"cannot read the connection string: {str(ex).strip()}") from ex
+        raise UsageError(UNREADABLE) from ex
 
 
 def _literal(text: str) -> str:

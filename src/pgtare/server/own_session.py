@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,12 @@ from pgtare.server import encodings, pooler
 
 #: Our own sessions; the module never lets them take part.
 APPLICATION_NAME = "pgtare"
+#: Nothing of libpq's own words, which quote what they cannot read: that may be the password.
+UNREADABLE = (
+    "cannot read the connection string: percent-encode special characters in a URI, quote values "
+    "with spaces, or use a password file"
+)
+_QUOTED, _HIDDEN = re.compile(r"""(["'])(.*?)\1"""), '"…"'
 #: So long an answer takes at most before we say that we wait, in s.
 _LONG_S = 3.0
 _WAITING = (
@@ -45,11 +52,39 @@ def connect(dsn: str, **parameters: str) -> pooler.Connection:
             pooler.look(conn)
         return conn
     except psycopg.ProgrammingError as ex:
-        raise UsageError(f"cannot read the connection string: {first_line(ex)}") from ex
+        raise UsageError(UNREADABLE) from ex
     except psycopg.OperationalError as ex:
         # psycopg says once more what libpq says
         why = first_line(ex).removeprefix("connection is bad: ").removeprefix("connection failed: ")
+        why = without_secrets(why, dsn)
         raise MeasurementError(f"cannot connect to the server: {why}") from ex
+
+
+def without_secrets(why: str, dsn: str) -> str:
+    """An error of libpq without the values of the connection string that it quotes.
+
+    Hosts, ports, the database and the role stay: they say which server it was. But a password that
+    was written wrongly can be part of what libpq takes for them.
+    """
+    try:
+        parts = psycopg.conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        return _QUOTED.sub(_HIDDEN, why)
+    shown: set[str] = set()
+    for name in ("host", "hostaddr", "port", "dbname", "user"):
+        value = str(parts.get(name) or "")
+        shown |= {
+            each
+            for each in {value, *value.split(",")}
+            if "@" not in each and (name != "port" or each.isdigit())
+        }
+
+    def hide(found: re.Match[str]) -> str:
+        token = found[2]
+        quoted = any(token in str(value) for value in parts.values()) or token in dsn
+        return _HIDDEN if token and quoted and token not in shown else found[0]
+
+    return _QUOTED.sub(hide, why)
 
 
 @contextlib.contextmanager

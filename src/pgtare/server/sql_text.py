@@ -26,7 +26,9 @@ _CONTINUED = re.compile(r"[^\S\r\n]*(?:--[^\r\n]*)?[\r\n](?:\s|--[^\r\n]*(?=[\r\
 #: Letters before a quote that begin a literal.
 _PREFIXES = ("e", "b", "x", "n")
 _SETTING = re.compile(
-    r"\s*SET\s+(?:(?:SESSION|LOCAL)\s+)?[\w.$\"]+\s*(?:=|\bTO\b)\s*(?=[^\s?$])", re.IGNORECASE
+    r"\s*(?:ALTER\s+(?:SYSTEM\s+|(?:DATABASE|ROLE|USER|FUNCTION|PROCEDURE|ROUTINE)\s.*?\s))?"
+    r"SET\s+(?:(?:SESSION|LOCAL)\s+)?[\w.$\"]+\s*(?:=|\bTO\b)\s*(?=[^\s?$])",
+    re.IGNORECASE | re.DOTALL,
 )
 _CODE = re.compile(r"\s*DO\s+(?:LANGUAGE\s+plpgsql\s+)?$", re.IGNORECASE)
 #: Longer texts are not kept in memory.
@@ -37,7 +39,8 @@ def normalised(text: str) -> str:
     """A statement with `?` for each literal and a blank for each comment.
 
     Parameters ($1), identifiers and layout stay. A block of PL/pgSQL (DO) is normalised within its
-    quotes; bodies of functions are literals. In SET, whatever comes after the sign is a literal.
+    quotes; bodies of functions are literals. In SET, whatever comes after the sign is a literal;
+    so it is in ALTER SYSTEM, DATABASE, ROLE and FUNCTION … SET.
     """
     return _remembered(text) if len(text) <= _KEPT else _normalised(text)
 

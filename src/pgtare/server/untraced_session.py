@@ -24,24 +24,45 @@ WHERE l.lanname = 'c' AND p.proname = ANY(%s)
 """
 
 
-def connect(dsn: str, settings: Sequence[str]) -> psycopg.Connection[Any]:
+def connect(
+    dsn: str, settings: Sequence[str], allowed: Sequence[str] = ()
+) -> psycopg.Connection[Any]:
     """A session under these settings from its first request on, if that is allowed.
 
-    Without the right to set them, or through a pooler that takes no options, one without. Raises
-    MeasurementError if the server cannot be reached, UsageError for a wrong connection string.
+    allowed: settings that any role may make. Without the right to set the others, a session with
+    only these; through a pooler that takes no options, one with none. Raises MeasurementError if
+    the server cannot be reached, UsageError for a wrong connection string.
     """
     try:
-        given = psycopg.conninfo.conninfo_to_dict(dsn).get("options")
-        given = given or os.environ.get("PGOPTIONS", "")
-        own = " ".join(f"-c {setting}" for setting in settings)
-        return own_session.connect(dsn, options=f"{given} {own}".strip())
+        return _connect(dsn, (*settings, *allowed))
     except psycopg.ProgrammingError:
-        return own_session.connect(dsn)  # which says what is wrong with the connection string
+        return own_session.connect(dsn)  # which says what to do about the connection string
     except MeasurementError as ex:
-        names = [setting.partition("=")[0] for setting in settings]
-        if "startup parameter" not in str(ex) and not any(name in str(ex) for name in names):
+        if _options_refused(ex, (*settings, *allowed)) is None:
+            raise
+        if not allowed or _options_refused(ex, settings) != "setting":
+            return own_session.connect(dsn)
+    try:
+        return _connect(dsn, allowed)
+    except MeasurementError as ex:
+        if _options_refused(ex, allowed) is None:
             raise
         return own_session.connect(dsn)
+
+
+def _connect(dsn: str, settings: Sequence[str]) -> psycopg.Connection[Any]:
+    given = psycopg.conninfo.conninfo_to_dict(dsn).get("options")
+    given = given or os.environ.get("PGOPTIONS", "")
+    own = " ".join(f"-c {setting}" for setting in settings)
+    return own_session.connect(dsn, options=f"{given} {own}".strip())
+
+
+def _options_refused(ex: MeasurementError, settings: Sequence[str]) -> str | None:
+    """What was refused: any startup "option", or one of these settings; None: something else."""
+    said = str(ex.__cause__ or ex)
+    if "startup parameter" in said:
+        return "option"
+    return "setting" if any(each.partition("=")[0] in said for each in settings) else None
 
 
 class ExtensionFunction(NamedTuple):

@@ -115,15 +115,21 @@ class Agent:
                 due = time.monotonic() + grid.wait_s(time.time(), 0.0)
 
     def _give_up_if_hopeless(self, ran_s: float) -> None:
-        """Raise what keeps every server from being watched, if trying again is in vain."""
-        failures = [watch.failure for watch in self._watches.values()]
+        """Raise what keeps every server from being watched, if trying again is in vain.
+
+        A watch that has had the lock goes on: its own earlier session may hold it for a while.
+        """
         in_vain = [
-            failure
-            for failure in failures
-            if isinstance(failure, UsageError)
-            or (isinstance(failure, AgentLocked) and ran_s > _LOCKED_S)
+            watch.failure
+            for watch in self._watches.values()
+            if isinstance(watch.failure, UsageError)
+            or (
+                isinstance(watch.failure, AgentLocked)
+                and not watch.was_connected
+                and ran_s > _LOCKED_S
+            )
         ]
-        if failures and len(in_vain) == len(failures):
+        if in_vain and len(in_vain) == len(self._watches):
             raise in_vain[0]
 
     # Servers

@@ -20,6 +20,11 @@ LOCKED_BY = """
 SELECT l.pid FROM pg_locks l WHERE l.locktype = 'advisory' AND l.classid = %s AND l.objid = %s
 AND l.objsubid = 2 AND l.granted AND l.pid <> pg_backend_pid()
 """
+#: Which session this is: no other one of the server ever has the same process and beginning.
+OWN_SESSION = "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+END_SESSION = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start::text = %s
+"""
 
 SERVER = """
 SELECT current_setting('server_version'), pg_is_in_recovery(), current_database(), current_user,

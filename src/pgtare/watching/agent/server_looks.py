@@ -68,6 +68,8 @@ class ServerLooks:
         """Learn which server it is, before any look of a new session."""
         self._sampled_at = None
         self._seconds = {}
+        # it may be another server, whose numbers are of other names
+        self._roles, self._databases, self._names_read = {}, {}, 0.0
         if session.offer.module is None:
             with session.look("connect"):
                 ((started, _),) = session.rows(queries.STARTED)
@@ -242,13 +244,21 @@ class ServerLooks:
         """What databases did; and the settings of what observes, if they changed."""
         batch = Batch()
         with session.look(ACTIVITY):
-            ((_, server_us),) = session.rows(queries.STARTED)
+            ((started_us, server_us),) = session.rows(queries.STARTED)
             ((matrix,),) = session.rows(queries.ACTIVITY)
             ((settings,),) = session.rows(queries.SETTINGS)
             self._databases = dict(session.rows(queries.DATABASES))
         taken = reading.now(server_us)
-        if self._activity is not None:
-            then, first = self._activity
+        # counters outlast a restart, but the name may lead to another server now
+        origin = Origin(session.offer.system_identifier, started_us)
+        before = self._activity[:2] if self._activity else None
+        change = epoch.between(before, (origin, taken), interval_s)
+        if self._activity is None or change.baseline is ReadingBaseline.ANEW:
+            self._settings = None
+            if change.gap is not None:
+                batch.gap(self.interval(0, EXACT, taken.agent_us), change.gap)
+        else:
+            _, then, first = self._activity
             covered = epoch.elapsed_ns(then, taken)
             interval = self.interval(covered, EXACT, taken.agent_us)
             grown = activity_difference(first, matrix)
@@ -256,9 +266,8 @@ class ServerLooks:
             batch.activity(interval, grown, self._databases, self._processors, changed)
             batch.tick(interval, ACTIVITY)
             self._settings = settings
-        self._activity = taken, matrix
-        times = {"server_us": [taken.server_us], "agent_us": [taken.agent_us]}
-        batch.readings["activity-info"] = pa.table(times)
+        self._activity = origin, taken, matrix
+        batch.readings["activity-info"] = moment_table(origin, taken)
         columns = {f"{_MATRIX}{i}": matrix[:, i] for i in range(matrix.shape[1])}
         batch.readings[ACTIVITY] = pa.table(columns)
         return batch
@@ -325,10 +334,9 @@ def _stored_reading(stored: Stored, part: str) -> tuple[Origin, Taken, CounterTa
     return (*moment(info), counters(table))
 
 
-def _stored_activity(stored: Stored) -> tuple[Taken, Array] | None:
+def _stored_activity(stored: Stored) -> tuple[Origin, Taken, Array] | None:
     table, info = stored(ACTIVITY), stored("activity-info")
     if table is None or info is None:
         return None
-    (row,) = info.to_pylist()
     columns: list[Any] = [column.to_numpy() for column in table.columns]
-    return Taken(row["server_us"], row["agent_us"]), np.stack(columns, axis=1)
+    return (*moment(info), np.stack(columns, axis=1))

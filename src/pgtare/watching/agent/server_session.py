@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psycopg
@@ -35,6 +35,10 @@ SETTINGS = (
 _VANISHED_MS = 15_000
 #: After this many s a connection that is silent is asked whether the server is still there.
 _KEEPALIVES = {"keepalives_idle": "15", "keepalives_interval": "5", "keepalives_count": "3"}
+#: The same for the server: else it would keep the session, and its lock, for two hours.
+_SERVER_KEEPALIVES = tuple(f"tcp_{name}={value}" for name, value in _KEEPALIVES.items())
+#: An earlier session that was told to end is waited for so long, in s, with pauses of this length.
+_ENDING_S, _ENDING_PAUSE_S = 5.0, 0.1
 
 
 class AgentLocked(MeasurementError):
@@ -73,6 +77,13 @@ class _Int8Array(Loader):
         return items["value"].astype(np.int64).reshape(sizes)
 
 
+class SessionIdentity(NamedTuple):
+    """Which session of a server: its process, and when it began."""
+
+    pid: int
+    began: str
+
+
 @dataclass(frozen=True)
 class Offer:
     """What a server offers this role.
@@ -101,11 +112,16 @@ class Offer:
 class ServerSession:
     """One connection to a server, for `with`; it holds the advisory lock of an agent.
 
+    earlier: a session of the same watch that broke off. If the server has not noticed yet, and that
+    session still holds the lock, it is ended. identity: of this session; None behind a pooler.
+
     Raises MeasurementError if the server cannot be reached, AgentLocked if another agent watches
     it, UsageError for a wrong connection string, and behind a pooler that shares sessions.
     """
 
-    def __init__(self, dsn: str, *, lock: bool = True) -> None:
+    def __init__(
+        self, dsn: str, *, lock: bool = True, earlier: SessionIdentity | None = None
+    ) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         """time of the looks by name, as seen from here, in s"""
         try:
@@ -113,16 +129,17 @@ class ServerSession:
                 dsn, tcp_user_timeout=str(_VANISHED_MS), **_KEEPALIVES
             )
         except psycopg.ProgrammingError as ex:
-            why = own_session.first_line(ex)
-            raise UsageError(f"cannot read the connection string: {why}") from ex
-        self.conn = untraced_session.connect(full, [untraced_session.UNTIMED])
+            raise UsageError(own_session.UNREADABLE) from ex
+        self.conn = untraced_session.connect(full, [untraced_session.UNTIMED], _SERVER_KEEPALIVES)
         self._locked = False
+        self.identity: SessionIdentity | None = None
         try:
             pooler.require_one_session(self.conn, dsn, "pgtare agent")
             array_oid = self.conn.adapters.types["int8"].array_oid
             self.conn.adapters.register_loader(array_oid, _Int8Array)
             if lock:
-                self._lock()
+                self._lock(earlier)
+                self.identity = self._own_identity()
             self.offer = self.read_offer()
         except BaseException:
             self.conn.close()
@@ -142,10 +159,23 @@ class ServerSession:
         with self._telling():
             return pooler.rows(self.conn, query, *values)
 
-    def _lock(self) -> None:
-        key = (queries.LOCK_CLASS, queries.LOCK_OBJECT)
-        ((self._locked,),) = self._plain(queries.LOCK, *key)
-        pid = self.watched_by()
+    def _own_identity(self) -> SessionIdentity | None:
+        if pooler.is_pooled(self.conn):
+            return None  # the server's session may be another client's next
+        (row,) = self._plain(queries.OWN_SESSION)
+        return SessionIdentity(*row)
+
+    def _lock(self, earlier: SessionIdentity | None) -> None:
+        pid = self._try_to_lock()
+        if (
+            earlier is not None
+            and pid == earlier.pid
+            and self._plain(queries.END_SESSION, *earlier)
+        ):
+            deadline = time.monotonic() + _ENDING_S
+            while pid is not None and time.monotonic() < deadline:
+                time.sleep(_ENDING_PAUSE_S)
+                pid = self._try_to_lock()
         if pid is not None:
             raise AgentLocked(
                 f"another pgtare agent watches this server (its session is process {pid}): stop "
@@ -153,6 +183,13 @@ class ServerSession:
             )
         if not self._locked:
             raise AgentLocked("another pgtare agent begins to watch this server: stop one of them")
+
+    def _try_to_lock(self) -> int | None:
+        """Take the lock if it is free. Returns the server's process that holds it, if another."""
+        if not self._locked:
+            key = (queries.LOCK_CLASS, queries.LOCK_OBJECT)
+            ((self._locked,),) = self._plain(queries.LOCK, *key)
+        return self.watched_by()
 
     def watched_by(self) -> int | None:
         """The server's process of another agent that watches it, in any database."""

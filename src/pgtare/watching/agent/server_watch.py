@@ -26,6 +26,7 @@ from pgtare.watching.agent.server_session import (
     LookRefused,
     ServerGone,
     ServerSession,
+    SessionIdentity,
 )
 
 FINDINGS = "findings"
@@ -62,6 +63,9 @@ class ServerWatch(threading.Thread):
         self.failure: PgtareError | None = None
         """why the server is not watched now"""
         self.connected = False
+        self.was_connected = False
+        self._session: SessionIdentity | None = None
+        """the last session that held the lock"""
         self._collect, self._log = collect, log
         self._refused: set[str] = set()
         spread = min(_SPREAD_S, intervals.waits)
@@ -84,7 +88,8 @@ class ServerWatch(threading.Thread):
         while not self.stop.is_set():
             began = time.monotonic()
             try:
-                with ServerSession(self.server.dsn) as session:
+                with ServerSession(self.server.dsn, earlier=self._session) as session:
+                    self._session = session.identity
                     self._watch(session)
             except PgtareError as ex:
                 self.failure = ex
@@ -104,7 +109,7 @@ class ServerWatch(threading.Thread):
     def _watch(self, session: ServerSession) -> None:
         offer = session.offer
         self.looks.begin(session)
-        self.failure, self.connected = None, True
+        self.failure, self.connected, self.was_connected = None, True, True
         for event in ("unreachable", "locked", "failed"):
             self._log.forget(event, self.name_of_server)
         self._log.write(
