@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgtare.watching.spool import tables
-from pgtare.watching.spool.limits import PRESSURE_ORDER
+from pgtare.watching.spool.limits import KEPT_FROM_OTHERS, PRESSURE_ORDER
 from pgtare.watching.spool.manifest import SpoolManifest
 from pgtare.watching.spool.segments import Segment
 from pgtare.watching.spool.tables import TABLES, rollups
@@ -32,11 +32,25 @@ def too_old(manifest: SpoolManifest, now: datetime) -> list[Segment]:
 
 def first_to_go(manifest: SpoolManifest) -> Segment | None:
     """The segment that is dropped next if room is short: by table, then the oldest."""
-    for table in PRESSURE_ORDER:
-        some = [s for s in manifest.of_table(table) if _rolled_up(manifest, s)]
-        if some:
-            return min(some, key=lambda segment: segment.last_us)
-    return None
+    return next(_droppable(manifest, PRESSURE_ORDER), None)
+
+
+def first_for_others(manifest: SpoolManifest, short_bytes: int) -> Segment | None:
+    """The segment that is dropped next if others need that much of the disk.
+
+    If all that may go is less than that, only sessions go: the rest would be lost for nothing.
+    """
+    tables = [table for table in PRESSURE_ORDER if table not in KEPT_FROM_OTHERS]
+    some = list(_droppable(manifest, tables))
+    if sum(segment.bytes for segment in some) < short_bytes:
+        some = [segment for segment in some if segment.table == "sessions"]
+    return some[0] if some else None
+
+
+def _droppable(manifest: SpoolManifest, tables: Iterable[str]) -> Iterator[Segment]:
+    for table in tables:
+        some = (s for s in manifest.of_table(table) if _rolled_up(manifest, s))
+        yield from sorted(some, key=lambda segment: segment.last_us)
 
 
 def _rolled_up(manifest: SpoolManifest, segment: Segment) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import time
@@ -16,7 +15,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.kit import artefact, files
+from pgtare.kit import artefact, files, numbers
 from pgtare.watching.spool import compaction, manifest, retention, rollup, segments
 from pgtare.watching.spool.held import Held
 from pgtare.watching.spool.limits import SpoolLimits
@@ -235,11 +234,16 @@ class Spool:
             rows = segments.read(self._volume.root, segment, ["server", "ts"])
         return retention.gaps_of(segment, rows, "dropped", why, now)
 
-    def _make_room(self) -> None:
-        """Drop until the limits are kept. Raises OSError if the reserve cannot be reached."""
+    def _make_room(self) -> str | None:
+        """Drop until the limits are kept; if the reserve cannot be reached, a sentence.
+
+        Raises OSError if what is dropped cannot be written down.
+        """
         for _ in range(_MOST_DROPS):
-            if not self._short():
-                return
+            too_large = retention.total_bytes(self._manifest) > self._limits.most_bytes
+            short = self._short_bytes()
+            if not too_large and short <= 0:
+                return None
             retired = [name for name in self._manifest.retired if self._replaced_before(name)]
             if retired:
                 with self._publication() as publication:
@@ -247,12 +251,25 @@ class Spool:
                 for name in retired:
                     self._remove(name)
                 continue
-            victim = retention.first_to_go(self._manifest)
+            if too_large:
+                victim = retention.first_to_go(self._manifest)
+            else:
+                victim = retention.first_for_others(self._manifest, short)
             if victim is None:
                 break
             self._drop_for_room(victim)
-        if self._volume.free_bytes() < self._limits.reserve_bytes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._reserve_reached() if self._short_bytes() > 0 else None
+
+    def _short_bytes(self) -> int:
+        """What others lack of the room that is theirs."""
+        return self._limits.reserve_bytes - self._volume.free_bytes()
+
+    def _reserve_reached(self) -> str:
+        return (
+            f"{self._volume.root} was not written: less than "
+            f"{numbers.volume(self._limits.reserve_bytes)} of its disk is free, which the spool leaves "
+            f"to others; {files.MAKE_ROOM}"
+        )
 
     def _drop_for_room(self, victim: Segment) -> None:
         now = datetime.now(UTC)
@@ -264,15 +281,9 @@ class Spool:
             self._remove(_ROOM)
             self._drop([victim], "for room", now)
 
-    def _short(self) -> bool:
-        total = retention.total_bytes(self._manifest)
-        free = self._volume.free_bytes()
-        return total > self._limits.most_bytes or free < self._limits.reserve_bytes
-
     def _seek_room(self) -> None:
-        self.trouble = None
         try:
-            self._make_room()
+            self.trouble = self._make_room()
         except OSError as ex:
             self.trouble = _cause(self._volume.root, ex)
 
