@@ -228,6 +228,7 @@ def test_rows_are_held_while_the_disk_is_full(tmp_path: Path) -> None:
         volume.full = True
         ids = [commit(spool, index) for index in (2, 3)]
         assert spool.held == 2
+        assert value(spool.reading("one", "waits")) == 3
         assert spool.trouble is not None
         assert "less than 1 byte of its disk is free" in spool.trouble
         assert held(tmp_path, "ticks").num_rows == 3
@@ -238,6 +239,20 @@ def test_rows_are_held_while_the_disk_is_full(tmp_path: Path) -> None:
     found = held(tmp_path, "ticks")
     assert found.num_rows == 12
     assert len({*ids, *found["segment"].to_pylist()}) == 4
+
+
+def test_a_held_commit_that_ends_a_reading_leaves_none(tmp_path: Path) -> None:
+    volume = Full(tmp_path)
+    limits = SpoolLimits(most_bytes=1 << 60, reserve_bytes=1)
+    with Spool.open(tmp_path, limits, volume) as spool:
+        commit(spool, 1)
+        volume.full = True
+        spool.commit({}, {("one", "waits"): None})
+        assert spool.trouble
+        assert spool.reading("one", "waits") is None
+        volume.full = False
+        spool.commit({}, {})
+        assert spool.reading("one", "waits") is None
 
 
 def test_what_is_held_for_too_long_becomes_a_counted_gap(

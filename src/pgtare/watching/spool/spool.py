@@ -119,10 +119,12 @@ class Spool:
         return taken
 
     def reading(self, server: str, part: str) -> pa.Table | None:
-        """The reading that the rows of the newest complete commit end at; None if there is none.
+        """The reading that the rows of the newest commit end at; None if there is none.
 
-        One that is damaged is set aside, and counts as none.
+        A commit that is held counts. A reading that is damaged is set aside, and counts as none.
         """
+        if (server, part) in self._held.readings:
+            return self._held.readings[server, part]
         found = self._manifest.readings.get((server, part))
         if found is None:
             return None
