@@ -12,8 +12,8 @@ class SpoolLimits:
     """What a spool keeps to.
 
     most_bytes: of all its files. reserve_bytes: of the disk, left free for others. held_s: how long
-    rows are held in memory while there is no room for them. reader_s: how long a replaced file stays for
-    those who read it. grace_s: how long after its end a bucket is rolled up.
+    rows are held in memory while there is no room for them. reader_s: how long a replaced file
+    stays for those who read it. grace_s: how long after its end a bucket is rolled up.
     """
 
     most_bytes: int = 10 * _GIB

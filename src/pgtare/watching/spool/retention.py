@@ -17,9 +17,18 @@ from pgtare.watching.spool.tables import TABLES, rollups
 _US = 1_000_000
 
 
-def too_old(manifest: SpoolManifest, now: datetime) -> list[Segment]:
+def known_us(manifest: SpoolManifest) -> int | None:
+    """A time that was reached when a spool was written, in µs; None: it has no rows.
+
+    A watermark is better than a row: rows may come from a clock that was ahead for a while.
+    """
+    if manifest.rolled_us:
+        return max(manifest.rolled_us.values())
+    return max((segment.last_us for segment in manifest.segments.values()), default=None)
+
+
+def too_old(manifest: SpoolManifest, now_us: int) -> list[Segment]:
     """Segments all of whose rows are older than their table keeps them."""
-    now_us = int(now.timestamp() * _US)
     found = []
     for segment in manifest.segments.values():
         kept_s = TABLES[segment.table].kept_s

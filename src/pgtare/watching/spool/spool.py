@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 import uuid
@@ -17,6 +18,7 @@ import pyarrow as pa
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import artefact, files, numbers
 from pgtare.watching.spool import compaction, manifest, retention, rollup, segments
+from pgtare.watching.spool.believed_clock import BelievedClock
 from pgtare.watching.spool.held import Held
 from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.lock import LOCK, Lock
@@ -33,6 +35,10 @@ _ROOM, _ROOM_BYTES = "room", 1 << 20
 _MOST_DROPS = 50
 _DIRECTORIES = (segments.DIRECTORY, READINGS, CATALOGUES)
 _US = 1_000_000
+#: A clock that was set ahead counts for roll-ups after this, s.
+_ROLL_UP_WAIT_S = 600
+#: By age goes at most one day of data an hour, if the clock is ahead of it.
+_AGE_WAIT_S, _AGE_STEP_S = 3600, 23 * 3600  # the hour itself comes to it
 
 
 class Spool:
@@ -54,6 +60,9 @@ class Spool:
         if self._manifest.uuid != found:
             why = f"{KIND.document} and {manifest.NEWEST} are of different spools"
             raise artefact.damaged(volume.root, why, manifest.REMEDY)
+        known_us = retention.known_us(self._manifest)
+        self._roll_up_clock = BelievedClock(known_us, _ROLL_UP_WAIT_S, math.inf)
+        self._age_clock = BelievedClock(known_us, _AGE_WAIT_S, _AGE_STEP_S)
         self._earlier = self._earlier_files()
         self._seq = self._manifest.seq
         self._remove_left_overs()
@@ -160,13 +169,17 @@ class Spool:
             self._held.expire(time.monotonic() - self._limits.held_s)
         return segment
 
-    def maintain(self, now: datetime) -> bool:
+    def maintain(self, now: datetime, monotonic_s: float | None = None) -> bool:
         """One small step of upkeep; whether there may be more to do.
 
         First what is urgent: room, roll-ups, rows that are too old, and merging small segments.
+        A `now` that is far ahead of the rows rolls nothing up for ten minutes, and makes rows old
+        by at most one day an hour. monotonic_s: of a clock that is never set; the system's if None.
         """
+        if monotonic_s is None:
+            monotonic_s = time.monotonic()
         try:
-            return self._maintain(now)
+            return self._maintain(now, monotonic_s)
         except DamagedFile as ex:
             self._set_aside(ex)
             return True
@@ -174,15 +187,18 @@ class Spool:
             self._notes.append(_cause(self._volume.root, ex))
             return False
 
-    def _maintain(self, now: datetime) -> bool:
+    def _maintain(self, now: datetime, monotonic_s: float) -> bool:
+        now_us = int(now.timestamp() * _US)
+        roll_up_us = self._roll_up_clock.read(now_us, monotonic_s)
+        age_us = self._age_clock.read(now_us, monotonic_s)
         if self._remove_retired(now):
             return True
         with contextlib.suppress(OSError):
             self._make_room()
         for table in TABLES.values():
-            if table.source and self._roll_up(table, now):
+            if table.source and self._roll_up(table, roll_up_us):
                 return True
-        if old := retention.too_old(self._manifest, now)[:_MOST_DROPS]:
+        if old := retention.too_old(self._manifest, age_us)[:_MOST_DROPS]:
             self._drop(old, "by age", now)
             return True
         if chosen := compaction.choose(self._manifest.segments.values(), now):
@@ -192,10 +208,10 @@ class Spool:
         self._keep_room()
         return False
 
-    def _roll_up(self, table: SpoolTable, now: datetime) -> bool:
+    def _roll_up(self, table: SpoolTable, now_us: int) -> bool:
         assert table.source is not None
         done_us = self._manifest.rolled_us.get(table.name, 0)
-        to_us = rollup.last_closed(int((now.timestamp() - self._limits.grace_s) * _US), table)
+        to_us = rollup.last_closed(now_us - int(self._limits.grace_s * _US), table)
         origin = TABLES[table.source].source
         if origin is not None:  # hours wait for minutes, if there is a tick that makes one
             source_us = self._manifest.rolled_us.get(table.source, 0)
@@ -267,10 +283,10 @@ class Spool:
         return self._limits.reserve_bytes - self._volume.free_bytes()
 
     def _reserve_reached(self) -> str:
+        reserve = numbers.volume(self._limits.reserve_bytes)
         return (
-            f"{self._volume.root} was not written: less than "
-            f"{numbers.volume(self._limits.reserve_bytes)} of its disk is free, which the spool leaves "
-            f"to others; {files.MAKE_ROOM}"
+            f"{self._volume.root} was not written: less than {reserve} of its disk is free, which "
+            f"the spool leaves to others; {files.MAKE_ROOM}"
         )
 
     def _drop_for_room(self, victim: Segment) -> None:
@@ -329,7 +345,7 @@ class Spool:
         due = [
             name
             for name, retired in self._manifest.retired.items()
-            if retired.at_s + self._limits.reader_s <= now.timestamp()
+            if abs(now.timestamp() - retired.at_s) >= self._limits.reader_s  # the clock may be set
             and self._replaced_before(name)
         ]
         for name in due:

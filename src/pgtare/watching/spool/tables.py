@@ -261,7 +261,12 @@ _ALL = (
     *_rolled("ticks", "time covered", _TICKS),
     SpoolTable("texts", "texts of statements", _TEXTS, None),
     SpoolTable("findings", "findings of the doctor", _FINDINGS, HOURS_KEPT_S),
-    SpoolTable("recordings", "traces that a server kept because of a trigger (nothing writes them yet)", _RECORDINGS, None),
+    SpoolTable(
+        "recordings",
+        "traces that a server kept because of a trigger (nothing writes them yet)",
+        _RECORDINGS,
+        None,
+    ),
     SpoolTable("agent", "the agent's own cost and losses, every tick", _AGENT, TICKS_KEPT_S),
     SpoolTable("gaps", "what is missing, and why", _GAPS, HOURS_KEPT_S),
 )
