@@ -175,6 +175,11 @@ def test_a_damaged_baseline_is_none(tmp_path: Path) -> None:
     with Spool.open(tmp_path, UNLIMITED) as spool:
         assert spool.reading("one", "waits") is None
         assert "set aside" in spool.take_notes()[0]
+        assert spool.reading("one", "waits") is None
+    (gap,) = held(tmp_path, "gaps").to_pylist()
+    assert (gap["kind"], gap["server"]) == ("lost", "one")
+    assert gap["from_ts"] == min(at(10), gap["ts"])
+    assert gap["detail"].startswith("what came after the last rows: the reading of waits is")
 
 
 def test_a_second_writer_is_refused_and_names_the_first(tmp_path: Path) -> None:

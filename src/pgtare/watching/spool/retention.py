@@ -119,6 +119,23 @@ def gaps_of(
         yield gap(kind, detail, first, last, server=server, ts_us=now_us)
 
 
+def gaps_of_file(
+    manifest: SpoolManifest, name: str, why: str, now: datetime
+) -> Iterator[pa.Table]:
+    """Rows of `gaps` for a damaged file: a segment, or a reading that a server's rows went on from.
+
+    What a server did between its last rows and the next reading is in no row.
+    """
+    if name in manifest.segments:
+        yield from gaps_of(manifest.segments[name], None, "lost", why, now)
+    now_us = int(now.timestamp() * _US)
+    last_us = max((one.last_us for one in manifest.segments.values()), default=now_us)
+    for (server, part), reading in manifest.readings.items():
+        if reading.name == name:
+            detail = f"what came after the last rows: the reading of {part} is damaged ({why})"
+            yield gap("lost", detail, min(last_us, now_us), now_us, server=server)
+
+
 def total_bytes(manifest: SpoolManifest) -> int:
     """What a spool's files take, those that were replaced and are still there included."""
     parts = (manifest.segments, manifest.readings, manifest.retired)

@@ -365,8 +365,7 @@ class Spool:
 
     def _set_aside(self, damage: DamagedFile) -> None:
         """Move a damaged file out of the way and go on without it."""
-        name = damage.name
-        segment = self._manifest.segments.get(name)
+        name, now = damage.name, datetime.now(UTC)
         kept = f"{DAMAGED}/{Path(name).name}"
         try:
             if self._volume.path(name).exists():
@@ -374,10 +373,8 @@ class Spool:
                 self._volume.replace(name, kept)
             with self._publication() as publication:
                 publication.set_aside(name, damage.why)
-                if segment is not None:
-                    now = datetime.now(UTC)
-                    for gap in retention.gaps_of(segment, None, "lost", damage.why, now):
-                        publication.add_rows("gaps", gap)
+                for gap in retention.gaps_of_file(self._manifest, name, damage.why, now):
+                    publication.add_rows("gaps", gap)
         except OSError as ex:
             self._notes.append(_cause(self._volume.root, ex))
         self._notes.append(
