@@ -191,10 +191,10 @@ def simulate(directory: Path, hours: float) -> None:
             found = server.tick(ts)
             reading = found["waits"].drop_columns(["ts"])
             _timed(commits, lambda f=found, r=reading: spool.commit(f, {("shop", "waits"): r}))
-            while _timed(upkeep, lambda t=ts: spool.maintain(t)):
+            while _timed(upkeep, lambda t=ts: spool.maintain(t, t.timestamp())):
                 pass
         after = START + timedelta(hours=hours + 1)
-        while spool.maintain(after):
+        while spool.maintain(after, after.timestamp()):
             pass
         assert spool.trouble is None, spool.trouble
     used = sum(commits) + sum(upkeep)

@@ -175,6 +175,11 @@ def test_a_damaged_baseline_is_none(tmp_path: Path) -> None:
     with Spool.open(tmp_path, UNLIMITED) as spool:
         assert spool.reading("one", "waits") is None
         assert "set aside" in spool.take_notes()[0]
+        assert spool.reading("one", "waits") is None
+    (gap,) = held(tmp_path, "gaps").to_pylist()
+    assert (gap["kind"], gap["server"]) == ("lost", "one")
+    assert gap["from_ts"] == min(at(10), gap["ts"])
+    assert gap["detail"].startswith("what came after the last rows: the reading of waits is")
 
 
 def test_a_second_writer_is_refused_and_names_the_first(tmp_path: Path) -> None:
@@ -228,8 +233,9 @@ def test_rows_are_held_while_the_disk_is_full(tmp_path: Path) -> None:
         volume.full = True
         ids = [commit(spool, index) for index in (2, 3)]
         assert spool.held == 2
+        assert value(spool.reading("one", "waits")) == 3
         assert spool.trouble is not None
-        assert "the disk is full" in spool.trouble
+        assert "less than 1 byte of its disk is free" in spool.trouble
         assert held(tmp_path, "ticks").num_rows == 3
         volume.full = False
         ids.append(commit(spool, 4))
@@ -238,6 +244,20 @@ def test_rows_are_held_while_the_disk_is_full(tmp_path: Path) -> None:
     found = held(tmp_path, "ticks")
     assert found.num_rows == 12
     assert len({*ids, *found["segment"].to_pylist()}) == 4
+
+
+def test_a_held_commit_that_ends_a_reading_leaves_none(tmp_path: Path) -> None:
+    volume = Full(tmp_path)
+    limits = SpoolLimits(most_bytes=1 << 60, reserve_bytes=1)
+    with Spool.open(tmp_path, limits, volume) as spool:
+        commit(spool, 1)
+        volume.full = True
+        spool.commit({}, {("one", "waits"): None})
+        assert spool.trouble
+        assert spool.reading("one", "waits") is None
+        volume.full = False
+        spool.commit({}, {})
+        assert spool.reading("one", "waits") is None
 
 
 def test_what_is_held_for_too_long_becomes_a_counted_gap(

@@ -9,6 +9,7 @@ import pytest
 from pgtare.watching.spool.limits import PRESSURE_ORDER, SpoolLimits
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import TABLES
+from pgtare.watching.spool.volume import Volume
 from tests.unit.spool_rows import UNLIMITED, at, catch_up, held, newest, random_rows
 
 DAY = 86400
@@ -53,7 +54,9 @@ def test_sessions_go_first_and_waits_last(tmp_path: Path) -> None:
             }
             spool.commit(rows, {})
             while any(
-                spool._roll_up(t, at(3600 * hour + 7300)) for t in TABLES.values() if t.source
+                spool._roll_up(t, int(at(3600 * hour + 7300).timestamp()) * 10**6)
+                for t in TABLES.values()
+                if t.source
             ):
                 pass
     order: list[str] = []
@@ -85,3 +88,74 @@ def test_what_is_not_rolled_up_is_not_dropped(tmp_path: Path) -> None:
         assert held(tmp_path, "waits").num_rows == 3
         catch_up(spool, at(7300))
         assert held(tmp_path, "waits").num_rows == 0
+
+
+class Shared(Volume):
+    """A disk of which others take a part; the spool's files take as much as they hold."""
+
+    capacity = 1 << 30
+    others = 0
+
+    def free_bytes(self) -> int:
+        own = sum(path.stat().st_size for path in self.root.rglob("*") if path.is_file())
+        return max(self.capacity - self.others - own, 0)
+
+
+RESERVE = SpoolLimits(most_bytes=1 << 60, reserve_bytes=1 << 20)
+HISTORY = ("waits", "statements", "ticks")
+
+
+def with_history(spool: Spool) -> None:
+    """Hours of rows of several tables, rolled up."""
+    for hour in range(3):
+        times = [at(3600 * hour + 10 * tick) for tick in range(100)]
+        names = (*HISTORY, "sessions", "texts")
+        spool.commit({name: random_rows(name, times, hour) for name in names}, {})
+        catch_up(spool, at(3600 * hour + 7300))
+
+
+def test_a_disk_that_others_fill_costs_sessions_only(tmp_path: Path) -> None:
+    volume = Shared(tmp_path)
+    with Spool.open(tmp_path, RESERVE, volume) as spool:
+        with_history(spool)
+        before = newest(tmp_path)
+        volume.others = volume.capacity
+        for index in range(3):
+            spool.commit({"ticks": random_rows("ticks", [at(10800 + index)])}, {})
+            catch_up(spool, at(10800 + index))
+        assert spool.held == 3
+        assert spool.trouble == (
+            f"{tmp_path} was not written: less than 1 MiB of its disk is free, which the spool "
+            "leaves to others; free some space there, or name a place on another volume"
+        )
+        left = {segment.table for segment in newest(tmp_path).segments.values()}
+        assert left ^ {segment.table for segment in before.segments.values()} == {
+            "sessions",
+            "gaps",
+        }
+        assert set(newest(tmp_path).dropped) == {"sessions"}
+        volume.others = 0
+        spool.commit({}, {})
+        assert (spool.held, spool.trouble) == (0, None)
+
+
+def test_what_helps_others_goes_but_no_minutes_and_hours(tmp_path: Path) -> None:
+    volume = Shared(tmp_path)
+    with Spool.open(tmp_path, RESERVE, volume) as spool:
+        with_history(spool)
+        sizes = {name: 0 for name in TABLES}
+        for segment in newest(tmp_path).segments.values():
+            sizes[segment.table] += segment.bytes
+        free = volume.free_bytes()
+        # all that may go for others is just enough
+        needed = sum(sizes[name] for name in (*HISTORY, "sessions")) - 40_000
+        volume.others = free - RESERVE.reserve_bytes + needed
+        for _ in range(5):
+            spool.maintain(at(10800))
+        assert volume.free_bytes() >= RESERVE.reserve_bytes
+        dropped = set(newest(tmp_path).dropped)
+        assert {"sessions", "statements"} <= dropped <= {*HISTORY, "sessions"}
+        volume.others += 60_000
+        spool.commit({}, {("one", "waits"): None})
+        kept = {segment.table for segment in newest(tmp_path).segments.values()}
+        assert {"ticks_1m", "waits_1h", "statements_1h", "texts"} <= kept

@@ -42,6 +42,11 @@ class Held:
         """Whether there is nothing to write."""
         return not (self._commits or self._readings or self._losses)
 
+    @property
+    def readings(self) -> Mapping[tuple[str, str], pa.Table | None]:
+        """By server and part, the readings that the held rows end at; None: there is none."""
+        return self._readings
+
     def add(
         self,
         rows: Mapping[str, pa.Table],

@@ -12,8 +12,8 @@ class SpoolLimits:
     """What a spool keeps to.
 
     most_bytes: of all its files. reserve_bytes: of the disk, left free for others. held_s: how long
-    rows are held in memory while the disk is full. reader_s: how long a replaced file stays for
-    those who read it. grace_s: how long after its end a bucket is rolled up.
+    rows are held in memory while there is no room for them. reader_s: how long a replaced file
+    stays for those who read it. grace_s: how long after its end a bucket is rolled up.
     """
 
     most_bytes: int = 10 * _GIB
@@ -41,3 +41,7 @@ PRESSURE_ORDER = (
     "waits_1h",
     "ticks_1h",
 )
+
+#: Of these, the tables that are not dropped to leave room for others: the hours and minutes, which
+#: are small and the whole history, and the texts that belong to them.
+KEPT_FROM_OTHERS = (*(name for name in PRESSURE_ORDER if name[-3:] in ("_1m", "_1h")), "texts")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgtare.watching.spool import tables
-from pgtare.watching.spool.limits import PRESSURE_ORDER
+from pgtare.watching.spool.limits import KEPT_FROM_OTHERS, PRESSURE_ORDER
 from pgtare.watching.spool.manifest import SpoolManifest
 from pgtare.watching.spool.segments import Segment
 from pgtare.watching.spool.tables import TABLES, rollups
@@ -17,9 +17,18 @@ from pgtare.watching.spool.tables import TABLES, rollups
 _US = 1_000_000
 
 
-def too_old(manifest: SpoolManifest, now: datetime) -> list[Segment]:
+def known_us(manifest: SpoolManifest) -> int | None:
+    """A time that was reached when a spool was written, in µs; None: it has no rows.
+
+    A watermark is better than a row: rows may come from a clock that was ahead for a while.
+    """
+    if manifest.rolled_us:
+        return max(manifest.rolled_us.values())
+    return max((segment.last_us for segment in manifest.segments.values()), default=None)
+
+
+def too_old(manifest: SpoolManifest, now_us: int) -> list[Segment]:
     """Segments all of whose rows are older than their table keeps them."""
-    now_us = int(now.timestamp() * _US)
     found = []
     for segment in manifest.segments.values():
         kept_s = TABLES[segment.table].kept_s
@@ -32,11 +41,25 @@ def too_old(manifest: SpoolManifest, now: datetime) -> list[Segment]:
 
 def first_to_go(manifest: SpoolManifest) -> Segment | None:
     """The segment that is dropped next if room is short: by table, then the oldest."""
-    for table in PRESSURE_ORDER:
-        some = [s for s in manifest.of_table(table) if _rolled_up(manifest, s)]
-        if some:
-            return min(some, key=lambda segment: segment.last_us)
-    return None
+    return next(_droppable(manifest, PRESSURE_ORDER), None)
+
+
+def first_for_others(manifest: SpoolManifest, short_bytes: int) -> Segment | None:
+    """The segment that is dropped next if others need that much of the disk.
+
+    If all that may go is less than that, only sessions go: the rest would be lost for nothing.
+    """
+    tables = [table for table in PRESSURE_ORDER if table not in KEPT_FROM_OTHERS]
+    some = list(_droppable(manifest, tables))
+    if sum(segment.bytes for segment in some) < short_bytes:
+        some = [segment for segment in some if segment.table == "sessions"]
+    return some[0] if some else None
+
+
+def _droppable(manifest: SpoolManifest, tables: Iterable[str]) -> Iterator[Segment]:
+    for table in tables:
+        some = (s for s in manifest.of_table(table) if _rolled_up(manifest, s))
+        yield from sorted(some, key=lambda segment: segment.last_us)
 
 
 def _rolled_up(manifest: SpoolManifest, segment: Segment) -> bool:
@@ -94,6 +117,23 @@ def gaps_of(
     for server, (number, first, last) in sorted(found.items()):
         detail = f"{segment.table}: {number} rows of {segment.day} ({why})"
         yield gap(kind, detail, first, last, server=server, ts_us=now_us)
+
+
+def gaps_of_file(
+    manifest: SpoolManifest, name: str, why: str, now: datetime
+) -> Iterator[pa.Table]:
+    """Rows of `gaps` for a damaged file: a segment, or a reading that a server's rows went on from.
+
+    What a server did between its last rows and the next reading is in no row.
+    """
+    if name in manifest.segments:
+        yield from gaps_of(manifest.segments[name], None, "lost", why, now)
+    now_us = int(now.timestamp() * _US)
+    last_us = max((one.last_us for one in manifest.segments.values()), default=now_us)
+    for (server, part), reading in manifest.readings.items():
+        if reading.name == name:
+            detail = f"what came after the last rows: the reading of {part} is damaged ({why})"
+            yield gap("lost", detail, min(last_us, now_us), now_us, server=server)
 
 
 def total_bytes(manifest: SpoolManifest) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
+import math
 import os
 import time
 import uuid
@@ -16,8 +16,9 @@ from types import TracebackType
 import pyarrow as pa
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.kit import artefact, files
+from pgtare.kit import artefact, files, numbers
 from pgtare.watching.spool import compaction, manifest, retention, rollup, segments
+from pgtare.watching.spool.believed_clock import BelievedClock
 from pgtare.watching.spool.held import Held
 from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.lock import LOCK, Lock
@@ -34,6 +35,10 @@ _ROOM, _ROOM_BYTES = "room", 1 << 20
 _MOST_DROPS = 50
 _DIRECTORIES = (segments.DIRECTORY, READINGS, CATALOGUES)
 _US = 1_000_000
+#: A clock that was set ahead counts for roll-ups after this, s.
+_ROLL_UP_WAIT_S = 600
+#: By age goes at most one day of data an hour, if the clock is ahead of it.
+_AGE_WAIT_S, _AGE_STEP_S = 3600, 23 * 3600  # the hour itself comes to it
 
 
 class Spool:
@@ -55,6 +60,9 @@ class Spool:
         if self._manifest.uuid != found:
             why = f"{KIND.document} and {manifest.NEWEST} are of different spools"
             raise artefact.damaged(volume.root, why, manifest.REMEDY)
+        known_us = retention.known_us(self._manifest)
+        self._roll_up_clock = BelievedClock(known_us, _ROLL_UP_WAIT_S, math.inf)
+        self._age_clock = BelievedClock(known_us, _AGE_WAIT_S, _AGE_STEP_S)
         self._earlier = self._earlier_files()
         self._seq = self._manifest.seq
         self._remove_left_overs()
@@ -120,10 +128,12 @@ class Spool:
         return taken
 
     def reading(self, server: str, part: str) -> pa.Table | None:
-        """The reading that the rows of the newest complete commit end at; None if there is none.
+        """The reading that the rows of the newest commit end at; None if there is none.
 
-        One that is damaged is set aside, and counts as none.
+        A commit that is held counts. A reading that is damaged is set aside, and counts as none.
         """
+        if (server, part) in self._held.readings:
+            return self._held.readings[server, part]
         found = self._manifest.readings.get((server, part))
         if found is None:
             return None
@@ -159,13 +169,17 @@ class Spool:
             self._held.expire(time.monotonic() - self._limits.held_s)
         return segment
 
-    def maintain(self, now: datetime) -> bool:
+    def maintain(self, now: datetime, monotonic_s: float | None = None) -> bool:
         """One small step of upkeep; whether there may be more to do.
 
         First what is urgent: room, roll-ups, rows that are too old, and merging small segments.
+        A `now` that is far ahead of the rows rolls nothing up for ten minutes, and makes rows old
+        by at most one day an hour. monotonic_s: of a clock that is never set; the system's if None.
         """
+        if monotonic_s is None:
+            monotonic_s = time.monotonic()
         try:
-            return self._maintain(now)
+            return self._maintain(now, monotonic_s)
         except DamagedFile as ex:
             self._set_aside(ex)
             return True
@@ -173,15 +187,18 @@ class Spool:
             self._notes.append(_cause(self._volume.root, ex))
             return False
 
-    def _maintain(self, now: datetime) -> bool:
+    def _maintain(self, now: datetime, monotonic_s: float) -> bool:
+        now_us = int(now.timestamp() * _US)
+        roll_up_us = self._roll_up_clock.read(now_us, monotonic_s)
+        age_us = self._age_clock.read(now_us, monotonic_s)
         if self._remove_retired(now):
             return True
         with contextlib.suppress(OSError):
             self._make_room()
         for table in TABLES.values():
-            if table.source and self._roll_up(table, now):
+            if table.source and self._roll_up(table, roll_up_us):
                 return True
-        if old := retention.too_old(self._manifest, now)[:_MOST_DROPS]:
+        if old := retention.too_old(self._manifest, age_us)[:_MOST_DROPS]:
             self._drop(old, "by age", now)
             return True
         if chosen := compaction.choose(self._manifest.segments.values(), now):
@@ -191,10 +208,10 @@ class Spool:
         self._keep_room()
         return False
 
-    def _roll_up(self, table: SpoolTable, now: datetime) -> bool:
+    def _roll_up(self, table: SpoolTable, now_us: int) -> bool:
         assert table.source is not None
         done_us = self._manifest.rolled_us.get(table.name, 0)
-        to_us = rollup.last_closed(int((now.timestamp() - self._limits.grace_s) * _US), table)
+        to_us = rollup.last_closed(now_us - int(self._limits.grace_s * _US), table)
         origin = TABLES[table.source].source
         if origin is not None:  # hours wait for minutes, if there is a tick that makes one
             source_us = self._manifest.rolled_us.get(table.source, 0)
@@ -235,11 +252,16 @@ class Spool:
             rows = segments.read(self._volume.root, segment, ["server", "ts"])
         return retention.gaps_of(segment, rows, "dropped", why, now)
 
-    def _make_room(self) -> None:
-        """Drop until the limits are kept. Raises OSError if the reserve cannot be reached."""
+    def _make_room(self) -> str | None:
+        """Drop until the limits are kept; if the reserve cannot be reached, a sentence.
+
+        Raises OSError if what is dropped cannot be written down.
+        """
         for _ in range(_MOST_DROPS):
-            if not self._short():
-                return
+            too_large = retention.total_bytes(self._manifest) > self._limits.most_bytes
+            short = self._short_bytes()
+            if not too_large and short <= 0:
+                return None
             retired = [name for name in self._manifest.retired if self._replaced_before(name)]
             if retired:
                 with self._publication() as publication:
@@ -247,12 +269,25 @@ class Spool:
                 for name in retired:
                     self._remove(name)
                 continue
-            victim = retention.first_to_go(self._manifest)
+            if too_large:
+                victim = retention.first_to_go(self._manifest)
+            else:
+                victim = retention.first_for_others(self._manifest, short)
             if victim is None:
                 break
             self._drop_for_room(victim)
-        if self._volume.free_bytes() < self._limits.reserve_bytes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._reserve_reached() if self._short_bytes() > 0 else None
+
+    def _short_bytes(self) -> int:
+        """What others lack of the room that is theirs."""
+        return self._limits.reserve_bytes - self._volume.free_bytes()
+
+    def _reserve_reached(self) -> str:
+        reserve = numbers.volume(self._limits.reserve_bytes)
+        return (
+            f"{self._volume.root} was not written: less than {reserve} of its disk is free, which "
+            f"the spool leaves to others; {files.MAKE_ROOM}"
+        )
 
     def _drop_for_room(self, victim: Segment) -> None:
         now = datetime.now(UTC)
@@ -264,15 +299,9 @@ class Spool:
             self._remove(_ROOM)
             self._drop([victim], "for room", now)
 
-    def _short(self) -> bool:
-        total = retention.total_bytes(self._manifest)
-        free = self._volume.free_bytes()
-        return total > self._limits.most_bytes or free < self._limits.reserve_bytes
-
     def _seek_room(self) -> None:
-        self.trouble = None
         try:
-            self._make_room()
+            self.trouble = self._make_room()
         except OSError as ex:
             self.trouble = _cause(self._volume.root, ex)
 
@@ -316,7 +345,7 @@ class Spool:
         due = [
             name
             for name, retired in self._manifest.retired.items()
-            if retired.at_s + self._limits.reader_s <= now.timestamp()
+            if abs(now.timestamp() - retired.at_s) >= self._limits.reader_s  # the clock may be set
             and self._replaced_before(name)
         ]
         for name in due:
@@ -336,8 +365,7 @@ class Spool:
 
     def _set_aside(self, damage: DamagedFile) -> None:
         """Move a damaged file out of the way and go on without it."""
-        name = damage.name
-        segment = self._manifest.segments.get(name)
+        name, now = damage.name, datetime.now(UTC)
         kept = f"{DAMAGED}/{Path(name).name}"
         try:
             if self._volume.path(name).exists():
@@ -345,10 +373,8 @@ class Spool:
                 self._volume.replace(name, kept)
             with self._publication() as publication:
                 publication.set_aside(name, damage.why)
-                if segment is not None:
-                    now = datetime.now(UTC)
-                    for gap in retention.gaps_of(segment, None, "lost", damage.why, now):
-                        publication.add_rows("gaps", gap)
+                for gap in retention.gaps_of_file(self._manifest, name, damage.why, now):
+                    publication.add_rows("gaps", gap)
         except OSError as ex:
             self._notes.append(_cause(self._volume.root, ex))
         self._notes.append(
