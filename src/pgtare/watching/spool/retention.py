@@ -119,9 +119,7 @@ def gaps_of(
         yield gap(kind, detail, first, last, server=server, ts_us=now_us)
 
 
-def gaps_of_file(
-    manifest: SpoolManifest, name: str, why: str, now: datetime
-) -> Iterator[pa.Table]:
+def gaps_of_file(manifest: SpoolManifest, name: str, why: str, now: datetime) -> Iterator[pa.Table]:
     """Rows of `gaps` for a damaged file: a segment, or a reading that a server's rows went on from.
 
     What a server did between its last rows and the next reading is in no row.
