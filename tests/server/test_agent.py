@@ -408,7 +408,6 @@ def test_a_session_that_broke_off_does_not_lock_its_watch_out(watched: Cluster) 
 def test_an_extension_that_goes_and_comes_back_is_noticed(
     wheel: Binaries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_watch, "_OFFER_S", 0.5)
     brought: list[Batch] = []
 
     def found(table: str) -> int:
@@ -439,6 +438,7 @@ def test_an_extension_that_goes_and_comes_back_is_noticed(
             sampled = found("ticks")
             eventually(lambda: found("ticks") > sampled, 30)
             counted = found("waits")
+            monkeypatch.setattr(server_watch, "_OFFER_S", 0.5)
             admin.execute("CREATE EXTENSION wait_event_timing")
             eventually(lambda: found("waits") > counted, 30)
         finally:
