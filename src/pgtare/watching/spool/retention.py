@@ -115,13 +115,11 @@ def gaps_of(
         found = lost_by_server(rows)
     now_us = int(now.timestamp() * _US)
     for server, (number, first, last) in sorted(found.items()):
-        detail = f"{segment.table}: {number} rows of {segment.day} ({why})"
+        detail = f"{segment.table}: {number or 'all'} rows of {segment.day} ({why})"
         yield gap(kind, detail, first, last, server=server, ts_us=now_us)
 
 
-def gaps_of_file(
-    manifest: SpoolManifest, name: str, why: str, now: datetime
-) -> Iterator[pa.Table]:
+def gaps_of_file(manifest: SpoolManifest, name: str, why: str, now: datetime) -> Iterator[pa.Table]:
     """Rows of `gaps` for a damaged file: a segment, or a reading that a server's rows went on from.
 
     What a server did between its last rows and the next reading is in no row.
