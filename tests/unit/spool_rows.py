@@ -67,7 +67,7 @@ def _values(column: Column, number: int, rng: np.random.Generator, span: int) ->
 def newest(directory: Path) -> manifest.SpoolManifest:
     """What a spool holds; nothing before its first commit."""
     found, wrong = manifest.read(directory)
-    assert wrong is None
+    assert not wrong
     return found or manifest.SpoolManifest("none")
 
 

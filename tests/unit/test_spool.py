@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.watching.spool import manifest, segments
+from pgtare.watching.spool import manifest, reader, segments
 from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import TABLES
@@ -124,6 +124,56 @@ def test_a_torn_manifest_costs_one_commit(tmp_path: Path, content: bytes) -> Non
         assert value(spool.reading("one", "waits")) == 2
         commit(spool, 4)
     assert held(tmp_path, "ticks").num_rows == 9
+
+
+def test_a_torn_manifest_does_not_replace_the_one_before(tmp_path: Path) -> None:
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in (1, 2, 3):
+            commit(spool, index)
+    path = tmp_path / "manifest.json"
+    path.write_bytes(path.read_bytes()[:100])
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        commit(spool, 3)
+        assert manifest.read_previous(tmp_path).seq == 3
+    assert (tmp_path / "damaged" / "manifest.json").stat().st_size == 100
+    assert "manifest.json" in newest(tmp_path).damaged
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing"])
+@pytest.mark.parametrize("torn", [False, True])
+def test_segments_of_a_damaged_catalogue_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, torn: bool
+) -> None:
+    monkeypatch.setattr(manifest, "_MOST_OUTSIDE", 3)
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in range(20):
+            commit(spool, index)
+        catch_up(spool, at(200))  # merged and replaced ones, too
+        commit(spool, 20, "findings")  # what a torn manifest costs
+    before = newest(tmp_path)
+    assert before.retired
+    assert before.catalogue
+    for path in (tmp_path / "catalogues").iterdir():
+        if damage == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-9])
+    if torn:
+        (tmp_path / "manifest.json").write_bytes(b"")
+    lost = before.of_table("ticks")[0]
+    (tmp_path / lost.name).write_bytes(b"PAR1")
+    answer = reader.query(tmp_path, "SELECT count(*) FROM ticks")
+    assert answer.rows == [(60 - lost.rows,)]
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        assert "its segments were found by their files" in " ".join(spool.take_notes())
+        after = newest(tmp_path).segments
+        of_ticks = {one.name: one for one in before.of_table("ticks")}
+        assert {name for name in of_ticks if after.get(name) != of_ticks[name]} == {lost.name}
+        commit(spool, 20)
+        catch_up(spool, at(86400))
+    assert held(tmp_path, "ticks").num_rows == 63 - lost.rows
+    (gap,) = held(tmp_path, "gaps").to_pylist()
+    assert (gap["kind"], gap["detail"][:27]) == ("lost", "ticks: all rows of 2026-11-")
 
 
 def test_a_changed_manifest_is_damaged(tmp_path: Path) -> None:

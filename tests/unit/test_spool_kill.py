@@ -78,7 +78,7 @@ def commit(spool: Spool, index: int, seconds: float | None = None) -> None:
 class Scene:
     """What a killed process does. before: commits that are there; caught_up: upkeep at that time.
 
-    commits: what it adds. dropped: whether rows go.
+    commits: what it adds. dropped: whether rows go. torn: whether the newest manifest is.
     """
 
     act: Callable[[Spool], None]
@@ -86,6 +86,7 @@ class Scene:
     caught_up: float | None = None
     commits: int = 0
     dropped: bool = False
+    torn: bool = False
 
 
 def keep_up(spool: Spool, seconds: float) -> None:
@@ -108,6 +109,7 @@ SCENES = {
     "hour": Scene(lambda spool: keep_up(spool, 3700), 8, 95),
     "merge": Scene(lambda spool: keep_up(spool, 45), 5),
     "old": Scene(lambda spool: keep_up(spool, 8 * 86400), 4, 3700, 0, True),
+    "torn": Scene(lambda spool: commit(spool, 3), before=3, torn=True),
     "damage": Scene(damage, 3, None, 0, True),
 }
 
@@ -121,6 +123,9 @@ def prepare(scene: Scene, directory: Path) -> None:
             commit(spool, index)
         if scene.caught_up is not None:
             catch_up(spool, at(scene.caught_up))
+    if scene.torn:
+        path = directory / "manifest.json"
+        path.write_bytes(path.read_bytes()[:100])
 
 
 def act(name: str, root: Path, last: int | None, torn: bool) -> None:
@@ -148,7 +153,7 @@ def check(scene: Scene, directory: Path, *, go_on: bool) -> None:
     """All that was committed is there once, and nothing else. go_on: also after more commits."""
     with Spool.open(directory, UNLIMITED) as spool:
         index = value(spool.reading("one", "ticks"))
-        assert scene.before <= index <= scene.before + scene.commits
+        assert scene.before - scene.torn <= index <= scene.before + scene.commits
         if not scene.dropped:
             # the baseline and the rows are of the same commit
             for table in TABLES:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pgtare.kit import artefact
+from pgtare.watching.spool import segments
 from pgtare.watching.spool.segments import DamagedFile, Segment
 from pgtare.watching.spool.volume import Volume
 
@@ -91,6 +92,15 @@ class SpoolManifest:
         return {*self.segments, *readings, *self.retired, *catalogue}
 
 
+@dataclass(frozen=True)
+class ManifestFault:
+    """A damaged or missing file: its name below the spool, why it is not used, and a sentence."""
+
+    name: str
+    why: str
+    sentence: str
+
+
 def write(volume: Volume, manifest: SpoolManifest) -> SpoolManifest:
     """Make a manifest the spool's, by one rename; as it was written. The files are synced already.
 
@@ -156,27 +166,60 @@ def _opened(root: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def read(root: Path) -> tuple[SpoolManifest | None, str | None]:
-    """The newest manifest that is whole, None if there is none yet; and what was wrong, if so.
+def read(root: Path) -> tuple[SpoolManifest | None, list[ManifestFault]]:
+    """The newest manifest that is whole, None if there is none yet; and what was wrong.
 
-    Raises PgtareError if there were manifests and none can be read.
+    If a catalogue is lost, its segments are found by their files. Raises PgtareError if there were
+    manifests and none can be read.
     """
     for left in reversed(range(_TRIES)):
         try:
-            return _manifest(root, NEWEST), None
+            return _manifest(root, NEWEST), []
         except FileNotFoundError:
             # of the manifest, or of a catalogue that was replaced meanwhile
             if not (root / NEWEST).exists() and not (root / PREVIOUS).exists():
-                return None, None
-            why = f"{root / NEWEST} or its catalogue is missing"
-        except DamagedFile as ex:
-            why = f"{root / ex.name} is damaged"
+                return None, []
+        except DamagedFile:
+            pass
         if left:
             time.sleep(_PAUSE_S)
+    faults = []
     try:
-        return _manifest(root, PREVIOUS), f"{why}; the state of one commit earlier is used"
+        content = _opened(root, NEWEST)
     except (DamagedFile, FileNotFoundError) as ex:
-        raise artefact.damaged(root, f"neither {NEWEST} nor {PREVIOUS} is whole", REMEDY) from ex
+        faults.append(_fault(root, NEWEST, ex, "the state of one commit earlier is used"))
+        try:
+            content = _opened(root, PREVIOUS)
+        except (DamagedFile, FileNotFoundError):
+            why = f"neither {NEWEST} nor {PREVIOUS} is whole"
+            raise artefact.damaged(root, why, REMEDY) from ex
+    try:
+        return _of_content(root, content, _listed(root, content)), faults
+    except (DamagedFile, FileNotFoundError) as ex:
+        faults.append(
+            _fault(root, content["catalogue"], ex, "its segments were found by their files")
+        )
+    found = _of_content(root, {**content, "catalogue": None}, [])
+    others = {one.name: one for one in _unlisted(root, found)}
+    return replace(found, segments={**others, **found.segments}), faults
+
+
+def _fault(root: Path, name: str, ex: Exception, instead: str) -> ManifestFault:
+    if isinstance(ex, DamagedFile):
+        return ManifestFault(name, ex.why, f"{root / name} is damaged; {instead}")
+    return ManifestFault(name, "it is missing", f"{root / name} is missing; {instead}")
+
+
+def _unlisted(root: Path, found: SpoolManifest) -> Iterator[Segment]:
+    """Segments of completed commits that a manifest does not name."""
+    known = {*found.segments, *found.retired}
+    for path in sorted((root / segments.DIRECTORY).iterdir()):
+        name = f"{segments.DIRECTORY}/{path.name}"
+        if name in known:
+            continue
+        segment = segments.recovered(root, name, found.seq)
+        if segment is not None:
+            yield segment
 
 
 def read_previous(root: Path) -> SpoolManifest:
@@ -186,13 +229,21 @@ def read_previous(root: Path) -> SpoolManifest:
 
 def _manifest(root: Path, name: str) -> SpoolManifest:
     content = _opened(root, name)
+    return _of_content(root / name, content, _listed(root, content))
+
+
+def _listed(root: Path, content: dict[str, Any]) -> list[Segment]:
+    """The segments of the catalogue. Raises DamagedFile and FileNotFoundError."""
+    catalogue = content["catalogue"]
+    listed = _opened(root, catalogue)["segments"] if catalogue else []
+    return [Segment(*fields) for fields in listed]
+
+
+def _of_content(path: Path, content: dict[str, Any], old: list[Segment]) -> SpoolManifest:
     if content["format"] != _FORMAT:
         version = str(content["format"]).rpartition("/")[2]
         known = _FORMAT.rpartition("/")[2]
-        raise artefact.other_version(root / name, int(version), int(known))
-    catalogue = content["catalogue"]
-    listed = _opened(root, catalogue)["segments"] if catalogue else []
-    old = [Segment(*fields) for fields in listed]
+        raise artefact.other_version(path, int(version), int(known))
     new = [Segment(*fields) for fields in content["segments"]]
     return SpoolManifest(
         uuid=content["uuid"],
@@ -205,6 +256,6 @@ def _manifest(root: Path, name: str) -> SpoolManifest:
         retired={name: Retired(*rest) for name, rest in content["retired"].items()},
         dropped={name: DroppedRows(*lost) for name, lost in content["dropped"].items()},
         damaged=content["damaged"],
-        catalogue=catalogue,
+        catalogue=content["catalogue"],
         catalogued=frozenset(segment.name for segment in old),
     )

@@ -66,10 +66,11 @@ def newest(directory: Path) -> tuple[SpoolManifest, str | None]:
     """
     found = KIND.open(directory).get("uuid")
     try:
-        newest, wrong = manifest.read(directory)
+        newest, faults = manifest.read(directory)
     except OSError as ex:
         raise artefact.unreadable(directory, ex) from ex
-    return newest or SpoolManifest(str(found)), wrong
+    wrong = "; ".join(fault.sentence for fault in faults)
+    return newest or SpoolManifest(str(found)), wrong or None
 
 
 def connect(directory: Path) -> duckdb.DuckDBPyConnection:

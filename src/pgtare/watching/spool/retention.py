@@ -115,7 +115,7 @@ def gaps_of(
         found = lost_by_server(rows)
     now_us = int(now.timestamp() * _US)
     for server, (number, first, last) in sorted(found.items()):
-        detail = f"{segment.table}: {number} rows of {segment.day} ({why})"
+        detail = f"{segment.table}: {number or 'all'} rows of {segment.day} ({why})"
         yield gap(kind, detail, first, last, server=server, ts_us=now_us)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
@@ -23,6 +24,8 @@ DAY_US = 86_400_000_000
 DIRECTORY = "segments"
 
 _EPOCH = date(1970, 1, 1)
+#: How publications name segments.
+_NAME = re.compile(r".+-(?P<seq>\d{10})-(?P<table>\w+)-(?P<day>\d{8})-\d+\.parquet")
 #: What Parquet files begin and end with.
 _MAGIC = b"PAR1"
 
@@ -146,6 +149,29 @@ def read(root: Path, segment: Segment, columns: list[str] | None = None) -> pa.T
     if columns is not None:
         wanted = pa.schema([wanted.field(name) for name in columns])
     return _decoded(root / segment.name, segment.name, columns).cast(wanted)
+
+
+def recovered(root: Path, name: str, newest_seq: int) -> Segment | None:
+    """A segment as its file shows it; None if it is none, or of a commit after `newest_seq`.
+
+    One that cannot be read has no rows and no bytes, so that `check` finds it damaged.
+    """
+    found = _NAME.fullmatch(Path(name).name)
+    if not found or found["table"] not in TABLES or int(found["seq"]) > newest_seq:
+        return None
+    table, seq = found["table"], int(found["seq"])
+    day = date.fromisoformat(found["day"])
+    try:
+        rows = _decoded(root / name, name, ["ts", "segment"])
+        times = times_us(rows)
+        commits = [int(one.rpartition("-")[2]) for one in rows["segment"].unique().to_pylist()]
+        of_rows = (min(commits), max(commits), rows.num_rows, os.stat(root / name).st_size)
+        return Segment(
+            name, table, day.isoformat(), *of_rows, int(np.min(times)), int(np.max(times))
+        )
+    except (DamagedFile, ValueError):
+        start = (day - _EPOCH).days * DAY_US
+        return Segment(name, table, day.isoformat(), seq, seq, 0, 0, start, start + DAY_US - 1)
 
 
 def read_file(root: Path, name: str) -> pa.Table:

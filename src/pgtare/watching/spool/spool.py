@@ -53,9 +53,8 @@ class Spool:
         self._volume, self._lock, self._limits = volume, lock, limits
         self._notes: list[str] = []
         self._held = Held()
-        newest, wrong = manifest.read(volume.root)
-        if wrong:
-            self._notes.append(wrong)
+        newest, faults = manifest.read(volume.root)
+        self._notes += [fault.sentence for fault in faults]
         self._manifest = newest or SpoolManifest(found)
         if self._manifest.uuid != found:
             why = f"{KIND.document} and {manifest.NEWEST} are of different spools"
@@ -65,6 +64,8 @@ class Spool:
         self._age_clock = BelievedClock(known_us, _AGE_WAIT_S, _AGE_STEP_S)
         self._earlier = self._earlier_files()
         self._seq = self._manifest.seq
+        for fault in faults:  # or the next commit would replace the previous manifest by it
+            self._set_aside(DamagedFile(fault.name, fault.why))
         self._remove_left_overs()
         self._check_segments()
         self._keep_room()
