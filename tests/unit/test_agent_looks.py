@@ -9,10 +9,14 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from pgtare.watching.agent import queries
+from pgtare.watching.agent.counter_table import BUCKETS
+from pgtare.watching.agent.queries import QUERIES_0_5
+from pgtare.watching.agent.reading import UnsteadyReading
 from pgtare.watching.agent.rows import Batch
-from pgtare.watching.agent.server_looks import ACTIVITY, ServerLooks
+from pgtare.watching.agent.server_looks import ACTIVITY, STATEMENTS, WAITS, ServerLooks
 from pgtare.watching.agent.server_session import ServerSession
 
 SECOND_US = 1_000_000
@@ -97,3 +101,79 @@ def test_names_are_read_again_in_a_new_session() -> None:
     session.answers = {queries.STARTED: [(BOOT_US, BOOT_US)]}
     looks.begin(cast(ServerSession, session))
     assert (looks._roles, looks._databases, looks._names_read) == ({}, {}, 0.0)
+
+
+WAIT_ROW = b"client backend\x1fIO\x1fDataFileRead"
+
+
+def counted(
+    calls: int, *, at_s: int, skipped: int = 0, busy: int = 0, missing: bool = False
+) -> AnsweredSession:
+    """A server with the module: one event, of one statement, with so many waits of 1 ms.
+
+    skipped: processes that could not be read; busy: buckets; missing: and the entry is in them.
+    """
+    session = AnsweredSession()
+    session.offer.module = QUERIES_0_5
+    ns = calls * 1_000_000
+    histogram = [calls, *[0] * (BUCKETS - 1)]
+    waits = np.array([[0 if skipped else calls, ns, 0, 0, 0, 1, 0, skipped, *histogram]], np.int64)
+    statement = [calls, ns, 0, 0, 0, 0, 10, 5, 77, 1, *histogram]
+    left_out = [0, 0, 0, 0, 0, busy, 0, 0, 0, 0, *[0] * BUCKETS]
+    rows = [] if missing else [(b"IO\x1fDataFileRead", statement)]
+    rows += [(b"\x1f", left_out)] if busy else []
+    now = BOOT_US + at_s * SECOND_US
+    session.answers = {
+        QUERIES_0_5.info: [(BOOT_US, None, 0, now, 0, 0, 0, 0, BOOT_US, 2.0)],
+        QUERIES_0_5.moment: [(now, WAIT_ROW, waits)],
+        QUERIES_0_5.statements: [
+            (b"\x1e".join(name for name, _ in rows), np.array([row for _, row in rows], np.int64))
+        ],
+        queries.ROLES: [(10, "w")],
+        queries.DATABASES: [(5, "app")],
+    }
+    return session
+
+
+def counters(looks: ServerLooks, session: AnsweredSession) -> Batch:
+    looks.begin(cast(ServerSession, session))
+    return looks.counters(cast(ServerSession, session), 10, 60)
+
+
+@pytest.mark.parametrize("hole", [{"skipped": 1}, {"busy": 1, "missing": True}])
+def test_a_reading_with_a_hole_is_no_baseline(hole: dict[str, Any]) -> None:
+    looks = new_looks()
+    with pytest.raises(UnsteadyReading):
+        counters(looks, counted(1000, at_s=3600, **hole))
+    assert counters(looks, counted(1001, at_s=3610)).rows.keys().isdisjoint({WAITS, STATEMENTS})
+    after = counters(looks, counted(1004, at_s=3670))
+    assert column(after, WAITS, "calls") == [3]
+    assert column(after, STATEMENTS, "calls") == [3]
+
+
+def test_a_reading_with_a_hole_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, session = new_looks(), counted(1000, at_s=3600, skipped=1)
+    monkeypatch.setattr("time.sleep", lambda _: session.answers.update(whole.answers))
+    whole = counted(1001, at_s=3600)
+    counters(looks, session)
+    assert column(counters(looks, counted(1004, at_s=3670)), WAITS, "calls") == [3]
+
+
+def test_a_hole_in_a_later_reading_is_filled_from_the_baseline() -> None:
+    looks = new_looks()
+    counters(looks, counted(1000, at_s=3600))
+    counters(looks, counted(1002, at_s=3610, skipped=1, busy=1, missing=True))
+    after = counters(looks, counted(1004, at_s=3670))
+    assert column(after, WAITS, "calls") == [4]
+    assert sum(column(after, STATEMENTS, "calls")) == 4
+
+
+@pytest.mark.parametrize("damaged", ["statements", "statements-info", "statements-waits"])
+def test_of_a_stored_reading_of_statements_all_parts_are_needed(damaged: str) -> None:
+    stored = counters(new_looks(), counted(1000, at_s=3600)).readings
+    looks = new_looks({part: table for part, table in stored.items() if part != damaged})
+    again = counters(looks, counted(1003, at_s=3660))
+    assert column(again, WAITS, "calls") == [3]
+    assert column(again, STATEMENTS, "calls") == []
+    after = counters(looks, counted(1004, at_s=3720))
+    assert column(after, STATEMENTS, "calls") == [1]

@@ -17,7 +17,7 @@ from pgtare.watching.agent import epoch, queries, reading
 from pgtare.watching.agent.counter_table import Array, CounterTable, codes_of
 from pgtare.watching.agent.epoch import Origin, ReadingBaseline, Taken, WatchGap
 from pgtare.watching.agent.queries import QUERIES_0_5
-from pgtare.watching.agent.reading import WaitsReading
+from pgtare.watching.agent.reading import UnsteadyReading, WaitsReading
 from pgtare.watching.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
 from pgtare.watching.agent.server_session import LookRefused, ServerSession
 from pgtare.watching.agent.stored_reading import counter_columns, counters, moment, moment_table
@@ -31,9 +31,12 @@ _FINDINGS_S = 3.0
 #: Names of roles and databases are read again after this many s.
 _NAMES_S = 600.0
 _MATRIX = "numbers"
+#: A first reading that lacks something is taken again so often, after a pause.
+_WHOLE_TRIES, _WHOLE_PAUSE_S = 5, 0.05
 
 #: The stored reading of a part, or None.
 Stored = Callable[[str], pa.Table | None]
+StoredReading = tuple[Origin, Taken, CounterTable]
 
 
 class ServerLooks:
@@ -47,8 +50,12 @@ class ServerLooks:
         self.name, self.agent, self.most = name, agent, most
         self._waits = _stored_reading(stored, WAITS)
         self._statements = _stored_reading(stored, STATEMENTS)
-        waits = stored("statements-waits")
-        self._minute_waits = None if waits is None else counters(waits)
+        minute_waits = stored("statements-waits")
+        if minute_waits is None:
+            self._statements = None  # both are compared, or none
+        self._minute_waits = None
+        if minute_waits is not None and self._statements is not None:
+            self._minute_waits = counters(minute_waits)
         self._activity = _stored_activity(stored)
         self._origin: Origin | None = None
         self._sampled_at: float | None = None
@@ -89,7 +96,7 @@ class ServerLooks:
     def counters(self, session: ServerSession, interval_s: float, minute_s: float | None) -> Batch:
         """What waits grew by; and if minute_s is given, statements as well."""
         batch = Batch()
-        found = reading.read(session, statements=minute_s is not None)
+        found = self._read_whole(session, interval_s, minute_s)
         self._origin, self._processors = found.origin, found.info.processors
         self.captures = reading.captures(found)
         before = (self._waits[0], self._waits[1]) if self._waits else None
@@ -112,6 +119,33 @@ class ServerLooks:
         self._own_figures(session, batch, interval, found, len(grown))
         self._waits = found.origin, found.taken, waits
         return batch
+
+    def _read_whole(
+        self, session: ServerSession, interval_s: float, minute_s: float | None
+    ) -> WaitsReading:
+        """Read the counters; if they are to be a baseline, without a hole.
+
+        What a baseline lacks would be taken for zero: all that it counted since the server started
+        would be in the next rows. Raises UnsteadyReading.
+        """
+
+        def is_anew(earlier: StoredReading | None, step_s: float) -> bool:
+            before = (earlier[0], earlier[1]) if earlier else None
+            change = epoch.between(before, (found.origin, found.taken), step_s)
+            return change.baseline is ReadingBaseline.ANEW
+
+        for attempt in range(_WHOLE_TRIES):
+            if attempt:
+                time.sleep(_WHOLE_PAUSE_S)
+            found = reading.read(session, statements=minute_s is not None)
+            anew = is_anew(self._waits, interval_s)
+            anew_minute = minute_s is not None and is_anew(self._statements, minute_s)
+            hole = len(found.unread) and (anew or anew_minute)
+            if not hole and not (found.busy and anew_minute):
+                return found
+        raise UnsteadyReading(
+            "parts of the counters could not be read, again and again; a first reading needs all"
+        )
 
     def _add_statements(
         self,
@@ -327,7 +361,7 @@ def activity_difference(first: Array, last: Array) -> Array:
     return grown[changed]
 
 
-def _stored_reading(stored: Stored, part: str) -> tuple[Origin, Taken, CounterTable] | None:
+def _stored_reading(stored: Stored, part: str) -> StoredReading | None:
     table, info = stored(part), stored(f"{part}-info")
     if table is None or info is None:
         return None
