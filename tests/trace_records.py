@@ -5,6 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgtare.seeing.trace.analysis.ledger import Ledger
 from tests.sessions import Connection, rows
 
 KINDS = [
@@ -344,6 +345,15 @@ def check_whole(trace: Trace) -> None:
         answered = requests[-1].number
         outer = sum(c.busy for c in trace.of("call") if not c.parent and c.number <= answered)
         assert outer <= sum(r.time - r.start for r in requests), trace.describe()
+
+
+def call_texts(book: Ledger) -> list[str]:
+    """Of all calls, in order."""
+    found = []
+    for process, call in zip(book.call_process, book.calls, strict=True):
+        text = book.processes[process].stream.texts.get(int(call["text"]))
+        found.append(text.text if text else "")
+    return found
 
 
 def grant_usage(admin: Connection, *roles: str) -> None:

@@ -12,12 +12,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.analysis.ledger import Ledger, ledger
+from pgtare.seeing.trace.analysis.ledger import ledger
 from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
 from tests.commands import failed, in_process
 from tests.sessions import Connection, session
+from tests.trace_records import call_texts
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -40,15 +41,6 @@ def grab(tracer: Cluster, path: Path, *options: str) -> dict[str, Any]:
     return found
 
 
-def texts(book: Ledger) -> list[str]:
-    """Of all calls, in order."""
-    found = []
-    for process, call in zip(book.call_process, book.calls, strict=True):
-        text = book.processes[process].stream.texts.get(int(call["text"]))
-        found.append(text.text if text else "")
-    return found
-
-
 def reach(document: dict[str, Any], client: Connection) -> dict[str, Any]:
     (found,) = [r for r in document["reaches"] if r["pid"] == client.info.backend_pid]
     return dict(found)
@@ -64,7 +56,7 @@ def test_all_that_the_ring_holds_is_there_and_adds_up(
     assert reach(document, armed)["waits"]
     assert (document["lost_bytes"], document["lost_waits"]) == (0, 0)
     book = ledger(load(tmp_path / "g"))
-    assert {"SELECT 'the first of all'", "SELECT pg_sleep(0.3)"} <= set(texts(book))
+    assert {"SELECT 'the first of all'", "SELECT pg_sleep(0.3)"} <= set(call_texts(book))
     found = profile(book)
     asleep = sum(line.ns for line in found.lines if "PgSleep" in line.name)
     assert 0.3e9 <= asleep <= 0.4e9
@@ -85,9 +77,9 @@ def test_a_ring_that_ran_over_reaches_back_to_its_oldest_record(
     assert document["lost_bytes"] == 0  # nothing was lost that could have been read
     loaded = load(tmp_path / "g")
     book = ledger(loaded)
-    assert "SELECT 'the first of all'" not in texts(book)
+    assert "SELECT 'the first of all'" not in call_texts(book)
     # each statement still has its text, though that was written before the first call that is left
-    assert texts(book).count("SELECT 'no ' || $1::int") > 100
+    assert call_texts(book).count("SELECT 'no ' || $1::int") > 100
     (process,) = [p for p in book.processes if p.leader_pid is None]
     assert not (process.missing[:, 1] > process.begin).any()
     # up to now: the session waits for its client
@@ -101,7 +93,7 @@ def test_only_the_last_seconds(tracer: Cluster, armed: Connection, tmp_path: Pat
     armed.execute("SELECT 'just now'")
     document = grab(tracer, tmp_path / "g", "--last", "1s", "--application", "shop")
     assert reach(document, armed)["reach_s"] < 1
-    found = texts(ledger(load(tmp_path / "g")))
+    found = call_texts(ledger(load(tmp_path / "g")))
     assert "SELECT 'just now'" in found
     assert "SELECT 'long ago'" not in found
 
@@ -117,7 +109,7 @@ def test_a_request_that_is_open(tracer: Cluster, armed: Connection, tmp_path: Pa
         pass
     assert reach(document, armed)["reach_s"] >= 1.4
     book = ledger(load(tmp_path / "g"))
-    assert "SELECT 'open', pg_sleep(4)" in texts(book)
+    assert "SELECT 'open', pg_sleep(4)" in call_texts(book)
     # and so is the wait that goes on, in the execution that goes on
     (asleep,) = [line for line in profile(book).lines if "PgSleep" in line.name]
     assert 1.4 <= asleep.ns / 1e9 <= grabbed_s
@@ -131,7 +123,7 @@ def test_a_session_that_has_ended(tracer: Cluster, tmp_path: Path) -> None:
         client.execute("SELECT 'last words'")
     document = grab(tracer, tmp_path / "g", "--application", "gone")
     assert document["sessions"] == 1
-    assert "SELECT 'last words'" in texts(ledger(load(tmp_path / "g")))
+    assert "SELECT 'last words'" in call_texts(ledger(load(tmp_path / "g")))
 
 
 def test_a_session_without_waits_is_said_to_be_one(tracer: Cluster, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from pgtare.cli.json_pages import documents
-from pgtare.seeing.trace.analysis.ledger import Ledger, ledger
+from pgtare.seeing.trace.analysis.ledger import ledger
 from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import Trace, load
 from pgtare.server.binaries import Binaries
@@ -26,7 +26,7 @@ from pgtare.server.cluster import Cluster
 from tests.commands import failed, in_process
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session
-from tests.trace_records import grant_usage
+from tests.trace_records import call_texts, grant_usage
 from tests.trace_worker import place
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -91,15 +91,6 @@ def take(cluster: Cluster, number: int, path: Path) -> Trace:
     return load(path)
 
 
-def texts(book: Ledger) -> list[str]:
-    """Of all calls, in order."""
-    found = []
-    for process, call in zip(book.call_process, book.calls, strict=True):
-        text = book.processes[process].stream.texts.get(int(call["text"]))
-        found.append(text.text if text else "")
-    return found
-
-
 def provoke(client: Connection, query: str) -> None:
     with pytest.raises(psycopg.Error):
         client.execute(query.encode())
@@ -121,8 +112,8 @@ def test_one_slow_statement_among_many(keeping: Cluster, admin: Connection, tmp_
     assert not trace.damages
     assert any("kept because of request" in note for note in trace.notes())
     book = ledger(trace)
-    assert texts(book)[-1] == "SELECT pg_sleep(0.25)"
-    assert texts(book).count("SELECT 'no ' || $1::int") > 100
+    assert call_texts(book)[-1] == "SELECT pg_sleep(0.25)"
+    assert call_texts(book).count("SELECT 'no ' || $1::int") > 100
     slept = sum(line.ns for line in profile(book, "event").lines if "PgSleep" in line.name)
     assert 0.25e9 <= slept < 0.5e9
     for command in ("profile", "statements", "report"):
@@ -286,7 +277,7 @@ def test_session_that_is_terminated(keeping: Cluster, admin: Connection, tmp_pat
     admin.execute("SELECT sql_trace_reset()")
     assert one(admin, held, pid) == 1
     trace = take(keeping, found["id"], tmp_path / "ended.pgtrace")
-    assert "SELECT 'the last but one'" in texts(ledger(trace))
+    assert "SELECT 'the last but one'" in call_texts(ledger(trace))
     assert {ring.kind for ring in trace.rings.values()} == {"sql", "waits"}
     assert one(admin, "SELECT sql_trace_kept_forget(%s)", found["id"])
     assert not one(admin, "SELECT sql_trace_kept_forget(%s)", found["id"])
@@ -387,7 +378,7 @@ def test_kept_traces_are_written(filing: tuple[Cluster, Path], tmp_path: Path) -
     assert listed["bytes"] == path.stat().st_size
     trace = load(path)
     assert not trace.damages
-    assert texts(ledger(trace))[-1] == "SELECT pg_sleep(0.12)"
+    assert call_texts(ledger(trace))[-1] == "SELECT pg_sleep(0.12)"
     take(cluster, found["id"], tmp_path / "one.pgtrace")
     assert (tmp_path / "one.pgtrace").read_bytes() == path.read_bytes()
 
@@ -418,7 +409,7 @@ def test_blockers_are_kept_with_who_waits(filing: tuple[Cluster, Path]) -> None:
         assert held["incident"] == waited["incident"] is not None
         trace = load(directory / held["file"])
         assert not trace.damages
-        assert texts(ledger(trace))[-1] == "SELECT pg_advisory_xact_lock(7)"
+        assert call_texts(ledger(trace))[-1] == "SELECT pg_advisory_xact_lock(7)"
         assert {ring.kind for ring in trace.rings.values()} == {"sql", "waits"}
         victim.execute("SELECT pg_advisory_unlock(7)")
         victim.execute("SET sql_trace.keep_sqlstates = '22012'")

@@ -12,7 +12,6 @@
 #include "worker.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
@@ -20,7 +19,6 @@
 
 #include "miscadmin.h"
 #include "pgtime.h"
-#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -30,7 +28,6 @@
 #include "../../common/guarded.h"
 
 #define RETRY_INTERVAL_MS 60000
-#define RESTART_INTERVAL_S 2
 #define LOCK_INTERVAL_MS 1000
 #define MOST_BLOCKERS 8
 #define KIBIBYTE ((uint64) 1024)
@@ -46,31 +43,17 @@ static TimestampTz refused_at = 0;	/* when that was; 0: something could be since
 
 PGDLLEXPORT void sql_trace_keeper_main(Datum argument);
 
-/* As for the other worker (worker.c): known to a session that loads the library, without effect. */
-static void
-define_unused(void)
-{
-	static const char *const names[] = {
-		"sql_trace.keep_directory", "sql_trace.keep_files", "sql_trace.keep_files_size",
-	};
-	static char *unused[lengthof(names)];
-
-	for (int i = 0; i < lengthof(names); i++)
-		DefineCustomStringVariable(names[i],
-								   "Of the background worker, which this session does not have.",
-								   "Has an effect only if the server preloads the library.",
-								   &unused[i],
-								   "",
-								   PGC_SIGHUP, GUC_SUPERUSER_ONLY,
-								   NULL, NULL, NULL);
-}
-
 void
 keeper_define(void)
 {
 	if (!process_shared_preload_libraries_in_progress)
 	{
-		define_unused();
+		static const char *const names[] = {
+			"sql_trace.keep_directory", "sql_trace.keep_files", "sql_trace.keep_files_size",
+		};
+		static char *unused[lengthof(names)];
+
+		worker_define_unused(names, unused, lengthof(names));
 		return;
 	}
 	DefineCustomStringVariable("sql_trace.keep_directory",
@@ -425,24 +408,7 @@ sql_trace_keeper_main(Datum argument)
 void
 keeper_register(void)
 {
-	BackgroundWorker worker = {0};
-	Dl_info		ours;
-
-	if (!process_shared_preload_libraries_in_progress || keeper_directory() == NULL)
-		return;
-	if (dladdr(sql_trace_keeper_main, &ours) == 0 ||
-		strlen(ours.dli_fname) >= sizeof(worker.bgw_library_name))
-	{
-		ereport(WARNING,
-				(errmsg("sql_trace writes no kept traces: the path of its library is too long")));
-		return;
-	}
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
-	worker.bgw_start_time = BgWorkerStart_ConsistentState;
-	worker.bgw_restart_time = RESTART_INTERVAL_S;
-	strlcpy(worker.bgw_library_name, ours.dli_fname, sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "sql_trace_keeper_main", BGW_MAXLEN);
-	strlcpy(worker.bgw_name, "sql_trace keeper", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "sql_trace keeper", BGW_MAXLEN);
-	RegisterBackgroundWorker(&worker);
+	if (process_shared_preload_libraries_in_progress && keeper_directory() != NULL)
+		worker_announce(sql_trace_keeper_main, "sql_trace_keeper_main", "sql_trace keeper",
+						"sql_trace writes no kept traces");
 }

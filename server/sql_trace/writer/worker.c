@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include "miscadmin.h"
-#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -43,16 +42,10 @@ PGDLLEXPORT void sql_trace_worker_main(Datum argument);
  * prefix would warn of each that is not known, at each login, and so would a
  * value that is refused.  So they are known, and take whatever they are given.
  */
-static void
-define_unused(void)
+void
+worker_define_unused(const char *const *names, char **unused, int n)
 {
-	static const char *const names[] = {
-		"sql_trace.worker_directory", "sql_trace.worker_max_size",
-		"sql_trace.worker_file_size", "sql_trace.worker_reserve",
-	};
-	static char *unused[lengthof(names)];
-
-	for (int i = 0; i < lengthof(names); i++)
+	for (int i = 0; i < n; i++)
 		DefineCustomStringVariable(names[i],
 								   "Of the background worker, which this session does not have.",
 								   "Has an effect only if the server preloads the library.",
@@ -67,7 +60,13 @@ worker_define(void)
 {
 	if (!process_shared_preload_libraries_in_progress)
 	{
-		define_unused();
+		static const char *const names[] = {
+			"sql_trace.worker_directory", "sql_trace.worker_max_size",
+			"sql_trace.worker_file_size", "sql_trace.worker_reserve",
+		};
+		static char *unused[lengthof(names)];
+
+		worker_define_unused(names, unused, lengthof(names));
 		return;
 	}
 	DefineCustomStringVariable("sql_trace.worker_directory",
@@ -273,29 +272,35 @@ sql_trace_worker_main(Datum argument)
 	proc_exit(1);
 }
 
-/* Called when the library is loaded: by the server itself, a worker can be had. */
+/* Start a worker with the server.  "lacking": what is missing if that cannot be done */
 void
-worker_register(void)
+worker_announce(bgworker_main_type main, const char *function, const char *name,
+				const char *lacking)
 {
 	BackgroundWorker worker = {0};
 	Dl_info		ours;
 
-	if (!process_shared_preload_libraries_in_progress || worker_directory == NULL ||
-		worker_directory[0] == '\0')
-		return;
-	if (dladdr(sql_trace_worker_main, &ours) == 0 ||
-		strlen(ours.dli_fname) >= sizeof(worker.bgw_library_name))
+	if (dladdr(main, &ours) == 0 || strlen(ours.dli_fname) >= sizeof(worker.bgw_library_name))
 	{
-		ereport(WARNING,
-				(errmsg("sql_trace has no background worker: the path of its library is too long")));
+		ereport(WARNING, (errmsg("%s: the path of its library is too long", lacking)));
 		return;
 	}
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
 	worker.bgw_start_time = BgWorkerStart_ConsistentState;
 	worker.bgw_restart_time = RESTART_INTERVAL_S;
 	strlcpy(worker.bgw_library_name, ours.dli_fname, sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "sql_trace_worker_main", BGW_MAXLEN);
-	strlcpy(worker.bgw_name, "sql_trace writer", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "sql_trace writer", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, function, BGW_MAXLEN);
+	strlcpy(worker.bgw_name, name, BGW_MAXLEN);
+	strlcpy(worker.bgw_type, name, BGW_MAXLEN);
 	RegisterBackgroundWorker(&worker);
+}
+
+/* Called when the library is loaded: by the server itself, a worker can be had. */
+void
+worker_register(void)
+{
+	if (process_shared_preload_libraries_in_progress && worker_directory != NULL &&
+		worker_directory[0] != '\0')
+		worker_announce(sql_trace_worker_main, "sql_trace_worker_main", "sql_trace writer",
+						"sql_trace has no background worker");
 }

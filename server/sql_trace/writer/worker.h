@@ -22,6 +22,7 @@
 #include "../core/kept.h"
 
 #include "fmgr.h"
+#include "postmaster/bgworker.h"
 
 #include "../../common/wait_rings.h"
 #include "trace_file.h"
@@ -99,6 +100,9 @@ typedef struct Recording
 /* worker.c */
 extern void worker_define(void);
 extern void worker_register(void);
+extern void worker_define_unused(const char *const *names, char **unused, int n);
+extern void worker_announce(bgworker_main_type main, const char *function, const char *name,
+							const char *lacking);
 
 /* kept_file.c */
 extern bool kept_file(const KeptTrace *kept, TraceFile *file);

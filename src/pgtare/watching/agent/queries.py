@@ -108,44 +108,24 @@ SELECT {_us("min(taken)")}, {_MOMENT_NAMES},
 FROM {{waits}}.wait_event_timing_moment()
 """
 
+
+def _statement_matrix(skipped: str, identity: str) -> str:
+    counters = ("calls", "total_ns", "running_ns", "max_ns", "running_waits")
+    return _matrix(*counters, skipped, "userid", "dbid", "queryid", identity)
+
+
 _STATEMENT_NAMES = _NAMES.format(
     "coalesce(wait_event_type, '') || E'\\x1f' || coalesce(wait_event, '')"
 )
 STATEMENTS = f"""
 SELECT {_STATEMENT_NAMES},
-  {
-    _matrix(
-        "calls",
-        "total_ns",
-        "running_ns",
-        "max_ns",
-        "running_waits",
-        "skipped",
-        "userid",
-        "dbid",
-        "queryid",
-        "identity",
-    )
-}
+  {_statement_matrix("skipped", "identity")}
 FROM {{waits}}.wait_event_timing_statements()
 """
 #: Without identities, and with waits in progress as far as views can tell whose they are.
 STATEMENTS_0_4 = f"""
 SELECT {_STATEMENT_NAMES},
-  {
-    _matrix(
-        "calls",
-        "total_ns",
-        "running_ns",
-        "max_ns",
-        "running_waits",
-        "0",
-        "userid",
-        "dbid",
-        "queryid",
-        "0",
-    )
-}
+  {_statement_matrix("0", "0")}
 FROM (
   SELECT userid::bigint, dbid::bigint, queryid, wait_event_type, wait_event, calls,
     {_MS.format("total_time")} AS total_ns, 0::bigint AS running_ns,

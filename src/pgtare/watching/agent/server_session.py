@@ -39,6 +39,13 @@ _KEEPALIVES = {"keepalives_idle": "15", "keepalives_interval": "5", "keepalives_
 _SERVER_KEEPALIVES = tuple(f"tcp_{name}={value}" for name, value in _KEEPALIVES.items())
 #: An earlier session that was told to end is waited for so long, in s, with pauses of this length.
 _ENDING_S, _ENDING_PAUSE_S = 5.0, 0.1
+#: What the server answers again and again until somebody changes something.
+_REFUSED_FOR_GOOD = (
+    psycopg.errors.InsufficientPrivilege,
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.ObjectNotInPrerequisiteState,
+)
 
 
 class AgentLocked(MeasurementError):
@@ -269,7 +276,7 @@ class ServerSession:
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """All rows of a query, within a look."""
         names = {}
-        if query.find("{waits}") >= 0 or query.find("{texts}") >= 0:
+        if "{waits}" in query or "{texts}" in query:
             names = {
                 "waits": sql.Identifier(self.offer.waits or ""),
                 "texts": sql.Identifier(self.offer.texts or ""),
@@ -283,11 +290,7 @@ class ServerSession:
             yield
         except psycopg.errors.QueryCanceled as ex:
             raise LookRefused(f"a look took longer than {STATEMENT_TIMEOUT_S} s", slow=True) from ex
-        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedFunction) as ex:
-            raise LookRefused(own_session.first_line(ex), lasting=True) from ex
-        except psycopg.errors.InvalidSchemaName as ex:
-            raise LookRefused(own_session.first_line(ex), lasting=True) from ex
-        except psycopg.errors.ObjectNotInPrerequisiteState as ex:
+        except _REFUSED_FOR_GOOD as ex:
             raise LookRefused(own_session.first_line(ex), lasting=True) from ex
         except psycopg.Error as ex:
             if self.conn.closed or self.conn.broken or (ex.sqlstate or "57P01")[:3] == "57P":

@@ -48,12 +48,15 @@ def encode(columns: Mapping[str, Column], grouped: Mapping[str, str] | None = No
     """
     compress = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False)
     parts = []
+    pairs: dict[str, tuple[Integers, Integers]] = {}
     for name, values in columns.items():
         raw = name.encode("ascii")
         if isinstance(values, list):
             kind, body = _BYTES, _encode_bytes(values, compress)
         elif by := (grouped or {}).get(name):
-            kind, body = _PIECES, _encode_pieces(values, columns[by], by, compress)
+            if by not in pairs:
+                pairs[by] = _pairs(np.asarray(columns[by], np.int64))
+            kind, body = _PIECES, _encode_pieces(values, *pairs[by], by, compress)
         else:
             kind, body = _encode_integers(values.astype(np.int64, copy=False), compress)
         parts.append(_HEAD.pack(len(raw), kind) + raw + _COUNT.pack(len(body)) + body)
@@ -187,11 +190,12 @@ def _pairs(key: Integers) -> tuple[Integers, Integers]:
     return order, np.flatnonzero(changes) + 1
 
 
-def _encode_pieces(values: Any, key: Any, name: str, compress: zstandard.ZstdCompressor) -> bytes:
+def _encode_pieces(
+    values: Any, order: Integers, starts: Integers, name: str, compress: zstandard.ZstdCompressor
+) -> bytes:
     values = values.astype(np.int64, copy=False)
     bits = int(np.bitwise_or.reduce(values)) if len(values) else 0
     shift = (bits & -bits).bit_length() - 1 if bits else 0
-    order, starts = _pairs(np.asarray(key, np.int64))
     ordered = values[order] >> shift
     cuts = [0]
     for start in starts.tolist():
