@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pgtare.server.sql_text import normalised
@@ -100,6 +100,8 @@ def test_no_data_is_left(pieces: list[str]) -> None:
 
 
 @given(st.text(max_size=60))
+@example("$\x85")
+@example("SELECT $a $b -- what")
 @settings(max_examples=300, deadline=None)
 def test_any_text_has_a_name(text: str) -> None:
     name = normalised(text)

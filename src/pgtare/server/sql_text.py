@@ -66,7 +66,22 @@ class _Reader:
         while self.at < len(self.text):
             self._token()
         self._hide_setting()
+        self._drop_cut_tags()
         return "".join(self.out)
+
+    def _drop_cut_tags(self) -> None:
+        """At the end: a dollar that nothing ends, with letters behind it or without."""
+        out = self.out
+        while out:
+            length = len(out)
+            if out[-1].isspace():
+                out.pop()
+            elif out[-1] == "$":
+                out.pop()
+            elif out[-2:-1] == ["$"] and _WORD.fullmatch(out[-1]):
+                del out[-2:]
+            if len(out) == length:
+                return
 
     def _token(self) -> None:
         text, at = self.text, self.at
@@ -181,8 +196,6 @@ class _Reader:
                 self._put(f"$${_normalised(body)}$$", after)
             else:
                 self._literal(after)
-        elif re.match(r"\$\w*\Z", text[at:]):  # cut within the tag
-            self._put("", len(text))
         else:
             self._put("$", at + 1)
 
