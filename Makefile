@@ -117,9 +117,10 @@ bench-rows: setup
 bench-evictions: setup
 	@$(BIN)/python -m bench.evictions
 
-# an hour: incidents while the flight recorder is on, and what is known of them afterwards
+# half an hour: incidents while the flight recorder is on, and what is known of them afterwards;
+# INCIDENTS="--versions 18 --runs 2" for a part
 bench-incidents: setup
-	@$(BIN)/python -m bench.incidents
+	@$(BIN)/python -m bench.incidents $(INCIDENTS)
 
 # as root, with perf
 bench-flame: setup
