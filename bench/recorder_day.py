@@ -23,7 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,6 @@ class Day:
     happened: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     most_used: int = 0
-    seen: dict[int, str | None] = field(default_factory=dict)
 
 
 Incident = Callable[[Cluster, random.Random], None]
@@ -209,8 +208,6 @@ def look(cluster: Cluster, day: Day) -> None:
     """The memory that is used, and what is kept; what is in a file makes room for others."""
     with cluster.connect() as admin:
         admin.execute("SET search_path = public, sql_trace")
-        for number, file in admin.execute("SELECT id, file FROM sql_trace_kept()").fetchall():
-            day.seen[number] = file
         admin.execute(
             "SELECT sql_trace_kept_forget(id) FROM sql_trace_kept() "
             "WHERE file IS NOT NULL AND at < now() - interval '3 s'"
@@ -350,7 +347,8 @@ def main() -> int:
         "schema": "pgtare.bench.recorder_day/1",
         "server": binaries.version,
         "seconds": lasted,
-        **{k: v for k, v in asdict(day).items() if k != "seen"},
+        "happened": dict(day.happened),
+        "wrong": day.wrong,
         **found,
     }
     write_text(args.output, json.dumps(document, indent=1, default=str) + "\n")
