@@ -119,7 +119,8 @@ bench-evictions: setup
 	@$(BIN)/python -m bench.evictions
 
 # half an hour: incidents while the flight recorder is on, and what is known of them afterwards;
-# INCIDENTS="--versions 18 --runs 2" for a part
+# INCIDENTS="--versions 18 --runs 2" for a part, INCIDENTS=--evictions for those of
+# docs/pgss-evictions.md
 bench-incidents: setup
 	@$(BIN)/python -m bench.incidents $(INCIDENTS)
 
