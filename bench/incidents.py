@@ -412,21 +412,22 @@ def one_in_many(stage: Stage) -> Named:
         admin.execute("ALTER ROLE shop SET sql_trace.keep_slower_than = '3s'")
     script = (
         f"SELECT CASE nextval('pipelines') WHEN {pipelines} THEN 1 ELSE 0 END AS rare \\gset\n"
-        "\\if :rare = 1\nSELECT 'rare', pg_sleep(6);\n\\else\n\\startpipeline\n"
+        "\\if :rare = 1\nSELECT 'rare', pg_sleep(4);\n\\sleep 36000 s\n\\else\n\\startpipeline\n"
         + (_LOOK + "\\syncpipeline\n") * (_PIPELINE - 1)
         + "\\endpipeline\n\\endif\n"
     )
     with stage.load(script, 2, protocol="prepared") as load, stage.cluster.connect() as admin:
         pid = 0
         while not pid:
-            time.sleep(0.05)
+            time.sleep(0.5)
             load.check()
-            asleep = admin.execute(
-                "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+            # its client does nothing after it, so however late this looks, it is there
+            asked = admin.execute(
+                "SELECT pid FROM pg_stat_activity WHERE query LIKE 'SELECT ''rare'', pg_sleep%'"
             ).fetchall()
-            pid = asleep[0][0] if asleep else 0
-        trace = stage.grab()
+            pid = asked[0][0] if asked else 0
         kept = stage.wait_for(lambda all_: [k for k in all_ if k["pid"] == pid], since)
+        trace = stage.grab()
         name = load.application_name
         admin.execute("ALTER ROLE shop RESET sql_trace.keep_slower_than")
     if not kept:
