@@ -9,7 +9,8 @@ DEFAULT_TESTS := -m "not slow and not source"
 .PHONY: setup setup-dev demo test test-versions test-aarch64 test-regression servers test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool fuzz-trace lock docs docs-links clean \
+  bench-layouts bench-scenarios bench-rows bench-evictions bench-incidents bench-recorder \
+  bench-recorder-day bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool fuzz-trace lock docs docs-links clean \
   wheel packages
 
 setup: $(VENV)/.setup
@@ -117,9 +118,20 @@ bench-rows: setup
 bench-evictions: setup
 	@$(BIN)/python -m bench.evictions
 
-# an hour: incidents while the flight recorder is on, and what is known of them afterwards
+# half an hour: incidents while the flight recorder is on, and what is known of them afterwards;
+# INCIDENTS="--versions 18 --runs 2" for a part, INCIDENTS=--evictions for those of
+# docs/pgss-evictions.md
 bench-incidents: setup
-	@$(BIN)/python -m bench.incidents
+	@$(BIN)/python -m bench.incidents $(INCIDENTS)
+
+# three minutes: 500 sessions with the flight recorder on, and what keeping a trace takes
+bench-recorder: setup
+	@$(BIN)/python -m bench.recorder_sessions
+
+# mixed load with the flight recorder and its triggers on, and a check of all that was kept
+HOURS ?= 1
+bench-recorder-day: setup
+	@$(BIN)/python -m bench.recorder_day --hours $(HOURS)
 
 # as root, with perf
 bench-flame: setup

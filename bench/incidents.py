@@ -6,6 +6,9 @@ has to make room for long texts, the disk is slow, or one statement in very many
 `pgtare trace kept` must name the cause, whom it hit, and who held that up, if anybody did; and
 `pgtare trace grab` with `pgtare trace profile` must name the cause from what the rings still hold.
 
+The rare statement is one in a million: pgbench sends single selects in pipelines, each with a Sync
+of its own, so that the server answers each as a request, and after so many one that sleeps.
+
 The slow disk is a stand-in: a library delays the server's own calls of fsync (slow_fsync/). In the
 eviction storm texts are long, so that the file of texts is written anew while everybody waits.
 """
@@ -14,9 +17,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,8 +29,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -36,7 +41,10 @@ from rich.console import Console
 from rich.table import Table
 
 from pgtare import cli
+from pgtare.errors import PgtareError
+from pgtare.kit.files import write_text
 from pgtare.load import LoadSpec, PgbenchLoad, Script, find_pgbench
+from pgtare.load.spec import Protocol
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.build import build_cached, source_dir
 from pgtare.server.cluster import Cluster
@@ -78,10 +86,15 @@ CREATE ROLE shop LOGIN; CREATE ROLE janitor LOGIN;
 CREATE TABLE stock AS SELECT n AS item, 0 AS left_over FROM generate_series(1, 1000) n;
 CREATE INDEX ON stock (item);
 CREATE TABLE wide ({columns});
-GRANT ALL ON stock, wide TO shop, janitor;
+CREATE SEQUENCE pipelines CACHE 1;
+GRANT ALL ON stock, wide, pipelines TO shop, janitor;
 CREATE EXTENSION pg_stat_statements;
 """
 _COLUMNS = 300
+#: How long a busy machine may take for what an idle one does in a second.
+_PATIENCE_S = 120.0
+#: Statements of one pipeline: what a client waits for once.
+_PIPELINE = 100
 #: Bytes of a report's text: 200 of them are written anew in some 300 ms.
 _TEXT = 1_200_000
 _SALE = (
@@ -118,15 +131,21 @@ class Stage:
     one_in: int
 
     @contextlib.contextmanager
-    def load(self, script: str, clients: int, rate: float | None = None) -> Iterator[PgbenchLoad]:
-        """Sessions of role shop that run a script."""
+    def load(
+        self,
+        script: str,
+        clients: int,
+        rate: float | None = None,
+        protocol: Protocol = "simple",
+    ) -> Iterator[PgbenchLoad]:
+        """Sessions of role shop that run a script, of the newest pgbench that there is."""
         path = self.work / "load.sql"
         path.write_text(script)
-        spec = LoadSpec(scripts=(Script(path),), clients=clients, rate=rate, protocol="simple")
+        spec = LoadSpec(scripts=(Script(path),), clients=clients, rate=rate, protocol=protocol)
         with PgbenchLoad(
-            find_pgbench(self.cluster.binaries), self.cluster.dsn(user="shop"), spec
+            find_pgbench(from_wheel()), self.cluster.dsn(user="shop"), spec
         ) as running:
-            running.wait_ready()
+            running.wait_ready(_PATIENCE_S)
             yield running
 
     @contextlib.contextmanager
@@ -174,6 +193,8 @@ class Stage:
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
                 cli.main()
         except SystemExit as ended:
+            if ended.code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+                raise KeyboardInterrupt from ended
             if ended.code:
                 raise RuntimeError(
                     f"pgtare {' '.join(arguments)} ended with {ended.code}"
@@ -191,7 +212,7 @@ class Stage:
 
     def wait_for(self, what: Callable[[list[dict[str, Any]]], Any], since: datetime) -> Any:
         """What it finds among the kept traces, as soon as it finds anything; else None."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
             if found := what(self.kept_since(since)):
                 return found
@@ -382,27 +403,36 @@ def slow_fsync(stage: Stage) -> Named:
 
 
 def one_in_many(stage: Stage) -> Named:
-    """One statement in very many is slow."""
+    """One statement in very many is slow: a sequence counts the pipelines of them all."""
     since = stage.now()
+    pipelines = -(-stage.one_in // _PIPELINE)
+    with stage.cluster.connect() as admin:
+        admin.execute("ALTER SEQUENCE pipelines RESTART")
+        # on a busy machine many of a million take longer than the others' trigger allows
+        admin.execute("ALTER ROLE shop SET sql_trace.keep_slower_than = '3s'")
     script = (
-        f"\\set one random(1, {stage.one_in})\n\\if :one = 1\nSELECT 'rare', pg_sleep(4);\n"
-        f"\\else\n{_LOOK}\\endif\n"
+        f"SELECT CASE nextval('pipelines') WHEN {pipelines} THEN 1 ELSE 0 END AS rare \\gset\n"
+        "\\if :rare = 1\nSELECT 'rare', pg_sleep(4);\n\\sleep 36000 s\n\\else\n\\startpipeline\n"
+        + (_LOOK + "\\syncpipeline\n") * (_PIPELINE - 1)
+        + "\\endpipeline\n\\endif\n"
     )
-    with stage.load(script, 2) as load, stage.cluster.connect() as admin:
+    with stage.load(script, 2, protocol="prepared") as load, stage.cluster.connect() as admin:
         pid = 0
-        deadline = time.monotonic() + 600
-        while not pid and time.monotonic() < deadline:
-            time.sleep(0.05)
-            asleep = admin.execute(
-                "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+        while not pid:
+            time.sleep(0.5)
+            load.check()
+            # its client does nothing after it, so however late this looks, it is there
+            asked = admin.execute(
+                "SELECT pid FROM pg_stat_activity WHERE query LIKE 'SELECT ''rare'', pg_sleep%'"
             ).fetchall()
-            pid = asleep[0][0] if asleep else 0
-        trace = stage.grab()
+            pid = asked[0][0] if asked else 0
         kept = stage.wait_for(lambda all_: [k for k in all_ if k["pid"] == pid], since)
+        trace = stage.grab()
         name = load.application_name
+        admin.execute("ALTER ROLE shop RESET sql_trace.keep_slower_than")
     if not kept:
         return Named("one in many", False, False, None, False, str(stage.kept_since(since)))
-    mine = stage.shown(kept[0]["id"])["session"]
+    mine = stage.shown(max(kept, key=lambda k: float(k["detail"].split()[0]))["id"])["session"]
     return Named(
         "one in many",
         main_wait(mine) == "Timeout/PgSleep",
@@ -445,8 +475,11 @@ def stage(binaries: Binaries, one_in: int = 20_000) -> Iterator[Stage]:
             yield Stage(cluster, work, one_in)
 
 
-def evictions_as_published() -> None:
-    """128 statements for 100 places of pg_stat_statements, and what one command says of them."""
+def evictions_as_published() -> bool:
+    """128 statements for 100 places of pg_stat_statements, and what one command says of them.
+
+    Returns whether it names the lock of pg_stat_statements before all other waits.
+    """
     found = from_wheel()
     modules = [loadable(found, name) for name in ("wait_event_timing", "sql_trace")]
     libraries = ["pg_stat_statements", *(module.library for module in modules)]
@@ -478,8 +511,24 @@ def evictions_as_published() -> None:
             assert running.pid is not None
             os.kill(running.pid, signal.SIGSTOP)
             command = [sys.executable, "-m", "pgtare", "trace", "grab", "incident"]
-            subprocess.run([*command, "--dsn", cluster.dsn()], check=True, cwd=directory)
+            done = subprocess.run(
+                [*command, "--dsn", cluster.dsn()],
+                check=False,
+                cwd=directory,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
             os.kill(running.pid, signal.SIGCONT)
+    print(done.stdout, end="")
+    return done.returncode == 0 and first_wait(done.stdout) == "LWLock/pg_stat_statements"
+
+
+def first_wait(said: str) -> str | None:
+    """The wait that `grab` names first of where the time went; None: it names none."""
+    went = re.search(r"^where the time went.*?: (.*)$", said, re.MULTILINE)
+    waits = re.findall(r"\b[A-Za-z]+/[A-Za-z_]+", went[1]) if went else []
+    return next((wait for wait in waits if not wait.startswith("Client/")), None)
 
 
 def slow_disk(binaries: Binaries, work: Path) -> str:
@@ -490,61 +539,122 @@ def slow_disk(binaries: Binaries, work: Path) -> str:
     return build_cached(binaries, "slow_fsync", sources).library
 
 
-def main() -> None:
-    """Print a table: by incident and server, in how many runs all was named."""
+def main() -> int:
+    """Print a table for each server and one of all; 1, if in any run something was not named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20, help="of each incident on each server")
     parser.add_argument("--one-in", type=int, default=1_000_000, help="statements")
-    parser.add_argument("--only", nargs="+", choices=[i.__name__ for i in INCIDENTS])
+    parser.add_argument("--incidents", nargs="+", choices=[i.__name__ for i in INCIDENTS])
     parser.add_argument(
         "--evictions", action="store_true", help="only evictions as published, and one command"
     )
-    parser.add_argument("--servers", nargs="+", type=int, default=[18, 15], choices=[15, 18])
+    parser.add_argument("--versions", nargs="+", type=int, default=[18, 15], choices=[15, 18])
+    parser.add_argument("--output", type=Path, default=Path("incidents.json"), help="JSON")
     args = parser.parse_args()
     if args.evictions:
-        evictions_as_published()
-        return
-    table = Table("incident", "server", "runs", "cause", "victim", "blocker", "grab", "all")
-    for major in args.servers:
-        if major == 15 and not DEBIAN.exists():
-            sys.stderr.write(f"there is no {DEBIAN}: 15 is left out\n")
-            continue
-        chosen = [i for i in INCIDENTS if not args.only or i.__name__ in args.only]
-        with stage(from_wheel() if major == 18 else from_pg_config(DEBIAN), args.one_in) as on:
-            for incident, found in runs(on, chosen, args.runs).items():
-                table.add_row(incident, str(major), *row(found))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+        return 0 if evictions_as_published() else 1
+    if 15 in args.versions and not DEBIAN.exists():
+        parser.error(f"there is no {DEBIAN}: apt-get install postgresql-15, or --versions 18")
+    chosen = [i for i in INCIDENTS if not args.incidents or i.__name__ in args.incidents]
+    progress = Progress(len(args.versions) * len(chosen) * args.runs)
+    found: dict[int, dict[str, list[Named]]] = {}
+    try:
+        for major in args.versions:
+            binaries = from_wheel() if major == 18 else from_pg_config(DEBIAN)
+            with stage(binaries, args.one_in) as on:
+                runs(on, chosen, args.runs, found.setdefault(major, {}), progress)
+    except KeyboardInterrupt:
+        sys.stderr.write("ended early: what follows is what was measured\n")
+    shown = Console(width=None if sys.stdout.isatty() else 120)
+    for major, of_major in found.items():
+        shown.print(table(f"PostgreSQL {major}", of_major))
+    shown.print(table("all", together(found.values())))
+    write_text(args.output, json.dumps(document(found, args.one_in), indent=1) + "\n")
+    every = [one for of_major in found.values() for all_ in of_major.values() for one in all_]
+    return 0 if every and all(one.all for one in every) else 1
+
+
+@dataclass
+class Progress:
+    """Runs that are over, and how long the others may take."""
+
+    runs: int
+    done: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def over(self, what: str) -> None:
+        self.done += 1
+        left = (time.monotonic() - self.began) / self.done * (self.runs - self.done)
+        sys.stderr.write(f"{self.done} of {self.runs}, {left / 60:.0f} min left: {what}\n")
 
 
 def runs(
-    on: Stage, incidents: Sequence[Callable[[Stage], Named]], times: int
-) -> dict[str, list[Named]]:
-    """All incidents by turns; what was wrong goes to standard error. Ctrl-C ends it early."""
-    found: dict[str, list[Named]] = {}
-    with contextlib.suppress(KeyboardInterrupt):
-        for run in range(times):
-            for happen in incidents:
-                on.forget()
-                time.sleep(1.5)  # sql_trace.keep_interval
+    on: Stage,
+    incidents: Sequence[Callable[[Stage], Named]],
+    times: int,
+    found: dict[str, list[Named]],
+    progress: Progress,
+) -> None:
+    """All incidents by turns; adds to `found`, and what was wrong goes to standard error."""
+    for run in range(times):
+        for happen in incidents:
+            on.forget()
+            time.sleep(1.5)  # sql_trace.keep_interval
+            name = happen.__name__.replace("_", " ")
+            try:
                 one = happen(on)
-                found.setdefault(one.incident, []).append(one)
-                what = "all was named" if one.all else one
-                sys.stderr.write(f"{one.incident}, run {run + 1}: {what}\n")
-    return found
+            except (RuntimeError, PgtareError, psycopg.Error) as ex:
+                one = Named(name, False, False, None, False, f"{type(ex).__name__}: {ex}")
+            found.setdefault(name, []).append(one)
+            progress.over(f"{name}, run {run + 1}: {'all was named' if one.all else one}")
+
+
+def together(found: Iterable[dict[str, list[Named]]]) -> dict[str, list[Named]]:
+    """The runs of all servers by incident."""
+    sums: dict[str, list[Named]] = {}
+    for of_major in found:
+        for incident, all_ in of_major.items():
+            sums.setdefault(incident, []).extend(all_)
+    return sums
+
+
+def table(title: str, found: dict[str, list[Named]]) -> Table:
+    """By incident, in how many of how many runs each was named."""
+    made = Table("incident", "cause", "victim", "blocker", "grab", "all", title=title)
+    for incident, all_ in found.items():
+        made.add_row(incident, *row(all_))
+    return made
+
+
+def document(found: dict[int, dict[str, list[Named]]], one_in: int) -> dict[str, Any]:
+    """Every run, for JSON."""
+    return {
+        "schema": "pgtare.bench.incidents/1",
+        "one_in": one_in,
+        "runs": [
+            {"server": major, **dataclasses.asdict(one), "all": one.all}
+            for major, of_major in found.items()
+            for all_ in of_major.values()
+            for one in all_
+        ],
+    }
 
 
 def row(found: Sequence[Named]) -> list[str]:
     """How often each thing was named."""
     blockers = [one.blocker for one in found if one.blocker is not None]
+
+    def of_all(named: Sequence[bool]) -> str:
+        return f"{sum(named)} of {len(named)}" if named else "–"
+
     return [
-        str(len(found)),
-        str(sum(one.cause for one in found)),
-        str(sum(one.victim for one in found)),
-        str(sum(blockers)) if blockers else "–",
-        str(sum(one.grabbed for one in found)),
-        f"{sum(one.all for one in found)} of {len(found)}",
+        of_all([one.cause for one in found]),
+        of_all([one.victim for one in found]),
+        of_all(blockers),
+        of_all([one.grabbed for one in found]),
+        of_all([one.all for one in found]),
     ]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

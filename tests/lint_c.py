@@ -33,7 +33,10 @@ MODULES = {
     "grabber": Path(__file__).parent / "server" / "modules",
     "idler": Path(__file__).parent / "server" / "modules",
     "taker": Path(__file__).parent / "server" / "modules",
+    "slow_fsync": Path(__file__).parents[1] / "bench" / "slow_fsync",
 }
+#: Of those, what is laid out next to server/common to be built.
+ALONE = ("slow_fsync",)
 
 
 def compile_for(pg_config: Path, version: str, name: str) -> bool:
@@ -41,6 +44,9 @@ def compile_for(pg_config: Path, version: str, name: str) -> bool:
     with tempfile.TemporaryDirectory() as work:
         if name == PROGRAM:
             shutil.copytree(driver_source(), Path(work, "sources", name))
+        elif name in ALONE:
+            shutil.copytree(source_dir() / "common", Path(work, "sources", "common"))
+            shutil.copytree(MODULES[name], Path(work, "sources", name))
         else:
             shutil.copytree(MODULES[name], Path(work, "sources"))
         settings = (f"PG_CONFIG={pg_config}", "COPT=-Werror", *compiler_for(pg_config))

@@ -102,14 +102,19 @@ def write_text(path: Path, text: str) -> None:
     Under sudo the owner is the user who called it. A device or a pipe is written to, and stays what
     it is. Raises MeasurementError with the cause; `path` is untouched then.
     """
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """The same of bytes."""
     staging: str | None = None
     try:
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(data)
             return
         fd, staging = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-        with open(fd, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(fd, "wb") as file:
+            file.write(data)
             file.flush()
             _hand_over(file.fileno())
             os.fsync(file.fileno())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -183,17 +182,8 @@ def take(server: Server, number: int, path: Path) -> int:
         raise UsageError(f"{path} exists already; name a file that does not")
     require_outside(server, path)
     data = _fetch(server, number)
-    staging = path.with_name(f".{path.name}.partial")
     try:
-        descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(staging, path)
-    except OSError as ex:
-        staging.unlink(missing_ok=True)
-        raise MeasurementError(
-            f"{path} cannot be written: {ex.strerror}; the server still has the trace"
-        ) from ex
+        files.write_bytes(path, data)
+    except MeasurementError as ex:
+        raise type(ex)(f"{ex}; the server still has the trace") from ex
     return len(data)
