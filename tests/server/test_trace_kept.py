@@ -233,6 +233,43 @@ def test_slow_transactions_and_many_blocks(keeping: Cluster, admin: Connection) 
     assert int(found["buffers"].removesuffix(" blocks")) > 500
 
 
+def milliseconds(found: dict[str, Any]) -> float:
+    return float(found["detail"].partition(" ms")[0])
+
+
+def test_slower_than_usual(keeping: Cluster, admin: Connection) -> None:
+    """What is usual is known after 32 requests; slow ones are usual when there are some."""
+    sleep = "SELECT pg_sleep(%s)"
+    with traced(keeping, keep_slower_than_usual=10) as client:
+        for _ in range(31):
+            client.execute(sleep, (0.002,))
+        client.execute(sleep, (0.5,))  # the 32nd
+        assert kept(keeping) == []
+        for i in range(1, 200):  # statements that come once
+            client.execute(f"SELECT {', '.join('1' * i)}".encode())
+        client.execute("SELECT pg_sleep(0.5), 1")  # another statement
+        for _ in range(5):
+            client.execute(sleep, (0.5,))
+        found = [one for one in kept(keeping) if milliseconds(one) >= 500]
+        number = str(found[0]["id"])
+        shown = in_process("trace", "kept", number, "--dsn", keeping.dsn()).stdout
+    assert {one["cause"] for one in found} == {"slower_than_usual"}
+    assert len(found) == 3
+    assert len({one["query_id"] for one in found}) == 1
+    usual = float(found[0]["detail"].partition("usually ")[2].removesuffix(" ms"))
+    assert 2 <= usual < 50
+    assert "slower than is usual for its statement" in shown
+
+
+def test_a_few_milliseconds_are_not_unusual(keeping: Cluster, admin: Connection) -> None:
+    with traced(keeping, keep_slower_than_usual=10) as client:
+        for pause in [0.0] * 32 + [0.004] * 3:
+            client.execute("SELECT pg_sleep(%s)", (pause,))
+        assert all(milliseconds(found) >= 10 for found in kept(keeping))
+        client.execute("SELECT pg_sleep(%s)", (0.3,))
+        assert milliseconds(kept(keeping)[-1]) >= 300
+
+
 def test_storm_keeps_few(keeping: Cluster, admin: Connection) -> None:
     """The first of a storm; then one of a cause and role in an interval."""
     before = rows(admin, "SELECT kept, skipped FROM sql_trace_kept_info()")[0]

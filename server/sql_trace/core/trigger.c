@@ -23,6 +23,9 @@
 
 #define NS_PER_MS INT64CONST(1000000)
 
+/* Less beyond the usual time is no incident: other processes of a busy machine take as much */
+#define LEAST_UNUSUAL_NS (10 * NS_PER_MS)
+
 typedef struct SqlState
 {
 	int			code;
@@ -45,6 +48,7 @@ static int	request_ms = -1;
 static int	transaction_ms = -1;
 static int	lock_wait_ms = -1;
 static int	most_blocks = -1;
+static int	times_usual = -1;
 static char *sqlstates_text = NULL;
 static const SqlStates *sqlstates = NULL;
 
@@ -135,6 +139,10 @@ trigger_define(void)
 	define_limit("sql_trace.keep_slower_than",
 				 "Keeps the trace of a session whose request takes longer.",
 				 "From its arrival to its answer; -1: never.", &request_ms, GUC_UNIT_MS);
+	define_limit("sql_trace.keep_slower_than_usual",
+				 "Keeps the trace of a session whose request takes so many times its usual time.",
+				 "What nine of ten of the last 32 requests of its statement did not exceed in the session; -1: never.",
+				 &times_usual, 0);
 	define_limit("sql_trace.keep_transaction_slower_than",
 				 "Keeps the trace of a session whose transaction takes longer.",
 				 "From its first statement to its end, with the time that the client takes; -1: never.",
@@ -173,7 +181,7 @@ static bool
 is_any_set(void)
 {
 	return request_ms >= 0 || transaction_ms >= 0 || lock_wait_ms >= 0 || most_blocks >= 0 ||
-		(sqlstates != NULL && sqlstates->n > 0);
+		times_usual >= 0 || (sqlstates != NULL && sqlstates->n > 0);
 }
 
 static int64
@@ -201,6 +209,7 @@ fire(KeptCause cause, int64 value)
 		return;
 	pending.cause = cause;
 	pending.value = value;
+	pending.usual_ns = 0;
 	pending.at = GetCurrentTimestamp();
 	/* of a utility statement it hashes what that says */
 	pending.query_id = trace.secret_met || trace.secret_transaction ? 0 :
@@ -312,6 +321,19 @@ trigger_transaction_ended(int64 ns)
 		fire(CAUSE_TRANSACTION, ns);
 }
 
+/* Also of a request that another cause has kept: it counts for the next ones. */
+static void
+compare_with_usual(int64 ns)
+{
+	int64		usual = usual_time((int64) pgstat_get_my_query_id(), ns, LEAST_UNUSUAL_NS);
+
+	if (usual < 0 || ns - usual < LEAST_UNUSUAL_NS || ns / Max(times_usual, 1) <= usual ||
+		pending.cause != CAUSE_NONE)
+		return;
+	fire(CAUSE_USUAL, ns);
+	pending.usual_ns = usual;
+}
+
 /*
  * A traced request has taken this long, and its answer is on its way.  One in
  * which a setting changed, or that is traced for one of its statements, has not
@@ -330,6 +352,8 @@ trigger_request_ended(int64 ns)
 		fire(CAUSE_LOCK_WAIT, lock);
 	if (request_ms >= 0 && ns > request_ms * NS_PER_MS)
 		fire(CAUSE_REQUEST, ns);
+	if (times_usual >= 0)
+		compare_with_usual(ns);
 	if (most_blocks >= 0 && used > most_blocks)
 		fire(CAUSE_BUFFERS, used);
 	if (locks_watched && pending.cause == CAUSE_NONE)
@@ -380,7 +404,8 @@ const char *
 trigger_cause_name(KeptCause cause)
 {
 	static const char *const names[] = {
-		"", "sqlstate", "lock_wait", "request", "transaction", "buffers", "blocker", "deadlock"
+		"", "sqlstate", "lock_wait", "request", "transaction", "buffers",
+		"slower_than_usual", "blocker", "deadlock"
 	};
 
 	return cause < lengthof(names) ? names[cause] : "";
@@ -396,6 +421,9 @@ trigger_detail(const Firing *trigger, char *to, Size size)
 		snprintf(to, size, "of process " INT64_FORMAT, trigger->value);
 	else if (trigger->cause == CAUSE_BUFFERS)
 		snprintf(to, size, INT64_FORMAT " blocks", trigger->value);
+	else if (trigger->cause == CAUSE_USUAL)
+		snprintf(to, size, "%.1f ms, usually %.1f ms", (double) trigger->value / NS_PER_MS,
+				 (double) trigger->usual_ns / NS_PER_MS);
 	else
 		snprintf(to, size, "%.1f ms", (double) trigger->value / NS_PER_MS);
 }

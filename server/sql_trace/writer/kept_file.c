@@ -29,7 +29,7 @@ static char *
 description(const KeptTrace *kept, const SessionRecord *session)
 {
 	StringInfoData json;
-	char		detail[32];
+	char		detail[KEPT_DETAIL];
 
 	trigger_detail(&kept->trigger, detail, sizeof(detail));
 	initStringInfo(&json);
@@ -147,7 +147,7 @@ put_end(Recording *recording, const KeptTrace *kept, bool cut)
 {
 	TraceFile  *file = &recording->file;
 	StringInfoData json;
-	char		detail[32];
+	char		detail[KEPT_DETAIL];
 	double		reach = (double) (kept->trigger.at - recording->began) / USECS_PER_SEC;
 
 	trigger_detail(&kept->trigger, detail, sizeof(detail));

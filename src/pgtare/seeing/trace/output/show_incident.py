@@ -20,6 +20,7 @@ _FIRED = {
     "sqlstate": "an error",
     "lock_wait": "a long wait for locks",
     "request": "a slow request",
+    "slower_than_usual": "a request slower than is usual for its statement",
     "transaction": "a slow transaction",
     "buffers": "a request of many blocks",
     "blocker": "it held up another session",
