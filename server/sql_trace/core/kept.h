@@ -16,6 +16,8 @@
  * (../writer/blockers.c), and writes what their rings hold at that moment.  They and
  * the session that waited have the same number of an incident.  The victim of a
  * deadlock knows from its error who else was in it, and asks the worker to do the same.
+ * Nobody knows who holds an LWLock: wait_event_timing notes who else was in the same
+ * wait as a long one ended (SameWait), and the kept trace lists these.
  *
  * A few are kept, and seldom: a cause once in a while for each role, and no more
  * than so many in an hour.  What was not kept for that is counted.
@@ -25,6 +27,8 @@
 #define KEPT_H
 
 #include "sqltrace.h"
+
+#include "../../common/wait_copy.h"
 
 #define MAX_KEPT 32
 #define KEPT_FILE_NAME 64
@@ -53,6 +57,7 @@ typedef struct Firing
 	int64		usual_ns;		/* of CAUSE_USUAL */
 	TimestampTz at;
 	int64		query_id;		/* 0: not known, or of a statement that is hidden */
+	SameWait	same_wait;
 } Firing;
 
 typedef struct KeptTrace

@@ -19,8 +19,6 @@
 #include "utils/builtins.h"
 #include "utils/varlena.h"
 
-#include "../../common/wait_copy.h"
-
 #define NS_PER_MS INT64CONST(1000000)
 
 /* Less beyond the usual time is no incident: other processes of a busy machine take as much */
@@ -190,16 +188,42 @@ blocks(void)
 	return pgBufferUsage.shared_blks_hit + pgBufferUsage.shared_blks_read;
 }
 
-static int64
-lock_waits(void)
+/* NULL: wait_event_timing is not loaded. */
+static const WaitCopyOffer *
+waits_offer(void)
 {
 	static void **variable = NULL;
-	const WaitCopyOffer *offer;
 
 	if (variable == NULL)
 		variable = find_rendezvous_variable(WAIT_COPY_OFFER);
-	offer = *variable;
+	return *variable;
+}
+
+static int64
+lock_waits(void)
+{
+	const WaitCopyOffer *offer = waits_offer();
+
 	return offer ? offer->lock_waits() : 0;
+}
+
+/* Who else is in a long wait for an LWLock is known at its end alone. */
+static void
+watch_same_wait(bool wanted)
+{
+	const WaitCopyOffer *offer = waits_offer();
+
+	if (offer)
+		offer->watch_same_wait(wanted);
+}
+
+static void
+note_same_wait(void)
+{
+	const WaitCopyOffer *offer = waits_offer();
+
+	if (offer)
+		pending.same_wait = *offer->same_wait();
 }
 
 static void
@@ -210,6 +234,7 @@ fire(KeptCause cause, int64 value)
 	pending.cause = cause;
 	pending.value = value;
 	pending.usual_ns = 0;
+	pending.same_wait.event = 0;
 	pending.at = GetCurrentTimestamp();
 	/* of a utility statement it hashes what that says */
 	pending.query_id = trace.secret_met || trace.secret_transaction ? 0 :
@@ -226,6 +251,10 @@ trigger_request_begins(bool traced)
 	pending.cause = CAUSE_NONE;
 	trigger_armed = is_any_set();
 	watched = traced;
+	if (!traced || !trigger_armed)
+		watch_same_wait(false);
+	else if (!followed)
+		watch_same_wait(true);
 	if (!traced)
 	{
 		followed = false;
@@ -335,12 +364,13 @@ compare_with_usual(int64 ns)
 }
 
 /*
- * A traced request has taken this long, and its answer is on its way.  One in
+ * A traced request has taken this long, with so many statements answered ("answered"
+ * 0: one was only prepared, or failed), and its answer is on its way.  One in
  * which a setting changed, or that is traced for one of its statements, has not
  * been watched from its beginning on.
  */
 void
-trigger_request_ended(int64 ns)
+trigger_request_ended(int64 ns, uint32 answered)
 {
 	int64		lock = watched && lock_wait_ms >= 0 ? lock_waits() : 0;
 	int64		used = watched ? blocks() - blocks_before : 0;
@@ -352,10 +382,13 @@ trigger_request_ended(int64 ns)
 		fire(CAUSE_LOCK_WAIT, lock);
 	if (request_ms >= 0 && ns > request_ms * NS_PER_MS)
 		fire(CAUSE_REQUEST, ns);
-	if (times_usual >= 0)
+	if (times_usual >= 0 && answered > 0)
 		compare_with_usual(ns);
 	if (most_blocks >= 0 && used > most_blocks)
 		fire(CAUSE_BUFFERS, used);
+	if (pending.cause != CAUSE_NONE)
+		note_same_wait();
+	watch_same_wait(trigger_armed);
 	if (locks_watched && pending.cause == CAUSE_NONE)
 		kept_forget_incident();
 }
@@ -397,6 +430,8 @@ trigger_flushed(void)
 bool
 trigger_session_ended(RingHandle handle)
 {
+	if (pending.cause != CAUSE_NONE)
+		note_same_wait();
 	return pending.cause != CAUSE_NONE && kept_session_ended(&pending, handle);
 }
 

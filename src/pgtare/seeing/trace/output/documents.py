@@ -174,6 +174,18 @@ def taken(number: int, path: Path, size: int) -> TraceTaken:
     return TraceTaken(id=number, path=str(path), bytes=size)
 
 
+class InSameWait(Model):
+    """Processes that were in the same LWLock wait when that of the session ended."""
+
+    event: str = Field(description="class and name of the wait event")
+    sessions: int = Field(description="how many others")
+    pids: list[int] = Field(description="of the first 16 of them")
+    at: datetime = Field(description="when the wait of the session ended")
+    waited_ns: int = Field(
+        description="what the session had waited for LWLocks in that request until then"
+    )
+
+
 class IncidentSession(KeptTrace):
     """A kept trace, and what its session did when the trigger fired."""
 
@@ -189,6 +201,9 @@ class IncidentSession(KeptTrace):
     idle_ns: int | None = Field(description="since its answer; `null`: not known")
     transaction_ns: int | None = Field(
         description="for how long its transaction was open then; `null`: none was, or not known"
+    )
+    same_wait: InSameWait | None = Field(
+        description="who else was in its wait for an LWLock; `null`: no such wait was long"
     )
 
 
@@ -218,6 +233,7 @@ def _involved(one: Involved) -> IncidentSession:
         goes_on=found.goes_on if found else None,
         idle_ns=found.idle_ns if found else None,
         transaction_ns=found.transaction_ns if found else None,
+        same_wait=InSameWait.model_validate(vars(one.same_wait)) if one.same_wait else None,
     )
 
 
