@@ -133,7 +133,8 @@ is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int6
 			of_role += kept->trace.role == role;
 		}
 		/* what fired later may have been kept before: without an interval that is no matter */
-		if (kept_interval_s > 0 && kept->trace.role == role && kept->trigger.cause == trigger->cause &&
+		if (kept_interval_s > 0 &&
+			kept->trace.role == role && kept->trigger.cause == trigger->cause &&
 			(trigger->cause < CAUSE_BLOCKER || kept->incident != incident) &&
 			kept->trigger.at > trigger->at - kept_interval_s * USECS_PER_SEC)
 			return false;

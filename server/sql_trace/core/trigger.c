@@ -139,7 +139,7 @@ trigger_define(void)
 				 "From its arrival to its answer; -1: never.", &request_ms, GUC_UNIT_MS);
 	define_limit("sql_trace.keep_slower_than_usual",
 				 "Keeps the trace of a session whose request takes so many times its usual time.",
-				 "What nine of ten of the last 32 requests of its statement did not exceed in the session; -1: never.",
+				 "That nine of ten of the session's last 32 of its statement kept to; -1: never.",
 				 &times_usual, 0);
 	define_limit("sql_trace.keep_transaction_slower_than",
 				 "Keeps the trace of a session whose transaction takes longer.",
