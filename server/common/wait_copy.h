@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  * wait_copy.h
  *		What wait_event_timing offers a module that keeps traces of incidents: a
- *		copy of this process's ring of waits, and how long it waited for locks.
+ *		copy of this process's ring of waits, how long it waited for locks, and who
+ *		else was in its waits for LWLocks.
  *
  * The offer is found by find_rendezvous_variable(WAIT_COPY_OFFER); the name
  * carries the version of the structure.  What reads a ring reads a copy, too
@@ -15,7 +16,19 @@
 
 #include "utils/timestamp.h"
 
-#define WAIT_COPY_OFFER "wait_event_timing/copy/1"
+#define WAIT_COPY_OFFER "wait_event_timing/copy/2"
+
+#define MOST_IN_SAME_WAIT 16
+
+/* Other processes that were in an LWLock wait when this process ended its own */
+typedef struct SameWait
+{
+	uint32		event;			/* of the wait; 0: nobody looked */
+	int			sessions;		/* others that were in it */
+	int64		waited_ns;		/* for LWLocks, of whatever event, in the request until then */
+	TimestampTz at;
+	int			pids[MOST_IN_SAME_WAIT];	/* of the first of them */
+} SameWait;
 
 typedef struct WaitCopyOffer
 {
@@ -31,6 +44,12 @@ typedef struct WaitCopyOffer
 	 * last, in ns; of waits that are captured.
 	 */
 	int64		(*lock_waits) (void);
+
+	/* Look who else is in our long waits for LWLocks, from now on; false: no longer. */
+	void		(*watch_same_wait) (bool wanted);
+
+	/* What was seen since */
+	const SameWait *(*same_wait) (void);
 } WaitCopyOffer;
 
 #endif							/* PGTARE_WAIT_COPY_H */

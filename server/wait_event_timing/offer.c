@@ -8,7 +8,6 @@
 
 #include "fmgr.h"
 
-#include "../common/wait_copy.h"
 #include "../common/wait_rings.h"
 #include "waits.h"
 
@@ -138,7 +137,9 @@ lock_waits(void)
 	return sum > last ? (int64) (sum - last) : 0;
 }
 
-static const WaitCopyOffer copy_offer = {kept_copy_for, lock_waits};
+static const WaitCopyOffer copy_offer = {
+	kept_copy_for, lock_waits, same_wait_watch, same_wait_found
+};
 static const WaitClockOffer clock_offer = {
 	look, trace, claim, &capture.waits, &capture.clock_changes, &trace_cpu
 };

@@ -42,6 +42,7 @@
 #include "../common/ring_place.h"
 #include "../common/version.h"
 #include "../common/wait_clock.h"
+#include "../common/wait_copy.h"
 
 #define WAIT_CLASS(event) ((event) >> 24)
 #define CLASS_LWLOCK		0x01
@@ -371,6 +372,12 @@ extern const ClockRate timing_nanoseconds;
 extern void timing_stop(Slot *slot, const Shared *shared, int64 now);
 extern void timing_stop_own(void);
 extern void timing_add_wait(int64 start, int64 end);
+
+/* same_wait.c */
+extern bool same_wait_watched;
+extern void same_wait_watch(bool wanted);
+extern const SameWait *same_wait_found(void);
+extern void same_wait_ended(uint32 event, int64 start);
 
 /* What turns readings of a clock into nanoseconds */
 static inline const ClockRate *

@@ -79,6 +79,10 @@ wrap_end(uint32 event, int64 start, CallKind kind, bool interrupted)
 }
 
 #define WRAP(kind, type, name, parameters, arguments, interrupted) \
+	WRAP_THEN(kind, type, name, parameters, arguments, interrupted, (void) 0)
+
+/* "then": what else is done after the wait */
+#define WRAP_THEN(kind, type, name, parameters, arguments, interrupted, then) \
 static type (*real_##name) parameters = NULL; \
 static type \
 wait_##name parameters \
@@ -92,6 +96,7 @@ wait_##name parameters \
 	start = wrap_begin(event, kind); \
 	result = real_##name arguments; \
 	wrap_end(event, start, kind, interrupted); \
+	then; \
 	return result; \
 }
 

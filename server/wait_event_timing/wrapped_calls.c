@@ -70,9 +70,13 @@ WRAP(CALL_OTHER, int, clock_nanosleep,
 	 (id, flags, request, remain), BY_RESULT)
 
 /* Semaphores */
-WRAP(CALL_SEM_WAIT, int, sem_wait, (void *semaphore), (semaphore), BY_ERRNO)
-WRAP(CALL_SEM_WAIT, int, semop, (int id, struct sembuf *operations, size_t n),
-	 (id, operations, n), BY_ERRNO)
+#define LOOK_AROUND \
+	if (unlikely(same_wait_watched) && WAIT_CLASS(event) == CLASS_LWLOCK) \
+		same_wait_ended(event, start)
+
+WRAP_THEN(CALL_SEM_WAIT, int, sem_wait, (void *semaphore), (semaphore), BY_ERRNO, LOOK_AROUND)
+WRAP_THEN(CALL_SEM_WAIT, int, semop, (int id, struct sembuf *operations, size_t n),
+		  (id, operations, n), BY_ERRNO, LOOK_AROUND)
 
 /* Reading */
 WRAP(CALL_READ, ssize_t, read, (int fd, void *buffer, size_t n), (fd, buffer, n), BY_ERRNO)

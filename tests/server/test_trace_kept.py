@@ -233,6 +233,82 @@ def test_slow_transactions_and_many_blocks(keeping: Cluster, admin: Connection) 
     assert int(found["buffers"].removesuffix(" blocks")) > 500
 
 
+def milliseconds(found: dict[str, Any]) -> float:
+    return float(found["detail"].partition(" ms")[0])
+
+
+def test_slower_than_usual(keeping: Cluster, admin: Connection) -> None:
+    """What is usual is known after 32 requests; slow ones are usual when there are some."""
+    sleep = "SELECT pg_sleep(%s)"
+    with traced(keeping, keep_slower_than_usual=10) as client:
+        for _ in range(31):
+            client.execute(sleep, (0.002,))
+        client.execute(sleep, (0.5,))  # the 32nd
+        assert kept(keeping) == []
+        for i in range(1, 200):  # statements that come once
+            client.execute(f"SELECT {', '.join('1' * i)}".encode())
+        client.execute("SELECT pg_sleep(0.5), 1")  # another statement
+        for _ in range(5):
+            client.execute(sleep, (0.5,))
+        found = [one for one in kept(keeping) if milliseconds(one) >= 500]
+        number = str(found[0]["id"])
+        shown = in_process("trace", "kept", number, "--dsn", keeping.dsn()).stdout
+    assert {one["cause"] for one in found} == {"slower_than_usual"}
+    assert len(found) == 3
+    assert len({one["query_id"] for one in found}) == 1
+    usual = float(found[0]["detail"].partition("usually ")[2].removesuffix(" ms"))
+    assert 2 <= usual < 50
+    assert "slower than is usual for its statement" in shown
+
+
+def test_a_few_milliseconds_are_not_unusual(keeping: Cluster, admin: Connection) -> None:
+    with traced(keeping, keep_slower_than_usual=10) as client:
+        for pause in [0.0] * 32 + [0.004] * 3:
+            client.execute("SELECT pg_sleep(%s)", (pause,))
+        assert all(milliseconds(found) >= 10 for found in kept(keeping))
+        client.execute("SELECT pg_sleep(%s)", (0.3,))
+        client.execute("SELECT 1")
+        assert milliseconds(kept(keeping)[-1]) >= 300
+
+
+def test_who_was_in_the_same_wait(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:
+    """Who commits holds the lock of the WAL for 0.1 s, and all others wait for that."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(traced(keeping, keep_slower_than=50)) for _ in range(4)]
+        for client in clients:
+            client.execute("SET commit_delay = 100000; SET commit_siblings = 0")
+
+        def commit(client: Connection) -> None:
+            for _ in range(8):
+                client.execute("SELECT pg_logical_emit_message(true, 'pgtare', 'x')")
+
+        threads = [threading.Thread(target=commit, args=(client,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        pids = {client.info.backend_pid for client in clients}
+    seen = None
+    for found in kept(keeping):
+        where = ("trace", "kept", str(found["id"]), "--dsn", keeping.dsn())
+        document = json.loads(in_process(*where, "--json").stdout)
+        jsonschema.validate(document, documents()["pgtare.trace.incident/1"].schema)
+        waited = document["session"]["same_wait"]
+        if waited is None or waited["event"] != "LWLock/WALWrite" or waited["sessions"] == 0:
+            continue
+        seen = found["id"]
+        assert set(waited["pids"]) <= pids - {found["pid"]}
+        assert len(set(waited["pids"])) == waited["sessions"] <= 3
+        assert waited["waited_ns"] >= 10e6
+        shown = in_process(*where).stdout
+        break
+    assert seen is not None
+    assert "in the same wait, LWLock/WALWrite" in shown
+    assert "who held the lock is not known" in shown
+    trace = take(keeping, seen, tmp_path / "same.pgtrace")
+    assert any("in the same wait, LWLock/WALWrite" in note for note in trace.notes())
+
+
 def test_storm_keeps_few(keeping: Cluster, admin: Connection) -> None:
     """The first of a storm; then one of a cause and role in an interval."""
     before = rows(admin, "SELECT kept, skipped FROM sql_trace_kept_info()")[0]
@@ -261,6 +337,48 @@ def test_storm_keeps_few(keeping: Cluster, admin: Connection) -> None:
     finally:
         keeping.configure(SETTINGS)
         keeping.reload()
+
+
+def test_one_role_does_not_use_up_what_others_may_keep(keeping: Cluster, admin: Connection) -> None:
+    """A role of which nothing was kept has one, whatever the others have used up."""
+    admin.execute("CREATE ROLE quiet LOGIN SUPERUSER")
+    keeping.configure({"sql_trace.keep_most": 2})
+    keeping.reload()
+    options = "-c sql_trace.level=1 -c sql_trace.keep_sqlstates=22012"
+    try:
+        with (
+            session(keeping, options=options) as stormy,
+            session(keeping, user="quiet", options=options) as quiet,
+        ):
+            for client in (stormy, stormy, stormy, quiet, quiet, stormy):
+                eventually(lambda client=client: one(client, "SHOW sql_trace.keep_most") == "2")
+                provoke(client, "SELECT 1/0")
+            assert [found["user"] for found in kept(keeping)] == ["postgres", "postgres", "quiet"]
+    finally:
+        keeping.configure(SETTINGS)
+        keeping.reload()
+        admin.execute("DROP ROLE quiet")
+
+
+def test_what_fired_first_may_be_kept_last(keeping: Cluster, admin: Connection) -> None:
+    """Without an interval both are: a cause counts from when it fired, not from the answer."""
+    with (
+        traced(keeping, keep_transaction_slower_than=50) as first,
+        traced(keeping, keep_transaction_slower_than=50) as second,
+    ):
+        slow = "BEGIN; SELECT pg_sleep(0.1); COMMIT;"
+        waiter = threading.Thread(target=first.execute, args=(f"{slow} SELECT pg_sleep(2)",))
+        waiter.start()
+        time.sleep(0.5)
+        second.execute(slow.encode())
+        second.execute("SELECT 1")  # a trace is kept when the answer has left
+        assert [found["pid"] for found in kept(keeping)] == [second.info.backend_pid]
+        waiter.join()
+        first.execute("SELECT 1")
+        assert {found["pid"] for found in kept(keeping)} == {
+            first.info.backend_pid,
+            second.info.backend_pid,
+        }
 
 
 def test_session_that_is_terminated(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:

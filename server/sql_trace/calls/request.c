@@ -137,7 +137,7 @@ request_ends(char status)
 		if (LEVEL_WAITS(trace.now_level) && trace.slot->trace.waits)
 			trace.slot->trace.counters.wait_requests++;
 		if (unlikely(trigger_armed))
-			trigger_request_ended(now - trace.request_start);
+			trigger_request_ended(now - trace.request_start, messages);
 	}
 	trace.request = false;
 	trace.on = false;

@@ -15,7 +15,6 @@
 #include "storage/latch.h"
 
 #include "../../common/guarded.h"
-#include "../../common/wait_copy.h"
 #include "../../common/zeroed.h"
 
 int			kept_most = 10;
@@ -111,12 +110,16 @@ let_go(const Freed *freed)
 
 /*
  * The caller holds the lock.  May this cause have a trace of this role kept now?
- * All that held up others in one incident belong together.
+ * All that held up others in one incident belong together.  A role of which nothing was
+ * kept does not lose its first one to others that have used up what an hour allows, nor
+ * do these give theirs up for it.  "most": traces that may be in memory with it.
  */
 static bool
-is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int64 incident)
+is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int64 incident,
+				 int *most)
 {
 	int			in_hour = 0;
+	int			of_role = 0;
 
 	for (int i = 0; i < MAX_KEPT; i++)
 	{
@@ -125,13 +128,19 @@ is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int6
 		if (kept->trace.pid == 0)
 			continue;
 		if (kept->trigger.at > trigger->at - USECS_PER_HOUR)
+		{
 			in_hour++;
-		if (kept->trace.role == role && kept->trigger.cause == trigger->cause &&
+			of_role += kept->trace.role == role;
+		}
+		/* what fired later may have been kept before: without an interval that is no matter */
+		if (kept_interval_s > 0 &&
+			kept->trace.role == role && kept->trigger.cause == trigger->cause &&
 			(trigger->cause < CAUSE_BLOCKER || kept->incident != incident) &&
 			kept->trigger.at > trigger->at - kept_interval_s * USECS_PER_SEC)
 			return false;
 	}
-	return in_hour < kept_most;
+	*most = Max(kept_most, in_hour + 1);
+	return in_hour < kept_most || (of_role == 0 && in_hour < Min(2 * kept_most, MAX_KEPT));
 }
 
 /*
@@ -162,7 +171,7 @@ first_to_go(KeptShared *shared, bool in_memory)
  * no memory, so it takes none from another.
  */
 static KeptTrace *
-make_place(KeptShared *shared, bool live, Freed *freed, int *nfreed)
+make_place(KeptShared *shared, bool live, int most, Freed *freed, int *nfreed)
 {
 	int			in_memory = 0;
 	KeptTrace  *free = NULL;
@@ -170,7 +179,7 @@ make_place(KeptShared *shared, bool live, Freed *freed, int *nfreed)
 
 	for (int i = 0; i < MAX_KEPT; i++)
 		in_memory += shared->kept[i].trace.handle != 0;
-	for (; !live && in_memory >= kept_most && (next = first_to_go(shared, true)) != NULL; in_memory--)
+	for (; !live && in_memory >= most && (next = first_to_go(shared, true)) != NULL; in_memory--)
 	{
 		free_memory(next, &freed[(*nfreed)++]);
 		memset(next, 0, sizeof(*next));
@@ -195,11 +204,12 @@ take_place(KeptShared *shared, const Firing *trigger, const TraceEntry *trace_en
 {
 	Freed		freed[MAX_KEPT + 1];
 	int			nfreed = 0;
+	int			most;
 	KeptTrace  *place = NULL;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (is_within_limits(shared, trigger, trace_entry->role, incident))
-		place = make_place(shared, live, freed, &nfreed);
+	if (is_within_limits(shared, trigger, trace_entry->role, incident, &most))
+		place = make_place(shared, live, most, freed, &nfreed);
 	if (place)
 	{
 		place->trigger = *trigger;

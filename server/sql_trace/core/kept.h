@@ -3,7 +3,8 @@
  *		Kept recordings: what the ring of a session held when a trigger fired.
  *
  * A trigger (trigger.c) only notes a cause in its process: a slow request or
- * transaction, an error, a long wait for a lock, many blocks.  When the answer
+ * transaction, a request slower than its usual time, an error, a long wait for a
+ * lock, many blocks.  When the answer
  * has left, the session copies its ring, and wait_event_timing its ring of
  * waits, into segments of their own (kept.c), and goes on with its ring as it is.  The
  * ring of a session that a cause ends is not copied: it stays among those of
@@ -15,6 +16,8 @@
  * (../writer/blockers.c), and writes what their rings hold at that moment.  They and
  * the session that waited have the same number of an incident.  The victim of a
  * deadlock knows from its error who else was in it, and asks the worker to do the same.
+ * Nobody knows who holds an LWLock: wait_event_timing notes who else was in the same
+ * wait as a long one ended (SameWait), and the kept trace lists these.
  *
  * A few are kept, and seldom: a cause once in a while for each role, and no more
  * than so many in an hour.  What was not kept for that is counted.
@@ -25,8 +28,11 @@
 
 #include "sqltrace.h"
 
+#include "../../common/wait_copy.h"
+
 #define MAX_KEPT 32
 #define KEPT_FILE_NAME 64
+#define KEPT_DETAIL 64			/* of trigger_detail() */
 #define MAX_IN_DEADLOCK 8		/* others than the victim of whom the traces are kept */
 
 /* Numbers of them are nowhere but in this server's memory. */
@@ -38,6 +44,7 @@ typedef enum KeptCause
 	CAUSE_REQUEST,				/* ns */
 	CAUSE_TRANSACTION,			/* ns */
 	CAUSE_BUFFERS,				/* blocks */
+	CAUSE_USUAL,				/* ns */
 	CAUSE_BLOCKER,				/* process that waited for this one */
 	CAUSE_DEADLOCK				/* process that was the victim */
 } KeptCause;
@@ -47,8 +54,10 @@ typedef struct Firing
 {
 	KeptCause	cause;
 	int64		value;
+	int64		usual_ns;		/* of CAUSE_USUAL */
 	TimestampTz at;
 	int64		query_id;		/* 0: not known, or of a statement that is hidden */
+	SameWait	same_wait;
 } Firing;
 
 typedef struct KeptTrace
@@ -119,6 +128,9 @@ extern void kept_deadlock(const int *others, int n);
 /* trigger.c */
 extern const char *trigger_cause_name(KeptCause cause);
 extern void trigger_detail(const Firing *trigger, char *to, Size size);
+
+/* usual_time.c */
+extern int64 usual_time(int64 query_id, int64 ns, int64 at_least);
 
 /* Bytes of a copy of a ring, which has what it names behind it; a multiple of 8 */
 static inline Size

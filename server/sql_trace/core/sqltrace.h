@@ -422,7 +422,7 @@ extern void trigger_define(void);
 extern void trigger_request_begins(bool traced);
 extern void trigger_error(uint32 sqlstate, const char *deadlock);
 extern void trigger_transaction_ended(int64 ns);
-extern void trigger_request_ended(int64 ns);
+extern void trigger_request_ended(int64 ns, uint32 answered);
 extern void trigger_answer_leaves(void);
 extern void trigger_flushed(void);
 extern bool trigger_session_ended(RingHandle handle);

@@ -19,9 +19,10 @@
 #include "utils/builtins.h"
 #include "utils/varlena.h"
 
-#include "../../common/wait_copy.h"
-
 #define NS_PER_MS INT64CONST(1000000)
+
+/* Less beyond the usual time is no incident: other processes of a busy machine take as much */
+#define LEAST_UNUSUAL_NS (10 * NS_PER_MS)
 
 typedef struct SqlState
 {
@@ -45,6 +46,7 @@ static int	request_ms = -1;
 static int	transaction_ms = -1;
 static int	lock_wait_ms = -1;
 static int	most_blocks = -1;
+static int	times_usual = -1;
 static char *sqlstates_text = NULL;
 static const SqlStates *sqlstates = NULL;
 
@@ -135,6 +137,10 @@ trigger_define(void)
 	define_limit("sql_trace.keep_slower_than",
 				 "Keeps the trace of a session whose request takes longer.",
 				 "From its arrival to its answer; -1: never.", &request_ms, GUC_UNIT_MS);
+	define_limit("sql_trace.keep_slower_than_usual",
+				 "Keeps the trace of a session whose request takes so many times its usual time.",
+				 "That nine of ten of the session's last 32 of its statement kept to; -1: never.",
+				 &times_usual, 0);
 	define_limit("sql_trace.keep_transaction_slower_than",
 				 "Keeps the trace of a session whose transaction takes longer.",
 				 "From its first statement to its end, with the time that the client takes; -1: never.",
@@ -173,7 +179,7 @@ static bool
 is_any_set(void)
 {
 	return request_ms >= 0 || transaction_ms >= 0 || lock_wait_ms >= 0 || most_blocks >= 0 ||
-		(sqlstates != NULL && sqlstates->n > 0);
+		times_usual >= 0 || (sqlstates != NULL && sqlstates->n > 0);
 }
 
 static int64
@@ -182,16 +188,42 @@ blocks(void)
 	return pgBufferUsage.shared_blks_hit + pgBufferUsage.shared_blks_read;
 }
 
-static int64
-lock_waits(void)
+/* NULL: wait_event_timing is not loaded. */
+static const WaitCopyOffer *
+waits_offer(void)
 {
 	static void **variable = NULL;
-	const WaitCopyOffer *offer;
 
 	if (variable == NULL)
 		variable = find_rendezvous_variable(WAIT_COPY_OFFER);
-	offer = *variable;
+	return *variable;
+}
+
+static int64
+lock_waits(void)
+{
+	const WaitCopyOffer *offer = waits_offer();
+
 	return offer ? offer->lock_waits() : 0;
+}
+
+/* Who else is in a long wait for an LWLock is known at its end alone. */
+static void
+watch_same_wait(bool wanted)
+{
+	const WaitCopyOffer *offer = waits_offer();
+
+	if (offer)
+		offer->watch_same_wait(wanted);
+}
+
+static void
+note_same_wait(void)
+{
+	const WaitCopyOffer *offer = waits_offer();
+
+	if (offer)
+		pending.same_wait = *offer->same_wait();
 }
 
 static void
@@ -201,6 +233,8 @@ fire(KeptCause cause, int64 value)
 		return;
 	pending.cause = cause;
 	pending.value = value;
+	pending.usual_ns = 0;
+	pending.same_wait.event = 0;
 	pending.at = GetCurrentTimestamp();
 	/* of a utility statement it hashes what that says */
 	pending.query_id = trace.secret_met || trace.secret_transaction ? 0 :
@@ -217,6 +251,10 @@ trigger_request_begins(bool traced)
 	pending.cause = CAUSE_NONE;
 	trigger_armed = is_any_set();
 	watched = traced;
+	if (!traced || !trigger_armed)
+		watch_same_wait(false);
+	else if (!followed)
+		watch_same_wait(true);
 	if (!traced)
 	{
 		followed = false;
@@ -312,13 +350,27 @@ trigger_transaction_ended(int64 ns)
 		fire(CAUSE_TRANSACTION, ns);
 }
 
+/* Also of a request that another cause has kept: it counts for the next ones. */
+static void
+compare_with_usual(int64 ns)
+{
+	int64		usual = usual_time((int64) pgstat_get_my_query_id(), ns, LEAST_UNUSUAL_NS);
+
+	if (usual < 0 || ns - usual < LEAST_UNUSUAL_NS || ns / Max(times_usual, 1) <= usual ||
+		pending.cause != CAUSE_NONE)
+		return;
+	fire(CAUSE_USUAL, ns);
+	pending.usual_ns = usual;
+}
+
 /*
- * A traced request has taken this long, and its answer is on its way.  One in
+ * A traced request has taken this long, with so many statements answered ("answered"
+ * 0: one was only prepared, or failed), and its answer is on its way.  One in
  * which a setting changed, or that is traced for one of its statements, has not
  * been watched from its beginning on.
  */
 void
-trigger_request_ended(int64 ns)
+trigger_request_ended(int64 ns, uint32 answered)
 {
 	int64		lock = watched && lock_wait_ms >= 0 ? lock_waits() : 0;
 	int64		used = watched ? blocks() - blocks_before : 0;
@@ -330,8 +382,13 @@ trigger_request_ended(int64 ns)
 		fire(CAUSE_LOCK_WAIT, lock);
 	if (request_ms >= 0 && ns > request_ms * NS_PER_MS)
 		fire(CAUSE_REQUEST, ns);
+	if (times_usual >= 0 && answered > 0)
+		compare_with_usual(ns);
 	if (most_blocks >= 0 && used > most_blocks)
 		fire(CAUSE_BUFFERS, used);
+	if (pending.cause != CAUSE_NONE)
+		note_same_wait();
+	watch_same_wait(trigger_armed);
 	if (locks_watched && pending.cause == CAUSE_NONE)
 		kept_forget_incident();
 }
@@ -373,6 +430,8 @@ trigger_flushed(void)
 bool
 trigger_session_ended(RingHandle handle)
 {
+	if (pending.cause != CAUSE_NONE)
+		note_same_wait();
 	return pending.cause != CAUSE_NONE && kept_session_ended(&pending, handle);
 }
 
@@ -380,7 +439,8 @@ const char *
 trigger_cause_name(KeptCause cause)
 {
 	static const char *const names[] = {
-		"", "sqlstate", "lock_wait", "request", "transaction", "buffers", "blocker", "deadlock"
+		"", "sqlstate", "lock_wait", "request", "transaction", "buffers",
+		"slower_than_usual", "blocker", "deadlock"
 	};
 
 	return cause < lengthof(names) ? names[cause] : "";
@@ -396,6 +456,9 @@ trigger_detail(const Firing *trigger, char *to, Size size)
 		snprintf(to, size, "of process " INT64_FORMAT, trigger->value);
 	else if (trigger->cause == CAUSE_BUFFERS)
 		snprintf(to, size, INT64_FORMAT " blocks", trigger->value);
+	else if (trigger->cause == CAUSE_USUAL)
+		snprintf(to, size, "%.1f ms, usually %.1f ms", (double) trigger->value / NS_PER_MS,
+				 (double) trigger->usual_ns / NS_PER_MS);
 	else
 		snprintf(to, size, "%.1f ms", (double) trigger->value / NS_PER_MS);
 }

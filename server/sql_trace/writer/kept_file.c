@@ -13,6 +13,8 @@
 
 #include "pgtime.h"
 
+#include "../../common/event_name.h"
+
 /* Times as readers of JSON know them */
 static void
 put_time(StringInfo to, TimestampTz at)
@@ -26,10 +28,49 @@ put_time(StringInfo to, TimestampTz at)
 }
 
 static char *
+same_wait_name(const SameWait *seen)
+{
+	const char *type = pgstat_get_wait_event_type(seen->event);
+
+	return psprintf("%s/%s", type ? type : "???", event_name(seen->event));
+}
+
+static void
+put_same_wait(StringInfo json, const SameWait *seen)
+{
+	appendStringInfo(json, ", \"same_wait\": {\"sessions\": %d, \"waited_ns\": " INT64_FORMAT,
+					 seen->sessions, seen->waited_ns);
+	json_name(json, "event", same_wait_name(seen));
+	appendStringInfoString(json, ", \"at\": \"");
+	put_time(json, seen->at);
+	appendStringInfoString(json, "\", \"pids\": [");
+	for (int i = 0; i < Min(seen->sessions, MOST_IN_SAME_WAIT); i++)
+		appendStringInfo(json, "%s%d", i > 0 ? ", " : "", seen->pids[i]);
+	appendStringInfoString(json, "]}");
+}
+
+/* A sentence for every report */
+static char *
+same_wait_note(const SameWait *seen)
+{
+	StringInfoData note;
+
+	initStringInfo(&note);
+	appendStringInfo(&note, "in the same wait, %s, as it ended: %d other process%s",
+					 same_wait_name(seen), seen->sessions, seen->sessions == 1 ? "" : "es");
+	for (int i = 0; i < Min(seen->sessions, MOST_IN_SAME_WAIT); i++)
+		appendStringInfo(&note, "%s%d", i > 0 ? ", " : " (", seen->pids[i]);
+	if (seen->sessions > 0)
+		appendStringInfoString(&note, seen->sessions > MOST_IN_SAME_WAIT ? ", ...)" : ")");
+	appendStringInfoString(&note, "; who held the lock is not known");
+	return note.data;
+}
+
+static char *
 description(const KeptTrace *kept, const SessionRecord *session)
 {
 	StringInfoData json;
-	char		detail[32];
+	char		detail[KEPT_DETAIL];
 
 	trigger_detail(&kept->trigger, detail, sizeof(detail));
 	initStringInfo(&json);
@@ -42,6 +83,8 @@ description(const KeptTrace *kept, const SessionRecord *session)
 	json_name(&json, "role", session->role_name);
 	json_name(&json, "database", session->database_name);
 	json_name(&json, "application", kept->trace.application);
+	if (kept->trigger.same_wait.event != 0)
+		put_same_wait(&json, &kept->trigger.same_wait);
 	appendStringInfoChar(&json, '}');
 	return json.data;
 }
@@ -147,7 +190,7 @@ put_end(Recording *recording, const KeptTrace *kept, bool cut)
 {
 	TraceFile  *file = &recording->file;
 	StringInfoData json;
-	char		detail[32];
+	char		detail[KEPT_DETAIL];
 	double		reach = (double) (kept->trigger.at - recording->began) / USECS_PER_SEC;
 
 	trigger_detail(&kept->trigger, detail, sizeof(detail));
@@ -156,9 +199,15 @@ put_end(Recording *recording, const KeptTrace *kept, bool cut)
 					 "\"losses\": {}, \"notes\": [\"kept because of %s (%s) at ", reach,
 					 trigger_cause_name(kept->trigger.cause), detail);
 	put_time(&json, kept->trigger.at);
-	appendStringInfo(&json, "; it reaches back %.3f s before that, %s\"]}", reach,
+	appendStringInfo(&json, "; it reaches back %.3f s before that, %s\"", reach,
 					 cut ? "what was earlier had been overwritten" :
 					 "to where the trace of the session began");
+	if (kept->trigger.same_wait.event != 0)
+	{
+		appendStringInfoString(&json, ", ");
+		json_text(&json, same_wait_note(&kept->trigger.same_wait));
+	}
+	appendStringInfoString(&json, "]}");
 	block_begin(file, TABLE_END, 1);
 	block_bytes(file, "json", json.data, json.len);
 	(void) block_end(file);

@@ -44,7 +44,7 @@ put_kept(ReturnSetInfo *result, const KeptTrace *kept)
 {
 	Datum		values[12];
 	bool		nulls[12] = {0};
-	char		detail[32];
+	char		detail[KEPT_DETAIL];
 
 	trigger_detail(&kept->trigger, detail, sizeof(detail));
 	values[0] = Int64GetDatum(kept->id);

@@ -139,6 +139,7 @@ extern void rings_end(Recording *recording);
 
 /* worker_tables.c */
 extern const WaitRingsOffer *worker_waits(void);
+extern void json_text(StringInfo to, const char *text);
 extern void json_name(StringInfo to, const char *key, const char *name);
 extern bool write_head(Recording *recording);
 extern void write_unread(Recording *recording);

@@ -28,17 +28,23 @@ worker_waits(void)
 
 /* Names are in the encoding of their database; JSON is not. */
 void
-json_name(StringInfo to, const char *key, const char *name)
+json_text(StringInfo to, const char *text)
 {
-	char	   *plain = pstrdup(name);
+	char	   *plain = pstrdup(text);
 
 	if (!pg_verify_mbstr(PG_UTF8, plain, (int) strlen(plain), true))
 		for (char *c = plain; *c; c++)
 			if (IS_HIGHBIT_SET(*c))
 				*c = '?';
-	appendStringInfo(to, ", \"%s\": ", key);
 	escape_json(to, plain);
 	pfree(plain);
+}
+
+void
+json_name(StringInfo to, const char *key, const char *name)
+{
+	appendStringInfo(to, ", \"%s\": ", key);
+	json_text(to, name);
 }
 
 static void

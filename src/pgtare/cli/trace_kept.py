@@ -12,7 +12,7 @@ from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit.numbers import volume
 from pgtare.seeing.trace.analysis.ledger import ledger
-from pgtare.seeing.trace.analysis.moment import moment
+from pgtare.seeing.trace.analysis.moment import moment, same_wait
 from pgtare.seeing.trace.capture import kept
 from pgtare.seeing.trace.capture.server import Server, open_server
 from pgtare.seeing.trace.output import documents
@@ -76,7 +76,10 @@ def _list_or_show(
         _list(found, destination)
         return
     victim, others = kept.of_incident(found, number)
-    involved = [Involved(one, moment(ledger(kept.read(place, one)))) for one in (victim, *others)]
+    involved = []
+    for one in (victim, *others):
+        trace = kept.read(place, one)
+        involved.append(Involved(one, moment(ledger(trace)), same_wait(trace)))
     destination.write(documents.incident(involved[0], involved[1:]).to_json())
     if not destination.printed:
         cli.stdout().print(incident_view(involved[0], involved[1:]), highlight=False)

@@ -12,6 +12,7 @@ _WORDS = {
     "sqlstate": "an error of sql_trace.keep_sqlstates",
     "lock_wait": "a wait for a lock longer than sql_trace.keep_lock_wait",
     "request": "a request slower than sql_trace.keep_slower_than",
+    "slower_than_usual": "a request slower than sql_trace.keep_slower_than_usual",
     "transaction": "a transaction slower than sql_trace.keep_transaction_slower_than",
     "buffers": "a request of more blocks than sql_trace.keep_buffers",
     "blocker": "holding up a session that waited for a lock",

@@ -49,6 +49,38 @@ class IncidentMoment:
         return sum(ns for _, ns in self.lines)
 
 
+@dataclass(frozen=True)
+class SameWait:
+    """Who else was in an LWLock wait as that of the session ended; who held it is not known.
+
+    event: class and name. sessions: how many others; pids: of the first 16. at: when. waited_ns:
+    what the session had waited for LWLocks in that request until then.
+    """
+
+    event: str
+    sessions: int
+    pids: tuple[int, ...]
+    at: datetime
+    waited_ns: int
+
+
+def same_wait(trace: Trace) -> SameWait | None:
+    """What a kept trace says of it; None: no such wait was long."""
+    found = (kept_because(trace) or {}).get("same_wait")
+    if not isinstance(found, Mapping):
+        return None
+    try:
+        return SameWait(
+            str(found["event"]),
+            int(found["sessions"]),
+            tuple(int(pid) for pid in found["pids"]),
+            datetime.fromisoformat(str(found["at"])),
+            int(found["waited_ns"]),
+        )
+    except (KeyError, TypeError, ValueError):  # a damaged file
+        return None
+
+
 def kept_because(trace: Trace) -> Mapping[str, Any] | None:
     """What a kept trace says of its trigger; None: it is of another kind."""
     found = trace.recording.get("kept")

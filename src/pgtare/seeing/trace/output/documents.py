@@ -116,13 +116,13 @@ class KeptTrace(Model):
     database: str | None = Field(description="its database; `null`: as with the role")
     application: str = Field(description="its application_name when the trigger fired")
     cause: str = Field(
-        description="what fired: `sqlstate`, `lock_wait`, `request`, `transaction` or `buffers`; "
-        "or `blocker`, which held up a session that waited for a lock, or `deadlock`, which was in "
-        "one with its victim"
+        description="what fired: `sqlstate`, `lock_wait`, `request`, `slower_than_usual`, "
+        "`transaction` or `buffers`; or `blocker`, which held up a session that waited for a lock, "
+        "or `deadlock`, which was in one with its victim"
     )
     detail: str = Field(
-        description="the SQLSTATE, the time in ms, the blocks, or the process that waited or was "
-        "the victim"
+        description="the SQLSTATE, the time in ms (of `slower_than_usual` also what was usual), "
+        "the blocks, or the process that waited or was the victim"
     )
     query_id: int | None = Field(description="query identifier of the statement, if it is known")
     at: datetime = Field(description="when the trigger fired")
@@ -174,6 +174,18 @@ def taken(number: int, path: Path, size: int) -> TraceTaken:
     return TraceTaken(id=number, path=str(path), bytes=size)
 
 
+class InSameWait(Model):
+    """Processes that were in the same LWLock wait when that of the session ended."""
+
+    event: str = Field(description="class and name of the wait event")
+    sessions: int = Field(description="how many others")
+    pids: list[int] = Field(description="of the first 16 of them")
+    at: datetime = Field(description="when the wait of the session ended")
+    waited_ns: int = Field(
+        description="what the session had waited for LWLocks in that request until then"
+    )
+
+
 class IncidentSession(KeptTrace):
     """A kept trace, and what its session did when the trigger fired."""
 
@@ -189,6 +201,9 @@ class IncidentSession(KeptTrace):
     idle_ns: int | None = Field(description="since its answer; `null`: not known")
     transaction_ns: int | None = Field(
         description="for how long its transaction was open then; `null`: none was, or not known"
+    )
+    same_wait: InSameWait | None = Field(
+        description="who else was in its wait for an LWLock; `null`: no such wait was long"
     )
 
 
@@ -218,6 +233,7 @@ def _involved(one: Involved) -> IncidentSession:
         goes_on=found.goes_on if found else None,
         idle_ns=found.idle_ns if found else None,
         transaction_ns=found.transaction_ns if found else None,
+        same_wait=InSameWait.model_validate(vars(one.same_wait)) if one.same_wait else None,
     )
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pgtare.kit.numbers import duration, percent
+from pgtare.kit.numbers import counted, duration, percent
 from pgtare.kit.terminal_text import plain
-from pgtare.seeing.trace.analysis.moment import IncidentMoment
+from pgtare.seeing.trace.analysis.moment import IncidentMoment, SameWait
 from pgtare.seeing.trace.capture.kept import KeptTrace
 from pgtare.seeing.trace.output.show import one_line
 
@@ -20,6 +20,7 @@ _FIRED = {
     "sqlstate": "an error",
     "lock_wait": "a long wait for locks",
     "request": "a slow request",
+    "slower_than_usual": "a request slower than is usual for its statement",
     "transaction": "a slow transaction",
     "buffers": "a request of many blocks",
     "blocker": "it held up another session",
@@ -29,10 +30,14 @@ _FIRED = {
 
 @dataclass(frozen=True)
 class Involved:
-    """A kept trace, and what its session did then; None: the trace tells nothing of that."""
+    """A kept trace, and what its session did then; None: the trace tells nothing of that.
+
+    same_wait: who else was in its wait for an LWLock; None: no such wait was long.
+    """
 
     kept: KeptTrace
     moment: IncidentMoment | None
+    same_wait: SameWait | None = None
 
 
 def incident_view(victim: Involved, others: Sequence[Involved]) -> RenderableType:
@@ -43,6 +48,7 @@ def incident_view(victim: Involved, others: Sequence[Involved]) -> RenderableTyp
         f"{kept.at.astimezone():%Y-%m-%d %H:%M:%S}",
         f"session {_who(kept)}",
         *_doing(victim.moment),
+        *_in_same_wait(victim.same_wait),
     ]
     for other in others:
         lines.append(f"{_role(other.kept)}: session {_who(other.kept)}, kept trace {other.kept.id}")
@@ -60,6 +66,17 @@ def _who(kept: KeptTrace) -> str:
     return f"{kept.pid} ({kept.user or '?'}@{kept.database or '?'} {kept.application})".replace(
         " )", ")"
     )
+
+
+def _in_same_wait(found: SameWait | None) -> list[str]:
+    if found is None:
+        return []
+    others = counted(found.sessions, "other process", "other processes")
+    pids = ", ".join(map(str, found.pids)) + (", ..." if found.sessions > len(found.pids) else "")
+    return [
+        f"in the same wait, {found.event}, as it ended at {found.at.astimezone():%H:%M:%S.%f}: "
+        f"{others}{f' ({pids})' if pids else ''}; who held the lock is not known"
+    ]
 
 
 def _doing(found: IncidentMoment | None) -> list[str]:
