@@ -74,9 +74,7 @@ class _Reader:
         out = self.out
         while out:
             length = len(out)
-            if out[-1].isspace():
-                out.pop()
-            elif out[-1] == "$":
+            if out[-1].isspace() or out[-1] == "$":
                 out.pop()
             elif out[-2:-1] == ["$"] and _WORD.fullmatch(out[-1]):
                 del out[-2:]
