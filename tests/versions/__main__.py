@@ -27,7 +27,7 @@ from pgtare.errors import PgtareError
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.os_account import environment
-from tests.lint_c import MODULES, compile_for, programs_of
+from tests.lint_c import ALONE, MODULES, compile_for, programs_of
 from tests.versions.servers import MAJORS, number, say, server
 
 #: About the commands that install and update; they change copies of the two usual servers.
@@ -84,8 +84,9 @@ def check(major: int, tests: list[str], reports: Path) -> Result:
 
 def _build(binaries: Binaries) -> None:
     for name, source in MODULES.items():
-        say(f"{binaries.major}: building {name}")
-        build_cached(binaries, name, source)
+        if name not in ALONE:  # those are of a benchmark
+            say(f"{binaries.major}: building {name}")
+            build_cached(binaries, name, source)
 
 
 def _run_tests(binaries: Binaries, tests: list[str], report: Path, result: Result) -> None:
