@@ -59,6 +59,8 @@ def _values(column: Column, number: int, rng: np.random.Generator, span: int) ->
     values = rng.integers(2 if column.rule == "key" else span, size=number)
     if pa.types.is_int32(column.type):
         return values.astype(np.int32) & 0xFFFF
+    if column.name == "covered_ns":  # some cover more than a minute
+        return rng.integers(min(span, 300 * 10**9), size=number)
     if column.nullable:
         return [None if rng.random() < 0.5 else int(value) for value in values]
     return values

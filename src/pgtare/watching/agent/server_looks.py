@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,7 @@ class ServerLooks:
         if change.baseline is not ReadingBaseline.ANEW:
             batch.tick(interval, WAITS)
         if change.gap is not None:
-            batch.gap(interval, change.gap)
+            batch.gap(replace(interval, covered_ns=change.gap_ns), change.gap)
         batch.readings[WAITS] = counter_columns(waits)
         batch.readings["waits-info"] = moment_table(found.origin, found.taken)
         if minute_s is not None:
@@ -290,7 +291,7 @@ class ServerLooks:
         if self._activity is None or change.baseline is ReadingBaseline.ANEW:
             self._settings = None
             if change.gap is not None:
-                batch.gap(self.interval(0, EXACT, taken.agent_us), change.gap)
+                batch.gap(self.interval(change.gap_ns, EXACT, taken.agent_us), change.gap)
         else:
             _, then, first = self._activity
             covered = epoch.elapsed_ns(then, taken)
@@ -330,7 +331,8 @@ class ServerLooks:
     def refused(self, kind: str, since_us: int, why: str) -> Batch:
         """Rows that say that something could not be read."""
         batch = Batch()
-        batch.gap(self.interval(0, EXACT), WatchGap(kind, since_us, why))
+        missed_ns = max(0, time.time_ns() - 1000 * since_us)
+        batch.gap(self.interval(missed_ns, EXACT), WatchGap(kind, since_us, why))
         return batch
 
 
