@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgtare.watching.spool import manifest, rollup, segments
+from pgtare.watching.spool.believed_clock import BelievedClock
 from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import TABLES, Column, rows
@@ -107,8 +109,8 @@ def check_rolled(directory: Path, table: str) -> None:
 
 def catch_up(spool: Spool, now: datetime) -> int:
     """All upkeep that is due at a time that is right; the number of steps."""
-    for clock in (spool._roll_up_clock, spool._age_clock):
-        clock.believe(int(now.timestamp() * 10**6))
+    for name in ("_roll_up_clock", "_age_clock"):
+        setattr(spool, name, BelievedClock(int(now.timestamp() * 10**6), 0, math.inf))
     steps = 0
     while spool.maintain(now):
         steps += 1

@@ -19,7 +19,7 @@ from pgtare.watching.spool.tables import TABLES
 #: A segment has at most so many rows.
 MOST_ROWS = 500_000
 #: Rows that are written, and held in memory, at a time.
-GROUP_ROWS = 32_768
+GROUP_ROWS = 8_192
 DAY_US = 86_400_000_000
 DIRECTORY = "segments"
 

@@ -199,7 +199,7 @@ class Spool:
         for table in TABLES.values():
             if table.source and self._roll_up(table, roll_up_us):
                 return True
-        if old := retention.too_old(self._manifest, age_us)[:_MOST_DROPS]:
+        if old := retention.too_old(self._manifest, age_us, self._limits.kept_s)[:_MOST_DROPS]:
             self._drop(old, "by age", now)
             return True
         if chosen := compaction.choose(self._manifest.segments.values(), now):
