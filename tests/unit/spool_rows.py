@@ -35,8 +35,12 @@ def random_rows(
     server: str = "one",
     each: int = 3,
     span: int = 1 << 40,
+    covered_s: int = 60,
 ) -> pa.Table:
-    """Rows of any table, `each` for a time, with random figures of this span."""
+    """Rows of any table, `each` for a time, with random figures of this span.
+
+    covered_s: they cover less than that; more than 90 s is spread over minutes.
+    """
     rng = np.random.default_rng(seed)
     all_times = [ts for ts in times for _ in range(each)]
     found: dict[str, Any] = {
@@ -44,6 +48,7 @@ def random_rows(
         for column in TABLES[table].columns
         if column.name != "segment"
     }
+    found["covered_ns"] = rng.integers(min(span, covered_s * 10**9), size=len(all_times))
     return rows(table, {**found, "ts": all_times, "server": [server] * len(all_times)})
 
 
@@ -61,8 +66,6 @@ def _values(column: Column, number: int, rng: np.random.Generator, span: int) ->
     values = rng.integers(2 if column.rule == "key" else span, size=number)
     if pa.types.is_int32(column.type):
         return values.astype(np.int32) & 0xFFFF
-    if column.name == "covered_ns":  # some cover more than a minute
-        return rng.integers(min(span, 300 * 10**9), size=number)
     if column.nullable:
         return [None if rng.random() < 0.5 else int(value) for value in values]
     return values

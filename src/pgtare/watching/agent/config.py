@@ -137,7 +137,7 @@ class AgentConfig(_ConfigModel):
     @field_validator("spool", mode="before")
     @classmethod
     def _directory_alone(cls, value: Any) -> Any:
-        return {"directory": value} if isinstance(value, str) else value
+        return {"directory": value} if isinstance(value, str | Path) else value
 
     @field_validator("servers")
     @classmethod

@@ -239,7 +239,7 @@ class ServerLooks:
             with session.look("texts", texts.LIMIT_S):
                 ((length, ids, wanted),) = session.rows(queries.TEXTS, asked)
             self._texts.pause_if_large(max(length, size or 0), time.monotonic() - began)
-            found = list(zip(ids, wanted, strict=True)) if ids is not None else []
+            found = [] if ids is None else list(zip(map(int, ids), wanted, strict=True))
         except LookRefused as ex:
             # it is not loaded, too slow, or holds what this encoding does not have: rows go on
             if ex.slow:

@@ -229,8 +229,12 @@ class Spool:
         width_us = table.bucket_s * _US * rollup.MOST_BUCKETS
         to_us = min(to_us, rollup.bucket_end(first_us, table) + width_us)
         some = [segment for segment in some if segment.first_us <= to_us]
-        rows = pa.concat_tables(segments.read(self._volume.root, segment) for segment in some)
-        rows = rollup.between(rows, done_us, to_us)
+        # a large segment may have few rows that are due: never all of it at once
+        rows = pa.concat_tables(
+            rollup.between(group, done_us, to_us)
+            for segment in some
+            for group in segments.groups(self._volume.root, segment)
+        )
         with self._publication() as publication:
             publication.set_rolled(table.name, to_us)
             publication.add_rows(table.name, rollup.summed(rows, table))
