@@ -17,7 +17,7 @@ from pgtare.watching.agent.queries import QUERIES_0_5
 from pgtare.watching.agent.reading import UnsteadyReading
 from pgtare.watching.agent.rows import Batch
 from pgtare.watching.agent.server_looks import ACTIVITY, STATEMENTS, WAITS, ServerLooks
-from pgtare.watching.agent.server_session import LookRefused, ServerSession
+from pgtare.watching.agent.server_session import LookRefused, ServerGone, ServerSession
 
 SECOND_US = 1_000_000
 BOOT_US = 1_790_000_000 * SECOND_US
@@ -56,10 +56,18 @@ def new_looks(stored: dict[str, pa.Table] | None = None) -> ServerLooks:
 
 
 def activity(
-    looks: ServerLooks, commits: int, *, at_s: int, booted_s: int = 0, system_identifier: int = 1
+    looks: ServerLooks,
+    commits: int,
+    *,
+    at_s: int,
+    booted_s: int = 0,
+    system_identifier: int = 1,
+    recordings: Exception | None = None,
 ) -> Batch:
-    """A look at a server whose only database has so many commits."""
+    """A look at a server whose only database has so many commits. recordings: fails to read."""
     session = AnsweredSession(system_identifier)
+    if recordings is not None:
+        session.offer.trace, session.refusals = "public", {queries.RECORDINGS: recordings}
     session.answers = {
         queries.STARTED: [(BOOT_US + booted_s * SECOND_US, BOOT_US + at_s * SECOND_US)],
         queries.ACTIVITY: [(np.array([[5, 0, commits, *[0] * 12]], np.int64),)],
@@ -244,7 +252,7 @@ def test_a_huge_file_is_not_read() -> None:
     session = with_texts(2, 60, 100, size=600 * MIB)
     assert column(counters(looks, session), STATEMENTS, "calls") == [1]
     assert asked_for(session) == []
-    assert ["512 MiB" in note for note in looks.notes] == [True]
+    assert ["512 MiB" in note for note in looks.notes.values()] == [True]
 
 
 def test_rows_go_on_if_texts_are_refused() -> None:
@@ -253,10 +261,21 @@ def test_rows_go_on_if_texts_are_refused() -> None:
     session = with_texts(2, 60, 100)
     session.refusals[queries.TEXTS] = LookRefused("invalid byte sequence for encoding", slow=True)
     assert column(counters(looks, session), STATEMENTS, "calls") == [1]
-    assert ["invalid byte" in note for note in looks.notes] == [True]
+    assert ["invalid byte" in note for note in looks.notes.values()] == [True]
     again = with_texts(3, 120, 100)
     assert column(counters(looks, again), STATEMENTS, "calls") == [1]
     assert asked_for(again) == []
+
+
+def test_activity_is_not_lost_if_the_server_goes_while_recordings_are_read() -> None:
+    looks = new_looks()
+    activity(looks, 1000, at_s=3600)
+    with pytest.raises(ServerGone):
+        activity(looks, 1002, at_s=3660, recordings=ServerGone("the session ended"))
+    assert column(activity(looks, 1007, at_s=3720), ACTIVITY, "commits") == [7]
+    again = activity(looks, 1008, at_s=3780, recordings=LookRefused("no right"))
+    assert column(again, ACTIVITY, "commits") == [1]
+    assert ["no right" in note for note in looks.notes.values()] == [True]
 
 
 def kept(number: int, at_us: int) -> tuple[Any, ...]:
@@ -266,11 +285,8 @@ def kept(number: int, at_us: int) -> tuple[Any, ...]:
 
 def test_a_recording_is_written_once_also_after_the_agents_restart() -> None:
     def look(looks: ServerLooks, *found: tuple[Any, ...]) -> Batch:
-        session = AnsweredSession()
-        session.offer.trace = "public"
-        session.answers = {queries.RECORDINGS: list(found)}
         batch = Batch()
-        looks._add_recordings(cast(ServerSession, session), batch)
+        looks._add_recordings(batch, list(found))
         return batch
 
     looks = new_looks()

@@ -64,8 +64,8 @@ def test_a_doctor_that_fails_does_not_end_the_watch(
 
 def test_what_a_look_could_not_read_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
     watch = Brought().watch
-    watch.looks.notes.append("texts were not read")
     for _ in range(2):
+        watch.looks.notes["texts"] = "texts were not read"
         watch._make([WAITS], Batch)
     assert capsys.readouterr().err.count("texts were not read") == 1
-    assert watch.looks.notes == []
+    assert watch.looks.notes == {}

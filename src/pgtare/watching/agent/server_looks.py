@@ -87,8 +87,8 @@ class ServerLooks:
         self._texts = StatementTexts()
         self._settings: str | None = None
         self._recordings = _stored_recordings(stored)
-        self.notes: list[str] = []
-        """what looks could not read though their rows are whole; the watch logs it"""
+        self.notes: dict[str, str] = {}
+        """what looks could not read though their rows are whole, and why; the watch logs it"""
         self.captures = True
         """whether the module counted any process when it was read last"""
         self._losses: dict[str, int] = {}
@@ -244,7 +244,7 @@ class ServerLooks:
             # it is not loaded, too slow, or holds what this encoding does not have: rows go on
             if ex.slow:
                 self._texts.pause_if_large(None, texts.LIMIT_S)
-            self.notes.append(f"texts of pg_stat_statements were not read: {ex}")
+            self.notes["texts"] = f"texts of pg_stat_statements were not read: {ex}"
         new = self._texts.learn(asked, found)
         batch.add("texts", {"text_hash": list(new), "text": list(new.values())}, interval, len(new))
 
@@ -329,6 +329,8 @@ class ServerLooks:
             ((settings,),) = session.rows(queries.SETTINGS)
             self._databases = dict(session.rows(queries.DATABASES))
         taken = reading.now(server_us)
+        recordings = self._read_recordings(session)
+        # nothing may fail from here on, as in `counters`
         # counters outlast a restart, but the name may lead to another server now
         origin = Origin(session.offer.system_identifier, started_us)
         before = self._activity[:2] if self._activity else None
@@ -350,19 +352,23 @@ class ServerLooks:
         batch.readings["activity-info"] = moment_table(origin, taken)
         columns = {f"{_MATRIX}{i}": matrix[:, i] for i in range(matrix.shape[1])}
         batch.readings[ACTIVITY] = pa.table(columns)
-        self._add_recordings(session, batch)
+        if recordings is not None:
+            self._add_recordings(batch, recordings)
         return batch
 
-    def _add_recordings(self, session: ServerSession, batch: Batch) -> None:
-        """The traces that the server has kept since the last look. Numbers begin anew with it."""
+    def _read_recordings(self, session: ServerSession) -> list[tuple[Any, ...]] | None:
+        """The traces that the server has kept; None if they cannot be read."""
         if session.offer.trace is None:
-            return
+            return None
         try:
             with session.look("recordings"):
-                found = session.rows(queries.RECORDINGS)
+                return session.rows(queries.RECORDINGS)
         except LookRefused as ex:
-            self.notes.append(f"recordings of sql_trace were not read: {ex}")
-            return
+            self.notes["recordings"] = f"recordings of sql_trace were not read: {ex}"
+            return None
+
+    def _add_recordings(self, batch: Batch, found: list[tuple[Any, ...]]) -> None:
+        """Add those that are new. A server that was restarted begins with number 1 again."""
         new = [row for row in found if (row[0], row[3]) not in self._recordings]
         columns = dict(zip(RECORDING_COLUMNS, map(list, zip(*new, strict=True)), strict=False))
         if new:

@@ -220,7 +220,8 @@ class ServerWatch(threading.Thread):
             why = f"{names[0]}: the answer is no text of its encoding: {ex.reason}"
             self._log.once("warning", "refused", self.name_of_server, why)
         while self.looks.notes:
-            self._log.once("warning", "unread", self.name_of_server, self.looks.notes.pop())
+            what, why = self.looks.notes.popitem()
+            self._log.once("warning", f"no_{what}", self.name_of_server, why)
         took = time.monotonic() - began
         for name in names:
             if name != FINDINGS and self._grids[name].looked(took, gave_up=gave_up):
