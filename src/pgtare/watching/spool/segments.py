@@ -84,7 +84,7 @@ def parts(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
     """Rows split into segments: day, number within the day, rows."""
     days = times_us(rows) // DAY_US
     for day in np.unique(days):
-        of_day = rows.filter(pa.array(days == day)) if len(days) else rows
+        of_day = rows.filter(pa.array(days == day)) if np.any(days != day) else rows
         for number, start in enumerate(range(0, of_day.num_rows, MOST_ROWS)):
             yield day_of(int(day) * DAY_US), number, of_day.slice(start, MOST_ROWS)
 

@@ -79,6 +79,8 @@ class Spool:
         Raises UsageError if another process writes it or the directory cannot be used, PgtareError
         if it is damaged as a whole, and MeasurementError if it cannot be written.
         """
+        # Arrow's own allocator keeps twice the memory after the sums of an hour
+        pa.set_memory_pool(pa.system_memory_pool())
         volume = volume or Volume(directory)
         lock = None
         try:
