@@ -53,7 +53,8 @@ def between(rows: pa.Table, after_us: int, to_us: int) -> pa.Table:
 def summed(rows: pa.Table, table: SpoolTable) -> pa.Table:
     """One row for each bucket and key; without the column `segment`."""
     width = table.bucket_s * _US
-    rows = _spread(rows, table)
+    # in one piece: grouped chunk by chunk, an hour of statements takes 20 MB more
+    rows = _spread(rows, table).combine_chunks()
     times = times_us(rows)
     if any(column.rule == "last" for column in table.columns):
         order = pa.array(np.argsort(times, kind="stable"))
