@@ -23,6 +23,8 @@ from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import Trace, load
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from pgtare.watching.agent.server_looks import ServerLooks
+from pgtare.watching.agent.server_session import ServerSession
 from tests.commands import failed, in_process
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session
@@ -94,6 +96,37 @@ def take(cluster: Cluster, number: int, path: Path) -> Trace:
 def provoke(client: Connection, query: str) -> None:
     with pytest.raises(psycopg.Error):
         client.execute(query.encode())
+
+
+def test_the_agent_lists_what_was_kept_once(keeping: Cluster, admin: Connection) -> None:
+    with traced(keeping, keep_slower_than=50) as client:
+        client.execute("SELECT pg_sleep(0.06), 'a secret'")
+        pid = client.info.backend_pid
+    for role, member in (("kept_watcher", " IN ROLE pg_monitor"), ("kept_stranger", "")):
+        admin.execute(f"CREATE ROLE {role} LOGIN{member}".encode())
+        grant_usage(admin, role)
+    looks = ServerLooks("shop", "agent", lambda part: None, 10)
+    dsn = psycopg.conninfo.make_conninfo(keeping.dsn(), user="kept_watcher")
+    try:
+        with ServerSession(dsn) as opened:
+            looks.begin(opened)
+            batches = [looks.activity(opened, 60) for _ in range(2)]
+        (row,) = [
+            row
+            for batch in batches
+            for table in batch.rows.get("recordings", [])
+            for row in table.to_pylist()
+        ]
+        assert (row["pid"], row["cause"], row["application"]) == (pid, "request", "shop")
+        assert row["database"] == "postgres"
+        assert "secret" not in str(row)
+        stranger = psycopg.conninfo.make_conninfo(keeping.dsn(), user="kept_stranger")
+        with ServerSession(stranger) as opened:
+            assert opened.offer.trace is None
+            assert not any("sql_trace" in note for note in opened.offer.unseen)
+    finally:
+        for role in ("kept_watcher", "kept_stranger"):
+            admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
 
 
 def test_one_slow_statement_among_many(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:

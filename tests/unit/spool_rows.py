@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgtare.watching.spool import manifest, rollup, segments
+from pgtare.watching.spool.believed_clock import BelievedClock
 from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import TABLES, Column, rows
@@ -33,8 +35,12 @@ def random_rows(
     server: str = "one",
     each: int = 3,
     span: int = 1 << 40,
+    covered_s: int = 60,
 ) -> pa.Table:
-    """Rows of any table, `each` for a time, with random figures of this span."""
+    """Rows of any table, `each` for a time, with random figures of this span.
+
+    covered_s: they cover less than that; more than 90 s is spread over minutes.
+    """
     rng = np.random.default_rng(seed)
     all_times = [ts for ts in times for _ in range(each)]
     found: dict[str, Any] = {
@@ -42,6 +48,7 @@ def random_rows(
         for column in TABLES[table].columns
         if column.name != "segment"
     }
+    found["covered_ns"] = rng.integers(min(span, covered_s * 10**9), size=len(all_times))
     return rows(table, {**found, "ts": all_times, "server": [server] * len(all_times)})
 
 
@@ -105,8 +112,8 @@ def check_rolled(directory: Path, table: str) -> None:
 
 def catch_up(spool: Spool, now: datetime) -> int:
     """All upkeep that is due at a time that is right; the number of steps."""
-    for clock in (spool._roll_up_clock, spool._age_clock):
-        clock.believe(int(now.timestamp() * 10**6))
+    for name in ("_roll_up_clock", "_age_clock"):
+        setattr(spool, name, BelievedClock(int(now.timestamp() * 10**6), 0, math.inf))
     steps = 0
     while spool.maintain(now):
         steps += 1

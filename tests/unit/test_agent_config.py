@@ -8,6 +8,7 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.watching.agent import config
+from pgtare.watching.spool.limits import SpoolLimits
 from tests.commands import refused
 
 GOOD = """
@@ -31,10 +32,30 @@ def write(directory: Path, text: str) -> Path:
 
 def test_a_configuration_is_read(tmp_path: Path) -> None:
     found = config.read(write(tmp_path, GOOD))
-    assert found.spool == Path("/var/lib/spool")
+    assert found.spool.directory == Path("/var/lib/spool")
+    assert found.spool.limits == SpoolLimits()
     assert (found.intervals.waits, found.intervals.statements) == (5, 60)
     assert list(found.servers) == ["shop", "shop-standby"]
     assert found.servers["shop"].labels == {"env": "prod"}
+
+
+def test_the_spool_has_limits(tmp_path: Path) -> None:
+    text = """
+[spool]
+directory = "/var/lib/spool"
+most_bytes = "20G"
+reserve_bytes = "0"
+[spool.keep]
+sessions = "12h"
+hours = "800d"
+[servers.a]
+dsn = "x"
+"""
+    limits = config.read(write(tmp_path, text)).spool.limits
+    assert (limits.most_bytes, limits.reserve_bytes) == (20 << 30, 0)
+    assert limits.kept_s["sessions"] == 43_200
+    assert limits.kept_s["hours"] == 800 * 86_400
+    assert limits.kept_s["ticks"] == SpoolLimits().kept_s["ticks"]
 
 
 @pytest.mark.parametrize(
@@ -51,6 +72,10 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
         ("[intervals]\nwaits = '0.1s'\n[servers.a]\ndsn = 'x'", "intervals.waits: give 1s or more"),
         ("most_statements = 0\n[servers.a]\ndsn = 'x'", "most_statements"),
         ("spool = [", "is not TOML"),
+        ("[spool]\nmost_bytes = 5\n[servers.a]\ndsn = 'x'", "spool.most_bytes: write a size"),
+        ("[spool]\nmost_bytes = '1M'\n[servers.a]\ndsn = 'x'", "give 64 MiB or more"),
+        ("[spool.keep]\nticks = '5m'\n[servers.a]\ndsn = 'x'", "write an age in quotes"),
+        ("[spool.keep]\nticks = '0.5h'\n[servers.a]\ndsn = 'x'", "give 1h or more"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(tmp_path: Path, text: str, words: str) -> None:

@@ -371,6 +371,7 @@ def test_the_baseline_after_a_change(
         ReadingBaseline.ANEW: 0,
     }
     assert found.covered_ns == covered[baseline] * SECOND
+    assert found.gap_ns == (6 if found.gap is None else 6 - covered[baseline]) * SECOND
     assert (last.epoch == ORIGIN.epoch) == (baseline is ReadingBaseline.SAME)
 
 
@@ -381,6 +382,7 @@ def test_an_absence_is_a_gap_that_its_rows_cover() -> None:
     assert found.covered_ns == 3600 * SECOND
     assert found.gap is not None
     assert (found.gap.kind, found.gap.from_us) == ("absence", 2_500_000)
+    assert found.gap_ns == found.covered_ns
 
 
 def test_a_server_clock_that_was_set_back_does_not_count() -> None:

@@ -17,7 +17,7 @@ from pgtare.watching.agent.queries import QUERIES_0_5
 from pgtare.watching.agent.reading import UnsteadyReading
 from pgtare.watching.agent.rows import Batch
 from pgtare.watching.agent.server_looks import ACTIVITY, STATEMENTS, WAITS, ServerLooks
-from pgtare.watching.agent.server_session import ServerSession
+from pgtare.watching.agent.server_session import LookRefused, ServerGone, ServerSession
 
 SECOND_US = 1_000_000
 BOOT_US = 1_790_000_000 * SECOND_US
@@ -29,15 +29,25 @@ class AnsweredSession:
     def __init__(self, system_identifier: int = 1) -> None:
         self.seconds: dict[str, float] = {}
         self.offer = SimpleNamespace(
-            system_identifier=system_identifier, module=None, texts=None, exact_statements=True
+            system_identifier=system_identifier,
+            module=None,
+            texts=None,
+            trace=None,
+            may_stat_file=False,
+            exact_statements=True,
         )
         self.answers: dict[str, list[tuple[Any, ...]]] = {}
+        self.refusals: dict[str, Exception] = {}
+        self.asked: list[tuple[Any, ...]] = []
 
     @contextlib.contextmanager
-    def look(self, name: str) -> Iterator[None]:
+    def look(self, name: str, limit_s: float = 5.0) -> Iterator[None]:
         yield
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        self.asked.append((query, *values))
+        if query in self.refusals:
+            raise self.refusals[query]
         return self.answers[query]
 
 
@@ -46,10 +56,18 @@ def new_looks(stored: dict[str, pa.Table] | None = None) -> ServerLooks:
 
 
 def activity(
-    looks: ServerLooks, commits: int, *, at_s: int, booted_s: int = 0, system_identifier: int = 1
+    looks: ServerLooks,
+    commits: int,
+    *,
+    at_s: int,
+    booted_s: int = 0,
+    system_identifier: int = 1,
+    recordings: Exception | None = None,
 ) -> Batch:
-    """A look at a server whose only database has so many commits."""
+    """A look at a server whose only database has so many commits. recordings: fails to read."""
     session = AnsweredSession(system_identifier)
+    if recordings is not None:
+        session.offer.trace, session.refusals = "public", {queries.RECORDINGS: recordings}
     session.answers = {
         queries.STARTED: [(BOOT_US + booted_s * SECOND_US, BOOT_US + at_s * SECOND_US)],
         queries.ACTIVITY: [(np.array([[5, 0, commits, *[0] * 12]], np.int64),)],
@@ -177,3 +195,108 @@ def test_of_a_stored_reading_of_statements_all_parts_are_needed(damaged: str) ->
     assert column(again, STATEMENTS, "calls") == []
     after = counters(looks, counted(1004, at_s=3720))
     assert column(after, STATEMENTS, "calls") == [1]
+
+
+MIB = 1 << 20
+
+
+def with_texts(calls: int, at_s: int, length: int, *, size: int | None = None) -> AnsweredSession:
+    """A server with one statement, whose text is in a file of that size; length: of all texts."""
+    session = counted(calls, at_s=at_s)
+    session.offer.texts, session.offer.may_stat_file = "public", size is not None
+    session.answers[queries.TEXTS_SIZE] = [(size,)]
+    session.answers[queries.TEXTS] = [(length, [77], ["SELECT $1"])]
+    return session
+
+
+def asked_for(session: AnsweredSession) -> list[Any]:
+    return [values for query, *values in session.asked if query == queries.TEXTS]
+
+
+def test_texts_are_read_when_a_statement_is_unknown() -> None:
+    looks = new_looks()
+    counters(looks, with_texts(1, 0, 100))
+    first = with_texts(2, 60, 100)
+    batch = counters(looks, first)
+    assert asked_for(first) == [[[77]]]
+    assert column(batch, "texts", "text") == ["SELECT $1"]
+    assert column(batch, STATEMENTS, "text_hash") == column(batch, "texts", "text_hash")
+    again = with_texts(3, 120, 100)
+    counters(looks, again)
+    assert asked_for(again) == []
+
+
+@pytest.mark.parametrize("size", [None, 20 * MIB])
+def test_a_large_file_is_read_once_in_ten_minutes(
+    monkeypatch: pytest.MonkeyPatch, size: int | None
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    looks = new_looks()
+    counters(looks, with_texts(1, 0, 20 * MIB, size=size))
+    first = with_texts(2, 60, 20 * MIB, size=size)
+    first.answers[queries.TEXTS] = [(20 * MIB, None, None)]  # it was not there yet
+    counters(looks, first)
+    assert asked_for(first) == [[[77]]]
+    looks._texts._asked.clear()
+    for later_s, asked in ((1599.0, []), (1600.0, [[[77]]])):
+        now = later_s
+        session = with_texts(3, 120, 20 * MIB, size=size)
+        counters(looks, session)
+        assert asked_for(session) == asked
+
+
+def test_a_huge_file_is_not_read() -> None:
+    looks = new_looks()
+    counters(looks, with_texts(1, 0, 100, size=600 * MIB))
+    session = with_texts(2, 60, 100, size=600 * MIB)
+    assert column(counters(looks, session), STATEMENTS, "calls") == [1]
+    assert asked_for(session) == []
+    assert ["512 MiB" in note for note in looks.notes.values()] == [True]
+
+
+def test_rows_go_on_if_texts_are_refused() -> None:
+    looks = new_looks()
+    counters(looks, with_texts(1, 0, 100))
+    session = with_texts(2, 60, 100)
+    session.refusals[queries.TEXTS] = LookRefused("invalid byte sequence for encoding", slow=True)
+    assert column(counters(looks, session), STATEMENTS, "calls") == [1]
+    assert ["invalid byte" in note for note in looks.notes.values()] == [True]
+    again = with_texts(3, 120, 100)
+    assert column(counters(looks, again), STATEMENTS, "calls") == [1]
+    assert asked_for(again) == []
+
+
+def test_activity_is_not_lost_if_the_server_goes_while_recordings_are_read() -> None:
+    looks = new_looks()
+    activity(looks, 1000, at_s=3600)
+    with pytest.raises(ServerGone):
+        activity(looks, 1002, at_s=3660, recordings=ServerGone("the session ended"))
+    assert column(activity(looks, 1007, at_s=3720), ACTIVITY, "commits") == [7]
+    again = activity(looks, 1008, at_s=3780, recordings=LookRefused("no right"))
+    assert column(again, ACTIVITY, "commits") == [1]
+    assert ["no right" in note for note in looks.notes.values()] == [True]
+
+
+def kept(number: int, at_us: int) -> tuple[Any, ...]:
+    who = (42, 10, "app", 5, "shop", "worker", 77, 4096, None, 3)
+    return (number, "slow statement", "12.3 ms", at_us, *who)
+
+
+def test_a_recording_is_written_once_also_after_the_agents_restart() -> None:
+    def look(looks: ServerLooks, *found: tuple[Any, ...]) -> Batch:
+        batch = Batch()
+        looks._add_recordings(batch, list(found))
+        return batch
+
+    looks = new_looks()
+    assert look(looks).rows == {}
+    first = look(looks, kept(1, 100))
+    assert column(first, "recordings", "detail") == ["12.3 ms"]
+    assert column(first, "recordings", "incident") == [3]
+    assert look(looks, kept(1, 100)).rows == {}
+    later = new_looks(first.readings)
+    # the server was restarted: its numbers begin anew
+    found = look(later, kept(1, 900), kept(2, 100))
+    assert column(found, "recordings", "number") == [1, 2]
+    assert look(later, kept(1, 900), kept(2, 100)).rows == {}

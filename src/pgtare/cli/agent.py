@@ -11,12 +11,13 @@ import typer
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit import numbers
 from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.option_values import seconds
 from pgtare.watching.agent import config as configuration
 from pgtare.watching.agent.agent import Agent
 from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import AgentConfig
+from pgtare.watching.agent.config import AgentConfig, SpoolConfig
 from pgtare.watching.agent.server_check import ServerCheck, check_server, require_usable
 
 Dsn = Annotated[str | None, typer.Option(help="The only server, as a libpq connection string.")]
@@ -56,7 +57,7 @@ def agent(
             raise UsageError(f"options go behind the command: pgtare agent {name} --config FILE")
         return
     found = _read(dsn, config)
-    directory = spool or found.spool
+    directory = spool or found.spool.directory
     if directory is None:
         raise UsageError(
             "--spool is missing: name a directory, as in --spool /var/lib/pgtare-agent/spool"
@@ -66,7 +67,7 @@ def agent(
     lasting = None if duration is None else seconds("--duration", duration)
     from pgtare.watching.spool.spool import Spool
 
-    with Spool.open(directory) as opened:
+    with Spool.open(directory, found.spool.limits) as opened:
         reload = None if config is None else lambda: configuration.read(config)
         running = Agent(found, opened, AgentLog(), reload)
         if lasting is not None:
@@ -82,7 +83,8 @@ def check(
 ) -> None:
     """Connect to each server once, and say what the agent would see there and what is missing.
 
-    Nothing is written. The exit status is 1 if a server cannot be watched.
+    It also says where the spool is and how much it may keep. Nothing is written. The exit status is
+    1 if a server cannot be watched.
 
     Example: `pgtare agent check --config agent.toml`
     """
@@ -93,9 +95,10 @@ def check(
         raise checks[0].problem
     from pgtare.watching.agent.documents import document
 
-    destination.write(document(checks).to_json())
+    destination.write(document(checks, found.spool).to_json())
     if not destination.printed:
         _print(checks)
+        cli.say(_spool_sentence(found.spool))
     failed = [each for each in checks if each.problem is not None]
     if failed:
         raise MeasurementError(f"{len(failed)} of {len(checks)} servers cannot be watched")
@@ -110,6 +113,17 @@ def _print(checks: list[ServerCheck]) -> None:
     for each in checks:
         for note in (*([str(each.problem)] if each.problem else ()), *each.notes):
             cli.say(f"{each.server}: {note}")
+
+
+def _spool_sentence(found: SpoolConfig) -> str:
+    ages = ", ".join(
+        f"{name} {age_s / 86400:g} days" for name, age_s in found.limits.kept_s.items()
+    )
+    return (
+        f"spool: {found.directory or 'none is named; give --spool'}; at most "
+        f"{numbers.volume(found.most_bytes)}, {numbers.volume(found.reserve_bytes)} of its disk "
+        f"left free; kept: {ages}"
+    )
 
 
 def _read(dsn: str | None, config: Path | None) -> AgentConfig:

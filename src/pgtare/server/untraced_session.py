@@ -15,10 +15,11 @@ from pgtare.server import own_session, pooler
 #: What keeps a session out of wait_event_timing, and out of sql_trace.
 UNTIMED, UNTRACED = "wait_event_timing.capture=off", "sql_trace.level=0"
 
-# Only superusers make C functions: nobody else's function is taken for ours.
-_FUNCTIONS = """
+#: Only superusers make C functions: nobody else's function is taken for ours.
+FUNCTIONS = """
 SELECT p.proname, n.nspname, has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname),
-       quote_ident(current_user)
+       quote_ident(current_user), has_function_privilege(p.oid, 'EXECUTE'),
+       p.oid::regprocedure::text, coalesce(p.proargnames, '{}')
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang
 WHERE l.lanname = 'c' AND p.proname = ANY(%s)
 """
@@ -66,28 +67,40 @@ def _options_refused(ex: MeasurementError, settings: Sequence[str]) -> str | Non
 
 
 class ExtensionFunction(NamedTuple):
-    """A function in C of an extension; usable: we have the right to use its schema."""
+    """A function in C of an extension.
+
+    usable: we have the right to use its schema. executable: and to call it, wherever it is.
+    signature: as GRANT names it. columns: names of its arguments, those of its rows included.
+    """
 
     name: str
     schema: str
     usable: bool
     quoted_schema: str
     quoted_user: str
+    executable: bool
+    signature: str
+    columns: list[str]
 
 
 def find_functions(conn: psycopg.Connection[Any], *names: str) -> list[ExtensionFunction]:
     """Those of these functions that the database has. Raises psycopg.Error."""
-    return [ExtensionFunction(*row) for row in pooler.rows(conn, _FUNCTIONS, list(names))]
+    return [ExtensionFunction(*row) for row in pooler.rows(conn, FUNCTIONS, list(names))]
 
 
 def require_usable(functions: Iterable[ExtensionFunction]) -> None:
     """Raise UsageError, with the GRANTs, if we may not use a function's schema."""
     closed = {(f.quoted_schema, f.quoted_user) for f in functions if not f.usable}
-    grants = [f"GRANT USAGE ON SCHEMA {schema} TO {user}" for schema, user in sorted(closed)]
+    grants = [usage_grant(schema, user) for schema, user in sorted(closed)]
     if grants:
         raise UsageError(
             f"to use the functions of the extensions, a superuser has to run: {'; '.join(grants)};"
         )
+
+
+def usage_grant(quoted_schema: str, quoted_user: str) -> str:
+    """What a superuser runs to let a role use a schema."""
+    return f"GRANT USAGE ON SCHEMA {quoted_schema} TO {quoted_user}"
 
 
 @contextlib.contextmanager

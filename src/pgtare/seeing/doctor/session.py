@@ -42,12 +42,17 @@ class Session:
             dsn, tcp_user_timeout=str(_VANISHED_MS)
         )
         self._settings: tuple[str, ...] = queries.SET_UP
+        self._limit_s: float = queries.TIMEOUT_S
 
     @classmethod
-    def within(cls, conn: psycopg.Connection[Any]) -> Session:
-        """A session by a connection of the caller's own, who closes it."""
+    def within(cls, conn: psycopg.Connection[Any], limit_s: float = queries.TIMEOUT_S) -> Session:
+        """A session by a connection of the caller's own, who closes it.
+
+        limit_s: after so long the server gives a query up.
+        """
         session = cls.__new__(cls)
-        session._conn, session._settings = conn, queries.SET_UP
+        session._conn, session._limit_s = conn, limit_s
+        session._settings = (*queries.SET_UP, f"statement_timeout = '{round(1000 * limit_s)}ms'")
         return session
 
     def __enter__(self) -> Session:
@@ -90,7 +95,7 @@ class Session:
         try:
             yield
         except psycopg.errors.QueryCanceled as ex:
-            raise Unreadable(f"it took longer than {queries.TIMEOUT_S} s") from ex
+            raise Unreadable(f"it took longer than {self._limit_s:g} s") from ex
         except psycopg.Error as ex:
             if self._conn.closed or self._conn.broken or ex.sqlstate in (None, "57P01", "57P02"):
                 raise MeasurementError(

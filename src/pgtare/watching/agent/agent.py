@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import resource
 import signal
 import threading
@@ -33,6 +34,8 @@ _COMMIT_LATER_S = 1.0
 _NAP_S = 0.5
 #: Upkeep of the spool goes on for at most this share of an interval.
 _UPKEEP_SHARE = 0.2
+#: The part of a stored reading that has the labels of a server.
+_LABELS = "labels"
 #: Rows about the agent itself are of no server.
 _ALL_SERVERS = ""
 
@@ -148,7 +151,8 @@ class Agent:
         self._stop(changed)
         self.config = config
         if changed:
-            self._commit()  # a watch that begins again goes on from what is stored
+            # a watch that begins again goes on from the last commit, also if that is only held
+            self._commit()
         for name, server in config.servers.items():
             if name not in self._watches:
                 self._begin(name, server)
@@ -160,12 +164,25 @@ class Agent:
             lambda part: self.spool.reading(name, part),
             self.config.most_statements,
         )
+        self._note_labels(name, server)
         alone = len(self.config.servers) == 1
         watch = ServerWatch(
             looks, server, self.config.intervals, self._collect, self.log, alone=alone
         )
         self._watches[name] = watch
         watch.start()
+
+    def _note_labels(self, name: str, server: WatchedServer) -> None:
+        """Keep the labels of a server, unless the spool has them."""
+        labels = json.dumps(server.labels, ensure_ascii=False, sort_keys=True)
+        stored = self.spool.reading(name, _LABELS)
+        if stored is not None and stored["labels"].to_pylist() == [labels]:
+            return
+        batch = Batch()
+        interval = RowInterval(name, self.uuid, 0, time.time_ns() // 1000, 0, EXACT)
+        batch.add("servers", {"labels": [labels]}, interval, 1)
+        batch.readings[_LABELS] = pa.table({"labels": [labels]})
+        self._collect(name, batch)
 
     def _stop(self, names: list[str]) -> None:
         for name in names:
@@ -178,21 +195,14 @@ class Agent:
         if self._reload is None:
             self.log.write("warning", "reload", why="there is no configuration file to read again")
             return
-        if self.spool.trouble:
-            # a watch that begins again goes on from what is stored, not from what is held
-            self.log.write(
-                "error",
-                "reload",
-                why="the spool cannot be written now; the old configuration stays in force",
-            )
-            return
         try:
             config = self._reload()
         except PgtareError as ex:
             self.log.write("error", "reload", why=f"{ex}; the old configuration stays in force")
             return
         if config.spool != self.config.spool:
-            self.log.write("warning", "reload", why="another spool takes a restart of the agent")
+            why = "another spool, or other limits of it, take a restart of the agent"
+            self.log.write("warning", "reload", why=why)
         self.log.write("info", "reload", servers=len(config.servers))
         self._adapt(config)
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pgtare.errors import UsageError
-from pgtare.kit.option_values import seconds
+from pgtare.kit import numbers
+from pgtare.kit.option_values import seconds, size
+from pgtare.watching.spool.limits import SpoolLimits
+from pgtare.watching.spool.tables import Age
 
 #: The name of a server that is given by its connection string alone.
 ONLY_SERVER = "server"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+_AGE, _AGE_UNIT_S = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([hd])\s*"), {"h": 3600.0, "d": 86400.0}
+_OLDEST_S = 3650 * _AGE_UNIT_S["d"]
+#: A spool that may be smaller would drop what was just read.
+_LEAST_BYTES = 64 << 20
 _SHORTEST_S = {"waits": 1.0, "statements": 2.0, "sessions": 0.1, "activity": 1.0, "findings": 60.0}
 
 
@@ -48,6 +57,68 @@ class Intervals(_ConfigModel):
         return value
 
 
+_LIMITS = SpoolLimits()
+
+
+class SpoolAges(_ConfigModel):
+    """How long rows are kept, in s."""
+
+    ticks: float = Field(default=_LIMITS.kept_s["ticks"], description="as they were read")
+    sessions: float = Field(default=_LIMITS.kept_s["sessions"], description="sampled sessions")
+    minutes: float = Field(default=_LIMITS.kept_s["minutes"], description="summed up by the minute")
+    hours: float = Field(default=_LIMITS.kept_s["hours"], description="summed up by the hour")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _seconds(cls, value: Any) -> Any:
+        found = _AGE.fullmatch(value) if isinstance(value, str) else None
+        if found is None:
+            raise ValueError("write an age in quotes, as in '12h' or '30d'")
+        age = float(found[1]) * _AGE_UNIT_S[found[2]]
+        if not _AGE_UNIT_S["h"] <= age <= _OLDEST_S:
+            raise ValueError("give 1h or more, and at most 3650d")
+        return age
+
+
+class SpoolConfig(_ConfigModel):
+    """Where the spool is, and how much it may keep."""
+
+    directory: Path | None = None
+    most_bytes: int = Field(default=_LIMITS.most_bytes, description="all its files")
+    reserve_bytes: int = Field(default=_LIMITS.reserve_bytes, description="left free for others")
+    keep: SpoolAges = SpoolAges()
+
+    @field_validator("most_bytes", "reserve_bytes", mode="before")
+    @classmethod
+    def _bytes(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError("write a size in quotes, as in '20G' or '500M'")
+        try:
+            return size("", value)
+        except UsageError as ex:
+            raise ValueError(str(ex).partition(": ")[2]) from ex
+
+    @field_validator("most_bytes", mode="after")
+    @classmethod
+    def _enough(cls, value: int) -> int:
+        if value < _LEAST_BYTES:
+            raise ValueError(f"give {numbers.volume(_LEAST_BYTES)} or more")
+        return value
+
+    @property
+    def limits(self) -> SpoolLimits:
+        """What the spool keeps to."""
+        kept_s: dict[Age, float] = {
+            "ticks": self.keep.ticks,
+            "sessions": self.keep.sessions,
+            "minutes": self.keep.minutes,
+            "hours": self.keep.hours,
+        }
+        return replace(
+            _LIMITS, most_bytes=self.most_bytes, reserve_bytes=self.reserve_bytes, kept_s=kept_s
+        )
+
+
 class WatchedServer(_ConfigModel):
     """One server: how it is reached, and what it is for."""
 
@@ -58,16 +129,19 @@ class WatchedServer(_ConfigModel):
 class AgentConfig(_ConfigModel):
     """Everything that agent.toml may say."""
 
-    spool: Path | None = None
+    spool: SpoolConfig = SpoolConfig()
     most_statements: int = Field(default=200, ge=1, le=10_000)
     intervals: Intervals = Intervals()
     servers: dict[str, WatchedServer] = Field(min_length=1)
 
+    @field_validator("spool", mode="before")
+    @classmethod
+    def _directory_alone(cls, value: Any) -> Any:
+        return {"directory": value} if isinstance(value, str | Path) else value
+
     @field_validator("servers")
     @classmethod
     def _plain_names(cls, value: dict[str, WatchedServer]) -> dict[str, WatchedServer]:
-        import re
-
         for name in value:
             if not re.match(_NAME, name):
                 raise ValueError(

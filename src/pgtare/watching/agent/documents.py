@@ -8,6 +8,7 @@ from pydantic import Field
 
 from pgtare.kit.document import Document, Model
 from pgtare.watching.agent import server_check
+from pgtare.watching.agent.config import SpoolConfig
 
 
 class ServerCheck(Model):
@@ -22,6 +23,17 @@ class ServerCheck(Model):
     notes: list[str] = Field(description="what is missing, each with its remedy")
 
 
+class SpoolPlan(Model):
+    """Where an agent would keep what it reads, and how much of it."""
+
+    directory: str | None = Field(description="the directory; null: the file names none")
+    most_bytes: int = Field(description="size of all its files at most, bytes")
+    reserve_bytes: int = Field(description="room on its disk that is left to others, bytes")
+    kept_s: dict[str, float] = Field(
+        description="age at which rows go: ticks, sessions, minutes and hours, s"
+    )
+
+
 class AgentCheck(Document):
     """What an agent would see of each server."""
 
@@ -29,11 +41,20 @@ class AgentCheck(Document):
         default="pgtare.agent.check/1", alias="schema", description="name and version"
     )
     servers: list[ServerCheck] = Field(description="the servers, in the order of the file")
+    spool: SpoolPlan = Field(description="the spool, by the configuration")
 
 
-def document(checks: list[server_check.ServerCheck]) -> AgentCheck:
+def document(checks: list[server_check.ServerCheck], spool: SpoolConfig) -> AgentCheck:
     """The document of what was found."""
+    directory = None if spool.directory is None else str(spool.directory)
+    kept_s = {str(age): seconds for age, seconds in spool.limits.kept_s.items()}
     return AgentCheck(
+        spool=SpoolPlan(
+            directory=directory,
+            most_bytes=spool.most_bytes,
+            reserve_bytes=spool.reserve_bytes,
+            kept_s=kept_s,
+        ),
         servers=[
             ServerCheck(
                 server=each.server,
@@ -45,5 +66,5 @@ def document(checks: list[server_check.ServerCheck]) -> AgentCheck:
                 notes=list(each.notes),
             )
             for each in checks
-        ]
+        ],
     )

@@ -81,6 +81,11 @@ class Transition:
     before_ns: int = 0
     gap: WatchGap | None = None
 
+    @property
+    def gap_ns(self) -> int:
+        """How long the gap is: what is lost, or of an absence what the rows cover."""
+        return self.covered_ns if self.baseline is ReadingBaseline.SAME else self.before_ns
+
 
 def between(
     before: tuple[Origin, Taken] | None,
@@ -99,7 +104,10 @@ def between(
         return Transition(ReadingBaseline.SAME, elapsed, gap=gap)
     same_server = first.system_identifier == last.system_identifier
     if not same_server or last.began_us < then.server_us:
-        return Transition(ReadingBaseline.ANEW, 0, gap=WatchGap(*_anew(first, last, then.agent_us)))
+        # of another server, the clock may be another
+        lost = max(0, 1000 * (now.agent_us - then.agent_us))
+        gap = WatchGap(*_anew(first, last, then.agent_us))
+        return Transition(ReadingBaseline.ANEW, 0, lost, gap)
     covered = min(elapsed, 1000 * max(0, now.server_us - last.began_us))
     if _restarted(first, last):
         detail = "the server was restarted; what it counted since the last reading is lost"

@@ -1,7 +1,8 @@
 """Every query that the agent sends to a server; nothing else is ever sent.
 
-{waits}, {texts}: schemas of wait_event_timing and of pg_stat_statements. Numbers come as arrays
-and names as one text, so that a reading is decoded at once, however many rows it has.
+{waits}, {texts}, {trace}: schemas of wait_event_timing, pg_stat_statements and sql_trace. Numbers
+come as arrays and names as one text, so that a reading is decoded at once, however many rows it
+has.
 """
 
 from __future__ import annotations
@@ -29,19 +30,18 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backen
 SERVER = """
 SELECT current_setting('server_version'), pg_is_in_recovery(), current_database(), current_user,
   pg_has_role('pg_read_all_stats', 'USAGE'), quote_ident(current_user),
-  has_function_privilege('pg_control_system()', 'EXECUTE')
+  has_function_privilege('pg_control_system()', 'EXECUTE'),
+  has_function_privilege('pg_stat_file(text, boolean)', 'EXECUTE')
 """
 SYSTEM_IDENTIFIER = "SELECT system_identifier FROM pg_control_system()"
-#: Only superusers make C functions: nobody else's function is taken for ours.
-FUNCTIONS = """
-SELECT p.proname, n.nspname, has_schema_privilege(n.oid, 'USAGE')
-  AND has_function_privilege(p.oid, 'EXECUTE'), coalesce(p.proargnames, '{}'),
-  quote_ident(n.nspname), p.oid::regprocedure::text
-FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang
-WHERE l.lanname = 'c' AND p.proname IN
-  ('wait_event_timing_info', 'wait_event_timing_moment', 'wait_event_timing_statements',
-   'pg_stat_statements')
-"""
+#: The functions that the agent calls, of those that `untraced_session.FUNCTIONS` finds.
+FUNCTION_NAMES = (
+    "wait_event_timing_info",
+    "wait_event_timing_moment",
+    "wait_event_timing_statements",
+    "pg_stat_statements",
+    "sql_trace_kept",
+)
 
 
 def _us(moment: str) -> str:
@@ -182,9 +182,24 @@ WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
   OR name LIKE 'wait\\_event\\_timing.%' OR name IN ('compute_query_id', 'logging_collector',
     'shared_preload_libraries')
 """
+#: How large the file of all texts is. Members of pg_monitor may not ask.
+TEXTS_SIZE = "SELECT size FROM pg_stat_file('pg_stat_tmp/pgss_query_texts.stat', true)"
+#: How long all texts are together, then the ones asked for. However few they are, the server reads
+#: the whole file; so it is read once for both.
 TEXTS = """
-SELECT DISTINCT ON (queryid) queryid, query FROM {texts}.pg_stat_statements(true)
-WHERE queryid = ANY(%s) AND query IS NOT NULL
+WITH asked AS (SELECT %s::bigint[] AS ids)
+SELECT coalesce(sum(octet_length(query)), 0)::bigint,
+  array_agg(queryid) FILTER (WHERE queryid = ANY(ids) AND query IS NOT NULL),
+  array_agg(query) FILTER (WHERE queryid = ANY(ids) AND query IS NOT NULL)
+FROM {texts}.pg_stat_statements(true), asked
+"""
+#: Traces that the server kept because of a trigger. Of what was traced there is nothing in them.
+RECORDINGS = f"""
+SELECT k.id, k.cause, k.detail, {_us("k.at")}, k.pid, k.userid::bigint, coalesce(r.rolname, ''),
+  k.dbid::bigint, coalesce(d.datname, ''), k.application_name, k.query_id, k.bytes, k.file,
+  k.incident
+FROM {{trace}}.sql_trace_kept() k LEFT JOIN pg_roles r ON r.oid = k.userid
+LEFT JOIN pg_database d ON d.oid = k.dbid ORDER BY k.id
 """
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from pgtare.kit import numbers
 from pgtare.seeing.doctor.examine import examine
 from pgtare.seeing.doctor.model import Finding
 from pgtare.seeing.doctor.session import Session
 from pgtare.watching.agent import difference as differences
-from pgtare.watching.agent import epoch, queries, reading
+from pgtare.watching.agent import epoch, queries, reading, texts
 from pgtare.watching.agent.counter_table import Array, CounterTable, codes_of
 from pgtare.watching.agent.epoch import Origin, ReadingBaseline, Taken, WatchGap
 from pgtare.watching.agent.queries import QUERIES_0_5
@@ -28,9 +30,28 @@ WAITS, STATEMENTS, SESSIONS, ACTIVITY = "waits", "statements", "sessions", "acti
 MOST_WAITERS, WAITED_S = 20, 1.0
 #: The doctor looks for so long, in s, while sessions are looked at as usual.
 _FINDINGS_S = 3.0
+#: A query of the doctor that takes longer is given up, s: no other look is made meanwhile.
+_FINDINGS_LIMIT_S = 2.0
 #: Names of roles and databases are read again after this many s.
 _NAMES_S = 600.0
 _MATRIX = "numbers"
+#: The columns of `queries.RECORDINGS`.
+RECORDING_COLUMNS = (
+    "number",
+    "cause",
+    "detail",
+    "started",
+    "pid",
+    "role_oid",
+    "role",
+    "database_oid",
+    "database",
+    "application",
+    "query_id",
+    "bytes",
+    "file",
+    "incident",
+)
 #: A first reading that lacks something is taken again so often, after a pause.
 _WHOLE_TRIES, _WHOLE_PAUSE_S = 5, 0.05
 
@@ -65,6 +86,9 @@ class ServerLooks:
         self._names_read = 0.0
         self._texts = StatementTexts()
         self._settings: str | None = None
+        self._recordings = _stored_recordings(stored)
+        self.notes: dict[str, str] = {}
+        """what looks could not read though their rows are whole, and why; the watch logs it"""
         self.captures = True
         """whether the module counted any process when it was read last"""
         self._losses: dict[str, int] = {}
@@ -110,7 +134,7 @@ class ServerLooks:
         if change.baseline is not ReadingBaseline.ANEW:
             batch.tick(interval, WAITS)
         if change.gap is not None:
-            batch.gap(interval, change.gap)
+            batch.gap(replace(interval, covered_ns=change.gap_ns), change.gap)
         batch.readings[WAITS] = counter_columns(waits)
         batch.readings["waits-info"] = moment_table(found.origin, found.taken)
         if minute_s is not None:
@@ -202,13 +226,35 @@ class ServerLooks:
         asked = self._texts.unknown(query_ids)
         if not asked:
             return
+        began = time.monotonic()
+        found: list[tuple[int, str]] = []
         try:
-            with session.look("texts"):
-                found = session.rows(queries.TEXTS, asked)
-        except LookRefused:  # pg_stat_statements is there, but not loaded, or its file is huge
-            found = []
+            size = self._size_of_texts(session)
+            if size is not None and size > texts.MOST_BYTES:
+                self._texts.pause_if_large(size)
+                raise LookRefused(
+                    f"their file is larger than {numbers.volume(texts.MOST_BYTES)}: "
+                    "SELECT pg_stat_statements_reset(); begins a new one"
+                )
+            with session.look("texts", texts.LIMIT_S):
+                ((length, ids, wanted),) = session.rows(queries.TEXTS, asked)
+            self._texts.pause_if_large(max(length, size or 0), time.monotonic() - began)
+            found = [] if ids is None else list(zip(map(int, ids), wanted, strict=True))
+        except LookRefused as ex:
+            # it is not loaded, too slow, or holds what this encoding does not have: rows go on
+            if ex.slow:
+                self._texts.pause_if_large(None, texts.LIMIT_S)
+            self.notes["texts"] = f"texts of pg_stat_statements were not read: {ex}"
         new = self._texts.learn(asked, found)
         batch.add("texts", {"text_hash": list(new), "text": list(new.values())}, interval, len(new))
+
+    def _size_of_texts(self, session: ServerSession) -> int | None:
+        """How large the file of all texts is; None if the role may not ask."""
+        if not session.offer.may_stat_file:
+            return None
+        with session.look("texts", texts.LIMIT_S):
+            rows = session.rows(queries.TEXTS_SIZE)
+        return int(rows[0][0]) if rows and rows[0][0] is not None else None
 
     def _own_figures(
         self,
@@ -283,6 +329,8 @@ class ServerLooks:
             ((settings,),) = session.rows(queries.SETTINGS)
             self._databases = dict(session.rows(queries.DATABASES))
         taken = reading.now(server_us)
+        recordings = self._read_recordings(session)
+        # nothing may fail from here on, as in `counters`
         # counters outlast a restart, but the name may lead to another server now
         origin = Origin(session.offer.system_identifier, started_us)
         before = self._activity[:2] if self._activity else None
@@ -290,7 +338,7 @@ class ServerLooks:
         if self._activity is None or change.baseline is ReadingBaseline.ANEW:
             self._settings = None
             if change.gap is not None:
-                batch.gap(self.interval(0, EXACT, taken.agent_us), change.gap)
+                batch.gap(self.interval(change.gap_ns, EXACT, taken.agent_us), change.gap)
         else:
             _, then, first = self._activity
             covered = epoch.elapsed_ns(then, taken)
@@ -304,7 +352,37 @@ class ServerLooks:
         batch.readings["activity-info"] = moment_table(origin, taken)
         columns = {f"{_MATRIX}{i}": matrix[:, i] for i in range(matrix.shape[1])}
         batch.readings[ACTIVITY] = pa.table(columns)
+        if recordings is not None:
+            self._add_recordings(batch, recordings)
         return batch
+
+    def _read_recordings(self, session: ServerSession) -> list[tuple[Any, ...]] | None:
+        """The traces that the server has kept; None if they cannot be read."""
+        if session.offer.trace is None:
+            return None
+        try:
+            with session.look("recordings"):
+                return session.rows(queries.RECORDINGS)
+        except LookRefused as ex:
+            self.notes["recordings"] = f"recordings of sql_trace were not read: {ex}"
+            return None
+
+    def _add_recordings(self, batch: Batch, found: list[tuple[Any, ...]]) -> None:
+        """Add those that are new. A server that was restarted begins with number 1 again."""
+        new = [row for row in found if (row[0], row[3]) not in self._recordings]
+        columns = dict(zip(RECORDING_COLUMNS, map(list, zip(*new, strict=True)), strict=False))
+        if new:
+            columns["started"] = pa.array(columns["started"], pa.timestamp("us", "UTC"))
+        batch.add("recordings", columns, self.interval(0, SAMPLED), len(new))
+        # what was given up or has made way does not come back
+        self._recordings = {(row[0], row[3]) for row in found}
+        known = sorted(self._recordings)
+        batch.readings["recordings"] = pa.table(
+            {
+                name: pa.array([each[place] for each in known], pa.int64())
+                for place, name in enumerate(("number", "started_us"))
+            }
+        )
 
     @property
     def settings(self) -> str | None:
@@ -314,7 +392,7 @@ class ServerLooks:
     def findings(self, session: ServerSession, tick: Callable[[float], None]) -> Batch:
         """What the doctor finds. tick: called again and again while it looks."""
         began = time.monotonic()
-        report = examine(Session.within(session.conn), _FINDINGS_S, {}, tick)
+        report = examine(Session.within(session.conn, _FINDINGS_LIMIT_S), _FINDINGS_S, {}, tick)
         batch = Batch()
         found = report.findings
         columns = {
@@ -330,7 +408,8 @@ class ServerLooks:
     def refused(self, kind: str, since_us: int, why: str) -> Batch:
         """Rows that say that something could not be read."""
         batch = Batch()
-        batch.gap(self.interval(0, EXACT), WatchGap(kind, since_us, why))
+        missed_ns = max(0, time.time_ns() - 1000 * since_us)
+        batch.gap(self.interval(missed_ns, EXACT), WatchGap(kind, since_us, why))
         return batch
 
 
@@ -374,3 +453,10 @@ def _stored_activity(stored: Stored) -> tuple[Origin, Taken, Array] | None:
         return None
     columns: list[Any] = [column.to_numpy() for column in table.columns]
     return (*moment(info), np.stack(columns, axis=1))
+
+
+def _stored_recordings(stored: Stored) -> set[tuple[int, int]]:
+    table = stored("recordings")
+    if table is None:
+        return set()
+    return {(row["number"], row["started_us"]) for row in table.to_pylist()}

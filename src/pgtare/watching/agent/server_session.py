@@ -17,6 +17,7 @@ from psycopg.adapt import Loader
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import own_session, pooler, untraced_session
+from pgtare.server.untraced_session import ExtensionFunction
 from pgtare.watching.agent import queries
 from pgtare.watching.agent.counter_table import Array
 from pgtare.watching.agent.queries import QUERIES_0_4, QUERIES_0_5, ModuleQueries
@@ -24,13 +25,13 @@ from pgtare.watching.agent.queries import QUERIES_0_4, QUERIES_0_5, ModuleQuerie
 #: How long the server may take for one query before it gives it up.
 STATEMENT_TIMEOUT_S = 5
 SETTINGS = (
-    f"statement_timeout = '{STATEMENT_TIMEOUT_S}s'",
     "lock_timeout = '500ms'",
     "idle_in_transaction_session_timeout = '10s'",
     pooler.CLOSED_PATH,
     "TimeZone = 'UTC'",
     "jit = off",
 )
+_KEPT = "sql_trace_kept"
 #: A host that has vanished is noticed after this many ms.
 _VANISHED_MS = 15_000
 #: After this many s a connection that is silent is asked whether the server is still there.
@@ -95,8 +96,9 @@ class SessionIdentity(NamedTuple):
 class Offer:
     """What a server offers this role.
 
-    waits, texts: schemas of wait_event_timing and pg_stat_statements, or None. module: the queries
-    of its version. unseen: what is missing, one sentence with the remedy each.
+    waits, texts, trace: schemas of wait_event_timing, pg_stat_statements and sql_trace, or None.
+    module: the queries of its version. may_stat_file: whether the role may ask how large a file is.
+    unseen: what is missing, one sentence with the remedy each.
     """
 
     version: str
@@ -108,6 +110,8 @@ class Offer:
     waits: str | None = None
     module: ModuleQueries | None = None
     texts: str | None = None
+    trace: str | None = None
+    may_stat_file: bool = False
     unseen: tuple[str, ...] = ()
 
     @property
@@ -206,10 +210,10 @@ class ServerSession:
     def read_offer(self) -> Offer:
         """What the server offers now: extensions come and go."""
         with self.look("connect"):
-            ((version, standby, database, role, sees_all, quoted, may_control),) = self.rows(
-                queries.SERVER
+            ((version, standby, database, role, sees_all, quoted, may_control, may_stat),) = (
+                self.rows(queries.SERVER)
             )
-            found = self.rows(queries.FUNCTIONS)
+            found = self.rows(untraced_session.FUNCTIONS, list(queries.FUNCTION_NAMES))
             identifier = self.rows(queries.SYSTEM_IDENTIFIER)[0][0] if may_control else 0
         unseen = []
         if not sees_all:
@@ -219,19 +223,22 @@ class ServerSession:
             )
         schemas: dict[str, str] = {}
         names: set[str] = set()
+        hidden: set[str] = set()
         closed: dict[str, list[str]] = {}
-        for name, schema, usable, arguments, quoted_schema, function in found:
-            if not usable:
-                closed.setdefault(quoted_schema, []).append(function)
-                continue
-            schemas[name] = schema
-            names |= set(arguments) if name == "wait_event_timing_moment" else set()
+        for function in (ExtensionFunction(*row) for row in found):
+            if function.usable and function.executable:
+                schemas[function.name] = function.schema
+                if function.name == "wait_event_timing_moment":
+                    names |= set(function.columns)
+            elif function.name != _KEPT or sees_all:  # pg_monitor brings that one
+                hidden.add(function.name)
+                closed.setdefault(function.quoted_schema, []).append(function.signature)
         for schema, functions in sorted(closed.items()):
             unseen.append(
-                f"role {role} may not call {', '.join(functions)}: GRANT USAGE ON SCHEMA {schema} "
-                f"TO {quoted}; GRANT EXECUTE ON FUNCTION {', '.join(functions)} TO {quoted};"
+                f"role {role} may not call {', '.join(functions)}: "
+                f"{untraced_session.usage_grant(schema, quoted)}; "
+                f"GRANT EXECUTE ON FUNCTION {', '.join(functions)} TO {quoted};"
             )
-        hidden = {name for name, _, usable, *_ in found if not usable}
         waits = schemas.get("wait_event_timing_info")
         if not {"wait_event_timing_moment", "wait_event_timing_statements"} <= schemas.keys():
             waits = None
@@ -254,20 +261,23 @@ class ServerSession:
             waits,
             module,
             texts,
+            schemas.get(_KEPT) if sees_all else None,
+            may_stat,
             tuple(unseen),
         )
 
     @contextlib.contextmanager
-    def look(self, name: str) -> Iterator[None]:
+    def look(self, name: str, limit_s: float = STATEMENT_TIMEOUT_S) -> Iterator[None]:
         """One short read-only transaction, whose time is counted under a name.
 
-        Raises LookRefused and ServerGone.
+        limit_s: after so long the server gives a query up. Raises LookRefused and ServerGone.
         """
         began = time.monotonic()
+        settings = (*SETTINGS, f"statement_timeout = '{round(1000 * limit_s)}ms'")
         try:
             with (
-                self._telling(),
-                pooler.transaction(self.conn, *SETTINGS, read_only=True),
+                self._telling(limit_s),
+                pooler.transaction(self.conn, *settings, read_only=True),
             ):
                 yield
         finally:
@@ -276,20 +286,21 @@ class ServerSession:
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """All rows of a query, within a look."""
         names = {}
-        if "{waits}" in query or "{texts}" in query:
+        if any(name in query for name in ("{waits}", "{texts}", "{trace}")):
             names = {
                 "waits": sql.Identifier(self.offer.waits or ""),
                 "texts": sql.Identifier(self.offer.texts or ""),
+                "trace": sql.Identifier(self.offer.trace or ""),
             }
         text = sql.SQL(query).format(**names) if names else query.encode()
         return self.conn.execute(text, values or None, binary=True).fetchall()
 
     @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _telling(self, limit_s: float = STATEMENT_TIMEOUT_S) -> Iterator[None]:
         try:
             yield
         except psycopg.errors.QueryCanceled as ex:
-            raise LookRefused(f"a look took longer than {STATEMENT_TIMEOUT_S} s", slow=True) from ex
+            raise LookRefused(f"a look took longer than {limit_s:g} s", slow=True) from ex
         except _REFUSED_FOR_GOOD as ex:
             raise LookRefused(own_session.first_line(ex), lasting=True) from ex
         except psycopg.Error as ex:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import psycopg
 
 from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.seeing.doctor.session import Unreadable
 from pgtare.watching.agent.agent_log import AgentLog
 from pgtare.watching.agent.config import Intervals, WatchedServer
 from pgtare.watching.agent.grid import LookGrid, stagger
@@ -132,9 +133,21 @@ class ServerWatch(threading.Thread):
             self._look(session)
             if len(self._refused) > refused or time.monotonic() - offered > _OFFER_S:
                 offered = time.monotonic()
-                if session.read_offer() != offer:
+                now_offered = session.read_offer()
+                if now_offered != offer:
+                    if offer.module is not None and now_offered.module is None:
+                        self._note_dropped()
                     self._log.write("info", "changed", self.name_of_server, why="extensions")
                     return
+
+    def _note_dropped(self) -> None:
+        """Say that waits are not read from now on, unless a look that was refused has said so."""
+        if WAITS in self._refused:
+            return
+        since_s = time.monotonic() - self._last.get(WAITS, time.monotonic())
+        since_us = time.time_ns() // 1000 - round(1e6 * since_s)
+        why = "the functions of wait_event_timing are gone: waits are not read until they are back"
+        self._hand_on(self.looks.refused("lost", since_us, why))
 
     def _look(self, session: ServerSession) -> None:
         """Make the looks that are due."""
@@ -201,8 +214,14 @@ class ServerWatch(threading.Thread):
                 lost = f"{' and '.join(names)}: {ex}"
                 self._hand_on(self.looks.refused("lost", began_us, lost))
             self._log.once("warning", "refused", self.name_of_server, f"{names[0]}: {ex}")
-        except UsageError as ex:
+        except (UsageError, Unreadable) as ex:
             self._log.once("warning", "refused", self.name_of_server, f"{names[0]}: {ex}")
+        except UnicodeDecodeError as ex:
+            why = f"{names[0]}: the answer is no text of its encoding: {ex.reason}"
+            self._log.once("warning", "refused", self.name_of_server, why)
+        while self.looks.notes:
+            what, why = self.looks.notes.popitem()
+            self._log.once("warning", f"no_{what}", self.name_of_server, why)
         took = time.monotonic() - began
         for name in names:
             if name != FINDINGS and self._grids[name].looked(took, gave_up=gave_up):

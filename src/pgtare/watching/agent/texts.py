@@ -1,12 +1,18 @@
-"""Texts of statements: those of pg_stat_statements, without literals and without secrets."""
+"""Texts of statements: those of pg_stat_statements, without literals and without secrets.
+
+However few texts are asked for, the server reads the file of all of them, under a lock that new
+statements wait for. So a file that is large, or slow to read, is read at most once in ten minutes.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import time
 from collections.abc import Iterable
 
+from pgtare.seeing.doctor.collect import LARGEST_FILE
 from pgtare.server.sql_text import normalised
 
 #: Statements that can hold a password where no literal is: their texts are left out.
@@ -17,6 +23,12 @@ _SECRET = re.compile(
 _AGAIN_S = 1800.0
 #: More statements than that are not remembered.
 _MOST = 50_000
+#: A look at texts that takes longer is given up, s: far less than other looks.
+LIMIT_S = 1.0
+#: A file of more bytes is not read at all; one of so many, or so slow, in s, is large.
+MOST_BYTES, _LARGE_BYTES, _SLOW_S = LARGEST_FILE, 8 << 20, 0.1
+#: Looks at a large file are this far apart, s.
+LARGE_PAUSE_S = 600.0
 
 
 def text_hash(text: str) -> int:
@@ -38,17 +50,34 @@ class StatementTexts:
         self.hashes: dict[int, int] = {}
         self._asked: dict[int, float] = {}
         self._given: set[int] = set()
+        self._wanted: set[int] = set()
+        self._not_before = -math.inf
 
     def unknown(self, query_ids: Iterable[int]) -> list[int]:
-        """Those whose texts should be asked for now."""
+        """Those whose texts should be asked for now; also earlier ones, for which it was no time.
+
+        None as long as a large file is to be left alone.
+        """
         now = time.monotonic()
-        return [
-            query_id
-            for query_id in query_ids
-            if query_id
-            and query_id not in self.hashes
-            and now - self._asked.get(query_id, -_AGAIN_S) >= _AGAIN_S
-        ]
+        if len(self._wanted) < _MOST:
+            self._wanted |= {
+                query_id
+                for query_id in query_ids
+                if query_id
+                and query_id not in self.hashes
+                and now - self._asked.get(query_id, -_AGAIN_S) >= _AGAIN_S
+            }
+        return sorted(self._wanted) if now >= self._not_before else []
+
+    def pause_if_large(self, size: int | None, took_s: float = 0.0) -> bool:
+        """Leave the file alone for ten minutes if it is large. Returns whether it is.
+
+        size: in bytes, None if unknown. took_s: how long it took to read.
+        """
+        large = (size or 0) >= _LARGE_BYTES or took_s >= _SLOW_S
+        if large:
+            self._not_before = time.monotonic() + LARGE_PAUSE_S
+        return large
 
     def learn(self, asked: Iterable[int], found: Iterable[tuple[int, str]]) -> dict[int, str]:
         """Note the texts of those that were asked for. Returns the texts that are new, by hash."""
@@ -57,6 +86,7 @@ class StatementTexts:
             self._asked.clear()
         now = time.monotonic()
         self._asked.update((query_id, now) for query_id in asked)
+        self._wanted.clear()
         new = {}
         for query_id, text in found:
             plain = storable(text)

@@ -37,7 +37,3 @@ class BelievedClock:
             us, self._ahead_since_s = int(min(now_us, us + self._step_s * _US)), monotonic_s
         self._us = us
         return us
-
-    def believe(self, now_us: int) -> None:
-        """Take a time as right."""
-        self._us, self._ahead_since_s = now_us, None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pgtare.watching.spool.tables import KEPT_S, Age
 
 _GIB = 1 << 30
 
@@ -13,7 +16,8 @@ class SpoolLimits:
 
     most_bytes: of all its files. reserve_bytes: of the disk, left free for others. held_s: how long
     rows are held in memory while there is no room for them. reader_s: how long a replaced file
-    stays for those who read it. grace_s: how long after its end a bucket is rolled up.
+    stays for those who read it. grace_s: how long after its end a bucket is rolled up. kept_s: the
+    age at which rows are dropped.
     """
 
     most_bytes: int = 10 * _GIB
@@ -21,6 +25,7 @@ class SpoolLimits:
     held_s: float = 600
     reader_s: float = 600
     grace_s: float = 20
+    kept_s: Mapping[Age, float] = field(default_factory=lambda: dict(KEPT_S))
 
 
 #: The tables in the order in which they are dropped if room is short; the others stay.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from pgtare.watching.spool import tables
 from pgtare.watching.spool.limits import KEPT_FROM_OTHERS, PRESSURE_ORDER
 from pgtare.watching.spool.manifest import SpoolManifest
 from pgtare.watching.spool.segments import Segment
-from pgtare.watching.spool.tables import TABLES, rollups
+from pgtare.watching.spool.tables import KEPT_S, TABLES, Age, rollups
 
 _US = 1_000_000
 
@@ -27,14 +27,16 @@ def known_us(manifest: SpoolManifest) -> int | None:
     return max((segment.last_us for segment in manifest.segments.values()), default=None)
 
 
-def too_old(manifest: SpoolManifest, now_us: int) -> list[Segment]:
+def too_old(
+    manifest: SpoolManifest, now_us: int, kept_s: Mapping[Age, float] = KEPT_S
+) -> list[Segment]:
     """Segments all of whose rows are older than their table keeps them."""
     found = []
     for segment in manifest.segments.values():
-        kept_s = TABLES[segment.table].kept_s
-        if kept_s is None or not _rolled_up(manifest, segment):
+        age = TABLES[segment.table].age
+        if age is None or not _rolled_up(manifest, segment):
             continue
-        if segment.last_us < now_us - kept_s * _US:
+        if segment.last_us < now_us - kept_s[age] * _US:
             found.append(segment)
     return found
 

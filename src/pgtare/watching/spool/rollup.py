@@ -3,20 +3,33 @@
 A rolled-up table has a watermark: every row of its source with ts up to it is summed up, and none
 after it. Rows that arrive behind it are summed up at once, into correcting rows: the sums of a
 bucket are the sums of all its rows.
+
+A row belongs to the bucket that it ends in. One that covers long, as after an absence, is spread
+over the buckets that it covers, in proportion and in whole numbers: each column of the parts adds
+up to the row's.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgtare.watching.spool.segments import times_us
-from pgtare.watching.spool.tables import SpoolTable
+from pgtare.watching.spool.tables import TABLES, Rule, SpoolTable
 
 #: Buckets that one step sums up, at most.
 MOST_BUCKETS = 60
+#: A row that covers more than this, in ns, is spread. Intervals of a minute are not, in spite of
+#: jitter: they would be in two buckets each.
+SPREAD_NS = 90 * 10**9
+#: A row is spread over at most so many buckets; one that covers more, over wider ones of this many.
+MOST_PARTS, _WIDER = 360, 60
 _US = 1_000_000
+_INT64 = np.dtype(np.int64)
 
 
 def bucket_end(us: int, table: SpoolTable) -> int:
@@ -40,6 +53,8 @@ def between(rows: pa.Table, after_us: int, to_us: int) -> pa.Table:
 def summed(rows: pa.Table, table: SpoolTable) -> pa.Table:
     """One row for each bucket and key; without the column `segment`."""
     width = table.bucket_s * _US
+    # in one piece: grouped chunk by chunk, an hour of statements takes 20 MB more
+    rows = _spread(rows, table).combine_chunks()
     times = times_us(rows)
     if any(column.rule == "last" for column in table.columns):
         order = pa.array(np.argsort(times, kind="stable"))
@@ -57,3 +72,68 @@ def summed(rows: pa.Table, table: SpoolTable) -> pa.Table:
     found = found.rename_columns([names.get(name, name) for name in found.column_names])
     schema = table.row_schema
     return found.select(schema.names).cast(schema)
+
+
+def _spread(rows: pa.Table, table: SpoolTable) -> pa.Table:
+    """The same rows, with parts in place of those that cover long."""
+    if table.source is None or TABLES[table.source].source is not None:
+        return rows  # minutes are parts already
+    covered = rows["covered_ns"].to_numpy()
+    long = covered > SPREAD_NS
+    if not long.any():
+        return rows
+    ends_ns = times_us(rows) * 1000
+    numbers, shares, totals, ends_us = [], [], [], []
+    for number in np.flatnonzero(long).tolist():
+        ends, parts = _parts(int(ends_ns[number]), int(covered[number]), table.bucket_s)
+        numbers += [number] * len(ends)
+        ends_us += [end // 1000 for end in ends]
+        shares += parts
+        totals += [int(covered[number])] * len(ends)
+    last = np.append(np.diff(numbers) != 0, True)
+    whole = rows.take(pa.array(numbers, pa.int64()))
+    rules = {column.name: column.rule for column in table.columns}
+    columns = []
+    for field in whole.schema:
+        column = whole[field.name]
+        if field.name == "ts":
+            column = pa.array(ends_us, pa.int64()).cast(field.type)
+        else:
+            column = _shared(column, rules[field.name], shares, totals, last)
+        columns.append(column)
+    parts_table = pa.table(columns, schema=whole.schema)
+    return pa.concat_tables([rows.filter(pa.array(~long)), parts_table])
+
+
+def _parts(end_ns: int, covered_ns: int, bucket_s: int) -> tuple[list[int], list[int]]:
+    """Where the parts of a row end, and how much of what it covers is over by then, all in ns."""
+    width = bucket_s * _US * 1000
+    while covered_ns > MOST_PARTS * width:
+        width *= _WIDER
+    start_ns = end_ns - covered_ns
+    ends = list(range((start_ns // width + 1) * width, end_ns, width))
+    ends.append(end_ns)
+    return ends, [end - start_ns for end in ends]
+
+
+def _shared(
+    column: pa.ChunkedArray,
+    rule: Rule,
+    over: Sequence[int],
+    totals: Sequence[int],
+    last: np.ndarray[Any, np.dtype[np.bool_]],
+) -> pa.ChunkedArray | pa.Array:
+    """A column of the parts: of a sum each part has its share, and of what was last the last has.
+
+    What is over by the end of a part is rounded, and the part is what that grew by. So the parts
+    add up, whatever is rounded. Python's integers hold any product.
+    """
+    if rule == "last":
+        return pc.if_else(pa.array(last), column, pa.scalar(None, column.type))
+    if rule != "sum":
+        return column
+    values, part, whole = (np.array(some, object) for some in (column.to_pylist(), over, totals))
+    so_far = (2 * values * part + whole) // (2 * whole)
+    first = np.append(True, last[:-1])
+    shares = so_far - np.where(first, 0, np.append(0, so_far[:-1]))
+    return pa.array(shares.astype(_INT64), column.type)

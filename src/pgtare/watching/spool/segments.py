@@ -19,7 +19,7 @@ from pgtare.watching.spool.tables import TABLES
 #: A segment has at most so many rows.
 MOST_ROWS = 500_000
 #: Rows that are written, and held in memory, at a time.
-GROUP_ROWS = 32_768
+GROUP_ROWS = 8_192
 DAY_US = 86_400_000_000
 DIRECTORY = "segments"
 
@@ -84,7 +84,7 @@ def parts(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
     """Rows split into segments: day, number within the day, rows."""
     days = times_us(rows) // DAY_US
     for day in np.unique(days):
-        of_day = rows.filter(pa.array(days == day)) if len(days) else rows
+        of_day = rows.filter(pa.array(days == day)) if np.any(days != day) else rows
         for number, start in enumerate(range(0, of_day.num_rows, MOST_ROWS)):
             yield day_of(int(day) * DAY_US), number, of_day.slice(start, MOST_ROWS)
 

@@ -79,6 +79,8 @@ class Spool:
         Raises UsageError if another process writes it or the directory cannot be used, PgtareError
         if it is damaged as a whole, and MeasurementError if it cannot be written.
         """
+        # Arrow's own allocator keeps twice the memory after the sums of an hour
+        pa.set_memory_pool(pa.system_memory_pool())
         volume = volume or Volume(directory)
         lock = None
         try:
@@ -199,7 +201,7 @@ class Spool:
         for table in TABLES.values():
             if table.source and self._roll_up(table, roll_up_us):
                 return True
-        if old := retention.too_old(self._manifest, age_us)[:_MOST_DROPS]:
+        if old := retention.too_old(self._manifest, age_us, self._limits.kept_s)[:_MOST_DROPS]:
             self._drop(old, "by age", now)
             return True
         if chosen := compaction.choose(self._manifest.segments.values(), now):
@@ -229,8 +231,12 @@ class Spool:
         width_us = table.bucket_s * _US * rollup.MOST_BUCKETS
         to_us = min(to_us, rollup.bucket_end(first_us, table) + width_us)
         some = [segment for segment in some if segment.first_us <= to_us]
-        rows = pa.concat_tables(segments.read(self._volume.root, segment) for segment in some)
-        rows = rollup.between(rows, done_us, to_us)
+        # a large segment may have few rows that are due: never all of it at once
+        rows = pa.concat_tables(
+            rollup.between(group, done_us, to_us)
+            for segment in some
+            for group in segments.groups(self._volume.root, segment)
+        )
         with self._publication() as publication:
             publication.set_rolled(table.name, to_us)
             publication.add_rows(table.name, rollup.summed(rows, table))

@@ -18,8 +18,15 @@ Rule = Literal["key", "sum", "max", "last"]
 HISTOGRAM = tuple(f"h{bucket:02d}" for bucket in range(32))
 MINUTE_S, HOUR_S = 60, 3600
 _DAY_S = 86400
-TICKS_KEPT_S, SESSIONS_KEPT_S = 7 * _DAY_S, 2 * _DAY_S
-MINUTES_KEPT_S, HOURS_KEPT_S = 30 * _DAY_S, 400 * _DAY_S
+#: What tables have in common that are kept equally long.
+Age = Literal["ticks", "sessions", "minutes", "hours"]
+#: How long that is unless the configuration says otherwise, s.
+KEPT_S: dict[Age, int] = {
+    "ticks": 7 * _DAY_S,
+    "sessions": 2 * _DAY_S,
+    "minutes": 30 * _DAY_S,
+    "hours": 400 * _DAY_S,
+}
 
 _TS = pa.timestamp("us", tz="UTC")
 
@@ -37,7 +44,7 @@ class Column:
 
 @dataclass(frozen=True)
 class SpoolTable:
-    """A table. kept_s: the age at which its rows are dropped; None: never by age.
+    """A table. age: which setting says how long its rows are kept; None: always.
 
     source, bucket_s: of a rolled-up table, which table it sums up, and over how long.
     """
@@ -45,7 +52,7 @@ class SpoolTable:
     name: str
     about: str
     columns: tuple[Column, ...]
-    kept_s: int | None
+    age: Age | None
     source: str | None = None
     bucket_s: int = 0
 
@@ -53,6 +60,11 @@ class SpoolTable:
     def schema(self) -> pa.Schema:
         """All columns, as they are stored."""
         return pa.schema([pa.field(c.name, c.type, c.nullable) for c in self.columns])
+
+    @property
+    def kept_s(self) -> int | None:
+        """How long its rows are kept unless the configuration says otherwise; None: always."""
+        return None if self.age is None else KEPT_S[self.age]
 
     @property
     def row_schema(self) -> pa.Schema:
@@ -209,11 +221,19 @@ _FINDINGS = (
 )
 _RECORDINGS = (
     *COMMON,
-    _key("number", "number of the recording on its server"),
-    *_texts(cause="what triggered it"),
-    Column("started", _TS, "its start"),
+    _key("number", "number of the recording on its server, until that is restarted"),
+    *_texts(cause="what triggered it", detail="how much that was, or which error"),
+    Column("started", _TS, "when it was triggered"),
     Column("pid", pa.int32(), "process that was recorded"),
+    *_WHO[:4],
+    *_texts(application="application_name"),
+    _key("query_id", "identifier of its statement; a string in JSON", True),
+    _key("bytes", "its size in the server's memory, or of its file"),
+    Column("file", pa.string(), "its file, if it was in one when it was read", nullable=True),
+    _key("incident", "the same number: of these sessions one held up another", True),
 )
+#: Labels are in one column, so that every server may have others.
+_SERVERS = (*COMMON, *_texts(labels="labels of the server, as a JSON object"))
 _AGENT = (
     *COMMON,
     *_texts(kind="what was measured of the agent itself"),
@@ -230,45 +250,44 @@ _GAPS = (
 
 def _rolled(source: str, about: str, columns: tuple[Column, ...]) -> tuple[SpoolTable, ...]:
     """The hours of a table of minutes, or minutes and hours of a table of ticks."""
-    hours = SpoolTable(f"{source}_1h", f"{about}, by the hour", columns, HOURS_KEPT_S)
+    hours = SpoolTable(f"{source}_1h", f"{about}, by the hour", columns, "hours")
     if source in ("statements", "activity"):
         return (_of(hours, source, HOUR_S),)
-    minutes = SpoolTable(f"{source}_1m", f"{about}, by the minute", columns, MINUTES_KEPT_S)
+    minutes = SpoolTable(f"{source}_1m", f"{about}, by the minute", columns, "minutes")
     return _of(minutes, source, MINUTE_S), _of(hours, minutes.name, HOUR_S)
 
 
 def _of(table: SpoolTable, source: str, bucket_s: int) -> SpoolTable:
-    return SpoolTable(table.name, table.about, table.columns, table.kept_s, source, bucket_s)
+    return SpoolTable(table.name, table.about, table.columns, table.age, source, bucket_s)
 
 
 _ALL = (
-    SpoolTable("waits", "waits by kind of process and event, every tick", _WAITS, TICKS_KEPT_S),
+    SpoolTable("waits", "waits by kind of process and event, every tick", _WAITS, "ticks"),
     *_rolled("waits", "waits", _WAITS),
     SpoolTable(
         "statements",
         "waits by statement and event, every minute: the most expensive statements, the rest, and "
         "what ran outside statements",
         _STATEMENTS,
-        MINUTES_KEPT_S,
+        "minutes",
     ),
     *_rolled("statements", "statements", _STATEMENTS),
-    SpoolTable("sessions", "active sessions, every second", _SESSIONS, SESSIONS_KEPT_S),
-    SpoolTable("activity", "what databases did, every minute", _ACTIVITY, MINUTES_KEPT_S),
+    SpoolTable("sessions", "active sessions, every second", _SESSIONS, "sessions"),
+    SpoolTable("activity", "what databases did, every minute", _ACTIVITY, "minutes"),
     *_rolled("activity", "what databases did", _ACTIVITY),
-    SpoolTable(
-        "ticks", "time covered by each tick, also if nothing happened", _TICKS, TICKS_KEPT_S
-    ),
+    SpoolTable("ticks", "time covered by each tick, also if nothing happened", _TICKS, "ticks"),
     *_rolled("ticks", "time covered", _TICKS),
     SpoolTable("texts", "texts of statements", _TEXTS, None),
-    SpoolTable("findings", "findings of the doctor", _FINDINGS, HOURS_KEPT_S),
+    SpoolTable("findings", "findings of the doctor", _FINDINGS, "hours"),
     SpoolTable(
         "recordings",
-        "traces that a server kept because of a trigger (nothing writes them yet)",
+        "traces that a server kept because of a trigger, each once",
         _RECORDINGS,
         None,
     ),
-    SpoolTable("agent", "the agent's own cost and losses, every tick", _AGENT, TICKS_KEPT_S),
-    SpoolTable("gaps", "what is missing, and why", _GAPS, HOURS_KEPT_S),
+    SpoolTable("servers", "labels of servers, each time that they changed", _SERVERS, None),
+    SpoolTable("agent", "the agent's own cost and losses, every tick", _AGENT, "ticks"),
+    SpoolTable("gaps", "what is missing, and why", _GAPS, "hours"),
 )
 #: Every table by its name.
 TABLES: dict[str, SpoolTable] = {table.name: table for table in _ALL}

@@ -1,0 +1,71 @@
+"""What a watch makes of looks that fail; no server answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.seeing.doctor.session import Unreadable
+from pgtare.watching.agent.agent_log import AgentLog
+from pgtare.watching.agent.config import Intervals, WatchedServer
+from pgtare.watching.agent.rows import Batch
+from pgtare.watching.agent.server_looks import WAITS, ServerLooks
+from pgtare.watching.agent.server_watch import FINDINGS, ServerWatch
+
+
+class Brought:
+    """A watch that never connects, and what it hands on."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        looks = ServerLooks("shop", "agent", lambda part: None, 10)
+        server = WatchedServer(dsn="host=nowhere")
+        self.watch = ServerWatch(looks, server, Intervals(), self._collect, AgentLog())
+
+    def _collect(self, _: str, batch: Batch) -> None:
+        self.rows += [row for part in batch.rows.get("gaps", []) for row in part.to_pylist()]
+
+
+def test_functions_that_went_leave_a_gap() -> None:
+    brought = Brought()
+    brought.watch._make([WAITS], Batch)
+    brought.watch._note_dropped()
+    assert [(row["kind"], "gone" in row["detail"]) for row in brought.rows] == [("lost", True)]
+
+
+def test_a_refused_look_has_said_so_already() -> None:
+    brought = Brought()
+    brought.watch._refused = {WAITS}
+    brought.watch._note_dropped()
+    assert brought.rows == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unreadable("it took longer than 2 s"),
+        UsageError("a right is missing"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "it took longer"),
+    ],
+)
+def test_a_doctor_that_fails_does_not_end_the_watch(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def look() -> Batch:
+        raise error
+
+    watch = Brought().watch
+    watch._make([FINDINGS], look)
+    assert "event=refused server=shop" in capsys.readouterr().err
+    assert watch._due[FINDINGS] > 0
+
+
+def test_what_a_look_could_not_read_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    watch = Brought().watch
+    for _ in range(2):
+        watch.looks.notes["texts"] = "texts were not read"
+        watch._make([WAITS], Batch)
+    assert capsys.readouterr().err.count("texts were not read") == 1
+    assert watch.looks.notes == {}
