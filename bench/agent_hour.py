@@ -62,7 +62,9 @@ INTERRUPTIONS = ("reset", "restart", "process reset", "crash", "reset")
 LONG_KILLS, AWAY_S = (3, 7), 40.0
 TICK_S = 10.0
 #: The agent's reading at the end of an epoch is waited for so long, in s.
-_READING_S = 180.0
+_READING_S = 400.0
+#: A server may take so long to start or stop at the lowest priority, and an agent to stop, in s.
+_START_S, _STOP_S = 300.0, 120.0
 #: Load ends so long before that reading, in s.
 _PAUSE_S = 6.0
 _SETTINGS: dict[str, Value] = {
@@ -169,7 +171,7 @@ class Hour:
         agent, self.agent = self.agent, None
         if agent is not None and agent.poll() is None:
             agent.send_signal(number)
-            agent.wait(60)
+            agent.wait(_STOP_S)
 
     def start_loads(self) -> None:
         """Start the loads that do not run, or go on with those that are paused."""
@@ -465,9 +467,9 @@ def judged(hour: Hour, version: str) -> Outcome:
             continue
         kind = {"crash": "restart", "process reset": "reset"}.get(one.kind, one.kind)
         # an agent that stays away just after a restart was never there: the restart's gap says so
-        kinds = "'absence', 'restart', 'reset'" if one.kind == "kill, away" else f"'{kind}'"
+        any_of = "'absence', 'restart', 'reset'" if one.kind == "kill, away" else f"'{kind}'"
         ((shown,),) = sums.rows(
-            f"SELECT count(*) FROM gaps WHERE kind IN ({kinds}) AND ts_us >= {one.at_s * 1e6:.0f} "
+            f"SELECT count(*) FROM gaps WHERE kind IN ({any_of}) AND ts_us >= {one.at_s * 1e6:.0f} "
             f"AND epoch_us(from_ts) <= {one.at_s * 1e6:.0f}"
         )
         if shown != 1:
@@ -528,7 +530,9 @@ def hour_on(major: int, statements_s: float, stop: StopRequest) -> Iterator[tupl
     preload = [module.library]
     with (
         tempfile.TemporaryDirectory(prefix="pgtare-hour-", dir="/var/tmp") as directory,
-        Cluster(binaries, _SETTINGS, preload) as cluster,
+        Cluster(
+            binaries, _SETTINGS, preload, start_seconds=_START_S, stop_seconds=_STOP_S
+        ) as cluster,
     ):
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())

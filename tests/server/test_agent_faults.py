@@ -110,7 +110,7 @@ class Watching:
     """A watch of a server in a thread, for `with`; keeps what it brings."""
 
     def __init__(self, dsn: str, waits_s: float = 1.0) -> None:
-        intervals = Intervals(waits=f"{waits_s}s", statements="2s", sessions="0.5s")
+        intervals = Intervals(waits=f"{waits_s}s", statements="2s", sessions="0.5s", activity="1s")
         self.batches: list[Batch] = []
         self.watch = server_watch.ServerWatch(
             ServerLooks("shop", "an agent", lambda part: None, 1000),
