@@ -494,9 +494,9 @@ def test_the_agents_clock_is_set_back_an_hour(
     assert_exact(batches, flat(batches[0]), flat(batches[-1]))
     ticks = [row for row in rows_of(batches, "ticks") if row["source"] == "waits"]
     assert min(row["covered_ns"] for row in ticks) >= 0
+    assert max(row["covered_ns"] for row in ticks) < 60e9  # it is the servers' clock that counts
     spread = max(row["ts"] for row in ticks) - min(row["ts"] for row in ticks)
     assert spread.total_seconds() > 3500
-    assert kinds(batches) == []
 
 
 def commit(spool: Spool, batch: Batch) -> None:
@@ -511,19 +511,20 @@ def spooled(directory: Path) -> Cells:
 
 
 def test_on_a_full_disk_rows_are_held_until_there_is_room(watched: Cluster) -> None:
-    looks = new_looks()
+    """What is left for others is a megabyte here, a gigabyte in use."""
+    looks, limits = new_looks(), SpoolLimits(reserve_bytes=1 << 20)
     with (
         small_volume("size=4m") as place,
         session(watched) as busy,
         ServerSession(watched.dsn()) as opened,
     ):
         looks.begin(opened)
-        with Spool.open(place / "spool", NO_RESERVE) as spool:
+        with Spool.open(place / "spool", limits) as spool:
             first = look(looks, opened, minute=True)
             commit(spool, first)
             load(busy)
             commit(spool, look(looks, opened, minute=True))
-            fill(place)
+            fill(place, leave=1 << 15)
             seen = spooled(place / "spool")
             for _ in range(2):
                 load(busy)
@@ -538,7 +539,7 @@ def test_on_a_full_disk_rows_are_held_until_there_is_room(watched: Cluster) -> N
             assert spool.trouble is None
             assert spooled(place / "spool") == grown(flat(first), flat(last))
         # the next agent goes on from the reading that belongs to these rows
-        with Spool.open(place / "spool", NO_RESERVE) as spool:
+        with Spool.open(place / "spool", limits) as spool:
             again = ServerLooks("shop", "next", lambda part: spool.reading("shop", part), 1)
             again.begin(opened)
             load(busy)
