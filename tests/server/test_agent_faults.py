@@ -507,7 +507,7 @@ def commit(spool: Spool, batch: Batch) -> None:
 def spooled(directory: Path) -> Cells:
     """Sums of all rows of waits in a spool."""
     with reader.connect(directory) as found:
-        return summed([found.execute("SELECT * FROM waits").to_arrow_table()], WAITS_KEYS)
+        return summed([found.sql("SELECT * FROM waits").to_arrow_table()], WAITS_KEYS)
 
 
 def test_on_a_full_disk_rows_are_held_until_there_is_room(watched: Cluster) -> None:
