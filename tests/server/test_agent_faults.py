@@ -164,6 +164,8 @@ def test_a_process_that_is_stopped_as_it_counts_loses_nothing(watched: Cluster) 
             figures = {row["kind"]: row["value"] for row in rows_of(stopped, "agent")}
             assert figures["busy_buckets"] >= 1
             assert figures["unread_types"] == 1
+            # a type that lacks a process stays as it was, and does not fall
+            assert min(row["calls"] for row in rows_of(stopped, "waits")) >= 0
             # a first reading would take what it lacks for zero, so there is none
             with pytest.raises(UnsteadyReading, match="a first reading needs all"):
                 look(new_looks(), opened, minute=True)
