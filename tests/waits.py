@@ -82,6 +82,16 @@ def see_every_class(cluster: Cluster, directory: Path) -> None:
         eventually(lambda: wanted <= {name for (name,) in rows(first, query)})
 
 
+def stop_as_it_counts(pid: int, observer: Connection) -> None:
+    """Stop a process that counts all the time in the midst of a change."""
+    for _ in range(500):
+        time.sleep(0.01)
+        os.kill(pid, signal.SIGSTOP)
+        if one(observer, SKIPPED) > 0:
+            break
+        os.kill(pid, signal.SIGCONT)
+
+
 @contextlib.contextmanager
 def stopped_as_it_counts(cluster: Cluster, observer: Connection) -> Iterator[int]:
     """A process that is stopped while it adds its waits to the tables."""
@@ -96,12 +106,7 @@ def stopped_as_it_counts(cluster: Cluster, observer: Connection) -> Iterator[int
         load = threading.Thread(target=count)
         load.start()
         try:
-            for _ in range(500):
-                time.sleep(0.01)
-                os.kill(pid, signal.SIGSTOP)
-                if one(observer, SKIPPED) > 0:
-                    break
-                os.kill(pid, signal.SIGCONT)
+            stop_as_it_counts(pid, observer)
             yield pid
         finally:
             os.kill(pid, signal.SIGCONT)
