@@ -10,7 +10,8 @@ DEFAULT_TESTS := -m "not slow and not source"
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
   bench-layouts bench-scenarios bench-rows bench-evictions bench-incidents bench-recorder \
-  bench-recorder-day bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool fuzz-trace lock docs docs-links clean \
+  bench-recorder-day bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool \
+  bench-agent-hour fuzz-trace lock docs docs-links clean \
   wheel packages
 
 setup: $(VENV)/.setup
@@ -166,6 +167,11 @@ bench-own-cost: setup
 # a quarter of an hour: a day of simulated rows
 bench-spool: setup
 	@$(BIN)/python -m bench.spool
+
+# an hour on 15 and 18 at once (MINUTES=4 for a short one); AGENT_HOUR=FILE writes the result as JSON
+bench-agent-hour: setup-dev
+	@$(BIN)/python -m bench.agent_hour --minutes $(or $(MINUTES),60) \
+	  $(if $(AGENT_HOUR),--out $(AGENT_HOUR))
 
 bench-trace: setup
 	@$(BIN)/python -m bench.trace

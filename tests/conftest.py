@@ -31,6 +31,7 @@ _MISSING = re.compile(r'could not access file "([a-z_]+)"|extension "([a-z_]+)" 
 #: and most of them to `make test-versions` as well.
 ASKED_ALIKE = {
     "test_agent.py",
+    "test_agent_faults.py",
     "test_cli_waits.py",
     "test_clock_predict.py",
     "test_clock_query.py",

@@ -1,16 +1,24 @@
 """Waits that the module has counted, and a load that raises some of every class."""
 
+import contextlib
+import os
+import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
+
+import psycopg
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.settings import Value
 from tests.servers import run_program
-from tests.sessions import Connection, eventually, rows, session
+from tests.sessions import Connection, eventually, one, rows, session
 
+#: Parts of the table of statements that are busy.
+SKIPPED = "SELECT skipped FROM wait_event_timing_statements() WHERE wait_event IS NULL"
 CLASS_SETTINGS: dict[str, Value] = {
     "pg_prewarm.autoprewarm_interval": "1s",
     "max_parallel_workers_per_gather": 2,
@@ -72,3 +80,35 @@ def see_every_class(cluster: Cluster, directory: Path) -> None:
         wanted = others | {"LWLock", "Lock"}
         query = "SELECT DISTINCT wait_event_type FROM pg_stat_wait_event_timing_system"
         eventually(lambda: wanted <= {name for (name,) in rows(first, query)})
+
+
+def stop_as_it_counts(pid: int, observer: Connection) -> None:
+    """Stop a process that counts all the time in the midst of a change."""
+    for _ in range(500):
+        time.sleep(0.01)
+        os.kill(pid, signal.SIGSTOP)
+        if one(observer, SKIPPED) > 0:
+            break
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def stopped_as_it_counts(cluster: Cluster, observer: Connection) -> Iterator[int]:
+    """A process that is stopped while it adds its waits to the tables."""
+    with session(cluster) as counting:
+        counting.execute("SET compute_query_id = on")
+        pid = counting.info.backend_pid
+
+        def count() -> None:
+            with contextlib.suppress(psycopg.errors.QueryCanceled):
+                counting.execute("SELECT wait_event_timing_benchmark(400000000)")
+
+        load = threading.Thread(target=count)
+        load.start()
+        try:
+            stop_as_it_counts(pid, observer)
+            yield pid
+        finally:
+            os.kill(pid, signal.SIGCONT)
+            observer.execute("SELECT pg_cancel_backend(%s)", (pid,))
+            load.join()

@@ -7,12 +7,10 @@ import os
 import re
 import signal
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -26,18 +24,28 @@ from pgtare.watching.agent.config import Intervals, WatchedServer
 from pgtare.watching.agent.counter_table import ACTIVE_NS, SUMS
 from pgtare.watching.agent.queries import QUERIES_0_4, QUERIES_0_5
 from pgtare.watching.agent.rows import Batch
-from pgtare.watching.agent.server_looks import ServerLooks
 from pgtare.watching.agent.server_session import AgentLocked, ServerSession
-from pgtare.watching.agent.stored_reading import counters
 from pgtare.watching.spool import reader
+from tests.agent_rows import (
+    TICK_S,
+    WAITS_KEYS,
+    epochs,
+    flat,
+    grown,
+    held_lock,
+    load,
+    look,
+    new_looks,
+    role_dsn,
+    summed,
+)
 from tests.commands import failed, in_process, pgtare, refused, start_pgtare
 from tests.servers import serving, stopped_at_once
-from tests.sessions import Connection, eventually, one, rows, session
+from tests.sessions import eventually, one, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 EARLIER = Path(__file__).parent / "earlier_scripts" / "wait_event_timing--0.4.0.sql"
-TICK_S = 2
 CONFIG = """
 [intervals]
 waits = "2s"
@@ -47,7 +55,6 @@ activity = "4s"
 [servers.shop]
 dsn = "{dsn}"
 """
-Cells = Counter[tuple[str, ...]]
 
 
 @pytest.fixture(
@@ -90,56 +97,6 @@ def note_closed_schema(cluster: Cluster) -> None:
     again = in_process("agent", "check", "--dsn", role_dsn(cluster))
     assert again.returncode == 0
     assert again.stdout.split("\n")[1].split()[-2:] == ["exact", "exact"]
-
-
-def role_dsn(cluster: Cluster) -> str:
-    return psycopg.conninfo.make_conninfo(cluster.dsn(), user="watcher")
-
-
-def summed(tables: list[Any], keys: tuple[str, ...]) -> Cells:
-    """Rows of a table by key and column, without the time of processors, zeros left out."""
-    cells: Cells = Counter()
-    for table in tables:
-        for row in table.to_pylist():
-            if row["type"] != "CPU":
-                for column in SUMS:
-                    cells[*(str(row[key]) for key in keys), column] += row[column]
-    return Counter({cell: value for cell, value in cells.items() if value})
-
-
-def flat(batch: Batch) -> Cells:
-    """The reading that a batch ends at, by key and column."""
-    table = counters(batch.readings["waits"])
-    cells: Cells = Counter()
-    for row in range(len(table)):
-        names = [str(table.keys[key][row]) for key in ("backend_type", "type", "event")]
-        for number, column in enumerate(SUMS):
-            if names[1]:
-                cells[*names, column] = int(table.sums[row, number])
-    return cells
-
-
-def grown(first: Cells, last: Cells) -> Cells:
-    cells = {cell: last[cell] - first[cell] for cell in first.keys() | last.keys()}
-    return Counter({cell: value for cell, value in cells.items() if value})
-
-
-def load(connection: Connection) -> None:
-    """Waits of two kinds by two statements."""
-    for _ in range(20):
-        connection.execute("SELECT pg_sleep(0.002)")
-        connection.execute("SELECT count(*), pg_sleep(0.001) FROM pg_class")
-
-
-def look(looks: ServerLooks, opened: ServerSession, *, minute: bool = False) -> Batch:
-    return looks.counters(opened, TICK_S, TICK_S if minute else None)
-
-
-def new_looks() -> ServerLooks:
-    return ServerLooks("shop", "an agent", lambda part: None, 1)
-
-
-WAITS_KEYS = ("backend_type", "type", "event")
 
 
 def test_rows_sum_to_the_last_reading_less_the_first_in_every_column(watched: Cluster) -> None:
@@ -193,10 +150,6 @@ def test_rows_sum_to_the_last_reading_less_the_first_in_every_column(watched: Cl
         load(busy)
         again = look(looks, opened, minute=True)
         assert summed(again.rows["waits"], WAITS_KEYS) == grown(flat(first), flat(again))
-
-
-def epochs(batch: Batch) -> set[int]:
-    return {row["epoch"] for table in batch.rows["waits"] for row in table.to_pylist()}
 
 
 def test_after_a_restart_the_baseline_is_zero(watched: Cluster) -> None:
@@ -272,28 +225,6 @@ def test_without_the_module_sessions_are_sampled(wheel: Binaries, tmp_path: Path
             assert len(sampled) >= 3
             assert sampled[-1] == ("sampled", "active", "Lock", "advisory", 1)
             assert found.execute("SELECT count(*) FROM waits").fetchall() == [(0,)]
-
-
-class held_lock:
-    """A session that waits for another one's lock, and nothing else, for `with`."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-
-    def __enter__(self) -> None:
-        self.holder = self.cluster.connect().__enter__()
-        self.holder.execute("SELECT pg_advisory_lock(7)")
-        self.waiter = self.cluster.connect().__enter__()
-        take = "SELECT pg_advisory_lock(7)"
-        self.thread = threading.Thread(target=self.waiter.execute, args=(take,))
-        self.thread.start()
-        time.sleep(0.1)
-
-    def __exit__(self, *_: object) -> None:
-        self.holder.execute("SELECT pg_advisory_unlock(7)")
-        self.thread.join()
-        self.holder.close()
-        self.waiter.close()
 
 
 def test_a_held_lock_is_one_session_in_each_tick_though_the_agent_is_killed(

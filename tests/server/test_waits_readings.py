@@ -19,11 +19,11 @@ from pgtare.server.wait_counters.reader import open_reader
 from tests.loads import during
 from tests.servers import crashes, run_program, serving
 from tests.sessions import Connection, eventually, one, rows, session
+from tests.waits import SKIPPED, stopped_as_it_counts
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 RESETS = "SELECT resets FROM wait_event_timing_info()"
-SKIPPED = "SELECT skipped FROM wait_event_timing_statements() WHERE wait_event IS NULL"
 ENTRIES = (
     "SELECT identity, waits, total_ns FROM pg_stat_wait_event_timing_statements "
     "WHERE wait_event = 'PgSleep' AND waits > 0 AND queryid = %s"
@@ -188,33 +188,6 @@ def test_an_entry_made_again_is_another(small: Cluster) -> None:
         ((entries, different, positive),) = rows(connection, query.format(*table))
         assert entries == different > 30
         assert positive
-
-
-@contextlib.contextmanager
-def stopped_as_it_counts(cluster: Cluster, observer: Connection) -> Iterator[int]:
-    """A process that is stopped while it adds its waits to the tables."""
-    with session(cluster) as counting:
-        counting.execute("SET compute_query_id = on")
-        pid = counting.info.backend_pid
-
-        def count() -> None:
-            with contextlib.suppress(psycopg.errors.QueryCanceled):
-                counting.execute("SELECT wait_event_timing_benchmark(400000000)")
-
-        load = threading.Thread(target=count)
-        load.start()
-        try:
-            for _ in range(500):
-                time.sleep(0.01)
-                os.kill(pid, signal.SIGSTOP)
-                if one(observer, SKIPPED) > 0:
-                    break
-                os.kill(pid, signal.SIGCONT)
-            yield pid
-        finally:
-            os.kill(pid, signal.SIGCONT)
-            observer.execute("SELECT pg_cancel_backend(%s)", (pid,))
-            load.join()
 
 
 def test_what_is_busy_is_reported_and_a_reset_under_way_is_odd(small: Cluster) -> None:

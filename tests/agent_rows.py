@@ -1,0 +1,95 @@
+"""The agent's looks at a real server, and sums of the rows that they bring."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import psycopg
+
+from pgtare.server.cluster import Cluster
+from pgtare.watching.agent.counter_table import SUMS
+from pgtare.watching.agent.rows import Batch
+from pgtare.watching.agent.server_looks import ServerLooks
+from pgtare.watching.agent.server_session import ServerSession
+from pgtare.watching.agent.stored_reading import counters
+from tests.sessions import Connection
+
+TICK_S = 2
+WAITS_KEYS = ("backend_type", "type", "event")
+Cells = Counter[tuple[str, ...]]
+
+
+def role_dsn(cluster: Cluster) -> str:
+    return psycopg.conninfo.make_conninfo(cluster.dsn(), user="watcher")
+
+
+def summed(tables: list[Any], keys: tuple[str, ...]) -> Cells:
+    """Rows of a table by key and column, without the time of processors, zeros left out."""
+    cells: Cells = Counter()
+    for table in tables:
+        for row in table.to_pylist():
+            if row["type"] != "CPU":
+                for column in SUMS:
+                    cells[*(str(row[key]) for key in keys), column] += row[column]
+    return Counter({cell: value for cell, value in cells.items() if value})
+
+
+def flat(batch: Batch) -> Cells:
+    """The reading that a batch ends at, by key and column."""
+    table = counters(batch.readings["waits"])
+    cells: Cells = Counter()
+    for row in range(len(table)):
+        names = [str(table.keys[key][row]) for key in ("backend_type", "type", "event")]
+        for number, column in enumerate(SUMS):
+            if names[1]:
+                cells[*names, column] = int(table.sums[row, number])
+    return cells
+
+
+def grown(first: Cells, last: Cells) -> Cells:
+    cells = {cell: last[cell] - first[cell] for cell in first.keys() | last.keys()}
+    return Counter({cell: value for cell, value in cells.items() if value})
+
+
+def load(connection: Connection) -> None:
+    """Waits of two kinds by two statements."""
+    for _ in range(20):
+        connection.execute("SELECT pg_sleep(0.002)")
+        connection.execute("SELECT count(*), pg_sleep(0.001) FROM pg_class")
+
+
+def look(looks: ServerLooks, opened: ServerSession, *, minute: bool = False) -> Batch:
+    return looks.counters(opened, TICK_S, TICK_S if minute else None)
+
+
+def new_looks() -> ServerLooks:
+    return ServerLooks("shop", "an agent", lambda part: None, 1)
+
+
+def epochs(batch: Batch) -> set[int]:
+    return {row["epoch"] for table in batch.rows["waits"] for row in table.to_pylist()}
+
+
+class held_lock:
+    """A session that waits for another one's lock, and nothing else, for `with`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def __enter__(self) -> None:
+        self.holder = self.cluster.connect().__enter__()
+        self.holder.execute("SELECT pg_advisory_lock(7)")
+        self.waiter = self.cluster.connect().__enter__()
+        take = "SELECT pg_advisory_lock(7)"
+        self.thread = threading.Thread(target=self.waiter.execute, args=(take,))
+        self.thread.start()
+        time.sleep(0.1)
+
+    def __exit__(self, *_: object) -> None:
+        self.holder.execute("SELECT pg_advisory_unlock(7)")
+        self.thread.join()
+        self.holder.close()
+        self.waiter.close()
