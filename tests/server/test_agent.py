@@ -87,6 +87,16 @@ def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
             agent.communicate()
 
 
+def read_until(agent: subprocess.Popen[str], words: str) -> None:
+    """Lines of its log, up to one with these words."""
+    assert agent.stderr is not None
+    log = ""
+    while words not in log:
+        line = agent.stderr.readline()
+        assert line, log
+        log += line
+
+
 def note_closed_schema(cluster: Cluster) -> None:
     """If the module is in a schema of its own, `check` prints the GRANT, which helps."""
     done = in_process("agent", "check", "--dsn", role_dsn(cluster))
@@ -256,17 +266,19 @@ def test_a_held_lock_is_one_session_in_each_tick_though_the_agent_is_killed(
         seen = ticks(spool)
         eventually(lambda: ticks(spool) >= seen + 2, 60)
         text = config.read_text()
-        for changed in ("[servers", f"{text}[servers.second]\ndsn = 'host=/nowhere'\n"):
-            config.write_text(changed)
-            agent.send_signal(signal.SIGHUP)
-            time.sleep(1.5)  # it looks twice a second
+        another = f"{text}[servers.second]\ndsn = 'host=/nowhere'\n"
+        for changed, said in (
+            ("[servers", "the old configuration stays in force"),
+            (another, "event=reload servers=2"),
+            (another, "event=unreachable server=second"),
+        ):
+            if config.read_text() != changed:
+                config.write_text(changed)
+                agent.send_signal(signal.SIGHUP)
+            read_until(agent, said)
         agent.send_signal(signal.SIGTERM)
-        _, log = agent.communicate(timeout=30)
-        assert agent.returncode == 0, log
-        assert "the old configuration stays in force" in log
-        assert "event=reload servers=2" in log
-        assert "event=unreachable server=second" in log
-        assert "event=stopped" in log
+        read_until(agent, "event=stopped")
+        assert agent.wait(30) == 0
     with reader.connect(spool) as found:
         active = found.execute(
             "SELECT active_ns / covered_ns FROM waits WHERE type = 'Lock' AND event = 'advisory'"
