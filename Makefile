@@ -9,7 +9,8 @@ DEFAULT_TESTS := -m "not slow and not source"
 .PHONY: setup setup-dev demo test test-versions test-aarch64 test-regression servers test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool fuzz-trace lock docs docs-links clean \
+  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool \
+  bench-agent-cost bench-agent-fleet bench-wait-sampling fuzz-trace lock docs docs-links clean \
   wheel packages
 
 setup: $(VENV)/.setup
@@ -151,9 +152,23 @@ bench-scenarios: setup-dev
 bench-own-cost: setup
 	@$(BIN)/python -m bench.own_cost
 
-# a quarter of an hour: a day of simulated rows
+# a quarter of an hour: a day of simulated rows; with REAL_MINUTES=60 the day begins with an hour of
+# real ones, and that hour comes on top
 bench-spool: setup
-	@$(BIN)/python -m bench.spool
+	@$(BIN)/python -m bench.spool $(if $(REAL_MINUTES),--real-minutes $(REAL_MINUTES))
+
+# 35 minutes; the machine should be idle: a server of 500 sessions, 10,000 transactions a second
+bench-agent-cost: setup
+	@$(BIN)/python -m bench.agent_cost
+
+# twenty minutes, and 60 MB of memory and 50 MB of disk a server; the machine should be idle
+SERVERS ?= 100
+bench-agent-fleet: setup
+	@$(BIN)/python -m bench.agent_fleet --servers $(SERVERS)
+
+# six minutes, with postgresql-15 and postgresql-15-pg-wait-sampling
+bench-wait-sampling: setup
+	@$(BIN)/python -m bench.wait_sampling
 
 bench-trace: setup
 	@$(BIN)/python -m bench.trace
