@@ -11,7 +11,7 @@ DEFAULT_TESTS := -m "not slow and not source"
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
   bench-layouts bench-scenarios bench-rows bench-evictions bench-incidents bench-recorder \
   bench-recorder-day bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool \
-  bench-agent-hour fuzz-trace lock docs docs-links clean \
+  bench-agent-hour bench-agent-cost bench-agent-fleet bench-wait-sampling fuzz-trace lock docs docs-links clean \
   wheel packages
 
 setup: $(VENV)/.setup
@@ -164,9 +164,23 @@ bench-scenarios: setup-dev
 bench-own-cost: setup
 	@$(BIN)/python -m bench.own_cost
 
-# a quarter of an hour: a day of simulated rows
+# a quarter of an hour: a day of simulated rows; with REAL_MINUTES=60 the day begins with an hour of
+# real ones, and that hour comes on top
 bench-spool: setup
-	@$(BIN)/python -m bench.spool
+	@$(BIN)/python -m bench.spool $(if $(REAL_MINUTES),--real-minutes $(REAL_MINUTES))
+
+# 35 minutes; the machine should be idle: a server of 500 sessions, 10,000 transactions a second
+bench-agent-cost: setup
+	@$(BIN)/python -m bench.agent_cost
+
+# twenty minutes, and 60 MB of memory and 50 MB of disk a server; the machine should be idle
+SERVERS ?= 100
+bench-agent-fleet: setup
+	@$(BIN)/python -m bench.agent_fleet --servers $(SERVERS)
+
+# six minutes, with postgresql-15 and postgresql-15-pg-wait-sampling
+bench-wait-sampling: setup
+	@$(BIN)/python -m bench.wait_sampling
 
 # an hour on 15 and 18 at once (MINUTES=4 for a short one); AGENT_HOUR=FILE writes the result as JSON
 bench-agent-hour: setup-dev

@@ -1,8 +1,10 @@
 """What a day of one server takes in a spool, and what writing it costs: simulated rows.
 
 The rows have the exact schema of every table. The server has 500 sessions of which some 12 are
-active at a time, 40 pairs of process and wait event a tick, and 200 statement rows a minute.
-`python -m bench.spool [--hours 24] [--directory DIR]`
+active at a time, 40 pairs of process and wait event a tick, and 200 statement rows a minute. With
+--real-minutes the day begins with rows that an agent has just read from a real server under load;
+what these take alone is printed first.
+`python -m bench.spool [--hours 24] [--real-minutes 60] [--directory DIR]`
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import argparse
 import resource
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
+from bench import real_rows
+from bench.real_rows import Tick
 from pgtare.kit.numbers import volume
 from pgtare.watching.spool import information, reader
 from pgtare.watching.spool.spool import Spool
@@ -27,6 +31,7 @@ from pgtare.watching.spool.tables import HISTOGRAM, TABLES, rows
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 TICK_S, EVENTS, STATEMENTS, ACTIVE = 10, 40, 200, 12
+NAME = "shop-primary"
 BACKENDS = (
     ["client backend"] * 30
     + ["checkpointer", "walwriter", "background writer"] * 3
@@ -65,7 +70,7 @@ class Server:
 
     def _common(self, number: int, ts: datetime, covered_s: float) -> dict[str, Any]:
         return {
-            "server": ["shop-primary"] * number,
+            "server": [NAME] * number,
             "agent": ["5b1f4d52-9d9b-4d2a-8e0a-1c7f9c3f1e5e"] * number,
             "epoch": [-4611686018427387904 + 12345] * number,
             "ts": [ts] * number,
@@ -181,16 +186,20 @@ def _timed(seconds: list[float], act: Callable[[], object]) -> object:
     return result
 
 
-def simulate(directory: Path, hours: float) -> None:
-    """Write the day, and print what it takes."""
+def simulate(directory: Path, hours: float, real: Sequence[Tick] = ()) -> None:
+    """Write the day, which begins with these real ticks, and print what it takes."""
     server, commits, upkeep = Server(), [], []
     ticks = int(hours * 3600 / TICK_S)
     with Spool.open(directory) as spool:
         for index in range(1, ticks + 1):
             ts = START + timedelta(seconds=TICK_S * index)
-            found = server.tick(ts)
-            reading = found["waits"].drop_columns(["ts"])
-            _timed(commits, lambda f=found, r=reading: spool.commit(f, {("shop", "waits"): r}))
+            if index <= len(real):
+                found = real_rows.moved(real[index - 1], index, START)
+            else:
+                found = server.tick(ts)
+            reading = found["waits"].drop_columns(["ts"]) if "waits" in found else None
+            readings = {} if reading is None else {(NAME, "waits"): reading}
+            _timed(commits, lambda f=found, r=readings: spool.commit(f, r))
             while _timed(upkeep, lambda t=ts: spool.maintain(t, t.timestamp())):
                 pass
         after = START + timedelta(hours=hours + 1)
@@ -199,7 +208,7 @@ def simulate(directory: Path, hours: float) -> None:
         assert spool.trouble is None, spool.trouble
     used = sum(commits) + sum(upkeep)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    print(f"{ticks} ticks of {TICK_S} s, {hours:g} h of one server")
+    print(f"{ticks} ticks of {TICK_S} s, {hours:.3g} h of one server")
     print(f"processor time of a commit: median {np.median(commits) * 1e3:.1f} ms")
     print(
         f"of commits and upkeep: {used / ticks * 1e3:.1f} ms a tick, "
@@ -226,12 +235,20 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--directory", type=Path)
+    parser.add_argument("--real-minutes", type=float, default=0.0, help="rows of a real server")
+    parser.add_argument("--clients", type=int, default=500, help="sessions of the real server")
+    parser.add_argument("--rate", type=float, default=2000, help="its transactions a second")
     given = parser.parse_args()
-    if given.directory is not None:
-        simulate(given.directory, given.hours)
-        return
+    real: list[Tick] = []
+    if given.real_minutes > 0:
+        rows = real_rows.record(given.real_minutes, NAME, clients=given.clients, rate=given.rate)
+        real = rows[: int(given.hours * 3600 / TICK_S)]
+        with tempfile.TemporaryDirectory() as name:
+            print("real rows alone:")
+            simulate(Path(name) / "spool", len(real) * TICK_S / 3600, real)
+        print(f"a day that begins with {len(real)} real ticks:")
     with tempfile.TemporaryDirectory() as name:
-        simulate(Path(name) / "spool", given.hours)
+        simulate(given.directory or Path(name) / "spool", given.hours, real)
 
 
 if __name__ == "__main__":

@@ -40,13 +40,18 @@ class RowInterval:
 
     def columns(self, count: int) -> dict[str, Any]:
         """The common columns of so many rows."""
+
+        # a text without a type has Arrow look for pandas, on disk, each time
+        def text(value: str) -> pa.Array:
+            return pa.repeat(pa.scalar(value, pa.string()), count)
+
         return {
-            "server": pa.repeat(self.server, count),
-            "agent": pa.repeat(self.agent, count),
+            "server": text(self.server),
+            "agent": text(self.agent),
             "epoch": pa.repeat(pa.scalar(self.epoch, pa.int64()), count),
             "ts": pa.repeat(pa.scalar(self.ts_us, pa.timestamp("us", "UTC")), count),
             "covered_ns": pa.repeat(pa.scalar(self.covered_ns, pa.int64()), count),
-            "quality": pa.repeat(self.quality, count),
+            "quality": text(self.quality),
         }
 
 

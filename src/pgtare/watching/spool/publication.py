@@ -57,7 +57,7 @@ class Publication:
         schema = TABLES[table].schema
         if "segment" not in rows.schema.names:
             rows = with_segment(rows, self.id)
-        rows = rows.select(schema.names).cast(schema)
+        rows = segments.as_types(rows.select(schema.names), schema)
         self._rows.setdefault(table, []).append(rows)
         for rolled in rollups(table):
             # the old watermark: rows that this commit rolls up are in segments already
@@ -162,7 +162,7 @@ class Publication:
 
 def with_segment(rows: pa.Table, segment: str) -> pa.Table:
     """Rows with the column that names their commit."""
-    return rows.append_column("segment", pa.repeat(segment, rows.num_rows))
+    return rows.append_column("segment", pa.repeat(pa.scalar(segment, pa.string()), rows.num_rows))
 
 
 def _suffix(number: int) -> str:

@@ -47,7 +47,10 @@ def last_closed(us: int, table: SpoolTable) -> int:
 def between(rows: pa.Table, after_us: int, to_us: int) -> pa.Table:
     """The rows after one time, up to another."""
     times = times_us(rows)
-    return rows.filter(pa.array((times > after_us) & (times <= to_us)))
+    inside = (times > after_us) & (times <= to_us)
+    if not inside.any():
+        return rows.slice(0, 0)
+    return rows if inside.all() else rows.filter(pa.array(inside))
 
 
 def summed(rows: pa.Table, table: SpoolTable) -> pa.Table:

@@ -83,8 +83,9 @@ def day_of(us: int) -> str:
 def parts(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
     """Rows split into segments: day, number within the day, rows."""
     days = times_us(rows) // DAY_US
-    for day in np.unique(days):
-        of_day = rows.filter(pa.array(days == day)) if np.any(days != day) else rows
+    found = np.unique(days)
+    for day in found:
+        of_day = rows.filter(pa.array(days == day)) if len(found) > 1 else rows
         for number, start in enumerate(range(0, of_day.num_rows, MOST_ROWS)):
             yield day_of(int(day) * DAY_US), number, of_day.slice(start, MOST_ROWS)
 
@@ -94,7 +95,23 @@ def as_stored(rows: pa.Table) -> pa.Table:
 
     DuckDB counts with times that have a zone only after it was given an extension.
     """
-    return rows.cast(_stored_schema(rows.schema))
+    return as_types(rows, _stored_schema(rows.schema))
+
+
+def as_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows in the types of a schema with the same names. Raises ValueError if they cannot be.
+
+    Only columns of another type are cast: a cast takes time even if it changes nothing.
+    """
+    pairs = list(zip(rows.columns, schema, strict=False))
+    if rows.schema.names != schema.names or any(
+        column.null_count and not field.nullable for column, field in pairs
+    ):
+        return rows.cast(schema)  # which says what is wrong
+    columns = [
+        column if column.type == field.type else column.cast(field.type) for column, field in pairs
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _stored_schema(schema: pa.Schema) -> pa.Schema:
@@ -148,7 +165,7 @@ def read(root: Path, segment: Segment, columns: list[str] | None = None) -> pa.T
     wanted = TABLES[segment.table].schema
     if columns is not None:
         wanted = pa.schema([wanted.field(name) for name in columns])
-    return _decoded(root / segment.name, segment.name, columns).cast(wanted)
+    return as_types(_decoded(root / segment.name, segment.name, columns), wanted)
 
 
 def recovered(root: Path, name: str, newest_seq: int) -> Segment | None:
@@ -186,7 +203,7 @@ def groups(root: Path, segment: Segment) -> Iterator[pa.Table]:
     try:
         with _open(root / segment.name) as file:
             for number in range(file.num_row_groups):  # iter_batches would start threads
-                yield file.read_row_group(number, use_threads=False).cast(schema)
+                yield as_types(file.read_row_group(number, use_threads=False), schema)
     except (pa.ArrowException, OSError) as ex:
         raise DamagedFile(segment.name, "it cannot be read as Parquet") from ex
 
