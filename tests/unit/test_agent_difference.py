@@ -391,3 +391,14 @@ def test_a_server_clock_that_was_set_back_does_not_count() -> None:
     assert between(before, after, 10).covered_ns == 10 * SECOND
     restarted = (ORIGIN, Taken(10_000_000, 20_000_000))
     assert between((ORIGIN, Taken(3_600_000_000, 0)), restarted, 10).covered_ns == 20 * SECOND
+
+
+def test_a_late_answer_is_no_wrong_clock() -> None:
+    """The server took its reading long before the agent had it."""
+    first = (ORIGIN, Taken(10_000_000, 0, 15 * SECOND))
+    late = (ORIGIN, Taken(20_000_000, 0, 28 * SECOND, 3 * SECOND))
+    again = (ORIGIN, Taken(30_000_000, 0, 35 * SECOND))
+    assert between(first, late, 10).covered_ns == 10 * SECOND
+    assert between(late, again, 10).covered_ns == 10 * SECOND
+    set_forward = (ORIGIN, Taken(40_000_000, 0, 35 * SECOND, 3 * SECOND))
+    assert between(first, set_forward, 10).covered_ns == 20 * SECOND

@@ -48,11 +48,16 @@ class Origin:
 
 @dataclass(frozen=True)
 class Taken:
-    """When a reading was taken. monotonic_ns: of this process; None: of an earlier one."""
+    """When a reading was taken. monotonic_ns: of this process; None: of an earlier one.
+
+    answer_ns: from the question to the answer; it was taken at some moment in between, and the
+    agent's own clocks were read at the end.
+    """
 
     server_us: int
     agent_us: int
     monotonic_ns: int | None = None
+    answer_ns: int = 0
 
 
 class ReadingBaseline(enum.Enum):
@@ -140,8 +145,9 @@ def elapsed_ns(then: Taken, now: Taken) -> int:
     by_server = 1000 * (now.server_us - then.server_us)
     if then.monotonic_ns is not None and now.monotonic_ns is not None:
         ours = now.monotonic_ns - then.monotonic_ns
-        wrong = abs(by_server - ours) > max(_STEP_NS, _STEP_SHARE * ours)
-        return ours if wrong else by_server
+        tolerance = max(_STEP_NS, _STEP_SHARE * ours)
+        least, most = ours - now.answer_ns - tolerance, ours + then.answer_ns + tolerance
+        return by_server if least <= by_server <= most else ours
     if by_server > 0:
         return by_server
     return max(0, 1000 * (now.agent_us - then.agent_us))

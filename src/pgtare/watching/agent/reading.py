@@ -66,9 +66,10 @@ def captures(found: WaitsReading) -> bool:
     return bool(np.any(found.waits.processes[times] > 0))
 
 
-def now(server_us: int) -> Taken:
-    """The moment of a reading, by all clocks."""
-    return Taken(server_us, time.time_ns() // 1000, time.monotonic_ns())
+def answered(server_us: int, asked_ns: int) -> Taken:
+    """The moment of a reading, by all clocks. asked_ns: when it was asked for, monotonic."""
+    ours = time.monotonic_ns()
+    return Taken(server_us, time.time_ns() // 1000, ours, ours - asked_ns)
 
 
 def read(session: ServerSession, *, statements: bool) -> WaitsReading:
@@ -105,9 +106,10 @@ def _info(session: ServerSession) -> TimingInfo:
 def _counters(session: ServerSession, info: TimingInfo, *, statements: bool) -> WaitsReading:
     module = session.offer.module
     assert module is not None
+    asked = time.monotonic_ns()
     ((taken_us, names, matrix),) = session.rows(module.moment)
+    taken = answered(info.server_us if taken_us is None else taken_us, asked)
     waits, unread = waits_table(names, matrix)
-    taken = now(info.server_us if taken_us is None else taken_us)
     if not statements:
         return WaitsReading(info.origin, taken, waits, unread, info)
     ((names, matrix),) = session.rows(module.statements)

@@ -323,12 +323,13 @@ class ServerLooks:
     def activity(self, session: ServerSession, interval_s: float) -> Batch:
         """What databases did; and the settings of what observes, if they changed."""
         batch = Batch()
+        asked = time.monotonic_ns()
         with session.look(ACTIVITY):
             ((started_us, server_us),) = session.rows(queries.STARTED)
             ((matrix,),) = session.rows(queries.ACTIVITY)
             ((settings,),) = session.rows(queries.SETTINGS)
             self._databases = dict(session.rows(queries.DATABASES))
-        taken = reading.now(server_us)
+        taken = reading.answered(server_us, asked)
         recordings = self._read_recordings(session)
         # nothing may fail from here on, as in `counters`
         # counters outlast a restart, but the name may lead to another server now
