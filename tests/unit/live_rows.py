@@ -135,9 +135,7 @@ def _statements(minutes: list[datetime], rng: np.random.Generator) -> pa.Table:
     events = {(one[1], one[2]): one for one in EVENTS}
     cells: list[tuple[Any, ...]] = []
     for ts in minutes:
-        left = {
-            (one[1], one[2]): _busy(ts, one[2], one[4]) for one in EVENTS if one[1] != "CPU"
-        }
+        left = {(one[1], one[2]): _busy(ts, one[2], one[4]) for one in EVENTS if one[1] != "CPU"}
         for query_id, type_, event, share in _SHARES:
             busy = _busy(ts, event, events[type_, event][4]) * share
             if query_id == 6002 and type_ == "IO" and ts > DEPLOYED:
@@ -198,7 +196,9 @@ def _sessions(times: list[datetime], server: str, rng: np.random.Generator) -> p
         "blockers": None,
     }
     complete = [{**usual, **one} for one in found]
-    names = [c.name for c in TABLES["sessions"].columns if c.name in {*usual, "pid", "role", "state"}]
+    names = [
+        c.name for c in TABLES["sessions"].columns if c.name in {*usual, "pid", "role", "state"}
+    ]
     common = _common([one["ts"] for one in complete], server, 1, "sampled")
     return rows("sessions", {**common, **{n: [one[n] for one in complete] for n in names}})
 
@@ -244,7 +244,12 @@ def all_rows() -> dict[str, pa.Table]:
     sampled = [(SHOP, "waits", ticks, TICK_S), (SHOP, "statements", minutes, 60)]
     sampled += [(one, "sessions", seconds, 1) for one in (SHOP, CLOUD)]
     sampled += [(one, "activity", minutes, 60) for one in (SHOP, CLOUD)]
-    kinds = [("cpu", 0.06, "s"), ("memory", 125e6, "bytes"), ("commit", 0.02, "s"), ("rows", 900.0, "rows")]
+    kinds = [
+        ("cpu", 0.06, "s"),
+        ("memory", 125e6, "bytes"),
+        ("commit", 0.02, "s"),
+        ("rows", 900.0, "rows"),
+    ]
     own = [(ts, "", *kind) for ts in ticks for kind in kinds]
     own += [(ts, SHOP, "look_waits", 0.004, "s") for ts in ticks]
     agent = {
@@ -256,7 +261,8 @@ def all_rows() -> dict[str, pa.Table]:
     }
     finding = (
         "A queue for one lock",
-        "4 sessions waited for 100\nOne transaction holds up the others.\nSELECT pg_cancel_backend(100);",
+        "4 sessions waited for 100\nOne transaction holds up the others.\n"
+        "SELECT pg_cancel_backend(100);",
     )
     return {
         "waits": _waits(ticks, rng),

@@ -182,9 +182,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", query_text.names())
-def test_both_engines_have_the_same_answer(
-    name: str, worker: QueryWorker, clickhouse: Any
-) -> None:
+def test_both_engines_have_the_same_answer(name: str, worker: QueryWorker, clickhouse: Any) -> None:
     for identifiers, only in variants(name):
         columns, rows = by_duckdb(worker, name, identifiers, only)
         others, other_rows = by_clickhouse(clickhouse, name, identifiers, only)
