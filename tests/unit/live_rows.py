@@ -109,7 +109,8 @@ def _locked(ts: datetime) -> bool:
 def _busy(ts: datetime, event: str, sessions: float) -> float:
     if event == "transactionid" and _locked(ts):
         return 6.0
-    return sessions * _load(ts)
+    slower = 1.5 if event == "DataFileRead" and ts > DEPLOYED else 1.0
+    return sessions * slower * _load(ts)
 
 
 def _waits(times: list[datetime], rng: np.random.Generator) -> pa.Table:
@@ -138,8 +139,8 @@ def _statements(minutes: list[datetime], rng: np.random.Generator) -> pa.Table:
         left = {(one[1], one[2]): _busy(ts, one[2], one[4]) for one in EVENTS if one[1] != "CPU"}
         for query_id, type_, event, share in _SHARES:
             busy = _busy(ts, event, events[type_, event][4]) * share
-            if query_id == 6002 and type_ == "IO" and ts > DEPLOYED:
-                busy *= 2
+            if type_ == "IO" and ts > DEPLOYED:  # it alone is slower, twice as slow as before
+                busy *= 2 / 1.5 if query_id == 6002 else 1 / 1.5
             left[type_, event] = max(0.0, left[type_, event] - busy)
             cells.append((ts, query_id, *known[query_id], "statement", type_, event, busy))
         for (type_, event), busy in left.items():

@@ -26,7 +26,7 @@ from pgtare.kit.page_frame import breakable, embeddable
 from pgtare.watching.live import page_parts
 from pgtare.watching.live.access import AccessControl, AccessRules
 from pgtare.watching.live.page_parts import PageLink, ViewPage
-from pgtare.watching.live.time_window import LAST_S, iso, shown
+from pgtare.watching.live.time_window import LAST_S, TimeWindow, iso, shown
 from pgtare.watching.live.views import (
     activity,
     bill,
@@ -60,7 +60,7 @@ _MENU = {
     "bill": "The bill",
     "findings": "Findings",
 }
-_FORGET = {"last": None, "from": None, "to": None}
+_FORGET = {"last": None, "from": None, "to": None, "at": None}
 #: How often the spool is looked at for a new commit, and a silent connection is kept alive, s.
 _LOOK_S, _ALIVE_S = 1.0, 15.0
 #: The newest rows are said to be old after this, s.
@@ -224,7 +224,7 @@ class LivePage:
         kept = {
             key: value
             for key, value in asked.words.items()
-            if key not in ("last", "from", "to", "server", "table", "token")
+            if key not in ("last", "from", "to", "at", "server", "table", "token")
         }
         return self._template.render(
             title=page.title,
@@ -240,6 +240,7 @@ class LivePage:
             path=asked.path,
             servers=sorted({*asked.servers, *([asked.server] if asked.server else [])}),
             server=asked.server or "",
+            earlier=_ends(compare.earlier(asked)) if name == "compare" else None,
             menu=[
                 PageLink(words, asked.href(f"/{view}"), view == name)
                 for view, words in _MENU.items()
@@ -270,6 +271,10 @@ class LivePage:
             **self._shell(),
         )
         return HTMLResponse(text, status)
+
+
+def _ends(window: TimeWindow) -> tuple[str, str]:
+    return iso(window.after_us), iso(window.to_us)
 
 
 async def _first(request: Request) -> Response:

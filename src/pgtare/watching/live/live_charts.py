@@ -28,6 +28,7 @@ _COLORS = ("c1", "c2", "c3", "c4", "c5", "c6", "c7", "c0")
 OTHERS = "(others)"
 _MOST_MEMBERS = 7
 _HEIGHT = 340
+_LONGEST_NAME = 44
 #: Upper ends of the classes of a histogram, ns; the last has none.
 BOUNDS_NS = [1 << (number + 8) for number in range(31)]
 
@@ -63,7 +64,7 @@ def activity_chart(
         data.append(
             {
                 "type": "bar",
-                "name": plots.text(names.get(member, member))[:60],
+                "name": plots.text(_short(names.get(member, member))),
                 "x": [time_window.iso(us) for us in times],
                 "y": [float(f"{values[us]:.5g}") for us in times],
                 "width": [step_us // 1000] * len(times),
@@ -153,19 +154,26 @@ def bar_chart(
     id_: str, names: Sequence[str], values: Sequence[float], title: str, label: str
 ) -> LiveChart:
     """Horizontal bars of what grew and what shrank."""
+    labels = [plots.text(_short(name)) for name in names][::-1]
     data: list[Json] = [
         {
             "type": "bar",
             "orientation": "h",
-            "y": [plots.text(name)[:44] for name in names][::-1],
+            "y": list(range(len(names))),
+            "text": labels,
+            "textposition": "none",
             "x": [float(f"{value:.5g}") for value in values][::-1],
             "marker": {"color": ["c7" if value > 0 else "c3" for value in values][::-1]},
-            "hovertemplate": "%{y}: %{x:+.3~g}<extra></extra>",
+            "hovertemplate": "%{text}: %{x:+.3~g}<extra></extra>",
         }
     ]
     layout = plots.frame(110 + 26 * len(names))
     layout["xaxis"] |= {"title": plots.axis_title(title), "zeroline": True}
-    layout["yaxis"] |= {"automargin": True, "type": "category"}
+    layout["yaxis"] |= {
+        "automargin": True,
+        "tickvals": list(range(len(names))),
+        "ticktext": labels,
+    }
     layout["showlegend"] = False
     return LiveChart(id_, label, 110 + 26 * len(names), data, layout)
 
@@ -179,6 +187,11 @@ def class_words(number: int) -> str:
         if ns < 1000 * scale or unit == "s":
             return f"< {ns / scale:.3g} {unit}"
     raise AssertionError("unreachable")
+
+
+def _short(name: str) -> str:
+    """A name of at most so many characters, before any is escaped."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def _frame(window: TimeWindow, title: str) -> Json:

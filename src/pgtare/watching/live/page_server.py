@@ -101,4 +101,6 @@ def check_certificate(certificate: Path, key: Path) -> None:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as ex:
         why = ex.strerror or str(ex)
-        raise UsageError(f"--tls-cert {certificate} and --tls-key {key} cannot be used: {why}") from ex
+        raise UsageError(
+            f"--tls-cert {certificate} and --tls-key {key} cannot be used: {why}"
+        ) from ex

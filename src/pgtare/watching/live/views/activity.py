@@ -37,9 +37,10 @@ async def view(request: ViewRequest) -> ViewPage:
         PageLink(f"by {words}", request.href("/breakdown", by=name))
         for name, words in (("event", "event"), ("query_id", "statement"), ("role", "role"))
     ]
+    rows = breakdown.rows_links(request)
     notes = [source.note, "Drag along the chart to select a window."]
     if processors:
         notes.append(f"The dashed line is what the processors can do: {processors:g} sessions.")
     first = PageSection(classes.title, notes, classes.quality, chart, classes.table)
-    sections = [first, *events, PageSection("What made it up", links=more)]
+    sections = [first, *events, PageSection("What made it up", links=more), rows]
     return ViewPage("Activity", [*sections, *await gaps.sections(request)], request.alarms(source))

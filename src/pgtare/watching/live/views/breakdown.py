@@ -55,18 +55,23 @@ async def view(request: ViewRequest) -> ViewPage:
         )
         for name, words in DIMENSION_WORDS.items()
     ]
-    only_samples = bool(request.words.get("source"))
-    both = [
-        PageLink("counted where possible", request.same(source=None), not only_samples),
-        PageLink("samples only", request.same(source="sampled"), only_samples),
-    ]
     top = PageSection("By", links=links)
     chosen = [PageSection("Filtered by", links=filters)] if filters else []
     return ViewPage(
         f"What made it up: by {DIMENSION_WORDS[by]}",
-        [top, *chosen, *sections, PageSection("Rows", links=both)],
+        [top, *chosen, *sections, rows_links(request)],
         request.alarms(source),
     )
+
+
+def rows_links(request: ViewRequest) -> PageSection:
+    """Links to choose between what was counted and samples."""
+    only_samples = bool(request.words.get("source"))
+    links = [
+        PageLink("counted, if it can be", request.same(source=None), not only_samples),
+        PageLink("samples only", request.same(source="sampled"), only_samples),
+    ]
+    return PageSection("Rows", links=links)
 
 
 async def parts(

@@ -127,7 +127,7 @@ class ViewRequest:
 
     def in_window(self, window: TimeWindow) -> str:
         """The address of this view for another window."""
-        changes = {"last": None, "from": None, "to": None}
+        changes = {"last": None, "from": None, "to": None, "at": None}
         return self.same(**{**changes, **window.address()})
 
 
