@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,6 +17,10 @@ from pgtare.watching.live import time_window
 
 #: How a value is shown: plain text; AAS; ns; a count; a share of 1; a time in µs; others as named.
 ColumnKind = Literal["text", "aas", "ns", "us", "count", "share", "time", "change", "ns_change"]
+
+
+#: What a spreadsheet takes for a formula.
+_FORMULA, _NUMBER = re.compile(r"[=+@\t\r-]"), re.compile(r"-?\d+")
 
 
 @dataclass(frozen=True)
@@ -168,5 +173,5 @@ def _raw(value: Any, kind: ColumnKind) -> str:
     if kind == "time":
         return time_window.iso(value) + "Z"
     text = str(value)
-    # a spreadsheet takes what begins so for a formula
-    return f"'{text}" if kind == "text" and text[:1] in "=+@\t\r" else text
+    formula = _FORMULA.match(text) and not _NUMBER.fullmatch(text)
+    return f"'{text}" if kind == "text" and formula else text
