@@ -115,12 +115,13 @@ class QueryWorker:
         return {"columns": names, "rows": rows, "notes": sorted(self._damaged)}
 
     def _state(self) -> dict[str, Any]:
-        """The newest commit, and the span of time of each table."""
+        """The newest commit; of each table the first and the last time, and the rows."""
         found = self._newest()
         spans: dict[str, list[int]] = {}
         for one in found.segments.values():
-            first, last = spans.get(one.table, (one.first_us, one.last_us))
-            spans[one.table] = [min(first, one.first_us), max(last, one.last_us)]
+            first, last, rows = spans.get(one.table, [one.first_us, one.last_us, 0])
+            ends = [min(first, one.first_us), max(last, one.last_us)]
+            spans[one.table] = [*ends, rows + one.rows]
         return {"seq": found.seq, "spans": spans, "damaged": sorted(self._damaged)}
 
     def _newest(self) -> SpoolManifest:

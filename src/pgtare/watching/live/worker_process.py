@@ -56,6 +56,8 @@ class WorkerProcess:
         self._directory, self._limit_s = directory, limit_s
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
+        self.texts: dict[tuple[str, int], str] = {}
+        """texts of statements that were asked for, by server and identifier; they never change"""
 
     async def rows(self, query: LiveQuery) -> list[LiveRow]:
         """The rows of an answer. Raises MeasurementError with a sentence if there is none."""
@@ -63,7 +65,7 @@ class WorkerProcess:
         return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
 
     async def state(self) -> dict[str, Any]:
-        """What the spool holds: seq, spans by table."""
+        """What the spool holds: seq, and spans by table: first and last time, µs, and rows."""
         return await self.ask({"state": True})
 
     async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:

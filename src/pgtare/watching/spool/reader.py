@@ -144,9 +144,7 @@ def _connect(directory: Path, damaged: set[str], notes: list[str]) -> duckdb.Duc
         elif segment.table in usable:
             usable[segment.table].append(str(root / segment.name))
     # DuckDB checks the pattern as well as the file that it finds by it
-    opened = {
-        name for names in usable.values() for file in names for name in (file, pattern(file))
-    }
+    opened = {name for names in usable.values() for file in names for name in (file, pattern(file))}
     files = [_quoted(name) for name in sorted(opened)]
     connection = duckdb.connect(config=_CONFIG)
     try:

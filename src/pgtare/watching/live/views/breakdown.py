@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pgtare.errors import UsageError
 from pgtare.watching.live import live_charts
@@ -31,6 +32,10 @@ _FIGURES = (
 )
 _SAMPLED_FIGURES = tuple(one for one in _FIGURES if one.name not in ("calls", "mean_ns", "max_ns"))
 _KINDS = {"rest": "(rest: statements without rows of their own)", "outside": "(outside statements)"}
+_DAY_US = 86_400_000_000
+_MOST_TEXTS = 50_000
+#: A chart reads at most so many rows, if hours have the same sums.
+_MOST_CHARTED = 8_000_000
 #: Charts of statements show events instead: statements are too many.
 _CHARTED = {"query_id": "event"}
 
@@ -111,24 +116,27 @@ async def transactions(request: ViewRequest) -> int:
     return sum(row["committed"] + row["rolled_back"] for row in rows)
 
 
-async def texts(request: ViewRequest, rows: Sequence[LiveRow]) -> dict[tuple[str, int], str]:
-    """Texts of statements by server and identifier."""
-    wanted = sorted({row["statement"] for row in rows if row["statement"]})
-    if not wanted:
-        return {}
-    window = request.window
-    if "statements" in request.spans:  # a statement may have been seen counting at another time
-        first, last = request.spans["statements"]
-        after = min(window.after_us, max(first - 1, window.after_us - 86_400_000_000))
-        window = type(window)(after, max(window.to_us, min(last, window.to_us)), window.grain)
-    found = await request.rows(
-        "statement_texts",
-        identifiers={"rows": "statements"},
-        only=request.of_server,
-        window=window,
-        statements=wanted,
-    )
-    return {(row["host"], row["statement"]): row["words"] for row in found}
+async def texts(request: ViewRequest, rows: Sequence[LiveRow]) -> Mapping[tuple[str, int], str]:
+    """Texts of statements by server and identifier, as far as they are known."""
+    known = request.worker.texts
+    wanted = {
+        (row.get("host", request.server), row["statement"]) for row in rows if row["statement"]
+    }
+    unknown = sorted({statement for host, statement in wanted if (host, statement) not in known})
+    if unknown:
+        if len(known) > _MOST_TEXTS:
+            known.clear()
+        # a statement may have been seen counting at another time than sampling
+        window = replace(request.window, after_us=request.window.after_us - _DAY_US)
+        found = await request.rows(
+            "statement_texts",
+            identifiers={"rows": "statements"},
+            only=request.of_server,
+            window=window,
+            statements=unknown,
+        )
+        known.update({(row["host"], row["statement"]): row["words"] for row in found})
+    return known
 
 
 def member_link(request: ViewRequest, by: str, value: str) -> str:
@@ -216,12 +224,12 @@ def figures_of(row: LiveRow, all_aas: float, transactions: int) -> dict[str, obj
 
 async def _chart(request: ViewRequest, by: str, source: RowSource) -> LiveChart:
     charted = _CHARTED.get(by, by)
-    step_us = request.window.step_us(source.finest_s)
+    grain, step_us = request.buckets(source, _MOST_CHARTED)
     series = await request.rows(
         "series",
         identifiers={"rows": source.rows, "dimension": charted},
         only=request.only,
-        grain=request.window.grain,
+        grain=grain,
         step_us=step_us,
         source=source.ticks,
     )

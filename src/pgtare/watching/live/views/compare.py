@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from pgtare.errors import UsageError
@@ -124,7 +125,7 @@ def _name(
     request: ViewRequest,
     by: str,
     key: tuple[str, str, int],
-    known: dict[tuple[str, int], str],
+    known: Mapping[tuple[str, int], str],
 ) -> tuple[str, str | None, str]:
     host, member, statement = key
     if by != "query_id":

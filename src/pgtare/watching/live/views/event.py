@@ -12,11 +12,13 @@ from pgtare.watching.live.page_parts import (
     PageTable,
     ViewPage,
 )
-from pgtare.watching.live.row_sources import SAMPLED, row_source
+from pgtare.watching.live.row_sources import SAMPLED, RowSource, row_source
 from pgtare.watching.live.views import breakdown
 from pgtare.watching.live.views.view_request import ViewRequest
 from pgtare.watching.live.worker_process import LiveRow
 
+#: A histogram reads at most so many rows, if hours have the same sums.
+_MOST_COUNTED = 1_000_000
 _PERCENTILES = (
     PageColumn("share", "of the waits", "share"),
     PageColumn("from_ns", "took at least", "ns"),
@@ -45,7 +47,7 @@ async def view(request: ViewRequest) -> ViewPage:
     if "event" not in request.only:
         raise UsageError("an event is missing: choose one in a table of events")
     source = request.source("event")
-    sections = await latency_sections(request, source.rows) if source.exact else []
+    sections = await latency_sections(request, source) if source.exact else []
     if not sections:
         words = (
             "How long waits took is known only if the server has the module "
@@ -70,15 +72,14 @@ async def view(request: ViewRequest) -> ViewPage:
     return ViewPage(f"Event {request.only['event']}", sections, request.alarms(source))
 
 
-async def latency_sections(request: ViewRequest, rows: str) -> list[PageSection]:
+async def latency_sections(request: ViewRequest, source: RowSource) -> list[PageSection]:
     """Heat map and percentiles of the waits that the request is filtered by; none if none ended."""
-    source = request.source("event")
-    step_us = request.window.step_us(source.finest_s)
+    grain, step_us = request.buckets(source, _MOST_COUNTED)
     found = await request.rows(
         "histogram",
-        identifiers={"rows": rows},
+        identifiers={"rows": source.rows},
         only=request.only,
-        grain=request.window.grain,
+        grain=grain,
         step_us=step_us,
     )
     counts = latency.summed(found)

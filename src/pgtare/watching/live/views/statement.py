@@ -36,7 +36,7 @@ async def view(request: ViewRequest) -> ViewPage:
         sections += await breakdown.parts(
             request, "event", BY_STATEMENT, chart=True, title="What it waited for"
         )
-        sections += await event.latency_sections(request, BY_STATEMENT.rows)
+        sections += await event.latency_sections(request, BY_STATEMENT)
     sections += await breakdown.parts(
         request, "type", SAMPLED, chart=False, title="With its time on processors"
     )

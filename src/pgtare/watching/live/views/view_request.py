@@ -15,6 +15,8 @@ from pgtare.watching.live.worker_process import LiveQuery, LiveRow, WorkerProces
 
 #: Rows that a table of a view has at most.
 MOST = 200
+#: Longer windows may have charts of hours, s.
+_HOURS_S = 6 * 3600.0
 
 
 @dataclass
@@ -97,6 +99,21 @@ class ViewRequest:
         only = {f"{name}={value}" for name, value in self.only.items()}
         wanted = self.words.get("source", "")
         return row_sources.row_source(dimensions, only, wanted, bool(self.watched("waits")))
+
+    def buckets(self, source: RowSource, most_rows: int) -> tuple[Grain, int]:
+        """The grain of a chart's rows, and the length of its buckets in µs.
+
+        In windows of many hours it is hours if more rows than these would have to be read.
+        """
+        tables = {"waits": "waits_1m", "statements": "statements"}
+        found = self.spans.get(tables.get(source.rows, ""))
+        if found is not None and self.window.seconds > _HOURS_S:
+            first_us, last_us, rows = found
+            length_us = max(last_us - first_us, 1)
+            shared_us = min(last_us, self.window.to_us) - max(first_us, self.window.after_us)
+            if rows * max(shared_us, 0) > most_rows * length_us:
+                return "hour", self.window.step_us(3600)
+        return self.window.grain, self.window.step_us(source.finest_s)
 
     def alarms(self, source: RowSource | None = None) -> list[str]:
         """What a reader must know before the figures."""
