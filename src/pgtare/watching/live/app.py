@@ -134,6 +134,8 @@ class LivePage:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        with contextlib.suppress(PgtareError):  # the first view says what is wrong
+            await self._worker.state()  # it takes a while to start
         yield
         await self._worker.close()
 

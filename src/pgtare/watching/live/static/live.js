@@ -2,6 +2,7 @@
 // Draws the charts, selects a window by dragging along one, and renews the view with new rows.
 (() => {
   const config = { displaylogo: false, displayModeBar: false, responsive: true, showTips: false };
+  const source = document.currentScript.dataset.plotly;
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
   // Colours arrive as names of CSS variables, so that the style sheet is their only source.
@@ -107,7 +108,7 @@
     stream = null;
   }
 
-  if (document.querySelector("main[data-live]")) {
+  function begin() {
     pause.hidden = false;
     pause.addEventListener("click", () => {
       paused = !paused;
@@ -122,6 +123,17 @@
   }
   const server = document.getElementById("server");
   if (server) server.addEventListener("change", () => server.form.requestSubmit());
-  dark.addEventListener("change", draw);
-  draw();
+
+  // Tables first: what draws the charts is large, and comes when they have been painted.
+  function load() {
+    const plotly = document.createElement("script");
+    plotly.src = source;
+    plotly.onload = () => {
+      dark.addEventListener("change", draw);
+      draw();
+      if (document.querySelector("main[data-live]")) begin();
+    };
+    document.head.append(plotly);
+  }
+  requestAnimationFrame(() => setTimeout(load, 0));
 })();
