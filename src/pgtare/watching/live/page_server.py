@@ -16,7 +16,7 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.watching.live.access import AccessRules, ListenAddress
 from pgtare.watching.live.app import LivePage
 
-_STARTED_S = 20.0
+_STARTED_S = 60.0
 _STOPPED_S = 5.0
 
 
