@@ -230,8 +230,15 @@ def _ticks(times: list[datetime], server: str, source: str, covered_s: float) ->
 
 
 def _few(table: str, ts: datetime, server: str = SHOP, **columns: list[Any]) -> pa.Table:
+    """A few rows; columns that are not given are empty."""
     count = len(next(iter(columns.values())))
-    return rows(table, {**_common([ts] * count, server, 10, "exact"), **columns})
+    given = {**_common([ts] * count, server, 10, "exact"), **columns}
+    empty = {
+        field.name: [None if field.nullable else "" if pa.types.is_string(field.type) else 0]
+        * count
+        for field in TABLES[table].row_schema
+    }
+    return rows(table, {**empty, **given})
 
 
 def all_rows() -> dict[str, pa.Table]:

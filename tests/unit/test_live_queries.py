@@ -117,6 +117,8 @@ def clickhouse(spool: Path) -> Iterator[Any]:
     for name, table in TABLES.items():
         if table.source is not None:
             continue
+        if not content.of_table(name):
+            continue
         (segment,) = content.of_table(name)
         session.query(
             f"CREATE VIEW {name} AS SELECT *, {micros}(ts) AS ts_us{added.get(name, '')} "
