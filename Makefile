@@ -6,7 +6,7 @@ OUT ?= demo
 DURATION ?= 60
 DEFAULT_TESTS := -m "not slow and not source"
 
-.PHONY: setup setup-dev demo test test-versions test-aarch64 test-regression servers test-slow test-source source-build lint bench \
+.PHONY: setup setup-dev demo live bench-live test test-versions test-aarch64 test-regression servers test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
   bench-layouts bench-scenarios bench-rows bench-evictions bench-incidents bench-recorder \
@@ -38,6 +38,10 @@ demo: setup
 	@rm -rf $(OUT)
 	@$(BIN)/pgtare weigh pg_stat_statements track_io_timing auto_explain compute_query_id \
 	  log_min_duration_statement track_functions --duration $(DURATION) --out $(OUT)
+
+# a private server with a changing load, and a page on it; Ctrl-C ends both
+live: setup
+	@$(BIN)/pgtare live
 
 # Of thousands of tests of real servers one may miss its bound on a busy machine: what failed is
 # run once more on its own, and fails if it fails again.
@@ -186,6 +190,11 @@ bench-wait-sampling: setup
 bench-agent-hour: setup-dev
 	@$(BIN)/python -m bench.agent_hour --minutes $(or $(MINUTES),60) \
 	  $(if $(AGENT_HOUR),--out $(AGENT_HOUR))
+
+# a minute: simulated rows of a day, and every view of the page; SERVERS=100 takes some minutes
+SERVERS ?= 1
+bench-live: setup-dev
+	@$(BIN)/python -m bench.live --servers $(SERVERS)
 
 bench-trace: setup
 	@$(BIN)/python -m bench.trace

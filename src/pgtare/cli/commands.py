@@ -71,6 +71,11 @@ _COMMANDS = {
         WATCH,
         "Watch servers all the time: every wait, exactly, in a directory that any tool can read.",
     ),
+    "live": _Command(
+        "live",
+        WATCH,
+        "Show where time goes on a page that moves: activity, waits, statements, locks, findings.",
+    ),
     "spool": _Command(
         "spool",
         WATCH,

@@ -144,9 +144,7 @@ def _connect(directory: Path, damaged: set[str], notes: list[str]) -> duckdb.Duc
         elif segment.table in usable:
             usable[segment.table].append(str(root / segment.name))
     # DuckDB checks the pattern as well as the file that it finds by it
-    opened = {
-        name for names in usable.values() for file in names for name in (file, _pattern(file))
-    }
+    opened = {name for names in usable.values() for file in names for name in (file, pattern(file))}
     files = [_quoted(name) for name in sorted(opened)]
     connection = duckdb.connect(config=_CONFIG)
     try:
@@ -176,7 +174,7 @@ def _select(columns: Iterable[Column], files: list[str]) -> str:
         empty = ", ".join(f"NULL::{type_name(c)} AS {c.name}" for c in columns)
         return f"SELECT {empty} WHERE false"
     names = ", ".join(column.name for column in columns)
-    listed = ", ".join(_quoted(_pattern(file)) for file in files)
+    listed = ", ".join(_quoted(pattern(file)) for file in files)
     return f"SELECT {names} FROM read_parquet([{listed}], union_by_name = true)"
 
 
@@ -185,7 +183,7 @@ def type_name(column: Column) -> str:
     return _TYPES[str(column.type)]
 
 
-def _pattern(path: str) -> str:
+def pattern(path: str) -> str:
     """A path is a glob pattern to DuckDB: "run[1]" would read "run1"."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)
 

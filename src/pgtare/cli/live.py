@@ -1,0 +1,156 @@
+"""`pgtare live`: a page on what an agent keeps, or on one server for a first look."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgtare import cli
+from pgtare.errors import MeasurementError, UsageError
+
+if TYPE_CHECKING:
+    from pgtare.watching.live.access import ListenAddress, ProxyRules
+
+_NAP_S = 0.3
+
+
+def live(
+    dsn: Annotated[
+        str | None,
+        typer.Option(help="Watch this server as long as the page runs: a libpq connection string."),
+    ] = None,
+    spool: Annotated[
+        Path | None,
+        typer.Option(help="Show this spool; with --dsn, keep there what is read."),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(help="Where to serve the page: HOST:PORT.")
+    ] = "127.0.0.1:8765",
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="A certificate with its chain (PEM), for other machines.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate (PEM).")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="What browsers call this machine, if not by the name in --listen."),
+    ] = None,
+    behind_proxy: Annotated[
+        Path | None,
+        typer.Option(help="A file that says how a proxy names users; see docs/live.md."),
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option(help="End after this time, as 90s or 1h; else at a signal.")
+    ] = None,
+) -> None:
+    """Show where time goes on a page that moves: activity, waits, statements, locks, findings.
+
+    With --spool it shows what an agent keeps, of one server or many. With --dsn it also watches a
+    server, for a first look. With neither it starts a private server with a changing load. The
+    page can be read on this machine alone, by the address that is printed, once; docs/live.md says
+    how others can read it. Ctrl-C ends it.
+
+    Example: `pgtare live --dsn "host=db dbname=app"`
+    """
+    from pgtare.kit.option_values import seconds
+    from pgtare.watching.live import access, page_server
+
+    lasting = None if duration is None else seconds("--duration", duration)
+    if (tls_cert is None) != (tls_key is None):
+        raise UsageError("--tls-cert and --tls-key go together: give both")
+    proxy = None if behind_proxy is None else access.proxy_rules(behind_proxy)
+    address = access.listen_address(listen, tls_cert is not None)
+    access.check_reach(address, proxy)
+    certificate = None
+    if tls_cert is not None and tls_key is not None:
+        page_server.check_certificate(tls_cert, tls_key)
+        certificate = tls_cert, tls_key
+    with contextlib.ExitStack() as opened:
+        listening = opened.enter_context(contextlib.closing(page_server.bound(address)))
+        address = access.ListenAddress(address.host, listening.getsockname()[1], address.tls)
+        directory, steps = _rows(dsn, spool, opened)
+        rules = access.AccessRules(address, proxy, name, _say_again)
+        server = page_server.PageServer(directory, rules, listening, certificate)
+        opened.enter_context(server)
+        _say_address(address, proxy, rules.login_address())
+        with _until_signal() as stop:
+            if lasting is not None:
+                timer = threading.Timer(lasting, stop.set)
+                timer.daemon = True
+                timer.start()
+            while not stop.wait(_NAP_S):
+                for step in steps:
+                    step()
+                if not server.alive:
+                    raise MeasurementError("the page's server ended")
+
+
+def _rows(
+    dsn: str | None, spool: Path | None, opened: contextlib.ExitStack
+) -> tuple[Path, list[Callable[[], None]]]:
+    """The spool to show, and what is to be done again and again meanwhile."""
+    from pgtare.watching.live.first_look import FirstLook, check
+    from pgtare.watching.spool import reader
+
+    if dsn is None and spool is not None:
+        reader.newest(spool)
+        return spool, []
+    scratch = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="pgtare-live-")))
+    steps: list[Callable[[], None]] = []
+    if dsn is None:
+        from pgtare.server.binaries import from_wheel
+        from pgtare.watching.live.demo_server import demo_server
+
+        cli.say("starting a private server with a load that changes every 45 s", err=True)
+        load = opened.enter_context(demo_server(from_wheel()))
+        dsn = load.dsn
+        steps.append(load.step)
+    for note in check(dsn):
+        cli.say(f"note: {note}", err=True)
+    directory = spool or scratch / "spool"
+    look = FirstLook(dsn, directory, scratch, quick=spool is None)
+    opened.callback(look.stop)
+
+    def rest() -> None:
+        for step in steps:
+            step()
+
+    look.wait_ready(rest)
+    return directory, [*steps, look.check]
+
+
+def _say_address(address: ListenAddress, proxy: ProxyRules | None, login: str) -> None:
+    if proxy is not None:
+        cli.say(f"listening for the proxy on {address.url()}; users go to {login}")
+        return
+    cli.say("Open this address; it works once:")
+    cli.say(f"  {login}")
+    if address.loopback:
+        cli.say(f"From another machine: ssh -L {address.port}:{address.host}:{address.port} …")
+
+
+def _say_again(login: str) -> None:
+    cli.say(f"A browser was let in. For another one: {login}")
+
+
+@contextlib.contextmanager
+def _until_signal() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set."""
+    stop = threading.Event()
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

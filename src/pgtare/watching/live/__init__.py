@@ -1,0 +1,1 @@
+"""A page on what a spool holds: queries, a worker that runs them, access, and views."""

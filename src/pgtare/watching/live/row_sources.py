@@ -1,0 +1,87 @@
+"""Which rows answer a question exactly, and which only as samples."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pgtare.errors import UsageError
+
+#: What a page can be divided by: the words in addresses, and for readers.
+DIMENSION_WORDS = {
+    "type": "wait class",
+    "event": "event",
+    "query_id": "statement",
+    "role": "role",
+    "database": "database",
+    "backend_type": "type of process",
+    "application": "application",
+    "server": "server",
+}
+#: What a page can be filtered by.
+FILTERS = (*DIMENSION_WORDS, "kind")
+CPU = "CPU"
+
+_WAITS = frozenset({"server", "backend_type", "type", "event"})
+_STATEMENTS = frozenset({"server", "role", "database", "query_id", "kind", "type", "event"})
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """Rows, and the ticks that say how long they cover. note: what a reader must know of them."""
+
+    rows: str
+    ticks: str
+    quality: str
+    note: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether all time was counted."""
+        return self.rows != "samples"
+
+    @property
+    def finest_s(self) -> int:
+        """How far its rows are apart, s."""
+        return 60 if self.rows == "statements" else 10
+
+
+COUNTED = RowSource(
+    "waits", "waits", "exact", "All waits were counted, and the time on processors."
+)
+BY_STATEMENT = RowSource(
+    "statements",
+    "statements",
+    "exact",
+    "All waits were counted, by statement. Time on processors (CPU) is not in these rows; the "
+    "samples have it.",
+)
+SAMPLED = RowSource(
+    "samples",
+    "sessions",
+    "sampled",
+    "From looks at active sessions, one a second: an estimate. Background processes are not in it.",
+)
+
+
+def row_source(
+    dimensions: Collection[str], only: Collection[str], wanted: str, counted: bool
+) -> RowSource:
+    """The rows that have all of these dimensions.
+
+    dimensions: what is shown by; only: what it is filtered by, as `type=CPU` or a dimension's name.
+    wanted: "sampled" to have samples in any case. counted: whether the module counted at all.
+    Raises UsageError.
+    """
+    if wanted not in ("", "sampled"):
+        raise UsageError("source is 'sampled' or left out")
+    names = {one.partition("=")[0] for one in (*dimensions, *only)}
+    if unknown := names - set(FILTERS):
+        raise UsageError(f"{min(unknown)} is not one of {', '.join(FILTERS)}")
+    if wanted == "sampled" or not counted:
+        return SAMPLED
+    if names <= _WAITS:
+        return COUNTED
+    if names <= _STATEMENTS and f"type={CPU}" not in only:
+        return BY_STATEMENT
+    return SAMPLED

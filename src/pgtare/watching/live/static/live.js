@@ -1,0 +1,139 @@
+"use strict";
+// Draws the charts, selects a window by dragging along one, and renews the view with new rows.
+(() => {
+  const config = { displaylogo: false, displayModeBar: false, responsive: true, showTips: false };
+  const source = document.currentScript.dataset.plotly;
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+
+  // Colours arrive as names of CSS variables, so that the style sheet is their only source.
+  function coloured(value, key, style) {
+    if (Array.isArray(value)) return value.map((item) => coloured(item, key, style));
+    if (value !== null && typeof value === "object") {
+      const copy = {};
+      for (const [name, item] of Object.entries(value)) copy[name] = coloured(item, name, style);
+      return copy;
+    }
+    if (typeof value !== "string" || !/color(scale)?$/.test(key)) return value;
+    return style.getPropertyValue("--" + value).trim() || value;
+  }
+
+  function select(place) {
+    place.on("plotly_selected", (event) => {
+      const range = event && event.range && event.range.x;
+      if (!range) return;
+      const times = range.map((time) => String(time).replace(" ", "T").slice(0, 19));
+      const words = new URLSearchParams(location.search);
+      for (const name of ["last", "at", "table"]) words.delete(name);
+      const [from, to] = times.map((time) => (time.length === 16 ? time + ":00" : time));
+      words.set("from", from.length === 10 ? from + "T00:00:00" : from);
+      words.set("to", to.length === 10 ? to + "T00:00:00" : to);
+      if (words.get("from") < words.get("to")) location.search = words.toString();
+    });
+  }
+
+  function draw() {
+    const style = getComputedStyle(document.documentElement);
+    const charts = JSON.parse(document.getElementById("charts").textContent);
+    const narrow = window.matchMedia("(pointer: coarse)").matches;
+    for (const { id, data, layout, brush } of charts) {
+      const place = document.getElementById("chart-" + id);
+      const own = coloured(layout, "", style);
+      if (brush && !narrow) {
+        own.dragmode = "select";
+        own.selectdirection = "h";
+      }
+      const known = place.classList.contains("js-plotly-plot");
+      Plotly.react(place, coloured(data, "", style), own, config);
+      if (brush && !known) select(place);
+    }
+    document.documentElement.dataset.drawn = dark.matches ? "dark" : "light";
+  }
+
+  // A table that is drawn anew must not lose the reader's place.
+  function mark(element) {
+    if (!element || !element.closest("main")) return null;
+    if (element.href) return (one) => one.href === element.href;
+    if (element.id) return (one) => one.id === element.id;
+    return null;
+  }
+
+  async function renew() {
+    const answer = await fetch(location.href, { cache: "no-store" });
+    if (!answer.ok) return say("no answer");
+    const text = await answer.text();
+    const news = new DOMParser().parseFromString(text, "text/html");
+    const fresh = news.getElementById("main");
+    if (!fresh || paused) return;
+    const found = mark(document.activeElement);
+    const sideways = [...document.querySelectorAll("main .scroll")].map((one) => one.scrollLeft);
+    const top = window.scrollY;
+    for (const place of document.querySelectorAll("main .chart")) {
+      if (place.classList.contains("js-plotly-plot")) Plotly.purge(place);
+    }
+    document.getElementById("main").replaceChildren(...fresh.childNodes);
+    document.querySelectorAll("main .scroll").forEach((one, number) => {
+      one.scrollLeft = sideways[number] || 0;
+    });
+    const words = news.getElementById("window-words");
+    if (words) document.getElementById("window-words").textContent = words.textContent;
+    draw();
+    window.scrollTo(0, top);
+    if (found) {
+      const again = [...document.querySelectorAll("main a, main [id]")].find(found);
+      if (again) again.focus({ preventScroll: true });
+    }
+    say("renewed " + new Date().toISOString().slice(11, 19) + " UTC");
+    document.documentElement.dataset.renewed = String(++renewals);
+  }
+
+  const state = document.getElementById("live-state");
+  const pause = document.getElementById("pause");
+  let paused = false, running = false, stream = null, renewals = 0;
+
+  function say(words) { if (state) state.textContent = words; }
+
+  function listen() {
+    stream = new EventSource("/updates");
+    stream.addEventListener("commit", async () => {
+      if (paused || running || document.querySelector("main .select-outline")) return;
+      running = true;
+      try { await renew(); } catch { say("no answer"); } finally { running = false; }
+    });
+    stream.onerror = () => say("not connected; trying again");
+    stream.onopen = () => say("live");
+  }
+
+  function quiet() {
+    if (stream) stream.close();
+    stream = null;
+  }
+
+  function begin() {
+    pause.hidden = false;
+    pause.addEventListener("click", () => {
+      paused = !paused;
+      pause.setAttribute("aria-pressed", String(paused));
+      if (paused) { quiet(); say("paused"); } else listen();
+    });
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) quiet();
+      else if (!paused && !stream) listen();
+    });
+    listen();
+  }
+  const server = document.getElementById("server");
+  if (server) server.addEventListener("change", () => server.form.requestSubmit());
+
+  // Tables first: what draws the charts is large, and comes when they have been painted.
+  function load() {
+    const plotly = document.createElement("script");
+    plotly.src = source;
+    plotly.onload = () => {
+      dark.addEventListener("change", draw);
+      draw();
+      if (document.querySelector("main[data-live]")) begin();
+    };
+    document.head.append(plotly);
+  }
+  requestAnimationFrame(() => setTimeout(load, 0));
+})();

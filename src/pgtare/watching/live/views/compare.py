@@ -1,0 +1,147 @@
+"""Two windows side by side: what grew, as active sessions and for each transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pgtare.errors import UsageError
+from pgtare.watching.live import live_charts, time_window
+from pgtare.watching.live.page_parts import (
+    PageColumn,
+    PageLink,
+    PageRow,
+    PageSection,
+    PageTable,
+    ViewPage,
+)
+from pgtare.watching.live.row_sources import DIMENSION_WORDS, RowSource
+from pgtare.watching.live.time_window import TimeWindow
+from pgtare.watching.live.views import breakdown
+from pgtare.watching.live.views.view_request import ViewRequest
+from pgtare.watching.live.worker_process import LiveRow
+
+_FIGURES = (
+    PageColumn("aas_before", "AAS before", "aas"),
+    PageColumn("aas_after", "AAS after", "aas"),
+    PageColumn("aas_change", "change", "change"),
+    PageColumn("per_transaction_before_ns", "a transaction before", "ns"),
+    PageColumn("per_transaction_after_ns", "after", "ns"),
+    PageColumn("per_transaction_change_ns", "change", "ns_change"),
+)
+_CHARTED = 12
+
+
+async def view(request: ViewRequest) -> ViewPage:
+    """The view: the window of the page is the later one, `from2` and `to2` are the earlier one."""
+    by = request.words.get("by", "event")
+    if by not in DIMENSION_WORDS:
+        raise UsageError(f"by is one of {', '.join(DIMENSION_WORDS)}")
+    after, before = request.window, earlier(request)
+    source = request.source(by)
+    keys, tables = [], []
+    sums = []
+    for window in (before, after):
+        part = replace(request, window=window)
+        part.coverage = await part.rows("coverage")
+        rows, total = await breakdown.members(part, by, source)
+        keys.append({_key(row, by): row for row in rows})
+        sums.append((total, await breakdown.transactions(part)))
+        tables.append(rows)
+    known = await breakdown.texts(request, [*tables[0], *tables[1]]) if by == "query_id" else {}
+    lines, changes = [], []
+    for key in {**keys[0], **keys[1]}:
+        rows_of = [one.get(key) for one in keys]
+        values = _values(
+            [(row["aas"], row["spent_ns"]) if row else (0.0, 0) for row in rows_of],
+            [count for _, count in sums],
+        )
+        name, href, text = _name(request, by, key, known)
+        words = [name, text] if by == "query_id" else [name]
+        lines.append(PageRow([*words, *values], href))
+        changes.append((abs(values[2] or 0.0), text or name, values[2] or 0.0))
+    offset = 2 if by == "query_id" else 1
+    lines.sort(key=lambda line: -abs(line.values[offset + 2] or 0.0))
+    changes.sort(key=lambda one: -one[0])
+    totals = _values(
+        [(total["aas"], total["spent_ns"]) for total, _ in sums], [count for _, count in sums]
+    )
+    columns = [PageColumn(by, DIMENSION_WORDS[by])]
+    columns += [PageColumn("text", "text")] if by == "query_id" else []
+    caption = f"Before: {before.words()}. After: {after.words()}."
+    table = PageTable(
+        "compare",
+        caption,
+        [*columns, *_FIGURES],
+        lines,
+        PageRow(["all", *[""] * (offset - 1), *totals]) if lines else None,
+    )
+    drawn = [(name, change) for _, name, change in changes[:_CHARTED] if change]
+    chart = (
+        live_charts.bar_chart(
+            "change",
+            [name for name, _ in drawn],
+            [change for _, change in drawn],
+            "change of active sessions",
+            "What grew and what shrank; the table has the figures.",
+        )
+        if drawn
+        else None
+    )
+    links = [
+        PageLink(words, request.same(by=name), name == by, request.source(name).quality)
+        for name, words in DIMENSION_WORDS.items()
+    ]
+    notes = (source.note, caption)
+    return ViewPage(
+        "Two windows side by side",
+        [
+            PageSection("By", links=links),
+            PageSection("What changed", notes, _quality(tables, source), chart, table),
+        ],
+        request.alarms(source),
+    )
+
+
+def earlier(request: ViewRequest) -> TimeWindow:
+    """The earlier window; without one in the address, the one just before."""
+    words = request.words
+    if not (words.get("from2") or words.get("to2") or words.get("last2")):
+        return request.window.before()
+    return time_window.window_of(words, request.newest_us, request.spans, "2")
+
+
+def _quality(tables: list[list[LiveRow]], source: RowSource) -> str:
+    return min((row["worst_quality"] for rows in tables for row in rows), default=source.quality)
+
+
+def _key(row: LiveRow, by: str) -> tuple[str, str, int]:
+    if by == "query_id":
+        return row["host"], row["sort"], row["statement"]
+    return "", row["member"], 0
+
+
+def _name(
+    request: ViewRequest,
+    by: str,
+    key: tuple[str, str, int],
+    known: Mapping[tuple[str, int], str],
+) -> tuple[str, str | None, str]:
+    host, member, statement = key
+    if by != "query_id":
+        href = breakdown.member_link(request, by, member) if member else None
+        return member or "(none)", href, ""
+    if member != "statement":
+        return f"({member})", None, f"on {host}"
+    href = request.href("/statement", server=host, query_id=statement)
+    return str(statement), href, known.get((host, statement), "")
+
+
+def _values(figures: list[tuple[float, int]], counts: list[int]) -> list[float | None]:
+    (aas_before, ns_before), (aas_after, ns_after) = figures
+    each_before = ns_before / counts[0] if counts[0] else None
+    each_after = ns_after / counts[1] if counts[1] else None
+    change = None
+    if each_before is not None and each_after is not None:
+        change = each_after - each_before
+    return [aas_before, aas_after, aas_after - aas_before, each_before, each_after, change]

@@ -1,0 +1,58 @@
+"""Findings of the doctor, with what was seen and the remedies."""
+
+from __future__ import annotations
+
+from pgtare.watching.live.page_parts import (
+    PageColumn,
+    PageRow,
+    PageSection,
+    PageTable,
+    ViewPage,
+)
+from pgtare.watching.live.time_window import shown
+from pgtare.watching.live.views.view_request import ViewRequest
+
+_COLUMNS = (
+    PageColumn("severity", "severity"),
+    PageColumn("title", "finding"),
+    PageColumn("server", "server"),
+    PageColumn("seen", "seen", "count"),
+    PageColumn("first_ts", "first", "time"),
+    PageColumn("last_ts", "last", "time"),
+    PageColumn("detail", "what was seen, and the remedy"),
+)
+
+
+async def view(request: ViewRequest) -> ViewPage:
+    """The view."""
+    rows = await request.rows("findings", only=request.of_server)
+    lines = [
+        PageRow(
+            [
+                row["level"],
+                row["heading"],
+                row["host"],
+                row["times_seen"],
+                row["first_us"],
+                row["last_us"],
+                row["words"],
+            ]
+        )
+        for row in rows
+    ]
+    table = PageTable(
+        "findings",
+        f"What the doctor found, {request.window.words()}",
+        _COLUMNS,
+        lines,
+        empty="Nothing was found in this window. The doctor looks once an hour.",
+    )
+    details = [
+        PageSection(
+            f"{row['heading']} ({row['host']})",
+            (f"{row['level']}, last seen {shown(row['last_us'])} UTC",),
+            text=row["words"],
+        )
+        for row in rows[:20]
+    ]
+    return ViewPage("Findings", [PageSection("All", table=table), *details], request.alarms())

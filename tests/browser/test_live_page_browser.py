@@ -1,0 +1,201 @@
+"""The page of `pgtare live` in a real browser: every view, by clicks, wide and narrow."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pgtare.watching.spool.spool import Spool
+from tests.live_pages import ServedPage, served
+from tests.unit import live_rows
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+WINDOW = "from=2026-11-02T13:00:00&to=2026-11-02T15:00:00"
+
+
+@pytest.fixture(scope="module")
+def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return live_rows.make_spool(tmp_path_factory.mktemp("live") / "spool")
+
+
+@pytest.fixture(scope="module")
+def page_server(spool: Path) -> Iterator[ServedPage]:
+    with served(spool) as found:
+        yield found
+
+
+class Reader:
+    """A browser that was let in, everything it complained about, and where else it wanted to go."""
+
+    def __init__(self, context: Any, served_page: ServedPage) -> None:
+        self.complaints: list[str] = []
+        self.elsewhere: list[str] = []
+        self.url = served_page.url
+        context.route("**/*", self._route)
+        self.page = context.new_page()
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.goto(served_page.rules.login_address())
+
+    def _route(self, route: Any) -> None:
+        if route.request.url.startswith((self.url, "data:")):
+            route.continue_()
+        else:
+            self.elsewhere.append(route.request.url)
+            route.abort()
+
+    def drawn(self, heading: str, charts: int = 1) -> None:
+        """Wait for a view, with all of its charts."""
+        self.page.wait_for_selector(f"h1:has-text('{heading}')")
+        self.page.wait_for_selector("html[data-drawn]")
+        assert self.page.locator(".js-plotly-plot .main-svg").count() >= charts
+        assert self.page.locator(".alarm:has-text('took longer')").count() == 0
+        wide = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, heading
+
+    def click(self, words: str, inside: str = "main") -> None:
+        self.page.locator(inside).get_by_role("link", name=words, exact=True).first.click()
+
+
+@pytest.fixture
+def reader(chromium: Any, page_server: ServedPage) -> Iterator[Callable[..., Reader]]:
+    contexts = []
+
+    def open_page(width: int = 1200, scheme: str = "light", scripts: bool = True) -> Reader:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 800},
+            color_scheme=scheme,
+            java_script_enabled=scripts,
+        )
+        contexts.append(context)
+        return Reader(context, page_server)
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
+def test_every_view_is_reached_by_clicks(
+    reader: Callable[..., Reader], width: int, scheme: str
+) -> None:
+    opened = reader(width, scheme)
+    page = opened.page
+    page.goto(f"{opened.url}/activity?{WINDOW}")
+    opened.drawn("Activity")
+    assert page.locator("#chart-activity .barlayer .trace").count() == 4
+    assert page.evaluate("document.documentElement.dataset.drawn") == scheme
+    opened.click("IO")
+    opened.drawn("What made it up: by event")
+    assert page.locator("#table-by_event tbody tr").count() == 4  # three events, and all
+    opened.click("role exact")
+    opened.drawn("What made it up: by role")
+    page.go_back()
+    opened.click("DataFileRead")
+    opened.drawn("Event DataFileRead")
+    assert page.locator("#chart-latency .heatmaplayer image").count() == 1
+    opened.click("-6003")
+    opened.drawn("Statement -6003 on shop", 2)
+    assert page.locator("pre").first.inner_text() == live_rows.HOSTILE_TEXT
+    opened.click("Two windows", "header")
+    opened.drawn("Two windows side by side")
+    page.locator("#table-compare caption a").focus()
+    opened.click("Who blocks whom", "header")
+    opened.drawn("Who blocks whom")
+    assert "process 100, admin" in page.locator("ul.tree > li").first.inner_text()
+    opened.click("The bill", "header")
+    opened.drawn("The bill")
+    opened.click("Findings", "header")
+    opened.drawn("Findings", 0)
+    assert page.get_by_text("SELECT pg_cancel_backend(100);").last.is_visible()
+    assert page.evaluate("window.pwned") is None
+    assert (opened.complaints, opened.elsewhere) == ([], [])
+
+
+def test_a_drag_along_the_chart_selects_a_window(reader: Callable[..., Reader]) -> None:
+    opened = reader()
+    page = opened.page
+    page.goto(f"{opened.url}/activity?{WINDOW}&server=shop")
+    opened.drawn("Activity")
+    box = page.locator("#chart-activity .nsewdrag").bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.5, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.55, middle, steps=4)
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle, steps=4)
+    page.mouse.up()
+    page.wait_for_url("**/activity?*from=2026-11-02T14*")
+    opened.drawn("Activity")
+    assert "server=shop" in page.url
+    assert "2026-11-02 14:0" in page.locator("#window-words").inner_text()
+    assert opened.complaints == []
+
+
+def test_the_table_is_the_csv_and_reads_well(reader: Callable[..., Reader]) -> None:
+    opened = reader()
+    page = opened.page
+    page.goto(f"{opened.url}/breakdown?by=query_id&{WINDOW}")
+    opened.drawn("What made it up")
+    link = page.locator("#table-by_query_id caption a").get_attribute("href")
+    answer = page.request.get(f"{opened.url}{link}")
+    rows = list(csv.DictReader(io.StringIO(answer.text())))
+    names = page.locator("#table-by_query_id tbody tr:not(.total) th").all_inner_texts()
+    assert [row["query_id"] for row in rows] == names
+    # what a screen reader needs
+    assert page.locator("table:not(:has(caption))").count() == 0
+    assert page.locator("thead th:not([scope=col]), tbody th:not([scope=row])").count() == 0
+    assert page.locator(".chart:not([role=img][aria-label])").count() == 0
+    assert page.locator("input:not([type=hidden]):not(label input)").count() == 0
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+
+
+def test_new_rows_show_up_by_themselves(reader: Callable[..., Reader], spool: Path) -> None:
+    opened = reader()
+    page = opened.page
+    page.goto(f"{opened.url}/findings?last=1h")
+    opened.drawn("Findings", 0)
+    page.wait_for_function("document.getElementById('live-state').textContent === 'live'")
+    page.locator("main caption a").first.focus()
+    _find(spool, "A new finding")
+    page.wait_for_selector("html[data-renewed='1']", timeout=15_000)
+    assert page.locator("h2:has-text('A new finding')").count() == 1
+    assert page.evaluate("document.activeElement.textContent") == "CSV"
+    page.locator("#pause").press("Enter")
+    assert page.locator("#pause").get_attribute("aria-pressed") == "true"
+    _find(spool, "Another finding")
+    page.wait_for_timeout(1500)
+    assert page.locator("h2:has-text('Another finding')").count() == 0
+    page.locator("#pause").press("Enter")
+    assert opened.complaints == []
+
+
+def _find(spool: Path, title: str) -> None:
+    table = live_rows._few(
+        "findings",
+        live_rows.END,
+        id=["made-up"],
+        severity=["warning"],
+        title=[title],
+        detail=["seen\nand a remedy"],
+    )
+    rows: dict[str, pa.Table] = {"findings": table}
+    with Spool.open(spool, live_rows._UNLIMITED) as opened:
+        opened.commit(rows, {})
+
+
+def test_the_page_is_read_without_scripts(reader: Callable[..., Reader]) -> None:
+    page = reader(scripts=False).page
+    page.get_by_role("link", name="last 2h").click()
+    page.select_option("#server", "cloud")
+    page.get_by_role("button", name="Choose").click()
+    assert "server=cloud" in page.url
+    assert page.locator("#table-by_type tbody tr").count() == 3
+    assert page.locator(".quality.sampled").count() == 2

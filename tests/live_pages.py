@@ -1,0 +1,66 @@
+"""A page of `pgtare live` that is served for a test, and asked as a browser asks it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pgtare.watching.live.access import AccessRules, ListenAddress, ProxyRules, listen_address
+from pgtare.watching.live.page_server import PageServer, bound
+
+
+@dataclass
+class Answer:
+    """What the page answered."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
+
+
+@dataclass
+class ServedPage:
+    """Where it is served, and its rules. said: addresses that were printed again."""
+
+    address: ListenAddress
+    rules: AccessRules
+    said: list[str] = field(default_factory=list)
+    cookie: str = ""
+
+    @property
+    def url(self) -> str:
+        return self.address.url()
+
+    def get(self, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> Answer:
+        """Ask; with the cookie, once there is one."""
+        given = {"Cookie": self.cookie} if self.cookie else {}
+        connection = http.client.HTTPConnection("127.0.0.1", self.address.port, timeout=30)
+        with contextlib.closing(connection):
+            connection.request(method, path, headers={**given, **(headers or {})})
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, found, answer.read().decode())
+
+    def token_path(self) -> str:
+        """The newest address that lets a browser in, without the host."""
+        return self.rules.login_address().removeprefix(self.url)
+
+    def log_in(self) -> None:
+        """Become a browser that was let in."""
+        answer = self.get(self.token_path())
+        assert answer.status == 303, answer
+        self.cookie = answer.headers["set-cookie"].partition(";")[0]
+
+
+@contextlib.contextmanager
+def served(spool: Path, proxy: ProxyRules | None = None) -> Iterator[ServedPage]:
+    """Serve a spool on a free port of 127.0.0.1."""
+    listening = bound(listen_address("127.0.0.1:0", tls=False))
+    address = ListenAddress("127.0.0.1", listening.getsockname()[1])
+    said: list[str] = []
+    rules = AccessRules(address, proxy, said=said.append)
+    with PageServer(spool, rules, listening):
+        yield ServedPage(address, rules, said)

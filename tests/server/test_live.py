@@ -1,0 +1,84 @@
+"""`pgtare live --dsn` on a real server: agent, spool and page by one command, nothing left."""
+
+from __future__ import annotations
+
+import csv
+import http.client
+import io
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pgtare.server.binaries import Binaries
+from tests.commands import refused, start_pgtare
+from tests.servers import serving, stopped_at_once
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+
+def asked(port: int, path: str, cookie: str) -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", path, headers={"Cookie": cookie})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode(), answer.headers.get("set-cookie", "")
+
+
+def printed_address(live: subprocess.Popen[str]) -> tuple[int, str]:
+    assert live.stdout is not None
+    for line in live.stdout:
+        if found := re.search(r"http://127\.0\.0\.1:(\d+)(/\?token=\S+)", line):
+            return int(found[1]), found[2]
+    raise AssertionError(live.communicate())
+
+
+def seen(port: int, cookie: str) -> list[dict[str, Any]]:
+    """The events of the page, once there are some."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        path = "/breakdown.csv?by=event&table=by_event&type=Timeout"
+        status, text, _ = asked(port, path, cookie)
+        assert status == 200, text
+        if rows := list(csv.DictReader(io.StringIO(text))):
+            return rows
+        time.sleep(0.5)
+    raise AssertionError("no rows")
+
+
+def test_a_first_look(wheel: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with stopped_at_once(serving(wheel)) as cluster:
+        live = start_pgtare("live", "--dsn", cluster.dsn(), "--listen", "127.0.0.1:0")
+        try:
+            port, path = printed_address(live)
+            (scratch,) = tmp_path.glob("pgtare-live-*")
+            assert scratch.stat().st_mode & 0o077 == 0
+            assert (scratch / "agent.toml").stat().st_mode & 0o077 == 0
+            status, _, cookie = asked(port, path, "")
+            assert status == 303
+            cookie = cookie.partition(";")[0]
+            with cluster.connect() as connection:
+                for _ in range(8):
+                    connection.execute("SELECT pg_sleep(0.5)")
+                (row,) = seen(port, cookie)
+            assert row["event"] == "PgSleep"
+            assert int(row["calls"]) >= 1
+            children = psutil.Process(live.pid).children(recursive=True)
+            assert len(children) == 2  # the agent, and the process that queries
+        finally:
+            live.send_signal(signal.SIGINT)
+            _, errors = live.communicate(timeout=30)
+        assert (live.returncode, "Traceback" in errors) == (0, False), errors
+        _, alive = psutil.wait_procs(children, timeout=5)
+        assert alive == []
+        assert list(tmp_path.glob("pgtare-live-*")) == []
+
+
+def test_a_server_that_is_not_there() -> None:
+    words = refused("live", "--dsn", "host=/nowhere dbname=x", "--listen", "127.0.0.1:0", status=1)
+    assert "nowhere" in words

@@ -1,0 +1,266 @@
+"""The page's queries: an SQL that two engines understand alike, and the same answers of both."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgtare.watching.live import query_text, spool_views
+from pgtare.watching.live.query_worker import QueryWorker
+from pgtare.watching.spool import manifest, reader
+from pgtare.watching.spool.tables import TABLES
+from tests.unit.live_rows import END, LOCKED, SHOP, START, make_spool
+
+COLUMNS = {column.name for table in TABLES.values() for column in table.columns}
+WINDOW = (int(START.timestamp()) * 10**6, int(END.timestamp()) * 10**6)
+AT_LOCK = int(LOCKED[1].timestamp()) * 10**6
+#: Values for all parameters of any query.
+VALUES = {
+    "step_us": 600_000_000,
+    "source": "waits",
+    "most": 100_000,
+    "statements": [6001, 6002, -6003],
+}
+Cells = list[list[Any]]
+
+
+def without_comments(sql: str) -> str:
+    return re.sub(r"--.*", "", sql)
+
+
+def faults(sql: str) -> list[str]:
+    """What DuckDB and ClickHouse would understand differently."""
+    code = without_comments(sql)
+    found = [
+        f"alias {alias} shadows a column"
+        for alias in re.findall(r"\bAS (\w+)", code)
+        if alias in COLUMNS
+    ]
+    casts = r"CAST\([\w.]+ AS DOUBLE\) / CAST\([\w.]+ AS DOUBLE\)"
+    if "/" in re.sub(casts, "", code):
+        found.append("a division of what may be integers")
+    if re.search(r"\b(LEFT|RIGHT|FULL|OUTER|CROSS)\b", code):
+        found.append("a join that may miss: NULL here, 0 there")
+    buckets = re.sub(r"\(ts_us - 1\) - \(ts_us - 1\) % \{step_us:Int64\}", "", code)
+    words = r"%|date_trunc|time_bucket|toStartOf|INTERVAL|\bts\b|TIMESTAMP|avg\(|median|quantile"
+    if re.search(words, buckets):
+        found.append("times other than integers, or an average")
+    if re.search(r"SELECT \*|::|\$|;", code):
+        found.append("what only one engine has, or all columns")
+    if "LIMIT" in code and "ORDER BY" not in code:
+        found.append("a LIMIT without an order")
+    return found
+
+
+@pytest.mark.parametrize("name", query_text.names())
+def test_a_query_means_the_same_to_both_engines(name: str) -> None:
+    sql = query_text.text(name)
+    assert faults(sql) == []
+    assert sql.startswith("-- "), "the first line says what it answers"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT sum(calls) AS calls FROM waits",
+        "SELECT sum(a) / sum(b) AS x FROM waits",
+        "SELECT 1 AS x FROM waits LEFT JOIN texts USING (text_hash)",
+        "SELECT date_trunc('hour', ts) AS x FROM waits",
+        "SELECT ts_us - ts_us % 60 AS x FROM waits",
+        "SELECT calls::BIGINT AS x FROM waits",
+        "SELECT server AS host FROM waits LIMIT 5",
+    ],
+)
+def test_the_lint_finds(sql: str) -> None:
+    assert len(faults(sql)) == 1
+
+
+def test_only_known_identifiers_are_filled_in() -> None:
+    with pytest.raises(ValueError, match="not one of the identifiers"):
+        query_text.filled("breakdown", {"rows": "waits", "dimension": "1; DROP"}, ())
+    with pytest.raises(KeyError):
+        query_text.filled("breakdown", {"rows": "waits", "dimension": "event"}, ("1 = 1 OR x",))
+    with pytest.raises(ValueError, match="no query is named"):
+        query_text.text("../views/__init__")
+
+
+@pytest.fixture(scope="module")
+def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_spool(tmp_path_factory.mktemp("queries") / "spool")
+
+
+@pytest.fixture(scope="module")
+def worker(spool: Path) -> QueryWorker:
+    return QueryWorker(spool)
+
+
+@pytest.fixture(scope="module")
+def clickhouse(spool: Path) -> Iterator[Any]:
+    """ClickHouse's engine, with the page's relations as views over the same files."""
+    session = pytest.importorskip("chdb.session").Session()
+    content, _ = manifest.read(spool)
+    assert content is not None
+    session.query("CREATE DATABASE page")
+    session.query("USE page")
+    micros = "toUnixTimestamp64Micro"
+    added = {
+        "statements": ", type IN ('Activity', 'Client') AS idle",
+        "gaps": f", {micros}(from_ts) AS from_ts_us",
+        "recordings": f", {micros}(started) AS started_us",
+    }
+    for name, table in TABLES.items():
+        if table.source is not None:
+            continue
+        if not content.of_table(name):
+            continue
+        (segment,) = content.of_table(name)
+        session.query(
+            f"CREATE VIEW {name} AS SELECT *, {micros}(ts) AS ts_us{added.get(name, '')} "
+            f"FROM file('{spool}/{segment.name}', Parquet)"
+        )
+    session.query(f"CREATE VIEW samples AS {spool_views.SAMPLES}")
+    yield session
+    session.close()
+
+
+def by_duckdb(
+    worker: QueryWorker, name: str, identifiers: dict[str, str], only: dict[str, Any], **more: Any
+) -> tuple[list[str], Cells]:
+    request = {
+        "query": name,
+        "identifiers": identifiers,
+        "only": only,
+        "values": VALUES,
+        "window": WINDOW,
+        "grain": "tick",
+        **more,
+    }
+    found = worker.answer(json.loads(json.dumps(request)))
+    assert "error" not in found, found
+    assert found["notes"] == []
+    return found["columns"], found["rows"]
+
+
+def by_clickhouse(
+    session: Any, name: str, identifiers: dict[str, str], only: dict[str, Any]
+) -> tuple[list[str], Cells]:
+    sql = query_text.filled(name, identifiers, tuple(only))
+    values = {**VALUES, "from_us": WINDOW[0], "to_us": WINDOW[1]}
+    values |= {f"only_{key}": value for key, value in only.items()}
+    wanted = {key: values[key] for key in query_text.parameters(sql)}
+    settings = "SETTINGS output_format_json_quote_64bit_integers = 0"
+    found = json.loads(str(session.query(f"{sql} {settings}", "JSONCompact", params=wanted)))
+    return [column["name"] for column in found["meta"]], found["data"]
+
+
+def variants(name: str) -> list[tuple[dict[str, str], dict[str, Any]]]:
+    """Identifiers and filters to try a query with."""
+    sql = query_text.text(name)
+    only: list[dict[str, Any]] = [{}, {"server": SHOP}] if "{filters}" in sql else [{}]
+    if "dimension" in sql:
+        pairs = [("waits", "type"), ("statements", "role"), ("samples", "query_id")]
+        return [({"rows": rows, "dimension": by}, each) for rows, by in pairs for each in only]
+    if name == "statement_breakdown":
+        only.append({"event": "DataFileRead"})
+        return [({"rows": rows}, each) for rows in ("statements", "samples") for each in only]
+    if name in ("histogram", "statement_texts"):
+        only = [*only, {"query_id": 6001}] if name == "histogram" else only
+        return [({"rows": "statements"}, each) for each in only]
+    return [({}, each) for each in only]
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, list) or isinstance(right, list):
+        return (left or []) == (right or [])  # ClickHouse has no NULL of lists
+    if isinstance(left, float) and isinstance(right, float | int):
+        return math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-12)
+    return type(left) is type(right) and left == right
+
+
+@pytest.mark.parametrize("name", query_text.names())
+def test_both_engines_have_the_same_answer(name: str, worker: QueryWorker, clickhouse: Any) -> None:
+    for identifiers, only in variants(name):
+        columns, rows = by_duckdb(worker, name, identifiers, only)
+        others, other_rows = by_clickhouse(clickhouse, name, identifiers, only)
+        assert columns == others
+        assert len(rows) == len(other_rows) > 0, (identifiers, only)
+        for row, other in zip(rows, other_rows, strict=True):
+            assert all(map(same, row, other)), (row, other)
+
+
+@pytest.mark.parametrize("grain", ["minute", "hour"])
+@pytest.mark.parametrize("uneven_s", [0, 1830])
+def test_sums_of_rolled_up_rows_are_those_of_ticks(
+    grain: str, uneven_s: int, worker: QueryWorker
+) -> None:
+    window = (WINDOW[0] + uneven_s * 10**6, WINDOW[1])
+    for rows, by in (("waits", "event"), ("statements", "role")):
+        ask = {"rows": rows, "dimension": by}
+        fine = by_duckdb(worker, "breakdown", ask, {}, window=window)
+        coarse = by_duckdb(worker, "breakdown", ask, {}, window=window, grain=grain)
+        assert fine == coarse
+
+
+def test_long_windows_read_few_rows(spool: Path) -> None:
+    content, _ = manifest.read(spool)
+    assert content is not None
+    hours = spool_views.spans("waits", *WINDOW, "hour", content.rolled_us)
+    assert [span.table for span in hours] == ["waits_1h", "waits_1m", "waits"]
+    assert [span.to_us for span in hours[:-1]] == [span.after_us for span in hours[1:]]
+    ticks = spool_views.spans("waits", *WINDOW, "tick", content.rolled_us)
+    assert [span.table for span in ticks] == ["waits"]
+
+
+def test_the_answer_is_that_of_the_spool(spool: Path, worker: QueryWorker) -> None:
+    """Average active sessions as docs/spool.md has them."""
+    _, rows = by_duckdb(
+        worker, "breakdown", {"rows": "waits", "dimension": "event"}, {}, grain="hour"
+    )
+    answer = reader.query(
+        spool,
+        "SELECT event, active_ns / covered_ns, active_ns FROM (SELECT server, event, sum(active_ns)"
+        " AS active_ns FROM waits WHERE NOT idle GROUP BY ALL) JOIN (SELECT server, sum(covered_ns)"
+        " AS covered_ns FROM ticks WHERE source = 'waits' GROUP BY ALL) USING (server) ORDER BY 3 "
+        "DESC",
+    )
+    assert [tuple(row[:3]) for row in rows] == answer.rows
+
+
+def test_the_worker_can_read_nothing_else(worker: QueryWorker) -> None:
+    import duckdb
+
+    connection = worker._connection
+    for sql in (
+        "SELECT * FROM read_text('/etc/passwd')",
+        "COPY (SELECT 1) TO '/tmp/live-query'",
+        "SET memory_limit = '10GB'",
+        "SET enable_external_access = true",
+        "INSTALL httpfs",
+    ):
+        with pytest.raises(duckdb.Error):
+            connection.execute(sql)
+
+
+def test_a_damaged_segment_is_left_out(tmp_path: Path) -> None:
+    spool = make_spool(tmp_path / "spool")
+    content, _ = manifest.read(spool)
+    assert content is not None
+    (segment,) = content.of_table("findings")
+    (spool / segment.name).write_bytes(b"cut")
+    found = QueryWorker(spool).answer(
+        {
+            "query": "findings",
+            "identifiers": {},
+            "only": {},
+            "values": VALUES,
+            "window": WINDOW,
+            "grain": "tick",
+        }
+    )
+    assert (found["rows"], found["notes"]) == ([], [segment.name])

@@ -1,0 +1,376 @@
+"""The views of `pgtare live`: their numbers are those of the spool, and what is sampled says so."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.watching.live import latency, page_parts, row_sources, time_window
+from pgtare.watching.live.page_parts import PageColumn, PageRow, PageTable, TreeNode
+from pgtare.watching.live.time_window import US
+from pgtare.watching.live.views import blockers
+from pgtare.watching.spool import reader
+from tests.live_pages import ServedPage, served
+from tests.unit.live_rows import HOSTILE_TEXT, make_spool
+
+LAST_HOUR = "from=2026-11-02T14:00:00&to=2026-11-02T15:00:00"
+NEWEST_US = 1_793_631_600 * US
+
+
+@pytest.fixture(scope="module")
+def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_spool(tmp_path_factory.mktemp("views") / "spool")
+
+
+@pytest.fixture(scope="module")
+def page(spool: Path) -> Iterator[ServedPage]:
+    with served(spool) as found:
+        found.log_in()
+        yield found
+
+
+def table(page: ServedPage, path: str) -> list[dict[str, str]]:
+    """A table of a view, as CSV has it."""
+    answer = page.get(path)
+    assert answer.status == 200, answer
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    return list(csv.DictReader(io.StringIO(answer.text)))
+
+
+def of_spool(spool: Path, sql: str) -> list[tuple[Any, ...]]:
+    return reader.query(spool, sql).rows
+
+
+# Numbers
+
+
+AAS = """
+SELECT {by}, active_ns / covered_ns, active_ns, calls FROM
+  (SELECT server, {by}, sum(active_ns) AS active_ns, sum(calls) AS calls FROM {rows}
+   WHERE ts > '2026-11-02 14:00:00' AND ts <= '2026-11-02 15:00:00'
+     AND type NOT IN ('Client', 'Activity') {only} GROUP BY ALL)
+JOIN (SELECT server, sum(covered_ns) AS covered_ns FROM ticks WHERE source = '{rows}'
+   AND ts > '2026-11-02 14:00:00' AND ts <= '2026-11-02 15:00:00' GROUP BY ALL)
+USING (server) ORDER BY active_ns DESC
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "rows", "by", "only"),
+    [
+        ("/activity.csv?table=by_type&", "waits", "type", ""),
+        ("/breakdown.csv?by=event&table=by_event&type=IO&", "waits", "event", "AND type = 'IO'"),
+        ("/breakdown.csv?by=role&table=by_role&", "statements", "role", ""),
+        (
+            "/breakdown.csv?by=event&table=by_event&role=web&",
+            "statements",
+            "event",
+            "AND role = 'web'",
+        ),
+    ],
+)
+def test_numbers_are_those_of_the_spool(
+    page: ServedPage, spool: Path, path: str, rows: str, by: str, only: str
+) -> None:
+    found = table(page, path + LAST_HOUR)
+    wanted = of_spool(spool, AAS.format(rows=rows, by=by, only=only))
+    assert len(found) == len(wanted) > 0
+    for row, (member, aas, active_ns, calls) in zip(found, wanted, strict=True):
+        assert row[by] == member
+        assert float(row["aas"]) == pytest.approx(float(aas), rel=1e-12)
+        assert (int(row["active_ns"]), int(row["calls"])) == (active_ns, calls)
+
+
+def test_a_table_of_the_page_adds_up(page: ServedPage) -> None:
+    found = table(page, f"/breakdown.csv?by=event&table=by_event&{LAST_HOUR}")
+    assert sum(float(row["share"]) for row in found) == pytest.approx(1)
+
+
+def test_the_chart_has_the_numbers_of_the_table(page: ServedPage) -> None:
+    """Buckets are as long as each other and all watched, so their mean is that of the window."""
+    text = page.get(f"/activity?{LAST_HOUR}").text
+    (found,) = re.findall(r'id="charts">(.*?)</script>', text)
+    (chart,) = json.loads(found)
+    bars = {trace["name"]: trace["y"] for trace in chart["data"] if trace["type"] == "bar"}
+    rows = table(page, f"/activity.csv?table=by_type&{LAST_HOUR}")
+    assert set(bars) == {row["type"] for row in rows}
+    for row in rows:
+        values = bars[row["type"]]
+        assert sum(values) / len(values) == pytest.approx(float(row["aas"]), rel=1e-4)
+
+
+def test_samples_are_counted_by_the_time_they_stand_for(page: ServedPage, spool: Path) -> None:
+    path = f"/breakdown.csv?by=application&table=by_application&server=cloud&{LAST_HOUR}"
+    (row,) = table(page, path)
+    ((count,),) = of_spool(
+        spool, "SELECT count(*) FROM sessions WHERE server = 'cloud' AND state = 'active'"
+    )
+    assert int(row["active_ns"]) == count * 10**9
+    assert float(row["aas"]) == pytest.approx(count / 1800)
+
+
+def test_percentiles_are_those_of_the_histogram(page: ServedPage, spool: Path) -> None:
+    found = table(page, f"/event.csv?event=DataFileRead&table=histogram&{LAST_HOUR}")
+    sums = ", ".join(f"sum(h{number:02d})" for number in range(32))
+    (counts,) = of_spool(
+        spool,
+        f"SELECT {sums} FROM waits WHERE event = 'DataFileRead' AND ts > '2026-11-02 14:00:00'",
+    )
+    assert [int(row["calls"]) for row in found] == [count for count in counts if count]
+    rows = table(page, f"/event.csv?event=DataFileRead&table=percentiles&{LAST_HOUR}")
+    for row in rows:
+        below = sum(
+            count
+            for number, count in enumerate(counts)
+            if latency.bounds_ns(number)[0] < int(row["from_ns"])
+        )
+        upto = below + counts[int(row["below_ns"]).bit_length() - 9]
+        assert below < float(row["share"]) * sum(counts) <= upto
+
+
+@pytest.mark.parametrize(("share", "wanted"), [(0.5, 3), (0.9, 4), (0.99, 31), (0.999, 31)])
+def test_percentile_class(share: float, wanted: int) -> None:
+    counts = [0] * 32
+    counts[3], counts[4], counts[31] = 50, 45, 5
+    assert latency.percentile_class(counts, share) == wanted
+    assert latency.bounds_ns(31) == (1 << 38, None)
+
+
+# What a tour asks
+
+
+def test_which_statement_became_slower(page: ServedPage) -> None:
+    path = "from=2026-11-02T14:30:00&to=2026-11-02T15:00:00"
+    earlier = "from2=2026-11-02T13:30:00&to2=2026-11-02T14:00:00"
+    rows = table(page, f"/compare.csv?by=query_id&table=compare&{path}&{earlier}")
+    assert (rows[0]["query_id"], rows[0]["text"]) == ("6002", "SELECT * FROM product WHERE id = $1")
+    assert float(rows[0]["aas_after"]) > 1.8 * float(rows[0]["aas_before"])
+    same = table(page, f"/compare.csv?by=query_id&table=compare&{path}&{path.replace('=', '2=')}")
+    assert {float(row["aas_change"]) for row in same} == {0.0}
+
+
+def test_who_blocked_the_checkout(page: ServedPage) -> None:
+    moments = table(page, f"/blockers.csv?table=moments&{LAST_HOUR}")
+    assert {(row["server"], row["waiters"]) for row in moments} == {("shop", "4")}
+    text = page.get(f"/blockers?{LAST_HOUR}").text
+    tree = text[text.index('<ul class="tree">') :]
+    assert re.findall(r"process (\d+)", tree)[:5] == ["100", "101", "103", "104", "102"]
+    assert "process 100, admin" in tree
+    rows = table(page, f"/blockers.csv?table=sessions&at=2026-11-02T14:03:00&{LAST_HOUR}")
+    assert [(row["pid"], row["blockers"]) for row in rows] == [
+        ("100", ""),
+        ("101", "100"),
+        ("102", "100"),
+        ("103", "101"),
+        ("104", "101"),
+    ]
+    quiet = page.get(f"/blockers?at=2026-11-02T14:40:00&{LAST_HOUR}").text
+    assert "Nobody waited for another session then." in quiet
+
+
+def test_other_views(page: ServedPage, spool: Path) -> None:
+    (finding,) = table(page, f"/findings.csv?table=findings&{LAST_HOUR}")
+    assert (finding["title"], finding["severity"]) == ("A queue for one lock", "critical")
+    bill = page.get(f"/bill?{LAST_HOUR}").text
+    assert "The agent took 0.6 % of a core." in bill
+    (setting,) = table(page, "/bill.csv?table=settings&last=6h&server=shop")
+    assert (setting["name"], setting["value"]) == ("track_io_timing", "on")
+    (gap,) = table(page, "/activity.csv?table=gaps&last=6h")
+    assert (gap["kind"], gap["from_ts"]) == ("absence", "2026-11-02T12:29:00Z")
+    (kept,) = table(page, f"/statement.csv?server=shop&query_id=6001&table=recordings&{LAST_HOUR}")
+    assert (kept["number"], kept["pid"]) == ("3", "101")
+    texts = table(page, f"/breakdown.csv?by=query_id&table=by_query_id&{LAST_HOUR}")
+    assert HOSTILE_TEXT in {row["text"] for row in texts}
+
+
+def node(pid: int, *below: TreeNode) -> TreeNode:
+    return TreeNode(f"one: process {pid}", "it was not among the active sessions", list(below))
+
+
+def blocked(**by: list[int]) -> list[dict[str, Any]]:
+    words = {"host": "one", "user_role": "", "base": "", "wait_event": "", "statement": None}
+    more = {"open_us": None, "condition": ""}
+    return [
+        {**words, **more, "process": int(pid[1:]), "waits_for": blockers}
+        for pid, blockers in by.items()
+    ]
+
+
+def pids(nodes: list[TreeNode]) -> list[Any]:
+    return [(int(re.findall(r"\d+", one.words)[0]), pids(one.waiters)) for one in nodes]
+
+
+def test_trees() -> None:
+    assert blockers.trees_of("one", []) == []
+    assert pids(blockers.trees_of("one", blocked(p2=[1], p3=[2], p4=[1, 2]))) == [
+        (1, [(2, [(3, []), (4, [])])])
+    ]
+    deadlock = blockers.trees_of("one", blocked(p1=[2], p2=[1], p3=[1]))
+    assert pids(deadlock) == [(1, [(2, []), (3, [])])]
+    assert blockers.trees_of("two", blocked(p2=[1])) == []
+    prepared = blockers.trees_of("one", blocked(p2=[0]))
+    assert prepared[0].words == "one: a prepared transaction"
+
+
+# What is exact
+
+
+@pytest.mark.parametrize(
+    ("by", "only", "rows"),
+    [
+        ("event", [], "waits"),
+        ("backend_type", ["type=CPU"], "waits"),
+        ("role", [], "statements"),
+        ("event", ["role=web"], "statements"),
+        ("query_id", ["event=WALSync", "server=shop"], "statements"),
+        ("backend_type", ["role=web"], "samples"),
+        ("application", [], "samples"),
+        ("role", ["type=CPU"], "samples"),
+    ],
+)
+def test_the_rows_that_answer(by: str, only: list[str], rows: str) -> None:
+    assert row_sources.row_source([by], only, "", True).rows == rows
+    assert row_sources.row_source([by], only, "sampled", True).rows == "samples"
+    assert row_sources.row_source([by], only, "", False).rows == "samples"
+
+
+def test_a_sampled_server_is_in_no_exact_total(page: ServedPage) -> None:
+    text = page.get(f"/activity?{LAST_HOUR}").text
+    assert "Not in these figures: cloud" in text
+    assert 'class="quality exact"' in text
+    alone = page.get(f"/activity?{LAST_HOUR}&server=cloud").text
+    assert 'class="quality sampled">sampled' in alone
+    assert 'class="quality exact">' not in alone
+    assert "Not in these figures" not in alone
+    both = page.get(f"/breakdown?by=server&source=sampled&{LAST_HOUR}").text
+    assert "cloud</a>" in both
+    assert "shop</a>" in both
+
+
+# Windows
+
+
+def test_windows_and_the_rows_they_read() -> None:
+    def of(**words: str) -> time_window.TimeWindow:
+        return time_window.window_of(words, NEWEST_US + 5 * US, {})
+
+    assert (of().grain, of().seconds, of().last) == ("tick", 900, "15m")
+    assert of(last="2h").grain == "tick"
+    assert (of(last="6h").grain, of(last="6h").seconds) == ("minute", 21_660)
+    assert (of(last="2d").grain, of(last="7d").grain) == ("minute", "hour")
+    assert of(last="7d").to_us % (3600 * US) == 0
+    fixed = of(**{"from": "2026-11-02T14:00:00", "to": "2026-11-02T14:30"})
+    assert (fixed.seconds, fixed.last, fixed.step_us()) == (1800, None, 20 * US)
+    assert fixed.before().to_us == fixed.after_us
+    assert fixed.shifted(1).after_us == fixed.to_us
+    assert fixed.widened().seconds == 3600
+    assert fixed.words() == "2026-11-02 14:00:00 to 14:30:00 UTC"
+
+
+def test_old_windows_read_what_is_kept() -> None:
+    day = 86_400 * US
+    spans = {
+        "ticks": [NEWEST_US - 7 * day, NEWEST_US],
+        "ticks_1m": [NEWEST_US - 30 * day, NEWEST_US],
+        "ticks_1h": [NEWEST_US - 90 * day, NEWEST_US],
+    }
+    for age_days, grain in ((1, "tick"), (10, "minute"), (40, "hour")):
+        start = NEWEST_US - age_days * day
+        words = {"from": time_window.iso(start), "to": time_window.iso(start + 900 * US)}
+        assert time_window.window_of(words, NEWEST_US, spans).grain == grain
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/activity?last=1y", "last is one of"),
+        ("/activity?from=2026-11-02T14:00:00", "give both ends"),
+        ("/activity?from=yesterday&to=now", "not a time"),
+        ("/activity?from=2026-11-02T14:00:00&to=2026-11-02T13:00:00", "must end after"),
+        ("/activity?from=2026-13-02T14:00:00&to=2026-11-02T13:00:00", "not a time"),
+        ("/breakdown?by=1;DROP", "by is one of"),
+        ("/breakdown?source=guessed", "source is"),
+        ("/event", "an event is missing"),
+        ("/statement?query_id=x", "query_id is a whole number"),
+        ("/statement?query_id=9999999999999999999&server=shop", "64 bits"),
+        ("/statement", "a statement is missing"),
+        ("/blockers?at=then", "at is not a time"),
+    ],
+)
+def test_a_bad_address_gets_one_sentence(page: ServedPage, path: str, words: str) -> None:
+    answer = page.get(path)
+    assert answer.status == 400
+    (alarm,) = re.findall(r'<p class="alarm">(.*?)</p>', answer.text)
+    assert words.lower() in alarm.lower()
+
+
+def test_an_address_is_never_part_of_a_query(page: ServedPage) -> None:
+    answer = page.get("/breakdown?by=event&role=x%27%20OR%201%3D1--&last=2h")
+    assert answer.status == 200
+    assert "Nothing in this window." in answer.text
+
+
+def test_an_empty_window_says_so(page: ServedPage) -> None:
+    window = "from=2026-10-02T14:00:00&to=2026-10-02T14:30:00"
+    for view in ("activity", "breakdown", "compare", "blockers", "bill", "findings"):
+        answer = page.get(f"/{view}?{window}")
+        assert answer.status == 200
+        assert "No server was watched in this window." in answer.text
+
+
+def test_csv_is_safe_in_a_spreadsheet() -> None:
+    columns = [PageColumn("name", "name"), PageColumn("change", "change", "change")]
+    rows = [PageRow(["=1+1", -0.5]), PageRow(["-6003", 2.0]), PageRow(["-a,b", None])]
+    text = PageTable("t", "", columns, rows).csv()
+    assert text == "name,change\n'=1+1,-0.5\n-6003,2.0\n\"'-a,b\",\n"
+
+
+def test_cells() -> None:
+    shown = page_parts.shown_cell
+    assert [shown(0.0, "aas"), shown(12.345, "aas"), shown(None, "aas")] == ["0", "12.3", "–"]
+    assert [shown(-0.25, "change"), shown(1_500, "ns"), shown(0.051, "share")] == [
+        "−0.250",
+        "1.50 µs",
+        "5.1 %",
+    ]
+    assert shown(NEWEST_US, "time") == "2026-11-02 15:00:00"
+
+
+# The worker
+
+
+def test_a_slow_query_is_stopped_and_the_next_one_answered(spool: Path) -> None:
+    import asyncio
+
+    from pgtare.errors import MeasurementError
+    from pgtare.watching.live.worker_process import WorkerProcess
+
+    async def ask() -> None:
+        worker = WorkerProcess(spool, limit_s=0.001)
+        try:
+            with pytest.raises(MeasurementError, match="was stopped: choose a shorter window"):
+                await worker.state()
+            assert worker._process is None  # its late answer would be taken for the next one's
+            worker._limit_s = 60
+            assert (await worker.state())["seq"] > 0
+            assert worker._process is not None
+            worker._process.kill()
+            await worker._process.wait()
+            assert (await worker.state())["seq"] > 0
+        finally:
+            await worker.close()
+
+    asyncio.run(ask())
+
+
+def test_unknown_sources_are_refused() -> None:
+    with pytest.raises(UsageError):
+        row_sources.row_source(["event"], [], "x", True)
