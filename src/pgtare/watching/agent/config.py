@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pgtare.errors import UsageError
-from pgtare.kit.option_values import seconds
+from pgtare.kit.option_values import address, seconds
 
 #: The name of a server that is given by its connection string alone.
 ONLY_SERVER = "server"
@@ -55,12 +55,30 @@ class WatchedServer(_ConfigModel):
     labels: dict[str, str] = {}
 
 
+class MetricsSettings(_ConfigModel):
+    """Whether and how metrics are served to Prometheus. most_series: time series of a server."""
+
+    listen: str | None = None
+    all_buckets: bool = False
+    most_series: int = Field(default=5000, ge=100, le=1_000_000)
+
+    @field_validator("listen")
+    @classmethod
+    def _usable(cls, value: str | None) -> str | None:
+        try:
+            address("", value or "0")
+        except UsageError as ex:
+            raise ValueError("give an address and a port, as in '127.0.0.1:9187'") from ex
+        return value
+
+
 class AgentConfig(_ConfigModel):
     """Everything that agent.toml may say."""
 
     spool: Path | None = None
     most_statements: int = Field(default=200, ge=1, le=10_000)
     intervals: Intervals = Intervals()
+    metrics: MetricsSettings = MetricsSettings()
     servers: dict[str, WatchedServer] = Field(min_length=1)
 
     @field_validator("servers")
