@@ -9,7 +9,7 @@ DEFAULT_TESTS := -m "not slow and not source"
 .PHONY: setup setup-dev demo test test-versions test-aarch64 test-regression servers test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
-  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool fuzz-trace lock docs docs-links clean \
+  bench-layouts bench-scenarios bench-rows bench-evictions bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool bench-metrics fuzz-trace lock docs docs-links clean \
   wheel packages
 
 setup: $(VENV)/.setup
@@ -154,6 +154,11 @@ bench-own-cost: setup
 # a quarter of an hour: a day of simulated rows
 bench-spool: setup
 	@$(BIN)/python -m bench.spool
+
+# ten minutes, with Prometheus (Debian: apt-get install prometheus); MINUTES=4 for fewer
+MINUTES ?= 10
+bench-metrics: setup-dev
+	@$(BIN)/python -m bench.metrics --minutes $(MINUTES)
 
 bench-trace: setup
 	@$(BIN)/python -m bench.trace
