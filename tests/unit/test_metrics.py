@@ -208,8 +208,10 @@ def test_labels_and_families() -> None:
     assert set(value(found, "pgtare_losses_total")) == {0}
     at_s = at(0).timestamp()
     assert value(found, "pgtare_last_reading_timestamp_seconds", source="waits") == [at_s]
-    # nobody waits now, which is a zero
-    commit(found, ticks=tick("sessions"))
+    # nobody waits now, which is a zero; rows of one commit come in any order
+    commit(found, ticks=pa.concat_tables([tick("sessions", at(8)), tick("sessions", at(7))]))
+    last = value(found, "pgtare_last_reading_timestamp_seconds", source="sessions")
+    assert last == [at(8).timestamp()]
     assert value(found, "pgtare_waiting_sessions") == [0, 0]
 
 

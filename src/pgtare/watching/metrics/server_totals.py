@@ -114,14 +114,10 @@ class ServerTotals:
 
     def _note(self, ticks: pa.Table, interval_s: float, now_s: float) -> None:
         """When each table was read last, and until when that is new."""
-        times = ticks["ts"].cast(pa.int64())
-        for source, ts_us, covered_ns in zip(
-            ticks["source"].to_pylist(),
-            times.to_pylist(),
-            ticks["covered_ns"].to_pylist(),
-            strict=True,
-        ):
-            self.last_readings[source] = ts_us / 1e6
+        # the rows of one commit may come in any order
+        known = ticks.group_by("source").aggregate([("ts", "max"), ("covered_ns", "max")])
+        for source, ts, covered_ns in _pairs(known, "source", "ts_max", "covered_ns_max"):
+            self.last_readings[source] = max(ts.timestamp(), self.last_readings.get(source, 0.0))
             step_s = max(interval_s, min(covered_ns / 1e9, _SLOWEST * interval_s))
             self._until_s[source] = now_s + _STALE_INTERVALS * step_s
 
