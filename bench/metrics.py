@@ -15,9 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 
+import pyarrow as pa
+from prometheus_client import generate_latest
 from tests.commands import start_pgtare
 from tests.loads import traffic
 from tests.prometheus import Prometheus, failed_queries, falls, fetch, free_port
@@ -25,9 +28,14 @@ from tests.servers import serving
 from tests.sessions import session
 
 from bench.harness import say
+from bench.spool import START
+from bench.spool import Server as SimulatedServer
 from pgtare.errors import UsageError
 from pgtare.server.binaries import from_wheel
 from pgtare.server.cluster import Cluster
+from pgtare.watching.agent.config import MetricsSettings
+from pgtare.watching.metrics.exporter import MetricsExporter
+from pgtare.watching.spool import segments
 
 _SCRAPE_S, _WINDOW = 15, "1m"
 #: How far a rate may be above its median.
@@ -50,6 +58,8 @@ def main(minutes: float) -> int:
     """Play it, print a table; 1 if something is wrong."""
     if shutil.which("prometheus") is None:
         raise UsageError("prometheus is not installed (Debian: apt-get install prometheus)")
+    for servers in (1, 100):
+        print_costs(servers)
     with tempfile.TemporaryDirectory() as name, serving(from_wheel()) as cluster:
         port = free_port()
         with (
@@ -129,6 +139,33 @@ def play(cluster: Cluster, spool: Path, port: int, seconds: float) -> None:
     except BaseException:
         _agents[-1].kill()
         raise
+
+
+def print_costs(servers: int) -> None:
+    """Processor time of the metrics of simulated servers (`bench/spool.py`), median of ten."""
+    simulated, up = SimulatedServer(), {f"server{number}": True for number in range(servers)}
+    exporter = MetricsExporter(MetricsSettings(), lambda server, part: None)
+    commits, scrapes, size, series = [], [], 0, 0
+    for number in range(10):
+        tick = simulated.tick(START + timedelta(seconds=10 * number))
+        rows = {
+            name: pa.concat_tables(
+                table.set_column(0, "server", pa.repeat(server, len(table))) for server in up
+            )
+            for name, table in tick.items()
+        }
+        began = time.process_time()
+        size = sum(len(segments.encoded(table)) for table in exporter.grow(rows, 10).values())
+        exporter.committed(up, written=True)
+        commits.append(time.process_time() - began)
+        began = time.process_time()
+        text = generate_latest(exporter.registry)
+        scrapes.append(time.process_time() - began)
+        series = sum(line[:1] != b"#" for line in text.splitlines())
+    say(
+        f"{servers} servers: {1000 * median(commits):.1f} ms and {size:,} bytes a commit, "
+        f"{1000 * median(scrapes):.1f} ms a scrape of {series:,} series"
+    )
 
 
 def judge(prometheus: Prometheus, seconds: float) -> int:

@@ -308,6 +308,22 @@ def test_a_server_that_is_no_longer_watched_is_not_shown() -> None:
     assert value(found, "pgtare_up", server="other") == [0]
 
 
+def test_each_server_has_its_own() -> None:
+    found = exporter()
+    some = [
+        waits({READ: (5, SECOND)}, server="shop"),
+        waits({READ: (1, SECOND)}, server="blog"),
+        waits({READ: (7, SECOND)}, server="shop"),
+    ]
+    ticks = [rows("ticks", {**tick().to_pydict(), "server": [name]}) for name in ("blog", "shop")]
+    found.grow({"waits": pa.concat_tables(some), "ticks": pa.concat_tables(ticks)}, INTERVAL_S)
+    found.committed({"shop": True, "blog": False}, written=True)
+    count = "pgtare_wait_duration_seconds_count"
+    assert value(found, count, server="shop") == [12]
+    assert value(found, count, server="blog") == [1]
+    assert value(found, "pgtare_up", server="blog") == [0]
+
+
 # Room
 
 
