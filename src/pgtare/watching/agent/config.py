@@ -65,10 +65,11 @@ class MetricsSettings(_ConfigModel):
     @field_validator("listen")
     @classmethod
     def _usable(cls, value: str | None) -> str | None:
-        try:
-            address("", value or "0")
-        except UsageError as ex:
-            raise ValueError("give an address and a port, as in '127.0.0.1:9187'") from ex
+        if value is not None:
+            try:
+                address("", value)
+            except UsageError as ex:
+                raise ValueError("give an address and a port, as in '127.0.0.1:9187'") from ex
         return value
 
 

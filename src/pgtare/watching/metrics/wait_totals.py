@@ -132,7 +132,12 @@ class WaitTotals:
         )
 
     def restore(self, table: pa.Table) -> None:
-        """Go on from a table of `to_table`. Pairs that have no room any more are let go."""
+        """Go on from a table of `to_table`. Pairs that have no room any more are let go.
+
+        A table of another layout is let go as a whole: then counters begin with zero.
+        """
+        if not {*_KEYS, *SUMS} <= set(table.column_names):
+            return
         columns = [table[name].to_pylist() for name in _KEYS]
         sums = np.stack([table[name].to_numpy() for name in SUMS], axis=1).astype(np.int64)
         shown = sums.copy()
