@@ -11,7 +11,7 @@ DEFAULT_TESTS := -m "not slow and not source"
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
   bench-layouts bench-scenarios bench-rows bench-evictions bench-incidents bench-recorder \
   bench-recorder-day bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool \
-  bench-agent-hour bench-agent-cost bench-agent-fleet bench-wait-sampling fuzz-trace lock docs docs-links clean \
+  bench-agent-hour bench-agent-cost bench-agent-fleet bench-wait-sampling bench-metrics fuzz-trace lock docs docs-links clean \
   wheel packages
 
 setup: $(VENV)/.setup
@@ -195,6 +195,11 @@ bench-agent-hour: setup-dev
 SERVERS ?= 1
 bench-live: setup-dev
 	@$(BIN)/python -m bench.live --servers $(SERVERS)
+
+# ten minutes, with Prometheus (Debian: apt-get install prometheus); MINUTES=4 for fewer
+MINUTES ?= 10
+bench-metrics: setup-dev
+	@$(BIN)/python -m bench.metrics --minutes $(MINUTES)
 
 bench-trace: setup
 	@$(BIN)/python -m bench.trace

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.kit import numbers
+from pgtare.kit import numbers, option_values
 from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.option_values import seconds
 from pgtare.watching.agent import config as configuration
 from pgtare.watching.agent.agent import Agent
 from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import AgentConfig, SpoolConfig
+from pgtare.watching.agent.config import AgentConfig, MetricsSettings, SpoolConfig
 from pgtare.watching.agent.server_check import ServerCheck, check_server, require_usable
+
+if TYPE_CHECKING:
+    from pgtare.watching.metrics.exporter import MetricsExporter
+    from pgtare.watching.spool.spool import Spool
 
 Dsn = Annotated[str | None, typer.Option(help="The only server, as a libpq connection string.")]
 Config = Annotated[
@@ -37,6 +41,10 @@ def agent(
         Path | None,
         typer.Option(help="Directory to keep what is read; --config can name it as well."),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="Serve metrics to Prometheus at this address, as 127.0.0.1:9187."),
+    ] = None,
     duration: Annotated[
         str | None, typer.Option(help="End after this time, as 90s or 1h; else at a signal.")
     ] = None,
@@ -52,11 +60,11 @@ def agent(
     Example: `pgtare agent --dsn "host=db dbname=app" --spool /var/lib/pgtare-agent/spool`
     """
     if context.invoked_subcommand is not None:
-        if any(option is not None for option in (dsn, config, spool, duration)):
+        if any(option is not None for option in (dsn, config, spool, metrics, duration)):
             name = context.invoked_subcommand
             raise UsageError(f"options go behind the command: pgtare agent {name} --config FILE")
         return
-    found = _read(dsn, config)
+    found = _with_metrics(_read(dsn, config), metrics)
     directory = spool or found.spool.directory
     if directory is None:
         raise UsageError(
@@ -68,8 +76,11 @@ def agent(
     from pgtare.watching.spool.spool import Spool
 
     with Spool.open(directory, found.spool.limits) as opened:
-        reload = None if config is None else lambda: configuration.read(config)
-        running = Agent(found, opened, AgentLog(), reload)
+        reload = (
+            None if config is None else lambda: _with_metrics(configuration.read(config), metrics)
+        )
+        log = AgentLog()
+        running = Agent(found, opened, log, reload, _serve_metrics(found.metrics, opened, log))
         if lasting is not None:
             timer = threading.Timer(lasting, running.stop)
             timer.daemon = True
@@ -124,6 +135,32 @@ def _spool_sentence(found: SpoolConfig) -> str:
         f"{numbers.volume(found.most_bytes)}, {numbers.volume(found.reserve_bytes)} of its disk "
         f"left free; kept: {ages}"
     )
+
+
+def _with_metrics(found: AgentConfig, address: str | None) -> AgentConfig:
+    """A configuration with the address of --metrics, if one was given."""
+    if address is None:
+        return found
+    option_values.address("--metrics", address)
+    return found.model_copy(
+        update={"metrics": found.metrics.model_copy(update={"listen": address})}
+    )
+
+
+def _serve_metrics(
+    settings: MetricsSettings, spool: Spool, log: AgentLog
+) -> MetricsExporter | None:
+    if settings.listen is None:
+        return None
+    from pgtare.watching.metrics.exporter import MetricsExporter
+
+    exporter = MetricsExporter(settings, spool.reading)
+    host, port = exporter.listen(*option_values.address("--metrics", settings.listen))
+    log.write("info", "metrics", listen=f"{host}:{port}")
+    if not option_values.is_loopback(host):
+        why = "whoever reaches this address can read the metrics: there is no password"
+        log.write("warning", "metrics", why=why)
+    return exporter
 
 
 def _read(dsn: str | None, config: Path | None) -> AgentConfig:

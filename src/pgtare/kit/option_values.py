@@ -1,7 +1,8 @@
-"""Values of options that several commands take: a length of time, a percentage, a size."""
+"""Values of options that several commands take: a time, a percentage, a size, an address."""
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 
@@ -9,6 +10,8 @@ from pgtare.errors import UsageError
 
 #: The module's own greatest deadline is a setting; this only catches slips of the pen.
 LONGEST_S = 7 * 86400.0
+#: Reached by this machine alone.
+LOOPBACK = "127.0.0.1"
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h)?\s*")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?)i?b?\s*", re.IGNORECASE)
@@ -45,3 +48,29 @@ def size(option: str, text: str) -> int:
     if found is None:
         raise UsageError(f"{option} {text}: write a size, as 64M or 2G")
     return round(float(found[1]) * _UNIT_BYTES[found[2].lower()])
+
+
+def address(option: str, text: str) -> tuple[str, int]:
+    """Host and port from `9187` (of this machine alone), `HOST:9187` or `[::1]:9187`.
+
+    Raises UsageError.
+    """
+    host, _, port = text.strip().rpartition(":")
+    host = host or LOOPBACK
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        port = ""
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(
+            f"{option} {text}: give an address and a port, as in {option} {LOOPBACK}:9187"
+        )
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -63,15 +63,32 @@ class SpoolWriter(Protocol):
         """What was set aside or dropped."""
 
 
+class CommitFollower(Protocol):
+    """What goes along with commits: metrics."""
+
+    def grow(
+        self, rows: Mapping[str, pa.Table], interval_s: float
+    ) -> Mapping[tuple[str, str], pa.Table]:
+        """Take the rows of a commit; readings that are to be part of it."""
+
+    def committed(self, up: Mapping[str, bool], *, written: bool) -> None:
+        """The commit has ended. up: servers, and whether each is connected."""
+
+
 class Agent:
     """All watches, and the one writer of the spool."""
 
     def __init__(
-        self, config: AgentConfig, spool: SpoolWriter, log: AgentLog, reload: Reload | None = None
+        self,
+        config: AgentConfig,
+        spool: SpoolWriter,
+        log: AgentLog,
+        reload: Reload | None = None,
+        follower: CommitFollower | None = None,
     ) -> None:
         self.config, self.spool, self.log = config, spool, log
         self.uuid = own_uuid()
-        self._reload = reload
+        self._reload, self._follower = reload, follower
         self._watches: dict[str, ServerWatch] = {}
         self._lock = threading.Lock()
         self._rows: dict[str, list[pa.Table]] = {}
@@ -203,6 +220,8 @@ class Agent:
         if config.spool != self.config.spool:
             why = "another spool, or other limits of it, take a restart of the agent"
             self.log.write("warning", "reload", why=why)
+        if config.metrics != self.config.metrics:
+            self.log.write("warning", "reload", why="other metrics take a restart of the agent")
         self.log.write("info", "reload", servers=len(config.servers))
         self._adapt(config)
 
@@ -223,7 +242,12 @@ class Agent:
             readings, self._readings = self._readings, {}
         began = time.monotonic()
         rows = {name: pa.concat_tables(tables) for name, tables in parts.items()}
+        if self._follower is not None:
+            readings |= self._follower.grow(rows, self.config.intervals.waits)
         self.spool.commit(rows, readings)
+        if self._follower is not None:
+            up = {name: watch.connected for name, watch in self._watches.items()}
+            self._follower.committed(up, written=not self.spool.trouble)
         self._commit_s = time.monotonic() - began
         if self.spool.trouble:
             self.log.once("error", "spool", "", self.spool.trouble)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pgtare.errors import UsageError
 from pgtare.kit import numbers
-from pgtare.kit.option_values import seconds, size
+from pgtare.kit.option_values import address, seconds, size
 from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.tables import Age
 
@@ -126,12 +126,31 @@ class WatchedServer(_ConfigModel):
     labels: dict[str, str] = {}
 
 
+class MetricsSettings(_ConfigModel):
+    """Whether and how metrics are served to Prometheus. most_series: time series of a server."""
+
+    listen: str | None = None
+    all_buckets: bool = False
+    most_series: int = Field(default=5000, ge=100, le=1_000_000)
+
+    @field_validator("listen")
+    @classmethod
+    def _usable(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                address("", value)
+            except UsageError as ex:
+                raise ValueError("give an address and a port, as in '127.0.0.1:9187'") from ex
+        return value
+
+
 class AgentConfig(_ConfigModel):
     """Everything that agent.toml may say."""
 
     spool: SpoolConfig = SpoolConfig()
     most_statements: int = Field(default=200, ge=1, le=10_000)
     intervals: Intervals = Intervals()
+    metrics: MetricsSettings = MetricsSettings()
     servers: dict[str, WatchedServer] = Field(min_length=1)
 
     @field_validator("spool", mode="before")
