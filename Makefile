@@ -197,9 +197,8 @@ bench-live: setup-dev
 	@$(BIN)/python -m bench.live --servers $(SERVERS)
 
 # ten minutes, with Prometheus (Debian: apt-get install prometheus); MINUTES=4 for fewer
-MINUTES ?= 10
 bench-metrics: setup-dev
-	@$(BIN)/python -m bench.metrics --minutes $(MINUTES)
+	@$(BIN)/python -m bench.metrics --minutes $(or $(MINUTES),10)
 
 bench-trace: setup
 	@$(BIN)/python -m bench.trace
