@@ -54,12 +54,13 @@ COMMANDS: dict[str, list[str]] = {
     "trace stop": [],
     "agent": ["--spool", "{new}", "--duration", "3s"],
     "agent check": [],
+    "live": ["--listen", "127.0.0.1:0", "--duration", "3s"],
     "module list": [],
     "module uninstall": ["--pg-config", "{pg_config}"],
     "uninstall": [],
 }
 #: Commands that need one session of the server throughout.
-ONE_SESSION = {"weigh", "trace record", "agent", "agent check"}
+ONE_SESSION = {"weigh", "trace record", "agent", "agent check", "live"}
 #: Commands that end with another status here whoever serves them.
 STATUS = {
     "trace grab": 1,  # nothing is traced here
