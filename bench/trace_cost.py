@@ -5,6 +5,9 @@ modules loaded and the trace off. By transactions, levels change all the time; b
 lasts for some ms, as it does if a trace is left on. Costs are those of a transaction's body, with
 95 % intervals; next to them is what it takes of processor time, and the goal: met or missed if the
 interval says so, else open.
+
+`--before DIRECTORY` names a checkout of an earlier commit in which `make setup` has run. Its trials
+alternate with this one's, and its rows stand above.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from rich.table import Table
 
 #: Arms of a trial, as weigh calls them, by the levels that a reader knows.
 LEVELS = {"sql_trace": 1, "sql_trace/values": 4, "sql_trace_waits/all": 12}
+HERE = Path(__file__).resolve().parents[1]
 DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 UNITS = ("transaction", "slice")
 
@@ -71,34 +75,42 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=30, help="of each trial")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--units", nargs="+", choices=UNITS, default=list(UNITS))
-    seconds, clients, units = vars(parser.parse_args()).values()
+    parser.add_argument("--before", type=Path, help="a checkout to compare with")
+    seconds, clients, units, before = vars(parser.parse_args()).values()
+    checkouts = {"before": before.resolve(), "now": HERE} if before else {"now": HERE}
     servers = {"18": (), "15": ("--pg-config", str(DEBIAN))}
     if not DEBIAN.exists():
         sys.stderr.write(f"there is no {DEBIAN}: 15 is left out\n")
         del servers["15"]
-    shown = Table("load", "server", "clients", "by", "level", "body µs", "95 % interval", "body %",
-                  "CPU %", "goal", "", title="What a trace costs a transaction")  # fmt: skip
+    shown = Table("load", "server", "clients", "by", "code", "level", "body µs", "95 % interval",
+                  "body %", "CPU %", "goal", "", title="What a trace costs a transaction")  # fmt: skip
     for load in LOADS:
         for server, options in servers.items():
             for n in clients:
                 for unit in units:
-                    sys.stderr.write(f"{load.title}, {server}, {n} clients, by {unit}\n")
-                    document = weigh(load, (*options, "--clients", str(n)), unit, seconds)
-                    for row in rows(load, unit, document):
-                        shown.add_row(load.title, server, str(n), unit, *row)
+                    for code, checkout in checkouts.items():
+                        said = f"{load.title}, {server}, {n} clients, by {unit}, {code}"
+                        sys.stderr.write(f"{said}\n")
+                        more = (*options, "--clients", str(n))
+                        document = weigh(load, more, unit, seconds, checkout)
+                        for row in rows(load, unit, document):
+                            shown.add_row(load.title, server, str(n), unit, code, *row)
     Console(width=None if sys.stdout.isatty() else 150).print(shown)
 
 
-def weigh(load: Load, options: tuple[str, ...], unit: str, seconds: int) -> dict[str, Any]:
+def weigh(
+    load: Load, options: tuple[str, ...], unit: str, seconds: int, checkout: Path
+) -> dict[str, Any]:
     """The JSON document of one trial."""
+    python = sys.executable if checkout == HERE else str(checkout / ".venv" / "bin" / "python")
     with tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, "-m", "pgtare", "weigh", *LEVELS, *load.options, *options]
+        command = [python, "-m", "pgtare", "weigh", *LEVELS, *load.options, *options]
         if load.script:
             script = Path(directory, "load.sql")
             script.write_text(load.script)
             command += ["--script", str(script)]
         command += ["--unit", unit, "--duration", str(seconds), "--json"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=checkout)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
