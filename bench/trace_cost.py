@@ -83,7 +83,8 @@ def main() -> None:
         sys.stderr.write(f"there is no {DEBIAN}: 15 is left out\n")
         del servers["15"]
     shown = Table("load", "server", "clients", "by", "code", "level", "body µs", "95 % interval",
-                  "body %", "CPU %", "goal", "", title="What a trace costs a transaction")  # fmt: skip
+                  "body %", "CPU %", "goal", "",
+                  title="What a trace costs a transaction")  # fmt: skip
     for load in LOADS:
         for server, options in servers.items():
             for n in clients:

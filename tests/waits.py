@@ -93,22 +93,29 @@ def stop_as_it_counts(pid: int, observer: Connection) -> None:
 
 
 @contextlib.contextmanager
+def counting(connection: Connection, observer: Connection) -> Iterator[int]:
+    """A session that counts waits all the time, until the end or a cancel; its process."""
+    pid = connection.info.backend_pid
+
+    def count() -> None:
+        with contextlib.suppress(psycopg.errors.QueryCanceled):
+            connection.execute("SELECT wait_event_timing_benchmark(400000000)")
+
+    load = threading.Thread(target=count)
+    load.start()
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        observer.execute("SELECT pg_cancel_backend(%s)", (pid,))
+        load.join()
+
+
+@contextlib.contextmanager
 def stopped_as_it_counts(cluster: Cluster, observer: Connection) -> Iterator[int]:
     """A process that is stopped while it adds its waits to the tables."""
-    with session(cluster) as counting:
-        counting.execute("SET compute_query_id = on")
-        pid = counting.info.backend_pid
-
-        def count() -> None:
-            with contextlib.suppress(psycopg.errors.QueryCanceled):
-                counting.execute("SELECT wait_event_timing_benchmark(400000000)")
-
-        load = threading.Thread(target=count)
-        load.start()
-        try:
+    with session(cluster) as connection:
+        connection.execute("SET compute_query_id = on")
+        with counting(connection, observer) as pid:
             stop_as_it_counts(pid, observer)
             yield pid
-        finally:
-            os.kill(pid, signal.SIGCONT)
-            observer.execute("SELECT pg_cancel_backend(%s)", (pid,))
-            load.join()

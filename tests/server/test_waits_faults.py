@@ -18,7 +18,7 @@ from pgtare.server.modules import loadable
 from tests.process_limits import limit_open_files
 from tests.servers import SESSIONS_LOAD_MODULES, serving
 from tests.sessions import Connection, eventually, one, rows, session
-from tests.waits import waits
+from tests.waits import counting, waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -277,15 +277,7 @@ def test_reset_waits_for_no_stopped_process(watched: Connection, observer: Conne
     notices = notices_of(observer)
     observer.execute("SET statement_timeout = '10s'")
     watched.execute("SET wait_event_timing.capture = stats")
-    pid = watched.info.backend_pid
-
-    def count() -> None:
-        with contextlib.suppress(psycopg.errors.QueryCanceled):
-            watched.execute("SELECT wait_event_timing_benchmark(400000000)")
-
-    counting = threading.Thread(target=count)
-    counting.start()
-    try:
+    with counting(watched, observer) as pid:
         for _ in range(200):
             time.sleep(0.01)
             os.kill(pid, signal.SIGSTOP)
@@ -296,10 +288,7 @@ def test_reset_waits_for_no_stopped_process(watched: Connection, observer: Conne
             if notices:
                 break
         assert "of the table of statements were not reset" in notices[0]
-    finally:
         observer.execute("SET statement_timeout = 0")
-        observer.execute("SELECT pg_cancel_backend(%s)", (pid,))
-        counting.join()
 
 
 def test_commands_of_recovery_are_timed(binaries: Binaries) -> None:
