@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from bench import incidents
-from bench.incidents import Named, Stage
+from bench import incident_stage
+from bench.incident_stage import Named, Stage
 
 from pgtare.server.binaries import Binaries
 
@@ -15,11 +15,11 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def stage(wheel: Binaries) -> Iterator[Stage]:
-    with incidents.stage(wheel, one_in=20_000) as found:
+    with incident_stage.stage(wheel, one_in=20_000) as found:
         yield found
 
 
-@pytest.mark.parametrize("happen", incidents.INCIDENTS, ids=lambda happen: happen.__name__)
+@pytest.mark.parametrize("happen", incident_stage.INCIDENTS, ids=lambda happen: happen.__name__)
 def test_cause_victim_and_blocker_are_named(stage: Stage, happen: Callable[[Stage], Named]) -> None:
     stage.forget()
     named = happen(stage)

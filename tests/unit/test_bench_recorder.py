@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from bench.incidents import Named, document, first_wait, row
+from bench.incident_stage import Named
+from bench.incidents import document, first_wait, row
 from bench.recorder_day import complaints, holes
 from bench.recorder_sessions import throughput
 
