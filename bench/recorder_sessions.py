@@ -213,6 +213,7 @@ def rows(found: Mapping[str, Any], budget_mb: int) -> list[tuple[str, str]]:
         ("throughput, as follows", percent(changed)),
         ("transactions", f"{arm['n']:,} on, {document['baseline']['n']:,} off"),
         ("verdict of the weighing", arm["verdict"]),
+        ("proof", arm["proof"]["evidence"]),
     ]
 
 

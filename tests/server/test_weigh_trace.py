@@ -1,5 +1,6 @@
 """Each level of a SQL trace can be weighed, and proves that it ran."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -32,21 +33,22 @@ _DEFAULTS = {
 }
 
 
-def check_proof(directory: Path, *server: str | Path) -> None:
-    """Weigh all levels on a server, and see what each of them brings as proof."""
+def check_proof(directory: Path, arms: Sequence[str], unit: str, *server: str | Path) -> None:
+    """Weigh levels on a server, and see what each of them brings as proof."""
     script = directory / "counted.sql"
     script.write_text("SELECT count(*) FROM pg_am;\n")
     done = pgtare(
         "weigh",
-        *ARMS,
+        *arms,
         *words("--allow sql_trace --allow sql_trace_waits --allow sql_trace_recorder"),
         *server,
-        *words("--script {} --clients 1 --duration 4 --output {}", script, directory / "w.json"),
+        *words("--unit {} --script {} --clients 1 --duration 4", unit, script),
+        *words("--output {}", directory / "w.json"),
     )
     assert done.returncode == 0, done.stderr
     result = read(directory / "w.json")
     states = {}
-    for name in ARMS:
+    for name in arms:
         found = arm(result, _DEFAULTS.get(name, name))
         states[name] = found["proof"]["state"], found["proof"]["evidence"]
     assert {state for state, _ in states.values()} == {"active"}, states
@@ -60,11 +62,13 @@ def test_every_level_proves_itself(wheel: Binaries, tmp_path: Path) -> None:
         with cluster.connect() as connection:
             for module in modules:
                 connection.execute(module.create_sql.encode())
-        check_proof(tmp_path, "--dsn", cluster.dsn())
+        check_proof(tmp_path, ARMS, "transaction", "--dsn", cluster.dsn())
+        # a level that lasts writes as little as one record a request
+        check_proof(tmp_path, ["sql_trace_recorder/all"], "slice", "--dsn", cluster.dsn())
 
 
 @pytest.mark.slow
 @pytest.mark.debian
 def test_installation_without_the_modules(debian15: Binaries, tmp_path: Path) -> None:
     """A private server of it is given them: there are the functions, and no extension."""
-    check_proof(tmp_path, "--pg-config", DEBIAN15)
+    check_proof(tmp_path, ARMS, "transaction", "--pg-config", DEBIAN15)
