@@ -17,6 +17,7 @@ import psutil
 import pyarrow as pa
 
 from pgtare.errors import PgtareError, UsageError
+from pgtare.watching.agent import free_memory
 from pgtare.watching.agent.agent_log import AgentLog
 from pgtare.watching.agent.config import AgentConfig, WatchedServer
 from pgtare.watching.agent.grid import LookGrid
@@ -108,6 +109,7 @@ class Agent:
         began = time.monotonic()
         with self._signals():
             self.log.write("info", "started", servers=len(self.config.servers), agent=self.uuid)
+            free_memory.use_one_arena()
             self._adapt(self.config)
             try:
                 self._until_stopped(began)
@@ -132,6 +134,7 @@ class Agent:
             if time.monotonic() >= due:
                 self._commit()
                 self._maintain(interval_s)
+                free_memory.give_back()
                 due = time.monotonic() + grid.wait_s(time.time(), 0.0)
 
     def _give_up_if_hopeless(self, ran_s: float) -> None:
