@@ -266,6 +266,20 @@ def test_slow_transactions_and_many_blocks(keeping: Cluster, admin: Connection) 
     assert int(found["buffers"].removesuffix(" blocks")) > 500
 
 
+def test_transaction_whose_end_is_not_traced(keeping: Cluster, admin: Connection) -> None:
+    """A later one that fails at once does not last since then."""
+    with traced(keeping, keep_transaction_slower_than=200) as client:
+        client.execute("BEGIN")
+        client.execute("SELECT 1")
+        client.execute("SET sql_trace.statement_rate = 0")
+        client.execute("COMMIT")
+        client.execute("SET sql_trace.statement_rate = 1")
+        time.sleep(0.25)
+        provoke(client, "no statement")
+        client.execute("SELECT 1")
+        assert kept(keeping) == []
+
+
 def milliseconds(found: dict[str, Any]) -> float:
     return float(found["detail"].partition(" ms")[0])
 
@@ -300,6 +314,29 @@ def test_a_few_milliseconds_are_not_unusual(keeping: Cluster, admin: Connection)
             client.execute("SELECT pg_sleep(%s)", (pause,))
         assert all(milliseconds(found) >= 10 for found in kept(keeping))
         client.execute("SELECT pg_sleep(%s)", (0.3,))
+        client.execute("SELECT 1")
+        assert milliseconds(kept(keeping)[-1]) >= 300
+
+
+def test_statements_in_turn_are_all_remembered(keeping: Cluster, admin: Connection) -> None:
+    """What is usual for one does not push out what is usual for another."""
+    shapes = [f"SELECT pg_sleep({{}}){', 1' * i}" for i in range(16)]
+    with traced(keeping, keep_slower_than_usual=10) as client:
+        for pause in [0] * 32 + [0.1]:
+            for shape in shapes:
+                client.execute(shape.format(pause).encode())
+        client.execute("SELECT 1")
+        found = [one for one in kept(keeping) if milliseconds(one) >= 100]
+    assert {one["cause"] for one in found} == {"slower_than_usual"}
+    assert len({one["query_id"] for one in found}) == len(shapes)
+
+
+@pytest.mark.parametrize("prepare", [False, True])
+def test_usual_times_of_parameters(keeping: Cluster, admin: Connection, prepare: bool) -> None:
+    """Of statements of the extended protocol, prepared ones too."""
+    with traced(keeping, keep_slower_than_usual=10) as client:
+        for pause in [0.0] * 32 + [0.3]:
+            client.execute("SELECT pg_sleep(%s)", (pause,), prepare=prepare)
         client.execute("SELECT 1")
         assert milliseconds(kept(keeping)[-1]) >= 300
 
@@ -570,6 +607,38 @@ def test_blockers_are_kept_with_who_waits(filing: tuple[Cluster, Path]) -> None:
         provoke(victim, "SELECT 1/0")  # it waits for nobody
         assert eventually(lambda: kept(cluster)[-1]["cause"] == "sqlstate")
         assert kept(cluster)[-1]["incident"] is None
+
+
+def test_an_incident_ends_with_its_session(filing: tuple[Cluster, Path]) -> None:
+    """Who comes next into its place was not in it."""
+    cluster, _ = filing
+    before = {found["id"] for found in kept(cluster)}
+    latest = "SELECT incident FROM sql_trace_kept() ORDER BY id DESC LIMIT 1"
+    with session(cluster) as admin, traced(cluster) as blocker:
+        blocker.execute("SELECT pg_advisory_lock(7)")
+        with traced(cluster, keep_lock_wait=100) as victim:
+            pid = victim.info.backend_pid
+
+            def end() -> None:
+                eventually(
+                    lambda: [
+                        k
+                        for k in kept(cluster)
+                        if k["id"] not in before and k["cause"] == "blocker"
+                    ]
+                )
+                admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+            ender = threading.Thread(target=end)
+            ender.start()
+            with pytest.raises(psycopg.errors.AdminShutdown):
+                victim.execute("SELECT pg_advisory_lock(7)")
+            ender.join()
+        for _ in range(int(one(admin, "SHOW max_connections"))):
+            with traced(cluster, keep_sqlstates="22012") as client:
+                provoke(client, "SELECT 1/0")
+                assert one(client, latest) is None
+            forget_all(admin)
 
 
 def test_all_that_wait_for_one_session_are_one_incident(filing: tuple[Cluster, Path]) -> None:
