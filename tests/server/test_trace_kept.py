@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from pgtare.server.cluster import Cluster
 from pgtare.watching.agent.server_looks import ServerLooks
 from pgtare.watching.agent.server_session import ServerSession
 from tests.commands import failed, in_process
+from tests.preloaded import preloaded
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.trace_records import call_texts, grant_usage
@@ -410,6 +412,21 @@ def test_storm_keeps_few(keeping: Cluster, admin: Connection) -> None:
     finally:
         keeping.configure(SETTINGS)
         keeping.reload()
+
+
+def test_clock_that_is_set_back(wheel: Binaries) -> None:
+    """What fired in the future, as it seems, is not a moment ago."""
+    settings = {"sql_trace.keep_interval": 60}
+    with (
+        preloaded(wheel, "step_clock.c", "PGTARE_CLOCK_STEP", 8) as (binaries, step),
+        tracing(wheel, settings, run=binaries) as cluster,
+        traced(cluster, keep_sqlstates="22012") as client,
+    ):
+        for microseconds in (0, -7_200_000_000):
+            step[:] = struct.pack("q", microseconds)
+            provoke(client, "SELECT 1/0")
+            provoke(client, "SELECT 1/0")
+        assert rows(client, "SELECT kept, skipped FROM sql_trace_kept_info()") == [(2, 2)]
 
 
 def test_one_role_does_not_use_up_what_others_may_keep(keeping: Cluster, admin: Connection) -> None:
