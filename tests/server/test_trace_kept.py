@@ -630,31 +630,21 @@ def test_an_incident_ends_with_its_session(filing: tuple[Cluster, Path]) -> None
     """Who comes next into its place was not in it."""
     cluster, _ = filing
     before = {found["id"] for found in kept(cluster)}
-    latest = "SELECT incident FROM sql_trace_kept() ORDER BY id DESC LIMIT 1"
+    own = "SELECT incident FROM sql_trace_kept() WHERE pid = pg_backend_pid()"
     with session(cluster) as admin, traced(cluster) as blocker:
         blocker.execute("SELECT pg_advisory_lock(7)")
         with traced(cluster, keep_lock_wait=100) as victim:
             pid = victim.info.backend_pid
-
-            def end() -> None:
-                eventually(
-                    lambda: [
-                        k
-                        for k in kept(cluster)
-                        if k["id"] not in before and k["cause"] == "blocker"
-                    ]
-                )
-                admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
-
-            ender = threading.Thread(target=end)
-            ender.start()
-            with pytest.raises(psycopg.errors.AdminShutdown):
-                victim.execute("SELECT pg_advisory_lock(7)")
-            ender.join()
+            waiter = threading.Thread(target=provoke, args=(victim, "SELECT pg_advisory_lock(7)"))
+            waiter.start()
+            found = "SELECT id FROM sql_trace_kept() WHERE cause = 'blocker'"
+            eventually(lambda: {number for (number,) in rows(admin, found)} - before)
+            admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
+            waiter.join()
         for _ in range(int(one(admin, "SHOW max_connections"))):
             with traced(cluster, keep_sqlstates="22012") as client:
                 provoke(client, "SELECT 1/0")
-                assert one(client, latest) is None
+                assert rows(client, own) == [(None,)]
             forget_all(admin)
 
 
