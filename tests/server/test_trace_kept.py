@@ -324,7 +324,7 @@ def test_statements_in_turn_are_all_remembered(keeping: Cluster, admin: Connecti
     """What is usual for one does not push out what is usual for another."""
     shapes = [f"SELECT pg_sleep({{}}){', 1' * i}" for i in range(16)]
     with traced(keeping, keep_slower_than_usual=10) as client:
-        for pause in [0] * 32 + [0.1]:
+        for pause in [0.0] * 32 + [0.1]:
             for shape in shapes:
                 client.execute(shape.format(pause).encode())
         client.execute("SELECT 1")
