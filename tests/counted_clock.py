@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
-import shutil
 import struct
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -19,6 +14,7 @@ import psycopg
 from pgtare.seeing.clock.plan import Plan, parse_plan
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from tests.preloaded import preloaded
 
 SLOTS = 1 << 16
 #: Few buffers, so that tables are read anew each time.
@@ -28,7 +24,6 @@ SETTINGS = {
     "max_parallel_workers_per_gather": "0",
     "shared_buffers": "1MB",
 }
-SOURCE = Path(__file__).with_name("count_clock.c")
 
 
 @dataclass(frozen=True)
@@ -60,37 +55,11 @@ class Counted:
 @contextlib.contextmanager
 def counting(binaries: Binaries) -> Iterator[Counted]:
     """A server whose processes count."""
-    directory = Path(tempfile.mkdtemp(prefix="pgtare-test-", dir="/var/tmp"))
-    try:
-        directory.chmod(0o755)
-        library, counts = directory / "count_clock.so", directory / "counts"
-        subprocess.run(
-            [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", SOURCE, "-o", library],
-            check=True,
-        )
-        # readings of the processor's counter are no calls that could be counted
-        settings = SETTINGS | ({"timing_clock_source": "system"} if binaries.major >= 19 else {})
-        counts.write_bytes(bytes(8 * SLOTS))
-        counts.chmod(0o666)
-        with (
-            Cluster(_preloading(binaries, directory, library, counts), settings) as cluster,
-            cluster.connect() as conn,
-            open(counts, "r+b") as file,
-            mmap.mmap(file.fileno(), 0) as mapped,
-        ):
-            yield Counted(cluster, conn, mapped)
-    finally:
-        shutil.rmtree(directory)
-
-
-def _preloading(binaries: Binaries, directory: Path, library: Path, counts: Path) -> Binaries:
-    programs = directory / "bin"
-    programs.mkdir(mode=0o755)
-    wrapper = programs / "postgres"
-    wrapper.write_text(
-        f"#!/bin/sh\nPGTARE_CLOCK_COUNTS={counts} LD_PRELOAD={library}"
-        f' exec {binaries.postgres} "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    (programs / "initdb").symlink_to(binaries.initdb)
-    return replace(binaries, bindir=programs)
+    # readings of the processor's counter are no calls that could be counted
+    settings = SETTINGS | ({"timing_clock_source": "system"} if binaries.major >= 19 else {})
+    with (
+        preloaded(binaries, "count_clock.c", "PGTARE_CLOCK_COUNTS", 8 * SLOTS) as (used, counts),
+        Cluster(used, settings) as cluster,
+        cluster.connect() as conn,
+    ):
+        yield Counted(cluster, conn, counts)

@@ -68,14 +68,16 @@ def tracing(
     settings: Mapping[str, Value] | None = None,
     before: list[str] | None = None,
     others: tuple[str, ...] = ("wait_event_timing",),
+    run: Binaries | None = None,
 ) -> Iterator[Cluster]:
     """A server that can trace: it preloads libraries, other modules of ours, then sql_trace.
 
-    The modules' functions are in database postgres.
+    The modules' functions are in database postgres. They are built for `binaries`; `run` may be
+    others of that installation.
     """
     modules = [loadable(binaries, name) for name in (*others, "sql_trace")]
     libraries = [*(before or []), *(module.library for module in modules)]
-    with Cluster(binaries, {**TRACING, **(settings or {})}, preload=libraries) as cluster:
+    with Cluster(run or binaries, {**TRACING, **(settings or {})}, preload=libraries) as cluster:
         with cluster.connect() as connection:
             for module in modules:
                 connection.execute(module.create_sql.encode())

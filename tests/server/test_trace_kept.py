@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from pgtare.server.cluster import Cluster
 from pgtare.watching.agent.server_looks import ServerLooks
 from pgtare.watching.agent.server_session import ServerSession
 from tests.commands import failed, in_process
+from tests.preloaded import preloaded
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.trace_records import call_texts, grant_usage
@@ -266,6 +268,20 @@ def test_slow_transactions_and_many_blocks(keeping: Cluster, admin: Connection) 
     assert int(found["buffers"].removesuffix(" blocks")) > 500
 
 
+def test_transaction_whose_end_is_not_traced(keeping: Cluster, admin: Connection) -> None:
+    """A later one that fails at once does not last since then."""
+    with traced(keeping, keep_transaction_slower_than=200) as client:
+        client.execute("BEGIN")
+        client.execute("SELECT 1")
+        client.execute("SET sql_trace.statement_rate = 0")
+        client.execute("COMMIT")
+        client.execute("SET sql_trace.statement_rate = 1")
+        time.sleep(0.25)
+        provoke(client, "no statement")
+        client.execute("SELECT 1")
+        assert kept(keeping) == []
+
+
 def milliseconds(found: dict[str, Any]) -> float:
     return float(found["detail"].partition(" ms")[0])
 
@@ -300,6 +316,29 @@ def test_a_few_milliseconds_are_not_unusual(keeping: Cluster, admin: Connection)
             client.execute("SELECT pg_sleep(%s)", (pause,))
         assert all(milliseconds(found) >= 10 for found in kept(keeping))
         client.execute("SELECT pg_sleep(%s)", (0.3,))
+        client.execute("SELECT 1")
+        assert milliseconds(kept(keeping)[-1]) >= 300
+
+
+def test_statements_in_turn_are_all_remembered(keeping: Cluster, admin: Connection) -> None:
+    """What is usual for one does not push out what is usual for another."""
+    shapes = [f"SELECT pg_sleep({{}}){', 1' * i}" for i in range(16)]
+    with traced(keeping, keep_slower_than_usual=10) as client:
+        for pause in [0.0] * 32 + [0.1]:
+            for shape in shapes:
+                client.execute(shape.format(pause).encode())
+        client.execute("SELECT 1")
+        found = [one for one in kept(keeping) if milliseconds(one) >= 100]
+    assert {one["cause"] for one in found} == {"slower_than_usual"}
+    assert len({one["query_id"] for one in found}) == len(shapes)
+
+
+@pytest.mark.parametrize("prepare", [False, True])
+def test_usual_times_of_parameters(keeping: Cluster, admin: Connection, prepare: bool) -> None:
+    """Of statements of the extended protocol, prepared ones too."""
+    with traced(keeping, keep_slower_than_usual=10) as client:
+        for pause in [0.0] * 32 + [0.3]:
+            client.execute("SELECT pg_sleep(%s)", (pause,), prepare=prepare)
         client.execute("SELECT 1")
         assert milliseconds(kept(keeping)[-1]) >= 300
 
@@ -373,6 +412,21 @@ def test_storm_keeps_few(keeping: Cluster, admin: Connection) -> None:
     finally:
         keeping.configure(SETTINGS)
         keeping.reload()
+
+
+def test_clock_that_is_set_back(wheel: Binaries) -> None:
+    """What fired in the future, as it seems, is not a moment ago."""
+    settings = {"sql_trace.keep_interval": 60}
+    with (
+        preloaded(wheel, "step_clock.c", "PGTARE_CLOCK_STEP", 8) as (binaries, step),
+        tracing(wheel, settings, run=binaries) as cluster,
+        traced(cluster, keep_sqlstates="22012") as client,
+    ):
+        for microseconds in (0, -7_200_000_000):
+            step[:] = struct.pack("q", microseconds)
+            provoke(client, "SELECT 1/0")
+            provoke(client, "SELECT 1/0")
+        assert rows(client, "SELECT kept, skipped FROM sql_trace_kept_info()") == [(2, 2)]
 
 
 def test_one_role_does_not_use_up_what_others_may_keep(keeping: Cluster, admin: Connection) -> None:
@@ -570,6 +624,28 @@ def test_blockers_are_kept_with_who_waits(filing: tuple[Cluster, Path]) -> None:
         provoke(victim, "SELECT 1/0")  # it waits for nobody
         assert eventually(lambda: kept(cluster)[-1]["cause"] == "sqlstate")
         assert kept(cluster)[-1]["incident"] is None
+
+
+def test_an_incident_ends_with_its_session(filing: tuple[Cluster, Path]) -> None:
+    """Who comes next into its place was not in it."""
+    cluster, _ = filing
+    before = {found["id"] for found in kept(cluster)}
+    own = "SELECT incident FROM sql_trace_kept() WHERE pid = pg_backend_pid()"
+    with session(cluster) as admin, traced(cluster) as blocker:
+        blocker.execute("SELECT pg_advisory_lock(7)")
+        with traced(cluster, keep_lock_wait=100) as victim:
+            pid = victim.info.backend_pid
+            waiter = threading.Thread(target=provoke, args=(victim, "SELECT pg_advisory_lock(7)"))
+            waiter.start()
+            found = "SELECT id FROM sql_trace_kept() WHERE cause = 'blocker'"
+            eventually(lambda: {number for (number,) in rows(admin, found)} - before)
+            admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
+            waiter.join()
+        for _ in range(int(one(admin, "SHOW max_connections"))):
+            with traced(cluster, keep_sqlstates="22012") as client:
+                provoke(client, "SELECT 1/0")
+                assert rows(client, own) == [(None,)]
+            forget_all(admin)
 
 
 def test_all_that_wait_for_one_session_are_one_incident(filing: tuple[Cluster, Path]) -> None:

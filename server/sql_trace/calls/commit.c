@@ -37,7 +37,11 @@ commit_ends(TransactionEvent event)
 	int64		now;
 
 	if (commit.number == 0)
+	{
+		/* its beginning may have been recorded, in another request */
+		transaction_recorded = InvalidLocalTransactionId;
 		return;
+	}
 	if (unlikely(executions != NULL || series.running))
 		execute_forget(0, 0);
 	now = timeline_now();

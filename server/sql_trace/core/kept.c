@@ -108,6 +108,13 @@ let_go(const Freed *freed)
 		(void) ended_hold(shmem_get(), freed->ended, false, NULL);
 }
 
+/* Of moments so near to each other that the wall clock, had it not stepped, would tell it */
+static bool
+is_near(TimestampTz at, TimestampTz other, int64 us)
+{
+	return at > other - us && at < other + us;
+}
+
 /*
  * The caller holds the lock.  May this cause have a trace of this role kept now?
  * All that held up others in one incident belong together.  A role of which nothing was
@@ -127,7 +134,7 @@ is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int6
 
 		if (kept->trace.pid == 0)
 			continue;
-		if (kept->trigger.at > trigger->at - USECS_PER_HOUR)
+		if (is_near(kept->trigger.at, trigger->at, USECS_PER_HOUR))
 		{
 			in_hour++;
 			of_role += kept->trace.role == role;
@@ -136,7 +143,7 @@ is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int6
 		if (kept_interval_s > 0 &&
 			kept->trace.role == role && kept->trigger.cause == trigger->cause &&
 			(trigger->cause < CAUSE_BLOCKER || kept->incident != incident) &&
-			kept->trigger.at > trigger->at - kept_interval_s * USECS_PER_SEC)
+			is_near(kept->trigger.at, trigger->at, kept_interval_s * USECS_PER_SEC))
 			return false;
 	}
 	*most = Max(kept_most, in_hour + 1);
@@ -195,6 +202,15 @@ make_place(KeptShared *shared, bool live, int most, Freed *freed, int *nfreed)
 		memset(free, 0, sizeof(*free));
 	}
 	return free;
+}
+
+/* The incident in which the request under way waited; what the slot's last owner left is not ours. */
+static int64
+own_incident(const KeptShared *shared)
+{
+	const LockWatch *mine = &shared->watch[MY_PROC_NUMBER];
+
+	return mine->pid == MyProcPid ? mine->incident : 0;
 }
 
 /* A place that is ours until it has an id, or NULL: the limits allow none. */
@@ -323,7 +339,7 @@ make_copy(void *argument)
 	KeptShared *shared = argument;
 
 	making.place = take_place(shared, making.trigger, &trace.slot->trace,
-							  shared->watch[MY_PROC_NUMBER].incident, false);
+							  own_incident(shared), false);
 	if (making.place == NULL)
 		return;
 	making.made = *making.place;
@@ -395,7 +411,7 @@ kept_session_ended(const Firing *trigger, RingHandle handle)
 		give_up_place(shared, NULL);
 		return false;
 	}
-	made.incident = shared->watch[MY_PROC_NUMBER].incident;
+	made.incident = own_incident(shared);
 	place = take_place(shared, trigger, &made.trace, made.incident, false);
 	if (place)
 		publish(shared, place, &made);

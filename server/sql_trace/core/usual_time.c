@@ -32,7 +32,16 @@ typedef struct UsualTime
 
 static UsualTime usual_times[SETS][WAYS];
 
-/* The place of a statement, which may be new */
+static UsualTime *
+begin(UsualTime *place, int64 query_id)
+{
+	memset(place, 0, sizeof(*place));
+	place->query_id = query_id;
+	place->uses = 1;
+	return place;
+}
+
+/* The place of a statement, which may be new; NULL: it has none yet. */
 static UsualTime *
 place_of(int64 query_id)
 {
@@ -47,6 +56,9 @@ place_of(int64 query_id)
 			set[i].uses = Min(set[i].uses + 1, MOST_USES);
 			return &set[i];
 		}
+		/* places are taken one after the other, and none becomes free again */
+		if (set[i].query_id == 0)
+			return begin(&set[i], query_id);
 	}
 	for (int i = 0; i < WAYS; i++)
 	{
@@ -56,12 +68,7 @@ place_of(int64 query_id)
 			least = &set[i];
 	}
 	/* it may have a use left: then the newcomer has to come again */
-	if (least->uses > 0)
-		return NULL;
-	memset(least, 0, sizeof(*least));
-	least->query_id = query_id;
-	least->uses = 1;
-	return least;
+	return least->uses > 0 ? NULL : begin(least, query_id);
 }
 
 static uint32
