@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgtare import cli
+from pgtare.cli.durations import Duration, duration_s, stop_after
 from pgtare.errors import MeasurementError, UsageError
 
 if TYPE_CHECKING:
@@ -46,9 +47,7 @@ def live(
         Path | None,
         typer.Option(help="A file that says how a proxy names users; see docs/live.md."),
     ] = None,
-    duration: Annotated[
-        str | None, typer.Option(help="End after this time, as 90s or 1h; else at a signal.")
-    ] = None,
+    duration: Duration = None,
 ) -> None:
     """Show where time goes on a page that moves: activity, waits, statements, locks, findings.
 
@@ -59,10 +58,9 @@ def live(
 
     Example: `pgtare live --dsn "host=db dbname=app"`
     """
-    from pgtare.kit.option_values import seconds
     from pgtare.watching.live import access, page_server
 
-    lasting = None if duration is None else seconds("--duration", duration)
+    lasting_s = duration_s(duration)
     if (tls_cert is None) != (tls_key is None):
         raise UsageError("--tls-cert and --tls-key go together: give both")
     proxy = None if behind_proxy is None else access.proxy_rules(behind_proxy)
@@ -81,10 +79,7 @@ def live(
         opened.enter_context(server)
         _say_address(address, proxy, rules.login_address())
         with _until_signal() as stop:
-            if lasting is not None:
-                timer = threading.Timer(lasting, stop.set)
-                timer.daemon = True
-                timer.start()
+            stop_after(lasting_s, stop.set)
             while not stop.wait(_NAP_S):
                 for step in steps:
                     step()
