@@ -294,7 +294,17 @@ def all_rows() -> dict[str, pa.Table]:
             detail=[finding[1]],
         ),
         "recordings": _few(
-            "recordings", LOCKED[1], number=[3], cause=["statement"], started=[LOCKED[0]], pid=[101]
+            "recordings",
+            LOCKED[1],
+            number=[3, 4, 5],
+            cause=["lock wait", "blocker", "request"],
+            detail=["61.2 s", "", "52.3 ms, usually 1.2 ms"],
+            started=[ts + timedelta(seconds=30) for ts in (LOCKED[0], LOCKED[0], DEPLOYED)],
+            pid=[101, 100, 200],
+            role=["checkout", "admin", "web"],
+            query_id=[6001, None, 6002],
+            bytes=[70_000, 20_000, 30_000],
+            incident=[3, 3, None],
         ),
         "gaps": _few(
             "gaps",

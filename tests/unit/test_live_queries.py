@@ -25,6 +25,7 @@ VALUES = {
     "step_us": 600_000_000,
     "source": "waits",
     "most": 100_000,
+    "statement": 6001,
     "statements": [6001, 6002, -6003],
 }
 Cells = list[list[Any]]
@@ -143,7 +144,7 @@ def by_duckdb(
     }
     found = worker.answer(json.loads(json.dumps(request)))
     assert "error" not in found, found
-    assert found["notes"] == []
+    assert found["damaged"] == []
     return found["columns"], found["rows"]
 
 
@@ -263,4 +264,4 @@ def test_a_damaged_segment_is_left_out(tmp_path: Path) -> None:
             "grain": "tick",
         }
     )
-    assert (found["rows"], found["notes"]) == ([], [segment.name])
+    assert (found["rows"], found["damaged"]) == ([], [segment.name])

@@ -19,7 +19,7 @@ from pgtare.watching.live import latency, page_parts, row_sources, time_window
 from pgtare.watching.live.page_parts import PageColumn, PageRow, PageTable, TreeNode
 from pgtare.watching.live.time_window import US
 from pgtare.watching.live.views import blockers
-from pgtare.watching.spool import reader
+from pgtare.watching.spool import manifest, reader
 from tests.live_pages import ServedPage, served
 from tests.unit.live_rows import HOSTILE_TEXT, make_spool
 
@@ -187,10 +187,41 @@ def test_other_views(page: ServedPage, spool: Path) -> None:
     assert (setting["name"], setting["value"]) == ("track_io_timing", "on")
     (gap,) = table(page, "/activity.csv?table=gaps&last=6h")
     assert (gap["kind"], gap["from_ts"]) == ("absence", "2026-11-02T12:29:00Z")
-    (kept,) = table(page, f"/statement.csv?server=shop&query_id=6001&table=recordings&{LAST_HOUR}")
-    assert (kept["number"], kept["pid"]) == ("3", "101")
     texts = table(page, f"/breakdown.csv?by=query_id&table=by_query_id&{LAST_HOUR}")
     assert HOSTILE_TEXT in {row["text"] for row in texts}
+
+
+def test_a_statement_shows_its_own_recordings_and_who_held_it_up(page: ServedPage) -> None:
+    def kept(view: str, window: str = LAST_HOUR) -> list[tuple[str, str, str]]:
+        rows = table(page, f"/{view}table=recordings&{window}")
+        return [(row["number"], row["pid"], row["query_id"]) for row in rows]
+
+    mine, holder, other = ("3", "101", "6001"), ("4", "100", ""), ("5", "200", "6002")
+    assert kept("statement.csv?server=shop&query_id=6001&") == [mine, holder]
+    assert kept("statement.csv?server=shop&query_id=6002&") == [other]
+    assert kept("statement.csv?server=shop&query_id=6004&") == []
+    assert kept("statement.csv?server=cloud&query_id=6001&") == []
+    assert kept("findings.csv?") == [other, mine, holder]
+    # the agent read the last one after the window in which its trigger fired
+    fired = "from=2026-11-02T14:00:00&to=2026-11-02T14:01:00"
+    assert kept("statement.csv?server=shop&query_id=6001&", fired) == [mine, holder]
+    text = page.get(f"/statement?server=shop&query_id=6004&{LAST_HOUR}").text
+    assert "No trace of this statement was kept in this window." in text
+
+
+def test_a_damaged_file_is_named_where_its_rows_are_missing(tmp_path: Path) -> None:
+    spool = make_spool(tmp_path / "spool")
+    content, _ = manifest.read(spool)
+    assert content is not None
+    (segment,) = content.of_table("findings")
+    (spool / segment.name).write_bytes(b"cut")
+    with served(spool) as one:
+        one.log_in()
+        words = f"a file of the spool cannot be read ({segment.name})"
+        assert words in one.get(f"/findings?{LAST_HOUR}").text
+        assert "cannot be read" not in one.get(f"/activity?{LAST_HOUR}").text
+        before = "from=2026-11-02T12:00:00&to=2026-11-02T12:30:00"
+        assert "cannot be read" not in one.get(f"/findings?{before}").text
 
 
 def node(pid: int, *below: TreeNode) -> TreeNode:

@@ -7,7 +7,7 @@ import contextlib
 import gzip
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,8 @@ _FORGET = {"last": None, "from": None, "to": None, "at": None}
 _LOOK_S, _ALIVE_S = 1.0, 15.0
 #: The newest rows are said to be old after this, s.
 _OLD_S = 120
+#: An alarm names at most this many files.
+_MOST_NAMED = 3
 _TYPES = {"css": "text/css", "js": "text/javascript"}
 
 
@@ -223,6 +225,8 @@ class LivePage:
                 f"The newest rows are from {shown(asked.newest_us)} UTC: no agent writes this "
                 "spool at present."
             )
+        if asked.damaged:
+            alarms.append(_damaged_words(asked.damaged))
         kept = {
             key: value
             for key, value in asked.words.items()
@@ -273,6 +277,15 @@ class LivePage:
             **self._shell(),
         )
         return HTMLResponse(text, status)
+
+
+def _damaged_words(names: Collection[str]) -> str:
+    count = "a file" if len(names) == 1 else f"{len(names)} files"
+    more = " and others" if len(names) > _MOST_NAMED else ""
+    return (
+        f"Rows are missing here: {count} of the spool cannot be read "
+        f"({', '.join(sorted(names)[:_MOST_NAMED])}{more}). Restore what is damaged from a copy."
+    )
 
 
 def _ends(window: TimeWindow) -> tuple[str, str]:

@@ -15,10 +15,11 @@ from pgtare.watching.live.page_parts import (
     ViewPage,
 )
 from pgtare.watching.live.time_window import US, TimeWindow
+from pgtare.watching.live.views import session_columns
 from pgtare.watching.live.views.view_request import ViewRequest
 from pgtare.watching.live.worker_process import LiveRow
 
-#: Looks up to so long before a moment count for it, s.
+#: Looks at most this long before a moment count for it, s.
 _AROUND_S = 5
 _MOMENTS = (
     PageColumn("from_ts", "from", "time"),
@@ -27,11 +28,7 @@ _MOMENTS = (
     PageColumn("waited_ns", "waited, all together", "ns"),
 )
 _SESSIONS = (
-    PageColumn("pid", "process"),
-    PageColumn("server", "server"),
-    PageColumn("role", "role"),
-    PageColumn("database", "database"),
-    PageColumn("application", "application"),
+    *session_columns.COLUMNS,
     PageColumn("state", "state"),
     PageColumn("event", "waits for"),
     PageColumn("query_id", "statement"),
@@ -163,11 +160,7 @@ def _session(row: LiveRow) -> list[object]:
     blocked_by = ", ".join(map(str, row["waits_for"] or []))
     event = f"{row['wait_class']}: {row['wait_event']}" if row["wait_event"] else ""
     return [
-        str(row["process"]),
-        row["host"],
-        row["user_role"],
-        row["base"],
-        row["program"],
+        *session_columns.values(row),
         row["condition"],
         event,
         str(row["statement"] or ""),

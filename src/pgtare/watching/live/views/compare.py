@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pgtare.errors import UsageError
 from pgtare.watching.live import live_charts, time_window
 from pgtare.watching.live.page_parts import (
     PageColumn,
-    PageLink,
     PageRow,
     PageSection,
     PageTable,
@@ -34,9 +32,7 @@ _CHARTED = 12
 
 async def view(request: ViewRequest) -> ViewPage:
     """The view: the window of the page is the later one, `from2` and `to2` are the earlier one."""
-    by = request.words.get("by", "event")
-    if by not in DIMENSION_WORDS:
-        raise UsageError(f"by is one of {', '.join(DIMENSION_WORDS)}")
+    by = breakdown.dimension(request)
     after, before = request.window, earlier(request)
     source = request.source(by)
     keys, tables = [], []
@@ -88,15 +84,11 @@ async def view(request: ViewRequest) -> ViewPage:
         if drawn
         else None
     )
-    links = [
-        PageLink(words, request.same(by=name), name == by, request.source(name).quality)
-        for name, words in DIMENSION_WORDS.items()
-    ]
     notes = (source.note, caption)
     return ViewPage(
         "Two windows side by side",
         [
-            PageSection("By", links=links),
+            breakdown.dimension_links(request, by),
             PageSection("What changed", notes, _quality(tables, source), chart, table),
         ],
         request.alarms(source),

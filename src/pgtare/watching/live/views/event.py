@@ -13,11 +13,11 @@ from pgtare.watching.live.page_parts import (
     ViewPage,
 )
 from pgtare.watching.live.row_sources import SAMPLED, RowSource, row_source
-from pgtare.watching.live.views import breakdown
+from pgtare.watching.live.views import breakdown, session_columns
 from pgtare.watching.live.views.view_request import ViewRequest
 from pgtare.watching.live.worker_process import LiveRow
 
-#: A histogram reads at most so many rows, if hours have the same sums.
+#: A histogram over many hours reads hours if there are more rows of minutes than this.
 _MOST_COUNTED = 1_000_000
 _PERCENTILES = (
     PageColumn("share", "of the waits", "share"),
@@ -31,11 +31,7 @@ _CLASSES = (
     PageColumn("share", "share", "share"),
 )
 _SESSIONS = (
-    PageColumn("pid", "process"),
-    PageColumn("server", "server"),
-    PageColumn("role", "role"),
-    PageColumn("database", "database"),
-    PageColumn("application", "application"),
+    *session_columns.COLUMNS,
     PageColumn("query_id", "statement"),
     PageColumn("seen", "seen", "count"),
     PageColumn("last_ts", "last", "time"),
@@ -127,11 +123,7 @@ async def _sessions(request: ViewRequest) -> PageSection:
 
 def _session_values(row: LiveRow) -> list[object]:
     return [
-        str(row["process"]),
-        row["host"],
-        row["user_role"],
-        row["base"],
-        row["program"],
+        *session_columns.values(row),
         str(row["statement"] or ""),
         row["times_seen"],
         row["last_us"],

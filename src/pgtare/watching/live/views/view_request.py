@@ -31,6 +31,8 @@ class ViewRequest:
     window: TimeWindow
     only: dict[str, str | int]
     coverage: list[LiveRow] = field(default_factory=list)
+    damaged: set[str] = field(default_factory=set)
+    """segments of the spool that answers lack, up to now"""
 
     @classmethod
     async def of(
@@ -66,7 +68,9 @@ class ViewRequest:
             only if only is not None else {},
             {"most": MOST, **values},
         )
-        return await self.worker.rows(query)
+        answer = await self.worker.answer(query)
+        self.damaged.update(answer.damaged)
+        return answer.rows
 
     @property
     def server(self) -> str | None:
