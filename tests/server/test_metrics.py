@@ -18,7 +18,6 @@ from pgtare.server.cluster import Cluster
 from pgtare.watching.agent.counter_table import SUMS
 from pgtare.watching.spool import reader
 from pgtare.watching.spool.spool import Spool
-from tests.commands import start_pgtare
 from tests.loads import traffic
 from tests.prometheus import (
     RULES,
@@ -55,22 +54,6 @@ def cluster(wheel: Binaries) -> Iterator[Cluster]:
         with found.connect() as connection:
             connection.execute("CREATE TABLE sales (amount int)")
         yield found
-
-
-@pytest.fixture
-def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts pgtare; none outlives the test."""
-    agents: list[subprocess.Popen[str]] = []
-
-    def start(*words: object) -> subprocess.Popen[str]:
-        agents.append(start_pgtare(*words))
-        return agents[-1]
-
-    yield start
-    for agent in agents:
-        if agent.poll() is None:
-            agent.kill()
-            agent.communicate()
 
 
 def test_the_rules_pass_their_own_tests() -> None:

@@ -92,11 +92,6 @@ def test_only_known_identifiers_are_filled_in() -> None:
 
 
 @pytest.fixture(scope="module")
-def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_spool(tmp_path_factory.mktemp("queries") / "spool")
-
-
-@pytest.fixture(scope="module")
 def worker(spool: Path) -> QueryWorker:
     return QueryWorker(spool)
 

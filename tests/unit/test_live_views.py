@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,16 +26,9 @@ LAST_HOUR = "from=2026-11-02T14:00:00&to=2026-11-02T15:00:00"
 NEWEST_US = 1_793_631_600 * US
 
 
-@pytest.fixture(scope="module")
-def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_spool(tmp_path_factory.mktemp("views") / "spool")
-
-
-@pytest.fixture(scope="module")
-def page(spool: Path) -> Iterator[ServedPage]:
-    with served(spool) as found:
-        found.log_in()
-        yield found
+@pytest.fixture(autouse=True, scope="module")
+def _let_in(page: ServedPage) -> None:
+    page.log_in()
 
 
 def table(page: ServedPage, path: str) -> list[dict[str, str]]:

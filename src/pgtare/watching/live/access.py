@@ -6,7 +6,6 @@ Every answer forbids what a page of ours does not need: other sites, frames, scr
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 import socket
 import stat
@@ -21,8 +20,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pgtare.errors import UsageError
+from pgtare.kit import option_values
 
-DEFAULT_LISTEN = "127.0.0.1:8765"
+DEFAULT_PORT = 8765
 HOW_BEYOND = (
     "give --tls-cert and --tls-key, or let a proxy name the users (--behind-proxy proxy.toml); "
     "or listen on 127.0.0.1 and go there by ssh -L"
@@ -66,12 +66,7 @@ class ListenAddress:
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return option_values.is_loopback(self.host)
 
     def url(self, name: str | None = None) -> str:
         """The address for a browser."""
@@ -82,11 +77,7 @@ class ListenAddress:
 
 def listen_address(text: str, tls: bool) -> ListenAddress:
     """HOST:PORT, or a port of 127.0.0.1. Raises UsageError."""
-    host, _, port = text.rpartition(":")
-    host = host.strip("[]") or "127.0.0.1"
-    if not port.isdigit() or not int(port) < 1 << 16:
-        raise UsageError(f"--listen {text}: give HOST:PORT, as in {DEFAULT_LISTEN}")
-    return ListenAddress(host, int(port), tls)
+    return ListenAddress(*option_values.address("--listen", text, DEFAULT_PORT), tls)
 
 
 def proxy_rules(path: Path) -> ProxyRules:

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 import pgtare
 from pgtare.errors import MeasurementError, PgtareError, UsageError
-from pgtare.kit.page_frame import breakable, embeddable
+from pgtare.kit.page_frame import breakable, chart_script, embeddable
 from pgtare.watching.live import page_parts
 from pgtare.watching.live.access import AccessControl, AccessRules
 from pgtare.watching.live.page_parts import PageLink, ViewPage
@@ -95,11 +95,12 @@ def static_files() -> dict[str, StaticFile]:
     from plotly.offline import get_plotlyjs
 
     own = resources.files("pgtare.watching.live") / "static"
+    script = chart_script("live.js", "pgtare.watching.live", "static")
     frame = resources.files("pgtare.kit") / "templates" / "page.css"
     css = frame.read_bytes() + (own / "live.css").read_bytes()
     return {
         "css": StaticFile("page.css", css),
-        "script": StaticFile("live.js", (own / "live.js").read_bytes()),
+        "script": StaticFile("live.js", script.encode()),
         "plotly": StaticFile("plotly.js", get_plotlyjs().encode()),
     }
 
