@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from textwrap import shorten
 
 from pgtare.kit import numbers
 from pgtare.watching.live import live_charts, time_window
@@ -15,12 +16,14 @@ from pgtare.watching.live.page_parts import (
     ViewPage,
 )
 from pgtare.watching.live.time_window import US, TimeWindow
-from pgtare.watching.live.views import session_columns
+from pgtare.watching.live.views import breakdown, session_columns
 from pgtare.watching.live.views.view_request import ViewRequest
 from pgtare.watching.live.worker_process import LiveRow
 
 #: Looks at most this long before a moment count for it, s.
 _AROUND_S = 5
+#: A tree shows this much of a statement's text; the table below has a link to it.
+_LONGEST_TEXT = 120
 _MOMENTS = (
     PageColumn("from_ts", "from", "time"),
     PageColumn("server", "server"),
@@ -97,9 +100,10 @@ async def _tree(request: ViewRequest, at_us: int) -> list[PageSection]:
     for row in rows:
         newest[row["host"]] = max(newest.get(row["host"], 0), row["seen_us"])
     now = [row for row in rows if row["seen_us"] == newest[row["host"]]]
-    trees = [node for host in sorted(newest) for node in trees_of(host, now)]
     involved = [row for row in now if row["waits_for"] or _blocks(row, now)]
-    lines = [PageRow(_session(row)) for row in involved]
+    texts = await breakdown.texts(request, involved)
+    trees = [node for host in sorted(newest) for node in trees_of(host, now, texts)]
+    lines = [PageRow(_session(row), _href(request, row)) for row in involved]
     title = f"At {time_window.shown(end)} UTC"
     empty = "Nobody waited for another session then."
     table = PageTable("sessions", "Sessions that wait or are waited for", _SESSIONS, lines)
@@ -107,10 +111,13 @@ async def _tree(request: ViewRequest, at_us: int) -> list[PageSection]:
     return [PageSection(title, notes, "sampled", table=table if lines else None, tree=trees)]
 
 
-def trees_of(host: str, rows: Sequence[LiveRow]) -> list[TreeNode]:
+def trees_of(
+    host: str, rows: Sequence[LiveRow], texts: Mapping[tuple[str, int], str]
+) -> list[TreeNode]:
     """A tree for each session of a server that blocks others and waits for none.
 
-    In a deadlock all wait: one of them becomes the root, and those that were shown are not again.
+    texts: of statements, by server and identifier. In a deadlock all wait: one of them becomes the
+    root, and those that were shown are not again.
     """
     sessions = {row["process"]: row for row in rows if row["host"] == host}
     waiters: dict[int, list[int]] = {}
@@ -122,7 +129,7 @@ def trees_of(host: str, rows: Sequence[LiveRow]) -> list[TreeNode]:
     def node(pid: int) -> TreeNode:
         shown.add(pid)
         below = [one for one in sorted(waiters.get(pid, [])) if one not in shown]
-        words, about = _words(host, pid, sessions.get(pid))
+        words, about = _words(host, pid, sessions.get(pid), texts)
         found = TreeNode(words, about)
         for one in below:
             if one not in shown:
@@ -135,7 +142,9 @@ def trees_of(host: str, rows: Sequence[LiveRow]) -> list[TreeNode]:
     return found
 
 
-def _words(host: str, pid: int, row: LiveRow | None) -> tuple[str, str]:
+def _words(
+    host: str, pid: int, row: LiveRow | None, texts: Mapping[tuple[str, int], str]
+) -> tuple[str, str]:
     if pid == 0:
         return f"{host}: a prepared transaction", "it holds locks without a session"
     if row is None:
@@ -143,17 +152,27 @@ def _words(host: str, pid: int, row: LiveRow | None) -> tuple[str, str]:
     who = row["user_role"] or "nobody"
     where = f" in {row['base']}" if row["base"] else ""
     waits = f", waits for {row['wait_class']} {row['wait_event']}" if row["wait_event"] else ""
-    statement = f", statement {row['statement']}" if row["statement"] else ""
+    program = f", {row['program']}" if row["program"] else ""
+    text = texts.get((host, row["statement"]), "")
+    shown = f": {shorten(text, _LONGEST_TEXT, placeholder=' …')}" if text else ""
+    statement = f", statement {row['statement']}{shown}" if row["statement"] else ""
     open_us = row["open_us"]
     since = f", transaction open for {numbers.duration(open_us)}" if open_us is not None else ""
-    about = f"{row['condition'] or 'no state'}{waits}{statement}{since}"
-    return f"{host}: process {pid}, {who}{where}", about
+    about = f"{row['condition'] or 'no state'}{since}{waits}{statement}"
+    return f"{host}: process {pid}, {who}{where}{program}", about
 
 
 def _blocks(row: LiveRow, rows: Sequence[LiveRow]) -> bool:
     return any(
         row["process"] in (one["waits_for"] or []) and one["host"] == row["host"] for one in rows
     )
+
+
+def _href(request: ViewRequest, row: LiveRow) -> str | None:
+    """What the session ran, if that is known."""
+    if not row["statement"]:
+        return None
+    return request.href("/statement", server=row["host"], query_id=row["statement"])
 
 
 def _session(row: LiveRow) -> list[object]:

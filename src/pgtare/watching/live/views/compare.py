@@ -8,6 +8,7 @@ from dataclasses import replace
 from pgtare.watching.live import live_charts, time_window
 from pgtare.watching.live.page_parts import (
     PageColumn,
+    PageLink,
     PageRow,
     PageSection,
     PageTable,
@@ -28,6 +29,13 @@ _FIGURES = (
     PageColumn("per_transaction_change_ns", "change", "ns_change"),
 )
 _CHARTED = 12
+#: Earlier windows to compare with, by how long before they are, s; None: they end where it begins.
+_EARLIER: dict[str, int | None] = {
+    "just before": None,
+    "an hour before": 3600,
+    "a day before": 86_400,
+    "a week before": 7 * 86_400,
+}
 
 
 async def view(request: ViewRequest) -> ViewPage:
@@ -89,6 +97,7 @@ async def view(request: ViewRequest) -> ViewPage:
         "Two windows side by side",
         [
             breakdown.dimension_links(request, by),
+            _earlier_links(request, before),
             PageSection("What changed", notes, _quality(tables, source), chart, table),
         ],
         request.alarms(source),
@@ -101,6 +110,17 @@ def earlier(request: ViewRequest) -> TimeWindow:
     if not (words.get("from2") or words.get("to2") or words.get("last2")):
         return request.window.before()
     return time_window.window_of(words, request.newest_us, request.spans, "2")
+
+
+def _earlier_links(request: ViewRequest, before: TimeWindow) -> PageSection:
+    """Links to compare with usual windows."""
+    links = []
+    for words, by_s in _EARLIER.items():
+        window = request.window.before() if by_s is None else request.window.moved(-by_s)
+        named = {} if by_s is None else window.address("2")
+        ends = {"from2": None, "to2": None, "last2": None, **named}
+        links.append(PageLink(words, request.same(**ends), window.span == before.span))
+    return PageSection("Compared with", links=links)
 
 
 def _quality(tables: list[list[LiveRow]], source: RowSource) -> str:
