@@ -167,7 +167,7 @@ def test_who_blocked_the_checkout(page: ServedPage) -> None:
         ("104", "101"),
     ]
     quiet = page.get(f"/blockers?at=2026-11-02T14:40:00&{LAST_HOUR}").text
-    assert "Nobody waited for another session then." in quiet
+    assert "No session waited for another one then." in quiet
 
 
 def test_other_views(page: ServedPage, spool: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_damaged_file_is_named_where_its_rows_are_missing(tmp_path: Path) -> N
 
 
 def node(pid: int, *below: TreeNode) -> TreeNode:
-    return TreeNode(f"one: process {pid}", "it was not among the active sessions", list(below))
+    return TreeNode(f"one: process {pid}", "it is not in the samples", list(below))
 
 
 def blocked(**by: list[int]) -> list[dict[str, Any]]:

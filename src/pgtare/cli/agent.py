@@ -56,9 +56,9 @@ def agent(
 
     Each server is read by one connection, in short read-only transactions; the role needs
     pg_monitor and nothing more. With the module wait_event_timing waits are exact, without it
-    sessions are sampled once a second. What is read is committed every ten seconds, whole or not at
-    all, so an agent that was killed goes on where it ended. Ctrl-C or SIGTERM ends it; SIGHUP reads
-    the configuration again.
+    sessions are sampled once a second. What is read is committed every ten seconds, completely or
+    not at all, so an agent that was killed continues where it stopped. Ctrl-C or SIGTERM ends it;
+    SIGHUP reads the configuration again.
 
     Example: `pgtare agent --dsn "host=db dbname=app" --spool /var/lib/pgtare-agent/spool`
     """
@@ -168,7 +168,7 @@ def _show_metrics(
         host, port = exporter.listen(*option_values.address("--metrics", settings.listen))
         log.write("info", "metrics", listen=f"{host}:{port}")
         if not option_values.is_loopback(host):
-            why = "whoever reaches this address can read the metrics: there is no password"
+            why = "anybody who can reach this address can read the metrics: there is no password"
             log.write("warning", "metrics", why=why)
     if settings.otlp.endpoint is not None:
         sender = _sender(settings, exporter, spool.uuid, log)

@@ -26,11 +26,11 @@ _NAP_S = 0.3
 def live(
     dsn: Annotated[
         str | None,
-        typer.Option(help="Watch this server as long as the page runs: a libpq connection string."),
+        typer.Option(help="Watch this server while the page runs: a libpq connection string."),
     ] = None,
     spool: Annotated[
         Path | None,
-        typer.Option(help="Show this spool; with --dsn, keep there what is read."),
+        typer.Option(help="Show this spool; with --dsn, keep what is read in it."),
     ] = None,
     listen: Annotated[
         str, typer.Option(help="Where to serve the page: HOST:PORT.")
@@ -49,12 +49,12 @@ def live(
     ] = None,
     duration: Duration = None,
 ) -> None:
-    """Show where time goes on a page that moves: activity, waits, statements, locks, findings.
+    """Show where time goes on a live page: activity, waits, statements, locks, findings.
 
     With --spool it shows what an agent keeps, of one server or many. With --dsn it also watches a
     server, for a first look. With neither it starts a private server with a changing load. The
-    page can be read on this machine alone, by the address that is printed, once; docs/live.md says
-    how others can read it. Ctrl-C ends it.
+    page is for this machine only. Open it by the printed address, which works once. docs/live.md
+    shows how to open it to other machines. Ctrl-C ends it.
 
     Example: `pgtare live --dsn "host=db dbname=app"`
     """
@@ -132,7 +132,7 @@ def _say_address(address: ListenAddress, proxy: ProxyRules | None, login: str) -
 
 
 def _say_again(login: str) -> None:
-    cli.say(f"A browser was let in. For another one: {login}")
+    cli.say(f"A browser has logged in. For another one, open {login}")
 
 
 @contextlib.contextmanager

@@ -25,8 +25,8 @@ from pgtare.watching.agent.server_looks import ServerLooks
 from pgtare.watching.agent.server_session import STATEMENT_TIMEOUT_S, AgentLocked
 from pgtare.watching.agent.server_watch import ServerWatch
 
-#: A server that another agent watches is waited for so long at the start, in s: that agent may have
-#: been killed, and the server not have noticed yet.
+#: How long the start waits for a server that another agent watches, in s: that agent may have been
+#: killed without the server having noticed yet.
 _LOCKED_S = 15.0
 #: Commits come this much later than the looks, in s, so that they hold the newest.
 _COMMIT_LATER_S = 1.0

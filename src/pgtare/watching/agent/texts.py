@@ -54,7 +54,7 @@ class StatementTexts:
         self._not_before = -math.inf
 
     def unknown(self, query_ids: Iterable[int]) -> list[int]:
-        """Those whose texts should be asked for now; also earlier ones, for which it was no time.
+        """Those whose texts should be read now, with earlier ones that had to be put off.
 
         None as long as a large file is to be left alone.
         """

@@ -101,7 +101,7 @@ def proxy_rules(path: Path) -> ProxyRules:
 
 
 def check_reach(address: ListenAddress, proxy: ProxyRules | None) -> None:
-    """Raise UsageError if others could read along, or anybody could come in."""
+    """Raise UsageError if others could read what is sent, or log in."""
     if not (address.loopback or address.tls or proxy):
         raise UsageError(
             f"{address.host} can be reached from other machines, which would see statements and "
@@ -113,7 +113,7 @@ def check_reach(address: ListenAddress, proxy: ProxyRules | None) -> None:
 class AccessRules:
     """Tokens that were printed and not used yet, sessions of browsers, and hosts by name.
 
-    said: is called with a new address when one was used up.
+    said: called with the new address after one was used.
     """
 
     address: ListenAddress
@@ -166,7 +166,7 @@ class AccessRules:
         return session
 
     def knows(self, session: str) -> bool:
-        """Whether a browser has been let in."""
+        """Whether a session was begun here."""
         given = session.encode()
         return any(hmac.compare_digest(given, one.encode()) for one in self._sessions)
 
@@ -211,16 +211,16 @@ class AccessControl:
             await refusal(scope, receive, guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """The answer to who is not let through, or is just let in."""
+        """The answer to a request that is refused, or that has just logged in; else None."""
         headers = Headers(scope=scope)
         if headers.getlist("host")[1:] or headers.get("host", "").lower() not in self._rules.hosts:
-            return _words(421, "This page is not known by that name.")
+            return _words(421, "This page does not answer to that host name.")
         if scope["method"] not in ("GET", "HEAD"):
-            return _words(405, "This page can only be read.")
+            return _words(405, "This page is read-only.")
         if self._rules.proxy is not None:
             if self._rules.user(headers):
                 return None
-            return _words(403, "The proxy names no user who may see this page.")
+            return _words(403, "The proxy did not name a user who may see this page.")
         token = QueryParams(scope["query_string"]).get("token")
         if token and scope["path"] == "/":
             session = self._rules.use(token)
@@ -230,8 +230,8 @@ class AccessControl:
             return RedirectResponse("/activity", 303) if token else None
         return _words(
             403,
-            "This page needs the address that pgtare live printed. It works once; a new one is "
-            "printed where pgtare live runs.",
+            "Open this page by the address that pgtare live printed. Each address works once; "
+            "after that, pgtare live prints a new one.",
         )
 
     def _let_in(self, session: str) -> Response:

@@ -223,8 +223,8 @@ class LivePage:
         alarms = list(page.alarms)
         if window.last is not None and age_s > _OLD_S:
             alarms.append(
-                f"The newest rows are from {shown(asked.newest_us)} UTC: no agent writes this "
-                "spool at present."
+                f"The newest rows are from {shown(asked.newest_us)} UTC. No agent is writing to "
+                "this spool."
             )
         if asked.damaged:
             alarms.append(_damaged_words(asked.damaged))

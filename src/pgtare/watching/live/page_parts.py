@@ -90,7 +90,7 @@ class LiveChart:
 
 @dataclass(frozen=True)
 class TreeNode:
-    """One of those who wait for each other, with those who wait for it."""
+    """A session, with the sessions that wait for it."""
 
     words: str
     about: str

@@ -26,7 +26,7 @@ from pgtare.watching.spool.segments import DamagedFile
 
 MEMORY = "1GB"
 THREADS = 2
-#: A request is tried so often if files go away meanwhile, as in compaction.
+#: How often a request is tried if files go away meanwhile, as in compaction.
 _TRIES = 3
 _RELATION = re.compile(r"\b(?:FROM|JOIN)\s+([a-z]\w*)")
 

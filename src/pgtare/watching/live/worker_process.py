@@ -14,7 +14,7 @@ from typing import Any
 from pgtare.errors import MeasurementError
 from pgtare.watching.live.spool_views import Grain
 
-#: An answer may take so long, s.
+#: The longest time that an answer may take, s.
 TIME_LIMIT_S = 15.0
 #: The longest answer that is read, bytes.
 _MOST_BYTES = 256 << 20

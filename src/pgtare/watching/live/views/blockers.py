@@ -28,7 +28,7 @@ _MOMENTS = (
     PageColumn("from_ts", "from", "time"),
     PageColumn("server", "server"),
     PageColumn("waiters", "sessions that waited", "count"),
-    PageColumn("waited_ns", "waited, all together", "ns"),
+    PageColumn("waited_ns", "waited, in total", "ns"),
 )
 _SESSIONS = (
     *session_columns.COLUMNS,
@@ -40,8 +40,8 @@ _SESSIONS = (
     PageColumn("blockers", "blocked by"),
 )
 _NOTE = (
-    "Looks at sessions, once a second, kept for two days. Who blocks is asked for sessions that "
-    "have waited for a lock for a second."
+    "From samples of sessions, once a second, kept for two days. Blockers are looked up for "
+    "sessions that have waited for a lock for at least a second."
 )
 
 
@@ -71,7 +71,7 @@ async def view(request: ViewRequest) -> ViewPage:
     ]
     table = PageTable(
         "moments",
-        "When sessions waited for each other, the longest queues first",
+        "Moments at which sessions waited for each other, the longest queues first",
         _MOMENTS,
         lines,
         empty="No session was seen waiting for another one in this window.",
@@ -105,7 +105,7 @@ async def _tree(request: ViewRequest, at_us: int) -> list[PageSection]:
     trees = [node for host in sorted(newest) for node in trees_of(host, now, texts)]
     lines = [PageRow(_session(row), _href(request, row)) for row in involved]
     title = f"At {time_window.shown(end)} UTC"
-    empty = "Nobody waited for another session then."
+    empty = "No session waited for another one then."
     table = PageTable("sessions", "Sessions that wait or are waited for", _SESSIONS, lines)
     notes = () if trees else (empty,)
     return [PageSection(title, notes, "sampled", table=table if lines else None, tree=trees)]
@@ -146,9 +146,9 @@ def _words(
     host: str, pid: int, row: LiveRow | None, texts: Mapping[tuple[str, int], str]
 ) -> tuple[str, str]:
     if pid == 0:
-        return f"{host}: a prepared transaction", "it holds locks without a session"
+        return f"{host}: a prepared transaction", "it holds locks, but has no session"
     if row is None:
-        return f"{host}: process {pid}", "it was not among the active sessions"
+        return f"{host}: process {pid}", "it is not in the samples"
     who = row["user_role"] or "nobody"
     where = f" in {row['base']}" if row["base"] else ""
     waits = f", waits for {row['wait_class']} {row['wait_event']}" if row["wait_event"] else ""

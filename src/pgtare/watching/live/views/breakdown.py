@@ -28,7 +28,7 @@ _FIGURES = (
     PageColumn("calls", "waits", "count"),
     PageColumn("mean_ns", "mean wait", "ns"),
     PageColumn("max_ns", "longest", "ns"),
-    PageColumn("active_ns_per_transaction", "a transaction", "ns"),
+    PageColumn("active_ns_per_transaction", "per transaction", "ns"),
 )
 _SAMPLED_FIGURES = tuple(one for one in _FIGURES if one.name not in ("calls", "mean_ns", "max_ns"))
 _KINDS = {"rest": "(rest: statements without rows of their own)", "outside": "(outside statements)"}
@@ -78,7 +78,7 @@ def rows_links(request: ViewRequest) -> PageSection:
     """Links to choose between what was counted and samples."""
     only_samples = bool(request.words.get("source"))
     links = [
-        PageLink("counted, if it can be", request.same(source=None), not only_samples),
+        PageLink("counted if possible", request.same(source=None), not only_samples),
         PageLink("samples only", request.same(source="sampled"), only_samples),
     ]
     return PageSection("Rows", links=links)
@@ -192,7 +192,9 @@ async def _table(
     caption = f"By {DIMENSION_WORDS[by]}, {request.window.words()}"
     if len(rows) >= MOST:
         caption += f"; the largest {MOST}"
-    caption += f". {count:,} transactions." if count else ". Transactions are not known."
+    caption += (
+        f". {count:,} transactions." if count else ". The number of transactions is not known."
+    )
     return PageTable(f"by_{by}", caption, [*columns, *figures], lines, last if rows else None)
 
 

@@ -24,7 +24,7 @@ _FIGURES = (
     PageColumn("aas_before", "AAS before", "aas"),
     PageColumn("aas_after", "AAS after", "aas"),
     PageColumn("aas_change", "change", "change"),
-    PageColumn("per_transaction_before_ns", "a transaction before", "ns"),
+    PageColumn("per_transaction_before_ns", "per transaction before", "ns"),
     PageColumn("per_transaction_after_ns", "after", "ns"),
     PageColumn("per_transaction_change_ns", "change", "ns_change"),
 )

@@ -46,8 +46,8 @@ async def view(request: ViewRequest) -> ViewPage:
     sections = await latency_sections(request, source) if source.exact else []
     if not sections:
         words = (
-            "How long waits took is known only if the server has the module "
-            "wait_event_timing; samples do not tell."
+            "Durations of waits are known only if the server has the module wait_event_timing. "
+            "Samples do not show them."
         )
         sections = [PageSection("Latency", (words,))]
     by_statement = request.source("query_id")
@@ -116,8 +116,10 @@ async def _sessions(request: ViewRequest) -> PageSection:
     row_source(["event"], list(known), "sampled", False)
     rows = await request.rows("sessions", only=known, grain="tick")
     lines = [PageRow(_session_values(row)) for row in rows]
-    empty = "No session was seen there. Sessions are kept for two days."
-    table = PageTable("sessions", "Sessions that were seen waiting", _SESSIONS, lines, empty=empty)
+    empty = "No session was sampled in this event. Samples are kept for two days."
+    table = PageTable(
+        "sessions", "Sessions that were sampled in this event", _SESSIONS, lines, empty=empty
+    )
     return PageSection("Sessions that waited", (SAMPLED.note,), "sampled", table=table)
 
 

@@ -8,6 +8,7 @@ from pgtare.watching.live.row_sources import BY_STATEMENT, SAMPLED
 from pgtare.watching.live.views import breakdown, event, recordings
 from pgtare.watching.live.views.view_request import ViewRequest
 
+_NO_TEXT = "Its text is not known. If pg_stat_statements is loaded, the agent reads texts from it."
 _NONE = (
     "No trace of this statement was kept in this window. If the server's flight recorder is on "
     "(sql_trace.recorder) and has triggers (sql_trace.keep_…), it keeps some of slow requests, "
@@ -22,8 +23,7 @@ async def view(request: ViewRequest) -> ViewPage:
     server, query_id = request.server, int(request.only["query_id"])
     known = await breakdown.texts(request, [{"statement": query_id}])
     text = known.get((server, query_id), "")
-    missing = "" if text else "Its text is not known: pg_stat_statements has it, if it is loaded."
-    sections = [PageSection("Text", (missing,) if missing else (), text=text)]
+    sections = [PageSection("Text", () if text else (_NO_TEXT,), text=text)]
     counted = request.source("event")
     if counted.exact:
         sections += await breakdown.parts(

@@ -124,16 +124,16 @@ class ViewRequest:
         found = []
         if not self.coverage:
             found.append(
-                "No server was watched in this window. Choose another one, or see whether the "
-                "agent runs."
+                "No server was watched in this window. Choose another window, or check that the "
+                "agent is running."
             )
         elif source is not None:
             missing = sorted(set(self.watched("sessions")) - set(self.watched(source.ticks)))
             if missing:
                 found.append(
                     f"Not in these figures: {', '.join(missing[:5])}"
-                    f"{' and others' if len(missing) > 5 else ''}, which only samples show. "
-                    "Choose the server, or the samples of all."
+                    f"{' and others' if len(missing) > 5 else ''}. There are only samples of "
+                    "these. Choose one server, or samples only."
                 )
         return found
 
