@@ -1,7 +1,7 @@
 """A made-up spool for the tour of docs/live.md, and its page: `make live-tour`.
 
-Rows are of two days (UTC), up to the last whole hour. Yesterday there was a queue for a lock at
-14:00, and a deployment at 14:30. `python -m bench.live_tour --spool DIR` writes the spool and ends.
+Rows are of some two days (UTC), up to the last whole hour. Yesterday at 14:00 there was a queue for
+a lock, and at 14:30 a deployment. `python -m bench.live_tour --spool DIR` only writes the spool.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from bench.harness import say
 
 
 def story(now: datetime) -> Story:
-    """Yesterday, the day before that, and today up to the last whole hour."""
+    """From noon of the day before yesterday to the last whole hour."""
     hour = now.replace(minute=0, second=0, microsecond=0)
     noon = (hour - timedelta(days=1)).replace(hour=12)
     hours = (hour - noon) // timedelta(hours=1)
     # looks are close to each other from 13:30 to 15:00, where the stories are
-    sampled = ((-43_200, 5400, 20), (5400, 10_800, 2), (10_800, hours * 3600, 20))
-    return Story(noon, hours, sampled, hours_before=36)
+    sampled = ((0, 5400, 20), (5400, 10_800, 2), (10_800, hours * 3600, 20))
+    return Story(noon, hours, sampled, hours_before=24)
 
 
 def main() -> None:

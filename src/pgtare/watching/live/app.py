@@ -38,7 +38,7 @@ from pgtare.watching.live.views import (
     statement,
 )
 from pgtare.watching.live.views.view_request import ViewRequest
-from pgtare.watching.live.worker_process import WorkerProcess
+from pgtare.watching.live.worker_process import TIME_LIMIT_S, WorkerProcess
 from pgtare.watching.spool import manifest
 
 VIEWS: dict[str, Callable[[ViewRequest], Awaitable[ViewPage]]] = {
@@ -106,11 +106,11 @@ def static_files() -> dict[str, StaticFile]:
 
 
 class LivePage:
-    """All routes, over one spool."""
+    """All routes, over one spool. limit_s: the longest time that a query may take."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, limit_s: float = TIME_LIMIT_S) -> None:
         self._directory = directory
-        self._worker = WorkerProcess(directory)
+        self._worker = WorkerProcess(directory, limit_s)
         self._files = static_files()
         self._by_name = {file.name: file for file in self._files.values()}
         environment = Environment(
