@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
 import socket
 import subprocess
@@ -21,9 +19,6 @@ import pytest
 DEPLOY = Path(__file__).parents[1] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules.yml"
 DASHBOARD = DEPLOY / "grafana" / "pgtare.json"
-#: The Prometheus to test with.
-PROGRAM = os.environ.get("PGTARE_TEST_PROMETHEUS", "prometheus")
-_OTLP_FEATURE = "--enable-feature=otlp-write-receiver"
 #: What never falls, but by a restart of what counts it.
 COUNTERS = '{__name__=~"pgtare_.+_(total|bucket|count|sum)"}'
 _CONFIG = """
@@ -39,25 +34,9 @@ Labels = dict[str, str]
 
 def require_prometheus() -> None:
     """Skip a test if Prometheus is missing."""
-    for program in (PROGRAM, "promtool"):
+    for program in ("prometheus", "promtool"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed (Debian: apt-get install prometheus)")
-
-
-def require_otlp() -> str:
-    """The option that lets Prometheus take OTLP; skip a test if this one cannot."""
-    if shutil.which(PROGRAM) is None:
-        pytest.skip(f"{PROGRAM} is not installed")
-    done = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True)
-    found = re.search(r"version (\d+)\.(\d+)", done.stdout + done.stderr)
-    assert found is not None, done
-    version = int(found[1]), int(found[2])
-    if version < (2, 47):
-        pytest.skip(
-            f"Prometheus {found[1]}.{found[2]} does not take OTLP, 2.47 and later do: name one in "
-            "PGTARE_TEST_PROMETHEUS"
-        )
-    return "--web.enable-otlp-receiver" if version >= (3, 0) else _OTLP_FEATURE
 
 
 def free_port() -> int:
@@ -75,22 +54,18 @@ def fetch(url: str, seconds: float = 10) -> str:
 
 
 class Prometheus:
-    """Scrapes an agent on this machine's port `target`; stopped at the end of `with`.
+    """Scrapes an agent on this machine's port `target`; stopped at the end of `with`."""
 
-    more: options, such as the one of `require_otlp`.
-    """
-
-    def __init__(self, directory: Path, target: int, scrape: str, *more: str) -> None:
+    def __init__(self, directory: Path, target: int, scrape: str) -> None:
         self._directory, self.port = directory, free_port()
         config = directory / "prometheus.yml"
         config.write_text(_CONFIG.format(scrape=scrape, port=target, rules=RULES))
         self._command = [
-            PROGRAM,
+            "prometheus",
             f"--config.file={config}",
             f"--storage.tsdb.path={directory / 'data'}",
             f"--web.listen-address=127.0.0.1:{self.port}",
             "--log.level=warn",
-            *more,
         ]
 
     def __enter__(self) -> Prometheus:
