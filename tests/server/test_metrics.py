@@ -137,7 +137,7 @@ def test_a_receiver_of_otlp_has_what_the_spool_has(
     cluster: Cluster, started: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     spool, config = tmp_path / "spool", tmp_path / "agent.toml"
-    # on a busy machine an agent may take long to end: what is older than three intervals is not sent
+    # what is older than three intervals is not sent, and a busy machine takes its time to end
     slower = CONFIG.replace('waits = "2s"', 'waits = "8s"')
     config.write_text(slower.format(dsn=cluster.dsn(), port=free_port()))
     with otlp_receiver() as receiver:
