@@ -6,7 +6,7 @@ OUT ?= demo
 DURATION ?= 60
 DEFAULT_TESTS := -m "not slow and not source"
 
-.PHONY: setup setup-dev demo live bench-live test test-versions test-aarch64 test-regression servers test-slow test-source source-build lint bench \
+.PHONY: setup setup-dev demo live live-tour bench-live test test-versions test-aarch64 test-regression servers test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
   bench-layouts bench-scenarios bench-rows bench-evictions bench-incidents bench-recorder \
@@ -42,6 +42,10 @@ demo: setup
 # a private server with a changing load, and a page on it; Ctrl-C ends both
 live: setup
 	@$(BIN)/pgtare live
+
+# a page on made-up rows of two days, for the tour of docs/live.md; Ctrl-C ends it
+live-tour: setup
+	@$(BIN)/python -m bench.live_tour
 
 # Of thousands of tests of real servers one may miss its bound on a busy machine: what failed is
 # run once more on its own, and fails if it fails again.

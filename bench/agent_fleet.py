@@ -58,7 +58,7 @@ _SETTLES_S = 40.0
 
 @dataclass(frozen=True)
 class FleetStage:
-    """What the agent took while it watched so many servers.
+    """What the agent took while it watched a number of servers.
 
     late_ms: of looks at waits, the median, the 99th percentile and the longest. missed: looks that
     should have been made, by look.

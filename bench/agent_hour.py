@@ -234,7 +234,7 @@ class Hour:
     # Readings
 
     def sample(self) -> None:
-        """Read all counters ourselves, unless they are reset meanwhile."""
+        """Read all counters without the agent, unless they are reset meanwhile."""
         with self.connect() as connection:
             connection.execute("SET search_path = public, wait_event_timing")
             before = connection.execute(_INFO).fetchall()[0]

@@ -7,7 +7,7 @@ has to make room for long texts, the disk is slow, or one statement in very many
 `pgtare trace grab` with `pgtare trace profile` must name the cause from what the rings still hold.
 
 The rare statement is one in a million: pgbench sends single selects in pipelines, each with a Sync
-of its own, so that the server answers each as a request, and the last of a million sleeps.
+of its own, so that the server answers each as a request. After every million of them one sleeps.
 
 The slow disk is a stand-in: a library delays the server's own calls of fsync (slow_fsync/). In the
 eviction storm texts are long, so that the file of texts is written anew while everybody waits.

@@ -11,6 +11,9 @@ from pathlib import Path
 from pgtare.watching.live.access import AccessRules, ListenAddress, ProxyRules, listen_address
 from pgtare.watching.live.page_server import PageServer, bound
 
+#: On a busy machine the first query alone may take longer than users are kept waiting, s.
+_LIMIT_S = 60.0
+
 
 @dataclass
 class Answer:
@@ -37,7 +40,7 @@ class ServedPage:
     def get(self, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> Answer:
         """Ask; with the cookie, once there is one."""
         given = {"Cookie": self.cookie} if self.cookie else {}
-        connection = http.client.HTTPConnection("127.0.0.1", self.address.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.address.port, timeout=_LIMIT_S)
         with contextlib.closing(connection):
             connection.request(method, path, headers={**given, **(headers or {})})
             answer = connection.getresponse()
@@ -62,5 +65,5 @@ def served(spool: Path, proxy: ProxyRules | None = None) -> Iterator[ServedPage]
     address = ListenAddress("127.0.0.1", listening.getsockname()[1])
     said: list[str] = []
     rules = AccessRules(address, proxy, said=said.append)
-    with PageServer(spool, rules, listening):
+    with PageServer(spool, rules, listening, limit_s=_LIMIT_S):
         yield ServedPage(address, rules, said)

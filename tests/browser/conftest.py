@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser.pages import Visit
+from tests.browser.pages import Reader, Visit
+from tests.live_pages import ServedPage
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +52,25 @@ def visit(chromium: Any) -> Iterator[Callable[..., Visit]]:
         context.set_offline(True)
         context.scripts = scripts
         return Visit(context, path)
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def reader(chromium: Any, page_server: ServedPage) -> Iterator[Callable[..., Reader]]:
+    """Browsers that are let in to the page of `pgtare live` that a module of tests serves."""
+    contexts = []
+
+    def open_page(width: int = 1200, scheme: str = "light", scripts: bool = True) -> Reader:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 800},
+            color_scheme=scheme,
+            java_script_enabled=scripts,
+        )
+        contexts.append(context)
+        return Reader(context, page_server)
 
     yield open_page
     for context in contexts:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.live_pages import ServedPage
+
 HOSTILE = "<script>window.pwned = 1</script>"
 HOSTILE_IMAGE = "\"'><img src=x onerror='window.pwned = 1'>"
 HOSTILE_LINK = '<a href="https://example.org/">%{x} $y$</a>\u2028</script>'
@@ -24,3 +26,36 @@ class Visit:
         self.page.goto(self.url)
         if context.scripts:
             self.page.wait_for_selector("html[data-drawn]", timeout=20_000)
+
+
+class Reader:
+    """A browser that was let in, everything it complained about, and where else it wanted to go."""
+
+    def __init__(self, context: Any, served_page: ServedPage) -> None:
+        self.complaints: list[str] = []
+        self.elsewhere: list[str] = []
+        self.url = served_page.url
+        context.route("**/*", self._route)
+        self.page = context.new_page()
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.goto(served_page.rules.login_address())
+
+    def _route(self, route: Any) -> None:
+        if route.request.url.startswith((self.url, "data:")):
+            route.continue_()
+        else:
+            self.elsewhere.append(route.request.url)
+            route.abort()
+
+    def drawn(self, heading: str, charts: int = 1) -> None:
+        """Wait for a view, with all of its charts."""
+        self.page.wait_for_selector(f"h1:has-text('{heading}')")
+        self.page.wait_for_selector("html[data-drawn]")
+        assert self.page.locator(".js-plotly-plot .main-svg").count() >= charts
+        assert self.page.locator(".alarm:has-text('took longer')").count() == 0
+        wide = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, heading
+
+    def click(self, words: str, inside: str = "main") -> None:
+        self.page.locator(inside).get_by_role("link", name=words, exact=True).first.click()

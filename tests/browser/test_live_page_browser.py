@@ -6,12 +6,12 @@ import csv
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pgtare.watching.spool.spool import Spool
+from tests.browser.pages import Reader
 from tests.live_pages import ServedPage, served
 from tests.unit import live_rows
 
@@ -29,57 +29,6 @@ def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page_server(spool: Path) -> Iterator[ServedPage]:
     with served(spool) as found:
         yield found
-
-
-class Reader:
-    """A browser that was let in, everything it complained about, and where else it wanted to go."""
-
-    def __init__(self, context: Any, served_page: ServedPage) -> None:
-        self.complaints: list[str] = []
-        self.elsewhere: list[str] = []
-        self.url = served_page.url
-        context.route("**/*", self._route)
-        self.page = context.new_page()
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.goto(served_page.rules.login_address())
-
-    def _route(self, route: Any) -> None:
-        if route.request.url.startswith((self.url, "data:")):
-            route.continue_()
-        else:
-            self.elsewhere.append(route.request.url)
-            route.abort()
-
-    def drawn(self, heading: str, charts: int = 1) -> None:
-        """Wait for a view, with all of its charts."""
-        self.page.wait_for_selector(f"h1:has-text('{heading}')")
-        self.page.wait_for_selector("html[data-drawn]")
-        assert self.page.locator(".js-plotly-plot .main-svg").count() >= charts
-        assert self.page.locator(".alarm:has-text('took longer')").count() == 0
-        wide = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert wide <= 0, heading
-
-    def click(self, words: str, inside: str = "main") -> None:
-        self.page.locator(inside).get_by_role("link", name=words, exact=True).first.click()
-
-
-@pytest.fixture
-def reader(chromium: Any, page_server: ServedPage) -> Iterator[Callable[..., Reader]]:
-    contexts = []
-
-    def open_page(width: int = 1200, scheme: str = "light", scripts: bool = True) -> Reader:
-        context = chromium.new_context(
-            viewport={"width": width, "height": 800},
-            color_scheme=scheme,
-            java_script_enabled=scripts,
-        )
-        contexts.append(context)
-        return Reader(context, page_server)
-
-    yield open_page
-    for context in contexts:
-        context.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
@@ -178,7 +127,7 @@ def test_new_rows_show_up_by_themselves(reader: Callable[..., Reader], spool: Pa
 
 
 def _find(spool: Path, title: str) -> None:
-    table = live_rows._few(
+    table = live_rows.few_rows(
         "findings",
         live_rows.END,
         id=["made-up"],
@@ -187,7 +136,7 @@ def _find(spool: Path, title: str) -> None:
         detail=["seen\nand a remedy"],
     )
     rows: dict[str, pa.Table] = {"findings": table}
-    with Spool.open(spool, live_rows._UNLIMITED) as opened:
+    with Spool.open(spool, live_rows.UNLIMITED) as opened:
         opened.commit(rows, {})
 
 

@@ -1,6 +1,7 @@
 """Fixtures of the tests with servers: of wait_event_timing, sql_trace and the duet driver."""
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pgtare.load.driver import build_driver
 from pgtare.load.duet_plan import DuetTarget
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from tests.commands import start_pgtare
 from tests.servers import serving, stopped_at_once, tracing
 from tests.sessions import Connection, session
 from tests.trace_worker import server_that_writes
@@ -19,6 +21,22 @@ TABLES = """
     CREATE TABLE seen (client int, x bigint, y bigint);
     CREATE TABLE counter AS SELECT 0 AS n;
 """
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts pgtare; none outlives the test."""
+    programs: list[subprocess.Popen[str]] = []
+
+    def start(*words: object) -> subprocess.Popen[str]:
+        programs.append(start_pgtare(*words))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        if program.poll() is None:
+            program.kill()
+            program.communicate()
 
 
 @pytest.fixture(scope="session")

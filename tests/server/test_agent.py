@@ -39,7 +39,7 @@ from tests.agent_rows import (
     role_dsn,
     summed,
 )
-from tests.commands import failed, in_process, pgtare, refused, start_pgtare
+from tests.commands import failed, in_process, pgtare, refused
 from tests.servers import serving, stopped_at_once
 from tests.sessions import eventually, one, rows, session
 
@@ -69,22 +69,6 @@ def watched(request: pytest.FixtureRequest) -> Iterator[Cluster]:
             connection.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
         note_closed_schema(cluster)
         yield cluster
-
-
-@pytest.fixture
-def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts pgtare; none outlives the test."""
-    agents: list[subprocess.Popen[str]] = []
-
-    def start(*words: object) -> subprocess.Popen[str]:
-        agents.append(start_pgtare(*words))
-        return agents[-1]
-
-    yield start
-    for agent in agents:
-        if agent.poll() is None:
-            agent.kill()
-            agent.communicate()
 
 
 def read_until(agent: subprocess.Popen[str], words: str) -> None:

@@ -1,11 +1,12 @@
-"""A spool as an agent writes it, made up: three hours of two servers, with a few stories.
+"""A spool as an agent writes it, made up: some hours of two servers, with a few stories.
 
 `shop` has the module: a queue for a lock from 14:00 to 14:05, and a statement that waits longer
-since 14:30. `cloud` is sampled. Times are of one day; rows are what `pgtare agent` would write.
+since 14:30. `cloud` is sampled. Rows are what `pgtare agent` would write.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,6 @@ from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import HISTOGRAM, TABLES, rows
 
-START = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
-HOURS = 3
-END = START + timedelta(hours=HOURS)
-LOCKED = (START + timedelta(hours=2), START + timedelta(hours=2, minutes=5))
-DEPLOYED = START + timedelta(hours=2, minutes=30)
 TICK_S = 10
 SHOP, CLOUD = "shop", "cloud"
 #: What would break out of a page.
@@ -53,8 +49,66 @@ _SHARES = (
     (6004, "IO", "DataFileRead", 0.2),
     (6002, "Client", "ClientRead", 0.9),
 )
-_UNLIMITED = SpoolLimits(most_bytes=1 << 60, reserve_bytes=0)
+UNLIMITED = SpoolLimits(most_bytes=1 << 60, reserve_bytes=0)
 _AGENT = "5b1f4d52-9d9b-4d2a-8e0a-1c7f9c3f1e5e"
+
+
+@dataclass(frozen=True)
+class Story:
+    """When it is: hours of rows after a noon, and before it.
+
+    sampled: spans in which sessions are looked at: from, to (s after noon), and how far apart (s).
+    """
+
+    noon: datetime
+    hours: int
+    sampled: tuple[tuple[int, int, int], ...]
+    hours_before: int = 0
+
+    @property
+    def start(self) -> datetime:
+        """When the oldest rows begin."""
+        return self.noon - timedelta(hours=self.hours_before)
+
+    @property
+    def end(self) -> datetime:
+        """When the newest rows are from."""
+        return self.noon + timedelta(hours=self.hours)
+
+    @property
+    def locked(self) -> tuple[datetime, datetime]:
+        """When sessions wait for a lock."""
+        return self.noon + timedelta(hours=2), self.noon + timedelta(hours=2, minutes=5)
+
+    @property
+    def deployed(self) -> datetime:
+        """When one statement becomes slower."""
+        return self.noon + timedelta(hours=2, minutes=30)
+
+    def is_locked(self, ts: datetime) -> bool:
+        """Whether sessions wait for the lock."""
+        return self.locked[0] < ts <= self.locked[1]
+
+    def busy(self, ts: datetime, event: str, sessions: float) -> float:
+        """Sessions in an event."""
+        if event == "transactionid" and self.is_locked(ts):
+            return 6.0
+        slower = 1.5 if event == "DataFileRead" and ts > self.deployed else 1.0
+        load = 1.0 + 0.4 * np.sin((ts - self.noon).total_seconds() / 1700)
+        return float(sessions * slower * load)
+
+    def times(self) -> list[tuple[datetime, int]]:
+        """When sessions are looked at, and how far that is apart, s."""
+        return [
+            (self.noon + timedelta(seconds=second), step)
+            for begin, end, step in self.sampled
+            for second in range(begin + step, end + 1, step)
+        ]
+
+
+#: The story that tests ask about. Samples of an hour alone, every other second, keep them short.
+STORY = Story(datetime(2026, 11, 2, 12, 0, tzinfo=UTC), 3, ((7200, 10_800, 2),))
+START, END, LOCKED, DEPLOYED = STORY.start, STORY.end, STORY.locked, STORY.deployed
 
 
 def hash_of(query_id: int) -> int:
@@ -97,26 +151,12 @@ def _figures(busy_s: np.ndarray, mean_ns: np.ndarray, rng: np.random.Generator) 
     }
 
 
-def _load(ts: datetime) -> float:
-    """How busy shop is, as a factor."""
-    return 1.0 + 0.4 * np.sin((ts - START).total_seconds() / 1700)
-
-
-def _locked(ts: datetime) -> bool:
-    return LOCKED[0] < ts <= LOCKED[1]
-
-
-def _busy(ts: datetime, event: str, sessions: float) -> float:
-    if event == "transactionid" and _locked(ts):
-        return 6.0
-    slower = 1.5 if event == "DataFileRead" and ts > DEPLOYED else 1.0
-    return sessions * slower * _load(ts)
-
-
-def _waits(times: list[datetime], rng: np.random.Generator) -> pa.Table:
+def _waits(story: Story, times: list[datetime], rng: np.random.Generator) -> pa.Table:
     all_times = [ts for ts in times for _ in EVENTS]
     each = list(EVENTS) * len(times)
-    busy = [_busy(ts, one[2], one[4]) * TICK_S for ts, one in zip(all_times, each, strict=True)]
+    busy = [
+        story.busy(ts, one[2], one[4]) * TICK_S for ts, one in zip(all_times, each, strict=True)
+    ]
     return rows(
         "waits",
         {
@@ -131,15 +171,17 @@ def _waits(times: list[datetime], rng: np.random.Generator) -> pa.Table:
     )
 
 
-def _statements(minutes: list[datetime], rng: np.random.Generator) -> pa.Table:
+def _statements(story: Story, minutes: list[datetime], rng: np.random.Generator) -> pa.Table:
     known = {query_id: (role, base) for query_id, role, base, _ in STATEMENTS}
     events = {(one[1], one[2]): one for one in EVENTS}
     cells: list[tuple[Any, ...]] = []
     for ts in minutes:
-        left = {(one[1], one[2]): _busy(ts, one[2], one[4]) for one in EVENTS if one[1] != "CPU"}
+        left = {
+            (one[1], one[2]): story.busy(ts, one[2], one[4]) for one in EVENTS if one[1] != "CPU"
+        }
         for query_id, type_, event, share in _SHARES:
-            busy = _busy(ts, event, events[type_, event][4]) * share
-            if type_ == "IO" and ts > DEPLOYED:  # it alone is slower, twice as slow as before
+            busy = story.busy(ts, event, events[type_, event][4]) * share
+            if type_ == "IO" and ts > story.deployed:  # it alone is slower, twice as slow as before
                 busy *= 2 / 1.5 if query_id == 6002 else 1 / 1.5
             left[type_, event] = max(0.0, left[type_, event] - busy)
             cells.append((ts, query_id, *known[query_id], "statement", type_, event, busy))
@@ -165,24 +207,29 @@ def _statements(minutes: list[datetime], rng: np.random.Generator) -> pa.Table:
     )
 
 
-def _sessions(times: list[datetime], server: str, rng: np.random.Generator) -> pa.Table:
+def _sessions(story: Story, server: str, rng: np.random.Generator) -> pa.Table:
     found: list[dict[str, Any]] = []
-    for ts in times:
-        locked = server == SHOP and _locked(ts)
-        if locked:
+    for ts, step_s in story.times():
+        before = len(found)
+        if server == SHOP and story.is_locked(ts):
             holder = {"pid": 100, "role": "admin", "state": "idle in transaction"}
-            found.append({"ts": ts, **holder, "type": "Client", "event": "ClientRead"})
+            holder["application"] = "nightly-job"
+            age = round((ts - story.locked[0]).total_seconds() * 1e6) + 4_000_000
+            ages = {"query_age_us": age, "xact_age_us": age}
+            found.append({"ts": ts, **holder, **ages, "type": "Client", "event": "ClientRead"})
             for number in range(4):
                 held_by = 100 if number < 2 else 101
                 waiter = {"pid": 101 + number, "role": "checkout", "state": "active"}
                 lock = {"type": "Lock", "event": "transactionid", "blockers": [held_by]}
-                found.append({"ts": ts, **waiter, **lock, "query_id": 6001})
+                found.append({"ts": ts, **waiter, **ages, **lock, "query_id": 6001})
         for number in range(int(rng.poisson(3))):
             waits = number % 2 == 0
             query_id, role, database, _ = STATEMENTS[int(rng.integers(len(STATEMENTS)))]
             what = {"pid": 200 + number, "role": role, "database": database, "state": "active"}
             event = {"type": "IO", "event": "DataFileRead"} if waits else {}
             found.append({"ts": ts, **what, **event, "query_id": query_id if number else None})
+        for one in found[before:]:
+            one["covered_ns"] = step_s * 10**9
     usual: dict[str, Any] = {
         "role_oid": 10,
         "database_oid": 5,
@@ -201,6 +248,7 @@ def _sessions(times: list[datetime], server: str, rng: np.random.Generator) -> p
         c.name for c in TABLES["sessions"].columns if c.name in {*usual, "pid", "role", "state"}
     ]
     common = _common([one["ts"] for one in complete], server, 1, "sampled")
+    common["covered_ns"] = [one["covered_ns"] for one in complete]
     return rows("sessions", {**common, **{n: [one[n] for one in complete] for n in names}})
 
 
@@ -229,7 +277,7 @@ def _ticks(times: list[datetime], server: str, source: str, covered_s: float) ->
     return rows("ticks", {**_common(times, server, covered_s, quality), **columns})
 
 
-def _few(table: str, ts: datetime, server: str = SHOP, **columns: list[Any]) -> pa.Table:
+def few_rows(table: str, ts: datetime, server: str = SHOP, **columns: list[Any]) -> pa.Table:
     """A few rows; columns that are not given are empty."""
     count = len(next(iter(columns.values())))
     given = {**_common([ts] * count, server, 10, "exact"), **columns}
@@ -241,16 +289,16 @@ def _few(table: str, ts: datetime, server: str = SHOP, **columns: list[Any]) -> 
     return rows(table, {**empty, **given})
 
 
-def all_rows() -> dict[str, pa.Table]:
+def all_rows(story: Story) -> dict[str, pa.Table]:
     """Rows of every table that an agent writes."""
     rng = np.random.default_rng(7)
-    ticks = [START + timedelta(seconds=TICK_S * i) for i in range(1, HOURS * 360 + 1)]
+    count = (story.end - story.start) // timedelta(seconds=TICK_S)
+    ticks = [story.start + timedelta(seconds=TICK_S * i) for i in range(1, count + 1)]
     minutes = ticks[5::6]
-    seconds = [
-        START + timedelta(hours=2, seconds=i) for i in range(1, 3601, 2)
-    ]  # the last hour alone, every other second, keeps the tests short
     sampled = [(SHOP, "waits", ticks, TICK_S), (SHOP, "statements", minutes, 60)]
-    sampled += [(one, "sessions", seconds, 1) for one in (SHOP, CLOUD)]
+    for step in sorted({step for _, step in story.times()}):
+        seconds = [ts for ts, apart in story.times() if apart == step]
+        sampled += [(one, "sessions", seconds, step) for one in (SHOP, CLOUD)]
     sampled += [(one, "activity", minutes, 60) for one in (SHOP, CLOUD)]
     kinds = [
         ("cpu", 0.06, "s"),
@@ -267,50 +315,61 @@ def all_rows() -> dict[str, pa.Table]:
         "value": [one[3] for one in own],
         "unit": [one[4] for one in own],
     }
+    fired = (story.locked[0], story.locked[0], story.deployed)
     finding = (
         "A queue for one lock",
         "4 sessions waited for 100\nOne transaction holds up the others.\n"
         "SELECT pg_cancel_backend(100);",
     )
     return {
-        "waits": _waits(ticks, rng),
-        "statements": _statements(minutes, rng),
-        "sessions": pa.concat_tables([_sessions(seconds, s, rng) for s in (SHOP, CLOUD)]),
+        "waits": _waits(story, ticks, rng),
+        "statements": _statements(story, minutes, rng),
+        "sessions": pa.concat_tables([_sessions(story, s, rng) for s in (SHOP, CLOUD)]),
         "activity": pa.concat_tables([_activity(minutes, s, rng) for s in (SHOP, CLOUD)]),
         "ticks": pa.concat_tables([_ticks(times, s, src, c) for s, src, times, c in sampled]),
         "agent": rows("agent", agent),
-        "texts": _few(
+        "texts": few_rows(
             "texts",
-            START,
+            story.start,
             text_hash=[hash_of(one[0]) for one in STATEMENTS],
             text=[one[3] for one in STATEMENTS],
         ),
-        "findings": _few(
+        "findings": few_rows(
             "findings",
-            LOCKED[1],
+            story.locked[1],
             id=["lock-queue"],
             severity=["critical"],
             title=[finding[0]],
             detail=[finding[1]],
         ),
-        "recordings": _few(
-            "recordings", LOCKED[1], number=[3], cause=["statement"], started=[LOCKED[0]], pid=[101]
+        "recordings": few_rows(
+            "recordings",
+            story.locked[1],
+            number=[3, 4, 5],
+            cause=["lock wait", "blocker", "request"],
+            detail=["61.2 s", "", "52.3 ms, usually 1.2 ms"],
+            started=[ts + timedelta(seconds=30) for ts in fired],
+            pid=[101, 100, 200],
+            role=["checkout", "admin", "web"],
+            query_id=[6001, None, 6002],
+            bytes=[70_000, 20_000, 30_000],
+            incident=[3, 3, None],
         ),
-        "gaps": _few(
+        "gaps": few_rows(
             "gaps",
-            START + timedelta(minutes=30),
+            story.start + timedelta(minutes=30),
             kind=["absence"],
-            from_ts=[START + timedelta(minutes=29)],
+            from_ts=[story.start + timedelta(minutes=29)],
             detail=["the agent was away"],
         ),
     }
 
 
-def make_spool(directory: Path) -> Path:
+def make_spool(directory: Path, story: Story = STORY) -> Path:
     """Write the spool, rolled up as far as its hours are over."""
-    with Spool.open(directory, _UNLIMITED) as spool:
-        spool.commit(all_rows(), {})
-        while spool.maintain(END, END.timestamp()):
+    with Spool.open(directory, UNLIMITED) as spool:
+        spool.commit(all_rows(story), {})
+        while spool.maintain(story.end, story.end.timestamp()):
             pass
         assert spool.trouble is None
     return directory

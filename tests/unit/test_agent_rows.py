@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import pytest
 
+from pgtare.watching.agent import texts as agent_texts
 from pgtare.watching.agent.counter_table import BUCKETS, SUMS
 from pgtare.watching.agent.epoch import Origin, Taken
 from pgtare.watching.agent.reading import statements_table, waits_table
@@ -123,6 +124,17 @@ def test_a_text_is_given_once_and_asked_for_once() -> None:
     assert new == {text_hash("SELECT ?"): "SELECT ?"}
     assert texts.hashes[1] == texts.hashes[2]
     assert texts.unknown([1, 2, 3, 4]) == [4]
+
+
+def test_only_so_many_texts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_texts, "_MOST", 5)
+    texts = StatementTexts()
+    for number in range(100):
+        new = texts.learn([number], [(number, f"SELECT FROM t{number}")])
+        assert list(new.values()) == [f"SELECT FROM t{number}"]
+    remembered = (texts.hashes, texts._asked, texts._given)
+    assert max(map(len, remembered)) <= 6
+    assert texts.learn([99], [(99, "SELECT FROM t99")]) == {}
 
 
 def test_databases_that_were_reset_or_crashed_count_from_zero() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,21 +11,9 @@ from pgtare.watching.live import access, page_server
 from pgtare.watching.live.access import AccessRules, ListenAddress, ProxyRules
 from tests.commands import refused
 from tests.live_pages import ServedPage, served
-from tests.unit.live_rows import make_spool
 
 SECRET = "a-secret-of-the-proxy"  # noqa: S105
 PROXY = ProxyRules(secret=SECRET, users=["anna", "bob"], host="live.example.com")
-
-
-@pytest.fixture(scope="module")
-def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_spool(tmp_path_factory.mktemp("access") / "spool")
-
-
-@pytest.fixture(scope="module")
-def page(spool: Path) -> Iterator[ServedPage]:
-    with served(spool) as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +132,9 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, spool: Path) -> None:
     )
     assert "holds no spool" in refused("live", "--spool", tmp_path)
     assert "go together" in refused("live", "--spool", spool, "--tls-cert", tmp_path)
-    assert "give HOST:PORT" in refused("live", "--spool", spool, "--listen", "here")
+    assert "give an address and a port, as in --listen 127.0.0.1:8765" in refused(
+        "live", "--spool", spool, "--listen", "here"
+    )
     pem = tmp_path / "pem"
     pem.write_text("nothing")
     tls = ("--tls-cert", pem, "--tls-key", pem)

@@ -25,6 +25,7 @@ VALUES = {
     "step_us": 600_000_000,
     "source": "waits",
     "most": 100_000,
+    "statement": 6001,
     "statements": [6001, 6002, -6003],
 }
 Cells = list[list[Any]]
@@ -91,11 +92,6 @@ def test_only_known_identifiers_are_filled_in() -> None:
 
 
 @pytest.fixture(scope="module")
-def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_spool(tmp_path_factory.mktemp("queries") / "spool")
-
-
-@pytest.fixture(scope="module")
 def worker(spool: Path) -> QueryWorker:
     return QueryWorker(spool)
 
@@ -143,7 +139,7 @@ def by_duckdb(
     }
     found = worker.answer(json.loads(json.dumps(request)))
     assert "error" not in found, found
-    assert found["notes"] == []
+    assert found["damaged"] == []
     return found["columns"], found["rows"]
 
 
@@ -263,4 +259,4 @@ def test_a_damaged_segment_is_left_out(tmp_path: Path) -> None:
             "grain": "tick",
         }
     )
-    assert (found["rows"], found["notes"]) == ([], [segment.name])
+    assert (found["rows"], found["damaged"]) == ([], [segment.name])

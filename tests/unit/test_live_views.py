@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from pgtare.watching.live import latency, page_parts, row_sources, time_window
 from pgtare.watching.live.page_parts import PageColumn, PageRow, PageTable, TreeNode
 from pgtare.watching.live.time_window import US
 from pgtare.watching.live.views import blockers
-from pgtare.watching.spool import reader
+from pgtare.watching.spool import manifest, reader
 from tests.live_pages import ServedPage, served
 from tests.unit.live_rows import HOSTILE_TEXT, make_spool
 
@@ -27,16 +26,9 @@ LAST_HOUR = "from=2026-11-02T14:00:00&to=2026-11-02T15:00:00"
 NEWEST_US = 1_793_631_600 * US
 
 
-@pytest.fixture(scope="module")
-def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_spool(tmp_path_factory.mktemp("views") / "spool")
-
-
-@pytest.fixture(scope="module")
-def page(spool: Path) -> Iterator[ServedPage]:
-    with served(spool) as found:
-        found.log_in()
-        yield found
+@pytest.fixture(autouse=True, scope="module")
+def _let_in(page: ServedPage) -> None:
+    page.log_in()
 
 
 def table(page: ServedPage, path: str) -> list[dict[str, str]]:
@@ -115,8 +107,8 @@ def test_samples_are_counted_by_the_time_they_stand_for(page: ServedPage, spool:
     ((count,),) = of_spool(
         spool, "SELECT count(*) FROM sessions WHERE server = 'cloud' AND state = 'active'"
     )
-    assert int(row["active_ns"]) == count * 10**9
-    assert float(row["aas"]) == pytest.approx(count / 1800)
+    assert int(row["active_ns"]) == 2 * count * 10**9  # looks are two seconds apart
+    assert float(row["aas"]) == pytest.approx(2 * count / 3600)
 
 
 def test_percentiles_are_those_of_the_histogram(page: ServedPage, spool: Path) -> None:
@@ -175,7 +167,7 @@ def test_who_blocked_the_checkout(page: ServedPage) -> None:
         ("104", "101"),
     ]
     quiet = page.get(f"/blockers?at=2026-11-02T14:40:00&{LAST_HOUR}").text
-    assert "Nobody waited for another session then." in quiet
+    assert "No session waited for another one then." in quiet
 
 
 def test_other_views(page: ServedPage, spool: Path) -> None:
@@ -187,18 +179,50 @@ def test_other_views(page: ServedPage, spool: Path) -> None:
     assert (setting["name"], setting["value"]) == ("track_io_timing", "on")
     (gap,) = table(page, "/activity.csv?table=gaps&last=6h")
     assert (gap["kind"], gap["from_ts"]) == ("absence", "2026-11-02T12:29:00Z")
-    (kept,) = table(page, f"/statement.csv?server=shop&query_id=6001&table=recordings&{LAST_HOUR}")
-    assert (kept["number"], kept["pid"]) == ("3", "101")
     texts = table(page, f"/breakdown.csv?by=query_id&table=by_query_id&{LAST_HOUR}")
     assert HOSTILE_TEXT in {row["text"] for row in texts}
 
 
+def test_a_statement_shows_its_own_recordings_and_who_held_it_up(page: ServedPage) -> None:
+    def kept(view: str, window: str = LAST_HOUR) -> list[tuple[str, str, str]]:
+        rows = table(page, f"/{view}table=recordings&{window}")
+        return [(row["number"], row["pid"], row["query_id"]) for row in rows]
+
+    mine, holder, other = ("3", "101", "6001"), ("4", "100", ""), ("5", "200", "6002")
+    assert kept("statement.csv?server=shop&query_id=6001&") == [mine, holder]
+    assert kept("statement.csv?server=shop&query_id=6002&") == [other]
+    assert kept("statement.csv?server=shop&query_id=6004&") == []
+    assert kept("statement.csv?server=cloud&query_id=6001&") == []
+    assert kept("findings.csv?") == [other, mine, holder]
+    # the agent read the last one after the window in which its trigger fired
+    fired = "from=2026-11-02T14:00:00&to=2026-11-02T14:01:00"
+    assert kept("statement.csv?server=shop&query_id=6001&", fired) == [mine, holder]
+    text = page.get(f"/statement?server=shop&query_id=6004&{LAST_HOUR}").text
+    assert "No trace of this statement was kept in this window." in text
+
+
+def test_a_damaged_file_is_named_where_its_rows_are_missing(tmp_path: Path) -> None:
+    spool = make_spool(tmp_path / "spool")
+    content, _ = manifest.read(spool)
+    assert content is not None
+    (segment,) = content.of_table("findings")
+    (spool / segment.name).write_bytes(b"cut")
+    with served(spool) as one:
+        one.log_in()
+        words = f"a file of the spool cannot be read ({segment.name})"
+        assert words in one.get(f"/findings?{LAST_HOUR}").text
+        assert "cannot be read" not in one.get(f"/activity?{LAST_HOUR}").text
+        before = "from=2026-11-02T12:00:00&to=2026-11-02T12:30:00"
+        assert "cannot be read" not in one.get(f"/findings?{before}").text
+
+
 def node(pid: int, *below: TreeNode) -> TreeNode:
-    return TreeNode(f"one: process {pid}", "it was not among the active sessions", list(below))
+    return TreeNode(f"one: process {pid}", "it is not in the samples", list(below))
 
 
 def blocked(**by: list[int]) -> list[dict[str, Any]]:
-    words = {"host": "one", "user_role": "", "base": "", "wait_event": "", "statement": None}
+    words = {"host": "one", "wait_event": "", "statement": None}
+    words |= dict.fromkeys(("user_role", "base", "program"), "")
     more = {"open_us": None, "condition": ""}
     return [
         {**words, **more, "process": int(pid[1:]), "waits_for": blockers}
@@ -211,14 +235,14 @@ def pids(nodes: list[TreeNode]) -> list[Any]:
 
 
 def test_trees() -> None:
-    assert blockers.trees_of("one", []) == []
-    assert pids(blockers.trees_of("one", blocked(p2=[1], p3=[2], p4=[1, 2]))) == [
+    assert blockers.trees_of("one", [], {}) == []
+    assert pids(blockers.trees_of("one", blocked(p2=[1], p3=[2], p4=[1, 2]), {})) == [
         (1, [(2, [(3, []), (4, [])])])
     ]
-    deadlock = blockers.trees_of("one", blocked(p1=[2], p2=[1], p3=[1]))
+    deadlock = blockers.trees_of("one", blocked(p1=[2], p2=[1], p3=[1]), {})
     assert pids(deadlock) == [(1, [(2, []), (3, [])])]
-    assert blockers.trees_of("two", blocked(p2=[1])) == []
-    prepared = blockers.trees_of("one", blocked(p2=[0]))
+    assert blockers.trees_of("two", blocked(p2=[1]), {}) == []
+    prepared = blockers.trees_of("one", blocked(p2=[0]), {})
     assert prepared[0].words == "one: a prepared transaction"
 
 

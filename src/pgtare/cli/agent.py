@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pgtare import cli
+from pgtare.cli.durations import Duration, duration_s, stop_after
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import numbers, option_values
 from pgtare.kit.fitted_table import Fitted
-from pgtare.kit.option_values import seconds
 from pgtare.watching.agent import config as configuration
 from pgtare.watching.agent.agent import Agent
 from pgtare.watching.agent.agent_log import AgentLog
@@ -22,6 +22,7 @@ from pgtare.watching.agent.server_check import ServerCheck, check_server, requir
 
 if TYPE_CHECKING:
     from pgtare.watching.metrics.exporter import MetricsExporter
+    from pgtare.watching.metrics.otlp import OtlpSender
     from pgtare.watching.spool.spool import Spool
 
 Dsn = Annotated[str | None, typer.Option(help="The only server, as a libpq connection string.")]
@@ -45,26 +46,28 @@ def agent(
         str | None,
         typer.Option(help="Serve metrics to Prometheus at this address, as 127.0.0.1:9187."),
     ] = None,
-    duration: Annotated[
-        str | None, typer.Option(help="End after this time, as 90s or 1h; else at a signal.")
+    otlp: Annotated[
+        str | None,
+        typer.Option(help="Send metrics by OTLP to this address, as http://127.0.0.1:4318."),
     ] = None,
+    duration: Duration = None,
 ) -> None:
     """Watch servers all the time: every wait, exactly, in a directory that any tool can read.
 
     Each server is read by one connection, in short read-only transactions; the role needs
     pg_monitor and nothing more. With the module wait_event_timing waits are exact, without it
-    sessions are sampled once a second. What is read is committed every ten seconds, whole or not at
-    all, so an agent that was killed goes on where it ended. Ctrl-C or SIGTERM ends it; SIGHUP reads
-    the configuration again.
+    sessions are sampled once a second. What is read is committed every ten seconds, completely or
+    not at all, so an agent that was killed continues where it stopped. Ctrl-C or SIGTERM ends it;
+    SIGHUP reads the configuration again.
 
     Example: `pgtare agent --dsn "host=db dbname=app" --spool /var/lib/pgtare-agent/spool`
     """
     if context.invoked_subcommand is not None:
-        if any(option is not None for option in (dsn, config, spool, metrics, duration)):
+        if any(option is not None for option in (dsn, config, spool, metrics, otlp, duration)):
             name = context.invoked_subcommand
             raise UsageError(f"options go behind the command: pgtare agent {name} --config FILE")
         return
-    found = _with_metrics(_read(dsn, config), metrics)
+    found = _with_metrics(_read(dsn, config), metrics, otlp)
     directory = spool or found.spool.directory
     if directory is None:
         raise UsageError(
@@ -72,19 +75,19 @@ def agent(
         )
     if dsn is not None:
         require_usable(found.servers[configuration.ONLY_SERVER])
-    lasting = None if duration is None else seconds("--duration", duration)
+    lasting_s = duration_s(duration)
     from pgtare.watching.spool.spool import Spool
 
-    with Spool.open(directory, found.spool.limits) as opened:
+    with contextlib.ExitStack() as opened:
+        store = opened.enter_context(Spool.open(directory, found.spool.limits))
         reload = (
-            None if config is None else lambda: _with_metrics(configuration.read(config), metrics)
+            None
+            if config is None
+            else lambda: _with_metrics(configuration.read(config), metrics, otlp)
         )
         log = AgentLog()
-        running = Agent(found, opened, log, reload, _serve_metrics(found.metrics, opened, log))
-        if lasting is not None:
-            timer = threading.Timer(lasting, running.stop)
-            timer.daemon = True
-            timer.start()
+        running = Agent(found, store, log, reload, _show_metrics(found.metrics, store, log, opened))
+        stop_after(lasting_s, running.stop)
         running.run()
 
 
@@ -137,30 +140,58 @@ def _spool_sentence(found: SpoolConfig) -> str:
     )
 
 
-def _with_metrics(found: AgentConfig, address: str | None) -> AgentConfig:
-    """A configuration with the address of --metrics, if one was given."""
-    if address is None:
-        return found
-    option_values.address("--metrics", address)
-    return found.model_copy(
-        update={"metrics": found.metrics.model_copy(update={"listen": address})}
-    )
+def _with_metrics(found: AgentConfig, address: str | None, otlp: str | None) -> AgentConfig:
+    """A configuration with the addresses of --metrics and --otlp, if they were given."""
+    changes: dict[str, object] = {}
+    if address is not None:
+        option_values.address("--metrics", address)
+        changes["listen"] = address
+    if otlp is not None:
+        try:
+            endpoint = configuration.otlp_endpoint(otlp)
+        except ValueError as ex:
+            raise UsageError(f"--otlp: {ex}") from None
+        changes["otlp"] = found.metrics.otlp.model_copy(update={"endpoint": endpoint})
+    return found.model_copy(update={"metrics": found.metrics.model_copy(update=changes)})
 
 
-def _serve_metrics(
-    settings: MetricsSettings, spool: Spool, log: AgentLog
+def _show_metrics(
+    settings: MetricsSettings, spool: Spool, log: AgentLog, opened: contextlib.ExitStack
 ) -> MetricsExporter | None:
-    if settings.listen is None:
+    """Metrics for Prometheus and OTLP, if either is wanted."""
+    if settings.listen is None and settings.otlp.endpoint is None:
         return None
     from pgtare.watching.metrics.exporter import MetricsExporter
 
     exporter = MetricsExporter(settings, spool.reading)
-    host, port = exporter.listen(*option_values.address("--metrics", settings.listen))
-    log.write("info", "metrics", listen=f"{host}:{port}")
-    if not option_values.is_loopback(host):
-        why = "whoever reaches this address can read the metrics: there is no password"
-        log.write("warning", "metrics", why=why)
+    if settings.listen is not None:
+        host, port = exporter.listen(*option_values.address("--metrics", settings.listen))
+        log.write("info", "metrics", listen=f"{host}:{port}")
+        if not option_values.is_loopback(host):
+            why = "anybody who can reach this address can read the metrics: there is no password"
+            log.write("warning", "metrics", why=why)
+    if settings.otlp.endpoint is not None:
+        sender = _sender(settings, exporter, spool.uuid, log)
+        opened.enter_context(sender)
+        log.write("info", "otlp", endpoint=sender.address, interval=f"{settings.otlp.interval:g}s")
+        if sender.is_open:
+            why = "metrics and headers are sent without encryption: name an address of https"
+            log.write("warning", "otlp", why=why)
     return exporter
+
+
+def _sender(
+    settings: MetricsSettings, exporter: MetricsExporter, agent: str, log: AgentLog
+) -> OtlpSender:
+    try:
+        from pgtare.watching.metrics.otlp import OtlpSender
+    except ModuleNotFoundError as ex:
+        raise UsageError(
+            f"OTLP needs the package {(ex.name or '').partition('.')[0]}: install pgtare with its "
+            "extra, as in pip install 'pgtare[otlp]'"
+        ) from ex
+    shown = exporter.collector
+    return OtlpSender(settings.otlp, shown.families, shown.bounds_s, agent, log)
 
 
 def _read(dsn: str | None, config: Path | None) -> AgentConfig:

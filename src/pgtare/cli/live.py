@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgtare import cli
+from pgtare.cli.durations import Duration, duration_s, stop_after
 from pgtare.errors import MeasurementError, UsageError
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ _NAP_S = 0.3
 def live(
     dsn: Annotated[
         str | None,
-        typer.Option(help="Watch this server as long as the page runs: a libpq connection string."),
+        typer.Option(help="Watch this server while the page runs: a libpq connection string."),
     ] = None,
     spool: Annotated[
         Path | None,
-        typer.Option(help="Show this spool; with --dsn, keep there what is read."),
+        typer.Option(help="Show this spool; with --dsn, keep what is read in it."),
     ] = None,
     listen: Annotated[
         str, typer.Option(help="Where to serve the page: HOST:PORT.")
@@ -46,23 +47,20 @@ def live(
         Path | None,
         typer.Option(help="A file that says how a proxy names users; see docs/live.md."),
     ] = None,
-    duration: Annotated[
-        str | None, typer.Option(help="End after this time, as 90s or 1h; else at a signal.")
-    ] = None,
+    duration: Duration = None,
 ) -> None:
-    """Show where time goes on a page that moves: activity, waits, statements, locks, findings.
+    """Show where time goes on a live page: activity, waits, statements, locks, findings.
 
     With --spool it shows what an agent keeps, of one server or many. With --dsn it also watches a
     server, for a first look. With neither it starts a private server with a changing load. The
-    page can be read on this machine alone, by the address that is printed, once; docs/live.md says
-    how others can read it. Ctrl-C ends it.
+    page is for this machine only. Open it by the printed address, which works once. docs/live.md
+    shows how to open it to other machines. Ctrl-C ends it.
 
     Example: `pgtare live --dsn "host=db dbname=app"`
     """
-    from pgtare.kit.option_values import seconds
     from pgtare.watching.live import access, page_server
 
-    lasting = None if duration is None else seconds("--duration", duration)
+    lasting_s = duration_s(duration)
     if (tls_cert is None) != (tls_key is None):
         raise UsageError("--tls-cert and --tls-key go together: give both")
     proxy = None if behind_proxy is None else access.proxy_rules(behind_proxy)
@@ -81,10 +79,7 @@ def live(
         opened.enter_context(server)
         _say_address(address, proxy, rules.login_address())
         with _until_signal() as stop:
-            if lasting is not None:
-                timer = threading.Timer(lasting, stop.set)
-                timer.daemon = True
-                timer.start()
+            stop_after(lasting_s, stop.set)
             while not stop.wait(_NAP_S):
                 for step in steps:
                     step()
@@ -137,7 +132,7 @@ def _say_address(address: ListenAddress, proxy: ProxyRules | None, login: str) -
 
 
 def _say_again(login: str) -> None:
-    cli.say(f"A browser was let in. For another one: {login}")
+    cli.say(f"A browser has logged in. For another one, open {login}")
 
 
 @contextlib.contextmanager

@@ -50,10 +50,10 @@ def size(option: str, text: str) -> int:
     return round(float(found[1]) * _UNIT_BYTES[found[2].lower()])
 
 
-def address(option: str, text: str) -> tuple[str, int]:
+def address(option: str, text: str, example: int = 9187) -> tuple[str, int]:
     """Host and port from `9187` (of this machine alone), `HOST:9187` or `[::1]:9187`.
 
-    Raises UsageError.
+    example: a port that an error names. Raises UsageError.
     """
     host, _, port = text.strip().rpartition(":")
     host = host or LOOPBACK
@@ -63,7 +63,7 @@ def address(option: str, text: str) -> tuple[str, int]:
         port = ""
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise UsageError(
-            f"{option} {text}: give an address and a port, as in {option} {LOOPBACK}:9187"
+            f"{option} {text}: give an address and a port, as in {option} {LOOPBACK}:{example}"
         )
     return host, int(port)
 

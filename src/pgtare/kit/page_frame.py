@@ -30,7 +30,7 @@ def render(
     scripts: programs of pgtare's own to run at the end, after what draws the charts. context: what
     the template needs, `title`, `version` and `created` among it; all of it is escaped.
     """
-    drawing = [get_plotlyjs(), _template("page.js")] if charts or not scripts else ["", ""]
+    drawing = [get_plotlyjs(), chart_script("page.js")] if charts or not scripts else ["", ""]
     plotly, script = drawing
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("pgtare.kit")]),
@@ -51,6 +51,12 @@ def render(
         charts=charts,
         **context,
     )
+
+
+def chart_script(name: str, package: str = "pgtare.kit", folder: str = "templates") -> str:
+    """A script that draws charts, with what all of them share before it."""
+    own = resources.files(package) / folder / name
+    return _template("chart_colors.js") + own.read_text(encoding="utf-8")
 
 
 def breakable(text: str) -> Markup:

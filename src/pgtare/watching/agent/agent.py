@@ -8,7 +8,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Protocol
@@ -26,8 +26,8 @@ from pgtare.watching.agent.server_looks import ServerLooks
 from pgtare.watching.agent.server_session import STATEMENT_TIMEOUT_S, AgentLocked
 from pgtare.watching.agent.server_watch import ServerWatch
 
-#: A server that another agent watches is waited for so long at the start, in s: that agent may have
-#: been killed, and the server not have noticed yet.
+#: How long the start waits for a server that another agent watches, in s: that agent may have been
+#: killed without the server having noticed yet.
 _LOCKED_S = 15.0
 #: Commits come this much later than the looks, in s, so that they hold the newest.
 _COMMIT_LATER_S = 1.0
@@ -114,8 +114,9 @@ class Agent:
             try:
                 self._until_stopped(began)
             finally:
-                self._stop(list(self._watches))
-                self._commit()
+                watched = list(self._watches)
+                self._stop(watched)
+                self._commit(watched)
                 self.log.write("info", "stopped")
 
     def stop(self) -> None:
@@ -238,7 +239,8 @@ class Agent:
             for part, reading in batch.readings.items():
                 self._readings[server, part] = reading
 
-    def _commit(self) -> None:
+    def _commit(self, ended: Sequence[str] = ()) -> None:
+        """Publish what came since the last commit. ended: servers whose last rows these are."""
         self._own_figures()
         with self._lock:
             parts, self._rows = self._rows, {}
@@ -249,7 +251,8 @@ class Agent:
             readings |= self._follower.grow(rows, self.config.intervals.waits)
         self.spool.commit(rows, readings)
         if self._follower is not None:
-            up = {name: watch.connected for name, watch in self._watches.items()}
+            up = dict.fromkeys(ended, False)
+            up |= {name: watch.connected for name, watch in self._watches.items()}
             self._follower.committed(up, written=not self.spool.trouble)
         self._commit_s = time.monotonic() - began
         if self.spool.trouble:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 #: A look that takes more than this share of its interval is made less often.
 _SLOW_SHARE = 0.1
-#: So many in a row: one alone may have met a busy moment.
+#: It takes this many slow looks in a row: a single one may have met a busy moment.
 _SLOW_LOOKS = 3
-#: At most so many times less often, and back after so many quick looks.
+#: How many times longer an interval may become, and after how many quick looks it shrinks again.
 _SLOWEST, _QUICK_LOOKS = 32, 5
 
 

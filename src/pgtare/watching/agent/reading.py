@@ -14,7 +14,7 @@ from pgtare.watching.agent.epoch import Origin, Taken
 from pgtare.watching.agent.queries import NAME_END, QUERIES_0_5, ROW_END
 from pgtare.watching.agent.server_session import Offer, ServerSession
 
-#: A reading during which counters are reset is taken again so often, after a pause.
+#: How often a reading is taken again if counters were reset meanwhile, and the pause, in s.
 _TRIES, _PAUSE_S = 5, 0.05
 _WAITS_KEYS = ("backend_type", "type", "event")
 #: Columns of the matrices: calls, total_ns, running_ns, max_ns, running_waits, then

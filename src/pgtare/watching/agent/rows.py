@@ -39,7 +39,7 @@ class RowInterval:
     quality: str
 
     def columns(self, count: int) -> dict[str, Any]:
-        """The common columns of so many rows."""
+        """The common columns of `count` rows."""
 
         # a text without a type has Arrow look for pandas, on disk, each time
         def text(value: str) -> pa.Array:

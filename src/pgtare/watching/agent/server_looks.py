@@ -26,9 +26,9 @@ from pgtare.watching.agent.stored_reading import counter_columns, counters, mome
 from pgtare.watching.agent.texts import StatementTexts
 
 WAITS, STATEMENTS, SESSIONS, ACTIVITY = "waits", "statements", "sessions", "activity"
-#: At most so many waiters are asked for who blocks them, each after this many s.
+#: Blockers are looked up for at most this many waiters, each after it has waited this many s.
 MOST_WAITERS, WAITED_S = 20, 1.0
-#: The doctor looks for so long, in s, while sessions are looked at as usual.
+#: How long the doctor looks, in s; sessions are sampled as usual meanwhile.
 _FINDINGS_S = 3.0
 #: A query of the doctor that takes longer is given up, s: no other look is made meanwhile.
 _FINDINGS_LIMIT_S = 2.0
@@ -52,7 +52,7 @@ RECORDING_COLUMNS = (
     "file",
     "incident",
 )
-#: A first reading that lacks something is taken again so often, after a pause.
+#: How often an incomplete first reading is taken again, and the pause before that, in s.
 _WHOLE_TRIES, _WHOLE_PAUSE_S = 5, 0.05
 
 #: The stored reading of a part, or None.

@@ -38,7 +38,7 @@ _VANISHED_MS = 15_000
 _KEEPALIVES = {"keepalives_idle": "15", "keepalives_interval": "5", "keepalives_count": "3"}
 #: The same for the server: else it would keep the session, and its lock, for two hours.
 _SERVER_KEEPALIVES = tuple(f"tcp_{name}={value}" for name, value in _KEEPALIVES.items())
-#: An earlier session that was told to end is waited for so long, in s, with pauses of this length.
+#: How long to wait for an earlier session that was terminated, and the pause between checks, in s.
 _ENDING_S, _ENDING_PAUSE_S = 5.0, 0.1
 #: What the server answers again and again until somebody changes something.
 _REFUSED_FOR_GOOD = (
@@ -270,7 +270,7 @@ class ServerSession:
     def look(self, name: str, limit_s: float = STATEMENT_TIMEOUT_S) -> Iterator[None]:
         """One short read-only transaction, whose time is counted under a name.
 
-        limit_s: after so long the server gives a query up. Raises LookRefused and ServerGone.
+        limit_s: the server cancels a query that takes longer. Raises LookRefused and ServerGone.
         """
         began = time.monotonic()
         settings = (*SETTINGS, f"statement_timeout = '{round(1000 * limit_s)}ms'")

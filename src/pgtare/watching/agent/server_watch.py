@@ -33,7 +33,7 @@ from pgtare.watching.agent.server_session import (
 FINDINGS = "findings"
 #: Between two attempts to connect, in s: at first, and at most.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-#: A session that lasted so long was no failed attempt, in s.
+#: A session that lasted this long was not a failed attempt, in s.
 _LASTED_S = 30.0
 #: Looks that two servers should not make at once are spread over this many s.
 _SPREAD_S = 10.0

@@ -21,11 +21,11 @@ _SECRET = re.compile(
 )
 #: A text that was not there is asked for again after this many s.
 _AGAIN_S = 1800.0
-#: More statements than that are not remembered.
+#: More statements, or texts, are not remembered.
 _MOST = 50_000
 #: A look at texts that takes longer is given up, s: far less than other looks.
 LIMIT_S = 1.0
-#: A file of more bytes is not read at all; one of so many, or so slow, in s, is large.
+#: A file of more bytes is not read at all. One of 8 MiB, or that takes 0.1 s, is large.
 MOST_BYTES, _LARGE_BYTES, _SLOW_S = LARGEST_FILE, 8 << 20, 0.1
 #: Looks at a large file are this far apart, s.
 LARGE_PAUSE_S = 600.0
@@ -54,7 +54,7 @@ class StatementTexts:
         self._not_before = -math.inf
 
     def unknown(self, query_ids: Iterable[int]) -> list[int]:
-        """Those whose texts should be asked for now; also earlier ones, for which it was no time.
+        """Those whose texts should be read now, with earlier ones that had to be put off.
 
         None as long as a large file is to be left alone.
         """
@@ -85,6 +85,8 @@ class StatementTexts:
             self.hashes.clear()
             self._asked.clear()
         now = time.monotonic()
+        if len(self._given) > _MOST:
+            self._given.clear()  # one that comes again has a second row, which does no harm
         self._asked.update((query_id, now) for query_id in asked)
         self._wanted.clear()
         new = {}

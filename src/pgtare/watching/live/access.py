@@ -6,7 +6,6 @@ Every answer forbids what a page of ours does not need: other sites, frames, scr
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 import socket
 import stat
@@ -21,8 +20,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pgtare.errors import UsageError
+from pgtare.kit import option_values
 
-DEFAULT_LISTEN = "127.0.0.1:8765"
+DEFAULT_PORT = 8765
 HOW_BEYOND = (
     "give --tls-cert and --tls-key, or let a proxy name the users (--behind-proxy proxy.toml); "
     "or listen on 127.0.0.1 and go there by ssh -L"
@@ -66,12 +66,7 @@ class ListenAddress:
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return option_values.is_loopback(self.host)
 
     def url(self, name: str | None = None) -> str:
         """The address for a browser."""
@@ -82,11 +77,7 @@ class ListenAddress:
 
 def listen_address(text: str, tls: bool) -> ListenAddress:
     """HOST:PORT, or a port of 127.0.0.1. Raises UsageError."""
-    host, _, port = text.rpartition(":")
-    host = host.strip("[]") or "127.0.0.1"
-    if not port.isdigit() or not int(port) < 1 << 16:
-        raise UsageError(f"--listen {text}: give HOST:PORT, as in {DEFAULT_LISTEN}")
-    return ListenAddress(host, int(port), tls)
+    return ListenAddress(*option_values.address("--listen", text, DEFAULT_PORT), tls)
 
 
 def proxy_rules(path: Path) -> ProxyRules:
@@ -110,7 +101,7 @@ def proxy_rules(path: Path) -> ProxyRules:
 
 
 def check_reach(address: ListenAddress, proxy: ProxyRules | None) -> None:
-    """Raise UsageError if others could read along, or anybody could come in."""
+    """Raise UsageError if others could read what is sent, or log in."""
     if not (address.loopback or address.tls or proxy):
         raise UsageError(
             f"{address.host} can be reached from other machines, which would see statements and "
@@ -122,7 +113,7 @@ def check_reach(address: ListenAddress, proxy: ProxyRules | None) -> None:
 class AccessRules:
     """Tokens that were printed and not used yet, sessions of browsers, and hosts by name.
 
-    said: is called with a new address when one was used up.
+    said: called with the new address after one was used.
     """
 
     address: ListenAddress
@@ -175,7 +166,7 @@ class AccessRules:
         return session
 
     def knows(self, session: str) -> bool:
-        """Whether a browser has been let in."""
+        """Whether a session was begun here."""
         given = session.encode()
         return any(hmac.compare_digest(given, one.encode()) for one in self._sessions)
 
@@ -220,16 +211,16 @@ class AccessControl:
             await refusal(scope, receive, guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """The answer to who is not let through, or is just let in."""
+        """The answer to a request that is refused, or that has just logged in; else None."""
         headers = Headers(scope=scope)
         if headers.getlist("host")[1:] or headers.get("host", "").lower() not in self._rules.hosts:
-            return _words(421, "This page is not known by that name.")
+            return _words(421, "This page does not answer to that host name.")
         if scope["method"] not in ("GET", "HEAD"):
-            return _words(405, "This page can only be read.")
+            return _words(405, "This page is read-only.")
         if self._rules.proxy is not None:
             if self._rules.user(headers):
                 return None
-            return _words(403, "The proxy names no user who may see this page.")
+            return _words(403, "The proxy did not name a user who may see this page.")
         token = QueryParams(scope["query_string"]).get("token")
         if token and scope["path"] == "/":
             session = self._rules.use(token)
@@ -239,8 +230,8 @@ class AccessControl:
             return RedirectResponse("/activity", 303) if token else None
         return _words(
             403,
-            "This page needs the address that pgtare live printed. It works once; a new one is "
-            "printed where pgtare live runs.",
+            "Open this page by the address that pgtare live printed. Each address works once; "
+            "after that, pgtare live prints a new one.",
         )
 
     def _let_in(self, session: str) -> Response:

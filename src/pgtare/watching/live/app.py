@@ -7,7 +7,7 @@ import contextlib
 import gzip
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 import pgtare
 from pgtare.errors import MeasurementError, PgtareError, UsageError
-from pgtare.kit.page_frame import breakable, embeddable
+from pgtare.kit.page_frame import breakable, chart_script, embeddable
 from pgtare.watching.live import page_parts
 from pgtare.watching.live.access import AccessControl, AccessRules
 from pgtare.watching.live.page_parts import PageLink, ViewPage
@@ -38,7 +38,7 @@ from pgtare.watching.live.views import (
     statement,
 )
 from pgtare.watching.live.views.view_request import ViewRequest
-from pgtare.watching.live.worker_process import WorkerProcess
+from pgtare.watching.live.worker_process import TIME_LIMIT_S, WorkerProcess
 from pgtare.watching.spool import manifest
 
 VIEWS: dict[str, Callable[[ViewRequest], Awaitable[ViewPage]]] = {
@@ -65,6 +65,8 @@ _FORGET = {"last": None, "from": None, "to": None, "at": None}
 _LOOK_S, _ALIVE_S = 1.0, 15.0
 #: The newest rows are said to be old after this, s.
 _OLD_S = 120
+#: An alarm names at most this many files.
+_MOST_NAMED = 3
 _TYPES = {"css": "text/css", "js": "text/javascript"}
 
 
@@ -93,21 +95,22 @@ def static_files() -> dict[str, StaticFile]:
     from plotly.offline import get_plotlyjs
 
     own = resources.files("pgtare.watching.live") / "static"
+    script = chart_script("live.js", "pgtare.watching.live", "static")
     frame = resources.files("pgtare.kit") / "templates" / "page.css"
     css = frame.read_bytes() + (own / "live.css").read_bytes()
     return {
         "css": StaticFile("page.css", css),
-        "script": StaticFile("live.js", (own / "live.js").read_bytes()),
+        "script": StaticFile("live.js", script.encode()),
         "plotly": StaticFile("plotly.js", get_plotlyjs().encode()),
     }
 
 
 class LivePage:
-    """All routes, over one spool."""
+    """All routes, over one spool. limit_s: the longest time that a query may take."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, limit_s: float = TIME_LIMIT_S) -> None:
         self._directory = directory
-        self._worker = WorkerProcess(directory)
+        self._worker = WorkerProcess(directory, limit_s)
         self._files = static_files()
         self._by_name = {file.name: file for file in self._files.values()}
         environment = Environment(
@@ -220,9 +223,11 @@ class LivePage:
         alarms = list(page.alarms)
         if window.last is not None and age_s > _OLD_S:
             alarms.append(
-                f"The newest rows are from {shown(asked.newest_us)} UTC: no agent writes this "
-                "spool at present."
+                f"The newest rows are from {shown(asked.newest_us)} UTC. No agent is writing to "
+                "this spool."
             )
+        if asked.damaged:
+            alarms.append(_damaged_words(asked.damaged))
         kept = {
             key: value
             for key, value in asked.words.items()
@@ -273,6 +278,15 @@ class LivePage:
             **self._shell(),
         )
         return HTMLResponse(text, status)
+
+
+def _damaged_words(names: Collection[str]) -> str:
+    count = "a file" if len(names) == 1 else f"{len(names)} files"
+    more = " and others" if len(names) > _MOST_NAMED else ""
+    return (
+        f"Rows are missing here: {count} of the spool cannot be read "
+        f"({', '.join(sorted(names)[:_MOST_NAMED])}{more}). Restore what is damaged from a copy."
+    )
 
 
 def _ends(window: TimeWindow) -> tuple[str, str]:

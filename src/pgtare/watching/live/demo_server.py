@@ -17,7 +17,7 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
 
-#: How long each kind of load goes on, s.
+#: How long each kind of load lasts, s.
 PHASE_S = 45.0
 _HELD = "UPDATE pgbench_branches SET bbalance = bbalance WHERE bid = 1"
 
@@ -59,7 +59,7 @@ def demo_server(binaries: Binaries) -> Iterator[DemoLoad]:
 
 
 class DemoLoad:
-    """pgbench in phases; `step` goes on to the next one when its time has come."""
+    """pgbench in phases; `step` begins the next one when it is due."""
 
     def __init__(self, binaries: Binaries, database: BenchDatabase) -> None:
         self.dsn = database.dsn
@@ -69,7 +69,7 @@ class DemoLoad:
         self._running = contextlib.ExitStack()
 
     def step(self) -> None:
-        """Called again and again. Raises MeasurementError if pgbench fails."""
+        """Begin the next phase if it is due. Raises MeasurementError if pgbench fails."""
         now = time.monotonic()
         if now < self._until_s:
             return
@@ -86,6 +86,6 @@ class DemoLoad:
         self._until_s = now + PHASE_S
 
     def stop(self) -> None:
-        """End the load, then who holds the row."""
+        """End the load, then the session that holds the row."""
         running, self._running = self._running, contextlib.ExitStack()
         running.close()

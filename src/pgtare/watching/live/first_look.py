@@ -43,7 +43,7 @@ class FirstLook:
             self.check()
             rest()
             if time.monotonic() > deadline:
-                raise MeasurementError(f"the agent has read nothing yet: {self._said()}")
+                raise MeasurementError(f"the agent has not read the server yet: {self._said()}")
             time.sleep(0.1)
 
     def check(self) -> None:
@@ -54,7 +54,7 @@ class FirstLook:
 
     def _said(self) -> str:
         lines = self._child.stderr
-        return lines[-1].removeprefix("pgtare: ") if lines else "it said nothing"
+        return lines[-1].removeprefix("pgtare: ") if lines else "its log is empty"
 
     def stop(self) -> None:
         """End it after a last commit."""

@@ -190,7 +190,7 @@ def class_words(number: int) -> str:
 
 
 def _short(name: str) -> str:
-    """A name of at most so many characters, before any is escaped."""
+    """A name, cut to what a chart has room for, before anything is escaped."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 

@@ -16,7 +16,9 @@ from pgtare.kit.plots import Json
 from pgtare.watching.live import time_window
 
 #: How a value is shown: plain text; AAS; ns; a count; a share of 1; a time in µs; others as named.
-ColumnKind = Literal["text", "aas", "ns", "us", "count", "share", "time", "change", "ns_change"]
+ColumnKind = Literal[
+    "text", "aas", "ns", "us", "count", "bytes", "share", "time", "change", "ns_change"
+]
 
 
 #: What a spreadsheet takes for a formula.
@@ -88,7 +90,7 @@ class LiveChart:
 
 @dataclass(frozen=True)
 class TreeNode:
-    """One of those who wait for each other, with those who wait for it."""
+    """A session, with the sessions that wait for it."""
 
     words: str
     about: str
@@ -162,6 +164,8 @@ def shown_cell(value: Any, kind: ColumnKind) -> str:
         return numbers.percent(100 * value)
     if kind == "count":
         return numbers.count(round(value))
+    if kind == "bytes":
+        return numbers.volume(value)
     us = value if kind == "us" else value / 1000
     words = numbers.duration(us)
     return f"+{words}" if kind == "ns_change" and us > 0 else words

@@ -15,6 +15,7 @@ import uvicorn
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.watching.live.access import AccessRules, ListenAddress
 from pgtare.watching.live.app import LivePage
+from pgtare.watching.live.worker_process import TIME_LIMIT_S
 
 _STARTED_S = 60.0
 _STOPPED_S = 5.0
@@ -40,7 +41,7 @@ def bound(address: ListenAddress) -> socket.socket:
 class PageServer:
     """The page, served by a thread of its own; a context manager.
 
-    certificate: files of a certificate and its key, for TLS.
+    certificate: files of a certificate and its key, for TLS. limit_s: of one query.
     """
 
     def __init__(
@@ -49,8 +50,9 @@ class PageServer:
         rules: AccessRules,
         listening: socket.socket,
         certificate: tuple[Path, Path] | None = None,
+        limit_s: float = TIME_LIMIT_S,
     ) -> None:
-        app = LivePage(directory).app(rules)
+        app = LivePage(directory, limit_s).app(rules)
         config = uvicorn.Config(
             app,
             log_level="warning",

@@ -26,15 +26,8 @@ from pgtare.watching.spool.segments import DamagedFile
 
 MEMORY = "1GB"
 THREADS = 2
-#: A request is tried so often if files go away meanwhile, as in compaction.
+#: How often a request is tried if files go away meanwhile, as in compaction.
 _TRIES = 3
-_CONFIG: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-    "memory_limit": MEMORY,
-    "temp_directory": "",
-    "threads": THREADS,
-}
 _RELATION = re.compile(r"\b(?:FROM|JOIN)\s+([a-z]\w*)")
 
 
@@ -43,7 +36,7 @@ class QueryWorker:
 
     def __init__(self, directory: Path) -> None:
         self._root = directory.absolute()
-        self._connection = duckdb.connect(config=_CONFIG)
+        self._connection = duckdb.connect(config={**reader.CONFIG, "threads": THREADS})
         self._read_at: tuple[int, int] | None = None
         self._manifest: SpoolManifest | None = None
         self._checked: set[str] = set()
@@ -58,7 +51,9 @@ class QueryWorker:
         self._connection.execute("SET lock_configuration = true")
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request: columns and rows, or an error in one sentence.
+        """The answer to a request, or an error in one sentence.
+
+        An answer has columns and rows, and names damaged segments, whose rows it lacks.
 
         `{"state": true}` asks what the spool holds; else query, identifiers, only (filters),
         values, window, grain.
@@ -112,7 +107,21 @@ class QueryWorker:
         self._connection.execute(query_text.for_duckdb(sql), wanted)
         names = [column[0] for column in self._connection.description or ()]
         rows = [[_plain(value) for value in row] for row in self._connection.fetchall()]
-        return {"columns": names, "rows": rows, "notes": sorted(self._damaged)}
+        return {"columns": names, "rows": rows, "damaged": self._left_out(found, named, request)}
+
+    def _left_out(
+        self, found: SpoolManifest, relations: list[str], request: dict[str, Any]
+    ) -> list[str]:
+        """Damaged segments that have rows of the window."""
+        after_us, to_us = request["window"]
+        return sorted(
+            segment.name
+            for segment in found.segments.values()
+            if segment.name in self._damaged
+            and segment.table.startswith(tuple(relations))
+            and segment.first_us <= to_us
+            and segment.last_us > after_us
+        )
 
     def _state(self) -> dict[str, Any]:
         """The newest commit; of each table the first and the last time, and the rows."""
@@ -122,7 +131,7 @@ class QueryWorker:
             first, last, rows = spans.get(one.table, [one.first_us, one.last_us, 0])
             ends = [min(first, one.first_us), max(last, one.last_us)]
             spans[one.table] = [*ends, rows + one.rows]
-        return {"seq": found.seq, "spans": spans, "damaged": sorted(self._damaged)}
+        return {"seq": found.seq, "spans": spans}
 
     def _newest(self) -> SpoolManifest:
         """What the spool holds now; read again if it was replaced."""

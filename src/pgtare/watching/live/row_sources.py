@@ -46,21 +46,19 @@ class RowSource:
         return 60 if self.rows == "statements" else 10
 
 
-COUNTED = RowSource(
-    "waits", "waits", "exact", "All waits were counted, and the time on processors."
-)
+COUNTED = RowSource("waits", "waits", "exact", "All waits and the time on processors were counted.")
 BY_STATEMENT = RowSource(
     "statements",
     "statements",
     "exact",
-    "All waits were counted, by statement. Time on processors (CPU) is not in these rows; the "
-    "samples have it.",
+    "All waits were counted, by statement. Time on processors (CPU) is not included; samples "
+    "have it.",
 )
 SAMPLED = RowSource(
     "samples",
     "sessions",
     "sampled",
-    "From looks at active sessions, one a second: an estimate. Background processes are not in it.",
+    "An estimate from samples of active sessions, one a second, without background processes.",
 )
 
 

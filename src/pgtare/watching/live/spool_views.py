@@ -27,6 +27,8 @@ _LEVELS = {
     "statements": ("statements_1h", "statements"),
     "activity": ("activity_1h", "activity"),
 }
+#: Relations that are read as a whole: their times are not those at which something happened.
+_WHOLE = ("texts", "recordings")
 #: Columns that a relation has on top of its table's: times as integers, in µs since 1970.
 _ADDED = {
     "statements": ", type IN ('Activity', 'Client') AS idle",
@@ -99,7 +101,7 @@ def view(
     """The SELECT of a relation. left_out: segments that cannot be read."""
     if relation == "samples":
         return SAMPLES
-    if relation == "texts":
+    if relation in _WHOLE:
         window = (-(1 << 62), 1 << 62)
     parts = []
     for span in spans(relation, *window, grain, found.rolled_us):

@@ -79,6 +79,10 @@ class TimeWindow:
         by = round((self.to_us - self.after_us) * share)
         return aligned(self.after_us + by, self.to_us + by, self.grain)
 
+    def moved(self, seconds: int) -> TimeWindow:
+        """The window some seconds later, earlier if negative; it does not move on with new rows."""
+        return aligned(self.after_us + seconds * US, self.to_us + seconds * US, self.grain)
+
     def widened(self) -> TimeWindow:
         """The window of twice its length with the same middle."""
         by = (self.to_us - self.after_us) // 2

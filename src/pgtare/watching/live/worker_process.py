@@ -14,7 +14,7 @@ from typing import Any
 from pgtare.errors import MeasurementError
 from pgtare.watching.live.spool_views import Grain
 
-#: An answer may take so long, s.
+#: The longest time that an answer may take, s.
 TIME_LIMIT_S = 15.0
 #: The longest answer that is read, bytes.
 _MOST_BYTES = 256 << 20
@@ -49,6 +49,14 @@ class LiveQuery:
 LiveRow = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class LiveAnswer:
+    """Rows of a query. damaged: segments whose rows it lacks."""
+
+    rows: list[LiveRow]
+    damaged: list[str]
+
+
 class WorkerProcess:
     """One process that answers queries, one at a time; a new one after it was killed."""
 
@@ -59,10 +67,11 @@ class WorkerProcess:
         self.texts: dict[tuple[str, int], str] = {}
         """texts of statements that were asked for, by server and identifier; they never change"""
 
-    async def rows(self, query: LiveQuery) -> list[LiveRow]:
-        """The rows of an answer. Raises MeasurementError with a sentence if there is none."""
+    async def answer(self, query: LiveQuery) -> LiveAnswer:
+        """An answer. Raises MeasurementError with a sentence if there is none."""
         found = await self.ask(query.request())
-        return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+        rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+        return LiveAnswer(rows, found["damaged"])
 
     async def state(self) -> dict[str, Any]:
         """What the spool holds: seq, and spans by table: first and last time, µs, and rows."""

@@ -14,11 +14,8 @@ from prometheus_client.core import InfoMetricFamily
 import pgtare
 from pgtare.errors import UsageError
 from pgtare.watching.agent.config import MetricsSettings
-from pgtare.watching.metrics.collector import (
-    MetricsSnapshot,
-    SnapshotCollector,
-    shown_buckets,
-)
+from pgtare.watching.metrics.collector import SnapshotCollector
+from pgtare.watching.metrics.families import MetricsSnapshot, shown_buckets
 from pgtare.watching.metrics.server_totals import (
     LOSSES_PART,
     WAITS_PART,
@@ -51,9 +48,10 @@ class MetricsExporter:
         self._buckets = len(shown_buckets(settings.all_buckets)) + 1
         self._servers: dict[str, ServerTotals] = {}
         self._committed: dict[str, ServerSnapshot] = {}
-        self._collector = SnapshotCollector(settings.all_buckets, clock)
+        self.collector = SnapshotCollector(settings.all_buckets, clock)
+        """what is shown now; any thread may ask it"""
         self.registry = CollectorRegistry()
-        self.registry.register(self._collector)
+        self.registry.register(self.collector)
         self.registry.register(_Version())
         ProcessCollector(registry=self.registry)
 
@@ -75,7 +73,7 @@ class MetricsExporter:
         """
         if written:
             self._committed = {name: self._totals(name).snapshot() for name in up}
-        self._collector.show(MetricsSnapshot(dict(up), self._committed, written))
+        self.collector.show(MetricsSnapshot(dict(up), self._committed, written))
 
     def listen(self, host: str, port: int) -> tuple[str, int]:
         """Serve from now on, by threads that end with the process; the address.

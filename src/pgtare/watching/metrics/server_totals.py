@@ -22,10 +22,10 @@ _LOST = "waits"
 #: Known from the start, so that the first one is an increase.
 LOSS_KINDS = ("missed", "overflows", "statements_evicted", "statements_missed")
 GAP_KINDS = ("restart", "reset", "absence", "lost", "busy")
-#: After so many intervals without a reading its counters are left out: when they come back, the
-#: time in between is in one step, which only the windows that saw both ends may divide by it.
+#: A server's counters are left out after this many intervals without a reading. When they come
+#: back, they rise in one step; a window that did not see the time in between shows no false rate.
 _STALE_INTERVALS = 3
-#: A look is at most so many times less often than configured.
+#: The longest interval of a slowed-down look, as a multiple of the configured one.
 _SLOWEST = 32
 
 WaitingKey = tuple[str, str, str]

@@ -15,11 +15,11 @@ from pgtare.watching.spool.segments import MOST_ROWS, Segment
 from pgtare.watching.spool.tables import TABLES
 from pgtare.watching.spool.volume import Volume
 
-#: While a day goes on, so many segments of about the same span of commits become one.
+#: During a day, this many segments with about the same number of commits become one.
 FAN_IN = 16
 #: Files that one step merges, at most.
 _MOST_FILES = 64
-#: A day is over for us so long after its end.
+#: How long after its end a day counts as complete.
 _SETTLED = timedelta(minutes=30)
 
 

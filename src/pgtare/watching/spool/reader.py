@@ -32,7 +32,7 @@ MEMORY = "1GB"
 AS_STRINGS = frozenset({"query_id", "text_hash", "epoch"})
 
 _TRIES = 3
-_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "memory_limit": MEMORY,
@@ -146,7 +146,7 @@ def _connect(directory: Path, damaged: set[str], notes: list[str]) -> duckdb.Duc
     # DuckDB checks the pattern as well as the file that it finds by it
     opened = {name for names in usable.values() for file in names for name in (file, pattern(file))}
     files = [_quoted(name) for name in sorted(opened)]
-    connection = duckdb.connect(config=_CONFIG)
+    connection = duckdb.connect(config=CONFIG)
     try:
         connection.execute(f"SET allowed_paths = [{', '.join(files)}]")
         connection.execute("SET enable_external_access = false")

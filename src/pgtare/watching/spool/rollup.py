@@ -26,7 +26,7 @@ MOST_BUCKETS = 60
 #: A row that covers more than this, in ns, is spread. Intervals of a minute are not, in spite of
 #: jitter: they would be in two buckets each.
 SPREAD_NS = 90 * 10**9
-#: A row is spread over at most so many buckets; one that covers more, over wider ones of this many.
+#: A row is spread over at most this many buckets. If it covers more, buckets are wider: 60 of them.
 MOST_PARTS, _WIDER = 360, 60
 _US = 1_000_000
 _INT64 = np.dtype(np.int64)

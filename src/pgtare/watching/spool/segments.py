@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pgtare.watching.spool.tables import TABLES
 
-#: A segment has at most so many rows.
+#: The most rows of a segment.
 MOST_ROWS = 500_000
 #: Rows that are written, and held in memory, at a time.
 GROUP_ROWS = 8_192

@@ -1,21 +1,7 @@
-"use strict";
 // Draws the charts, selects a window by dragging along one, and renews the view with new rows.
 (() => {
-  const config = { displaylogo: false, displayModeBar: false, responsive: true, showTips: false };
   const source = document.currentScript.dataset.plotly;
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-
-  // Colours arrive as names of CSS variables, so that the style sheet is their only source.
-  function coloured(value, key, style) {
-    if (Array.isArray(value)) return value.map((item) => coloured(item, key, style));
-    if (value !== null && typeof value === "object") {
-      const copy = {};
-      for (const [name, item] of Object.entries(value)) copy[name] = coloured(item, name, style);
-      return copy;
-    }
-    if (typeof value !== "string" || !/color(scale)?$/.test(key)) return value;
-    return style.getPropertyValue("--" + value).trim() || value;
-  }
 
   function select(place) {
     place.on("plotly_selected", (event) => {
@@ -43,7 +29,7 @@
         own.selectdirection = "h";
       }
       const known = place.classList.contains("js-plotly-plot");
-      Plotly.react(place, coloured(data, "", style), own, config);
+      Plotly.react(place, coloured(data, "", style), own, chartConfig);
       if (brush && !known) select(place);
     }
     document.documentElement.dataset.drawn = dark.matches ? "dark" : "light";

@@ -40,7 +40,7 @@ async def view(request: ViewRequest) -> ViewPage:
     rows = breakdown.rows_links(request)
     notes = [source.note, "Drag along the chart to select a window."]
     if processors:
-        notes.append(f"The dashed line is what the processors can do: {processors:g} sessions.")
+        notes.append(f"The dashed line is the number of processors: {processors:g}.")
     first = PageSection(classes.title, notes, classes.quality, chart, classes.table)
     sections = [first, *events, PageSection("What made it up", links=more), rows]
     return ViewPage("Activity", [*sections, *await gaps.sections(request)], request.alarms(source))

@@ -19,8 +19,8 @@ from pgtare.watching.live.worker_process import LiveRow
 _FIGURES = (
     PageColumn("server", "server"),
     PageColumn("kind", "figure"),
-    PageColumn("value", "in all"),
-    PageColumn("per_hour", "an hour"),
+    PageColumn("value", "total"),
+    PageColumn("per_hour", "per hour"),
     PageColumn("largest", "largest"),
     PageColumn("readings", "readings", "count"),
 )
@@ -40,8 +40,8 @@ _WORDS = {
 }
 _NOTES = (
     "What the agent measures of itself. A look is one short transaction on the server; its time "
-    "has the way there and back in it.",
-    "What the instruments on the servers cost their load, pgtare weigh measures.",
+    "includes the network.",
+    "pgtare weigh measures what the instruments on a server cost its load.",
 )
 
 
@@ -124,9 +124,9 @@ async def _settings(request: ViewRequest) -> PageSection:
     lines = [PageRow([host, name, *values]) for (host, name), values in sorted(newest.items())]
     table = PageTable(
         "settings",
-        "Settings that observe, as far as they were noted in this window",
+        "Settings that observe the server, as noted in this window",
         _SETTINGS,
         lines,
-        empty="They are noted when they change: choose a longer window.",
+        empty="They are noted when they change. Choose a longer window.",
     )
     return PageSection("What is switched on", table=table)

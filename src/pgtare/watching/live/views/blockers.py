@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from textwrap import shorten
 
 from pgtare.kit import numbers
 from pgtare.watching.live import live_charts, time_window
@@ -15,23 +16,22 @@ from pgtare.watching.live.page_parts import (
     ViewPage,
 )
 from pgtare.watching.live.time_window import US, TimeWindow
+from pgtare.watching.live.views import breakdown, session_columns
 from pgtare.watching.live.views.view_request import ViewRequest
 from pgtare.watching.live.worker_process import LiveRow
 
-#: Looks up to so long before a moment count for it, s.
+#: Looks at most this long before a moment count for it, s.
 _AROUND_S = 5
+#: A tree shows this much of a statement's text; the table below has a link to it.
+_LONGEST_TEXT = 120
 _MOMENTS = (
     PageColumn("from_ts", "from", "time"),
     PageColumn("server", "server"),
     PageColumn("waiters", "sessions that waited", "count"),
-    PageColumn("waited_ns", "waited, all together", "ns"),
+    PageColumn("waited_ns", "waited, in total", "ns"),
 )
 _SESSIONS = (
-    PageColumn("pid", "process"),
-    PageColumn("server", "server"),
-    PageColumn("role", "role"),
-    PageColumn("database", "database"),
-    PageColumn("application", "application"),
+    *session_columns.COLUMNS,
     PageColumn("state", "state"),
     PageColumn("event", "waits for"),
     PageColumn("query_id", "statement"),
@@ -40,8 +40,8 @@ _SESSIONS = (
     PageColumn("blockers", "blocked by"),
 )
 _NOTE = (
-    "Looks at sessions, once a second, kept for two days. Who blocks is asked for sessions that "
-    "have waited for a lock for a second."
+    "From samples of sessions, once a second, kept for two days. Blockers are looked up for "
+    "sessions that have waited for a lock for at least a second."
 )
 
 
@@ -71,7 +71,7 @@ async def view(request: ViewRequest) -> ViewPage:
     ]
     table = PageTable(
         "moments",
-        "When sessions waited for each other, the longest queues first",
+        "Moments at which sessions waited for each other, the longest queues first",
         _MOMENTS,
         lines,
         empty="No session was seen waiting for another one in this window.",
@@ -100,20 +100,24 @@ async def _tree(request: ViewRequest, at_us: int) -> list[PageSection]:
     for row in rows:
         newest[row["host"]] = max(newest.get(row["host"], 0), row["seen_us"])
     now = [row for row in rows if row["seen_us"] == newest[row["host"]]]
-    trees = [node for host in sorted(newest) for node in trees_of(host, now)]
     involved = [row for row in now if row["waits_for"] or _blocks(row, now)]
-    lines = [PageRow(_session(row)) for row in involved]
+    texts = await breakdown.texts(request, involved)
+    trees = [node for host in sorted(newest) for node in trees_of(host, now, texts)]
+    lines = [PageRow(_session(row), _href(request, row)) for row in involved]
     title = f"At {time_window.shown(end)} UTC"
-    empty = "Nobody waited for another session then."
+    empty = "No session waited for another one then."
     table = PageTable("sessions", "Sessions that wait or are waited for", _SESSIONS, lines)
     notes = () if trees else (empty,)
     return [PageSection(title, notes, "sampled", table=table if lines else None, tree=trees)]
 
 
-def trees_of(host: str, rows: Sequence[LiveRow]) -> list[TreeNode]:
+def trees_of(
+    host: str, rows: Sequence[LiveRow], texts: Mapping[tuple[str, int], str]
+) -> list[TreeNode]:
     """A tree for each session of a server that blocks others and waits for none.
 
-    In a deadlock all wait: one of them becomes the root, and those that were shown are not again.
+    texts: of statements, by server and identifier. In a deadlock all wait: one of them becomes the
+    root, and those that were shown are not again.
     """
     sessions = {row["process"]: row for row in rows if row["host"] == host}
     waiters: dict[int, list[int]] = {}
@@ -125,7 +129,7 @@ def trees_of(host: str, rows: Sequence[LiveRow]) -> list[TreeNode]:
     def node(pid: int) -> TreeNode:
         shown.add(pid)
         below = [one for one in sorted(waiters.get(pid, [])) if one not in shown]
-        words, about = _words(host, pid, sessions.get(pid))
+        words, about = _words(host, pid, sessions.get(pid), texts)
         found = TreeNode(words, about)
         for one in below:
             if one not in shown:
@@ -138,19 +142,24 @@ def trees_of(host: str, rows: Sequence[LiveRow]) -> list[TreeNode]:
     return found
 
 
-def _words(host: str, pid: int, row: LiveRow | None) -> tuple[str, str]:
+def _words(
+    host: str, pid: int, row: LiveRow | None, texts: Mapping[tuple[str, int], str]
+) -> tuple[str, str]:
     if pid == 0:
-        return f"{host}: a prepared transaction", "it holds locks without a session"
+        return f"{host}: a prepared transaction", "it holds locks, but has no session"
     if row is None:
-        return f"{host}: process {pid}", "it was not among the active sessions"
+        return f"{host}: process {pid}", "it is not in the samples"
     who = row["user_role"] or "nobody"
     where = f" in {row['base']}" if row["base"] else ""
     waits = f", waits for {row['wait_class']} {row['wait_event']}" if row["wait_event"] else ""
-    statement = f", statement {row['statement']}" if row["statement"] else ""
+    program = f", {row['program']}" if row["program"] else ""
+    text = texts.get((host, row["statement"]), "")
+    shown = f": {shorten(text, _LONGEST_TEXT, placeholder=' …')}" if text else ""
+    statement = f", statement {row['statement']}{shown}" if row["statement"] else ""
     open_us = row["open_us"]
     since = f", transaction open for {numbers.duration(open_us)}" if open_us is not None else ""
-    about = f"{row['condition'] or 'no state'}{waits}{statement}{since}"
-    return f"{host}: process {pid}, {who}{where}", about
+    about = f"{row['condition'] or 'no state'}{since}{waits}{statement}"
+    return f"{host}: process {pid}, {who}{where}{program}", about
 
 
 def _blocks(row: LiveRow, rows: Sequence[LiveRow]) -> bool:
@@ -159,15 +168,18 @@ def _blocks(row: LiveRow, rows: Sequence[LiveRow]) -> bool:
     )
 
 
+def _href(request: ViewRequest, row: LiveRow) -> str | None:
+    """What the session ran, if that is known."""
+    if not row["statement"]:
+        return None
+    return request.href("/statement", server=row["host"], query_id=row["statement"])
+
+
 def _session(row: LiveRow) -> list[object]:
     blocked_by = ", ".join(map(str, row["waits_for"] or []))
     event = f"{row['wait_class']}: {row['wait_event']}" if row["wait_event"] else ""
     return [
-        str(row["process"]),
-        row["host"],
-        row["user_role"],
-        row["base"],
-        row["program"],
+        *session_columns.values(row),
         row["condition"],
         event,
         str(row["statement"] or ""),

@@ -28,13 +28,13 @@ _FIGURES = (
     PageColumn("calls", "waits", "count"),
     PageColumn("mean_ns", "mean wait", "ns"),
     PageColumn("max_ns", "longest", "ns"),
-    PageColumn("active_ns_per_transaction", "a transaction", "ns"),
+    PageColumn("active_ns_per_transaction", "per transaction", "ns"),
 )
 _SAMPLED_FIGURES = tuple(one for one in _FIGURES if one.name not in ("calls", "mean_ns", "max_ns"))
 _KINDS = {"rest": "(rest: statements without rows of their own)", "outside": "(outside statements)"}
 _DAY_US = 86_400_000_000
 _MOST_TEXTS = 50_000
-#: A chart reads at most so many rows, if hours have the same sums.
+#: A chart over many hours reads hours if there are more rows of minutes than this.
 _MOST_CHARTED = 8_000_000
 #: Charts of statements show events instead: statements are too many.
 _CHARTED = {"query_id": "event"}
@@ -42,38 +42,43 @@ _CHARTED = {"query_id": "event"}
 
 async def view(request: ViewRequest) -> ViewPage:
     """The view."""
-    by = request.words.get("by", "event")
-    if by not in DIMENSION_WORDS:
-        raise UsageError(f"by is one of {', '.join(DIMENSION_WORDS)}")
+    by = dimension(request)
     source = request.source(by)
     sections = await parts(request, by, source, chart=True)
     filters = [
         PageLink(f"{DIMENSION_WORDS.get(name, name)}: {value} ✕", request.same(**{name: None}))
         for name, value in request.only.items()
     ]
-    links = [
-        PageLink(
-            words,
-            request.same(by=name),
-            name == by,
-            request.source(name).quality,
-        )
-        for name, words in DIMENSION_WORDS.items()
-    ]
-    top = PageSection("By", links=links)
     chosen = [PageSection("Filtered by", links=filters)] if filters else []
     return ViewPage(
         f"What made it up: by {DIMENSION_WORDS[by]}",
-        [top, *chosen, *sections, rows_links(request)],
+        [dimension_links(request, by), *chosen, *sections, rows_links(request)],
         request.alarms(source),
     )
+
+
+def dimension(request: ViewRequest) -> str:
+    """What the address divides by; events if it does not say. Raises UsageError."""
+    by = request.words.get("by", "event")
+    if by not in DIMENSION_WORDS:
+        raise UsageError(f"by is one of {', '.join(DIMENSION_WORDS)}")
+    return by
+
+
+def dimension_links(request: ViewRequest, by: str) -> PageSection:
+    """Links to divide by something else, each with what its rows are worth."""
+    links = [
+        PageLink(words, request.same(by=name), name == by, request.source(name).quality)
+        for name, words in DIMENSION_WORDS.items()
+    ]
+    return PageSection("By", links=links)
 
 
 def rows_links(request: ViewRequest) -> PageSection:
     """Links to choose between what was counted and samples."""
     only_samples = bool(request.words.get("source"))
     links = [
-        PageLink("counted, if it can be", request.same(source=None), not only_samples),
+        PageLink("counted if possible", request.same(source=None), not only_samples),
         PageLink("samples only", request.same(source="sampled"), only_samples),
     ]
     return PageSection("Rows", links=links)
@@ -187,7 +192,9 @@ async def _table(
     caption = f"By {DIMENSION_WORDS[by]}, {request.window.words()}"
     if len(rows) >= MOST:
         caption += f"; the largest {MOST}"
-    caption += f". {count:,} transactions." if count else ". Transactions are not known."
+    caption += (
+        f". {count:,} transactions." if count else ". The number of transactions is not known."
+    )
     return PageTable(f"by_{by}", caption, [*columns, *figures], lines, last if rows else None)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pgtare.errors import UsageError
 from pgtare.watching.live import live_charts, time_window
 from pgtare.watching.live.page_parts import (
     PageColumn,
@@ -25,18 +24,23 @@ _FIGURES = (
     PageColumn("aas_before", "AAS before", "aas"),
     PageColumn("aas_after", "AAS after", "aas"),
     PageColumn("aas_change", "change", "change"),
-    PageColumn("per_transaction_before_ns", "a transaction before", "ns"),
+    PageColumn("per_transaction_before_ns", "per transaction before", "ns"),
     PageColumn("per_transaction_after_ns", "after", "ns"),
     PageColumn("per_transaction_change_ns", "change", "ns_change"),
 )
 _CHARTED = 12
+#: Earlier windows to compare with, by how long before they are, s; None: they end where it begins.
+_EARLIER: dict[str, int | None] = {
+    "just before": None,
+    "an hour before": 3600,
+    "a day before": 86_400,
+    "a week before": 7 * 86_400,
+}
 
 
 async def view(request: ViewRequest) -> ViewPage:
     """The view: the window of the page is the later one, `from2` and `to2` are the earlier one."""
-    by = request.words.get("by", "event")
-    if by not in DIMENSION_WORDS:
-        raise UsageError(f"by is one of {', '.join(DIMENSION_WORDS)}")
+    by = breakdown.dimension(request)
     after, before = request.window, earlier(request)
     source = request.source(by)
     keys, tables = [], []
@@ -88,15 +92,12 @@ async def view(request: ViewRequest) -> ViewPage:
         if drawn
         else None
     )
-    links = [
-        PageLink(words, request.same(by=name), name == by, request.source(name).quality)
-        for name, words in DIMENSION_WORDS.items()
-    ]
     notes = (source.note, caption)
     return ViewPage(
         "Two windows side by side",
         [
-            PageSection("By", links=links),
+            breakdown.dimension_links(request, by),
+            _earlier_links(request, before),
             PageSection("What changed", notes, _quality(tables, source), chart, table),
         ],
         request.alarms(source),
@@ -109,6 +110,17 @@ def earlier(request: ViewRequest) -> TimeWindow:
     if not (words.get("from2") or words.get("to2") or words.get("last2")):
         return request.window.before()
     return time_window.window_of(words, request.newest_us, request.spans, "2")
+
+
+def _earlier_links(request: ViewRequest, before: TimeWindow) -> PageSection:
+    """Links to compare with usual windows."""
+    links = []
+    for words, by_s in _EARLIER.items():
+        window = request.window.before() if by_s is None else request.window.moved(-by_s)
+        named = {} if by_s is None else window.address("2")
+        ends = {"from2": None, "to2": None, "last2": None, **named}
+        links.append(PageLink(words, request.same(**ends), window.span == before.span))
+    return PageSection("Compared with", links=links)
 
 
 def _quality(tables: list[list[LiveRow]], source: RowSource) -> str:

@@ -13,11 +13,11 @@ from pgtare.watching.live.page_parts import (
     ViewPage,
 )
 from pgtare.watching.live.row_sources import SAMPLED, RowSource, row_source
-from pgtare.watching.live.views import breakdown
+from pgtare.watching.live.views import breakdown, session_columns
 from pgtare.watching.live.views.view_request import ViewRequest
 from pgtare.watching.live.worker_process import LiveRow
 
-#: A histogram reads at most so many rows, if hours have the same sums.
+#: A histogram over many hours reads hours if there are more rows of minutes than this.
 _MOST_COUNTED = 1_000_000
 _PERCENTILES = (
     PageColumn("share", "of the waits", "share"),
@@ -31,11 +31,7 @@ _CLASSES = (
     PageColumn("share", "share", "share"),
 )
 _SESSIONS = (
-    PageColumn("pid", "process"),
-    PageColumn("server", "server"),
-    PageColumn("role", "role"),
-    PageColumn("database", "database"),
-    PageColumn("application", "application"),
+    *session_columns.COLUMNS,
     PageColumn("query_id", "statement"),
     PageColumn("seen", "seen", "count"),
     PageColumn("last_ts", "last", "time"),
@@ -50,8 +46,8 @@ async def view(request: ViewRequest) -> ViewPage:
     sections = await latency_sections(request, source) if source.exact else []
     if not sections:
         words = (
-            "How long waits took is known only if the server has the module "
-            "wait_event_timing; samples do not tell."
+            "Durations of waits are known only if the server has the module wait_event_timing. "
+            "Samples do not show them."
         )
         sections = [PageSection("Latency", (words,))]
     by_statement = request.source("query_id")
@@ -120,18 +116,16 @@ async def _sessions(request: ViewRequest) -> PageSection:
     row_source(["event"], list(known), "sampled", False)
     rows = await request.rows("sessions", only=known, grain="tick")
     lines = [PageRow(_session_values(row)) for row in rows]
-    empty = "No session was seen there. Sessions are kept for two days."
-    table = PageTable("sessions", "Sessions that were seen waiting", _SESSIONS, lines, empty=empty)
+    empty = "No session was sampled in this event. Samples are kept for two days."
+    table = PageTable(
+        "sessions", "Sessions that were sampled in this event", _SESSIONS, lines, empty=empty
+    )
     return PageSection("Sessions that waited", (SAMPLED.note,), "sampled", table=table)
 
 
 def _session_values(row: LiveRow) -> list[object]:
     return [
-        str(row["process"]),
-        row["host"],
-        row["user_role"],
-        row["base"],
-        row["program"],
+        *session_columns.values(row),
         str(row["statement"] or ""),
         row["times_seen"],
         row["last_us"],

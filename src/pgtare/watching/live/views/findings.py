@@ -1,4 +1,4 @@
-"""Findings of the doctor, with what was seen and the remedies."""
+"""Findings of the doctor with their remedies, and traces that servers kept."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pgtare.watching.live.page_parts import (
     ViewPage,
 )
 from pgtare.watching.live.time_window import shown
+from pgtare.watching.live.views import recordings
 from pgtare.watching.live.views.view_request import ViewRequest
 
 _COLUMNS = (
@@ -55,4 +56,7 @@ async def view(request: ViewRequest) -> ViewPage:
         )
         for row in rows[:20]
     ]
-    return ViewPage("Findings", [PageSection("All", table=table), *details], request.alarms())
+    kept = await request.rows("recordings", only=request.of_server)
+    traces = recordings.section(request, kept, "No server kept a trace in this window.")
+    sections = [PageSection("All", table=table), *details, traces]
+    return ViewPage("Findings", sections, request.alarms())

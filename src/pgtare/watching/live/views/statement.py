@@ -1,24 +1,18 @@
-"""A statement: its text, what it waited for, its trend, and what was recorded meanwhile."""
+"""A statement: its text, what it waited for, its trend, and which traces of it were kept."""
 
 from __future__ import annotations
 
 from pgtare.errors import UsageError
-from pgtare.watching.live.page_parts import (
-    PageColumn,
-    PageRow,
-    PageSection,
-    PageTable,
-    ViewPage,
-)
+from pgtare.watching.live.page_parts import PageSection, ViewPage
 from pgtare.watching.live.row_sources import BY_STATEMENT, SAMPLED
-from pgtare.watching.live.views import breakdown, event
+from pgtare.watching.live.views import breakdown, event, recordings
 from pgtare.watching.live.views.view_request import ViewRequest
 
-_RECORDINGS = (
-    PageColumn("number", "number"),
-    PageColumn("cause", "what triggered it"),
-    PageColumn("started", "from", "time"),
-    PageColumn("pid", "process"),
+_NO_TEXT = "Its text is not known. If pg_stat_statements is loaded, the agent reads texts from it."
+_NONE = (
+    "No trace of this statement was kept in this window. If the server's flight recorder is on "
+    "(sql_trace.recorder) and has triggers (sql_trace.keep_…), it keeps some of slow requests, "
+    "errors and long waits for locks."
 )
 
 
@@ -29,8 +23,7 @@ async def view(request: ViewRequest) -> ViewPage:
     server, query_id = request.server, int(request.only["query_id"])
     known = await breakdown.texts(request, [{"statement": query_id}])
     text = known.get((server, query_id), "")
-    missing = "" if text else "Its text is not known: pg_stat_statements has it, if it is loaded."
-    sections = [PageSection("Text", (missing,) if missing else (), text=text)]
+    sections = [PageSection("Text", () if text else (_NO_TEXT,), text=text)]
     counted = request.source("event")
     if counted.exact:
         sections += await breakdown.parts(
@@ -40,21 +33,6 @@ async def view(request: ViewRequest) -> ViewPage:
     sections += await breakdown.parts(
         request, "type", SAMPLED, chart=False, title="With its time on processors"
     )
-    sections.append(await _recordings(request))
+    rows = await request.rows("statement_recordings", only=request.of_server, statement=query_id)
+    sections.append(recordings.section(request, rows, _NONE))
     return ViewPage(f"Statement {query_id} on {server}", sections, request.alarms())
-
-
-async def _recordings(request: ViewRequest) -> PageSection:
-    rows = await request.rows("recordings", only=request.of_server)
-    lines = [
-        PageRow([row["recording"], row["trigger_words"], row["begun_us"], str(row["process"])])
-        for row in rows
-    ]
-    table = PageTable(
-        "recordings",
-        "Traces that the server kept in this window",
-        _RECORDINGS,
-        lines,
-        empty="None is known. The flight recorder keeps traces; see `pgtare trace kept`.",
-    )
-    return PageSection("Recordings", table=table)

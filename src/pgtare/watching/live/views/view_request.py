@@ -31,6 +31,8 @@ class ViewRequest:
     window: TimeWindow
     only: dict[str, str | int]
     coverage: list[LiveRow] = field(default_factory=list)
+    damaged: set[str] = field(default_factory=set)
+    """segments of the spool that answers lack, up to now"""
 
     @classmethod
     async def of(
@@ -66,7 +68,9 @@ class ViewRequest:
             only if only is not None else {},
             {"most": MOST, **values},
         )
-        return await self.worker.rows(query)
+        answer = await self.worker.answer(query)
+        self.damaged.update(answer.damaged)
+        return answer.rows
 
     @property
     def server(self) -> str | None:
@@ -120,16 +124,16 @@ class ViewRequest:
         found = []
         if not self.coverage:
             found.append(
-                "No server was watched in this window. Choose another one, or see whether the "
-                "agent runs."
+                "No server was watched in this window. Choose another window, or check that the "
+                "agent is running."
             )
         elif source is not None:
             missing = sorted(set(self.watched("sessions")) - set(self.watched(source.ticks)))
             if missing:
                 found.append(
                     f"Not in these figures: {', '.join(missing[:5])}"
-                    f"{' and others' if len(missing) > 5 else ''}, which only samples show. "
-                    "Choose the server, or the samples of all."
+                    f"{' and others' if len(missing) > 5 else ''}. There are only samples of "
+                    "these. Choose one server, or samples only."
                 )
         return found
 

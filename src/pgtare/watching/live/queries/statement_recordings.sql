@@ -1,0 +1,14 @@
+-- Traces that a server kept of a statement, and with them those of sessions that held it up.
+SELECT server AS host, number AS recording, cause AS trigger_words, detail AS how_much,
+  started_us AS begun_us, pid AS process, role AS user_role, database AS base,
+  application AS program, query_id AS statement, bytes AS size_bytes, file AS place
+FROM recordings
+WHERE started_us > {from_us:Int64} AND started_us <= {to_us:Int64} {filters}
+  AND (query_id = {statement:Int64} OR incident IN (
+    SELECT incident
+    FROM recordings
+    WHERE started_us > {from_us:Int64} AND started_us <= {to_us:Int64} {filters}
+      AND query_id = {statement:Int64} AND incident IS NOT NULL
+  ))
+ORDER BY begun_us DESC, host, recording
+LIMIT {most:Int64}
