@@ -24,6 +24,7 @@ _ENDINGS = {
     "stopped": "it was stopped by pgtare stop or pgtare.trial_stop()",
     "deadline": "the server's deadline for it had come",
     "kill switch": "pgtare.enabled was switched off",
+    "lease expired": "its lease was not renewed in time",
 }
 
 StoppedBy = Literal["time", "precision", "interrupt", "server"]
