@@ -20,11 +20,12 @@ from pgtare.kit.option_values import percentage, seconds
 from pgtare.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
 from pgtare.weighing.instruments import choose, load_catalogue
 from pgtare.weighing.weigh import store
+from pgtare.weighing.weigh.measurement import Weighing
 from pgtare.weighing.weigh.plan import arms_of
 from pgtare.weighing.weigh.report.page import write_page
 from pgtare.weighing.weigh.report.terminal import render
 from pgtare.weighing.weigh.request import Request, new_seed, slice_bounds
-from pgtare.weighing.weigh.run import Weighing, alone, dry_run
+from pgtare.weighing.weigh.run import alone, dry_run
 from pgtare.weighing.weigh.run import weigh as run_weighing
 
 if TYPE_CHECKING:
