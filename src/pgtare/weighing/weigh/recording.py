@@ -77,9 +77,13 @@ Arrived = Callable[[Observations], None]
 
 
 class Halt:
-    """Ends trials from another thread: at once, or after the blocks that sessions are in."""
+    """Ends trials from another thread: at once, or after the blocks that sessions are in.
 
-    def __init__(self) -> None:
+    of: ends when that one does, too.
+    """
+
+    def __init__(self, of: Halt | None = None) -> None:
+        self._of = of
         self._wanted, self._at_once = threading.Event(), threading.Event()
 
     def set(self, *, at_once: bool) -> None:
@@ -91,16 +95,18 @@ class Halt:
     @property
     def wanted(self) -> bool:
         """Whether trials are to end."""
-        return self._wanted.is_set()
+        return self._wanted.is_set() or (self._of is not None and self._of.wanted)
 
     @property
     def at_once(self) -> bool:
         """Whether they are to end without waiting for the blocks under way."""
-        return self._at_once.is_set()
+        return self._at_once.is_set() or (self._of is not None and self._of.at_once)
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until trials are to end; whether they are."""
-        return self._wanted.wait(seconds)
+        outer = self._of._wanted if self._of is not None else self._wanted
+        outer.wait(seconds)
+        return self.wanted
 
 
 @dataclass(frozen=True)

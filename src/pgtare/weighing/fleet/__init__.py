@@ -1,1 +1,0 @@
-"""Weighings of many servers: their raw data, and one estimate over all of them."""
