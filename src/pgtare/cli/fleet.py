@@ -12,6 +12,7 @@ from pgtare import cli
 from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit import numbers
 from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.option_values import percentage, seconds
 from pgtare.load import parse_participation
@@ -161,6 +162,7 @@ def weigh(
     """
     from pgtare.weighing.fleet import run
     from pgtare.weighing.fleet.directory import FleetDesign, FleetDirectory
+    from pgtare.weighing.fleet.server_weighing import LEASE
 
     if (out is None) == (resume is None):
         raise UsageError("give either --out or --resume: a new directory, or one to go on with")
@@ -185,7 +187,7 @@ def weigh(
             role=role,
             allow=list(allow or ()),
             at_once=at_once,
-            lease_s=run.LEASE.seconds,
+            lease_s=LEASE.seconds,
         )
     request = run.FleetRequest(
         inventory=servers,
@@ -211,4 +213,35 @@ def _chosen(design: FleetDesign, catalogue: list[Path] | None) -> tuple[Chosen, 
 
 
 def _deliver(directory: FleetDirectory, destination: Destination) -> None:
-    raise NotImplementedError
+    """Combine what the servers gave, as `pgtare fleet report` does, and say how it ended."""
+    from pgtare.weighing.fleet.reestimation import report as combined
+    from pgtare.weighing.fleet.report.terminal import render
+
+    state = directory.state
+    breach = state.breach
+    if breach is not None:
+        cli.say(
+            f"pgtare: the guard stopped all trials: {breach.what} on {breach.server}, in stage "
+            f"{breach.stage}, after {breach.after_s:.1f} s and {breach.transactions:,} "
+            f"transactions with an instrument on; the last trial had ended {breach.stopped_s:.2f} "
+            "s later",
+            err=True,
+        )
+    if directory.kept():
+        result = combined(str(directory.path))
+        directory.write_result(result.to_json())
+        if not destination.printed:
+            render(result, cli.stdout())
+        destination.write(result.to_json())
+        destination.tell(f"observations and result: {directory.path}")
+    if state.ended_by == "interrupt":
+        cli.say(f"pgtare: interrupted; --resume {directory.path} goes on", err=True)
+        raise typer.Exit(cli.INTERRUPTED)
+    if state.ended_by == "breach":
+        raise MeasurementError("an instrument does harm: it was stopped everywhere")
+    lost = [server.name for server in state.servers if server.state == "lost"]
+    if lost:
+        raise MeasurementError(
+            f"{numbers.counted(len(lost), 'server')} lost: {', '.join(lost)}; --resume "
+            f"{directory.path} weighs what is missing"
+        )

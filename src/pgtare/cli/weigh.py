@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
@@ -200,7 +199,7 @@ def weigh(
         store.check_target(out)
     asked = _why() if why else None
     done = run_weighing(
-        request, command_line(), cli.stderr(), _confirm, asked.during if asked else alone
+        request, command_line(), cli.stderr(), cli.confirm, asked.during if asked else alone
     )
     _deliver(done, destination, html, out, asked)
     if done.result.design.stopped_by == "interrupt":
@@ -244,10 +243,6 @@ def _load_spec(
         clients=clients,
         rate=parse_rate(rate) if rate else None,
     )
-
-
-def _confirm(question: str) -> bool:
-    return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
 def _why() -> Why:

@@ -53,6 +53,8 @@ class _Job(threading.Thread):
             traffic = of.traffic[self.server]
             self.end = weighing.trial(self.stage, traffic, of.halt, of)
             if self.stage.last or of.halt.wanted:
+                if self.end.trouble:
+                    return  # cut short by something else: it is left out
                 with of.estimating:  # one at a time: others' rings have to be drained meanwhile
                     made = weighing.weighing(of.command)
                 if made is not None:
@@ -193,7 +195,7 @@ class Coordinator:
         elif job.end is None:
             server.state, server.reason = (
                 "lost",
-                "it no longer answers; its trial ends by its lease",
+                "it no longer answers; the lease ends its trial",
             )
         elif job.end.trouble:
             server.state, server.reason = "lost", job.end.trouble

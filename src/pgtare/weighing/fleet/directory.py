@@ -7,7 +7,8 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +24,7 @@ from pgtare.weighing.weigh.measurement import Weighing
 
 FLEET_FILE = "fleet.json"
 SERVERS = "servers"
+RESULT_FILE = "result.json"
 WEIGHING = ArtefactKind("fleet weighing", FLEET_FILE, "pgtare.fleet/1")
 
 State = Literal["waiting", "running", "done", "stopped", "lost"]
@@ -89,7 +91,7 @@ class FleetState(Document):
     stage: str = Field(default="", description="stage reached: `canary`, `few`, `all` or `ended`")
     ended_by: str = Field(
         default="",
-        description="`time`, `interrupt`, `breach`, or `lost` if no server was left; empty: not yet",
+        description="`time`, `interrupt`, `breach`, `lost` (no server left), or empty (not yet)",
     )
     breach: FleetBreach | None = Field(
         default=None, description="the harm that ended it, if one did"
@@ -130,9 +132,22 @@ class FleetDirectory:
         files.write_text(self.path / FLEET_FILE, self.state.to_json() + "\n")
 
     def keep(self, name: str, weighing: Weighing) -> None:
-        """Write what a server gave, whole or not at all."""
+        """Write what a server gave, whole or not at all, in the place of what it gave before."""
         target = self.path / SERVERS / name
+        before = target.with_name(f".{name}.before")
+        shutil.rmtree(before, ignore_errors=True)
+        if target.exists():
+            target.rename(before)
         store.save(target, weighing.design, weighing.observations, weighing.result)
+        shutil.rmtree(before, ignore_errors=True)
+
+    def kept(self) -> list[str]:
+        """The servers that gave something."""
+        return sorted(path.name for path in (self.path / SERVERS).iterdir() if path.name[0] != ".")
+
+    def write_result(self, text: str) -> None:
+        """Write `result.json`, whole; it is the last that is written."""
+        files.write_text(self.path / RESULT_FILE, text + "\n")
 
 
 def check_target(path: Path) -> None:
@@ -140,13 +155,9 @@ def check_target(path: Path) -> None:
     artefact.check_new(path, WEIGHING, renamed=False)
 
 
-def servers_of(
-    inventory: dict[str, InventoryServer], names: Sequence[str]
-) -> list[FleetServerState]:
+def servers_of(inventory: Mapping[str, InventoryServer]) -> list[FleetServerState]:
     """The servers as they are written: without what connects to them."""
     return [
-        FleetServerState(
-            name=name, labels=dict(inventory[name].labels), weight=inventory[name].weight
-        )
-        for name in names
+        FleetServerState(name=name, labels=dict(server.labels), weight=server.weight)
+        for name, server in inventory.items()
     ]

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from pgtare.estimate.arrays import Floats
 from pgtare.estimate.fleet import (
     BaseFacts,
     GuardedServer,
@@ -23,6 +25,8 @@ from pgtare.estimate.fleet import (
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.weighing.fleet.stages import Stage, Traffic
+
+Bools = npt.NDArray[np.bool_]
 
 #: Chance of a false alarm, over all stages and arms of a weighing.
 ALPHA = 0.05
@@ -115,7 +119,7 @@ class FleetGuard:
 
     def see(self, server: str, design: Design, part: Observations) -> None:
         """Count what was read of a server."""
-        guarded = [k for k, arm in enumerate(design.arms) if arm.role in ("instrument", "injected")]
+        guarded = _guarded_arms(design)
         self._instrumented += int(np.isin(part["arm"], guarded).sum())
         rows = part[(part["flags"] & int(_OUTSIDE)) == 0]
         if server in self._pending:
@@ -156,7 +160,7 @@ class FleetGuard:
             f"times, or those of a failed one over {limits.aborts:g} times; "
             f"false alarms: {100 * ALPHA:g} % at most, over all stages and arms"
         ]
-        arms = sum(arm.role in ("instrument", "injected") for arm in design.arms)
+        arms = len(_guarded_arms(design))
         for stage in stages:
             lines.append(self._detectable(stage, traffic, design, arms, len(stages)))
         return lines
@@ -178,9 +182,7 @@ class FleetGuard:
             return f"guard, stage {stage.name}: no transactions, so it finds nothing"
         least = min(busy, key=lambda name: expected[name])
         sample, block = self._samples[least], len(design.block)
-        guarded = next(
-            k for k, arm in enumerate(design.arms) if arm.role != "base" and arm.role != "control"
-        )
+        guarded = _guarded_arms(design)[0]
         slots, base = design.block.count(guarded), design.block.count(0)
         facts = BaseFacts(
             mean_us=sample.mean_us,
@@ -215,6 +217,10 @@ class FleetGuard:
         }
 
 
+def _guarded_arms(design: Design) -> list[int]:
+    return [k for k, arm in enumerate(design.arms) if arm.role in ("instrument", "injected")]
+
+
 def look(whole: Observations, block: int, arm: int, cap_us: float) -> GuardLook:
     """What whole blocks say of an arm and the base. whole: sorted by block, `block` rows each."""
     times = np.minimum(whole["service_ns"] / 1000.0, cap_us)
@@ -222,9 +228,7 @@ def look(whole: Observations, block: int, arm: int, cap_us: float) -> GuardLook:
     aborted = (whole["flags"] & UnitFlag.ABORTED) != 0
     of_arm, of_base = whole["arm"] == arm, whole["arm"] == 0
 
-    def means(
-        mine: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def means(mine: Bools) -> Floats:
         within = np.where(mine, times, 0.0).reshape(-1, block).sum(axis=1)
         return np.asarray(within / mine.reshape(-1, block).sum(axis=1))
 

@@ -94,7 +94,7 @@ class ServerWeighing:
         return Traffic(rate, there.sessions_there, 1.0)
 
     def _sample(self, module: Trials, plan: WeighPlan) -> BaseSample:
-        """What transactions are like: a trial whose arms have no settings, which changes nothing."""
+        """What transactions are like: a trial whose arms set nothing, so it changes nothing."""
         arms = (Arm("base", "base"), Arm("control", "control"))
         design = Design(arms, (0, 1), _seed(self.request.seed, self.name, 0), None, None)
         got = recording.record(
