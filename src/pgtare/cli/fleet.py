@@ -95,6 +95,58 @@ def _print_checks(found: Sequence[Readiness]) -> None:
             cli.say(f"{one.server}: note: {note}")
 
 
+@app.command("doctor")
+def doctor(
+    inventory: InventoryFile,
+    interval: Annotated[
+        str, typer.Option(help="Time between two looks at the counters, for example 3s.")
+    ] = "3s",
+    weighed: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="What `pgtare weigh` found (its --out directory or JSON document): gives "
+            "observers their cost. Repeatable."
+        ),
+    ] = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Look for what stalls each server, on all at once: read-only, in seconds, without a module.
+
+    One table over all servers: the worst finding first, and of equals that of the server with the
+    greatest weight. `pgtare doctor --dsn` says more of one server. Exit status: 0 nothing found, 10
+    a warning, 11 something critical; 1 nothing found, but a server could not be looked at.
+
+    Example: `pgtare fleet doctor --inventory fleet.toml`
+    """
+    from pgtare.cli.doctor import read_weights
+    from pgtare.joins import fleet_doctor
+
+    every = seconds("--interval", interval)
+    if every < 1:
+        raise UsageError(f"--interval {interval}: give 1s or more")
+    destination = Destination(json, output)
+    servers = inventories.read(inventory).servers
+    examined = fleet_doctor.examine_fleet(servers, every, read_weights(weighed or ()))
+    found = fleet_doctor.document(examined)
+    destination.write(found.to_json())
+    if not destination.printed:
+        if found.findings:
+            cli.stdout().print(fleet_doctor.table(found), highlight=False)
+        for one in found.findings:
+            for line in one.finding.remedy:
+                cli.say(f"{one.server}: {one.finding.check}: {line}")
+        looked = [one for one in found.servers if one.problem is None]
+        cli.say(
+            f"{numbers.counted(len(looked), 'server')} looked at, "
+            f"{numbers.counted(len(found.findings), 'finding')}"
+        )
+    for one in found.servers:
+        if one.problem is not None:
+            cli.say(f"pgtare: {one.server} could not be looked at: {one.problem}", err=True)
+    raise typer.Exit(found.exit_status)
+
+
 @app.command("weigh")
 def weigh(
     inventory: InventoryFile,

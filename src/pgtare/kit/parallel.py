@@ -12,7 +12,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[Answer]):
+class JobOutcome(Generic[Answer]):
     """What a job gave: an answer, or what it raised; late if it was given up."""
 
     answer: Answer | None = None
@@ -22,22 +22,22 @@ class Outcome(Generic[Answer]):
 
 def for_each(
     names: Iterable[str], job: Callable[[str], Answer], *, at_once: int, limit_s: float
-) -> dict[str, Outcome[Answer]]:
+) -> dict[str, JobOutcome[Answer]]:
     """The outcome of job(name) for each name, in their order.
 
     At most `at_once` run at a time. One that takes longer than limit_s is given up: its thread is
     left to itself, and does not keep the process from ending.
     """
-    found: dict[str, Outcome[Answer]] = {}
+    found: dict[str, JobOutcome[Answer]] = {}
     waiting = list(names)
     order = list(waiting)
     running: dict[str, tuple[threading.Thread, float]] = {}
 
     def work(name: str) -> None:
         try:
-            done = Outcome(job(name))
+            done = JobOutcome(job(name))
         except BaseException as ex:
-            done = Outcome(error=ex)
+            done = JobOutcome(error=ex)
         found.setdefault(name, done)
 
     while waiting or running:
@@ -51,6 +51,6 @@ def for_each(
             if not thread.is_alive():
                 del running[name]
             elif time.monotonic() > deadline:
-                found.setdefault(name, Outcome(late=True))
+                found.setdefault(name, JobOutcome(late=True))
                 del running[name]
     return {name: found[name] for name in order}

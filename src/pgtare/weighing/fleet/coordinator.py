@@ -26,7 +26,7 @@ from pgtare.weighing.fleet import stages
 from pgtare.weighing.fleet.directory import FleetBreach, FleetDirectory
 from pgtare.weighing.fleet.fleet_guard import Crossing, FleetGuard
 from pgtare.weighing.fleet.server_weighing import ServerWeighing, TrialEnd
-from pgtare.weighing.fleet.stages import Stage, Traffic
+from pgtare.weighing.fleet.stages import ServerTraffic, Stage
 from pgtare.weighing.weigh.recording import Halt
 
 #: A trial that has not ended so long after it should have is given up, in s.
@@ -81,7 +81,7 @@ class Coordinator:
         self,
         directory: FleetDirectory,
         weighings: Mapping[str, ServerWeighing],
-        traffic: Mapping[str, Traffic],
+        traffic: Mapping[str, ServerTraffic],
         guard: FleetGuard,
         console: Console,
         command: list[str],

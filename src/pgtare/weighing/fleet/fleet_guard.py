@@ -24,7 +24,7 @@ from pgtare.estimate.fleet import (
 )
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations, UnitFlag
-from pgtare.weighing.fleet.stages import Stage, Traffic
+from pgtare.weighing.fleet.stages import ServerTraffic, Stage
 
 Bools = npt.NDArray[np.bool_]
 
@@ -150,7 +150,7 @@ class FleetGuard:
         return f"evidence of harm {highest:.2g} of {1 / self._share:.0f}"
 
     def description(
-        self, stages: Sequence[Stage], traffic: Mapping[str, Traffic], design: Design
+        self, stages: Sequence[Stage], traffic: Mapping[str, ServerTraffic], design: Design
     ) -> list[str]:
         """The guard, and the harm that each stage finds with 80 % power."""
         limits = self._limits
@@ -168,7 +168,7 @@ class FleetGuard:
     def _detectable(
         self,
         stage: Stage,
-        traffic: Mapping[str, Traffic],
+        traffic: Mapping[str, ServerTraffic],
         design: Design,
         arms: int,
         number_of_stages: int,
@@ -202,9 +202,10 @@ class FleetGuard:
             alpha=ALPHA / number_of_stages / arms,
         )
         return (
-            f"guard, stage {stage.name}: finds {_slower(found.body)}, "
-            f"{_rate('slow ones', found.slow_rate)} or {_rate('failed ones', found.abort_rate)} "
-            f"with 80 % power, by {int(expected[least]):,} transactions or more of each server"
+            f"guard, stage {stage.name}: finds with 80 % power transactions that are "
+            f"{_slower(found.body)}, {_rate('slow ones', found.slow_rate, sample.slow)}, or "
+            f"{_rate('failed ones', found.abort_rate, sample.aborted)}, from "
+            f"{int(expected[least]):,} transactions or more of each server"
         )
 
     def _servers_group(self, name: str) -> str:
@@ -255,8 +256,10 @@ def _whole_blocks(rows: Observations, block: int) -> tuple[Observations, Observa
 
 
 def _slower(body: float) -> str:
-    return f"{100 * body:.0f} % slower ones" if math.isfinite(body) else "no slower ones"
+    return f"{100 * body:.0f} % slower" if math.isfinite(body) else "slower by any factor (none)"
 
 
-def _rate(what: str, rate: float) -> str:
-    return f"{100 * rate:.2g} % {what}" if math.isfinite(rate) else f"no {what}"
+def _rate(what: str, rate: float, base: float) -> str:
+    if not math.isfinite(rate):
+        return f"{what} (none)"
+    return f"{100 * rate:.2g} % {what} (base: {100 * base:.2g} %)"

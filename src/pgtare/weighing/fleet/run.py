@@ -27,7 +27,7 @@ from pgtare.weighing.fleet.directory import (
 )
 from pgtare.weighing.fleet.fleet_guard import LOAD_LABEL, FleetGuard
 from pgtare.weighing.fleet.server_weighing import LEASE, ServerWeighing
-from pgtare.weighing.fleet.stages import Traffic
+from pgtare.weighing.fleet.stages import ServerTraffic
 from pgtare.weighing.instruments import Chosen
 from pgtare.weighing.weigh import plan as planning
 from pgtare.weighing.weigh.recording import Lease
@@ -84,7 +84,7 @@ class Prepared:
     request: FleetRequest
     directory: FleetDirectory | None  # None: not made yet
     weighings: Mapping[str, ServerWeighing]
-    traffic: Mapping[str, Traffic]
+    traffic: Mapping[str, ServerTraffic]
     unready: Mapping[str, str]
     guard: FleetGuard
 
@@ -139,7 +139,7 @@ def prepare(request: FleetRequest, *, lease: Lease = LEASE) -> Prepared:
     outcomes = parallel.for_each(
         servers, lambda name: weighings[name].look(), at_once=32, limit_s=_LOOK_LIMIT_S
     )
-    traffic: dict[str, Traffic] = {}
+    traffic: dict[str, ServerTraffic] = {}
     unready: dict[str, str] = {}
     for name, outcome in outcomes.items():
         if outcome.answer is not None:

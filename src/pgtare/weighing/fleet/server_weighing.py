@@ -15,7 +15,7 @@ from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.observations import Observations, empty
 from pgtare.server import own_session, pooler
 from pgtare.weighing.fleet.fleet_guard import BaseSample
-from pgtare.weighing.fleet.stages import Stage, Traffic
+from pgtare.weighing.fleet.stages import ServerTraffic, Stage
 from pgtare.weighing.trials import Trials
 from pgtare.weighing.weigh import plan as planning
 from pgtare.weighing.weigh import recording
@@ -70,7 +70,7 @@ class ServerWeighing:
         self._measurement: Measurement | None = None
         self._trials = 0
 
-    def look(self) -> Traffic:
+    def look(self) -> ServerTraffic:
         """Connect, see whether the server can be weighed, and measure what it does."""
         request = self.request
         assert request.dsn is not None
@@ -91,7 +91,7 @@ class ServerWeighing:
             raise
         self._module = module
         self.sample = sample
-        return Traffic(rate, there.sessions_there, 1.0)
+        return ServerTraffic(rate, there.sessions_there, 1.0)
 
     def _sample(self, module: Trials, plan: WeighPlan) -> BaseSample:
         """What transactions are like: a trial whose arms set nothing, so it changes nothing."""
@@ -110,7 +110,7 @@ class ServerWeighing:
         )
         return BaseSample.of(got.observations)
 
-    def trial(self, stage: Stage, traffic: Traffic, halt: Halt, watcher: Watcher) -> TrialEnd:
+    def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher) -> TrialEnd:
         """The trial of a stage. A stage before the last one is drawn until somebody takes part."""
         end = TrialEnd(0, time.monotonic())
         for _ in range(1 if stage.last else _DRAWS):
@@ -120,7 +120,9 @@ class ServerWeighing:
                 break
         return end
 
-    def _one_trial(self, stage: Stage, traffic: Traffic, halt: Halt, watcher: Watcher) -> TrialEnd:
+    def _one_trial(
+        self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher
+    ) -> TrialEnd:
         module = self._module
         assert module is not None
         self._trials += 1

@@ -27,7 +27,7 @@ class Stage:
     seconds: float
     last: bool = False
 
-    def share_of(self, traffic: Traffic) -> float:
+    def share_of(self, traffic: ServerTraffic) -> float:
         """The chance of a server's sessions: before the last stage, one at least takes part."""
         if self.last:
             return self.participation
@@ -39,7 +39,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class ServerTraffic:
     """What a server does without us. sessions: that fit and are connected now."""
 
     transactions_per_s: float
@@ -47,7 +47,7 @@ class Traffic:
     weight: float
 
 
-def order(traffic: Mapping[str, Traffic]) -> list[str]:
+def order(traffic: Mapping[str, ServerTraffic]) -> list[str]:
     """Servers in the order in which they are exposed.
 
     One without traffic shows no harm, so it comes last; of the others those that matter least come
@@ -89,7 +89,7 @@ class Exposure:
 
 def exposures(
     stages: Sequence[Stage],
-    traffic: Mapping[str, Traffic],
+    traffic: Mapping[str, ServerTraffic],
     instrumented: float,
     lease_s: float,
     at_once: int,
