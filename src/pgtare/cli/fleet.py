@@ -133,9 +133,9 @@ def doctor(
     if not destination.printed:
         if found.findings:
             cli.stdout().print(fleet_doctor.table(found), highlight=False)
-        for one in found.findings:
-            for line in one.finding.remedy:
-                cli.say(f"{one.server}: {one.finding.check}: {line}")
+        for ranked in found.findings:
+            for line in ranked.finding.remedy:
+                cli.say(f"{ranked.server}: {ranked.finding.check}: {line}")
         looked = [one for one in found.servers if one.problem is None]
         cli.say(
             f"{numbers.counted(len(looked), 'server')} looked at, "
