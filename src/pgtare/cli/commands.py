@@ -40,6 +40,12 @@ _COMMANDS = {
         WEIGH,
         "Weigh instruments on many servers at once, and estimate what they cost over all of them.",
     ),
+    "bill": _Command(
+        "bill",
+        WEIGH,
+        "Add up what watching costs: µs a transaction times transactions a second, in cores and "
+        "money.",
+    ),
     "status": _Command(
         "trial_control",
         WEIGH,

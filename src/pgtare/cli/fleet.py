@@ -10,6 +10,8 @@ import typer
 
 from pgtare import cli
 from pgtare.cli.command_line import command_line
+from pgtare.cli.commands import GLOSSARY
+from pgtare.cli.fleet_report import report
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import numbers
@@ -32,12 +34,15 @@ Catalogues = Annotated[
     list[Path] | None, typer.Option("--catalog", help="A file with instruments of your own.")
 ]
 
-app = typer.Typer(no_args_is_help=True)
-
-
-@app.callback()
-def _fleet() -> None:
-    """Study many servers as one fleet: check them, look at them, weigh them."""
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help=(
+        "Weigh instruments on many servers at once, and estimate what they cost over all of "
+        "them.\n\nExample: `pgtare fleet weigh track_io_timing --inventory fleet.toml --out monday`"
+    ),
+    epilog=GLOSSARY,
+)
 
 
 @app.command("check")
@@ -297,3 +302,6 @@ def _deliver(directory: FleetDirectory, destination: Destination) -> None:
             f"{numbers.counted(len(lost), 'server')} lost: {', '.join(lost)}; --resume "
             f"{directory.path} weighs what is missing"
         )
+
+
+app.command("report")(report)

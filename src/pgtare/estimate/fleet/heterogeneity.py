@@ -40,7 +40,11 @@ def weighted_squares(
 
 
 def tau2_at(
-    estimates: Floats, variances: Floats, target: float, groups: Floats | None = None
+    estimates: Floats,
+    variances: Floats,
+    target: float,
+    groups: Floats | None = None,
+    start: Floats | None = None,
 ) -> Floats:
     """The τ² at which Q is `target`; 0 if Q is less than that without any (...).
 
@@ -50,13 +54,13 @@ def tau2_at(
     method comes to the root from below and never passes it.
     """
     groups = one_group(estimates.shape) if groups is None else groups
-    tau2 = np.zeros(estimates.shape[:-1])
+    tau2 = np.zeros(estimates.shape[:-1]) if start is None else start
     for _ in range(_MOST_STEPS):
         q, slope = weighted_squares(estimates, variances, tau2, groups)
         with np.errstate(invalid="ignore", divide="ignore"):
             step = np.where(q > target, (q - target) / slope, 0.0)
         tau2 = tau2 + step
-        if not np.any(step > 1e-14 * tau2):
+        if not np.any(step > 1e-9 * tau2):
             break
     return tau2
 

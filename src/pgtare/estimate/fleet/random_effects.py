@@ -15,16 +15,14 @@ from typing import Literal
 import numpy as np
 import scipy
 
-from pgtare.estimate.arrays import Floats
 from pgtare.estimate.fleet.heterogeneity import (
-    hartung_knapp,
     one_group,
-    tau2_at,
     tau2_interval,
     typical_variance,
     weighted_squares,
 )
 from pgtare.estimate.fleet.outliers import Outlier, find_outliers
+from pgtare.estimate.fleet.prediction import intervals
 from pgtare.estimate.fleet.server_effect import ServerEffect, arrays_of
 from pgtare.estimate.inference import MISSING, NAN, Estimate
 
@@ -43,6 +41,7 @@ class FleetEstimate:
     k: int  # servers that are in it
     mean: Estimate
     prediction: Estimate | None  # the next server's true effect; None if k < 3
+    student_prediction: Estimate | None  # as other programs show it: τ² taken as estimated
     tau2: Estimate  # variance of true effects, with its Q-profile interval; no standard error
     i2: float  # τ²'s share of the variance of an estimate, 0 to 1
     q: float  # Cochran's
@@ -52,32 +51,6 @@ class FleetEstimate:
     reason: str
     outliers: tuple[Outlier, ...]  # farthest first
     left_out: tuple[str, ...]  # servers without an estimate, or without a known error
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """Of many fleets at once (...): the mean, and the next server's true effect."""
-
-    mean: Floats
-    mean_se: Floats
-    mean_width: Floats  # half of the interval
-    tau2: Floats
-    prediction_width: Floats  # half of the interval; NaN if k < 3
-
-
-def intervals(estimates: Floats, variances: Floats, level: float = 0.95) -> Intervals:
-    """Mean and prediction intervals of fleets with k ≥ 2 servers each (..., k).
-
-    The mean's is Student's with k − 1 degrees of freedom, the prediction's with k − 2 (Higgins,
-    Thompson and Spiegelhalter, Journal of the Royal Statistical Society A 2009).
-    """
-    k = estimates.shape[-1]
-    tau2 = tau2_at(estimates, variances, k - 1)
-    means, errors = hartung_knapp(estimates, variances, tau2, one_group(estimates.shape))
-    mean, se = means[..., 0], errors[..., 0]
-    width = float(scipy.special.stdtrit(k - 1, (1 + level) / 2)) * se
-    t = float(scipy.special.stdtrit(k - 2, (1 + level) / 2)) if k > 2 else NAN
-    return Intervals(mean, se, width, tau2, t * np.sqrt(tau2 + se**2))
 
 
 def combine(
@@ -101,15 +74,17 @@ def combine(
     weights = 1 / (variances + tau2)
     shares = dict(zip((e.server for e in used), weights / weights.sum(), strict=True))
     mean = _around(float(found.mean), float(found.mean_se), float(found.mean_width))
-    prediction = None
+    prediction = student = None
     if k >= FEWEST_FOR_PREDICTION:
-        spread = math.sqrt(tau2 + float(found.mean_se) ** 2)
-        prediction = _around(mean.estimate, spread, float(found.prediction_width))
+        spread = math.sqrt(tau2 + mean.se**2)
+        student = _around(mean.estimate, spread, float(found.student_width))
+        prediction = Estimate(mean.estimate, spread, float(found.low), float(found.high))
     verdict, reason = judge_fleet(k, mean, prediction, margin)
     return FleetEstimate(
         k=k,
         mean=mean,
         prediction=prediction,
+        student_prediction=student,
         tau2=Estimate(tau2, NAN, float(lower), float(upper)),
         i2=tau2 / (tau2 + float(typical_variance(variances))),
         q=float(q),
@@ -160,6 +135,7 @@ def _of_one(
         k=len(used),
         mean=mean,
         prediction=None,
+        student_prediction=None,
         tau2=MISSING,
         i2=NAN,
         q=NAN,

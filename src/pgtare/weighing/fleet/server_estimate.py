@@ -12,10 +12,11 @@ from pathlib import Path
 
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial.results import ArmEstimate
+from pgtare.weighing.verdict_names import Verdict
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.reanalysis import estimate_again
 from pgtare.weighing.weigh.report import evidence, wording
-from pgtare.weighing.weigh.schema import ArmResult, WeighResult
+from pgtare.weighing.weigh.schema import ArmResult, ArmRole, WeighResult
 from pgtare.weighing.weigh.transaction_rate import transaction_rate
 
 
@@ -29,10 +30,10 @@ class ArmFigures:
     """
 
     name: str
-    role: str
+    role: ArmRole
     settings: tuple[tuple[str, str], ...]
     n: int
-    verdict: str
+    verdict: Verdict | None
     verdict_reason: str
     body_us: Estimate
     body_pct: Estimate
@@ -101,7 +102,7 @@ def _arm(arm: ArmEstimate, kept: ArmResult) -> ArmFigures:
         role=arm.role,
         settings=tuple(sorted(kept.settings.items())),
         n=arm.n,
-        verdict=arm.verdict or "",
+        verdict=arm.verdict,
         verdict_reason=arm.verdict_reason,
         body_us=effect.body_us,
         body_pct=effect.body_pct,
@@ -130,7 +131,7 @@ def _unusable(arm: ArmEstimate, kept: ArmResult, known: bool, clusters: float) -
         if not why and kept.proof is not None and kept.proof.state == "missing":
             why = evidence.of(kept)
         return f"not verified{f': {why}' if why else ''}"
-    if not known or clusters < 1:
+    if not known or clusters <= 1:
         return "too few transactions for an interval"
     return ""
 
