@@ -87,7 +87,7 @@ def test_a_fleet_is_weighed(fleet: dict[str, Cluster], tmp_path: Path) -> None:
     """The canary first; nothing that connects is written anywhere."""
     out = tmp_path / "out"
     path = inventory(tmp_path, two(fleet))
-    done = pgtare(WEIGH, "track_io_timing", path, out, "4")
+    done = pgtare(WEIGH, "pg_stat_statements", path, out, "4")
     assert done.returncode == 0, done.stderr
     assert states(out) == {"new": "done", "old": "done"}
     state = read(out / "fleet.json")
@@ -98,7 +98,7 @@ def test_a_fleet_is_weighed(fleet: dict[str, Cluster], tmp_path: Path) -> None:
         assert (design["stopped_by"], design["sessions"]) == ("time", 2)
     result = read(out / "result.json")
     assert result["schema"] == "pgtare.fleet.weigh/1"
-    (arm,) = [arm for arm in result["arms"] if arm["name"] == "track_io_timing"]
+    (arm,) = [arm for arm in result["arms"] if arm["name"] == "pg_stat_statements"]
     assert (arm["k"], arm["verdict"]) == (2, "list")
     assert "geheim" not in written(out) + done.stdout + done.stderr
     assert "host=" not in written(out)
@@ -152,7 +152,7 @@ def test_trials_end_without_the_coordinator(
     """By its connection if it was killed, by the lease if the connection stays."""
     out = tmp_path / "out"
     path = inventory(tmp_path, two(fleet))
-    running = start_pgtare(WEIGH, "track_io_timing", path, out, "60")
+    running = start_pgtare(WEIGH, "pg_stat_statements", path, out, "60")
     try:
         until_stage(out, "all")
         running.send_signal(how)
@@ -172,7 +172,7 @@ def test_interrupt_keeps_what_was_measured_and_resume_goes_on(
 ) -> None:
     out = tmp_path / "out"
     path = inventory(tmp_path, two(fleet))
-    running = start_pgtare(WEIGH, "track_io_timing", path, out, "6")
+    running = start_pgtare(WEIGH, "pg_stat_statements", path, out, "6")
     until_stage(out, "all")
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
@@ -196,7 +196,7 @@ def test_a_lost_server_is_marked_and_the_rest_goes_on(
     out = tmp_path / "out"
     path = inventory(tmp_path, {"new": fleet["new"], "spare": fleet["spare"]})
     with traffic(fleet["spare"].dsn(), sessions=2, query=QUERY):
-        running = start_pgtare(WEIGH, "track_io_timing", path, out, "5")
+        running = start_pgtare(WEIGH, "pg_stat_statements", path, out, "5")
         until_stage(out, "all")
         with fleet["spare"].connect(autocommit=True) as conn:
             conn.execute("SELECT pg_terminate_backend(owner_pid) FROM pgtare.trial_status()")

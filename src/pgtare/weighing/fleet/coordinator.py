@@ -32,7 +32,7 @@ from pgtare.weighing.weigh.recording import Halt
 #: A trial that has not ended so long after it should have is given up, in s.
 _PATIENCE_S = 30.0
 #: The same after a breach or a second Ctrl-C.
-_HALTED_PATIENCE_S = 10.0
+_HALTED_PATIENCE_S = 20.0
 _POLL_S = 0.05
 
 
@@ -95,7 +95,7 @@ class Coordinator:
         self._seen = 0
         self._stage_began = time.monotonic()
         self._crossing: Crossing | None = None
-        self._crossed_s = 0.0
+        self._crossed_s = self._last_end_s = 0.0
         self._halted_s: float | None = None
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -212,8 +212,8 @@ class Coordinator:
             self._console.print(
                 f"pgtare: {server.name} is lost: {server.reason}", highlight=False, markup=False
             )
-        if job.end is not None and self._crossing is not None:
-            self._last_end_s = max(getattr(self, "_last_end_s", 0.0), job.end.ended_s)
+        if job.end is not None:
+            self._last_end_s = max(self._last_end_s, job.end.ended_s)
         return transactions > 0 and server.state != "lost"
 
     def _why(self) -> str:
@@ -232,7 +232,7 @@ class Coordinator:
             after_s=self._crossed_s - self._stage_began,
             transactions=crossing.transactions,
             e_value=crossing.e_value,
-            stopped_s=max(0.0, getattr(self, "_last_end_s", self._crossed_s) - self._crossed_s),
+            stopped_s=max(0.0, self._last_end_s - self._crossed_s),
         )
 
     def _finish(self, names: list[str]) -> None:

@@ -135,10 +135,11 @@ def _problems(
             "a pooler shares its sessions out",
             ("connect to the server itself, or through a pool in session mode",),
         )
-    libraries, extensions = needs_of(tuple(chosen))
-    steps = setup_steps(conn, libraries, extensions)
-    if steps:
-        yield "something is not installed", tuple(steps)
+    module = module_versions.read(conn, "pgtare")
+    steps = []
+    if not (module.functions and module.preloaded):
+        steps = setup_steps(conn, *needs_of(tuple(chosen)))
+        yield "the server module, or a library, is missing", tuple(steps)
     differing = module_versions.compare(conn, "pgtare")
     if differing is not None:
         yield differing.why, differing.steps

@@ -104,7 +104,7 @@ class ServerWeighing:
             _LOOK_S,
             cpu=False,
             load=None,
-            look=lambda seconds, data: False,
+            look=None,
             tick=lambda seconds, rows: None,
             lease=self._lease,
         )
@@ -150,7 +150,7 @@ class ServerWeighing:
             stage.seconds,
             cpu=request.cpu,
             load=None,
-            look=lambda seconds, data: False,
+            look=None,
             tick=tick,
             halt=halt,
             lease=self._lease,

@@ -125,7 +125,7 @@ def record(
     *,
     cpu: bool,
     load: Load | None,
-    look: Look,
+    look: Look | None,
     tick: Callable[[float, int], None],
     halt: Halt | None = None,
     lease: Lease | None = None,
@@ -191,8 +191,6 @@ def _finish_blocks(trials: Trials, drained: _Drained, patience_s: float, halt: H
     A block cut short is lost, and it is the slow ones that would be cut.
     """
     try:
-        if halt.at_once:
-            trials.stop()
         taking_part = trials.status().sessions_now
         if halt.at_once:
             return taking_part
@@ -241,7 +239,7 @@ def _wait(
     seconds: float,
     drained: _Drained,
     load: Load | None,
-    look: Look,
+    look: Look | None,
     tick: Callable[[float, int], None],
     halt: Halt,
 ) -> StoppedBy:
@@ -257,7 +255,7 @@ def _wait(
         if load is not None:
             load.check()
         tick(now - began, drained.rows)
-        if now >= next_look and drained.parts:
+        if look is not None and now >= next_look and drained.parts:
             merged = np.concatenate(drained.parts)
             if look(now - began, merged):
                 return "precision"
