@@ -11,7 +11,7 @@ DEFAULT_TESTS := -m "not slow and not source"
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
   bench-layouts bench-scenarios bench-rows bench-evictions bench-incidents bench-recorder \
   bench-recorder-day bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool \
-  bench-agent-hour bench-agent-cost bench-agent-fleet bench-wait-sampling bench-metrics fuzz-trace lock docs docs-links clean \
+  bench-agent-hour bench-agent-cost bench-agent-fleet bench-wait-sampling bench-metrics bench-fleet fuzz-trace lock docs docs-links clean \
   wheel packages
 
 setup: $(VENV)/.setup
@@ -195,6 +195,10 @@ bench-agent-hour: setup-dev
 SERVERS ?= 1
 bench-live: setup-dev
 	@$(BIN)/python -m bench.live --servers $(SERVERS)
+
+# ten minutes on two processors; servers of other versions: make servers
+bench-fleet: setup-dev
+	@$(BIN)/python -m bench.fleet $(if $(FLEET_SECONDS),--seconds $(FLEET_SECONDS))
 
 # ten minutes, with Prometheus (Debian: apt-get install prometheus); MINUTES=4 for fewer
 bench-metrics: setup-dev
