@@ -15,7 +15,7 @@ from pgtare.weighing.trials import Trials
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKED, start, trial
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 STATUS = "SELECT end_reason FROM pgtare.trial_status()"
 
@@ -27,10 +27,10 @@ from tests.trials import design_of
 trials = Trials(connect(sys.argv[1]))
 trials.start(design_of([{"work_mem": "1111kB"}] * 2), Population("postgres"), 600)
 for n in range(1000):
-    assert trials.renew(0.7)
-    if n == 10:
+    assert trials.renew(2)
+    if n == 12:
         print("renewed", flush=True)
-    time.sleep(0.1)
+    time.sleep(0.2)
 """
 
 
@@ -80,7 +80,7 @@ def test_a_trial_that_was_never_renewed_has_no_lease(server: Cluster) -> None:
 
 
 def test_deadline_comes_before_a_longer_lease(server: Cluster) -> None:
-    with trial(server, MARKED, seconds=0.3) as running:
+    with trial(server, MARKED, seconds=4.0) as running:
         assert running.trials.renew(60)
         eventually(lambda: not running.trials.status().running)
         assert running.trials.status().end_reason == "deadline"

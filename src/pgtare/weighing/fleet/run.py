@@ -126,6 +126,7 @@ def prepare(request: FleetRequest, *, lease: Lease = LEASE) -> Prepared:
 
     Raises UsageError if one is not ready, unless the request skips such, or if none is.
     """
+    _ = request.trial_design  # contradictions show before anything is begun
     directory = None
     servers = dict(request.inventory.servers)
     if request.resumed:
