@@ -62,7 +62,7 @@ class FleetDesign(Model):
     application: str = Field(description="pattern of the sessions' application_name")
     role: str | None = Field(description="role of the sessions; `null`: any")
     allow: list[str] = Field(description="instruments weighed although they are not safe")
-    at_once: int = Field(description="servers weighed at one time, at most")
+    at_once: int = Field(description="servers weighed side by side, at most")
     lease_s: float = Field(description="how long a trial outlives its client")
 
 
