@@ -1,12 +1,13 @@
-"""A fleet of six local servers, weighed, harmed and cut off: `make bench-fleet`.
+"""A fleet of local servers, weighed, harmed and cut off: `make bench-fleet`.
 
 Four shows. 1. pg_stat_statements and track_io_timing on servers of several versions. 2. A cost that
 only one server has: it has to be the one outlier. 3. A harmful canary: after how long, and how many
 transactions, it is stopped. 4. The command is stopped or killed in the midst of it: how long until
 all trials have ended. The exit status is 1 if one of these does not come out.
 
-Servers: the wheel's 18 (two, with two loads), and what `make servers` has fetched of 15, 16, 17 and
-19; what is missing is said.
+Servers: the wheel's 18 and one of 15 with two loads each, and what `make servers` has fetched of
+16, 17 and 19; what is missing is said. The wheel of 16 has no pg_stat_statements, so it is in the
+other shows only.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ RETURNING (SELECT count(*) FROM generate_series(1,
 
 @dataclass(frozen=True)
 class FleetMember:
-    """A server of the fleet: its name and its database."""
+    """A server of the fleet: its name, its database, and whether it has pg_stat_statements."""
 
     name: str
     dsn: str
+    counts: bool
 
 
 def installed() -> dict[str, Binaries]:
@@ -73,6 +75,8 @@ def installed() -> dict[str, Binaries]:
             say(f"PostgreSQL {major} is not here (make servers fetches it)")
             continue
         found[f"pg{major}"] = from_pg_config(there[major])
+        if major == 15:
+            found["pg15-b"] = found["pg15"]
     return dict(sorted(found.items()))
 
 
@@ -82,21 +86,22 @@ def member(name: str, binaries: Binaries, scripts: Path, rate: float) -> Iterato
     module = loadable(binaries)
     burn = _BURN if name == OUTLIER else 0
     script = scripts / f"{name}.sql"
-    script.write_text((_UPDATE if name == "pg18-b" else _LOOK_UP).format(burn=burn))
-    libraries = [module.library, "pg_stat_statements"]
+    script.write_text((_UPDATE if name.endswith("-b") else _LOOK_UP).format(burn=burn))
+    counts = (binaries.pkglibdir / "pg_stat_statements.so").exists()
+    libraries = [module.library, *(["pg_stat_statements"] if counts else [])]
     with Cluster(binaries, {"fsync": False}, libraries) as cluster:
         database = initialise(binaries, cluster.dsn(), 1)
         with own_session.connect(database.dsn) as conn:
             conn.execute(module.create_sql.encode())
-            conn.execute("CREATE EXTENSION pg_stat_statements")
+            if counts:
+                conn.execute("CREATE EXTENSION pg_stat_statements")
         spec = LoadSpec(scripts=(Script(script),), clients=4, rate=rate)
         with PgbenchLoad(find_pgbench(binaries), database.dsn, spec) as load:
             load.wait_ready()
-            yield FleetMember(name, database.dsn)
+            yield FleetMember(name, database.dsn, counts)
 
 
-def inventory(directory: Path, members: list[FleetMember]) -> Path:
-    path = directory / "fleet.toml"
+def inventory(path: Path, members: list[FleetMember]) -> Path:
     path.write_text(
         "".join(
             f'[servers.{each.name}]\ndsn = "{each.dsn}"\n'
@@ -117,8 +122,9 @@ def main(seconds: float, rate: float) -> int:
             for name, binaries in installed().items()
         ]
         say(f"{len(members)} servers: {', '.join(each.name for each in members)}, {rate:g}/s each")
-        path = inventory(directory, members)
-        wrong += show_weights(path, directory / "weights", seconds)
+        path = inventory(directory / "fleet.toml", members)
+        counting = inventory(directory / "counting.toml", [each for each in members if each.counts])
+        wrong += show_weights(counting, directory / "weights", seconds)
         wrong += show_outlier(path, directory / "outlier", seconds)
         wrong += show_harm(path, directory / "harm")
         for how in (signal.SIGKILL, signal.SIGSTOP):
@@ -230,7 +236,7 @@ def ended(each: FleetMember, began: float) -> tuple[float, str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=100.0, help="of the last stage")
-    parser.add_argument("--rate", type=float, default=300.0, help="transactions a second, each")
+    parser.add_argument("--rate", type=float, default=200.0, help="transactions a second, each")
     given = parser.parse_args()
     try:
         sys.exit(main(given.seconds, given.rate))

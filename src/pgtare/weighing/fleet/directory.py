@@ -19,13 +19,13 @@ from pgtare.kit import artefact, files
 from pgtare.kit.artefact import ArtefactKind
 from pgtare.kit.document import Document, Model
 from pgtare.server.inventory import InventoryServer
+from pgtare.weighing.fleet.inventory_labels import SCHEMA
+from pgtare.weighing.fleet.raw_data import FLEET_FILE, SERVERS, WHAT
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.measurement import Weighing
 
-FLEET_FILE = "fleet.json"
-SERVERS = "servers"
 RESULT_FILE = "result.json"
-WEIGHING = ArtefactKind("fleet weighing", FLEET_FILE, "pgtare.fleet/1")
+WEIGHING = ArtefactKind(WHAT, FLEET_FILE, SCHEMA)
 
 State = Literal["waiting", "running", "done", "stopped", "lost"]
 
