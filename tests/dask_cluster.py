@@ -58,6 +58,11 @@ class DaskCluster:
             )
         self._processes.append(process)
 
+    @property
+    def workers(self) -> list[subprocess.Popen[bytes]]:
+        """The processes of the workers."""
+        return self._processes[1:]
+
     def client(self) -> Any:
         """A client of its own, not for what is tested."""
         from distributed import Client

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from pgtare.weighing.weigh import store
-from tests.commands import failed, pgtare
+from tests.commands import failed, in_process
 from tests.fleet_data import MadeServer, write_fleet
 from tests.object_store import ObjectStore
 
+s3fs = pytest.importorskip("s3fs")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SERVERS = [MadeServer(f"db {i}", (1.05, 1.0), {"site": "ab"[i % 2]}, units=600) for i in range(5)]
@@ -36,8 +38,17 @@ def address(object_store: ObjectStore, fleet: Path) -> str:
     return object_store.upload(fleet, "results", "2026/monday")
 
 
-def report(address: object, **env: str) -> str:
-    done = pgtare("fleet", "report", address, "--json", **env)
+def run(*arguments: object, env: dict[str, str] | None = None) -> CompletedProcess[str]:
+    """A command in this process, with what leads to a store in its environment."""
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        return in_process(*arguments)
+
+
+def report(address: object, *more: object, env: dict[str, str] | None = None) -> str:
+    done = run("fleet", "report", address, "--json", *more, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -45,30 +56,27 @@ def report(address: object, **env: str) -> str:
 def test_the_same_document_as_from_a_directory(
     object_store: ObjectStore, address: str, fleet: Path
 ) -> None:
-    assert report(address, **object_store.environment) == report(fleet)
+    assert report(address, env=object_store.environment) == report(fleet)
 
 
 def test_processes_read_the_bucket_themselves(
     object_store: ObjectStore, address: str, fleet: Path
 ) -> None:
-    done = pgtare(
-        "fleet", "report", address, "--json", "--processes", "2", **object_store.environment
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == report(fleet)
+    env = object_store.environment
+    assert report(address, "--processes", "2", env=env) == report(fleet)
 
 
 def test_the_bill_of_a_bucket(object_store: ObjectStore, address: str, fleet: Path) -> None:
-    done = pgtare("bill", address, "--json", **object_store.environment)
+    done = run("bill", address, "--json", env=object_store.environment)
     assert done.returncode == 0, done.stderr
-    found, local = json.loads(done.stdout), json.loads(pgtare("bill", fleet, "--json").stdout)
+    found, local = json.loads(done.stdout), json.loads(run("bill", fleet, "--json").stdout)
     assert {**found, "weighed": []} == {**local, "weighed": []}
 
 
 def test_a_half_copied_server_is_left_out_by_name(object_store: ObjectStore, fleet: Path) -> None:
     address = object_store.upload(fleet, "half", "monday")
     object_store.files().rm_file(f"half/monday/servers/db 1/{store.RESULT_FILE}")
-    document = json.loads(report(address, **object_store.environment))
+    document = json.loads(report(address, env=object_store.environment))
     (gone,) = document["left_out"]
     assert gone["server"] == "db 1"
     assert gone["reason"].startswith("incomplete: result.json is missing")
@@ -79,22 +87,21 @@ def test_a_damaged_object_is_named_by_its_address(object_store: ObjectStore, fle
     files, path = object_store.files(), f"damaged/monday/servers/db 2/{store.OBSERVATIONS_FILE}"
     data = files.cat_file(path)
     files.pipe_file(path, data[: len(data) // 2])
-    (gone,) = json.loads(report(address, **object_store.environment))["left_out"]
+    (gone,) = json.loads(report(address, env=object_store.environment))["left_out"]
     assert gone["server"] == "db 2"
     assert f"s3://{path} is damaged" in gone["reason"]
 
 
 def test_a_wrong_key_leaves_nothing_out_but_fails(object_store: ObjectStore, address: str) -> None:
     env = {**object_store.environment, "AWS_SECRET_ACCESS_KEY": "wrong"}
-    done = pgtare("fleet", "report", address, **env)
+    done = run("fleet", "report", address, env=env)
     assert "check the address and the keys" in failed(done, 1)
 
 
 def test_a_bucket_that_is_not_there(object_store: ObjectStore) -> None:
-    done = pgtare("fleet", "report", "s3://nowhere/monday", **object_store.environment)
+    done = run("fleet", "report", "s3://nowhere/monday", env=object_store.environment)
+    assert "nowhere/monday" in failed(done, done.returncode)
     assert done.returncode in (1, 2)
-    assert "Traceback" not in done.stderr
-    assert "s3://nowhere/monday" in done.stderr or "nowhere/monday" in done.stderr
 
 
 def test_a_store_that_does_not_answer_is_an_error(address: str) -> None:
@@ -104,4 +111,4 @@ def test_a_store_that_does_not_answer_is_an_error(address: str) -> None:
         "AWS_SECRET_ACCESS_KEY": "x",
         "AWS_MAX_ATTEMPTS": "1",
     }
-    assert "check the address and the keys" in failed(pgtare("fleet", "report", address, **env), 1)
+    assert "check the address and the keys" in failed(run("fleet", "report", address, env=env), 1)
