@@ -11,7 +11,8 @@ DEFAULT_TESTS := -m "not slow and not source"
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
   bench-layouts bench-scenarios bench-rows bench-evictions bench-incidents bench-recorder \
   bench-recorder-day bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool \
-  bench-agent-hour bench-agent-cost bench-agent-fleet bench-wait-sampling bench-metrics bench-fleet fuzz-trace lock docs docs-links clean \
+  bench-agent-hour bench-agent-cost bench-agent-fleet bench-wait-sampling bench-metrics \
+  bench-fleet bench-fleet-report fuzz-trace lock docs docs-links clean \
   wheel packages
 
 setup: $(VENV)/.setup
@@ -203,6 +204,10 @@ bench-fleet: setup-dev
 # ten minutes, with Prometheus (Debian: apt-get install prometheus); MINUTES=4 for fewer
 bench-metrics: setup-dev
 	@$(BIN)/python -m bench.metrics --minutes $(or $(MINUTES),10)
+
+# two minutes: a simulated fleet and one ten times larger, in one process, in four, and on Dask
+bench-fleet-report: setup-dev
+	@$(BIN)/python -m bench.fleet_report $(FLEET_REPORT)
 
 bench-trace: setup
 	@$(BIN)/python -m bench.trace

@@ -231,7 +231,7 @@ def test_a_damaged_server_is_left_out_by_name(tmp_path: Path) -> None:
 
 def spool_of(path: Path) -> Path:
     """The spool of an agent that takes 2 % of a core, and 0.5 s of looks an hour at db1."""
-    with Spool(path, limits=UNLIMITED) as spool:
+    with Spool.open(path, UNLIMITED) as spool:
         figures = [
             ("", "cpu", 0.2, "s"),
             ("", "memory", 5e7, "bytes"),

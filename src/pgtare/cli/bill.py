@@ -67,10 +67,11 @@ def bill(
         watching=watching,
         notes=notes,
     )
-    for one in found.left_out:
-        cli.say(f"pgtare: {one.server} is left out: {one.reason}", err=True)
     if not destination.printed:
         bill_text.show(made, cli.stdout())
+    else:
+        for one in found.left_out:
+            cli.say(f"pgtare: {one.server} is left out: {one.reason}", err=True)
     destination.write(made.to_json())
 
 

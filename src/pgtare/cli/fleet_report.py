@@ -60,8 +60,9 @@ def report(
         found = Reestimation(prefix, share)
     with Counted(cli.stderr(), "estimating", len(found.listing.servers), "servers") as display:
         result = found.run(workers, display.tick)
-    for one in result.left_out:
-        cli.say(f"pgtare: {one.server} is left out: {one.reason}", err=True)
+    if destination.printed:  # the table says it as well
+        for one in result.left_out:
+            cli.say(f"pgtare: {one.server} is left out: {one.reason}", err=True)
     if html is not None:
         write_page(result, html)
         destination.tell(f"page: {html}")

@@ -85,7 +85,7 @@ def _line(line: BillLine, found: Bill) -> tuple[str, ...]:
     return (
         line.name,
         line.server or "(agent)",
-        numbers.estimate(line.us) if line.us else "",
+        _size(line.us) if line.us else "",
         _rate(line.transactions_per_s),
         *_amount(line.amount, found),
         verdict,

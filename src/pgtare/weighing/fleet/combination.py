@@ -159,6 +159,9 @@ def _scale(
     return documents.FleetScale(
         mean=written(found.mean),
         prediction=written(found.prediction) if found.prediction else None,
+        student_prediction=(
+            written(found.student_prediction) if found.student_prediction else None
+        ),
         tau=Interval(
             estimate=_root(tau.estimate, unit), lo=_root(tau.lo, unit), hi=_root(tau.hi, unit)
         ),

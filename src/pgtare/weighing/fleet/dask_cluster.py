@@ -90,7 +90,8 @@ def _collected(
             )
         progress(len(outcomes), numbers.counted(workers, "worker"))
         try:
-            wait(list(left.values()), timeout=1, return_when="FIRST_COMPLETED")
+            with client.as_current():
+                wait(list(left.values()), timeout=1, return_when="FIRST_COMPLETED")
         except TimeoutError:
             continue
         for index in [index for index, future in left.items() if future.done()]:

@@ -72,6 +72,10 @@ class FleetScale(Model):
         description="interval: the effect to expect on the next server; `null` with fewer than "
         "three servers"
     )
+    student_prediction: Interval | None = Field(
+        description="interval: the same as other programs show it, by Student's t with the spread "
+        "taken as estimated"
+    )
     tau: Interval = Field(
         description="interval: standard deviation of the servers' true effects; of percentages it "
         "is that of log-ratios, times 100"

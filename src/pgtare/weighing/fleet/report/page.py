@@ -145,7 +145,7 @@ def _server(one: FleetServer) -> list[str]:
         one.name,
         one.version or numbers.NONE,
         ", ".join(f"{name} = {value}" for name, value in sorted(one.labels.items())),
-        numbers.NONE if one.base_us is None else numbers.signed_plain(one.base_us),
+        numbers.NONE if one.base_us is None else f"{one.base_us:,.1f}",
         numbers.count(one.transactions),
         rate if one.whole_rate or per_s is None else f"≥ {rate}",
         f"{one.duration_s:,.0f}",

@@ -118,7 +118,7 @@ def _servers(arm: FleetArm, result: FleetWeighing) -> Fitted:
         verdict = verdict_names.NAMES[one.verdict] if one.verdict else numbers.NONE
         table.add_row(
             one.server,
-            numbers.signed_plain(base[one.server] or 0.0) if base[one.server] else numbers.NONE,
+            _base(base[one.server]),
             numbers.estimate(us),
             numbers.bounds(us),
             numbers.estimate(pct),
@@ -126,6 +126,10 @@ def _servers(arm: FleetArm, result: FleetWeighing) -> Fitted:
             verdict,
         )
     return table
+
+
+def _base(us: float | None) -> str:
+    return numbers.NONE if us is None else f"{us:,.1f}"
 
 
 def _subgroups(arm: FleetArm) -> Fitted:
