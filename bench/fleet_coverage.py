@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 
 from pgtare.estimate.arrays import Floats
-from pgtare.estimate.fleet.prediction import Intervals, intervals
+from pgtare.estimate.fleet.prediction import FleetIntervals, intervals
 from pgtare.estimate.fleet.server_effect import working_variances
 
 SERVERS = (3, 5, 10, 30, 100)
@@ -127,7 +127,7 @@ def _chunks(fleets: int) -> Iterator[int]:
         yield min(_CHUNK, fleets - start)
 
 
-def _has_zero(found: Intervals) -> Floats:
+def _has_zero(found: FleetIntervals) -> Floats:
     return np.asarray(np.abs(found.mean) <= found.mean_width, dtype=np.float64)
 
 

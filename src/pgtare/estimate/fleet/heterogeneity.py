@@ -3,8 +3,9 @@
 All functions take servers in the last axis, so that a simulation has thousands of fleets at once.
 statsmodels has Paule and Mandel's estimate and Hartung and Knapp's error, but no Q-profile
 interval, no prediction interval and no scale of at least 1. It takes one fleet at a time, and
-brings pandas: 115 MB more in each process. Here one root finder gives τ² and its interval. Tests
-hold it against statsmodels and against published examples.
+brings pandas: 115 MB more in each process. Its iteration also reports τ² = 0 if rounding takes Q a
+last digit below its target, which a strict tolerance brings about. Here one root finder gives τ²
+and its interval. Tests hold it against statsmodels and against published examples.
 """
 
 from __future__ import annotations
