@@ -43,9 +43,9 @@ class HarmLimits:
 class GuardedServer:
     """A server that a guard watches.
 
-    group: servers that share a load, so that what slows one slows the others; a server that shares
-    none is a group of its own. cap_us: the quantile of the base at which times are cut, frozen before
-    the trial.
+    group: servers that share a load, so that what slows one slows the others. A server that shares
+    none is a group of its own. cap_us: the quantile of the base at which times are cut, frozen
+    before the trial.
     """
 
     group: str
