@@ -119,8 +119,8 @@ def test_what_one_block_says() -> None:
     rows = trial(1, np.random.default_rng(1))
     rows["arm"], rows["service_ns"] = [0, 2, 1, 0], [10_000, 90_000, 1, 30_000]
     rows["flags"] = [int(UnitFlag.ABORTED), 0, 0, 0]
-    found = fleet_guard.look(rows, BLOCK, 2, cap_us=50.0)
-    assert (found.arm_us.tolist(), found.base_us.tolist()) == ([50.0], [20.0])
+    found = fleet_guard.look(rows, BLOCK, 2, cap_us=50.0, limit=0.2)
+    assert (found.arm_us.tolist(), found.base_us.tolist()) == ([60.0], [20.0])
     assert (found.arm_n, found.base_n, found.arm_slow, found.base_slow) == (1, 2, 1, 0)
     assert (found.arm_aborted, found.base_aborted) == (0, 1)
 

@@ -40,14 +40,11 @@ class BaseFacts:
 
 @dataclass(frozen=True)
 class DetectableHarm:
-    """What a guard finds with 80 % power, if it is so on all of its servers; infinite if nothing.
+    """What a guard finds with 80 % power, if it is so on all of its servers."""
 
-    slow_rate and abort_rate are the arm's; NaN if not even an arm with nothing else would be found.
-    """
-
-    body: float  # share of the base's body
-    slow_rate: float
-    abort_rate: float
+    body: float  # share of the base's body by which the arm is slower; infinite if none is found
+    slow_rate: float  # share of the arm's transactions; NaN if not even all of them are found
+    abort_rate: float  # likewise
 
 
 def detectable_harm(

@@ -43,9 +43,9 @@ class HarmLimits:
 class GuardedServer:
     """A server that a guard watches.
 
-    group: servers that share a load, so that what slows one slows the others; every server is its
-    own if they share none. cap_us: the quantile of the base at which times are cut, frozen before
-    the trial.
+    group: servers that share a load, so that what slows one slows the others. A server that shares
+    none is a group of its own. cap_us: the quantile of the base at which times are cut, frozen
+    before the trial.
     """
 
     group: str
@@ -56,8 +56,9 @@ class GuardedServer:
 class GuardLook:
     """What one server added since the last look, of one arm and the base.
 
-    arm_us, base_us: (blocks,) means of min(time, cap) in each whole block, in the order in which
-    blocks were completed. Counts are of transactions that were assigned on their own.
+    arm_us, base_us: (blocks,) means in each whole block, in the order in which blocks were
+    completed: of the base's min(time, cap), and of the arm's min(time, (1 + limit) × cap). Counts
+    are of transactions that were assigned on their own.
     """
 
     arm_us: Floats

@@ -1,10 +1,11 @@
 """Random effects by arrays: weights, Cochran's Q, and the variance of true effects over servers.
 
 All functions take servers in the last axis, so that a simulation has thousands of fleets at once.
-statsmodels has Paule and Mandel's estimate, but no Q-profile interval, no prediction interval and
-no scale of at least 1, and it stops at an absolute error of 1e-5: more than all of τ² if effects
-are log-ratios of a percent. One root finder gives both here, to the last digits. Tests hold it
-against statsmodels and against published examples.
+statsmodels has Paule and Mandel's estimate and Hartung and Knapp's error, but no Q-profile
+interval, no prediction interval and no scale of at least 1. It takes one fleet at a time, and
+brings pandas: 115 MB more in each process. Its iteration also reports τ² = 0 if rounding takes Q a
+last digit below its target, which a strict tolerance brings about. Here one root finder gives τ²
+and its interval. Tests hold it against statsmodels and against published examples.
 """
 
 from __future__ import annotations

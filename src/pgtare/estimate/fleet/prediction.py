@@ -30,7 +30,7 @@ _HALVINGS = 60
 
 
 @dataclass(frozen=True)
-class Intervals:
+class FleetIntervals:
     """Of many fleets at once (...): the mean, and the next server's true effect."""
 
     mean: Floats
@@ -42,7 +42,7 @@ class Intervals:
     high: Floats
 
 
-def intervals(estimates: Floats, variances: Floats, level: float = 0.95) -> Intervals:
+def intervals(estimates: Floats, variances: Floats, level: float = 0.95) -> FleetIntervals:
     """Mean and prediction intervals of fleets with k ≥ 2 servers each (..., k).
 
     The mean's interval is Student's with k − 1 degrees of freedom.
@@ -54,11 +54,11 @@ def intervals(estimates: Floats, variances: Floats, level: float = 0.95) -> Inte
     width = float(scipy.special.stdtrit(k - 1, (1 + level) / 2)) * se
     if k < 3:
         nothing = np.full_like(mean, NAN)
-        return Intervals(mean, se, width, tau2, nothing, nothing, nothing)
+        return FleetIntervals(mean, se, width, tau2, nothing, nothing, nothing)
     student = float(scipy.special.stdtrit(k - 2, (1 + level) / 2)) * np.sqrt(tau2 + se**2)
     low, high = over_tau2(estimates, variances, level)
     low, high = np.minimum(low, mean - student), np.maximum(high, mean + student)
-    return Intervals(mean, se, width, tau2, student, low, high)
+    return FleetIntervals(mean, se, width, tau2, student, low, high)
 
 
 def over_tau2(estimates: Floats, variances: Floats, level: float = 0.95) -> tuple[Floats, Floats]:

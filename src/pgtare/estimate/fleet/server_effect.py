@@ -12,8 +12,8 @@ import scipy
 from pgtare.estimate.arrays import Floats
 
 #: Variance of the logarithm of servers' true variances that `working_variances` takes for granted:
-#: two servers of one fleet mostly differ by up to a factor of four in theirs. Simulated with half,
-#: twice and eight times that, the fleet's intervals hardly change.
+#: two servers of one fleet mostly differ by up to a factor of four in theirs. Twice as much hardly
+#: changes the intervals of simulated fleets.
 SPREAD = 1.0
 
 

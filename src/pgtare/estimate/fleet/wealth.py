@@ -25,12 +25,13 @@ ODDS_BETS = np.array([1.1, 1.2, 1.4, 1.7, 2.0, 3.0, 5.0, 10.0, 30.0])
 def body_wealth(arm_us: Floats, base_us: Floats, cap_us: float, limit: float) -> Floats:
     """Logarithm of what each bet on these blocks multiplies wealth by: (..., bets).
 
-    arm_us, base_us: (..., blocks) means in whole blocks, of times cut at cap_us, which was frozen
-    before. limit: share by which the arm may be slower. The difference arm - (1 + limit) × base is
-    not above zero on average if the arm keeps to it, and its loss is bounded, whatever the tail
-    (Waudby-Smith and Ramdas, Journal of the Royal Statistical Society B 2024).
+    arm_us, base_us: (..., blocks) means in whole blocks, of the base's times cut at cap_us, which
+    was frozen before, and the arm's cut at (1 + limit) × cap_us. limit: share by which the arm may
+    be slower. The difference arm - (1 + limit) × base is not above zero on average if the arm keeps
+    to it, and it is bounded, whatever the tail (Waudby-Smith and Ramdas, Journal of the Royal
+    Statistical Society B 2024).
     """
-    arm, base = np.minimum(arm_us, cap_us), np.minimum(base_us, cap_us)
+    arm, base = np.minimum(arm_us, (1 + limit) * cap_us), np.minimum(base_us, cap_us)
     gain = (arm - (1 + limit) * base) / ((1 + limit) * cap_us)
     total = [np.log1p(bet * gain).sum(axis=-1) for bet in BODY_BETS]
     return np.stack(total, axis=-1)

@@ -132,8 +132,9 @@ class FleetGuard:
             name = design.arms[k].name
             if name not in self._guards:
                 self._guards[name] = HarmGuard(self._servers, self._limits, self._share)
-            cap_us = self._servers[server].cap_us
-            self._guards[name].update(server, look(whole, len(design.block), k, cap_us))
+            cap_us, limit = self._servers[server].cap_us, self._limits.body
+            found = look(whole, len(design.block), k, cap_us, limit)
+            self._guards[name].update(server, found)
 
     def crossing(self) -> Crossing | None:
         """The first guard that breached, if one did."""
@@ -222,20 +223,23 @@ def _guarded_arms(design: Design) -> list[int]:
     return [k for k, arm in enumerate(design.arms) if arm.role in ("instrument", "injected")]
 
 
-def look(whole: Observations, block: int, arm: int, cap_us: float) -> GuardLook:
-    """What whole blocks say of an arm and the base. whole: sorted by block, `block` rows each."""
-    times = np.minimum(whole["service_ns"] / 1000.0, cap_us)
-    slow = whole["service_ns"] / 1000.0 > cap_us
+def look(whole: Observations, block: int, arm: int, cap_us: float, limit: float) -> GuardLook:
+    """What whole blocks say of an arm and the base. whole: sorted by block, `block` rows each.
+
+    limit: share by which the arm may be slower; its times are cut that much later.
+    """
+    times = whole["service_ns"] / 1000.0
+    slow = times > cap_us
     aborted = (whole["flags"] & UnitFlag.ABORTED) != 0
     of_arm, of_base = whole["arm"] == arm, whole["arm"] == 0
 
-    def means(mine: Bools) -> Floats:
-        within = np.where(mine, times, 0.0).reshape(-1, block).sum(axis=1)
+    def means(mine: Bools, cut_us: float) -> Floats:
+        within = np.where(mine, np.minimum(times, cut_us), 0.0).reshape(-1, block).sum(axis=1)
         return np.asarray(within / mine.reshape(-1, block).sum(axis=1))
 
     return GuardLook(
-        arm_us=means(of_arm),
-        base_us=means(of_base),
+        arm_us=means(of_arm, (1 + limit) * cap_us),
+        base_us=means(of_base, cap_us),
         arm_n=int(of_arm.sum()),
         base_n=int(of_base.sum()),
         arm_slow=int((slow & of_arm).sum()),
