@@ -203,8 +203,8 @@ class FleetGuard:
             alpha=ALPHA / number_of_stages / arms,
         )
         return (
-            f"guard, stage {stage.name}: finds with 80 % power transactions that are "
-            f"{_slower(found.body)}, {_rate('slow ones', found.slow_rate, sample.slow)}, or "
+            f"guard, stage {stage.name}: finds with 80 % power {_slower(found.body)}, "
+            f"{_rate('slow ones', found.slow_rate, sample.slow)}, or "
             f"{_rate('failed ones', found.abort_rate, sample.aborted)}, from "
             f"{int(expected[least]):,} transactions or more of each server"
         )
@@ -260,10 +260,10 @@ def _whole_blocks(rows: Observations, block: int) -> tuple[Observations, Observa
 
 
 def _slower(body: float) -> str:
-    return f"{100 * body:.0f} % slower" if math.isfinite(body) else "slower by any factor (none)"
+    return f"transactions {100 * body:.0f} % slower" if math.isfinite(body) else "no slowdown"
 
 
 def _rate(what: str, rate: float, base: float) -> str:
     if not math.isfinite(rate):
-        return f"{what} (none)"
+        return f"no {what}"
     return f"{100 * rate:.2g} % {what} (base: {100 * base:.2g} %)"

@@ -104,9 +104,9 @@ class Prepared:
             stage = each.stage
             lines.append(
                 f"stage {stage.name}: {_servers(len(stage.servers))}, "
-                f"{100 * stage.participation:g} % of the sessions (one at least), "
-                f"{stage.seconds:.0f} s: {each.transactions:,.0f} transactions with an instrument "
-                "on at most"
+                f"{100 * stage.participation:g} % of the sessions"
+                f"{'' if stage.last else ', one at least'}, {stage.seconds:.0f} s: "
+                f"{each.transactions:,.0f} transactions with an instrument on at most"
             )
         worst = max(each.cut_off for each in exposed)
         lines += self.guard.description(plan, self.traffic, self.request.trial_design)
