@@ -66,7 +66,7 @@ def test_it_adds_up_to_what_weigh_reported(fleet: tuple[Path, dict[str, WeighRes
                 for one in found["lines"]
                 if (one["server"], one["name"]) == (server.name, arm.name)
             ]
-            assert line["us"] == arm.effect.body_us.model_dump()
+            assert line["cost_us"] == arm.effect.body_us.model_dump()
             assert line["verdict"] == arm.verdict
             cores = (arm.effect.body_us.estimate or 0.0) * per_second(server, result) / 1e6
             assert math.isclose(line["amount"]["cores"]["estimate"], cores, rel_tol=1e-12)
@@ -215,7 +215,7 @@ def test_processor_time_in_place_of_service_time(tmp_path: Path) -> None:
             arm["effect"]["cpu_us"] = {"estimate": 2.0, "lo": 1.5, "hi": 2.5}
     file.write_text(json.dumps(document))
     found = bill(tmp_path / "m", "--basis", "cpu")
-    assert {one["us"]["estimate"] for one in found["lines"]} == {2.0}
+    assert {one["cost_us"]["estimate"] for one in found["lines"]} == {2.0}
 
 
 def test_a_damaged_server_is_left_out_by_name(tmp_path: Path) -> None:

@@ -68,10 +68,10 @@ def test_the_unlike_server_is_named_with_what_only_it_has(fleet: Path) -> None:
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     jsonschema.validate(document, documents()["pgtare.fleet.weigh/1"].schema)
-    (outlier,) = arm(document)["pct"]["outliers"]
+    (outlier,) = arm(document)["cost_pct"]["outliers"]
     assert (outlier["server"], outlier["labels"]) == ("db3", {"disk": "hdd"})
-    assert arm(document, "track_io_timing")["pct"]["outliers"] == []
-    assert {one["label"] for one in arm(document)["pct"]["subgroups"]} == {"disk", "site"}
+    assert arm(document, "track_io_timing")["cost_pct"]["outliers"] == []
+    assert {one["label"] for one in arm(document)["cost_pct"]["subgroups"]} == {"disk", "site"}
     assert document["left_out"] == []
     printed = in_process("fleet", "report", fleet).stdout
     assert "db3 is unlike the rest" in printed
@@ -157,7 +157,7 @@ def test_without_fleet_json_there_are_no_labels(copy: Path) -> None:
     before = report(str(copy))
     (copy / "fleet.json").unlink()
     found = report(str(copy))
-    assert [one.pct.mean for one in found.arms] == [one.pct.mean for one in before.arms]
+    assert [one.cost_pct.mean for one in found.arms] == [one.cost_pct.mean for one in before.arms]
     assert all(not one.labels for one in found.servers)
 
 

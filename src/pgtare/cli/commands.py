@@ -43,8 +43,7 @@ _COMMANDS = {
     "bill": _Command(
         "bill",
         WEIGH,
-        "Add up what watching costs: µs a transaction times transactions a second, in cores and "
-        "money.",
+        "Add up what watching costs: µs a transaction times transactions a second, in cores.",
     ),
     "status": _Command(
         "trial_control",

@@ -34,14 +34,14 @@ class BillLine(Model):
         description="`instrument`; `agent`, its process; `looks`, its transactions on the server"
     )
     name: str = Field(description="name of the instrument, or what of the agent it is")
-    us: Interval | None = Field(
+    cost_us: Interval | None = Field(
         description="interval: cost of a transaction in µs, as `pgtare weigh` has it; `null` for "
         "the agent"
     )
     transactions_per_s: float | None = Field(
         description="transactions of the server a second, during its trial; `null` for the agent"
     )
-    amount: BillAmount = Field(description="`us` times `transactions_per_s`")
+    amount: BillAmount = Field(description="`cost_us` times `transactions_per_s`")
     verdict: str | None = Field(
         default=None, description="verdict of the weighing; `null` for the agent"
     )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.joins.bill import Weighed
-from pgtare.weighing.fleet.raw_data import SERVERS, LeftOut, RawData, open_prefix
+from pgtare.weighing.fleet.prefix import open_prefix
+from pgtare.weighing.fleet.raw_data import SERVERS, LeftOut, RawData
 from pgtare.weighing.weigh import store
 
 

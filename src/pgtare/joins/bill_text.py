@@ -85,7 +85,7 @@ def _line(line: BillLine, found: Bill) -> tuple[str, ...]:
     return (
         line.name,
         line.server or "(agent)",
-        _size(line.us) if line.us else "",
+        _size(line.cost_us) if line.cost_us else "",
         _rate(line.transactions_per_s),
         *_amount(line.amount, found),
         verdict,

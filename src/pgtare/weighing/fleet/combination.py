@@ -140,8 +140,8 @@ def _arm(
         k=found.k,
         verdict=found.verdict,
         verdict_reason=found.reason,
-        pct=_scale(found, ratios, _percent, 100.0),
-        us=_scale(us, in_us, interval, 1.0),
+        cost_pct=_scale(found, ratios, _percent, 100.0),
+        cost_us=_scale(us, in_us, interval, 1.0),
         servers=[_server_arm(member, shares.get(member.server)) for member in members],
     )
 

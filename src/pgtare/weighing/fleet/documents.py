@@ -102,10 +102,10 @@ class FleetArm(Model):
         "`list` with fewer than five servers, of which nothing is claimed"
     )
     verdict_reason: str = Field(description="why")
-    pct: FleetScale = Field(
+    cost_pct: FleetScale = Field(
         description="in percent of the base's body, from log-ratios; the verdict is by these"
     )
-    us: FleetScale = Field(description="in µs a transaction")
+    cost_us: FleetScale = Field(description="in µs a transaction")
     servers: list[ServerArm] = Field(description="the arm on each server, by name")
 
 

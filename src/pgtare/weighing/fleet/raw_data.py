@@ -138,16 +138,6 @@ class LocalData(RawData):
         yield directory
 
 
-def open_prefix(prefix: str) -> RawData:
-    """The raw data at a path or an address such as s3://BUCKET/PATH. Raises UsageError."""
-    if "://" not in prefix:
-        # whoever else reads it may have another working directory
-        return LocalData(str(Path(prefix).absolute()))
-    from pgtare.weighing.fleet.bucket import BucketData
-
-    return BucketData(prefix)
-
-
 def _incomplete(missing: Sequence[str]) -> str:
     listed = missing[0] if len(missing) == 1 else f"{', '.join(missing[:-1])} and {missing[-1]}"
     return (

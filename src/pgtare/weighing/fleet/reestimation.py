@@ -10,7 +10,8 @@ from pgtare.weighing.fleet.combination import combine_servers
 from pgtare.weighing.fleet.documents import FleetWeighing
 from pgtare.weighing.fleet.inventory_labels import read_records
 from pgtare.weighing.fleet.local_processes import in_processes, in_this_process
-from pgtare.weighing.fleet.raw_data import LeftOut, open_prefix
+from pgtare.weighing.fleet.prefix import open_prefix
+from pgtare.weighing.fleet.raw_data import LeftOut
 from pgtare.weighing.fleet.server_task import Progress, ServerOutcome, ServerTask
 
 

@@ -78,15 +78,15 @@ def _short(name: str) -> str:
 def _label(arm: FleetArm, servers: Sequence[ServerArm]) -> str:
     text = (
         f"Forest plot: effect of {arm.name} in percent on "
-        f"{numbers.counted(len(servers), 'server')}. Mean {wording.with_bounds(arm.pct.mean)}."
+        f"{numbers.counted(len(servers), 'server')}. Mean {wording.with_bounds(arm.cost_pct.mean)}."
     )
-    if arm.pct.prediction is not None:
-        text += f" Next server {numbers.bounds(arm.pct.prediction)} %."
+    if arm.cost_pct.prediction is not None:
+        text += f" Next server {numbers.bounds(arm.cost_pct.prediction)} %."
     return text
 
 
 def _servers(arm: FleetArm, servers: Sequence[ServerArm]) -> plots.Json:
-    unlike = {one.server for one in arm.pct.outliers}
+    unlike = {one.server for one in arm.cost_pct.outliers}
     intervals = [one.body_pct for one in servers]
     points = plots.dots([one.estimate for one in intervals], intervals, "c1", along="x")
     most = max((one.weight_pct or 0.0) for one in servers) or 1.0
@@ -108,7 +108,7 @@ def _fleet(arm: FleetArm, row: int) -> list[plots.Json]:
     """The mean, and the prediction."""
     if arm.k < 2:
         return []
-    mean = plots.dots([arm.pct.mean.estimate], [_known(arm.pct.mean)], "c3", along="x")
+    mean = plots.dots([arm.cost_pct.mean.estimate], [_known(arm.cost_pct.mean)], "c3", along="x")
     found = [
         mean
         | {
@@ -117,8 +117,8 @@ def _fleet(arm: FleetArm, row: int) -> list[plots.Json]:
             "hovertemplate": "mean %{x:+.3~g} %<extra></extra>",
         }
     ]
-    if arm.pct.prediction is not None:
-        interval = arm.pct.prediction
+    if arm.cost_pct.prediction is not None:
+        interval = arm.cost_pct.prediction
         following = plots.dots([interval.estimate], [_known(interval)], "c4", along="x")
         found.append(
             following
@@ -140,7 +140,7 @@ def _known(interval: Interval) -> Interval:
 
 def _range(servers: Sequence[ServerArm], arm: FleetArm, margin_pct: float) -> tuple[float, float]:
     """A frame that holds all estimates, the mean and the prediction, and most of the bars."""
-    fleet = [arm.pct.mean, *([arm.pct.prediction] if arm.pct.prediction else [])]
+    fleet = [arm.cost_pct.mean, *([arm.cost_pct.prediction] if arm.cost_pct.prediction else [])]
     core = [one.body_pct.estimate or 0.0 for one in servers] + [0.0, margin_pct, -margin_pct]
     core += [x for interval in fleet for x in (interval.lo, interval.hi) if x is not None]
     lo, hi = min(core), max(core)

@@ -100,18 +100,18 @@ def _subtitle(result: FleetWeighing) -> str:
 def _row(arm: FleetArm) -> _Row:
     cells = [
         (HEADINGS[1], str(arm.k)),
-        (HEADINGS[2], numbers.estimate(arm.pct.mean)),
-        (HEADINGS[3], numbers.bounds(arm.pct.mean)),
-        (HEADINGS[4], numbers.bounds(arm.pct.prediction)),
-        (HEADINGS[5], numbers.estimate(arm.us.mean)),
-        (HEADINGS[6], numbers.bounds(arm.us.mean)),
-        (HEADINGS[7], numbers.percent(arm.pct.i2_pct)),
+        (HEADINGS[2], numbers.estimate(arm.cost_pct.mean)),
+        (HEADINGS[3], numbers.bounds(arm.cost_pct.mean)),
+        (HEADINGS[4], numbers.bounds(arm.cost_pct.prediction)),
+        (HEADINGS[5], numbers.estimate(arm.cost_us.mean)),
+        (HEADINGS[6], numbers.bounds(arm.cost_us.mean)),
+        (HEADINGS[7], numbers.percent(arm.cost_pct.i2_pct)),
     ]
     if arm.role == "instrument":
         tone = "" if arm.verdict == "list" else arm.verdict
         return _Row(arm.name, False, cells, wording.VERDICTS[arm.verdict], tone)
     name = f"{arm.name} (base again)" if arm.role == "control" else arm.name
-    misses = numbers.bounded(arm.pct.mean) and not numbers.covers_zero(arm.pct.mean)
+    misses = numbers.bounded(arm.cost_pct.mean) and not numbers.covers_zero(arm.cost_pct.mean)
     tone = "inconclusive" if misses and arm.role == "control" else ""
     return _Row(name, True, cells, "misses 0" if misses else "covers 0", tone)
 
@@ -119,7 +119,7 @@ def _row(arm: FleetArm) -> _Row:
 def _part(arm: FleetArm) -> _Part:
     return _Part(
         arm.name,
-        f"{wording.spread(arm.pct, '%')}; in µs {wording.spread(arm.us, 'µs')}"
+        f"{wording.spread(arm.cost_pct, '%')}; in µs {wording.spread(arm.cost_us, 'µs')}"
         if arm.k > 1
         else "",
         wording.outliers(arm),
@@ -132,7 +132,7 @@ def _part(arm: FleetArm) -> _Part:
                 numbers.bounds(one.difference),
                 numbers.chance(one.p_adjusted or 0.0),
             ]
-            for one in wording.shown_subgroups(arm.pct)
+            for one in wording.shown_subgroups(arm.cost_pct)
         ],
         [(one.server, one.left_out) for one in arm.servers if one.left_out],
     )

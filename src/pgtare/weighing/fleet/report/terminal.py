@@ -62,12 +62,12 @@ def _arms(result: FleetWeighing) -> Fitted:
         table.add_row(
             f"{arm.name} (base again)" if arm.role == "control" else arm.name,
             str(arm.k),
-            numbers.estimate(arm.pct.mean),
-            numbers.bounds(arm.pct.mean),
-            numbers.bounds(arm.pct.prediction),
-            numbers.estimate(arm.us.mean),
-            numbers.bounds(arm.us.mean),
-            numbers.percent(arm.pct.i2_pct),
+            numbers.estimate(arm.cost_pct.mean),
+            numbers.bounds(arm.cost_pct.mean),
+            numbers.bounds(arm.cost_pct.prediction),
+            numbers.estimate(arm.cost_us.mean),
+            numbers.bounds(arm.cost_us.mean),
+            numbers.percent(arm.cost_pct.i2_pct),
             _verdict(arm),
         )
     return table
@@ -75,22 +75,22 @@ def _arms(result: FleetWeighing) -> Fitted:
 
 def _verdict(arm: FleetArm) -> str:
     """The control is only a check."""
-    if arm.role == "instrument" or not numbers.bounded(arm.pct.mean):
+    if arm.role == "instrument" or not numbers.bounded(arm.cost_pct.mean):
         return wording.VERDICTS[arm.verdict]
-    return "covers 0" if numbers.covers_zero(arm.pct.mean) else "misses 0"
+    return "covers 0" if numbers.covers_zero(arm.cost_pct.mean) else "misses 0"
 
 
 def _arm(arm: FleetArm, result: FleetWeighing, console: Console) -> None:
     console.print()
     _say(console, arm.name, "bold")
     if arm.k > 1:
-        _say(console, f"{wording.spread(arm.pct, '%')}.")
+        _say(console, f"{wording.spread(arm.cost_pct, '%')}.")
     for text in wording.outliers(arm):
         _say(console, text, "yellow")
     missing = [f"{one.server} ({one.left_out})" for one in arm.servers if one.left_out]
     if missing:
         _say(console, f"Without: {', '.join(missing)}.")
-    groups = wording.shown_subgroups(arm.pct)
+    groups = wording.shown_subgroups(arm.cost_pct)
     if groups:
         console.print(_subgroups(arm), highlight=False)
     if len(arm.servers) > _MOST_SERVERS:
@@ -134,7 +134,7 @@ def _base(us: float | None) -> str:
 
 def _subgroups(arm: FleetArm) -> Fitted:
     table = Fitted("label", "servers", "mean %", "difference", "interval", "p (Holm)")
-    for one in wording.shown_subgroups(arm.pct)[:_MOST_SUBGROUPS]:
+    for one in wording.shown_subgroups(arm.cost_pct)[:_MOST_SUBGROUPS]:
         p = numbers.chance(one.p_adjusted) if one.p_adjusted is not None else numbers.NONE
         table.add_row(
             f"{one.label} = {one.value}",

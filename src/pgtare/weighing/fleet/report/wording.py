@@ -41,7 +41,11 @@ def instruments(result: FleetWeighing) -> list[FleetArm]:
     """The arms that are no control and no known delay, the dearest first."""
     return sorted(
         (arm for arm in result.arms if arm.role == "instrument"),
-        key=lambda arm: (arm.pct.mean.estimate is None, -(arm.pct.mean.estimate or 0.0), arm.name),
+        key=lambda arm: (
+            arm.cost_pct.mean.estimate is None,
+            -(arm.cost_pct.mean.estimate or 0.0),
+            arm.name,
+        ),
     )
 
 
@@ -79,7 +83,7 @@ def answer(arm: FleetArm, result: FleetWeighing) -> str:
     """What may be said of one instrument on this fleet."""
     if not arm.k:
         return f"{arm.name}: no server has a figure for it."
-    scale = arm.pct
+    scale = arm.cost_pct
     mean = f"{with_bounds(scale.mean)} on average"
     if arm.verdict == "list":
         return f"{arm.name}: {_few(arm)}{with_bounds(scale.mean)}. Nothing is said of others."
@@ -94,7 +98,7 @@ def answer(arm: FleetArm, result: FleetWeighing) -> str:
         return f"{arm.name}: inconclusive, {mean} over {count}{following}."
     verb = "costs" if arm.verdict == "cost" else "saves"
     size = numbers.size(scale.mean)
-    us = f", {with_bounds(arm.us.mean, 'µs')}" if arm.us.mean.estimate is not None else ""
+    us = f", {with_bounds(arm.cost_us.mean, 'µs')}" if arm.cost_us.mean.estimate is not None else ""
     return (
         f"Leaving {arm.name} on {verb} {size} % {numbers.bounds(scale.mean)} a transaction on "
         f"average over {count}{us}{following}."
@@ -121,17 +125,17 @@ def with_bounds(interval: Interval, unit: str = "%") -> str:
 def outliers(arm: FleetArm) -> list[str]:
     """The servers unlike the rest, on the scale of the verdict and then in µs."""
     members = {one.server: one for one in arm.servers}
-    in_pct = {one.server for one in arm.pct.outliers}
-    found = [_outlier(one, arm, members[one.server], "%") for one in arm.pct.outliers]
+    in_pct = {one.server for one in arm.cost_pct.outliers}
+    found = [_outlier(one, arm, members[one.server], "%") for one in arm.cost_pct.outliers]
     return found + [
         _outlier(one, arm, members[one.server], "µs")
-        for one in arm.us.outliers
+        for one in arm.cost_us.outliers
         if one.server not in in_pct
     ]
 
 
 def _outlier(one: FleetOutlier, arm: FleetArm, member: ServerArm, unit: str) -> str:
-    scale, value = (arm.pct, member.body_pct) if unit == "%" else (arm.us, member.body_us)
+    scale, value = (arm.cost_pct, member.body_pct) if unit == "%" else (arm.cost_us, member.body_us)
     side = "above" if one.residual > 0 else "below"
     shared = ", ".join(f"{name} = {text}" for name, text in one.labels.items())
     alike = [other for other in scale.outliers if (other.residual > 0) == (one.residual > 0)]
