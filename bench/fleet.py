@@ -40,7 +40,7 @@ from pgtare.weighing.trials import Trials
 MARKER = "marker: lock_timeout=1h"
 OUTLIER = "pg18-b"
 #: Rows that a marked transaction makes more, only there.
-_BURN = 2000
+_BURN = 20_000
 _LOOK_UP = """
 \\set aid random(1, 100000)
 SELECT abalance, (SELECT count(*) FROM generate_series(1,
@@ -112,8 +112,8 @@ def inventory(path: Path, members: list[FleetMember]) -> Path:
     return path
 
 
-def main(seconds: float, rate: float) -> int:
-    """Show all four; 1 if one fails."""
+def main(seconds: float, rate: float, shows: str) -> int:
+    """Give these shows; 1 if one fails."""
     wrong: list[str] = []
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-fleet-")))
@@ -124,10 +124,13 @@ def main(seconds: float, rate: float) -> int:
         say(f"{len(members)} servers: {', '.join(each.name for each in members)}, {rate:g}/s each")
         path = inventory(directory / "fleet.toml", members)
         counting = inventory(directory / "counting.toml", [each for each in members if each.counts])
-        wrong += show_weights(counting, directory / "weights", seconds)
-        wrong += show_outlier(path, directory / "outlier", seconds)
-        wrong += show_harm(path, directory / "harm")
-        for how in (signal.SIGKILL, signal.SIGSTOP):
+        if "1" in shows:
+            wrong += show_weights(counting, directory / "weights", seconds)
+        if "2" in shows:
+            wrong += show_outlier(path, directory / "outlier", seconds)
+        if "3" in shows:
+            wrong += show_harm(path, directory / "harm")
+        for how in (signal.SIGKILL, signal.SIGSTOP) if "4" in shows else ():
             wrong += show_cut_off(path, directory / f"cut-{how.name}", members, how)
     for each in wrong:
         say(f"WRONG: {each}")
@@ -151,7 +154,7 @@ def show_weights(path: Path, out: Path, seconds: float) -> list[str]:
 
 def show_outlier(path: Path, out: Path, seconds: float) -> list[str]:
     done = pgtare(
-        "fleet weigh --inventory {} --out {} --duration {} --harm 10000% --yes --arm",
+        "fleet weigh --inventory {} --out {} --duration {} --harm 50000% --yes --arm",
         path,
         out,
         f"{seconds:g}",
@@ -162,7 +165,7 @@ def show_outlier(path: Path, out: Path, seconds: float) -> list[str]:
         return [f"the marker could not be weighed: {done.stderr.splitlines()[-1]}"]
     say(done.stdout)
     (arm,) = [arm for arm in read(out / "result.json")["arms"] if arm["role"] == "instrument"]
-    found = [each["server"] for each in arm["pct"]["outliers"]]
+    found = [each["server"] for each in arm["cost_pct"]["outliers"]]
     say(f"2. outliers: {', '.join(found) or 'none'}; the cost was put into {OUTLIER}")
     return [] if found == [OUTLIER] else [f"outliers are {found}"]
 
@@ -237,9 +240,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=100.0, help="of the last stage")
     parser.add_argument("--rate", type=float, default=200.0, help="transactions a second, each")
+    parser.add_argument("--shows", default="1234", help="which of the four")
     given = parser.parse_args()
     try:
-        sys.exit(main(given.seconds, given.rate))
+        sys.exit(main(given.seconds, given.rate, given.shows))
     except PgtareError as ex:
         say(str(ex))
         sys.exit(ex.exit_status)

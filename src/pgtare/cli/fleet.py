@@ -238,7 +238,7 @@ def weigh(
             duration_s=seconds("--duration", duration),
             canary_s=None if canary is None else seconds("--canary", canary),
             margin_pct=100 * percentage("--margin", margin),
-            harm_pct=100 * percentage("--harm", harm),
+            harm_pct=100 * percentage("--harm", harm, below=100_000.0),
             participation=parse_participation(participation),
             application=application,
             role=role,

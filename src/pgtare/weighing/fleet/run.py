@@ -163,9 +163,14 @@ def prepare(request: FleetRequest, *, lease: Lease = LEASE) -> Prepared:
             for name in traffic
             if LOAD_LABEL in servers[name].labels
         },
-        HarmLimits(body=request.design.harm_pct / 100),
+        limits_of(request.design.harm_pct / 100),
     )
     return Prepared(request, directory, weighings, traffic, unready, guard)
+
+
+def limits_of(harm: float) -> HarmLimits:
+    """What the guard tolerates: of 25 % slower, twice the odds of a slow transaction."""
+    return HarmLimits(body=harm, tail=1 + 4 * harm)
 
 
 def run(prepared: Prepared, console: Console, command: list[str]) -> FleetDirectory:
