@@ -11,7 +11,9 @@ DEFAULT_TESTS := -m "not slow and not source"
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
   bench-layouts bench-scenarios bench-rows bench-evictions bench-incidents bench-recorder \
   bench-recorder-day bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool \
-  bench-agent-hour bench-agent-cost bench-agent-fleet bench-wait-sampling bench-metrics fuzz-trace lock docs docs-links clean \
+  bench-agent-hour bench-agent-cost bench-agent-fleet bench-wait-sampling bench-metrics \
+  bench-fleet bench-fleet-report bench-fleet-coverage bench-fleet-guards fuzz-trace lock docs \
+  docs-links clean \
   wheel packages
 
 setup: $(VENV)/.setup
@@ -200,9 +202,26 @@ SERVERS ?= 1
 bench-live: setup-dev
 	@$(BIN)/python -m bench.live --servers $(SERVERS)
 
+# ten minutes on two processors; servers of other versions: make servers
+bench-fleet: setup-dev
+	@$(BIN)/python -m bench.fleet $(if $(FLEET_SECONDS),--seconds $(FLEET_SECONDS))
+
 # ten minutes, with Prometheus (Debian: apt-get install prometheus); MINUTES=4 for fewer
 bench-metrics: setup-dev
 	@$(BIN)/python -m bench.metrics --minutes $(or $(MINUTES),10)
+
+# two minutes: a simulated fleet and one ten times larger, in one process, in four, and on Dask
+bench-fleet-report: setup-dev
+	@$(BIN)/python -m bench.fleet_report $(FLEET_REPORT)
+
+# some minutes on one processor: 4,000 simulated fleets of each kind; the table of
+# docs/fleet-statistics.md
+bench-fleet-coverage: setup
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench.fleet_coverage
+
+# some minutes on one processor: how often guards stop a fleet, and after how many transactions
+bench-fleet-guards: setup
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m bench.fleet_guards
 
 bench-trace: setup
 	@$(BIN)/python -m bench.trace

@@ -2,7 +2,7 @@
 
 \echo Use "ALTER EXTENSION pgtare UPDATE" to load this file. \quit
 
--- No function differs. All extensions have the version of their libraries, so it is checked.
+-- All extensions have the version of their libraries, so it is checked.
 DO $$
 BEGIN
     IF pg_catalog.string_to_array(@extschema@.library_version(), '.')::pg_catalog.int4[]
@@ -11,3 +11,9 @@ BEGIN
             USING HINT = 'Restart the server, and try again.';
     END IF;
 END $$;
+
+-- Gives the trial a lease, or renews it: without another call for so many seconds it ends by itself.
+CREATE FUNCTION @extschema@.trial_renew(seconds double precision) RETURNS boolean
+AS 'MODULE_PATHNAME', 'pgtare_trial_renew' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+REVOKE ALL ON FUNCTION @extschema@.trial_renew(double precision) FROM PUBLIC;

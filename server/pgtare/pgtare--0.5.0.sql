@@ -39,8 +39,8 @@ END $$;
 
 -- Starts a trial and returns its number. "values" holds, arm by arm, a value for
 -- each of "settings", null where the arm keeps the session's own. One trial runs
--- at a time; it ends at trial_stop(), after "duration" seconds, or with the
--- session that started it. "slices" names kinds of slices, in which all sessions
+-- at a time; it ends at trial_stop(), after "duration" seconds, with the session that
+-- started it, or with its lease, if trial_renew() gave it one. "slices" names kinds of slices, in which all sessions
 -- follow one arm (its index) or draw one for each transaction (-1); they come in
 -- permuted blocks, each for a time between the bounds. "runs" names arms that take
 -- turns in pairs of runs: every so many blocks a session keeps the arm for a number
@@ -67,6 +67,10 @@ CREATE FUNCTION @extschema@.trial_start(
     run_longest integer DEFAULT 96
 ) RETURNS bigint
 AS 'MODULE_PATHNAME', 'pgtare_trial_start' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+-- Gives the trial a lease, or renews it: without another call for so many seconds it ends by itself.
+CREATE FUNCTION @extschema@.trial_renew(seconds double precision) RETURNS boolean
+AS 'MODULE_PATHNAME', 'pgtare_trial_renew' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 -- Lets each session finish its block, and begins no new ones; trial_stop() ends it.
 CREATE FUNCTION @extschema@.trial_close() RETURNS boolean
@@ -118,6 +122,7 @@ CREATE FUNCTION @extschema@.info(
 REVOKE ALL ON FUNCTION @extschema@.trial_start(text[], text[], bigint[], integer[], bigint,
     double precision, name, name, text, double precision, integer, boolean, integer[], integer,
     integer, integer[], integer, integer, integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION @extschema@.trial_renew(double precision) FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_close() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_stop() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_status() FROM PUBLIC;

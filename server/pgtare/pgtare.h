@@ -35,6 +35,7 @@
 #define MAX_RUN UINT8_MAX		/* units of a run */
 #define RUNS_AFTER 64			/* units in blocks before a session's first run */
 #define SLICE_MIXED (-1)		/* a kind of slice: each transaction draws its arm */
+#define NO_LEASE ((uint64) PG_INT64_MAX)
 #define NO_SLICE UINT32_MAX		/* in a trial without slices */
 
 /* What happened in a unit */
@@ -168,7 +169,8 @@ typedef enum EndReason
 	END_STOPPED,				/* by another */
 	END_DEADLINE,
 	END_OWNER_GONE,
-	END_KILL_SWITCH
+	END_KILL_SWITCH,
+	END_LEASE_EXPIRED			/* its client did not renew the lease in time */
 } EndReason;
 
 /* Lets a new trial wait until nobody writes for the last one: see pgtare_begin_write() */
@@ -189,6 +191,7 @@ typedef struct Shared
 	pg_atomic_uint32 running;	/* low half of the generation that runs, or 0 */
 	pg_atomic_uint32 closing;	/* likewise of one that takes no more blocks */
 	pg_atomic_uint32 end_reason;	/* EndReason of the last trial */
+	pg_atomic_uint64 lease_ticks;	/* when the trial's lease ends, or NO_LEASE */
 	TimestampTz started;
 	TimestampTz ended;
 	TrialDef	def;
@@ -219,6 +222,7 @@ extern void pgtare_shmem_init(void);
 extern Observation *pgtare_ring_pool(Shared *shared);
 extern bool pgtare_runs(Shared *shared, uint64 generation);
 extern bool pgtare_is_running(Shared *shared);
+extern bool pgtare_lease_expired(Shared *shared, int64 now_ticks);
 extern void pgtare_end_trial(Shared *shared, uint64 generation, EndReason reason);
 extern bool pgtare_begin_write(Shared *shared, uint64 generation);
 extern void pgtare_end_write(Shared *shared);

@@ -193,6 +193,11 @@ session_trial_over(int64 now_ticks)
 		pgtare_end_trial(session.shared, session.generation, END_DEADLINE);
 		return true;
 	}
+	if (pgtare_lease_expired(session.shared, now_ticks))
+	{
+		pgtare_end_trial(session.shared, session.generation, END_LEASE_EXPIRED);
+		return true;
+	}
 	return !pgtare_runs(session.shared, session.generation);
 }
 

@@ -62,6 +62,7 @@ initialise(void *fresh)
 	pg_atomic_init_u32(&shared->running, 0);
 	pg_atomic_init_u32(&shared->closing, 0);
 	pg_atomic_init_u32(&shared->end_reason, END_NONE);
+	pg_atomic_init_u64(&shared->lease_ticks, NO_LEASE);
 	pg_atomic_init_u32(&shared->next_backend, 0);
 	pg_atomic_init_u32(&shared->joined_now, 0);
 	pg_atomic_init_u32(&shared->no_ring, 0);
@@ -158,17 +159,32 @@ pgtare_end_trial(Shared *shared, uint64 generation, EndReason reason)
 	}
 }
 
-/* Does a trial run?  One past its deadline is ended here. */
+/*
+ * Has the client of the trial that runs been silent for too long?  A session of
+ * an earlier trial may read the lease of a new one: it can end only its own.
+ */
+bool
+pgtare_lease_expired(Shared *shared, int64 now_ticks)
+{
+	return now_ticks >= (int64) pg_atomic_read_u64(&shared->lease_ticks);
+}
+
+/* Does a trial run?  One past its deadline or its lease is ended here. */
 bool
 pgtare_is_running(Shared *shared)
 {
 	uint64		generation = pg_atomic_read_u64(&shared->generation);
+	int64		now_ticks;
 
 	if (generation == 0 || !pgtare_runs(shared, generation))
 		return false;
-	if (clock_ticks(shared->def.rate.counter) < shared->def.deadline_ticks)
+	now_ticks = clock_ticks(shared->def.rate.counter);
+	if (now_ticks >= shared->def.deadline_ticks)
+		pgtare_end_trial(shared, generation, END_DEADLINE);
+	else if (pgtare_lease_expired(shared, now_ticks))
+		pgtare_end_trial(shared, generation, END_LEASE_EXPIRED);
+	else
 		return true;
-	pgtare_end_trial(shared, generation, END_DEADLINE);
 	return false;
 }
 

@@ -33,6 +33,8 @@ reason_name(EndReason reason)
 			return "owner gone";
 		case END_KILL_SWITCH:
 			return "kill switch";
+		case END_LEASE_EXPIRED:
+			return "lease expired";
 	}
 	return NULL;
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * trial.c
- *		Starting, closing and stopping a trial by SQL.
+ *		Starting, renewing, closing and stopping a trial by SQL.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -373,6 +373,7 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 	shared->started = GetCurrentTimestamp();
 	shared->ended = 0;
 	pg_atomic_write_u32(&shared->end_reason, END_NONE);
+	pg_atomic_write_u64(&shared->lease_ticks, NO_LEASE);
 	pg_write_barrier();
 	my_trial = generation + 1;
 	pg_atomic_write_u64(&shared->generation, my_trial);
@@ -380,6 +381,36 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 	LWLockRelease(&shared->lock);
 
 	PG_RETURN_INT64((int64) my_trial);
+}
+
+PG_FUNCTION_INFO_V1(pgtare_trial_renew);
+
+/*
+ * trial_renew(seconds) returns bool: does one run?  From the first call on the
+ * trial has a lease: it ends by itself if no other call comes for so long, as
+ * when its client hangs or is cut off and the server cannot tell.
+ */
+Datum
+pgtare_trial_renew(PG_FUNCTION_ARGS)
+{
+	Shared	   *shared = pgtare_require_shared();
+	double		seconds = PG_GETARG_FLOAT8(0);
+	bool		running;
+
+	if (isnan(seconds) || seconds <= 0 || seconds > pgtare_max_duration)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a lease must be above 0 and at most %d seconds", pgtare_max_duration),
+				 errhint("\"pgtare.max_duration\" sets the limit.")));
+	rights_lock_as_owner(shared, true);
+	running = pgtare_is_running(shared);
+	if (running)
+		pg_atomic_write_u64(&shared->lease_ticks,
+							(uint64) (clock_ticks(shared->def.rate.counter) +
+									  clock_ns_to_ticks(&shared->def.rate,
+														(int64) (seconds * 1e9))));
+	LWLockRelease(&shared->lock);
+	PG_RETURN_BOOL(running);
 }
 
 PG_FUNCTION_INFO_V1(pgtare_trial_close);

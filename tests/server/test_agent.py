@@ -18,9 +18,10 @@ import pytest
 from pgtare.errors import MeasurementError
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from pgtare.server.inventory import InventoryServer
 from pgtare.watching.agent import server_watch
 from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import Intervals, WatchedServer
+from pgtare.watching.agent.config import Intervals
 from pgtare.watching.agent.counter_table import ACTIVE_NS, SUMS
 from pgtare.watching.agent.queries import QUERIES_0_4, QUERIES_0_5
 from pgtare.watching.agent.rows import Batch
@@ -344,7 +345,7 @@ def test_an_extension_that_goes_and_comes_back_is_noticed(
         intervals = Intervals(waits="1s", statements="2s", sessions="0.5s")
         watch = server_watch.ServerWatch(
             new_looks(),
-            WatchedServer(dsn=cluster.dsn()),
+            InventoryServer(dsn=cluster.dsn()),
             intervals,
             lambda server, batch: brought.append(batch),
             AgentLog(),

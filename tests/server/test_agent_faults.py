@@ -18,9 +18,10 @@ from bench.truth.standby import standby
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from pgtare.server.inventory import InventoryServer
 from pgtare.watching.agent import reading, server_watch
 from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import Intervals, WatchedServer
+from pgtare.watching.agent.config import Intervals
 from pgtare.watching.agent.reading import UnsteadyReading
 from pgtare.watching.agent.rows import Batch
 from pgtare.watching.agent.server_looks import ServerLooks
@@ -115,7 +116,7 @@ class Watching:
         self.batches: list[Batch] = []
         self.watch = server_watch.ServerWatch(
             ServerLooks("shop", "an agent", lambda part: None, 1000),
-            WatchedServer(dsn=dsn),
+            InventoryServer(dsn=dsn),
             intervals,
             lambda server, batch: self.batches.append(batch),
             AgentLog(),

@@ -24,6 +24,7 @@ _TRAPS = (
     "trial_status()",
     "trial_stop()",
     "trial_close()",
+    "trial_renew(integer)",
     "trial_start(text[], text[], bigint[], int[], numeric, numeric)",
     "trial_drain(bigint)",
 )

@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +75,9 @@ def end(running: Running, cluster: Cluster, how: str) -> None:
         running.trials.stop()
     elif how == "deadline":
         eventually(lambda: not running.trials.status().running)
+    elif how == "lease":
+        assert running.trials.renew(0.2)
+        time.sleep(0.2)
     elif how == "owner disconnected":
         owner.close()
         wait_until_ended(cluster, "owner gone")
@@ -95,7 +99,7 @@ def enabled_again(server: Cluster) -> Iterator[None]:
     server.reload()
 
 
-@pytest.mark.parametrize("how", ["stop", "deadline", "owner disconnected", "kill switch"])
+@pytest.mark.parametrize("how", ["stop", "deadline", "lease", "owner disconnected", "kill switch"])
 def test_idle_sessions_have_their_settings_back_at_the_next_request(
     server: Cluster, how: str, enabled_again: None
 ) -> None:

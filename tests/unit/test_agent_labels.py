@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pgtare.server.inventory import InventoryServer
 from pgtare.watching.agent.agent import Agent
 from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import AgentConfig, WatchedServer
+from pgtare.watching.agent.config import AgentConfig
 from pgtare.watching.spool import reader
 from pgtare.watching.spool.spool import Spool
 from tests.unit.spool_rows import UNLIMITED
@@ -14,7 +15,7 @@ from tests.unit.spool_rows import UNLIMITED
 
 def begin(directory: Path, **labels: str) -> None:
     """An agent that begins to watch a server with these labels."""
-    server = WatchedServer(dsn="host=nowhere", labels=labels)
+    server = InventoryServer(dsn="host=nowhere", labels=labels)
     with Spool.open(directory, UNLIMITED) as spool:
         agent = Agent(AgentConfig(servers={"shop": server}), spool, AgentLog())
         agent._note_labels("shop", server)

@@ -8,8 +8,9 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.seeing.doctor.session import Unreadable
+from pgtare.server.inventory import InventoryServer
 from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import Intervals, WatchedServer
+from pgtare.watching.agent.config import Intervals
 from pgtare.watching.agent.rows import Batch
 from pgtare.watching.agent.server_looks import WAITS, ServerLooks
 from pgtare.watching.agent.server_watch import FINDINGS, ServerWatch
@@ -21,7 +22,7 @@ class Brought:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         looks = ServerLooks("shop", "agent", lambda part: None, 10)
-        server = WatchedServer(dsn="host=nowhere")
+        server = InventoryServer(dsn="host=nowhere")
         self.watch = ServerWatch(looks, server, Intervals(), self._collect, AgentLog())
 
     def _collect(self, _: str, batch: Batch) -> None:

@@ -14,7 +14,7 @@ from tests.commands import in_process, pgtare
 
 STUDY = Path(__file__).parents[2] / "studies" / "r1_published.toml"
 GROUPS = {
-    "Weigh": ["weigh", "ladder", "report", "status", "stop", "instruments"],
+    "Weigh": ["weigh", "ladder", "report", "fleet", "bill", "status", "stop", "instruments"],
     "See": ["waits", "trace", "flame", "doctor"],
     "Watch": ["agent", "live", "spool"],
     "Trust": ["clock", "selftest"],

@@ -90,6 +90,11 @@ def say(text: str, *, err: bool = False) -> None:
     typer.echo(plain(text), err=err)
 
 
+def confirm(question: str) -> bool:
+    """Whether the user says yes; nobody does if there is no terminal."""
+    return sys.stdin.isatty() and typer.confirm(question, err=True)
+
+
 def main() -> None:
     """Run the command of sys.argv, and end the process with its exit status."""
     interrupt.leave_at_interrupt()

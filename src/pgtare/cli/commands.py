@@ -35,6 +35,16 @@ _COMMANDS = {
         WEIGH,
         "Analyse the raw observations of a result again, print the table and write the page.",
     ),
+    "fleet": _Command(
+        "fleet",
+        WEIGH,
+        "Weigh instruments on many servers at once, and estimate what they cost over all of them.",
+    ),
+    "bill": _Command(
+        "bill",
+        WEIGH,
+        "Add up what watching costs: µs a transaction times transactions a second, in cores.",
+    ),
     "status": _Command(
         "trial_control",
         WEIGH,

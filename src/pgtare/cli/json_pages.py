@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from pgtare.joins.bill_document import Bill
+from pgtare.joins.fleet_doctor import FleetDoctor
 from pgtare.seeing.clock.schema import ClockReport
 from pgtare.seeing.doctor.model import Report
 from pgtare.seeing.flame.documents import FlameDifference, FlameGraph
@@ -19,6 +21,9 @@ from pgtare.server import module_documents as module
 from pgtare.server.wait_counters.model import Snapshot
 from pgtare.watching.agent.documents import AgentCheck
 from pgtare.watching.spool.documents import SpoolInfo, SpoolRows
+from pgtare.weighing.fleet.directory import FleetState
+from pgtare.weighing.fleet.documents import FleetWeighing
+from pgtare.weighing.fleet.readiness import FleetCheck
 from pgtare.weighing.instruments.listing import Instruments
 from pgtare.weighing.ladder.published import Judgement
 from pgtare.weighing.ladder.result import LadderResult
@@ -58,10 +63,15 @@ PAGES: dict[str, tuple[Entry, ...]] = {
             {"Interval": "An interval", "Growth": "`total`, and an element of `functions`"},
         ),
         Entry("`pgtare weigh --dry-run`", PlannedWeighing),
+        Entry("`pgtare fleet report`", FleetWeighing),
+        Entry("`pgtare bill`", Bill),
         Entry("`pgtare instruments`", Instruments),
         Entry("`pgtare status`", TrialStatus),
         Entry("`pgtare stop`", TrialStopped),
         Entry("`pgtare selftest`", SelftestReport),
+        Entry("`pgtare fleet check`", FleetCheck),
+        Entry("`pgtare fleet doctor`", FleetDoctor),
+        Entry("`fleet.json` of `pgtare fleet weigh`", FleetState),
         Entry("`pgtare ladder --dry-run`", LadderPlan),
         Entry("`pgtare ladder status`", Status),
         Entry("`pgtare ladder prove`", Proofs),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
@@ -20,11 +19,12 @@ from pgtare.kit.option_values import percentage, seconds
 from pgtare.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
 from pgtare.weighing.instruments import choose, load_catalogue
 from pgtare.weighing.weigh import store
+from pgtare.weighing.weigh.measurement import Weighing
 from pgtare.weighing.weigh.plan import arms_of
 from pgtare.weighing.weigh.report.page import write_page
 from pgtare.weighing.weigh.report.terminal import render
 from pgtare.weighing.weigh.request import Request, new_seed, slice_bounds
-from pgtare.weighing.weigh.run import Weighing, alone, dry_run
+from pgtare.weighing.weigh.run import alone, dry_run
 from pgtare.weighing.weigh.run import weigh as run_weighing
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def weigh(
         store.check_target(out)
     asked = _why() if why else None
     done = run_weighing(
-        request, command_line(), cli.stderr(), _confirm, asked.during if asked else alone
+        request, command_line(), cli.stderr(), cli.confirm, asked.during if asked else alone
     )
     _deliver(done, destination, html, out, asked)
     if done.result.design.stopped_by == "interrupt":
@@ -243,10 +243,6 @@ def _load_spec(
         clients=clients,
         rate=parse_rate(rate) if rate else None,
     )
-
-
-def _confirm(question: str) -> bool:
-    return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
 def _why() -> Why:

@@ -24,7 +24,7 @@ from pgtare.seeing.flame.samples import BLOCKED, Mode
 from pgtare.seeing.flame.targets import FlameTarget
 from pgtare.server.wait_ring import epoch_ns
 from pgtare.weighing.weigh import schema
-from pgtare.weighing.weigh.run import Weighing
+from pgtare.weighing.weigh.measurement import Weighing
 
 #: Samples a second: a round number would beat with timers of the server.
 RATE = 1999

@@ -30,14 +30,14 @@ def seconds(option: str, text: str) -> float:
     return value
 
 
-def percentage(option: str, text: str) -> float:
-    """A share from `0.5%` or `0.5 %`: 0.005. Raises UsageError."""
+def percentage(option: str, text: str, below: float = 100.0) -> float:
+    """A share from `0.5%` or `0.5 %`: 0.005. Raises UsageError, also for `below` % and more."""
     number = text.strip().removesuffix("%").strip()
     try:
         value = float(number)
     except ValueError:
         value = math.nan
-    if "%" not in text or not 0 < value < 100:
+    if "%" not in text or not 0 < value < below:
         raise UsageError(f"{option} {text}: give a percentage over 0, as in {option} 0.5%")
     return value / 100
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pgtare.errors import PgtareError, UsageError
+from pgtare.errors import MeasurementError, PgtareError, UsageError
 
 if TYPE_CHECKING:  # most commands start without it: it takes a while to load
     import duckdb
@@ -87,7 +87,8 @@ def read(
 ) -> dict[str, np.ndarray[Any, Any]]:
     """The columns of the file at `path`, with all that are wanted. remedy: for a damaged file.
 
-    Raises UsageError if the file cannot be read, and PgtareError if it is damaged.
+    Raises UsageError if the file cannot be read, PgtareError if it is damaged, and MeasurementError
+    if it needs too much memory.
     """
     import duckdb
 
@@ -105,7 +106,7 @@ def read(
             f"{path} cannot be read: {ex.strerror}; check that it is there, and yours to read"
         ) from ex
     except duckdb.OutOfMemoryException as ex:
-        raise PgtareError(f"{path} needs more memory than this machine can give") from ex
+        raise MeasurementError(f"{path} needs more memory than this machine can give") from ex
     except duckdb.Error as ex:
         raise PgtareError(f"{path} is damaged: it cannot be read as Parquet; {remedy}") from ex
     if missing := [name for name in wanted if name not in columns]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -92,6 +93,29 @@ class Display(Frame):
         """Called often. `hint` is for users who can press a key: only terminals show it."""
         line = f"{seconds:.0f}{self._of} s, {text}"
         self._show(seconds, line, completed=seconds, text=text + hint)
+
+
+class Counted(Frame):
+    """The progress of a known number of things, as "servers", of which each takes a while."""
+
+    def __init__(self, console: Console, title: str, total: int, things: str) -> None:
+        self._of, self._title = f"of {total:,} {things}", title
+        self._began = time.monotonic()
+        super().__init__(
+            console,
+            TextColumn("{task.fields[title]}", markup=False),
+            BarColumn(bar_width=BAR_WIDTH),
+            TextColumn("{task.fields[text]}", markup=False),
+            total=total,
+            title=title,
+            text="",
+        )
+
+    def tick(self, done: int, text: str) -> None:
+        """Called often. done: how many; text: further words."""
+        line = f"{done:,} {self._of}, {text}"
+        seconds = time.monotonic() - self._began
+        self._show(seconds, f"{self._title}: {line}", completed=done, text=line)
 
 
 class Steps(Frame):

@@ -1,4 +1,4 @@
-"""The client side of the server module: starts, drains, stops and describes a trial by SQL."""
+"""The client side of the server module: starts, renews, drains and stops a trial by SQL."""
 
 from __future__ import annotations
 
@@ -209,6 +209,14 @@ class Trials:
             "SELECT pgtare.trial_drain(%s::int)", (DRAIN_BYTES,), binary=True
         ).fetchone()
         return observations.decode(row[0]) if row else observations.empty()
+
+    def renew(self, seconds: float) -> bool:
+        """Give the trial a lease of so many seconds from now; whether one runs.
+
+        From the first call on it ends by itself if no other comes in time.
+        """
+        row = self._row("SELECT pgtare.trial_renew(%s::double precision) AS running", seconds)
+        return bool(row["running"])
 
     def close(self) -> bool:
         """Let sessions finish their blocks and begin no more; whether a trial ran."""

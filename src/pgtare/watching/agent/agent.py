@@ -17,9 +17,10 @@ import psutil
 import pyarrow as pa
 
 from pgtare.errors import PgtareError, UsageError
+from pgtare.server.inventory import InventoryServer
 from pgtare.watching.agent import free_memory
 from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import AgentConfig, WatchedServer
+from pgtare.watching.agent.config import AgentConfig
 from pgtare.watching.agent.grid import LookGrid
 from pgtare.watching.agent.rows import EXACT, Batch, RowInterval, own_uuid
 from pgtare.watching.agent.server_looks import ServerLooks
@@ -178,7 +179,7 @@ class Agent:
             if name not in self._watches:
                 self._begin(name, server)
 
-    def _begin(self, name: str, server: WatchedServer) -> None:
+    def _begin(self, name: str, server: InventoryServer) -> None:
         looks = ServerLooks(
             name,
             self.uuid,
@@ -193,7 +194,7 @@ class Agent:
         self._watches[name] = watch
         watch.start()
 
-    def _note_labels(self, name: str, server: WatchedServer) -> None:
+    def _note_labels(self, name: str, server: InventoryServer) -> None:
         """Keep the labels of a server, unless the spool has them."""
         labels = json.dumps(server.labels, ensure_ascii=False, sort_keys=True)
         stored = self.spool.reading(name, _LABELS)

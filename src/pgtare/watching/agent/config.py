@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from pgtare.errors import UsageError
 from pgtare.kit import numbers
 from pgtare.kit.option_values import address, seconds, size
+from pgtare.server.inventory import ConfigModel, InventoryServer, ServersConfig, read_config
 from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.tables import Age
 
 #: The name of a server that is given by its connection string alone.
 ONLY_SERVER = "server"
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 _AGE, _AGE_UNIT_S = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([hd])\s*"), {"h": 3600.0, "d": 86400.0}
 _OLDEST_S = 3650 * _AGE_UNIT_S["d"]
 #: A spool that may be smaller would drop what was just read.
 _LEAST_BYTES = 64 << 20
 _HEADER_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _SHORTEST_S = {"waits": 1.0, "statements": 2.0, "sessions": 0.1, "activity": 1.0, "findings": 60.0}
-
-
-class _ConfigModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _quoted(value: Any, parse: Callable[[str, str], float], what: str) -> float:
@@ -47,7 +42,7 @@ def _quoted_seconds(value: Any) -> float:
     return _quoted(value, seconds, "a time in quotes, as in '10s' or '1m'")
 
 
-class Intervals(_ConfigModel):
+class Intervals(ConfigModel):
     """How often each look is made, in s."""
 
     waits: float = Field(default=10.0, description="waits by type of process and event")
@@ -72,7 +67,7 @@ class Intervals(_ConfigModel):
 _LIMITS = SpoolLimits()
 
 
-class SpoolAges(_ConfigModel):
+class SpoolAges(ConfigModel):
     """How long rows are kept, in s."""
 
     ticks: float = Field(default=_LIMITS.kept_s["ticks"], description="as they were read")
@@ -92,7 +87,7 @@ class SpoolAges(_ConfigModel):
         return age
 
 
-class SpoolConfig(_ConfigModel):
+class SpoolConfig(ConfigModel):
     """Where the spool is, and how much it may keep."""
 
     directory: Path | None = None
@@ -126,13 +121,6 @@ class SpoolConfig(_ConfigModel):
         )
 
 
-class WatchedServer(_ConfigModel):
-    """One server: how it is reached, and what it is for."""
-
-    dsn: str
-    labels: dict[str, str] = {}
-
-
 def otlp_endpoint(text: str) -> str:
     """The address that metrics are sent to, with the usual path if it has none.
 
@@ -154,12 +142,12 @@ def otlp_endpoint(text: str) -> str:
     return found._replace(path=path, fragment="").geturl()
 
 
-class OtlpSettings(_ConfigModel):
+class OtlpSettings(ConfigModel):
     """Whether and where metrics are sent by OTLP; interval in s. headers may hold secrets."""
 
     endpoint: str | None = None
     interval: float = 30.0
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default={})
 
     @field_validator("endpoint")
     @classmethod
@@ -187,7 +175,7 @@ class OtlpSettings(_ConfigModel):
         return value
 
 
-class MetricsSettings(_ConfigModel):
+class MetricsSettings(ConfigModel):
     """Whether and how metrics are shown to others. most_series: time series of a server."""
 
     listen: str | None = None
@@ -206,64 +194,25 @@ class MetricsSettings(_ConfigModel):
         return value
 
 
-class AgentConfig(_ConfigModel):
+class AgentConfig(ServersConfig):
     """Everything that agent.toml may say."""
 
     spool: SpoolConfig = SpoolConfig()
     most_statements: int = Field(default=200, ge=1, le=10_000)
     intervals: Intervals = Intervals()
     metrics: MetricsSettings = MetricsSettings()
-    servers: dict[str, WatchedServer] = Field(min_length=1)
 
     @field_validator("spool", mode="before")
     @classmethod
     def _directory_alone(cls, value: Any) -> Any:
         return {"directory": value} if isinstance(value, str | Path) else value
 
-    @field_validator("servers")
-    @classmethod
-    def _plain_names(cls, value: dict[str, WatchedServer]) -> dict[str, WatchedServer]:
-        for name in value:
-            if not re.match(_NAME, name):
-                raise ValueError(
-                    f"{name!r} is no name for a server: use letters, digits, '.', '_' and '-', at "
-                    "most 63"
-                )
-        return value
-
 
 def of_dsn(dsn: str) -> AgentConfig:
     """The configuration for one server."""
-    return AgentConfig(servers={ONLY_SERVER: WatchedServer(dsn=dsn)})
+    return AgentConfig(servers={ONLY_SERVER: InventoryServer(dsn=dsn)})
 
 
 def read(path: Path) -> AgentConfig:
     """The configuration in a file. Raises UsageError with the place of what is wrong."""
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as ex:
-        raise UsageError(f"{path} cannot be read: {ex.strerror}") from ex
-    except UnicodeDecodeError as ex:
-        raise UsageError(f"{path} is not UTF-8 text: save it as UTF-8") from ex
-    except tomllib.TOMLDecodeError as ex:
-        raise UsageError(f"{path} is not TOML: {ex}") from ex
-    try:
-        return AgentConfig.model_validate(document)
-    except ValidationError as ex:
-        raise UsageError(f"{path}: {_first(ex)}") from ex
-
-
-def _first(ex: ValidationError) -> str:
-    """The first thing that is wrong, in one sentence; values may be secrets and are not shown."""
-    error = ex.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "missing":
-        if place == "servers":
-            return "it names no server: add a section [servers.NAME] with dsn = '…'"
-        return f"{place} is missing"
-    if error["type"] == "extra_forbidden":
-        return f"{place} is not known: docs/agent.md lists what there is"
-    if error["type"] == "too_short":
-        return "it names no server: add a section [servers.NAME] with dsn = '…'"
-    words = str(error["msg"]).removeprefix("Value error, ")
-    return f"{place}: {words[:1].lower()}{words[1:]}"
+    return read_config(path, AgentConfig, "docs/agent.md")

@@ -6,8 +6,8 @@ import contextlib
 from dataclasses import dataclass
 
 from pgtare.errors import MeasurementError, PgtareError
+from pgtare.server.inventory import InventoryServer
 from pgtare.watching.agent import reading
-from pgtare.watching.agent.config import WatchedServer
 from pgtare.watching.agent.queries import QUERIES_0_5
 from pgtare.watching.agent.server_session import ServerSession
 
@@ -28,13 +28,13 @@ class ServerCheck:
     notes: tuple[str, ...] = ()
 
 
-def require_usable(server: WatchedServer) -> None:
+def require_usable(server: InventoryServer) -> None:
     """Raise UsageError if this connection string will never do; one that is down may come up."""
     with contextlib.suppress(MeasurementError), ServerSession(server.dsn, lock=False):
         pass
 
 
-def check_server(name: str, server: WatchedServer) -> ServerCheck:
+def check_server(name: str, server: InventoryServer) -> ServerCheck:
     """Look at one server."""
     try:
         with ServerSession(server.dsn, lock=False) as session:

@@ -10,8 +10,9 @@ import psycopg
 
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.seeing.doctor.session import Unreadable
+from pgtare.server.inventory import InventoryServer
 from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import Intervals, WatchedServer
+from pgtare.watching.agent.config import Intervals
 from pgtare.watching.agent.grid import LookGrid, stagger
 from pgtare.watching.agent.reading import CAPTURE_OFF, UnsteadyReading
 from pgtare.watching.agent.rows import Batch
@@ -51,7 +52,7 @@ class ServerWatch(threading.Thread):
     def __init__(
         self,
         looks: ServerLooks,
-        server: WatchedServer,
+        server: InventoryServer,
         intervals: Intervals,
         collect: Collect,
         log: AgentLog,

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pgtare.errors import MeasurementError
 from pgtare.load.process import Child
-from pgtare.watching.agent.config import ONLY_SERVER, WatchedServer
+from pgtare.server.inventory import InventoryServer
+from pgtare.watching.agent.config import ONLY_SERVER
 from pgtare.watching.agent.server_check import check_server
 from pgtare.watching.spool import manifest
 
@@ -63,7 +64,7 @@ class FirstLook:
 
 def check(dsn: str) -> list[str]:
     """What the agent cannot see of this server, with remedies. Raises PgtareError."""
-    found = check_server(ONLY_SERVER, WatchedServer(dsn=dsn))
+    found = check_server(ONLY_SERVER, InventoryServer(dsn=dsn))
     if found.problem is not None:
         raise found.problem
     return list(found.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ _ENDINGS = {
     "stopped": "it was stopped by pgtare stop or pgtare.trial_stop()",
     "deadline": "the server's deadline for it had come",
     "kill switch": "pgtare.enabled was switched off",
+    "lease expired": "its lease was not renewed in time",
 }
 
 StoppedBy = Literal["time", "precision", "interrupt", "server"]
@@ -70,6 +72,49 @@ class _Drained:
 
 #: Called about once a second with seconds run and what there is; True ends the trial.
 Look = Callable[[float, Observations], bool]
+#: Called by the draining thread with what has just been read.
+Arrived = Callable[[Observations], None]
+
+
+class Halt:
+    """Ends trials from another thread: at once, or after the blocks that sessions are in.
+
+    of: ends when that one does, too.
+    """
+
+    def __init__(self, of: Halt | None = None) -> None:
+        self._of = of
+        self._wanted, self._at_once = threading.Event(), threading.Event()
+
+    def set(self, *, at_once: bool) -> None:
+        """End them; once they are to end at once, they are."""
+        if at_once:
+            self._at_once.set()
+        self._wanted.set()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether trials are to end."""
+        return self._wanted.is_set() or (self._of is not None and self._of.wanted)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether they are to end without waiting for the blocks under way."""
+        return self._at_once.is_set() or (self._of is not None and self._of.at_once)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until trials are to end; whether they are."""
+        outer = self._of._wanted if self._of is not None else self._wanted
+        outer.wait(seconds)
+        return self.wanted
+
+
+@dataclass(frozen=True)
+class Lease:
+    """How long a trial outlives its client, and how often the draining thread renews that, in s."""
+
+    seconds: float
+    every_s: float
 
 
 def record(
@@ -80,29 +125,37 @@ def record(
     *,
     cpu: bool,
     load: Load | None,
-    look: Look,
+    look: Look | None,
     tick: Callable[[float, int], None],
+    halt: Halt | None = None,
+    lease: Lease | None = None,
+    arrived: Arrived = lambda part: None,
 ) -> TrialRecording:
-    """Run a trial for `seconds`, or until `look` says so, Ctrl-C, or the server's end.
+    """Run a trial for `seconds`, or until `look` or `halt` says so, Ctrl-C, or the server's end.
 
     tick: called ten times a second with seconds run and rows so far. Raises UsageError if the
     trial cannot start, MeasurementError if the load fails.
     """
+    halt = halt or Halt()
     trials.start(design, population, seconds + _GRACE_S, cpu=cpu)
+    if lease is not None:
+        trials.renew(lease.seconds)
     began = time.monotonic()
     drained, stop = _Drained(), threading.Event()
-    thread = threading.Thread(target=_drain, args=(trials, drained, stop), daemon=True)
+    work = (trials, drained, stop, lease, arrived)
+    thread = threading.Thread(target=_drain, args=work, daemon=True)
     thread.start()
     stopped_by: StoppedBy = "time"
     failure: MeasurementError | None = None
     taking_part = 0
     try:
-        stopped_by = _wait(began, seconds, drained, load, look, tick)
-        taking_part = _finish_blocks(trials, drained, _FINISH_S)
+        stopped_by = _wait(began, seconds, drained, load, look, tick, halt)
+        patience_s = _INTERRUPTED_FINISH_S if halt.wanted else _FINISH_S
+        taking_part = _finish_blocks(trials, drained, patience_s, halt)
     except KeyboardInterrupt:
         stopped_by = "interrupt"
         with contextlib.suppress(KeyboardInterrupt):
-            taking_part = _finish_blocks(trials, drained, _INTERRUPTED_FINISH_S)
+            taking_part = _finish_blocks(trials, drained, _INTERRUPTED_FINISH_S, halt)
     except MeasurementError as ex:
         failure = ex
     duration = time.monotonic() - began
@@ -132,16 +185,18 @@ def record(
     )
 
 
-def _finish_blocks(trials: Trials, drained: _Drained, patience_s: float) -> int:
-    """Let sessions finish their blocks; returns how many took part until now.
+def _finish_blocks(trials: Trials, drained: _Drained, patience_s: float, halt: Halt) -> int:
+    """Let sessions finish their blocks, unless that must not be; how many took part until now.
 
     A block cut short is lost, and it is the slow ones that would be cut.
     """
     try:
         taking_part = trials.status().sessions_now
+        if halt.at_once:
+            return taking_part
         trials.close()
         deadline = time.monotonic() + patience_s
-        while drained.error is None and time.monotonic() < deadline:
+        while drained.error is None and time.monotonic() < deadline and not halt.at_once:
             if trials.status().sessions_now == 0:
                 break
             time.sleep(_POLL_S / 2)
@@ -150,14 +205,25 @@ def _finish_blocks(trials: Trials, drained: _Drained, patience_s: float) -> int:
     return taking_part
 
 
-def _drain(trials: Trials, drained: _Drained, stop: threading.Event) -> None:
+def _drain(
+    trials: Trials,
+    drained: _Drained,
+    stop: threading.Event,
+    lease: Lease | None,
+    arrived: Arrived,
+) -> None:
     next_status = time.monotonic() + _STATUS_S
+    next_renewal = time.monotonic() + lease.every_s if lease else math.inf
     try:
         while not stop.wait(_DRAIN_S):
+            if lease is not None and time.monotonic() >= next_renewal:
+                next_renewal = time.monotonic() + lease.every_s
+                trials.renew(lease.seconds)
             part = trials.drain()
             if len(part):
                 drained.parts.append(part)
                 drained.rows += len(part)
+                arrived(part)
             if time.monotonic() >= next_status:
                 status = trials.status()
                 if not status.running:
@@ -173,23 +239,26 @@ def _wait(
     seconds: float,
     drained: _Drained,
     load: Load | None,
-    look: Look,
+    look: Look | None,
     tick: Callable[[float, int], None],
+    halt: Halt,
 ) -> StoppedBy:
     next_look = began + 1.0
     while True:
         now = time.monotonic()
         if drained.error is not None or drained.ended:
             return "server"
+        if halt.wanted:
+            return "interrupt"
         if now - began >= seconds:
             return "time"
         if load is not None:
             load.check()
         tick(now - began, drained.rows)
-        if now >= next_look and drained.parts:
+        if look is not None and now >= next_look and drained.parts:
             merged = np.concatenate(drained.parts)
             if look(now - began, merged):
                 return "precision"
             cost = time.monotonic() - now
             next_look = time.monotonic() + max(1.0, cost / _LOOK_SHARE)
-        time.sleep(min(_POLL_S, max(0.0, seconds - (now - began))))
+        halt.wait(min(_POLL_S, max(0.0, seconds - (now - began))))

@@ -6,29 +6,25 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from rich.console import Console
 
-from pgtare.errors import MeasurementError
-from pgtare.estimate.trial import MIN_BLOCKS, SLICE_BLOCKS, analyse, live, width_reached
-from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial import MIN_BLOCKS, SLICE_BLOCKS, live, width_reached
 from pgtare.estimate.trial.observations import Observations, finished
 from pgtare.kit.window import Window
 from pgtare.load import LoadSpec, PgbenchLoad, at_headroom, find_pgbench, find_saturation
 from pgtare.server import own_session, pooler
 from pgtare.weighing import trials
-from pgtare.weighing.instruments import prove, snapshot
 from pgtare.weighing.trials import ModuleInfo, Status, Trials
-from pgtare.weighing.weigh import participation, recording, result
 from pgtare.weighing.weigh import plan as planning
+from pgtare.weighing.weigh import recording
+from pgtare.weighing.weigh.measurement import Measurement, Weighing
 from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.plan_document import PlannedWeighing
 from pgtare.weighing.weigh.progress import Display, Stages
 from pgtare.weighing.weigh.request import Request
-from pgtare.weighing.weigh.schema import WeighResult
 from pgtare.weighing.weigh.target import (
     PURPOSE,
     WeighTarget,
@@ -39,19 +35,8 @@ from pgtare.weighing.weigh.target import (
 
 #: The load runs this long before the trial: caches fill, connections settle.
 WARM_UP_S = 2.0
-#: Sessions report most counters of activity with up to a second's delay.
-_SETTLE_S = 1.2
 #: Above this share of waiting for a processor, service times say more than what was done.
 _WAITING = 0.05
-
-
-@dataclass(frozen=True)
-class Weighing:
-    """A result with the observations and the design it came from."""
-
-    result: WeighResult
-    observations: Observations
-    design: Design
 
 
 #: Something that runs while the trial does, on the server of this session.
@@ -172,9 +157,7 @@ class _Run:
         self, module: Trials, info: ModuleInfo, plan: WeighPlan, load: PgbenchLoad | None
     ) -> Weighing:
         request = self.request
-        server = result.describe_server(module.conn, info, self.target.kind)
-        before = snapshot(module.conn, request.chosen)
-        counted_before = participation.count(module)
+        measurement = Measurement(module, info, plan, self.target.kind)
         pids = self._local_pids(module, plan)
         with (
             self.during(module.conn),
@@ -203,52 +186,15 @@ class _Run:
                 look=look,
                 tick=display.count,
             )
-        plan = _with_warnings(plan, _waiting(window.run_delay_ns))
         description = self._describe_load(load)
-        alive = got.stopped_by != "server" or got.status is not None
-        outside = 0
-        if alive and got.status is not None:
-            there = len(planning.sessions_there(module.conn, plan.population))
-            outside = max(0, there - got.status.sessions_now)
-        if load is not None:
-            load.stop()
-        counted = len(finished(got.observations))
-        if not counted:
-            raise MeasurementError(_nothing(plan, got, outside))
-        shares = participation.Shares(None, None)
-        if alive and got.status is not None:
-            time.sleep(_SETTLE_S)
-            shares = participation.shares(counted_before, participation.count(module), got.status)
-        after = snapshot(module.conn, request.chosen)
-        self.stages.say(f"estimating from {counted:,} transactions")
-        proofs = prove(plan.design.arms, request.chosen, got.observations, before, after)
-        proven = {
-            arm.name: proof.state != "missing"
-            for arm, proof in zip(plan.design.arms, proofs, strict=True)
-            if proof is not None
-        }
-        estimate = analyse(
-            got.observations,
-            plan.design,
-            margin=request.margin,
-            proven=proven,
-            peeked=got.stopped_by == "interrupt",
-            ended_early=got.trouble,
-            seed=plan.design.seed,
-        )
-        made = result.build(
-            plan,
-            got,
-            estimate,
-            proofs,
+        measurement.end(got, load.stop if load is not None else lambda: None)
+        self.stages.say(f"estimating from {len(finished(got.observations)):,} transactions")
+        return measurement.weighing(
             description,
-            server,
-            outside,
-            shares,
             self.command,
+            warnings=_waiting(window.run_delay_ns),
             steal_pct=window.steal_pct,
         )
-        return Weighing(made, got.observations, plan.design)
 
     def _local_pids(self, module: Trials, plan: WeighPlan) -> list[int]:
         """The sessions' processes, if the server is known to be on this machine."""
@@ -282,49 +228,16 @@ def _previous_trial(status: Status) -> list[str]:
     return []
 
 
-def _waiting(run_delay_ns: tuple[int, int]) -> list[str]:
+def _waiting(run_delay_ns: tuple[int, int]) -> tuple[str, ...]:
     ran, waited = run_delay_ns
     if ran <= 0 or waited <= _WAITING * (ran + waited):
-        return []
-    return [
+        return ()
+    return (
         f"The sessions waited for a processor {100 * waited / (ran + waited):.0f} % of the time "
         "in which they could have run: a cost in the mean includes such waiting; read the CPU "
-        "column too."
-    ]
+        "column too.",
+    )
 
 
 def _with_warnings(plan: WeighPlan, more: list[str]) -> WeighPlan:
     return dataclasses.replace(plan, warnings=(*plan.warnings, *more))
-
-
-def _nothing(plan: WeighPlan, got: recording.TrialRecording, outside: int) -> str:
-    if got.trouble:
-        return f"nothing was measured: {got.trouble}"
-    status = got.status
-    if status and status.sessions_lacking_settings:
-        return (
-            "no session could take part: each lacks a setting of the trial; load the instrument's "
-            "library in shared_preload_libraries, or reconnect"
-        )
-    if plan.population.participation < 1 and plan.sessions_there:
-        return (
-            f"{_nobody(plan.sessions_there)}, as each is drawn with a chance of "
-            f"{100 * plan.population.participation:.0f} %: raise --participation"
-        )
-    if outside or plan.sessions_there:
-        return (
-            f"{_nobody(max(outside, plan.sessions_there))}: a session takes part once it has "
-            "finished a transaction; if it connected before pgtare was loaded, reconnect it"
-        )
-    return (
-        f"nothing was measured: no session of database {plan.population.database} with "
-        f"application_name {plan.population.application} ran a transaction"
-    )
-
-
-def _nobody(sessions: int) -> str:
-    return (
-        "the only session did not take part"
-        if sessions == 1
-        else f"none of {sessions} sessions took part"
-    )

@@ -1,0 +1,180 @@
+"""A guard stops a fleet's trials if an arm harms: body, tail and aborts, at any time.
+
+The chance that a guard breaches while the arm keeps to all limits on all servers is at most α: over
+all looks, with any tail and any number of transactions. This rests on transactions being assigned
+to arm and base at random, each on its own. Those of a slice or a run share an assignment, and are
+not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from pgtare.estimate.arrays import Floats
+from pgtare.estimate.fleet.wealth import (
+    BODY_BETS,
+    ODDS_BETS,
+    body_wealth,
+    log_combined,
+    log_mean,
+    odds_wealth,
+    threshold,
+)
+
+Harm = Literal["body", "tail", "aborts"]
+HARMS: tuple[Harm, ...] = ("body", "tail", "aborts")
+
+
+@dataclass(frozen=True)
+class HarmLimits:
+    """The harm that is tolerated, of an arm relative to the base."""
+
+    body: float = 0.25  # share of the base's body by which the arm may be slower
+    tail: float = 2.0  # odds of a slow transaction
+    aborts: float = 1.5  # odds of an aborted transaction
+
+
+@dataclass(frozen=True)
+class GuardedServer:
+    """A server that a guard watches.
+
+    group: servers that share a load, so that what slows one slows the others. A server that shares
+    none is a group of its own. cap_us: the quantile of the base at which times are cut, frozen
+    before the trial.
+    """
+
+    group: str
+    cap_us: float
+
+
+@dataclass(frozen=True)
+class GuardLook:
+    """What one server added since the last look, of one arm and the base.
+
+    arm_us, base_us: (blocks,) means in each whole block, in the order in which blocks were
+    completed: of the base's min(time, cap), and of the arm's min(time, (1 + limit) × cap). Counts
+    are of transactions that were assigned on their own.
+    """
+
+    arm_us: Floats
+    base_us: Floats
+    arm_n: int
+    base_n: int
+    arm_slow: int  # longer than the base's quantile that was frozen before the trial
+    base_slow: int
+    arm_aborted: int
+    base_aborted: int
+
+
+@dataclass(frozen=True)
+class Breach:
+    """The harm, and the server, with most evidence when the guard breached."""
+
+    harm: Harm
+    server: str
+    e_value: float  # of the guard
+    server_e_value: float  # of this harm on this server alone
+
+
+@dataclass
+class HarmGuard:
+    """One arm's guard on all servers that run it.
+
+    Make a new one for each stage of a rollout, with the servers of that stage and its share of α:
+    weights of servers that join later would otherwise depend on what was seen.
+    """
+
+    servers: Mapping[str, GuardedServer]
+    limits: HarmLimits = field(default_factory=HarmLimits)
+    alpha: float = 0.05
+    breach: Breach | None = None
+
+    def __post_init__(self) -> None:
+        if not self.servers:
+            raise ValueError("a guard needs at least one server")
+        if not 0 < self.alpha < 1:
+            raise ValueError(f"alpha must be between 0 and 1, not {self.alpha}")
+        if not all(0 < s.cap_us < math.inf for s in self.servers.values()):
+            raise ValueError("a guard needs each server's cap: a finite time above zero")
+        self._wealth: dict[Harm, dict[str, Floats]] = {
+            harm: {name: np.zeros(_bets(harm)) for name in sorted(self.servers)} for harm in HARMS
+        }
+
+    def update(self, server: str, look: GuardLook) -> None:
+        """Count what a server added; the breach, if this is one, stays."""
+        limits, cap_us = self.limits, self.servers[server].cap_us
+        if len(look.arm_us):
+            added = body_wealth(look.arm_us, look.base_us, cap_us, limits.body)
+            self._wealth["body"][server] += added
+        self._wealth["tail"][server] += odds_wealth(
+            look.arm_slow, look.base_slow, look.arm_n, look.base_n, limits.tail
+        )
+        self._wealth["aborts"][server] += odds_wealth(
+            look.arm_aborted, look.base_aborted, look.arm_n, look.base_n, limits.aborts
+        )
+        if self.breach is None and self.log_e_value() >= threshold(self.alpha):
+            self.breach = self._worst()
+
+    @property
+    def breached(self) -> bool:
+        """Whether the e-value ever reached 1 / α."""
+        return self.breach is not None
+
+    def e_value(self) -> float:
+        """Evidence that an arm harms some server beyond a limit: 1 is none, 1 / α is a breach."""
+        return _exp(self.log_e_value())
+
+    def log_e_value(self) -> float:
+        """Logarithm of the e-value: the mean of body, tail and aborts."""
+        return float(log_mean(np.array([self._of_harm(harm) for harm in HARMS])))
+
+    def server_e_value(self, harm: Harm, server: str) -> float:
+        """Evidence of one harm on one server; 1 / α means nothing for the largest of many."""
+        return _exp(float(log_mean(self._wealth[harm][server])))
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed guard must know, as JSON can have it."""
+        wealth = {
+            harm: {name: logs.tolist() for name, logs in self._wealth[harm].items()}
+            for harm in HARMS
+        }
+        breach = None if self.breach is None else vars(self.breach)
+        return {"wealth": wealth, "breach": breach}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` gave, of a guard with the same servers, limits and α."""
+        for harm in HARMS:
+            if sorted(state["wealth"][harm]) != sorted(self.servers):
+                raise ValueError("the guard's state is of other servers; start the stage anew")
+            for name, logs in state["wealth"][harm].items():
+                self._wealth[harm][name] = np.array(logs, dtype=np.float64)
+        self.breach = None if state["breach"] is None else Breach(**state["breach"])
+
+    def _of_harm(self, harm: Harm) -> float:
+        groups: dict[str, list[float]] = {}
+        for name, logs in self._wealth[harm].items():
+            groups.setdefault(self.servers[name].group, []).append(float(log_mean(logs)))
+        of_groups = [float(log_mean(np.array(groups[group]))) for group in sorted(groups)]
+        return float(log_combined(np.array(of_groups)))
+
+    def _worst(self) -> Breach:
+        by_evidence = {
+            (harm, name): float(log_mean(logs))
+            for harm in HARMS
+            for name, logs in self._wealth[harm].items()
+        }
+        harm, name = max(by_evidence, key=lambda key: by_evidence[key])
+        return Breach(harm, name, self.e_value(), _exp(by_evidence[harm, name]))
+
+
+def _bets(harm: Harm) -> int:
+    return len(BODY_BETS) if harm == "body" else len(ODDS_BETS)
+
+
+def _exp(log: float) -> float:
+    return math.exp(min(log, 700.0))

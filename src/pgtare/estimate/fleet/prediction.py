@@ -1,0 +1,89 @@
+"""The next server's true effect: prediction intervals of a fleet.
+
+Two intervals, of which a fleet's estimate takes the outer ends.
+
+- Student's: the mean ± t with k − 2 degrees of freedom × √(τ² + se²) (Higgins, Thompson and
+  Spiegelhalter, Journal of the Royal Statistical Society A 2009). It takes τ² as estimated. If
+  servers differ about as much as their errors, τ² is often estimated as 0 by chance, and the
+  interval then holds in less than 90 %.
+- Over the confidence distribution of τ²: for each share u, the τ² that the Q-profile's one-sided
+  interval at level u ends at; given it, the next effect is normal. The interval has 95 % of the
+  mixture over u (as Nagashima, Noma and Furukawa, Statistical Methods in Medical Research 2019,
+  whose distribution of τ² is another one).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy
+
+from pgtare.estimate.arrays import Floats
+from pgtare.estimate.fleet.heterogeneity import hartung_knapp, one_group, tau2_at
+from pgtare.estimate.inference import NAN
+
+#: Values of τ² that stand for its confidence distribution, by Gauss and Legendre.
+_NODES = 32
+#: Halvings of an interval that holds the quantile.
+_HALVINGS = 60
+
+
+@dataclass(frozen=True)
+class FleetIntervals:
+    """Of many fleets at once (...): the mean, and the next server's true effect."""
+
+    mean: Floats
+    mean_se: Floats
+    mean_width: Floats  # half of the interval
+    tau2: Floats
+    student_width: Floats  # half of Student's prediction interval; NaN if k < 3
+    low: Floats  # of the prediction interval, the outer ends of both; NaN if k < 3
+    high: Floats
+
+
+def intervals(estimates: Floats, variances: Floats, level: float = 0.95) -> FleetIntervals:
+    """Mean and prediction intervals of fleets with k ≥ 2 servers each (..., k).
+
+    The mean's interval is Student's with k − 1 degrees of freedom.
+    """
+    k = estimates.shape[-1]
+    tau2 = tau2_at(estimates, variances, k - 1)
+    means, errors = hartung_knapp(estimates, variances, tau2, one_group(estimates.shape))
+    mean, se = means[..., 0], errors[..., 0]
+    width = float(scipy.special.stdtrit(k - 1, (1 + level) / 2)) * se
+    if k < 3:
+        nothing = np.full_like(mean, NAN)
+        return FleetIntervals(mean, se, width, tau2, nothing, nothing, nothing)
+    student = float(scipy.special.stdtrit(k - 2, (1 + level) / 2)) * np.sqrt(tau2 + se**2)
+    low, high = over_tau2(estimates, variances, level)
+    low, high = np.minimum(low, mean - student), np.maximum(high, mean + student)
+    return FleetIntervals(mean, se, width, tau2, student, low, high)
+
+
+def over_tau2(estimates: Floats, variances: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Ends of the prediction interval over the confidence distribution of τ² (...)."""
+    points, shares = np.polynomial.legendre.leggauss(_NODES)
+    targets = scipy.special.chdtri(estimates.shape[-1] - 1, (1 + points) / 2)
+    groups = one_group(estimates.shape)
+    tau2, means, spreads = np.zeros(estimates.shape[:-1]), [], []
+    for target in targets:  # falling, so that each root is at or above the one before
+        tau2 = tau2_at(estimates, variances, float(target), groups, tau2)
+        sums = (1 / (variances + tau2[..., np.newaxis])).sum(axis=-1)
+        mean, _ = hartung_knapp(estimates, variances, tau2, groups)
+        means.append(mean[..., 0])
+        spreads.append(np.sqrt(tau2 + 1 / sums))
+    mixture = np.stack(means, axis=-1), np.stack(spreads, axis=-1)
+    low = _quantile(*mixture, shares / 2, (1 - level) / 2)
+    return low, _quantile(*mixture, shares / 2, (1 + level) / 2)
+
+
+def _quantile(means: Floats, spreads: Floats, shares: Floats, p: float) -> Floats:
+    """Quantile of mixtures of normals (..., nodes)."""
+    z = scipy.special.ndtri(p)
+    low, high = (means + z * spreads).min(axis=-1), (means + z * spreads).max(axis=-1)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        below = scipy.special.ndtr((middle[..., np.newaxis] - means) / spreads) @ shares
+        low, high = np.where(below < p, middle, low), np.where(below < p, high, middle)
+    return np.asarray((low + high) / 2, dtype=np.float64)

@@ -1,0 +1,148 @@
+"""One arm over a fleet: the mean effect, and the effect to expect on the next server.
+
+Random effects: each server's true effect is drawn from a fleet's distribution, and its estimate
+adds an error of its own. The headline is the prediction interval of the next server's true effect.
+docs/fleet-statistics.md has the methods, and how often their intervals hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy
+
+from pgtare.estimate.fleet.heterogeneity import (
+    one_group,
+    tau2_interval,
+    typical_variance,
+    weighted_squares,
+)
+from pgtare.estimate.fleet.outliers import Outlier, find_outliers
+from pgtare.estimate.fleet.prediction import intervals
+from pgtare.estimate.fleet.server_effect import ServerEffect, arrays_of
+from pgtare.estimate.inference import MISSING, NAN, Estimate
+
+FleetVerdict = Literal["cost", "gain", "equivalent", "inconclusive", "list"]
+
+#: Fewer servers are a list, not a sample: nothing is claimed of the fleet.
+FEWEST_FOR_VERDICT = 5
+#: Fewer servers leave no degree of freedom for a prediction.
+FEWEST_FOR_PREDICTION = 3
+
+
+@dataclass(frozen=True)
+class FleetEstimate:
+    """One arm over all servers of a fleet whose effect is known; on the scale of the effects."""
+
+    k: int  # servers that are in it
+    mean: Estimate
+    prediction: Estimate | None  # the next server's true effect; None if k < 3
+    student_prediction: Estimate | None  # as other programs show it: τ² taken as estimated
+    tau2: Estimate  # variance of true effects, with its Q-profile interval; no standard error
+    i2: float  # τ²'s share of the variance of an estimate, 0 to 1
+    q: float  # Cochran's
+    q_p: float  # of "all servers have the same effect"
+    weights: tuple[float, ...]  # of the servers in the order given, sum 1; 0 if left out
+    verdict: FleetVerdict
+    reason: str
+    outliers: tuple[Outlier, ...]  # farthest first
+    left_out: tuple[str, ...]  # servers without an estimate, or without a known error
+
+
+def combine(
+    effects: Sequence[ServerEffect], *, level: float = 0.95, margin: float | None = None
+) -> FleetEstimate:
+    """The fleet's estimate from its servers'; margin on the scale of the effects.
+
+    Servers are taken in the order of their names, so that the result does not depend on the order
+    given, to the last bit.
+    """
+    used = sorted((effect for effect in effects if effect.usable), key=lambda e: e.server)
+    left_out = tuple(effect.server for effect in effects if not effect.usable)
+    k = len(used)
+    estimates, variances = arrays_of(used)
+    if k < 2:
+        return _of_one(effects, used, left_out, level)
+    found = intervals(estimates, variances, level)
+    tau2 = float(found.tau2)
+    lower, upper = tau2_interval(estimates, variances, 1 - level)
+    q, _ = weighted_squares(estimates, variances, np.zeros(()), one_group((k,)))
+    weights = 1 / (variances + tau2)
+    shares = dict(zip((e.server for e in used), weights / weights.sum(), strict=True))
+    mean = _around(float(found.mean), float(found.mean_se), float(found.mean_width))
+    prediction = student = None
+    if k >= FEWEST_FOR_PREDICTION:
+        spread = math.sqrt(tau2 + mean.se**2)
+        student = _around(mean.estimate, spread, float(found.student_width))
+        prediction = Estimate(mean.estimate, spread, float(found.low), float(found.high))
+    verdict, reason = judge_fleet(k, mean, prediction, margin)
+    return FleetEstimate(
+        k=k,
+        mean=mean,
+        prediction=prediction,
+        student_prediction=student,
+        tau2=Estimate(tau2, NAN, float(lower), float(upper)),
+        i2=tau2 / (tau2 + float(typical_variance(variances))),
+        q=float(q),
+        q_p=float(scipy.special.chdtrc(k - 1, float(q))),
+        weights=tuple(float(shares.get(e.server, 0.0)) if e.usable else 0.0 for e in effects),
+        verdict=verdict,
+        reason=reason,
+        outliers=find_outliers(used, 1 - level),
+        left_out=left_out,
+    )
+
+
+def judge_fleet(
+    k: int, mean: Estimate, prediction: Estimate | None, margin: float | None
+) -> tuple[FleetVerdict, str]:
+    """The verdict on a fleet, and why. Equivalent only by the prediction interval."""
+    if k < FEWEST_FOR_VERDICT or prediction is None:
+        servers = "1 server" if k == 1 else f"{k} servers"
+        return "list", f"{servers}: a list, not a sample of a fleet"
+    if margin is not None and -margin < prediction.lo and prediction.hi < margin:
+        return "equivalent", "the prediction interval for the next server is inside the margin"
+    if mean.lo > 0 or mean.hi < 0:
+        whole = prediction.lo > 0 or prediction.hi < 0
+        where = "the next server's, too" if whole else "but not the next server's"
+        reason = f"the mean's interval excludes zero, {where}"
+        return ("cost" if mean.lo > 0 else "gain"), reason
+    return "inconclusive", "the mean is not distinguished from zero, nor is the fleet equivalent"
+
+
+def _around(estimate: float, se: float, width: float) -> Estimate:
+    return Estimate(estimate, se, estimate - width, estimate + width)
+
+
+def _of_one(
+    effects: Sequence[ServerEffect],
+    used: Sequence[ServerEffect],
+    left_out: tuple[str, ...],
+    level: float,
+) -> FleetEstimate:
+    """A fleet of which no server, or a single one, is known: that server's own interval."""
+    mean = MISSING
+    for effect in used:
+        df = max(effect.clusters - 1, 1.0)
+        width = float(scipy.special.stdtrit(df, (1 + level) / 2)) * effect.se
+        mean = _around(effect.estimate, effect.se, width)
+    verdict, reason = judge_fleet(len(used), mean, None, None)
+    return FleetEstimate(
+        k=len(used),
+        mean=mean,
+        prediction=None,
+        student_prediction=None,
+        tau2=MISSING,
+        i2=NAN,
+        q=NAN,
+        q_p=NAN,
+        weights=tuple(1.0 if effect.usable else 0.0 for effect in effects),
+        verdict=verdict,
+        reason=reason,
+        outliers=(),
+        left_out=left_out,
+    )

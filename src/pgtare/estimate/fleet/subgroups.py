@@ -1,0 +1,87 @@
+"""Whether a label, such as the version or the data centre, explains how effects differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy
+
+from pgtare.estimate.fleet.heterogeneity import hartung_knapp, tau2_at
+from pgtare.estimate.fleet.server_effect import ServerEffect, arrays_of
+from pgtare.estimate.inference import MISSING, NAN, Estimate, holm
+
+#: Servers that a subgroup, and the rest, must have for a test.
+FEWEST = 2
+
+
+@dataclass(frozen=True)
+class Subgroup:
+    """The servers with one value of a label, against all others."""
+
+    label: str
+    value: str
+    servers: tuple[str, ...]
+    mean: Estimate  # of these servers; MISSING without a test
+    difference: Estimate  # from the mean of all others
+    p: float  # NaN if either side has fewer than two servers
+    p_adjusted: float  # Holm over all tests of all labels given
+
+
+def subgroups(
+    effects: Sequence[ServerEffect], *labels: str, level: float = 0.95
+) -> tuple[Subgroup, ...]:
+    """Every value of these labels against the other servers that have the label.
+
+    τ² is common to both sides; Hartung and Knapp's scale, at least 1; Student's t with k − 2
+    degrees of freedom. Two values that split the fleet in the same way are one test of Holm's.
+    """
+    found: list[Subgroup] = []
+    splits: dict[frozenset[frozenset[str]], float] = {}
+    of: list[frozenset[frozenset[str]]] = []
+    for label in labels:
+        known = sorted((e for e in effects if e.usable and label in e.labels), key=_name)
+        for value in sorted({e.labels[label] for e in known}):
+            inside = frozenset(e.server for e in known if e.labels[label] == value)
+            outside = frozenset(e.server for e in known) - inside
+            group = _against_others(known, label, value, level)
+            found.append(group)
+            of.append(frozenset((inside, outside)))
+            if group.p == group.p:
+                splits[of[-1]] = group.p
+    adjusted = dict(zip(splits, holm(list(splits.values())), strict=True))
+    return tuple(
+        replace(group, p_adjusted=adjusted.get(split, NAN))
+        for group, split in zip(found, of, strict=True)
+    )
+
+
+def _name(effect: ServerEffect) -> str:
+    return effect.server
+
+
+def _against_others(
+    known: Sequence[ServerEffect], label: str, value: str, level: float
+) -> Subgroup:
+    has = np.array([effect.labels[label] == value for effect in known])
+    names = tuple(effect.server for effect in known if effect.labels[label] == value)
+    k = len(known)
+    if min(has.sum(), k - has.sum()) < FEWEST:
+        return Subgroup(label, value, names, MISSING, MISSING, NAN, NAN)
+    groups = np.array([has, ~has], dtype=np.float64)
+    estimates, variances = arrays_of(known)
+    tau2 = tau2_at(estimates, variances, k - 2, groups)
+    means, errors = hartung_knapp(estimates, variances, tau2, groups)
+    t = float(scipy.special.stdtrit(k - 2, (1 + level) / 2))
+    mean, se = float(means[0]), float(errors[0])
+    gap, gap_se = float(means[0] - means[1]), float(np.hypot(errors[0], errors[1]))
+    return Subgroup(
+        label,
+        value,
+        names,
+        mean=Estimate(mean, se, mean - t * se, mean + t * se),
+        difference=Estimate(gap, gap_se, gap - t * gap_se, gap + t * gap_se),
+        p=float(2 * scipy.special.stdtr(k - 2, -abs(gap) / gap_se)),
+        p_adjusted=NAN,
+    )

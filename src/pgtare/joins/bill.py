@@ -1,0 +1,445 @@
+"""The bill: what watching costs, from weighings, and from the agent's own figures.
+
+A cost is µs a transaction times transactions a second, in cores. Parts add up to the whole: a
+server is the sum of its lines, the whole that of the servers and of the agent's process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pgtare.errors import PgtareError
+from pgtare.estimate.interval_sums import Bounds, dependent_sum, independent_sum
+from pgtare.joins.bill_document import (
+    Basis,
+    Bill,
+    BillAmount,
+    BillLine,
+    BillServer,
+    NotCounted,
+    NowState,
+    SwitchOff,
+)
+from pgtare.kit import numbers
+from pgtare.kit.interval import Interval
+from pgtare.weighing.fleet.raw_data import LeftOut
+from pgtare.weighing.weigh.report import wording
+from pgtare.weighing.weigh.schema import ArmResult, WeighResult, number
+from pgtare.weighing.weigh.transaction_rate import TransactionRate, transaction_rate
+
+AGENT = "agent"
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A server and its weighing."""
+
+    server: str
+    result: WeighResult
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What an agent takes, in cores: its process, and its looks at each server."""
+
+    process: float
+    looks: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Price:
+    """A core for a month."""
+
+    core_month: float
+    currency: str
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line before it is written."""
+
+    shown: BillLine
+    bounds: Bounds
+
+
+class _Maker:
+    """Writes amounts in cores and in money."""
+
+    def __init__(self, price: Price | None) -> None:
+        self.price = price
+
+    def amount(self, cores: Bounds) -> BillAmount:
+        money = None
+        if self.price is not None:
+            money = _interval(cores.times(self.price.core_month))
+        return BillAmount(cores=_interval(cores), money=money)
+
+
+def make(
+    weighed: Sequence[Weighed],
+    left_out: Sequence[LeftOut] = (),
+    *,
+    origins: Sequence[str],
+    basis: Basis = "service",
+    price: Price | None = None,
+    watching: Watching | None = None,
+    notes: Iterable[str] = (),
+) -> Bill:
+    """The bill of these servers. origins: what they were read from.
+
+    Raises PgtareError if there is nothing to count.
+    """
+    maker = _Maker(price)
+    not_counted = [NotCounted(server=one.server, name="", reason=one.reason) for one in left_out]
+    lines: list[_Line] = []
+    servers: list[tuple[BillServer, Bounds]] = []
+    hints: dict[tuple[str, str], str] = {}
+    unweighed = dict(watching.looks) if watching else {}
+    for one in sorted(weighed, key=lambda one: one.server):
+        found, missing = _of_server(one, basis, maker)
+        not_counted += missing
+        hints |= {(one.server, arm.name): _sql(arm, one.result) for arm in one.result.arms}
+        if one.server in unweighed:
+            found.append(_looks(one.server, unweighed.pop(one.server), maker))
+        lines += found
+        servers.append(_server(one, found, maker))
+    for server, cores in sorted(unweighed.items()):
+        looks = _looks(server, cores, maker)
+        lines.append(looks)
+        empty = BillServer(
+            server=server,
+            version="",
+            transactions_per_s=None,
+            whole_rate=False,
+            amount=looks.shown.amount,
+        )
+        servers.append((empty, looks.bounds))
+    parts = [bounds for _, bounds in servers]
+    if watching is not None:
+        process = _process(watching.process, maker)
+        lines.append(process)
+        parts.append(process.bounds)
+    if not lines:
+        raise PgtareError(_nothing(not_counted))
+    total = independent_sum(parts)
+    off = [line for line in lines if line.shown.now == "off"]
+    return Bill(
+        weighed=list(origins),
+        basis=basis,
+        core_month=price.core_month if price else None,
+        currency=price.currency if price else None,
+        total=maker.amount(total),
+        off_now=maker.amount(_over_servers(off)),
+        servers=[shown for shown, _ in sorted(servers, key=lambda one: _dearest(one[1]))],
+        lines=[line.shown for line in sorted(lines, key=lambda line: _dearest(line.bounds))],
+        switch_off=_switch_off(lines, total, hints, maker),
+        not_counted=not_counted,
+        notes=[*notes, *_notes(lines, servers, basis)],
+    )
+
+
+def _of_server(one: Weighed, basis: Basis, maker: _Maker) -> tuple[list[_Line], list[NotCounted]]:
+    """The lines of a weighing, and its instruments that are not counted."""
+    rate = transaction_rate(one.result)
+    found: list[tuple[ArmResult, _Line]] = []
+    missing = []
+    for arm in wording.by_cost(wording.of_role(one.result, "instrument")):
+        line = _line(one, arm, rate, basis, maker)
+        if isinstance(line, str):
+            missing.append(NotCounted(server=one.server, name=arm.name, reason=line))
+        else:
+            found.append((arm, line))
+    counted = []
+    for arm, line in found:
+        others = [other for other, _ in found if other is not arm]
+        why = _overlap(arm, others, line.shown.now, one.result)
+        if why:
+            missing.append(NotCounted(server=one.server, name=arm.name, reason=why))
+        else:
+            counted.append(line)
+    return counted, missing
+
+
+def _line(
+    one: Weighed, arm: ArmResult, rate: TransactionRate | None, basis: Basis, maker: _Maker
+) -> _Line | str:
+    """A line, or why there is none."""
+    effect = wording.figures(arm)
+    if wording.ended_by_server(one.result):
+        return "no figure, as the trial ended early"
+    if effect is None:
+        return f"not verified{f': {arm.verdict_reason}' if arm.verdict_reason else ''}"
+    interval = effect.body_us if basis == "service" else effect.cpu_us
+    if interval is None:
+        return "its weighing took no processor time (--no-cpu)"
+    if interval.estimate is None or rate is None:
+        return "nothing was measured"
+    us = _bounds(interval)
+    cores = us.times(rate.per_s / 1e6)
+    shown = BillLine(
+        server=one.server,
+        kind="instrument",
+        name=arm.name,
+        cost_us=interval,
+        transactions_per_s=rate.per_s,
+        amount=maker.amount(cores),
+        verdict=arm.verdict,
+        now=_now(arm, one.result),
+    )
+    return _Line(shown, cores)
+
+
+def _server(one: Weighed, lines: Sequence[_Line], maker: _Maker) -> tuple[BillServer, Bounds]:
+    rate = transaction_rate(one.result)
+    total = dependent_sum(line.bounds for line in lines)
+    number_ = one.result.server.get("version_num")
+    known = isinstance(number_, int) and number_ >= 100_000
+    shown = BillServer(
+        server=one.server,
+        version=f"{number_ // 10_000}.{number_ % 10_000}" if known else "",  # type: ignore[operator]
+        transactions_per_s=rate.per_s if rate else None,
+        whole_rate=rate is not None and rate.whole,
+        amount=maker.amount(total),
+    )
+    return shown, total
+
+
+def _looks(server: str, cores: float, maker: _Maker) -> _Line:
+    """Their time has the way there and back in it, so that it is what they cost at most."""
+    bounds = Bounds(cores, 0.0, cores)
+    shown = BillLine(
+        server=server,
+        kind="looks",
+        name="looks of the agent",
+        cost_us=None,
+        transactions_per_s=None,
+        amount=maker.amount(bounds),
+        now="on",
+    )
+    return _Line(shown, bounds)
+
+
+def _process(cores: float, maker: _Maker) -> _Line:
+    bounds = Bounds(cores, cores, cores)
+    shown = BillLine(
+        server="",
+        kind="agent",
+        name="processor time of the agent",
+        cost_us=None,
+        transactions_per_s=None,
+        amount=maker.amount(bounds),
+        now="on",
+    )
+    return _Line(shown, bounds)
+
+
+def _over_servers(lines: Iterable[_Line]) -> Bounds:
+    """A sum in which the lines of one server go together, and servers are independent."""
+    by_server: dict[str, list[Bounds]] = {}
+    for line in lines:
+        by_server.setdefault(line.shown.server, []).append(line.bounds)
+    return independent_sum(dependent_sum(found) for found in by_server.values())
+
+
+def _switch_off(
+    lines: Sequence[_Line],
+    total: Bounds,
+    hints: Mapping[tuple[str, str], str],
+    maker: _Maker,
+) -> list[SwitchOff]:
+    """Instruments over all servers, and the agent, without what is off or saves time."""
+    groups: dict[str, list[_Line]] = {}
+    for line in lines:
+        if line.shown.now != "off":
+            name = line.shown.name if line.shown.kind == "instrument" else AGENT
+            groups.setdefault(name, []).append(line)
+    found = []
+    for name, members in groups.items():
+        bounds = _over_servers(members)
+        if not bounds.estimate > 0:
+            continue
+        share = 100 * bounds.estimate / total.estimate if total.estimate > 0 else math.nan
+        servers = sorted({line.shown.server for line in members} - {""})
+        how = dict.fromkeys(hints.get((server, name), "") for server in servers)
+        if any(line.shown.kind == "agent" for line in members):
+            how = dict.fromkeys(["stop `pgtare agent`, or give it longer intervals"])
+        row = SwitchOff(
+            name=name,
+            amount=maker.amount(bounds),
+            share_pct=number(share),
+            servers=servers,
+            how=[text for text in how if text],
+        )
+        found.append((bounds, row))
+    return [row for _, row in sorted(found, key=lambda one: _dearest(one[0]))]
+
+
+def _changes(arm: ArmResult, result: WeighResult) -> dict[str, str]:
+    """Settings in which an arm differs from the base."""
+    base = result.arms[0].settings if result.arms else {}
+    return {name: value for name, value in arm.settings.items() if base.get(name) != value}
+
+
+def _overlap(
+    arm: ArmResult, others: Sequence[ArmResult], now: NowState, result: WeighResult
+) -> str:
+    """Why an arm is not counted next to the others of its trial, which cost as much or less last.
+
+    One whose settings another has as well is in the other's cost. Of two that set one thing to
+    different values only one can be on: the one that is, or else the dearer one.
+    """
+    mine = _changes(arm, result)
+    if not mine:
+        return ""
+    position = [one.name for one in result.arms].index
+    for other in others:
+        theirs = _changes(other, result)
+        if mine.items() <= theirs.items() and (
+            mine != theirs or position(other.name) < position(arm.name)
+        ):
+            return f"its settings are part of {other.name}, which is counted"
+    rivals = [
+        other
+        for other in others
+        if any(_changes(other, result).get(name, value) != value for name, value in mine.items())
+    ]
+    if not rivals or now == "on":
+        return ""
+    on = [other for other in rivals if _now(other, result) == "on"]
+    dearer = wording.by_cost([arm, *rivals])[0]
+    better = on[0] if on else dearer if dearer is not arm else None
+    if better is None:
+        return ""
+    return f"it and {better.name}, which is counted, cannot both be on"
+
+
+def _now(arm: ArmResult, result: WeighResult) -> NowState:
+    """Whether the server's own settings switch an arm on. Defaults of settings are not known."""
+    base = result.arms[0].settings if result.arms else {}
+    settings = result.server.get("settings")
+    changes = _changes(arm, result)
+    if not isinstance(settings, Mapping) or not changes:
+        return "unknown"
+    states = [_matches(settings.get(name), value) for name, value in changes.items()]
+    if all(states):
+        return "on"
+    if any(_matches(settings.get(name), base.get(name)) for name in changes):
+        return "off"
+    return "unknown"
+
+
+def _matches(found: object, wanted: str | None) -> bool:
+    """Whether a setting as the server shows it (`0 ms`) is the one that is wanted (`0`)."""
+    if not isinstance(found, str) or wanted is None:
+        return False
+    return wanted in (found, found.partition(" ")[0]) or found.replace(" ", "") == wanted
+
+
+def _sql(arm: ArmResult, result: WeighResult) -> str:
+    """What switches an arm off: the base's settings."""
+    base = result.arms[0].settings if result.arms else {}
+    changes = _changes(arm, result)
+    if arm.role != "instrument" or not changes:
+        return ""
+    commands = [
+        f"ALTER SYSTEM SET {name} = {_literal(base[name])}"
+        if name in base
+        else f"ALTER SYSTEM RESET {name}"
+        for name in sorted(changes)
+    ]
+    return "; ".join([*commands, "SELECT pg_reload_conf()"]) + ";"
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _notes(
+    lines: Sequence[_Line], servers: Sequence[tuple[BillServer, Bounds]], basis: Basis
+) -> list[str]:
+    """What the sums assume."""
+    instruments = [line for line in lines if line.shown.kind == "instrument"]
+    notes = []
+    if len({(line.shown.server, line.shown.name) for line in instruments}) > len(
+        {line.shown.server for line in instruments}
+    ):
+        notes.append(
+            "Instruments were weighed one at a time. That together they cost the sum is assumed."
+        )
+    if instruments and basis == "service":
+        notes.append(
+            "Costs are of the time that transactions take; while an instrument waits, for example "
+            "for the log to be written, that is no processor's time (--basis cpu)."
+        )
+    if instruments:
+        notes.append(
+            "Costs are of the body, as weigh's column cost has them: what slow transactions add is "
+            "not in them. Rates are those of each trial."
+        )
+    partly = [
+        shown.server
+        for shown, _ in servers
+        if shown.transactions_per_s is not None and not shown.whole_rate
+    ]
+    if partly:
+        notes.append(
+            "Of these servers only the transactions that took part are known, so that their rates "
+            f"and costs are lower bounds: {', '.join(partly)}."
+        )
+    return notes
+
+
+def _nothing(not_counted: Sequence[NotCounted]) -> str:
+    if not not_counted:
+        return "there is nothing to add up: no instrument was weighed"
+    first = not_counted[0]
+    what = f"{first.name} on {first.server}" if first.name else first.server
+    more = f" (and {len(not_counted) - 1} more)" if len(not_counted) > 1 else ""
+    return f"there is nothing to add up: {what}: {first.reason}{more}"
+
+
+def _dearest(bounds: Bounds) -> float:
+    """Sorts the most expensive first."""
+    return -bounds.estimate
+
+
+def _bounds(interval: Interval) -> Bounds:
+    values = (interval.estimate, interval.lo, interval.hi)
+    return Bounds(*(math.nan if value is None else value for value in values))
+
+
+def _interval(bounds: Bounds) -> Interval:
+    return Interval(estimate=number(bounds.estimate), lo=number(bounds.lo), hi=number(bounds.hi))
+
+
+def sum_sentence(bill: Bill) -> str:
+    """The whole in one sentence."""
+    lines = bill.lines
+    servers = len({line.server for line in lines} - {""})
+    text = (
+        f"Watching costs {_with_bounds(bill.total.cores)} cores on "
+        f"{numbers.counted(servers, 'server')}"
+    )
+    if bill.total.money is not None:
+        text += f", {_with_bounds(bill.total.money)} {bill.currency} a month"
+    return text + "."
+
+
+def off_sentence(bill: Bill) -> str:
+    """How much of it is off at present; empty if nothing is known to be."""
+    names = dict.fromkeys(line.name for line in bill.lines if line.now == "off")
+    if not names:
+        return ""
+    return (
+        f"Of this, {_with_bounds(bill.off_now.cores)} cores are what instruments would cost that "
+        f"are off at present: {', '.join(names)}."
+    )
+
+
+def _with_bounds(interval: Interval) -> str:
+    estimate = numbers.signed(interval.estimate, numbers.places(interval)).removeprefix("+")
+    if not numbers.bounded(interval) or interval.lo == interval.hi:
+        return estimate
+    return f"{estimate} {numbers.bounds(interval).replace('+', '')}"

@@ -1,0 +1,1 @@
+"""Weighings of many servers: their raw data, and one estimate over all of them."""

@@ -1,0 +1,266 @@
+"""One estimate over all servers of a fleet, from what was found on each.
+
+The result depends on the servers alone: not on the order in which they came, nor on how many
+processes estimated them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pgtare.errors import MeasurementError
+from pgtare.estimate import fleet
+from pgtare.estimate.inference import Estimate
+from pgtare.kit import numbers
+from pgtare.kit.interval import Interval
+from pgtare.weighing.fleet import documents
+from pgtare.weighing.fleet.inventory_labels import ServerRecord
+from pgtare.weighing.fleet.raw_data import LeftOut
+from pgtare.weighing.fleet.server_estimate import ArmFigures, ServerFigures
+from pgtare.weighing.weigh.schema import ArmRole, interval, number
+
+LEVEL = 0.95
+#: A label that every server has, unless the inventory gives it another meaning.
+VERSION_LABEL = "postgresql"
+_ROLES: tuple[ArmRole, ...] = ("instrument", "injected", "control")
+
+
+@dataclass(frozen=True)
+class _Member:
+    """An arm on one server."""
+
+    server: str
+    labels: Mapping[str, str]
+    arm: ArmFigures
+
+    def effect(self, percent: bool) -> fleet.ServerEffect:
+        """percent: as a log-ratio; else in µs."""
+        arm = self.arm
+        estimate, se = (
+            (arm.log_ratio, arm.log_ratio_se) if percent else (arm.body_us.estimate, arm.body_us.se)
+        )
+        return fleet.ServerEffect(self.server, estimate, se, arm.clusters, self.labels)
+
+
+def combine_servers(
+    figures: Sequence[ServerFigures],
+    left_out: Sequence[LeftOut],
+    records: Mapping[str, ServerRecord],
+    margin: float | None = None,
+) -> documents.FleetWeighing:
+    """The fleet's result.
+
+    margin: of equivalence, as a share; None takes the smallest of the servers'. Raises
+    MeasurementError if there is no server.
+    """
+    servers = sorted(figures, key=lambda one: one.name)
+    if not servers:
+        raise MeasurementError(_none(left_out))
+    share = margin if margin is not None else min(one.margin_pct for one in servers) / 100
+    gone = [*left_out, *_not_there(servers, left_out, records)]
+    arms = [_arm(name, role, servers, records, share) for name, role in _names(servers)]
+    return documents.FleetWeighing(
+        created=max(one.created for one in servers),
+        margin_pct=100 * share,
+        confidence=LEVEL,
+        servers=[_server(one, records.get(one.name, ServerRecord())) for one in servers],
+        left_out=[
+            documents.FleetLeftOut(server=one.server, reason=one.reason)
+            for one in sorted(gone, key=lambda one: one.server)
+        ],
+        arms=arms,
+        warnings=_warnings(servers, records),
+    )
+
+
+def _none(left_out: Sequence[LeftOut]) -> str:
+    first = left_out[0]
+    more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+    return f"no server has data that can be read: {first.server}: {first.reason}{more}"
+
+
+def _not_there(
+    servers: Sequence[ServerFigures],
+    left_out: Sequence[LeftOut],
+    records: Mapping[str, ServerRecord],
+) -> list[LeftOut]:
+    """Servers of the inventory without any data."""
+    known = {one.name for one in servers} | {one.server for one in left_out}
+    found = []
+    for name in sorted(set(records) - known):
+        record = records[name]
+        reason = f": {record.reason}" if record.reason else ""
+        state = record.state if record.state not in ("", "done") else "its data are not there"
+        found.append(LeftOut(name, f"{state}{reason}"))
+    return found
+
+
+def _names(servers: Sequence[ServerFigures]) -> list[tuple[str, ArmRole]]:
+    """All arms: instruments by name, then known delays, then the control."""
+    roles: dict[str, ArmRole] = {}
+    for server in servers:
+        for arm in server.arms:
+            roles.setdefault(arm.name, arm.role)
+    return sorted(roles.items(), key=lambda one: (_ROLES.index(one[1]), one[0]))
+
+
+def _labels(server: ServerFigures, records: Mapping[str, ServerRecord]) -> dict[str, str]:
+    """Those of the inventory, and the major version."""
+    found = dict(records.get(server.name, ServerRecord()).labels)
+    major = server.version.partition(".")[0]
+    if major:
+        found.setdefault(VERSION_LABEL, major)
+    return found
+
+
+def _arm(
+    name: str,
+    role: ArmRole,
+    servers: Sequence[ServerFigures],
+    records: Mapping[str, ServerRecord],
+    margin: float,
+) -> documents.FleetArm:
+    members = [
+        _Member(server.name, _labels(server, records), arm)
+        for server in servers
+        for arm in server.arms
+        if arm.name == name
+    ]
+    usable = [member for member in members if not member.arm.unusable]
+    ratios = [member.effect(percent=True) for member in usable]
+    found = fleet.combine(ratios, level=LEVEL, margin=math.log1p(margin))
+    in_us = [member.effect(percent=False) for member in usable]
+    us = fleet.combine(in_us, level=LEVEL)
+    shares = dict(zip((one.server for one in ratios), found.weights, strict=True))
+    return documents.FleetArm(
+        name=name,
+        role=role,
+        k=found.k,
+        verdict=found.verdict,
+        verdict_reason=found.reason,
+        cost_pct=_scale(found, ratios, _percent, 100.0),
+        cost_us=_scale(us, in_us, interval, 1.0),
+        servers=[_server_arm(member, shares.get(member.server)) for member in members],
+    )
+
+
+def _scale(
+    found: fleet.FleetEstimate,
+    effects: Sequence[fleet.ServerEffect],
+    written: Callable[[Estimate], Interval],
+    unit: float,
+) -> documents.FleetScale:
+    labels = sorted({label for effect in effects for label in effect.labels})
+    groups = fleet.subgroups(effects, *labels, level=LEVEL)
+    values = {label: {one.value for one in groups if one.label == label} for label in labels}
+    tau = found.tau2
+    return documents.FleetScale(
+        mean=written(found.mean),
+        prediction=written(found.prediction) if found.prediction else None,
+        student_prediction=(
+            written(found.student_prediction) if found.student_prediction else None
+        ),
+        tau=Interval(
+            estimate=_root(tau.estimate, unit), lo=_root(tau.lo, unit), hi=_root(tau.hi, unit)
+        ),
+        i2_pct=number(100 * found.i2),
+        q=number(found.q),
+        q_p=number(found.q_p),
+        outliers=[
+            documents.FleetOutlier(
+                server=one.server,
+                residual=one.residual,
+                p_adjusted=one.p,
+                labels=dict(one.labels),
+            )
+            for one in found.outliers
+        ],
+        subgroups=[
+            documents.FleetSubgroup(
+                label=one.label,
+                value=one.value,
+                servers=list(one.servers),
+                mean=written(one.mean),
+                difference=written(one.difference),
+                p=number(one.p),
+                p_adjusted=number(one.p_adjusted),
+            )
+            for one in groups
+            if len(values[one.label]) > 1
+        ],
+    )
+
+
+def _percent(found: Estimate) -> Interval:
+    """Log-ratios as percentages."""
+    values = (found.estimate, found.lo, found.hi)
+    estimate, lo, hi = (number(100 * math.expm1(min(value, 700))) for value in values)
+    return Interval(estimate=estimate, lo=lo, hi=hi)
+
+
+def _root(value: float, unit: float) -> float | None:
+    return number(unit * math.sqrt(value)) if value >= 0 else None
+
+
+def _server_arm(member: _Member, share: float | None) -> documents.ServerArm:
+    arm = member.arm
+    return documents.ServerArm(
+        server=member.server,
+        n=arm.n,
+        verdict=arm.verdict,
+        verdict_reason=arm.verdict_reason,
+        body_us=interval(arm.body_us),
+        body_pct=interval(arm.body_pct),
+        se_us=number(arm.body_us.se),
+        log_ratio=number(arm.log_ratio),
+        log_ratio_se=number(arm.log_ratio_se),
+        effective_clusters=arm.clusters,
+        weight_pct=None if share is None else 100 * share,
+        left_out=arm.unusable,
+    )
+
+
+def _server(one: ServerFigures, record: ServerRecord) -> documents.FleetServer:
+    return documents.FleetServer(
+        name=one.name,
+        labels=dict(record.labels),
+        weight=record.weight,
+        version=one.version,
+        base_us=number(one.base_us),
+        margin_pct=one.margin_pct,
+        transactions=one.transactions,
+        transactions_per_s=number(one.transactions_per_s),
+        whole_rate=one.whole_rate,
+        duration_s=one.duration_s,
+        alarms=list(one.alarms),
+    )
+
+
+def _warnings(servers: Sequence[ServerFigures], records: Mapping[str, ServerRecord]) -> list[str]:
+    found = [f"{one.name}: {alarm}." for one in servers for alarm in one.alarms]
+    versions = sorted({one.pgtare_version for one in servers})
+    if len(versions) > 1:
+        found.append(f"The servers were weighed by several versions of pgtare: {_list(versions)}.")
+    margins = {one.margin_pct for one in servers}
+    if len(margins) > 1:
+        found.append("The servers were weighed with several margins of equivalence.")
+    for name, _ in _names(servers):
+        settings = {arm.settings for one in servers for arm in one.arms if arm.name == name}
+        if len(settings) > 1:
+            found.append(f"{name} has not the same settings on all servers.")
+    if records:
+        unknown = [one.name for one in servers if one.name not in records]
+        if unknown:
+            found.append(
+                f"{numbers.counted(len(unknown), 'server')} not in the inventory, so without "
+                f"labels: {_list(unknown)}."
+            )
+    return found
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = names[:10]
+    more = f" and {len(names) - 10:,} more" if len(names) > 10 else ""
+    return ", ".join(shown) + more

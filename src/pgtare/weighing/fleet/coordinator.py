@@ -1,0 +1,281 @@
+"""Runs the stages of a fleet weighing: a thread for each server, and one guard over all of them.
+
+A server that goes away is marked and the rest goes on. A breach ends all trials at once, from the
+thread that saw it. Ctrl-C lets sessions finish their blocks; a second one does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from types import FrameType
+
+import psycopg
+from rich.console import Console
+
+from pgtare.errors import MeasurementError, PgtareError
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.observations import Observations
+from pgtare.kit.progress import Display
+from pgtare.server.own_session import first_line
+from pgtare.weighing.fleet import stages
+from pgtare.weighing.fleet.directory import FleetBreach, FleetDirectory
+from pgtare.weighing.fleet.fleet_guard import Crossing, FleetGuard
+from pgtare.weighing.fleet.server_weighing import ServerWeighing, TrialEnd
+from pgtare.weighing.fleet.stages import ServerTraffic, Stage
+from pgtare.weighing.weigh.recording import Halt
+
+#: A trial that has not ended so long after it should have is given up, in s.
+_PATIENCE_S = 30.0
+#: The same after a breach or a second Ctrl-C.
+_HALTED_PATIENCE_S = 20.0
+_POLL_S = 0.05
+
+
+class _Job(threading.Thread):
+    """One server's trial of a stage, and its directory if that is what the stage is for."""
+
+    def __init__(self, coordinator: Coordinator, name: str, stage: Stage) -> None:
+        super().__init__(daemon=True, name=f"fleet {name}")
+        self.server, self.stage, self._of = name, stage, coordinator
+        self.began = time.monotonic()
+        self.end: TrialEnd | None = None
+        self.error: BaseException | None = None
+        self.kept = False
+
+    def run(self) -> None:
+        of, weighing = self._of, self._of.weighings[self.server]
+        try:
+            traffic = of.traffic[self.server]
+            self.end = weighing.trial(self.stage, traffic, of.halt, of)
+            if self.stage.last or of.halt.wanted:
+                if self.end.trouble:
+                    return  # cut short by something else: it is left out
+                with of.estimating:  # one at a time: others' rings have to be drained meanwhile
+                    made = weighing.weighing(of.command)
+                if made is not None:
+                    of.directory.keep(self.server, made)
+                    self.kept = True
+        except BaseException as ex:
+            self.error = ex
+
+    def overdue(self, halted: float | None) -> bool:
+        """Whether its trial should have ended long ago. halted: when all were told to."""
+        if self.end is not None:
+            return False
+        now = time.monotonic()
+        if halted is not None and now - halted > _HALTED_PATIENCE_S:
+            return True
+        longest = self.stage.seconds * (1 if self.stage.last else 4)
+        return now - self.began > longest + _PATIENCE_S
+
+
+class Coordinator:
+    """A fleet weighing under way. traffic: of each server, from `ServerWeighing.look`."""
+
+    def __init__(
+        self,
+        directory: FleetDirectory,
+        weighings: Mapping[str, ServerWeighing],
+        traffic: Mapping[str, ServerTraffic],
+        guard: FleetGuard,
+        console: Console,
+        command: list[str],
+    ) -> None:
+        self.directory, self.weighings, self.traffic = directory, weighings, traffic
+        self.guard, self.command = guard, command
+        self.halt = Halt()
+        self.estimating = threading.Lock()
+        self._console = console
+        self._interrupts = 0
+        self._seen = 0
+        self._stage_began = time.monotonic()
+        self._crossing: Crossing | None = None
+        self._crossed_s = self._last_end_s = 0.0
+        self._halted_s: float | None = None
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Run all stages. Raises MeasurementError if no server is left; the directory says more."""
+        state, design = self.directory.state, self.directory.state.design
+        names = stages.order(
+            {name: each for name, each in self.traffic.items() if state.of(name).state != "done"}
+        )
+        with self._interruptible():
+            done: list[str] = []
+            while not self.halt.wanted:
+                alive = [name for name in names if state.of(name).state != "lost"]
+                if not alive:
+                    break
+                plan = stages.plan(alive, design.duration_s, design.participation, design.canary_s)
+                left = [stage for stage in plan if stage.name not in done]
+                if not left:
+                    break
+                if self._stage(left[0], len(plan)):
+                    done.append(left[0].name)
+        self._finish(names)
+
+    def seen(self, server: str, design: Design, part: Observations) -> None:
+        """What has just been read of a server; called by many threads."""
+        try:
+            with self._lock:
+                self._seen += len(part)
+                self.guard.see(server, design, part)
+                if self._crossing is None and (found := self.guard.crossing()) is not None:
+                    self._crossing, self._crossed_s = found, time.monotonic()
+                    self._stop(at_once=True)
+        except Exception as ex:  # a guard that fails guards nothing
+            self._failure = self._failure or ex
+            self._stop(at_once=True)
+
+    def new_trial(self, server: str) -> None:
+        """A trial is about to begin on a server."""
+        with self._lock:
+            self.guard.new_trial(server)
+
+    def _stop(self, *, at_once: bool) -> None:
+        if at_once and self._halted_s is None:
+            self._halted_s = time.monotonic()
+        self.halt.set(at_once=at_once)
+
+    def _stage(self, stage: Stage, number_of_stages: int) -> bool:
+        """Run a stage; whether one of its servers measured something, or all was stopped."""
+        state, at_once = self.directory.state, self.directory.state.design.at_once
+        state.stage = stage.name
+        self._stage_began, self._seen = time.monotonic(), 0
+        arms = len(state.design.instruments) + len(state.design.arms) + len(state.design.inject_ns)
+        self.guard.begin(stage, arms, number_of_stages)
+        waiting, running = list(stage.servers), list[_Job]()
+        measured = False
+        share = f"{100 * stage.participation:g} %"
+        title = f"{stage.name}: {_counted(stage)}, {share} of the sessions"
+        if not self._console.is_terminal:
+            self._console.print(f"pgtare: {title}, {stage.seconds:.0f} s", highlight=False)
+        with Display(self._console, title, stage.lasts_s(at_once)) as display:
+            while running or (waiting and not self.halt.wanted):
+                while waiting and len(running) < at_once and not self.halt.wanted:
+                    running.append(self._begin(waiting.pop(0), stage))
+                for job in list(running):
+                    if not job.is_alive() or job.overdue(self._halted_s):
+                        running.remove(job)
+                        measured |= self._ended(job)
+                spent = time.monotonic() - self._stage_began
+                display.tick(spent, f"{self._seen:,} transactions, {self.guard.words()}")
+                time.sleep(_POLL_S)
+        if self._failure is not None:
+            raise self._failure
+        self._note_breach(stage)
+        return measured or self.halt.wanted
+
+    def _begin(self, name: str, stage: Stage) -> _Job:
+        server = self.directory.state.of(name)
+        server.state, server.started, server.ended = "running", _now(), None
+        self.directory.save()
+        job = _Job(self, name, stage)
+        job.start()
+        return job
+
+    def _ended(self, job: _Job) -> bool:
+        """Write down how a job ended; whether it measured something."""
+        server = self.directory.state.of(job.server)
+        server.ended = _now()
+        transactions = job.end.transactions if job.end else 0
+        server.transactions += transactions
+        error = job.error
+        if error is not None and not isinstance(error, PgtareError | psycopg.Error):
+            self._failure = self._failure or error
+            self._stop(at_once=True)
+        if error is not None:
+            server.state, server.reason = "lost", first_line(error)
+        elif job.end is None:
+            server.state, server.reason = (
+                "lost",
+                "it no longer answers; the lease ends its trial",
+            )
+        elif job.end.trouble:
+            server.state, server.reason = "lost", job.end.trouble
+        elif self.halt.wanted:
+            server.state, server.reason = "stopped", self._why()
+        elif not transactions:
+            server.state, server.reason = "lost", "none of its sessions took part"
+        elif job.stage.last:
+            server.state, server.reason = ("done", "") if job.kept else ("lost", "too little data")
+        else:
+            server.state = "waiting"
+        self.directory.save()
+        if server.state == "lost":
+            self._console.print(
+                f"pgtare: {server.name} is lost: {server.reason}", highlight=False, markup=False
+            )
+        if job.end is not None:
+            self._last_end_s = max(self._last_end_s, job.end.ended_s)
+        return transactions > 0 and server.state != "lost"
+
+    def _why(self) -> str:
+        if self._crossing is not None:
+            return f"the guard saw harm on {self._crossing.server}"
+        return "interrupted" if self._interrupts else "stopped"
+
+    def _note_breach(self, stage: Stage) -> None:
+        crossing = self._crossing
+        if crossing is None:
+            return
+        self.directory.state.breach = FleetBreach(
+            server=crossing.server,
+            what=crossing.what,
+            stage=stage.name,
+            after_s=self._crossed_s - self._stage_began,
+            transactions=crossing.transactions,
+            e_value=crossing.e_value,
+            stopped_s=max(0.0, self._last_end_s - self._crossed_s),
+        )
+
+    def _finish(self, names: list[str]) -> None:
+        state = self.directory.state
+        if self._crossing is not None:
+            state.ended_by = "breach"
+        elif self._interrupts:
+            state.ended_by = "interrupt"
+        elif all(server.state == "lost" for server in state.servers):
+            state.ended_by = "lost"
+        else:
+            state.ended_by = "time"
+        if state.ended_by == "time":
+            state.stage = "ended"
+        self.directory.save()
+        for weighing in self.weighings.values():
+            threading.Thread(target=weighing.close, daemon=True).start()
+        if state.ended_by == "lost":
+            reasons = "; ".join(f"{name}: {state.of(name).reason}" for name in names)
+            raise MeasurementError(f"no server is left: {reasons}")
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C stops the trials and unwinds nothing: what was measured is kept."""
+
+        def interrupted(signum: int, frame: FrameType | None) -> None:
+            self._interrupts += 1
+            self._stop(at_once=self._interrupts > 1)
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, interrupted)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _counted(stage: Stage) -> str:
+    names = stage.servers
+    return names[0] if len(names) == 1 else f"{len(names)} servers"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,163 @@
+"""The directory of a fleet weighing: `fleet.json`, and what each server gave in `servers/NAME`.
+
+`fleet.json` is written whole at every step, so a weighing that was killed can go on. The directory
+of a server is that of `pgtare weigh --out`, and appears by one rename. No connection string is ever
+written.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+import pgtare
+from pgtare.kit import artefact, files
+from pgtare.kit.artefact import ArtefactKind
+from pgtare.kit.document import Document, Model
+from pgtare.server.inventory import InventoryServer
+from pgtare.weighing.fleet.inventory_labels import SCHEMA
+from pgtare.weighing.fleet.raw_data import FLEET_FILE, SERVERS, WHAT
+from pgtare.weighing.weigh import store
+from pgtare.weighing.weigh.measurement import Weighing
+
+RESULT_FILE = "result.json"
+WEIGHING = ArtefactKind(WHAT, FLEET_FILE, SCHEMA)
+
+State = Literal["waiting", "running", "done", "stopped", "lost"]
+
+
+class FleetServerState(Model):
+    """One server of the fleet, and how far its weighing is."""
+
+    name: str = Field(description="its name in the inventory")
+    labels: dict[str, str] = Field(description="its labels")
+    weight: float = Field(description="how much it matters, relative to the others")
+    state: State = Field(
+        default="waiting",
+        description="`waiting`, `running`, `done`, `stopped` (before its time) or `lost`",
+    )
+    reason: str = Field(default="", description="why it was stopped or lost")
+    started: str | None = Field(default=None, description="when its last trial began")
+    ended: str | None = Field(default=None, description="when that ended")
+    transactions: int = Field(default=0, description="transactions measured, in all its trials")
+    transactions_per_s: float | None = Field(default=None, description="its rate before the trials")
+
+
+class FleetDesign(Model):
+    """What is weighed, and how: enough to go on with it."""
+
+    instruments: list[str] = Field(description="names of instruments, as given")
+    arms: list[str] = Field(description="arms of one's own, as given")
+    inject_ns: list[int] = Field(description="known delays, for calibration")
+    seed: int = Field(description="seed that those of all trials come from")
+    duration_s: float = Field(description="how long each server is weighed")
+    canary_s: float | None = Field(description="how long a stage before that takes, if given")
+    margin_pct: float = Field(description="equivalence margin")
+    harm_pct: float = Field(description="harm from which on the guard stops all trials")
+    participation: float = Field(description="chance of each session to be drawn, from 0 to 1")
+    application: str = Field(description="pattern of the sessions' application_name")
+    role: str | None = Field(description="role of the sessions; `null`: any")
+    allow: list[str] = Field(description="instruments weighed although they are not safe")
+    at_once: int = Field(description="servers weighed side by side, at most")
+    lease_s: float = Field(description="how long a trial outlives its client")
+
+
+class FleetBreach(Model):
+    """A harm that the guard saw: it stopped all trials."""
+
+    server: str = Field(description="whose transactions crossed the line")
+    what: str = Field(description="what was harmed")
+    stage: str = Field(description="stage in which that was")
+    after_s: float = Field(description="from the beginning of that stage to the crossing")
+    transactions: int = Field(description="transactions with an instrument on until then, all")
+    e_value: float = Field(description="the guard's evidence of harm at the crossing")
+    stopped_s: float = Field(description="from the crossing until the last trial had ended")
+
+
+class FleetState(Document):
+    """A fleet weighing: the servers, the design, and how far it is."""
+
+    schema_: Literal["pgtare.fleet/1"] = Field(
+        default="pgtare.fleet/1", alias="schema", description="name and version"
+    )
+    pgtare_version: str = Field(default=pgtare.__version__, description="version of pgtare")
+    command: list[str] = Field(description="command line")
+    created: str = Field(description="when it began, UTC")
+    design: FleetDesign = Field(description="what is weighed, and how")
+    stage: str = Field(default="", description="stage reached: `canary`, `few`, `all` or `ended`")
+    ended_by: str = Field(
+        default="",
+        description="`time`, `interrupt`, `breach`, `lost` (no server left), or empty (not yet)",
+    )
+    breach: FleetBreach | None = Field(
+        default=None, description="the harm that ended it, if one did"
+    )
+    servers: list[FleetServerState] = Field(description="the servers, in the inventory's order")
+
+    def of(self, name: str) -> FleetServerState:
+        """A server by its name."""
+        return next(server for server in self.servers if server.name == name)
+
+
+class FleetDirectory:
+    """A place for a fleet weighing; all its methods are for one thread."""
+
+    def __init__(self, path: Path, state: FleetState) -> None:
+        self.path, self.state = path, state
+
+    @classmethod
+    def create(cls, path: Path, state: FleetState) -> FleetDirectory:
+        """A new one. Raises UsageError if there is something already."""
+        check_target(path)
+        try:
+            (path / SERVERS).mkdir(parents=True, mode=0o700)
+        except OSError as ex:
+            raise files.failure(f"{path} cannot be made", ex) from ex
+        made = cls(path, state)
+        made.save()
+        return made
+
+    @classmethod
+    def open(cls, path: Path) -> FleetDirectory:
+        """One that is there. Raises UsageError if it is none, PgtareError if it is damaged."""
+        document = WEIGHING.open(path)
+        return cls(path, artefact.parsed(FleetState, document, path / FLEET_FILE))
+
+    def save(self) -> None:
+        """Write `fleet.json`, whole."""
+        files.write_text(self.path / FLEET_FILE, self.state.to_json() + "\n")
+
+    def keep(self, name: str, weighing: Weighing) -> None:
+        """Write what a server gave, whole or not at all, in the place of what it gave before."""
+        target = self.path / SERVERS / name
+        before = target.with_name(f".{name}.before")
+        shutil.rmtree(before, ignore_errors=True)
+        if target.exists():
+            target.rename(before)
+        store.save(target, weighing.design, weighing.observations, weighing.result)
+        shutil.rmtree(before, ignore_errors=True)
+
+    def kept(self) -> list[str]:
+        """The servers that gave something."""
+        return sorted(path.name for path in (self.path / SERVERS).iterdir() if path.name[0] != ".")
+
+    def write_result(self, text: str) -> None:
+        """Write `result.json`, whole; it is the last that is written."""
+        files.write_text(self.path / RESULT_FILE, text + "\n")
+
+
+def check_target(path: Path) -> None:
+    """Raise UsageError if `FleetDirectory.create` would refuse it; call it before measuring."""
+    artefact.check_new(path, WEIGHING, renamed=False)
+
+
+def servers_of(inventory: Mapping[str, InventoryServer]) -> list[FleetServerState]:
+    """The servers as they are written: without what connects to them."""
+    return [
+        FleetServerState(name=name, labels=dict(server.labels), weight=server.weight)
+        for name, server in inventory.items()
+    ]

@@ -1,0 +1,269 @@
+"""The guard in action: what the draining threads read, as the guards of `estimate.fleet` take it.
+
+Each stage has guards of its own, one for each arm, with their shares of α. A server's cap, at which
+times are cut and from which on a transaction counts as slow, is frozen before its first trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pgtare.estimate.arrays import Floats
+from pgtare.estimate.fleet import (
+    BaseFacts,
+    GuardedServer,
+    GuardLook,
+    HarmGuard,
+    HarmLimits,
+    detectable_harm,
+)
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.observations import Observations, UnitFlag
+from pgtare.weighing.fleet.stages import ServerTraffic, Stage
+
+Bools = npt.NDArray[np.bool_]
+
+#: Chance of a false alarm, over all stages and arms of a weighing.
+ALPHA = 0.05
+#: Servers with the same value of this label share a load.
+LOAD_LABEL = "load"
+#: The base's quantile at which times are cut, and of how many transactions it is known.
+_QUANTILE, _FEWEST = 0.99, 200
+#: The cap of a server that ran nothing while it was looked at, in µs.
+_NO_TRAFFIC_US = 1e6
+#: Rows that wait for the rest of their blocks; more are of sessions that have gone.
+_MOST_PENDING = 200_000
+_OUTSIDE = UnitFlag.UNBLOCKED | UnitFlag.RUN | UnitFlag.OPEN
+_WORDS = {"body": "its transactions took longer", "tail": "more were slow", "aborts": "more failed"}
+
+
+@dataclass(frozen=True)
+class BaseSample:
+    """What a server's transactions are like without any arm. Times in µs.
+
+    cap_us: where times are cut. mean_us, sd_us: of times cut there. slow, aborted: shares.
+    """
+
+    cap_us: float
+    mean_us: float
+    sd_us: float
+    slow: float
+    aborted: float
+    transactions: int
+
+    @classmethod
+    def of(cls, rows: Observations) -> BaseSample:
+        """The sample in rows of a trial that changes nothing."""
+        times = rows["service_ns"][(rows["flags"] & UnitFlag.OPEN) == 0] / 1000.0
+        if not len(times):
+            return cls(_NO_TRAFFIC_US, math.nan, math.nan, math.nan, math.nan, 0)
+        known = len(times) >= _FEWEST
+        cap = float(np.quantile(times, _QUANTILE)) if known else 2 * float(times.max())
+        cap = max(cap, 1.0)
+        cut = np.minimum(times, cap)
+        return cls(
+            cap_us=cap,
+            mean_us=float(cut.mean()),
+            sd_us=float(cut.std()),
+            slow=float((times > cap).mean()),
+            aborted=float(((rows["flags"] & UnitFlag.ABORTED) != 0).mean()),
+            transactions=len(times),
+        )
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A guard's e-value reached its line. transactions: with an instrument on, in this stage."""
+
+    arm: str
+    server: str
+    what: str
+    e_value: float
+    transactions: int
+
+
+class FleetGuard:
+    """The guards of a fleet weighing. `see` and `crossing` are for one thread at a time.
+
+    samples: by server, from before the trials. limits: the harm that is tolerated.
+    """
+
+    def __init__(
+        self,
+        samples: Mapping[str, BaseSample],
+        loads: Mapping[str, str],
+        limits: HarmLimits,
+    ) -> None:
+        self._samples, self._loads, self._limits = samples, loads, limits
+        self._share = ALPHA
+        self._servers: dict[str, GuardedServer] = {}
+        self._guards: dict[str, HarmGuard] = {}
+        self._pending: dict[str, Observations] = {}
+        self._instrumented = 0
+
+    def begin(self, stage: Stage, arms: int, number_of_stages: int) -> None:
+        """New guards for a stage, with their share of α."""
+        self._servers = self._guarded(stage)
+        self._guards, self._pending = {}, {}
+        self._instrumented = 0
+        self._share = ALPHA / number_of_stages / max(arms, 1)
+
+    def new_trial(self, server: str) -> None:
+        """A new trial begins on a server: blocks of the one before are not completed any more."""
+        self._pending.pop(server, None)
+
+    def see(self, server: str, design: Design, part: Observations) -> None:
+        """Count what was read of a server."""
+        guarded = _guarded_arms(design)
+        self._instrumented += int(np.isin(part["arm"], guarded).sum())
+        rows = part[(part["flags"] & int(_OUTSIDE)) == 0]
+        if server in self._pending:
+            rows = np.concatenate([self._pending[server], rows])
+        whole, rest = _whole_blocks(rows, len(design.block))
+        self._pending[server] = rest[-_MOST_PENDING:]
+        if not len(whole):
+            return
+        for k in guarded:
+            name = design.arms[k].name
+            if name not in self._guards:
+                self._guards[name] = HarmGuard(self._servers, self._limits, self._share)
+            cap_us, limit = self._servers[server].cap_us, self._limits.body
+            found = look(whole, len(design.block), k, cap_us, limit)
+            self._guards[name].update(server, found)
+
+    def crossing(self) -> Crossing | None:
+        """The first guard that breached, if one did."""
+        for name, guard in self._guards.items():
+            if guard.breach is not None:
+                found = guard.breach
+                what = f"{name}: {_WORDS[found.harm]}"
+                return Crossing(name, found.server, what, found.e_value, self._instrumented)
+        return None
+
+    def words(self) -> str:
+        """How far the guard is from stopping, for the progress."""
+        highest = max((guard.e_value() for guard in self._guards.values()), default=1.0)
+        return f"evidence of harm {highest:.2g} of {1 / self._share:.0f}"
+
+    def description(
+        self, stages: Sequence[Stage], traffic: Mapping[str, ServerTraffic], design: Design
+    ) -> list[str]:
+        """The guard, and the harm that each stage finds with 80 % power."""
+        limits = self._limits
+        lines = [
+            "guard: all trials are stopped if an instrument makes transactions over "
+            f"{100 * limits.body:g} % slower, raises the odds of a slow one over {limits.tail:g} "
+            f"times, or those of a failed one over {limits.aborts:g} times; "
+            f"false alarms: {100 * ALPHA:g} % at most, over all stages and arms"
+        ]
+        arms = len(_guarded_arms(design))
+        for stage in stages:
+            lines.append(self._detectable(stage, traffic, design, arms, len(stages)))
+        return lines
+
+    def _detectable(
+        self,
+        stage: Stage,
+        traffic: Mapping[str, ServerTraffic],
+        design: Design,
+        arms: int,
+        number_of_stages: int,
+    ) -> str:
+        expected = {
+            name: traffic[name].transactions_per_s * stage.share_of(traffic[name]) * stage.seconds
+            for name in stage.servers
+        }
+        busy = [name for name in stage.servers if self._samples[name].transactions > 1]
+        if not busy:
+            return f"guard, stage {stage.name}: no transactions, so it finds nothing"
+        least = min(busy, key=lambda name: expected[name])
+        sample, block = self._samples[least], len(design.block)
+        guarded = _guarded_arms(design)[0]
+        slots, base = design.block.count(guarded), design.block.count(0)
+        facts = BaseFacts(
+            mean_us=sample.mean_us,
+            block_sd_us=sample.sd_us * math.sqrt(1 / slots + 1 / base),
+            cap_us=sample.cap_us,
+            slow_rate=max(sample.slow, 1 / sample.transactions),
+            abort_rate=sample.aborted,
+            block=block,
+            arm_slots=slots,
+            base_slots=base,
+        )
+        found = detectable_harm(
+            facts,
+            int(expected[least]),
+            groups=len({self._servers_group(name) for name in busy}),
+            limits=self._limits,
+            alpha=ALPHA / number_of_stages / arms,
+        )
+        return (
+            f"guard, stage {stage.name}: finds with 80 % power {_slower(found.body)}, "
+            f"{_rate('slow ones', found.slow_rate, sample.slow)}, or "
+            f"{_rate('failed ones', found.abort_rate, sample.aborted)}, from "
+            f"{int(expected[least]):,} transactions or more of each server"
+        )
+
+    def _servers_group(self, name: str) -> str:
+        return self._loads.get(name, f"server {name}")
+
+    def _guarded(self, stage: Stage) -> dict[str, GuardedServer]:
+        return {
+            name: GuardedServer(self._servers_group(name), self._samples[name].cap_us)
+            for name in stage.servers
+        }
+
+
+def _guarded_arms(design: Design) -> list[int]:
+    return [k for k, arm in enumerate(design.arms) if arm.role in ("instrument", "injected")]
+
+
+def look(whole: Observations, block: int, arm: int, cap_us: float, limit: float) -> GuardLook:
+    """What whole blocks say of an arm and the base. whole: sorted by block, `block` rows each.
+
+    limit: share by which the arm may be slower; its times are cut that much later.
+    """
+    times = whole["service_ns"] / 1000.0
+    slow = times > cap_us
+    aborted = (whole["flags"] & UnitFlag.ABORTED) != 0
+    of_arm, of_base = whole["arm"] == arm, whole["arm"] == 0
+
+    def means(mine: Bools, cut_us: float) -> Floats:
+        within = np.where(mine, np.minimum(times, cut_us), 0.0).reshape(-1, block).sum(axis=1)
+        return np.asarray(within / mine.reshape(-1, block).sum(axis=1))
+
+    return GuardLook(
+        arm_us=means(of_arm, (1 + limit) * cap_us),
+        base_us=means(of_base, cap_us),
+        arm_n=int(of_arm.sum()),
+        base_n=int(of_base.sum()),
+        arm_slow=int((slow & of_arm).sum()),
+        base_slow=int((slow & of_base).sum()),
+        arm_aborted=int((aborted & of_arm).sum()),
+        base_aborted=int((aborted & of_base).sum()),
+    )
+
+
+def _whole_blocks(rows: Observations, block: int) -> tuple[Observations, Observations]:
+    """The rows of whole blocks, block by block, and the rest."""
+    key = (rows["backend"].astype(np.uint64) << np.uint64(32)) | rows["block"]
+    order = np.argsort(key, kind="stable")
+    rows, key = rows[order], key[order]
+    _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
+    whole = counts[inverse] == block
+    return rows[whole], rows[~whole]
+
+
+def _slower(body: float) -> str:
+    return f"transactions {100 * body:.0f} % slower" if math.isfinite(body) else "no slowdown"
+
+
+def _rate(what: str, rate: float, base: float) -> str:
+    if not math.isfinite(rate):
+        return f"no {what}"
+    return f"{100 * rate:.2g} % {what} (base: {100 * base:.2g} %)"

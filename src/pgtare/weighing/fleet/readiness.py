@@ -1,0 +1,280 @@
+"""Whether the servers of a fleet can be weighed, and the commands that fix what is missing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import psycopg
+from psycopg import sql
+from pydantic import Field
+
+from pgtare.errors import PgtareError, UsageError
+from pgtare.kit import parallel
+from pgtare.kit.document import Document, Model
+from pgtare.server import module_versions, own_session, pooler
+from pgtare.server.inventory import InventoryServer
+from pgtare.server.own_session import first_line
+from pgtare.weighing.instruments import Chosen, availability, combine, read_facts
+from pgtare.weighing.trials import ModuleInfo, Trials, setup_steps
+from pgtare.weighing.weigh.target import PURPOSE, needs_of
+
+#: Servers that are looked at at one time, and how long each may take, in s.
+AT_ONCE = 32
+LIMIT_S = 20.0
+
+_SERVER = """
+SELECT pg_catalog.version(), current_user::text, pg_catalog.pg_is_in_recovery(),
+       (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user),
+       (SELECT system_identifier FROM pg_catalog.pg_control_system())::text || ' '
+       || extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text
+"""
+_RIGHTS = """
+SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+       coalesce(bool_and(pg_catalog.has_function_privilege(p.oid, 'EXECUTE')), true)
+FROM pg_catalog.pg_namespace n LEFT JOIN pg_catalog.pg_proc p ON p.pronamespace = n.oid
+WHERE n.nspname = 'pgtare' GROUP BY n.oid
+"""
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """What was found of one server. Texts are empty for what is not known.
+
+    problem: why it cannot be weighed; None if it can. steps: what to do, in order. notes: what is
+    worth knowing and keeps nobody from weighing. identity: the server behind the connection.
+    """
+
+    server: str
+    version: str = ""
+    library: str = ""
+    extension: str = ""
+    role: str = ""
+    superuser: bool = False
+    standby: bool = False
+    pooled: bool = False
+    clock: str = ""
+    trial_runs: bool = False
+    problem: str | None = None
+    steps: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    identity: str = field(default="", repr=False)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a weighing could begin there now."""
+        return self.problem is None
+
+
+def check_fleet(
+    servers: Mapping[str, InventoryServer],
+    chosen: Sequence[Chosen] = (),
+    *,
+    at_once: int = AT_ONCE,
+    limit_s: float = LIMIT_S,
+) -> list[Readiness]:
+    """Look at all servers, several at once. chosen: what is to be weighed on them."""
+    outcomes = parallel.for_each(
+        servers,
+        lambda name: check_server(name, servers[name].dsn, chosen),
+        at_once=at_once,
+        limit_s=limit_s,
+    )
+    found = []
+    for name, outcome in outcomes.items():
+        if outcome.answer is not None:
+            found.append(outcome.answer)
+        elif outcome.late:
+            why = f"no answer within {limit_s:g} s"
+            steps = ("look whether the server hangs, or raise --limit",)
+            found.append(Readiness(name, problem=why, steps=steps))
+        elif isinstance(outcome.error, PgtareError | psycopg.Error):
+            found.append(Readiness(name, problem=first_line(outcome.error)))
+        else:
+            assert outcome.error is not None
+            raise outcome.error
+    return _each_once(found)
+
+
+def check_server(name: str, dsn: str, chosen: Sequence[Chosen] = ()) -> Readiness:
+    """Look at one server; changes nothing there. Raises PgtareError and psycopg.Error."""
+    with contextlib.closing(own_session.connect(dsn)) as conn:
+        ((version, role, standby, superuser, identity),) = pooler.rows(conn, _SERVER)
+        found = Readiness(
+            name,
+            version=str(version).removeprefix("PostgreSQL ").split(" ")[0],
+            role=role,
+            superuser=superuser,
+            standby=standby,
+            pooled=pooler.is_pooled(conn),
+            identity=identity,
+        )
+        problems = list(_problems(conn, dsn, found, chosen))
+        return replace(
+            _with_module(conn, found),
+            problem="; ".join(why for why, _ in problems) or None,
+            steps=tuple(dict.fromkeys(step for _, steps in problems for step in steps)),
+        )
+
+
+Problem = tuple[str, tuple[str, ...]]
+
+
+def _problems(
+    conn: psycopg.Connection[Any], dsn: str, found: Readiness, chosen: Sequence[Chosen]
+) -> Iterator[Problem]:
+    """What keeps the server from being weighed, each with what to do about it."""
+    if found.standby:
+        yield "it is a standby", ("name the primary in its place: a standby cannot be weighed",)
+    try:
+        pooler.require_one_session(conn, dsn, PURPOSE)
+    except UsageError:
+        yield (
+            "a pooler shares its sessions out",
+            ("connect to the server itself, or through a pool in session mode",),
+        )
+    module = module_versions.read(conn, "pgtare")
+    steps = []
+    if not (module.functions and module.preloaded):
+        steps = setup_steps(conn, *needs_of(tuple(chosen)))
+        yield "the server module, or a library, is missing", tuple(steps)
+    differing = module_versions.compare(conn, "pgtare")
+    if differing is not None:
+        yield differing.why, differing.steps
+    if not steps and differing is None:
+        yield from _rights(conn, found)
+        yield from _lacking(conn, chosen)
+
+
+def _rights(conn: psycopg.Connection[Any], found: Readiness) -> Iterator[Problem]:
+    rows = pooler.rows(conn, _RIGHTS)
+    if rows and not all(rows[0]):
+        role = sql.Identifier(found.role).as_string(None)
+        yield (
+            f"role {found.role} may not start trials",
+            (
+                f"as a superuser run GRANT USAGE ON SCHEMA pgtare TO {role}; GRANT EXECUTE ON ALL "
+                f"FUNCTIONS IN SCHEMA pgtare TO {role}; in database {conn.info.dbname}",
+            ),
+        )
+
+
+def _lacking(conn: psycopg.Connection[Any], chosen: Sequence[Chosen]) -> Iterator[Problem]:
+    facts = read_facts(conn)
+    for choice in chosen:
+        for lack in availability(choice, facts):
+            yield f"{choice.name}: {lack.what}", (lack.remedy,)
+    names = sorted({name for arm in combine(chosen, ()) for name in arm.settings} if chosen else ())
+    refused = [name for name in names if not _may_set(conn, name)]
+    if refused:
+        role = sql.Identifier(conn.info.user).as_string(None)
+        listed = ", ".join(refused)
+        yield (
+            f"role {conn.info.user} may not set {listed}",
+            (f"as a superuser run GRANT SET ON PARAMETER {listed} TO {role};",),
+        )
+
+
+def _may_set(conn: psycopg.Connection[Any], name: str) -> bool:
+    """Whether the role may set it: settings that everybody may set are not in pg_parameter_acl."""
+    query = (
+        "SELECT context NOT IN ('superuser', 'superuser-backend')"
+        " OR pg_catalog.has_parameter_privilege(name, 'SET')"
+        " FROM pg_catalog.pg_settings WHERE lower(name) = lower(%s)"
+    )
+    rows = pooler.rows(conn, query, name)
+    return not rows or bool(rows[0][0])
+
+
+def _with_module(conn: psycopg.Connection[Any], found: Readiness) -> Readiness:
+    """The same with what the module says of itself, if it can be asked."""
+    versions = module_versions.read(conn, "pgtare")
+    found = replace(found, library=versions.library or "", extension=versions.extension or "")
+    if module_versions.mismatch(versions) is not None:
+        return found
+    notes = list(found.notes)
+    with contextlib.suppress(psycopg.Error, PgtareError):
+        trials = Trials(conn)
+        info: ModuleInfo = trials.require_module()
+        if info.slots_problem:
+            notes.append(f"requests cannot be timed: {info.slots_problem}")
+        if info.clock != "tsc" and info.clock_reason:
+            notes.append(f"its trials read the system's clock: {info.clock_reason}")
+        running = trials.status().running
+        if running:
+            notes.append("a trial runs there now: wait for its end, or stop it by `pgtare stop`")
+        return replace(found, clock=info.clock, trial_runs=running, notes=tuple(notes))
+    return found
+
+
+def _each_once(found: list[Readiness]) -> list[Readiness]:
+    """The same; a server that is there under two names is no two of a sample."""
+    first: dict[str, str] = {}
+    checked = []
+    for one in found:
+        before = first.setdefault(one.identity, one.server) if one.identity else one.server
+        if before != one.server:
+            why = f"it is the same server as {before}"
+            problem = why if one.problem is None else f"{why}; {one.problem}"
+            one = replace(one, problem=problem, steps=("remove one of the two", *one.steps))
+        checked.append(one)
+    return checked
+
+
+class FleetServerCheck(Model):
+    """What was found of one server. Texts are empty if that is not known."""
+
+    server: str = Field(description="its name in the inventory")
+    labels: dict[str, str] = Field(description="its labels")
+    ready: bool = Field(description="whether a weighing could begin there now")
+    version: str = Field(description="version of PostgreSQL; empty: no connection")
+    library: str = Field(description="version of the module's library in the server")
+    extension: str = Field(description="version of extension pgtare in the database")
+    role: str = Field(description="the role that trials would be started by")
+    superuser: bool = Field(description="whether it is a superuser")
+    standby: bool = Field(description="whether the server is a standby")
+    pooled: bool = Field(description="whether a pooler is in between")
+    clock: str = Field(description="clock of its trials: `tsc` or `monotonic`")
+    trial_runs: bool = Field(description="whether a trial runs there now")
+    problem: str | None = Field(description="why it cannot be weighed; `null`: it can")
+    steps: list[str] = Field(description="what to do about it, in order")
+    notes: list[str] = Field(description="what else is worth knowing")
+
+
+class FleetCheck(Document):
+    """Whether each server of a fleet can be weighed."""
+
+    schema_: Literal["pgtare.fleet.check/1"] = Field(
+        default="pgtare.fleet.check/1", alias="schema", description="name and version"
+    )
+    ready: bool = Field(description="whether all can")
+    servers: list[FleetServerCheck] = Field(description="the servers, in the inventory's order")
+
+
+def document(found: Sequence[Readiness], servers: Mapping[str, InventoryServer]) -> FleetCheck:
+    """The document of what was found."""
+    return FleetCheck(
+        ready=all(one.ready for one in found),
+        servers=[
+            FleetServerCheck(
+                server=one.server,
+                labels=dict(servers[one.server].labels),
+                ready=one.ready,
+                version=one.version,
+                library=one.library,
+                extension=one.extension,
+                role=one.role,
+                superuser=one.superuser,
+                standby=one.standby,
+                pooled=one.pooled,
+                clock=one.clock,
+                trial_runs=one.trial_runs,
+                problem=one.problem,
+                steps=list(one.steps),
+                notes=list(one.notes),
+            )
+            for one in found
+        ],
+    )

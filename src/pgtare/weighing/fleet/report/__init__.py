@@ -1,0 +1,1 @@
+"""A fleet's result for people: on a terminal and as a page."""

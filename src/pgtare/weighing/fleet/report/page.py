@@ -1,0 +1,152 @@
+"""A fleet's result as one HTML file that needs nothing else: no network, no server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgtare.kit import files, numbers, page_frame
+from pgtare.weighing.fleet.documents import FleetArm, FleetServer, FleetWeighing
+from pgtare.weighing.fleet.report import forest, wording
+
+
+@dataclass(frozen=True)
+class _Row:
+    """An arm in the table of arms."""
+
+    name: str
+    aside: bool
+    cells: list[tuple[str, str]]
+    verdict: str
+    tone: str
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is said of one instrument besides its plot."""
+
+    name: str
+    spread: str
+    outliers: list[str]
+    subgroups: list[list[str]]
+    left_out: list[tuple[str, str]]
+
+
+HEADINGS = (
+    "instrument",
+    "servers",
+    "mean %",
+    "interval",
+    "next server %",
+    "mean µs",
+    "interval",
+    "I²",
+    "verdict",
+)
+SUBGROUP_HEADINGS = ("label", "servers", "mean %", "difference", "interval", "p (Holm)")
+SERVER_HEADINGS = (
+    "server",
+    "version",
+    "labels",
+    "base µs",
+    "transactions",
+    "per second",
+    "seconds",
+)
+
+
+def write_page(result: FleetWeighing, path: Path) -> None:
+    """Write the page at `path`; raises MeasurementError if the file cannot be written."""
+    files.write_text(path, page(result))
+
+
+def page(result: FleetWeighing) -> str:
+    """The page as a string."""
+    arms = wording.all_arms(result)
+    drawn = [forest.chart(arm, result, number) for number, arm in enumerate(arms, start=1)]
+    return page_frame.render(
+        "pgtare.weighing.fleet.report",
+        "fleet.html.j2",
+        [chart for chart in drawn if chart is not None],
+        title=wording.title(result),
+        subtitle=_subtitle(result),
+        alarms=wording.alarms(result),
+        answers=wording.answers(result),
+        warnings=result.warnings,
+        headings=HEADINGS,
+        rows=[_row(arm) for arm in arms],
+        parts=[_part(arm) for arm in wording.instruments(result)],
+        subgroup_headings=SUBGROUP_HEADINGS,
+        server_headings=SERVER_HEADINGS,
+        servers=[_server(one) for one in result.servers],
+        left_out=result.left_out,
+        how=wording.HOW,
+        version=result.pgtare_version,
+        created=result.created,
+    )
+
+
+def _subtitle(result: FleetWeighing) -> str:
+    versions = sorted({one.version.partition(".")[0] for one in result.servers if one.version})
+    return " · ".join(
+        [
+            f"PostgreSQL {', '.join(versions)}" if versions else "PostgreSQL of unknown version",
+            f"{numbers.count(sum(one.transactions for one in result.servers))} transactions",
+            f"margin ±{result.margin_pct:g} %",
+        ]
+    )
+
+
+def _row(arm: FleetArm) -> _Row:
+    cells = [
+        (HEADINGS[1], str(arm.k)),
+        (HEADINGS[2], numbers.estimate(arm.cost_pct.mean)),
+        (HEADINGS[3], numbers.bounds(arm.cost_pct.mean)),
+        (HEADINGS[4], numbers.bounds(arm.cost_pct.prediction)),
+        (HEADINGS[5], numbers.estimate(arm.cost_us.mean)),
+        (HEADINGS[6], numbers.bounds(arm.cost_us.mean)),
+        (HEADINGS[7], numbers.percent(arm.cost_pct.i2_pct)),
+    ]
+    if arm.role == "instrument":
+        tone = "" if arm.verdict == "list" else arm.verdict
+        return _Row(arm.name, False, cells, wording.VERDICTS[arm.verdict], tone)
+    name = f"{arm.name} (base again)" if arm.role == "control" else arm.name
+    misses = numbers.bounded(arm.cost_pct.mean) and not numbers.covers_zero(arm.cost_pct.mean)
+    tone = "inconclusive" if misses and arm.role == "control" else ""
+    return _Row(name, True, cells, "misses 0" if misses else "covers 0", tone)
+
+
+def _part(arm: FleetArm) -> _Part:
+    return _Part(
+        arm.name,
+        f"{wording.spread(arm.cost_pct, '%')}; in µs {wording.spread(arm.cost_us, 'µs')}"
+        if arm.k > 1
+        else "",
+        wording.outliers(arm),
+        [
+            [
+                f"{one.label} = {one.value}",
+                str(len(one.servers)),
+                numbers.estimate(one.mean),
+                numbers.estimate(one.difference),
+                numbers.bounds(one.difference),
+                numbers.chance(one.p_adjusted or 0.0),
+            ]
+            for one in wording.shown_subgroups(arm.cost_pct)
+        ],
+        [(one.server, one.left_out) for one in arm.servers if one.left_out],
+    )
+
+
+def _server(one: FleetServer) -> list[str]:
+    per_s = one.transactions_per_s
+    rate = numbers.NONE if per_s is None else f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.2g}"
+    return [
+        one.name,
+        one.version or numbers.NONE,
+        ", ".join(f"{name} = {value}" for name, value in sorted(one.labels.items())),
+        numbers.NONE if one.base_us is None else f"{one.base_us:,.1f}",
+        numbers.count(one.transactions),
+        rate if one.whole_rate or per_s is None else f"≥ {rate}",
+        f"{one.duration_s:,.0f}",
+    ]

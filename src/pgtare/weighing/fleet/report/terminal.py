@@ -1,0 +1,147 @@
+"""A fleet's result on a terminal: the answer first, then the tables, then what is missing."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from pgtare.kit import numbers
+from pgtare.kit.fitted_table import Fitted
+from pgtare.kit.interval import Interval
+from pgtare.kit.terminal_text import plain
+from pgtare.weighing import verdict_names
+from pgtare.weighing.fleet.documents import FleetArm, FleetWeighing
+from pgtare.weighing.fleet.report import wording
+
+#: With more servers than this, the page and JSON list them.
+_MOST_SERVERS = 20
+_MOST_SUBGROUPS = 6
+
+
+def render(result: FleetWeighing, console: Console) -> None:
+    """Print a result. Names steer no terminal."""
+    for text in wording.alarms(result):
+        _say(console, text, "bold yellow")
+    for _, text in wording.answers(result):
+        _say(console, text)
+    console.print()
+    console.print(_arms(result), highlight=False)
+    for arm in wording.instruments(result):
+        _arm(arm, result, console)
+    _list(console, "Left out", [f"{one.server}: {one.reason}" for one in result.left_out])
+    _list(console, "Warnings", result.warnings)
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(plain(text), style=style), highlight=False, soft_wrap=True)
+
+
+def _list(console: Console, title: str, lines: list[str]) -> None:
+    if lines:
+        console.print()
+        _say(console, title, "bold")
+        for line in lines:
+            _say(console, f"- {line}")
+
+
+def _arms(result: FleetWeighing) -> Fitted:
+    level = f"{100 * result.confidence:g} %"
+    table = Fitted(
+        "instrument",
+        "servers",
+        "mean %",
+        f"{level} interval",
+        "next server %",
+        "mean µs",
+        "interval µs",
+        "I²",
+        "verdict",
+        spare=("I²", "interval µs", "mean µs", "servers"),
+    )
+    for arm in wording.all_arms(result):
+        table.add_row(
+            f"{arm.name} (base again)" if arm.role == "control" else arm.name,
+            str(arm.k),
+            numbers.estimate(arm.cost_pct.mean),
+            numbers.bounds(arm.cost_pct.mean),
+            numbers.bounds(arm.cost_pct.prediction),
+            numbers.estimate(arm.cost_us.mean),
+            numbers.bounds(arm.cost_us.mean),
+            numbers.percent(arm.cost_pct.i2_pct),
+            _verdict(arm),
+        )
+    return table
+
+
+def _verdict(arm: FleetArm) -> str:
+    """The control is only a check."""
+    if arm.role == "instrument" or not numbers.bounded(arm.cost_pct.mean):
+        return wording.VERDICTS[arm.verdict]
+    return "covers 0" if numbers.covers_zero(arm.cost_pct.mean) else "misses 0"
+
+
+def _arm(arm: FleetArm, result: FleetWeighing, console: Console) -> None:
+    console.print()
+    _say(console, arm.name, "bold")
+    if arm.k > 1:
+        _say(console, f"{wording.spread(arm.cost_pct, '%')}.")
+    for text in wording.outliers(arm):
+        _say(console, text, "yellow")
+    missing = [f"{one.server} ({one.left_out})" for one in arm.servers if one.left_out]
+    if missing:
+        _say(console, f"Without: {', '.join(missing)}.")
+    groups = wording.shown_subgroups(arm.cost_pct)
+    if groups:
+        console.print(_subgroups(arm), highlight=False)
+    if len(arm.servers) > _MOST_SERVERS:
+        _say(console, f"{len(arm.servers)} servers: --html and --json list them.")
+        return
+    console.print(_servers(arm, result), highlight=False)
+
+
+def _servers(arm: FleetArm, result: FleetWeighing) -> Fitted:
+    table = Fitted(
+        "server",
+        "base µs",
+        "cost µs",
+        f"{100 * result.confidence:g} % interval",
+        "cost %",
+        "weight",
+        "verdict",
+        spare=("base µs", "weight", "cost %"),
+    )
+    base = {one.name: one.base_us for one in result.servers}
+    for one in arm.servers:
+        shown = one.verdict != "not_verified"
+        nothing = Interval(estimate=None, lo=None, hi=None)
+        us, pct = (one.body_us, one.body_pct) if shown else (nothing, nothing)
+        verdict = verdict_names.NAMES[one.verdict] if one.verdict else numbers.NONE
+        table.add_row(
+            one.server,
+            _base(base[one.server]),
+            numbers.estimate(us),
+            numbers.bounds(us),
+            numbers.estimate(pct),
+            numbers.percent(one.weight_pct),
+            verdict,
+        )
+    return table
+
+
+def _base(us: float | None) -> str:
+    return numbers.NONE if us is None else f"{us:,.1f}"
+
+
+def _subgroups(arm: FleetArm) -> Fitted:
+    table = Fitted("label", "servers", "mean %", "difference", "interval", "p (Holm)")
+    for one in wording.shown_subgroups(arm.cost_pct)[:_MOST_SUBGROUPS]:
+        p = numbers.chance(one.p_adjusted) if one.p_adjusted is not None else numbers.NONE
+        table.add_row(
+            f"{one.label} = {one.value}",
+            str(len(one.servers)),
+            numbers.estimate(one.mean),
+            numbers.estimate(one.difference),
+            numbers.bounds(one.difference),
+            p,
+        )
+    return table

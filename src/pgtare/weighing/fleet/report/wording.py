@@ -1,0 +1,175 @@
+"""What a fleet's result says in sentences; the terminal and the page print the same ones."""
+
+from __future__ import annotations
+
+import math
+
+from pgtare.kit import numbers
+from pgtare.kit.interval import Interval
+from pgtare.weighing.fleet.documents import (
+    FleetArm,
+    FleetOutlier,
+    FleetScale,
+    FleetSubgroup,
+    FleetWeighing,
+    ServerArm,
+)
+
+#: What verdicts on a fleet are called.
+VERDICTS = {
+    "cost": "cost",
+    "gain": "gain",
+    "equivalent": "equivalent",
+    "inconclusive": "inconclusive",
+    "list": "a list",
+}
+HOW = (
+    "Each server is estimated by itself, as pgtare weigh and pgtare report do it. What divides its "
+    "body from its tail is its own, taken as known; all figures here are of the body.",
+    "Servers are combined by random effects: the variance between them by Paule and Mandel, the "
+    "mean with Hartung and Knapp's standard error (scale at least 1), Student's t.",
+    "The prediction interval is for the effect on one more server like these. The fleet is called "
+    "equivalent only if that interval lies inside the margin.",
+    "A server whose standard error rests on few effective clusters counts for less: its error is "
+    "taken as wide as its own interval says.",
+    "Percentages are combined as logarithms of ratios. Weights of the inventory have no part in "
+    "this.",
+)
+
+
+def instruments(result: FleetWeighing) -> list[FleetArm]:
+    """The arms that are no control and no known delay, the dearest first."""
+    return sorted(
+        (arm for arm in result.arms if arm.role == "instrument"),
+        key=lambda arm: (
+            arm.cost_pct.mean.estimate is None,
+            -(arm.cost_pct.mean.estimate or 0.0),
+            arm.name,
+        ),
+    )
+
+
+def all_arms(result: FleetWeighing) -> list[FleetArm]:
+    """All arms, instruments first."""
+    return [*instruments(result), *(arm for arm in result.arms if arm.role != "instrument")]
+
+
+def title(result: FleetWeighing) -> str:
+    """The headline of a page."""
+    names = [arm.name for arm in instruments(result)]
+    what = names[0] if len(names) == 1 else numbers.counted(len(names), "instrument")
+    cost = "costs" if len(names) == 1 else "cost"
+    if not names:
+        return f"The floor on {numbers.counted(len(result.servers), 'server')}"
+    return f"What {what} {cost} on {numbers.counted(len(result.servers), 'server')}"
+
+
+def alarms(result: FleetWeighing) -> list[str]:
+    """What must be read before the figures: that servers are missing."""
+    if not result.left_out:
+        return []
+    number = numbers.counted(len(result.left_out), "server")
+    names = [one.server for one in result.left_out]
+    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return [f"{number} left out: {listed}. The figures are of the other {len(result.servers)}."]
+
+
+def answers(result: FleetWeighing) -> list[tuple[FleetArm, str]]:
+    """One sentence an instrument, the dearest first."""
+    return [(arm, answer(arm, result)) for arm in instruments(result)]
+
+
+def answer(arm: FleetArm, result: FleetWeighing) -> str:
+    """What may be said of one instrument on this fleet."""
+    if not arm.k:
+        return f"{arm.name}: no server has a figure for it."
+    scale = arm.cost_pct
+    mean = f"{with_bounds(scale.mean)} on average"
+    if arm.verdict == "list":
+        return f"{arm.name}: {_few(arm)}{with_bounds(scale.mean)}. Nothing is said of others."
+    count = numbers.counted(arm.k, "server")
+    following = _next(scale)
+    if arm.verdict == "equivalent":
+        return (
+            f"{arm.name}: equivalent for the fleet, {mean} over {count}{following}, inside "
+            f"±{result.margin_pct:g} %."
+        )
+    if arm.verdict == "inconclusive":
+        return f"{arm.name}: inconclusive, {mean} over {count}{following}."
+    verb = "costs" if arm.verdict == "cost" else "saves"
+    size = numbers.size(scale.mean)
+    us = f", {with_bounds(arm.cost_us.mean, 'µs')}" if arm.cost_us.mean.estimate is not None else ""
+    return (
+        f"Leaving {arm.name} on {verb} {size} % {numbers.bounds(scale.mean)} a transaction on "
+        f"average over {count}{us}{following}."
+    )
+
+
+def _few(arm: FleetArm) -> str:
+    if arm.k == 1:
+        return "one server is no sample: "
+    return f"{arm.k} servers are a list, not a sample: on average "
+
+
+def _next(scale: FleetScale) -> str:
+    if scale.prediction is None:
+        return ""
+    return f"; on the next server expect {numbers.bounds(scale.prediction)} %"
+
+
+def with_bounds(interval: Interval, unit: str = "%") -> str:
+    """The estimate with its interval."""
+    return f"{numbers.estimate(interval)} {unit} {numbers.bounds(interval)}"
+
+
+def outliers(arm: FleetArm) -> list[str]:
+    """The servers unlike the rest, on the scale of the verdict and then in µs."""
+    members = {one.server: one for one in arm.servers}
+    in_pct = {one.server for one in arm.cost_pct.outliers}
+    found = [_outlier(one, arm, members[one.server], "%") for one in arm.cost_pct.outliers]
+    return found + [
+        _outlier(one, arm, members[one.server], "µs")
+        for one in arm.cost_us.outliers
+        if one.server not in in_pct
+    ]
+
+
+def _outlier(one: FleetOutlier, arm: FleetArm, member: ServerArm, unit: str) -> str:
+    scale, value = (arm.cost_pct, member.body_pct) if unit == "%" else (arm.cost_us, member.body_us)
+    side = "above" if one.residual > 0 else "below"
+    shared = ", ".join(f"{name} = {text}" for name, text in one.labels.items())
+    alike = [other for other in scale.outliers if (other.residual > 0) == (one.residual > 0)]
+    whose = "Only it has" if len(alike) == 1 else f"Only these {len(alike)} have"
+    return (
+        f"{one.server} is unlike the rest: {arm.name} shows {with_bounds(value, unit)}, far "
+        f"{side} what the others predict (p = {numbers.chance(one.p_adjusted)})."
+        + (f" {whose} {shared}." if shared else "")
+    )
+
+
+def shown_subgroups(scale: FleetScale) -> list[FleetSubgroup]:
+    """Subgroups that were tested, the surest difference first."""
+    tested = [one for one in scale.subgroups if one.p_adjusted is not None]
+    return sorted(tested, key=lambda one: (one.p_adjusted or 0.0, one.label, one.value))
+
+
+def spread(scale: FleetScale, unit: str) -> str:
+    """Heterogeneity in words."""
+    if scale.i2_pct is None:
+        return numbers.NONE
+    tau = scale.tau
+    ends = ""
+    if tau.lo is not None and tau.hi is not None:
+        digits = numbers.decimals(numbers.half_width(tau), tau.estimate)
+        ends = f" [{numbers.plain(tau.lo, digits)}, {numbers.plain(tau.hi, digits)}]"
+        size = numbers.plain(tau.estimate, digits)
+    else:
+        size = numbers.plain(tau.estimate, numbers.decimals(None, tau.estimate))
+    return (
+        f"servers' true effects spread by {size} {unit}{ends} (standard deviation); "
+        f"I² {numbers.percent(scale.i2_pct)}, all alike: {_p(scale.q_p)}"
+    )
+
+
+def _p(p: float | None) -> str:
+    return numbers.NONE if p is None or math.isnan(p) else f"p = {numbers.chance(p)}"

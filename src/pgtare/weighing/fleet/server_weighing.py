@@ -1,0 +1,192 @@
+"""One server of a fleet: looked at, weighed in one trial after the other, and read once more."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import zlib
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from pgtare.errors import MeasurementError
+from pgtare.estimate.trial.design import Arm, Design
+from pgtare.estimate.trial.observations import Observations, empty
+from pgtare.server import own_session, pooler
+from pgtare.weighing.fleet.fleet_guard import BaseSample
+from pgtare.weighing.fleet.stages import ServerTraffic, Stage
+from pgtare.weighing.trials import Trials
+from pgtare.weighing.weigh import plan as planning
+from pgtare.weighing.weigh import recording
+from pgtare.weighing.weigh.measurement import Measurement, Weighing
+from pgtare.weighing.weigh.plan import WeighPlan
+from pgtare.weighing.weigh.recording import Halt, Lease
+from pgtare.weighing.weigh.request import Request
+from pgtare.weighing.weigh.target import PURPOSE, needs_of
+
+#: A trial outlives us by 15 s at most, wherever we are cut off.
+LEASE = Lease(seconds=15.0, every_s=3.0)
+#: A host that has vanished is noticed after this many ms.
+_VANISHED_MS = 10_000
+#: How long transactions are looked at before the first trial, in s.
+_LOOK_S = 3.0
+#: Draws until a session takes part, before a stage gives up.
+_DRAWS = 8
+#: A session that was drawn takes part after this many transactions, for certain.
+_TRANSACTIONS = 3
+
+
+class Watcher(Protocol):
+    """Who watches the trials while they run; called by many threads."""
+
+    def new_trial(self, server: str) -> None:
+        """A trial is about to begin there."""
+
+    def seen(self, server: str, design: Design, part: Observations) -> None:
+        """What has just been read there."""
+
+
+@dataclass(frozen=True)
+class TrialEnd:
+    """How a trial ended. ended_s: when, by time.monotonic(). trouble: why the server ended it."""
+
+    transactions: int
+    ended_s: float
+    trouble: str = ""
+
+
+class ServerWeighing:
+    """One server, by one connection of its own. Everything but `weighing` is for its thread.
+
+    request: of its last stage. Raises UsageError and MeasurementError everywhere.
+    """
+
+    def __init__(self, name: str, request: Request, lease: Lease = LEASE) -> None:
+        assert request.dsn is not None
+        self.name, self.request, self._lease = name, request, lease
+        self.sample = BaseSample.of(empty())
+        self._module: Trials | None = None
+        self._measurement: Measurement | None = None
+        self._trials = 0
+
+    def look(self) -> ServerTraffic:
+        """Connect, see whether the server can be weighed, and measure what it does."""
+        request = self.request
+        assert request.dsn is not None
+        conn = own_session.connect(request.dsn, tcp_user_timeout=str(_VANISHED_MS))
+        try:
+            pooler.require_one_session(conn, request.dsn, PURPOSE)
+            module = Trials(conn)
+            self._info = module.require_module(*needs_of(request.chosen))
+            planning.check_server(conn, request)
+            planning.try_settings(conn, planning.arms_of(request))
+            there = planning.make_plan(conn, request)
+            before, began = _transactions(module), time.monotonic()
+            sample = self._sample(module, there)
+            counted = (_transactions(module) - before) / (time.monotonic() - began)
+            rate = max(0.0, counted, sample.transactions / _LOOK_S / request.participation)
+        except BaseException:
+            conn.close()
+            raise
+        self._module = module
+        self.sample = sample
+        return ServerTraffic(rate, there.sessions_there, 1.0)
+
+    def _sample(self, module: Trials, plan: WeighPlan) -> BaseSample:
+        """What transactions are like: a trial whose arms set nothing, so it changes nothing."""
+        arms = (Arm("base", "base"), Arm("control", "control"))
+        design = Design(arms, (0, 1), _seed(self.request.seed, self.name, 0), None, None)
+        got = recording.record(
+            module,
+            design,
+            plan.population,
+            _LOOK_S,
+            cpu=False,
+            load=None,
+            look=None,
+            tick=lambda seconds, rows: None,
+            lease=self._lease,
+        )
+        return BaseSample.of(got.observations)
+
+    def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher) -> TrialEnd:
+        """The trial of a stage. A stage before the last one is drawn until somebody takes part."""
+        end = TrialEnd(0, time.monotonic())
+        for _ in range(1 if stage.last else _DRAWS):
+            own = Halt(of=halt)
+            end = self._one_trial(stage, traffic, own, watcher)
+            if end.transactions or end.trouble or halt.wanted:
+                break
+        return end
+
+    def _one_trial(
+        self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher
+    ) -> TrialEnd:
+        module = self._module
+        assert module is not None
+        self._trials += 1
+        request = replace(
+            self.request,
+            participation=stage.share_of(traffic),
+            duration_s=stage.seconds,
+            seed=_seed(self.request.seed, self.name, self._trials),
+        )
+        plan = planning.make_plan(module.conn, request)
+        design = plan.design
+        each = traffic.transactions_per_s / max(traffic.sessions, 1)
+        patience_s = min(max(1.0, _TRANSACTIONS / max(each, 1e-3)), stage.seconds / 2)
+
+        def tick(seconds: float, rows: int) -> None:
+            if not stage.last and not rows and seconds > patience_s:
+                halt.set(at_once=True)
+
+        measurement = Measurement(module, self._info, plan, "server of a fleet")
+        watcher.new_trial(self.name)
+        got = recording.record(
+            module,
+            design,
+            plan.population,
+            stage.seconds,
+            cpu=request.cpu,
+            load=None,
+            look=None,
+            tick=tick,
+            halt=halt,
+            lease=self._lease,
+            arrived=lambda part: watcher.seen(self.name, design, part),
+        )
+        ended_s = time.monotonic()
+        self._measurement = None
+        if len(got.observations) and (stage.last or halt.wanted):
+            with contextlib.suppress(MeasurementError):
+                measurement.end(got)
+                self._measurement = measurement
+        return TrialEnd(len(got.observations), ended_s, got.trouble)
+
+    def weighing(self, command: list[str]) -> Weighing | None:
+        """What the last trial gave; None if nothing. Needs no server."""
+        if self._measurement is None:
+            return None
+        load = {"kind": "none", "application": self.request.application}
+        return self._measurement.weighing(load, command)
+
+    def close(self) -> None:
+        """Leave the server; a trial that runs there ends."""
+        if self._module is not None:
+            self._module.conn.close()
+
+
+def _transactions(module: Trials) -> int:
+    query = (
+        "SELECT xact_commit + xact_rollback FROM pg_catalog.pg_stat_database"
+        " WHERE datname = pg_catalog.current_database()"
+    )
+    ((count,),) = pooler.rows(module.conn, query)
+    return int(count or 0)
+
+
+def _seed(seed: int, name: str, trial: int) -> int:
+    """A seed of its own for each trial, from that of the fleet."""
+    made = np.random.SeedSequence([seed, zlib.crc32(name.encode()), trial])
+    return int(made.generate_state(1, np.uint64)[0] >> np.uint64(11))

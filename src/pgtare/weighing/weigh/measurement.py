@@ -1,0 +1,153 @@
+"""One trial on a server: what is read there before and after it, and the result of all that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pgtare.errors import MeasurementError
+from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.observations import Observations, finished
+from pgtare.weighing.instruments import Snapshot, prove, snapshot
+from pgtare.weighing.trials import ModuleInfo, Trials
+from pgtare.weighing.weigh import participation, recording, result
+from pgtare.weighing.weigh import plan as planning
+from pgtare.weighing.weigh.plan import WeighPlan
+from pgtare.weighing.weigh.schema import WeighResult
+
+#: Sessions report most counters of activity with up to a second's delay.
+_SETTLE_S = 1.2
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """A result with the observations and the design it came from."""
+
+    result: WeighResult
+    observations: Observations
+    design: Design
+
+
+@dataclass(frozen=True)
+class _After:
+    """What the server said once the trial had ended."""
+
+    outside: int
+    shares: participation.Shares
+    counters: Snapshot
+
+
+class Measurement:
+    """A trial of a plan, from the look before it to the result; for `with` of the caller's making.
+
+    Made just before the trial begins: it reads the server. Then `end`, once, as soon as the trial
+    has been recorded, and `weighing`, which needs no server. kind: what to call the server.
+    """
+
+    def __init__(self, module: Trials, info: ModuleInfo, plan: WeighPlan, kind: str) -> None:
+        self.module, self.plan = module, plan
+        self._server = result.describe_server(module.conn, info, kind)
+        self._before = snapshot(module.conn, plan.request.chosen)
+        self._counted_before = participation.count(module)
+        self._recording: recording.TrialRecording | None = None
+        self._after: _After | None = None
+
+    def end(
+        self, got: recording.TrialRecording, stop_load: Callable[[], None] = lambda: None
+    ) -> None:
+        """Read the server once more, and stop the load. Raises MeasurementError without data."""
+        plan, chosen = self.plan, self.plan.request.chosen
+        alive = got.stopped_by != "server" or got.status is not None
+        outside = 0
+        if alive and got.status is not None:
+            there = len(planning.sessions_there(self.module.conn, plan.population))
+            outside = max(0, there - got.status.sessions_now)
+        stop_load()
+        if not len(finished(got.observations)):
+            raise MeasurementError(_nothing(plan, got, outside))
+        shares = participation.Shares(None, None)
+        if alive and got.status is not None:
+            time.sleep(_SETTLE_S)
+            counted = participation.count(self.module)
+            shares = participation.shares(self._counted_before, counted, got.status)
+        self._recording = got
+        self._after = _After(outside, shares, snapshot(self.module.conn, chosen))
+
+    def weighing(
+        self,
+        load: dict[str, Any],
+        command: list[str],
+        *,
+        warnings: tuple[str, ...] = (),
+        steal_pct: float | None = None,
+    ) -> Weighing:
+        """Estimate, and make the result. load: its description."""
+        got, after = self._recording, self._after
+        assert got is not None
+        assert after is not None
+        plan = replace(self.plan, warnings=(*self.plan.warnings, *warnings))
+        design, request = plan.design, plan.request
+        proofs = prove(design.arms, request.chosen, got.observations, self._before, after.counters)
+        proven = {
+            arm.name: proof.state != "missing"
+            for arm, proof in zip(design.arms, proofs, strict=True)
+            if proof is not None
+        }
+        estimate = analyse(
+            got.observations,
+            design,
+            margin=request.margin,
+            proven=proven,
+            peeked=got.stopped_by == "interrupt",
+            ended_early=got.trouble,
+            seed=design.seed,
+        )
+        made = result.build(
+            plan,
+            got,
+            estimate,
+            proofs,
+            load,
+            self._server,
+            after.outside,
+            after.shares,
+            command,
+            steal_pct=steal_pct,
+        )
+        return Weighing(made, got.observations, design)
+
+
+def _nothing(plan: WeighPlan, got: recording.TrialRecording, outside: int) -> str:
+    if got.trouble:
+        return f"nothing was measured: {got.trouble}"
+    status = got.status
+    if status and status.sessions_lacking_settings:
+        return (
+            "no session could take part: each lacks a setting of the trial; load the instrument's "
+            "library in shared_preload_libraries, or reconnect"
+        )
+    if plan.population.participation < 1 and plan.sessions_there:
+        return (
+            f"{_nobody(plan.sessions_there)}, as each is drawn with a chance of "
+            f"{100 * plan.population.participation:.0f} %: raise --participation"
+        )
+    if outside or plan.sessions_there:
+        return (
+            f"{_nobody(max(outside, plan.sessions_there))}: a session takes part once it has "
+            "finished a transaction; if it connected before pgtare was loaded, reconnect it"
+        )
+    return (
+        f"nothing was measured: no session of database {plan.population.database} with "
+        f"application_name {plan.population.application} ran a transaction"
+    )
+
+
+def _nobody(sessions: int) -> str:
+    return (
+        "the only session did not take part"
+        if sessions == 1
+        else f"none of {sessions} sessions took part"
+    )

@@ -1,0 +1,129 @@
+"""Simulated fleets on disk: directories as `pgtare weigh --out` leaves them, with known truths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.observations import Observations
+from pgtare.weighing.instruments.proof_result import Proof
+from pgtare.weighing.weigh import store
+from pgtare.weighing.weigh.result import estimated, estimated_design
+from pgtare.weighing.weigh.schema import DesignInfo, WeighResult
+from tests.unit import simulated_trial
+
+INSTRUMENTS = ("pg_stat_statements", "track_io_timing")
+SETTINGS = {
+    "pg_stat_statements": {"pg_stat_statements.track": "top"},
+    "track_io_timing": {"track_io_timing": "on"},
+}
+OFF = {"pg_stat_statements.track": "none", "track_io_timing": "off"}
+SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class MadeServer:
+    """One server. factors: how many times the base each instrument takes."""
+
+    name: str
+    factors: tuple[float, ...] = (1.05, 1.0)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    version: int = 180_000
+    units: int = 2_000
+    sessions: int = 4
+    took_part_pct: float | None = 50.0
+    settings: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[str, ...] = INSTRUMENTS
+
+
+def simulated(server: MadeServer, seed: int = 1) -> tuple[Design, Observations]:
+    """A trial of the server's instruments."""
+    rng = np.random.default_rng((seed, *server.name.encode()))
+    model = simulated_trial.plain(factors=(1.0, 1.0, *server.factors))
+    design, observations = simulated_trial.record(
+        len(server.names), model, rng, sessions=server.sessions, units=server.units
+    )
+    arms = [
+        replace(arm, name=name, settings={**OFF, **(SETTINGS.get(name, {}) if role else {})})
+        for arm, name, role in zip(
+            design.arms,
+            ("base", "control", *server.names),
+            (False, False, *([True] * len(server.names))),
+            strict=True,
+        )
+    ]
+    return replace(design, arms=tuple(arms)), observations
+
+
+def result_of(
+    server: MadeServer, design: Design, observations: Observations, margin: float = 0.005
+) -> WeighResult:
+    """What `pgtare weigh` would have said of it."""
+    proofs = [
+        Proof(state="active", evidence="seen") if arm.role == "instrument" else None
+        for arm in design.arms
+    ]
+    proven = {arm.name: True for arm in design.arms if arm.role == "instrument"}
+    found = analyse(observations, design, margin=margin, proven=proven, seed=design.seed)
+    return WeighResult(
+        created="2026-11-02T10:00:00+00:00",
+        pgtare_version="0.5.0",
+        command=["pgtare", "fleet", "weigh", *server.names],
+        load={"kind": "none"},
+        design=DesignInfo(
+            seed=design.seed,
+            unit="transaction",
+            block=list(design.block),
+            duration_s=SECONDS,
+            planned_s=SECONDS,
+            **estimated_design(found, design),
+            sessions=server.sessions,
+            sessions_outside=0,
+            participation=None,
+            transactions_took_part_pct=server.took_part_pct,
+            lost=0,
+            stopped_by="time",
+            partial=False,
+        ),
+        server={"version_num": server.version, "settings": dict(server.settings)},
+        machine={},
+        **estimated(found, design, proofs),
+        warnings=[],
+    )
+
+
+def write_server(server: MadeServer, directory: Path, seed: int = 1) -> WeighResult:
+    """Make the directory of one server."""
+    design, observations = simulated(server, seed)
+    result = result_of(server, design, observations)
+    store.save(directory, design, observations, result)
+    return result
+
+
+def write_fleet(
+    prefix: Path, servers: Sequence[MadeServer], states: Mapping[str, tuple[str, str]] | None = None
+) -> dict[str, WeighResult]:
+    """A fleet's directory. states: state and reason of servers that have no data."""
+    (prefix / "servers").mkdir(parents=True)
+    listed: list[dict[str, Any]] = [
+        {
+            "name": one.name,
+            "labels": dict(one.labels),
+            "weight": 1.0,
+            "state": "done",
+            "reason": "",
+        }
+        for one in servers
+    ]
+    for name, (state, reason) in (states or {}).items():
+        listed.append({"name": name, "labels": {}, "weight": 1.0, "state": state, "reason": reason})
+    document = {"schema": "pgtare.fleet/1", "servers": listed}
+    (prefix / "fleet.json").write_text(json.dumps(document))
+    return {one.name: write_server(one, prefix / "servers" / one.name) for one in servers}

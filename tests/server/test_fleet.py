@@ -1,0 +1,252 @@
+"""A fleet of real servers: checked, looked at, weighed, and what may go wrong on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.server.modules import loadable
+from tests.commands import in_process, pgtare, read, start_pgtare
+from tests.loads import traffic
+from tests.sessions import bare_session, eventually, one, setting
+
+pytestmark = [pytest.mark.server, pytest.mark.debian, pytest.mark.timeout(180)]
+
+#: Transactions of two milliseconds, which leave the processor to others.
+QUERY = "SELECT pg_sleep(0.002)"
+STATUS = "SELECT running, end_reason FROM pgtare.trial_status()"
+
+
+@contextlib.contextmanager
+def server_of(binaries: Binaries) -> Iterator[Cluster]:
+    module = loadable(binaries)
+    with Cluster(binaries, {}, [module.library, "pg_stat_statements"]) as cluster:
+        with cluster.connect(autocommit=True) as conn:
+            conn.execute(module.create_sql.encode())
+            conn.execute("CREATE EXTENSION pg_stat_statements")
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def fleet(wheel: Binaries, debian15: Binaries) -> Iterator[dict[str, Cluster]]:
+    """Two servers of 18 and one of 15, each with two sessions of an application."""
+    with (
+        server_of(wheel) as one_18,
+        server_of(wheel) as other_18,
+        server_of(debian15) as only_15,
+        traffic(one_18.dsn(), sessions=2, query=QUERY, application_name="shop"),
+        traffic(only_15.dsn(), sessions=2, query=QUERY, application_name="shop"),
+    ):
+        yield {"new": one_18, "spare": other_18, "old": only_15}
+
+
+def inventory(directory: Path, servers: dict[str, Cluster], more: str = "") -> Path:
+    """fleet.toml for these servers; the first has the least weight, so it is the canary."""
+    path = directory / "fleet.toml"
+    text = "".join(
+        f'[servers.{name}]\ndsn = "{cluster.dsn()} password=geheim"\n'
+        f'labels = {{ rack = "{number}" }}\nweight = {number + 1}\n'
+        for number, (name, cluster) in enumerate(servers.items())
+    )
+    path.write_text(text + more)
+    return path
+
+
+def two(fleet: dict[str, Cluster]) -> dict[str, Cluster]:
+    return {name: fleet[name] for name in ("new", "old")}
+
+
+def states(directory: Path) -> dict[str, str]:
+    return {each["name"]: each["state"] for each in read(directory / "fleet.json")["servers"]}
+
+
+def nothing_runs(servers: dict[str, Cluster]) -> None:
+    for cluster in servers.values():
+        with bare_session(cluster, application_name="pgtare") as operator:
+            assert one(operator, "SELECT running FROM pgtare.trial_status()") is False
+
+
+def written(directory: Path) -> str:
+    """Everything readable in a directory."""
+    return "".join(path.read_text() for path in directory.rglob("*.json") if path.suffix == ".json")
+
+
+WEIGH = "fleet weigh {} --inventory {} --out {} --duration {} --canary 2s --yes"
+
+
+def test_a_fleet_is_weighed(fleet: dict[str, Cluster], tmp_path: Path) -> None:
+    """The canary first; nothing that connects is written anywhere."""
+    out = tmp_path / "out"
+    path = inventory(tmp_path, two(fleet))
+    done = pgtare(WEIGH, "pg_stat_statements", path, out, "4")
+    assert done.returncode == 0, done.stderr
+    assert states(out) == {"new": "done", "old": "done"}
+    state = read(out / "fleet.json")
+    assert (state["stage"], state["ended_by"], state["breach"]) == ("ended", "time", None)
+    assert state["servers"][0]["labels"] == {"rack": "0"}
+    for name in ("new", "old"):
+        design = read(out / "servers" / name / "result.json")["design"]
+        assert (design["stopped_by"], design["sessions"]) == ("time", 2)
+    result = read(out / "result.json")
+    assert result["schema"] == "pgtare.fleet.weigh/1"
+    (arm,) = [arm for arm in result["arms"] if arm["name"] == "pg_stat_statements"]
+    assert (arm["k"], arm["verdict"]) == (2, "list")
+    assert "geheim" not in written(out) + done.stdout + done.stderr
+    assert "host=" not in written(out)
+    for words in ("canary: new", "80 % power", "with an instrument on", "within 15 s"):
+        assert words in done.stderr
+    nothing_runs(two(fleet))
+
+
+def test_a_harmful_canary_is_stopped(fleet: dict[str, Cluster], tmp_path: Path) -> None:
+    """5 ms more for each transaction; the other server never has them."""
+    out = tmp_path / "out"
+    path = inventory(tmp_path, two(fleet))
+    with bare_session(fleet["new"]) as client:
+        before = setting(client)
+        done = pgtare(
+            "fleet weigh --inject-ns 5000000 --inventory {} --out {} --duration 20 --yes "
+            "--canary 20s",
+            path,
+            out,
+        )
+        assert done.returncode == 1, done.stderr
+        assert "an instrument does harm" in done.stderr
+        assert setting(client) == before
+    state = read(out / "fleet.json")
+    breach = state["breach"]
+    assert (breach["server"], breach["stage"], state["ended_by"]) == ("new", "canary", "breach")
+    assert breach["stopped_s"] < 1
+    assert states(out) == {"new": "stopped", "old": "waiting"}
+    assert state["servers"][1]["transactions"] == 0
+    nothing_runs(two(fleet))
+
+
+def until_stage(out: Path, stage: str) -> None:
+    def reached() -> bool:
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            state: dict[str, Any] = json.loads((out / "fleet.json").read_text())
+            running = [each for each in state["servers"] if each["state"] == "running"]
+            return state["stage"] == stage and bool(running)
+        return False
+
+    eventually(reached, 60)
+    time.sleep(1.5)
+
+
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+)
+def test_trials_end_without_the_coordinator(
+    fleet: dict[str, Cluster], tmp_path: Path, how: signal.Signals
+) -> None:
+    """By its connection if it was killed, by the lease if the connection stays."""
+    out = tmp_path / "out"
+    path = inventory(tmp_path, two(fleet))
+    running = start_pgtare(WEIGH, "pg_stat_statements", path, out, "60")
+    try:
+        until_stage(out, "all")
+        running.send_signal(how)
+        wanted = "owner gone" if how == signal.SIGKILL else "lease expired"
+        for cluster in two(fleet).values():
+            with bare_session(cluster, application_name="pgtare") as operator:
+                eventually(lambda: operator.execute(STATUS).fetchone() == (False, wanted), 30)
+    finally:
+        running.kill()
+        running.communicate()
+    assert not (out / "result.json").exists()
+    assert read(out / "fleet.json")["ended_by"] == ""
+
+
+def test_interrupt_keeps_what_was_measured_and_resume_goes_on(
+    fleet: dict[str, Cluster], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    path = inventory(tmp_path, two(fleet))
+    running = start_pgtare(WEIGH, "pg_stat_statements", path, out, "6")
+    until_stage(out, "all")
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130, said
+    assert states(out) == {"new": "stopped", "old": "stopped"}
+    assert read(out / "servers" / "old" / "result.json")["design"]["stopped_by"] == "interrupt"
+    assert read(out / "result.json")["servers"]
+    nothing_runs(two(fleet))
+    done = pgtare("fleet weigh --inventory {} --resume {} --yes", path, out)
+    assert done.returncode == 0, done.stderr
+    assert states(out) == {"new": "done", "old": "done"}
+    assert read(out / "servers" / "old" / "result.json")["design"]["stopped_by"] == "time"
+    again = pgtare("fleet weigh --inventory {} --resume {} --yes", path, out)
+    assert again.returncode == 2
+    assert "is complete" in again.stderr
+
+
+def test_a_lost_server_is_marked_and_the_rest_goes_on(
+    fleet: dict[str, Cluster], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    path = inventory(tmp_path, {"new": fleet["new"], "spare": fleet["spare"]})
+    with traffic(fleet["spare"].dsn(), sessions=2, query=QUERY):
+        running = start_pgtare(WEIGH, "pg_stat_statements", path, out, "5")
+        until_stage(out, "all")
+        with fleet["spare"].connect(autocommit=True) as conn:
+            conn.execute("SELECT pg_terminate_backend(owner_pid) FROM pgtare.trial_status()")
+        _, said = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert "1 server lost: spare" in said
+    assert states(out) == {"new": "done", "spare": "lost"}
+    result = read(out / "result.json")
+    assert [each["name"] for each in result["servers"]] == ["new"]
+    assert [each["server"] for each in result["left_out"]] == ["spare"]
+    nothing_runs(fleet)
+
+
+def test_servers_are_checked(fleet: dict[str, Cluster], wheel: Binaries, tmp_path: Path) -> None:
+    done = in_process("fleet", "check", "--json", "--inventory", str(inventory(tmp_path, fleet)))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["ready"]
+    assert [one["version"].split(".")[0] for one in found["servers"]] == ["18", "18", "15"]
+    nowhere = '[servers.gone]\ndsn = "host=127.0.0.1 port=1 password=geheim"\n'
+    with Cluster(wheel) as bare:
+        nowhere += f'[servers.bare]\ndsn = "{bare.dsn()}"\n'
+        done = in_process(
+            "fleet", "check", "--inventory", str(inventory(tmp_path, two(fleet), nowhere))
+        )
+    assert done.returncode == 1
+    assert "2 of 4 servers cannot be weighed" in done.stderr
+    assert "gone: cannot connect to the server" in done.stdout
+    assert "bare: → run CREATE EXTENSION pgtare;" in " ".join(done.stdout.split("\n"))
+    assert "geheim" not in done.stdout + done.stderr
+
+
+def test_a_fleet_that_is_not_ready_is_not_weighed(
+    fleet: dict[str, Cluster], tmp_path: Path
+) -> None:
+    nowhere = '[servers.gone]\ndsn = "host=127.0.0.1 port=1 password=geheim"\n'
+    path = inventory(tmp_path, two(fleet), nowhere)
+    done = in_process(
+        *f"fleet weigh track_io_timing --inventory {path} --out {tmp_path / 'out'} --yes".split()
+    )
+    assert done.returncode == 2
+    assert "1 of 3 servers cannot be weighed (gone: cannot connect" in done.stderr
+    assert "geheim" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_doctor_looks_at_all_servers(fleet: dict[str, Cluster], tmp_path: Path) -> None:
+    path = inventory(tmp_path, fleet)
+    done = in_process("fleet", "doctor", "--inventory", str(path), "--interval", "1s", "--json")
+    found = json.loads(done.stdout)
+    assert [one["server"] for one in found["servers"]] == ["new", "spare", "old"]
+    assert all(one["problem"] is None for one in found["servers"])
+    assert done.returncode == {"ok": 0, "warning": 10, "critical": 11}[found["level"]]

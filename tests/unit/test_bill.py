@@ -1,0 +1,328 @@
+"""The bill adds up: lines to servers, these to the whole, and all of it to what weigh reported."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from pgtare.cli.json_pages import documents
+from pgtare.estimate.interval_sums import Bounds, dependent_sum, independent_sum
+from pgtare.watching.spool.agent_cost import agent_cost
+from pgtare.watching.spool.spool import Spool
+from pgtare.watching.spool.tables import rows
+from pgtare.weighing.weigh import store
+from pgtare.weighing.weigh.schema import WeighResult
+from tests.commands import in_process, refused
+from tests.fleet_data import OFF, SECONDS, SETTINGS, MadeServer, write_fleet, write_server
+from tests.unit.spool_rows import START, UNLIMITED
+
+SERVERS = [
+    MadeServer("db1", (1.08, 1.01), settings=SETTINGS["pg_stat_statements"]),
+    MadeServer("db2", (1.04, 1.02), took_part_pct=25.0, settings=OFF),
+    MadeServer("db3", (1.06, 1.0), took_part_pct=None),
+]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, WeighResult]]:
+    path = tmp_path_factory.mktemp("bill") / "monday"
+    return path, write_fleet(path, SERVERS)
+
+
+def bill(*arguments: object, status: int = 0) -> dict[str, Any]:
+    done = in_process("bill", *arguments, "--json")
+    assert done.returncode == status, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    jsonschema.validate(document, documents()["pgtare.bill/1"].schema)
+    return document
+
+
+def per_second(server: MadeServer, result: WeighResult) -> float:
+    """Transactions of the whole server: those that took part, and the share that they were."""
+    seen = sum(arm.n + arm.excluded for arm in result.arms)
+    return seen / SECONDS / ((server.took_part_pct or 100.0) / 100)
+
+
+def test_it_adds_up_to_what_weigh_reported(fleet: tuple[Path, dict[str, WeighResult]]) -> None:
+    path, weighed = fleet
+    found = bill(path)
+    total = 0.0
+    for server in SERVERS:
+        result = weighed[server.name]
+        of_server = 0.0
+        for arm in result.arms:
+            if arm.role != "instrument":
+                continue
+            assert arm.effect is not None
+            (line,) = [
+                one
+                for one in found["lines"]
+                if (one["server"], one["name"]) == (server.name, arm.name)
+            ]
+            assert line["cost_us"] == arm.effect.body_us.model_dump()
+            assert line["verdict"] == arm.verdict
+            cores = (arm.effect.body_us.estimate or 0.0) * per_second(server, result) / 1e6
+            assert math.isclose(line["amount"]["cores"]["estimate"], cores, rel_tol=1e-12)
+            of_server += cores
+        (shown,) = [one for one in found["servers"] if one["server"] == server.name]
+        assert math.isclose(shown["amount"]["cores"]["estimate"], of_server, rel_tol=1e-12)
+        total += of_server
+    assert math.isclose(found["total"]["cores"]["estimate"], total, rel_tol=1e-12)
+    switched = sum(one["amount"]["cores"]["estimate"] for one in found["switch_off"])
+    off = found["off_now"]["cores"]["estimate"]
+    assert math.isclose(switched + off, total, rel_tol=1e-12)
+
+
+def test_intervals_within_a_server_are_added_and_servers_are_independent(
+    fleet: tuple[Path, dict[str, WeighResult]],
+) -> None:
+    found = bill(fleet[0])
+    halves = []
+    for server in found["servers"]:
+        lines = [one for one in found["lines"] if one["server"] == server["server"]]
+        width = sum(
+            one["amount"]["cores"]["hi"] - one["amount"]["cores"]["estimate"] for one in lines
+        )
+        cores = server["amount"]["cores"]
+        assert math.isclose(cores["hi"] - cores["estimate"], width, rel_tol=1e-9)
+        halves.append(width)
+    cores = found["total"]["cores"]
+    root = math.sqrt(sum(width**2 for width in halves))
+    assert math.isclose(cores["hi"] - cores["estimate"], root, rel_tol=1e-9)
+
+
+def test_money_is_cores_times_the_price(fleet: tuple[Path, dict[str, WeighResult]]) -> None:
+    found = bill(fleet[0], "--core-month", "40", "--currency", "EUR")
+    assert (found["core_month"], found["currency"]) == (40, "EUR")
+    for one in (
+        *found["lines"],
+        *found["servers"],
+        *found["switch_off"],
+        {"amount": found["total"]},
+    ):
+        cores, money = one["amount"]["cores"], one["amount"]["money"]
+        for end in ("estimate", "lo", "hi"):
+            assert math.isclose(money[end], 40 * cores[end], rel_tol=1e-12)
+    printed = in_process("bill", fleet[0], "--core-month", "40", "--currency", "EUR").stdout
+    assert "EUR a month" in printed
+    assert "What could be switched off, the most expensive first" in printed
+
+
+def test_what_could_be_switched_off_is_what_is_not_off(
+    fleet: tuple[Path, dict[str, WeighResult]],
+) -> None:
+    found = bill(fleet[0])
+    now = {(one["server"], one["name"]): one["now"] for one in found["lines"]}
+    assert now["db1", "pg_stat_statements"] == "on"
+    assert now["db2", "pg_stat_statements"] == "off"
+    assert now["db3", "pg_stat_statements"] == "unknown"
+    first = found["switch_off"][0]
+    assert first["name"] == "pg_stat_statements"
+    assert first["servers"] == ["db1", "db3"]
+    assert first["how"] == [
+        "ALTER SYSTEM SET pg_stat_statements.track = 'none'; SELECT pg_reload_conf();"
+    ]
+    amounts = [one["amount"]["cores"]["estimate"] for one in found["switch_off"]]
+    assert amounts == sorted(amounts, reverse=True)
+
+
+def test_a_rate_of_those_that_took_part_is_a_lower_bound(
+    fleet: tuple[Path, dict[str, WeighResult]],
+) -> None:
+    found = bill(fleet[0])
+    assert {one["server"]: one["whole_rate"] for one in found["servers"]} == {
+        "db1": True,
+        "db2": True,
+        "db3": False,
+    }
+    assert any("lower bounds: db3" in note for note in found["notes"])
+
+
+def test_a_single_result_is_a_server(tmp_path: Path) -> None:
+    write_server(SERVERS[0], tmp_path / "monday")
+    found = bill(tmp_path / "monday")
+    assert [one["server"] for one in found["servers"]] == ["monday"]
+    assert "two results are of a server called monday" in refused(
+        "bill", tmp_path / "monday", tmp_path / "monday"
+    )
+
+
+def change(path: Path, **changes: Any) -> None:
+    """Change one arm of a kept result."""
+    file = path / store.RESULT_FILE
+    document = json.loads(file.read_text())
+    for arm in document["arms"]:
+        if arm["name"] in changes:
+            arm |= changes[arm["name"]]
+    file.write_text(json.dumps(document))
+
+
+def test_what_is_not_verified_is_not_counted(tmp_path: Path) -> None:
+    write_server(SERVERS[0], tmp_path / "m")
+    change(
+        tmp_path / "m",
+        track_io_timing={"verdict": "not_verified", "verdict_reason": "it was not seen to run"},
+    )
+    found = bill(tmp_path / "m")
+    assert [one["name"] for one in found["lines"]] == ["pg_stat_statements"]
+    assert found["not_counted"] == [
+        {
+            "server": "m",
+            "name": "track_io_timing",
+            "reason": "not verified: it was not seen to run",
+        }
+    ]
+    change(tmp_path / "m", pg_stat_statements={"verdict": "not_verified"})
+    assert "there is nothing to add up" in refused("bill", tmp_path / "m", status=1)
+
+
+def test_settings_that_another_instrument_has_as_well_are_counted_once(tmp_path: Path) -> None:
+    write_server(SERVERS[0], tmp_path / "m")
+    both = {**OFF, "pg_stat_statements.track": "top", "track_io_timing": "on"}
+    change(tmp_path / "m", pg_stat_statements={"settings": both})
+    found = bill(tmp_path / "m")
+    assert [one["name"] for one in found["lines"]] == ["pg_stat_statements"]
+    (gone,) = found["not_counted"]
+    assert gone["reason"] == "its settings are part of pg_stat_statements, which is counted"
+
+
+def test_of_two_variants_the_one_that_is_on_is_counted(tmp_path: Path) -> None:
+    write_server(SERVERS[0], tmp_path / "m")  # the server has track = top
+    change(
+        tmp_path / "m",
+        track_io_timing={"settings": {**OFF, "pg_stat_statements.track": "all"}},
+    )
+    found = bill(tmp_path / "m")
+    assert [one["name"] for one in found["lines"]] == ["pg_stat_statements"]
+    (gone,) = found["not_counted"]
+    assert "cannot both be on" in gone["reason"]
+
+
+def test_processor_time_in_place_of_service_time(tmp_path: Path) -> None:
+    write_server(SERVERS[0], tmp_path / "m")
+    assert "took no processor time" in refused("bill", tmp_path / "m", "--basis", "cpu", status=1)
+    file = tmp_path / "m" / store.RESULT_FILE
+    document = json.loads(file.read_text())
+    for arm in document["arms"]:
+        if arm["role"] == "instrument":
+            arm["effect"]["cpu_us"] = {"estimate": 2.0, "lo": 1.5, "hi": 2.5}
+    file.write_text(json.dumps(document))
+    found = bill(tmp_path / "m", "--basis", "cpu")
+    assert {one["cost_us"]["estimate"] for one in found["lines"]} == {2.0}
+
+
+def test_a_damaged_server_is_left_out_by_name(tmp_path: Path) -> None:
+    write_fleet(tmp_path / "f", SERVERS[:2])
+    (tmp_path / "f" / "servers" / "db2" / store.RESULT_FILE).write_text("{")
+    done = in_process("bill", tmp_path / "f", "--json")
+    assert done.returncode == 0
+    document = json.loads(done.stdout)
+    assert [one["server"] for one in document["servers"]] == ["db1"]
+    assert document["not_counted"][0]["server"] == "db2"
+    assert "db2 is left out" in done.stderr
+
+
+def spool_of(path: Path) -> Path:
+    """The spool of an agent that takes 2 % of a core, and 0.5 s of looks an hour at db1."""
+    with Spool.open(path, UNLIMITED) as spool:
+        figures = [
+            ("", "cpu", 0.2, "s"),
+            ("", "memory", 5e7, "bytes"),
+            ("db1", "look_waits", 0.1, "s"),
+            ("db1", "look_sessions", 0.05, "s"),
+            ("db7", "look_waits", 0.3, "s"),
+        ]
+        for tick in range(6):
+            table = rows(
+                "agent",
+                {
+                    "server": [server for server, *_ in figures],
+                    "agent": ["a"] * len(figures),
+                    "epoch": [0] * len(figures),
+                    "ts": [START + timedelta(seconds=10 * tick)] * len(figures),
+                    "covered_ns": [10**10] * len(figures),
+                    "quality": ["exact"] * len(figures),
+                    "kind": [kind for _, kind, _, _ in figures],
+                    "value": [value for _, _, value, _ in figures],
+                    "unit": [unit for *_, unit in figures],
+                },
+            )
+            spool.commit({"agent": table}, {})
+    return path
+
+
+def test_the_agent_is_on_the_bill(
+    fleet: tuple[Path, dict[str, WeighResult]], tmp_path: Path
+) -> None:
+    spool = spool_of(tmp_path / "spool")
+    cost = agent_cost(spool)
+    assert math.isclose(cost.process, 0.02)
+    assert cost.looks == pytest.approx({"db1": 0.015, "db7": 0.03})
+    without, found = bill(fleet[0]), bill(fleet[0], "--spool", spool)
+    more = found["total"]["cores"]["estimate"] - without["total"]["cores"]["estimate"]
+    assert more == pytest.approx(0.02 + 0.015 + 0.03)
+    (process,) = [one for one in found["lines"] if one["kind"] == "agent"]
+    assert process["amount"]["cores"] == pytest.approx({"estimate": 0.02, "lo": 0.02, "hi": 0.02})
+    (agent,) = [one for one in found["switch_off"] if one["name"] == "agent"]
+    assert agent["amount"]["cores"]["estimate"] == pytest.approx(0.065)
+    assert agent["servers"] == ["db1", "db7"]
+    assert sum(one["amount"]["cores"]["estimate"] for one in found["servers"]) + 0.02 == (
+        pytest.approx(found["total"]["cores"]["estimate"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("{tmp}/none",), "does not exist"),
+        (("{tmp}",), "holds no result"),
+        (("{fleet}", "--currency", "EUR"), "--core-month"),
+        (("{fleet}", "--core-month", "-1"), "a price over 0"),
+        (("{fleet}", "--core-month", "nan"), "a price over 0"),
+        (("{fleet}", "--basis", "rows"), "basis"),
+        (("{fleet}", "--spool", "{tmp}"), "spool"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    fleet: tuple[Path, dict[str, WeighResult]],
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    filled = [one.format(tmp=tmp_path, fleet=fleet[0]) for one in arguments]
+    assert words in refused("bill", *filled)
+
+
+def test_intervals_of_sums_hold() -> None:
+    """95 % intervals by Student's t with few degrees of freedom, of six independent estimates."""
+    rng = np.random.default_rng(1)
+    trials, parts, df = 4_000, 6, 8
+    t = 2.306
+    scale = np.array([1.0, 2.0, 0.5, 3.0, 1.0, 0.2])
+    se = scale * np.sqrt(rng.chisquare(df, (trials, parts)) / df)
+    estimates = scale * rng.standard_normal((trials, parts))
+    covered = {"independent": 0, "same": 0}
+    same = scale * rng.standard_normal((trials, 1))
+    for i in range(trials):
+        apart = [Bounds(e, e - t * s, e + t * s) for e, s in zip(estimates[i], se[i], strict=True)]
+        found = independent_sum(apart)
+        covered["independent"] += found.lo <= 0 <= found.hi
+        alike = [Bounds(e, e - t * s, e + t * s) for e, s in zip(same[i], se[i], strict=True)]
+        found = dependent_sum(alike)
+        covered["same"] += found.lo <= 0 <= found.hi
+    # 0.95 less four standard errors
+    assert covered["independent"] > 0.936 * trials
+    assert covered["same"] > 0.936 * trials
+
+
+def test_a_lopsided_interval_stays_lopsided() -> None:
+    found = independent_sum([Bounds(1.0, 0.0, 4.0), Bounds(2.0, 2.0, 2.0)])
+    assert found == Bounds(3.0, 2.0, 6.0)
+    assert Bounds(1.0, 0.0, 4.0).times(-1) == Bounds(-1.0, -4.0, 0.0)

@@ -1,0 +1,305 @@
+"""A fleet's estimate against published examples, statsmodels, and what must not change it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from statsmodels.stats.meta_analysis import combine_effects
+
+from pgtare.estimate.arrays import Floats
+from pgtare.estimate.fleet import FleetEstimate, ServerEffect, combine
+from pgtare.estimate.fleet.heterogeneity import (
+    one_group,
+    tau2_at,
+    tau2_interval,
+    typical_variance,
+    weighted_squares,
+)
+from pgtare.estimate.fleet.server_effect import working_variances
+
+#: So many that the standard error is as good as known.
+MANY = 1e9
+
+#: Colditz et al., JAMA 1994: vaccinated with and without tuberculosis, and the others; dat.bcg of
+#: metafor.
+BCG = np.array(
+    [
+        (4, 119, 11, 128),
+        (6, 300, 29, 274),
+        (3, 228, 11, 209),
+        (62, 13536, 248, 12619),
+        (33, 5036, 47, 5761),
+        (180, 1361, 372, 1079),
+        (8, 2537, 10, 619),
+        (505, 87886, 499, 87892),
+        (29, 7470, 45, 7232),
+        (17, 1699, 65, 1600),
+        (186, 50448, 141, 27197),
+        (5, 2493, 3, 2338),
+        (27, 16886, 29, 17825),
+    ],
+    dtype=np.float64,
+)
+
+#: A key comparison of metrology: Kacker, Metrologia 2004.
+KACKER = (
+    np.array([61.00, 61.40, 62.21, 62.30, 62.34, 62.60, 62.70, 62.84, 65.90]),
+    np.array([0.2025, 1.2100, 0.0900, 0.2025, 0.3844, 0.5625, 0.0676, 0.0225, 1.8225]),
+)
+
+
+def log_risk_ratios() -> tuple[Floats, Floats]:
+    a, b, c, d = BCG.T
+    return np.log(a / (a + b) / (c / (c + d))), 1 / a - 1 / (a + b) + 1 / c - 1 / (c + d)
+
+
+def log_odds_ratios() -> tuple[Floats, Floats]:
+    a, b, c, d = BCG.T
+    return np.log(a * d / (b * c)), 1 / a + 1 / b + 1 / c + 1 / d
+
+
+def fleet_of(estimates: Floats, variances: Floats, clusters: float = MANY) -> list[ServerEffect]:
+    return [
+        ServerEffect(f"s{i:03}", float(y), math.sqrt(v), clusters)
+        for i, (y, v) in enumerate(zip(estimates, variances, strict=True))
+    ]
+
+
+def drawn(seed: int, k: int, tau: float = 0.02, clusters: float = 64.0) -> list[ServerEffect]:
+    rng = np.random.default_rng(seed)
+    se = 0.01 * np.exp(rng.normal(0, 0.4, k))
+    estimates = rng.normal(0.01, tau, k) + rng.normal(0, se)
+    return fleet_of(estimates, se**2, clusters)
+
+
+def test_metafor_paule_mandel() -> None:
+    # rma(y, v, method="PM", control=list(tol=1e-9)), as statsmodels' own tests have it
+    found = combine(fleet_of(*KACKER))
+    assert found.tau2.estimate == pytest.approx(0.705395309224248, rel=1e-9)
+    assert found.mean.estimate == pytest.approx(62.4076199113286, rel=1e-9)
+    assert found.mean.se == pytest.approx(0.338030602684471, rel=1e-8)
+    assert found.q == pytest.approx(24.801897741835, rel=1e-8)
+    assert found.q_p == pytest.approx(0.00167935146372742, rel=1e-7)
+    assert found.i2 == pytest.approx(0.837218626490482, rel=1e-8)
+
+
+def test_metafor_bcg() -> None:
+    # metafor's confint(rma(yi, vi, data=dat.bcg)) and its test against Stata's metan
+    estimates, variances = log_risk_ratios()
+    q, _ = weighted_squares(estimates, variances, np.zeros(()), one_group((13,)))
+    assert float(q) == pytest.approx(152.2330, abs=5e-5)
+    low, high = tau2_interval(estimates, variances)
+    assert (float(low), float(high)) == pytest.approx((0.1197, 1.1115), abs=5e-5)
+    typical = float(typical_variance(variances))
+    assert 100 * 0.3132 / (0.3132 + typical) == pytest.approx(92.22, abs=0.006)
+    fixed = (estimates / variances).sum() / (1 / variances).sum()
+    assert fixed == pytest.approx(-0.4303, abs=5e-5)
+
+
+def test_metafor_van_houwelingen() -> None:
+    # metafor's page on van Houwelingen, Arends and Stijnen 2002, log odds ratios of the same trials
+    low, high = tau2_interval(*log_odds_ratios())
+    assert (float(low), float(high)) == pytest.approx((0.1302, 1.1812), abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_statsmodels(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    k = int(rng.integers(3, 30))
+    variances = np.exp(rng.normal(0, 1, k))
+    estimates = rng.normal(0, rng.choice([0.3, 1.0, 5.0]), k) + rng.normal(0, np.sqrt(variances))
+    theirs = combine_effects(estimates, variances, method_re="pm", use_t=True, atol=1e-7)
+    ours = combine(fleet_of(estimates, variances))
+    assert ours.tau2.estimate == pytest.approx(theirs.tau2, rel=1e-6, abs=1e-12)
+    assert ours.mean.estimate == pytest.approx(theirs.mean_effect_re, rel=1e-6)
+    assert ours.q == pytest.approx(theirs.q, rel=1e-6)
+    if theirs.tau2 > 0:  # else their scale is less than 1, and ours is not
+        assert ours.mean.se == pytest.approx(theirs.sd_eff_w_re_hksj, rel=1e-6)
+        low, high = theirs.conf_int()[3]
+        assert (ours.mean.lo, ours.mean.hi) == pytest.approx((low, high), rel=1e-6)
+    else:
+        assert ours.mean.se >= theirs.sd_eff_w_re_hksj
+
+
+def test_equal_errors_have_a_closed_form() -> None:
+    # τ² is the variance over servers less that of an estimate
+    estimates = np.array([1.0, 4.0, 2.0, 9.0])
+    tau2 = tau2_at(estimates, np.full(4, 2.0), 3)
+    assert float(tau2) == pytest.approx(estimates.var(ddof=1) - 2.0)
+    low, high = tau2_interval(estimates, np.full(4, 2.0))
+    squares = 3 * estimates.var(ddof=1)
+    assert float(low) == pytest.approx(max(0, squares / scipy.stats.chi2.ppf(0.975, 3) - 2))
+    assert float(high) == pytest.approx(squares / scipy.stats.chi2.ppf(0.025, 3) - 2)
+
+
+def test_the_scale_is_at_least_one() -> None:
+    # servers that agree to the last digit do not make the mean known
+    found = combine(fleet_of(np.full(6, 0.01), np.full(6, 4.0)))
+    assert found.tau2.estimate == 0.0
+    assert found.mean.se == pytest.approx(2 / math.sqrt(6))
+
+
+def test_students_prediction_by_hand() -> None:
+    estimates, variances = log_risk_ratios()
+    found = combine(fleet_of(estimates, variances))
+    tau2 = found.tau2.estimate
+    weights = 1 / (variances + tau2)
+    mean, se2 = (weights * estimates).sum() / weights.sum(), 1 / weights.sum()
+    width = scipy.stats.t.ppf(0.975, 11) * math.sqrt(tau2 + se2)
+    assert found.student_prediction is not None
+    assert found.student_prediction.lo == pytest.approx(mean - width, rel=1e-6)
+    assert found.student_prediction.hi == pytest.approx(mean + width, rel=1e-6)
+
+
+def test_without_errors_the_prediction_is_of_the_next_normal() -> None:
+    # Student's t with k - 1 degrees of freedom is exact there; with k - 2 it is a little wider
+    estimates = np.random.default_rng(3).normal(0, 1, 20)
+    found = combine(fleet_of(estimates, np.full(20, 1e-12)))
+    spread = estimates.std(ddof=1) * math.sqrt(1 + 1 / 20)
+    exact = scipy.stats.t.ppf(0.975, 19) * spread
+    assert found.prediction is not None
+    half = found.prediction.half_width
+    assert exact <= half <= 1.01 * exact
+
+
+def test_tau2_zero_by_chance_does_not_make_the_prediction_narrow() -> None:
+    # τ² is estimated as 0, but its interval is not
+    estimates = 1.4 * np.array([-1.0, -0.5, 0.0, 0.2, 0.4, 0.6, 0.9, -0.8])
+    found = combine(fleet_of(estimates, np.full(8, 1.0)))
+    assert found.tau2.estimate == 0.0
+    assert found.tau2.hi > 0.5
+    assert found.prediction is not None
+    assert found.student_prediction is not None
+    assert found.prediction.half_width > 1.3 * found.student_prediction.half_width
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 4])
+def test_a_few_servers_are_a_list(k: int) -> None:
+    found = combine(drawn(1, k), margin=10.0)
+    assert found.verdict == "list"
+    assert found.reason.startswith(f"{k} server")
+    assert (found.prediction is not None) == (k >= 3)
+    assert math.isfinite(found.mean.lo) == (k >= 1)
+
+
+def test_one_server_has_its_own_interval() -> None:
+    found = combine([ServerEffect("a", 0.03, 0.01, 11.0)])
+    assert found.mean.hi == pytest.approx(0.03 + 0.01 * scipy.stats.t.ppf(0.975, 10))
+    assert found.weights == (1.0,)
+
+
+def test_equivalent_only_by_the_prediction_interval() -> None:
+    effects = drawn(5, 12, tau=0.01)
+    found = combine(effects)
+    assert found.prediction is not None
+    ends = found.prediction.lo, found.prediction.hi
+    wide, narrow = max(map(abs, ends)) * 1.001, max(map(abs, ends)) * 0.999
+    assert combine(effects, margin=wide).verdict == "equivalent"
+    assert combine(effects, margin=narrow).verdict != "equivalent"
+    # the mean's interval is inside such a margin, and that is not enough
+    assert max(abs(found.mean.lo), abs(found.mean.hi)) < narrow
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(1.0, "cost"), (-1.0, "gain")])
+def test_cost_and_gain_by_the_mean(shift: float, verdict: str) -> None:
+    moved = [replace(e, estimate=e.estimate + shift) for e in drawn(2, 8)]
+    assert combine(moved, margin=0.1).verdict == verdict
+
+
+def test_what_is_not_known_is_left_out_and_named() -> None:
+    effects = drawn(9, 6)
+    bad = [
+        ServerEffect("no estimate", math.nan, 0.01, 64),
+        ServerEffect("no error", 0.0, math.nan, 64),
+        ServerEffect("does not vary", 0.0, 0.0, 64),
+        ServerEffect("one cluster", 0.0, 1e-9, 1.0),
+    ]
+    found = combine([*bad, *effects])
+    assert found.left_out == tuple(e.server for e in bad)
+    assert found.k == 6
+    assert found.weights[:4] == (0, 0, 0, 0)
+    assert replace(found, weights=found.weights[4:], left_out=()) == _same(combine(effects), found)
+
+
+def _same(a: FleetEstimate, b: FleetEstimate) -> FleetEstimate:
+    """a, with the NaN of b, as one NaN does not equal another."""
+    return replace(a, tau2=replace(a.tau2, se=b.tau2.se))
+
+
+def test_an_error_from_two_clusters_gets_no_enormous_weight() -> None:
+    others = fleet_of(np.array([0.01, 0.02, 0.03, 0.02, 0.015]), np.full(5, 1e-4), 64)
+    found = combine([*others, ServerEffect("few", 0.3, 1e-5, 2.0)])
+    assert found.weights[-1] < 0.4
+    assert found.mean.hi - found.mean.lo > 0.05
+    # the same error from many clusters is believed
+    found = combine([*others, ServerEffect("many", 0.02, 1e-5, 1000.0)])
+    assert found.weights[-1] > 0.99
+
+
+@pytest.mark.parametrize("clusters", [2.0, 3.5, 8.0, 64.0, MANY, math.inf])
+def test_no_server_is_surer_than_it_is(clusters: float) -> None:
+    se = np.array([1e-6, 0.5, 1.0, 2.0, 1e3])
+    used = working_variances(se, np.full(5, clusters))
+    assert np.isfinite(used).all()
+    assert (used >= se**2).all()
+
+
+FLEETS = st.lists(
+    st.tuples(st.floats(-1, 1), st.floats(1e-3, 1), st.floats(2, 100)), min_size=2, max_size=12
+)
+
+
+def _drawn_by(servers: list[tuple[float, float, float]]) -> list[ServerEffect]:
+    return [ServerEffect(f"s{i:02}", *server) for i, server in enumerate(servers)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(FLEETS, st.randoms(use_true_random=False))
+def test_the_order_of_servers_changes_nothing(servers: list, random) -> None:
+    effects = _drawn_by(servers)
+    shuffled = effects[:]
+    random.shuffle(shuffled)
+    one, other = combine(effects, margin=0.1), combine(shuffled, margin=0.1)
+    weights = dict(zip((e.server for e in shuffled), other.weights, strict=True))
+    assert one.weights == tuple(weights[e.server] for e in effects)
+    assert replace(one, weights=()) == _same(replace(other, weights=()), one)
+
+
+@settings(deadline=None, max_examples=60)
+@given(FLEETS, st.floats(1e-3, 1e3), st.floats(-5, 5))
+def test_units_and_offsets_move_intervals_with_them(
+    servers: list, factor: float, offset: float
+) -> None:
+    effects = _drawn_by(servers)
+    moved = [replace(e, estimate=factor * (e.estimate + offset), se=factor * e.se) for e in effects]
+    one, other = combine(effects), combine(moved)
+    near = 1e-6 * max(1, abs(offset))
+    assert other.mean.estimate / factor - offset == pytest.approx(one.mean.estimate, abs=near)
+    assert other.mean.half_width / factor == pytest.approx(one.mean.half_width, rel=1e-5)
+    assert other.tau2.hi / factor**2 == pytest.approx(one.tau2.hi, rel=1e-4, abs=1e-8)
+    assert other.weights == pytest.approx(one.weights, abs=1e-5)
+    if one.prediction is not None and other.prediction is not None:
+        assert other.prediction.half_width / factor == pytest.approx(
+            one.prediction.half_width, rel=1e-4
+        )
+
+
+@settings(deadline=None, max_examples=60)
+@given(FLEETS)
+def test_weights_sum_to_one_and_intervals_hold_each_other(servers: list) -> None:
+    found = combine(_drawn_by(servers))
+    assert sum(found.weights) == pytest.approx(1)
+    assert min(found.weights) >= 0
+    assert found.tau2.lo <= found.tau2.hi
+    assert found.tau2.estimate <= found.tau2.hi * (1 + 1e-9)
+    assert 0 <= found.i2 < 1
+    if found.prediction is not None and found.student_prediction is not None:
+        assert found.prediction.lo <= found.student_prediction.lo
+        assert found.prediction.hi >= found.student_prediction.hi
+        assert found.prediction.lo <= found.mean.lo

@@ -1,0 +1,329 @@
+"""Guards of a fleet's trials: they rarely stop what is harmless, and find what they say."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import scipy
+
+from pgtare.estimate.arrays import Floats
+from pgtare.estimate.fleet import (
+    BaseFacts,
+    GuardedServer,
+    GuardLook,
+    HarmGuard,
+    HarmLimits,
+    detectable_harm,
+)
+from pgtare.estimate.fleet.wealth import (
+    ODDS_BETS,
+    body_wealth,
+    log_combined,
+    log_mean,
+    odds_wealth,
+    threshold,
+)
+
+ALPHA = 0.05
+#: Simulated trials, and the share of them that a guard at ALPHA exceeds once in 10,000 runs.
+TRIALS, LOOKS, BLOCKS = 1_500, 30, 20
+MOST = ALPHA + 3.72 * math.sqrt(ALPHA * (1 - ALPHA) / TRIALS)
+
+Times = Callable[[np.random.Generator, tuple[int, ...]], Floats]
+
+
+def lognormal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    return 1000 * rng.lognormal(0, 1.5, shape)
+
+
+def pareto(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    return 1000 * (1 + rng.pareto(1.5, shape))
+
+
+def cap_of(times: Times, share: float = 0.99) -> float:
+    return float(np.quantile(times(np.random.default_rng(77), (100_000,)), share))
+
+
+def ever(wealth: Floats, alpha: float = ALPHA) -> float:
+    """Share of trials that are ever stopped; wealth (trials, looks, groups, bets), by look."""
+    evidence = log_combined(log_mean(wealth.cumsum(axis=1)))
+    return float((evidence.max(axis=1) >= threshold(alpha)).mean())
+
+
+@pytest.mark.parametrize("times", [lognormal, pareto])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_equal_bodies_rarely_breach_however_often_one_looks(times: Times, groups: int) -> None:
+    rng = np.random.default_rng(groups)
+    shape = (TRIALS, LOOKS, groups, BLOCKS)
+    wealth = body_wealth(times(rng, shape), times(rng, shape), cap_of(times), 0.0)
+    assert ever(wealth) <= MOST
+
+
+@pytest.mark.parametrize("times", [lognormal, pareto])
+def test_a_body_at_its_limit_rarely_breaches(times: Times) -> None:
+    # load doubles halfway, which slows arm and base alike
+    rng = np.random.default_rng(9)
+    shape = (TRIALS, LOOKS, 1, BLOCKS)
+    drift = np.where(np.arange(LOOKS) < LOOKS / 2, 1.0, 2.0)[:, np.newaxis, np.newaxis]
+    arm, base = drift * times(rng, shape) * 1.25, drift * times(rng, shape)
+    assert ever(body_wealth(arm, base, cap_of(times), 0.25)) <= MOST
+
+
+def test_without_a_cap_a_heavy_tail_would_not_be_bounded() -> None:
+    # a single transaction of an hour moves wealth no further than the cap lets it
+    huge = body_wealth(np.array([3.6e9]), np.array([0.0]), 1000.0, 0.25)
+    assert huge.max() == pytest.approx(math.log1p(0.5))
+    ruin = body_wealth(np.array([0.0]), np.array([3.6e9]), 1000.0, 0.25)
+    assert np.isfinite(ruin).all()
+    assert ruin.min() == pytest.approx(math.log(0.5))
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.25, 1.0])
+def test_no_bet_on_the_body_wins_on_average(limit: float) -> None:
+    # the arm at its limit, as its mean is that much more than the base's: exact expectation over
+    # a base that is at the cap in a tenth, and at 0 else
+    cap, share = 1000.0, 0.1
+    arm = np.array([(1 + limit) * share * cap])
+    at_cap = np.exp(body_wealth(arm, np.array([cap]), cap, limit))
+    at_zero = np.exp(body_wealth(arm, np.array([0.0]), cap, limit))
+    assert (share * at_cap + (1 - share) * at_zero <= 1 + 1e-12).all()
+
+
+@pytest.mark.parametrize("limit", [1.0, 1.5, 4.0])
+@pytest.mark.parametrize(("arm_n", "base_n"), [(10, 10), (3, 40), (40, 3), (200, 100)])
+def test_no_bet_on_events_wins_on_average(limit: float, arm_n: int, base_n: int) -> None:
+    # given the number of events, the arm's is Fisher's noncentral hypergeometric at the limit
+    for events in (1, 2, 5, min(arm_n, base_n), arm_n + base_n - 1):
+        arm = np.arange(max(0, events - base_n), min(events, arm_n) + 1)
+        chances = scipy.stats.nchypergeom_fisher.pmf(arm, arm_n + base_n, arm_n, events, limit)
+        won = np.exp(odds_wealth(arm, events - arm, arm_n, base_n, limit))
+        assert (chances @ won <= 1 + 1e-9).all()
+
+
+def test_events_at_the_limit_rarely_breach() -> None:
+    rng = np.random.default_rng(3)
+    shape = (TRIALS, 100, 1)
+    # the base's rate drifts over a factor of ten, and so do the counts
+    base_rate = 0.02 * np.exp(1.15 * np.sin(np.arange(100) / 10))[:, np.newaxis]
+    odds = 2 * base_rate / (1 - base_rate)
+    arm_n, base_n = rng.integers(1, 60, shape), rng.integers(1, 600, shape)
+    arm, base = rng.binomial(arm_n, odds / (1 + odds)), rng.binomial(base_n, base_rate)
+    assert ever(odds_wealth(arm, base, arm_n, base_n, 2.0)) <= MOST
+
+
+def test_events_in_bursts_rarely_breach_if_assigned_at_random() -> None:
+    # stalls hit whole stretches of transactions; blocks of two have one of the arm and one of the
+    # base in random order
+    rng = np.random.default_rng(4)
+    stalled = rng.random((TRIALS, LOOKS, 1, 5)) < 0.1
+    hit = np.repeat(stalled, 4, axis=-1)[..., np.newaxis] & (rng.random((1, 1, 1, 20, 2)) < 0.9)
+    first = rng.random((TRIALS, LOOKS, 1, 20)) < 0.5
+    arm = np.where(first, hit[..., 0], hit[..., 1]).sum(axis=-1)
+    base = hit.sum(axis=(-1, -2)) - arm
+    assert ever(odds_wealth(arm, base, 20, 20, 1.0)) <= MOST
+
+
+def look(
+    rng: np.random.Generator, slower: float = 1.0, slow: float = 0.01, aborted: float = 0.001
+) -> GuardLook:
+    """200 transactions of each; the arm's body, slow share and aborted share as given."""
+    return GuardLook(
+        arm_us=rng.exponential(1000 * slower, 200),
+        base_us=rng.exponential(1000, 200),
+        arm_n=200,
+        base_n=200,
+        arm_slow=int(rng.binomial(200, slow)),
+        base_slow=int(rng.binomial(200, 0.01)),
+        arm_aborted=int(rng.binomial(200, aborted)),
+        base_aborted=int(rng.binomial(200, 0.001)),
+    )
+
+
+def guard(names: str, groups: str = "", alpha: float = ALPHA) -> HarmGuard:
+    of = dict(zip(names, groups or names, strict=True))
+    return HarmGuard({name: GuardedServer(of[name], 4600.0) for name in names}, alpha=alpha)
+
+
+def test_a_guard_without_data_has_no_evidence() -> None:
+    fresh = guard("ab")
+    assert fresh.e_value() == pytest.approx(1.0)
+    assert not fresh.breached
+
+
+def test_a_harmless_fleet_is_left_alone() -> None:
+    rng = np.random.default_rng(1)
+    watching = guard("abc")
+    for _ in range(60):
+        for name in "abc":
+            watching.update(name, look(rng))
+    assert not watching.breached
+    assert watching.e_value() < 1
+
+
+@pytest.mark.parametrize(
+    ("harm", "changed"),
+    [("body", {"slower": 1.8}), ("tail", {"slow": 0.06}), ("aborts", {"aborted": 0.03})],
+)
+def test_each_harm_is_found_and_named(harm: str, changed: dict[str, float]) -> None:
+    rng = np.random.default_rng(2)
+    watching = guard("abc")
+    for _ in range(40):
+        for name in "abc":
+            watching.update(name, look(rng, **(changed if name == "b" else {})))
+        if watching.breached:
+            break
+    assert watching.breach is not None
+    assert (watching.breach.harm, watching.breach.server) == (harm, "b")
+    assert watching.breach.e_value >= 1 / ALPHA
+    assert watching.breach.server_e_value > watching.breach.e_value
+
+
+def test_a_breach_stays() -> None:
+    rng = np.random.default_rng(5)
+    watching = guard("a")
+    while not watching.breached:
+        watching.update("a", look(rng, slower=2.0))
+    first = watching.breach
+    for _ in range(60):
+        watching.update("a", look(rng, slower=0.5))
+    assert watching.e_value() < 1
+    assert watching.breach is first
+
+
+def test_servers_that_share_no_load_add_up_and_others_do_not() -> None:
+    apart, together = guard("abcd"), guard("abcd", groups="gggg")
+    rng = np.random.default_rng(6)
+    for _ in range(4):
+        for name in "abcd":
+            seen = look(rng, slower=1.5)
+            apart.update(name, seen)
+            together.update(name, seen)
+    assert apart.log_e_value() > together.log_e_value() + 2
+    # in a group the mean counts: no more than its largest, no less than a quarter of it
+    of_each = [together.server_e_value("body", name) for name in "abcd"]
+    assert together.e_value() <= max(of_each)
+    assert together.e_value() >= max(of_each) / 4 / 3
+
+
+def test_harm_on_one_server_of_many_is_not_drowned() -> None:
+    rng = np.random.default_rng(7)
+    watching = guard("abcdefghijkl")
+    for _ in range(40):
+        for name in "abcdefghijkl":
+            watching.update(name, look(rng, slower=2.0 if name == "c" else 0.9))
+    assert watching.breached
+
+
+def test_a_guard_gives_what_the_arrays_give() -> None:
+    rng = np.random.default_rng(8)
+    looks = [look(rng, slower=1.4) for _ in range(5)]
+    watching = guard("a")
+    for seen in looks:
+        watching.update("a", seen)
+    body = sum(body_wealth(s.arm_us, s.base_us, 4600.0, 0.25) for s in looks)
+    slow = sum(odds_wealth(s.arm_slow, s.base_slow, 200, 200, 2.0) for s in looks)
+    aborts = sum(odds_wealth(s.arm_aborted, s.base_aborted, 200, 200, 1.5) for s in looks)
+    each = np.array([log_mean(np.asarray(wealth)) for wealth in (body, slow, aborts)])
+    assert watching.log_e_value() == pytest.approx(float(log_mean(each)))
+
+
+def test_a_guard_can_be_resumed() -> None:
+    rng = np.random.default_rng(10)
+    watching = guard("ab")
+    watching.update("a", look(rng, slower=1.3))
+    resumed = guard("ab")
+    resumed.resume(json.loads(json.dumps(watching.state())))
+    assert resumed.log_e_value() == watching.log_e_value()
+    seen = [look(rng, slower=3.0) for _ in range(5)]
+    for one in seen:
+        watching.update("b", one)
+        resumed.update("b", one)
+    assert resumed.breach == watching.breach is not None
+    again = guard("ab")
+    again.resume(json.loads(json.dumps(watching.state())))
+    assert again.breach == watching.breach
+    with pytest.raises(ValueError, match="other servers"):
+        guard("abc").resume(watching.state())
+
+
+@pytest.mark.parametrize(
+    ("servers", "alpha", "message"),
+    [
+        ({}, 0.05, "at least one server"),
+        ({"a": GuardedServer("a", math.inf)}, 0.05, "finite time"),
+        ({"a": GuardedServer("a", 0.0)}, 0.05, "finite time"),
+        ({"a": GuardedServer("a", 1.0)}, 1.0, "between 0 and 1"),
+    ],
+)
+def test_a_guard_that_cannot_work_is_refused(
+    servers: dict[str, GuardedServer], alpha: float, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        HarmGuard(servers, alpha=alpha)
+
+
+FACTS = BaseFacts(
+    mean_us=990.0,
+    block_sd_us=1300.0,
+    cap_us=4600.0,
+    slow_rate=0.01,
+    abort_rate=0.002,
+    block=2,
+)
+
+
+@pytest.mark.parametrize("groups", [1, 5])
+def test_the_detectable_body_is_found_in_four_of_five(groups: int) -> None:
+    limits, blocks, trials = HarmLimits(), 2000, 400
+    harm = detectable_harm(FACTS, 2 * blocks, groups=groups, limits=limits).body
+    rng = np.random.default_rng(11)
+    shape = (trials, 20, groups, blocks // 20)
+    # gamma times, so that the cap hardly cuts: the mean and the SD of a difference as in FACTS
+    arm = (1 + harm) * rng.gamma(1.02, 1000 / 1.02, shape)
+    wealth = body_wealth(arm, rng.gamma(1.02, 1000 / 1.02, shape), 4600.0, limits.body)
+    found = ever(wealth, ALPHA / 3)
+    assert 0.65 < found < 0.95
+
+
+@pytest.mark.parametrize("transactions", [4_000, 40_000])
+def test_detectable_events_are_found_in_four_of_five(transactions: int) -> None:
+    stated = detectable_harm(FACTS, transactions)
+    rng = np.random.default_rng(12)
+    each = transactions // 2 // 20
+    for rate, base_rate, limit in (
+        (stated.slow_rate, 0.01, 2.0),
+        (stated.abort_rate, 0.002, 1.5),
+    ):
+        arm = rng.binomial(each, rate, (400, 20, 1))
+        base = rng.binomial(each, base_rate, (400, 20, 1))
+        found = ever(odds_wealth(arm, base, each, each, limit), ALPHA / 3)
+        assert 0.74 < found < 0.94
+
+
+def test_more_transactions_detect_less() -> None:
+    few, many = detectable_harm(FACTS, 2_000), detectable_harm(FACTS, 200_000)
+    assert many.body < few.body
+    assert many.slow_rate < few.slow_rate
+    assert many.abort_rate < few.abort_rate
+    assert many.body > HarmLimits().body
+
+
+def test_nothing_is_detectable_without_transactions() -> None:
+    none = detectable_harm(FACTS, 0)
+    assert math.isinf(none.body)
+    assert math.isnan(none.slow_rate)
+    assert math.isnan(none.abort_rate)
+
+
+def test_a_base_that_never_aborts_has_a_detectable_rate() -> None:
+    facts = BaseFacts(1000.0, 1400.0, 4600.0, 0.01, 0.0, 2)
+    assert 0 < detectable_harm(facts, 20_000).abort_rate < 0.01
+
+
+def test_bets_are_beyond_the_limit() -> None:
+    # a bet at or below it would win on what is tolerated
+    assert ODDS_BETS.min() > 1

@@ -1,0 +1,108 @@
+"""The directory of a fleet weighing: what is written, what is refused, what never is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from pgtare.cli.json_pages import documents
+from pgtare.errors import PgtareError, UsageError
+from pgtare.server.inventory import InventoryServer
+from pgtare.weighing.fleet.directory import (
+    FleetDesign,
+    FleetDirectory,
+    FleetState,
+    servers_of,
+)
+from tests.commands import read, refused
+
+DESIGN = FleetDesign(
+    instruments=["track_io_timing"],
+    arms=[],
+    inject_ns=[],
+    seed=7,
+    duration_s=60,
+    canary_s=None,
+    margin_pct=0.5,
+    harm_pct=25,
+    participation=1,
+    application="*",
+    role=None,
+    allow=[],
+    at_once=16,
+    lease_s=15,
+)
+INVENTORY = {
+    "a": InventoryServer(dsn="host=db1 password=secret", labels={"env": "prod"}, weight=2),
+    "b": InventoryServer(dsn="host=db2"),
+}
+
+
+def made(path: Path) -> FleetDirectory:
+    state = FleetState(
+        command=["pgtare"],
+        created="2026-01-01T00:00:00+00:00",
+        design=DESIGN,
+        servers=servers_of(INVENTORY),
+    )
+    return FleetDirectory.create(path, state)
+
+
+def test_a_directory_is_read_again(tmp_path: Path) -> None:
+    directory = made(tmp_path / "x")
+    directory.state.of("a").state = "done"
+    directory.save()
+    again = FleetDirectory.open(tmp_path / "x")
+    assert again.state == directory.state
+    assert again.state.of("a").labels == {"env": "prod"}
+    jsonschema.validate(read(tmp_path / "x" / "fleet.json"), documents()["pgtare.fleet/1"].schema)
+
+
+def test_nothing_that_connects_is_written(tmp_path: Path) -> None:
+    made(tmp_path / "x")
+    text = (tmp_path / "x" / "fleet.json").read_text()
+    assert "secret" not in text
+    assert "db1" not in text
+
+
+def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
+    made(tmp_path / "x")
+    with pytest.raises(UsageError, match="already holds a fleet weighing"):
+        made(tmp_path / "x")
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y" / "file").touch()
+    with pytest.raises(UsageError, match="not empty"):
+        made(tmp_path / "y")
+
+
+def test_what_is_damaged_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        FleetDirectory.open(tmp_path / "x")
+    made(tmp_path / "x")
+    (tmp_path / "x" / "fleet.json").write_text('{"schema": "pgtare.fleet/1"}')
+    with pytest.raises(PgtareError, match="is damaged"):
+        FleetDirectory.open(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("fleet weigh track_io_timing --out x", "--inventory"),
+        ("fleet weigh track_io_timing --inventory {}", "give either --out or --resume"),
+        ("fleet weigh --inventory {} --out x --resume y", "give either --out or --resume"),
+        ("fleet weigh track_io_timing --inventory {} --resume x", "name no instruments"),
+        ("fleet weigh --inventory {} --resume {}.nowhere", "does not exist"),
+        ("fleet weigh --inventory {} --out x --yes", "there is nothing to weigh"),
+        ("fleet weigh nonsense --inventory {} --out x", "nonsense"),
+        ("fleet weigh track_io_timing --inventory {} --out x --harm 0", "--harm"),
+        ("fleet check --inventory {}.not", "cannot be read"),
+        ("fleet doctor --inventory {} --interval 0.1s", "give 1s or more"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text('[servers.a]\ndsn = "host=127.0.0.1 port=1"\n')
+    said = refused(line.replace("{}", str(path)))
+    assert words in said

@@ -1,0 +1,71 @@
+"""One ranked table over all servers of a fleet."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal
+
+import jsonschema
+
+from pgtare.cli.json_pages import documents
+from pgtare.joins.fleet_doctor import Examined, document, table
+from pgtare.seeing.doctor.model import Finding, Report, Server
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def finding(check: str, level: Literal["warning", "critical"]) -> Finding:
+    return Finding(
+        check=check,
+        level=level,
+        title=f"{check} is bad",
+        seen=["it"],
+        why="so",
+        remedy=["SELECT 1;"],
+        sure="certain",
+        because="counted",
+    )
+
+
+def report(*findings: Finding) -> Report:
+    server = Server(
+        version="18.6 (x)", standby=False, started=NOW, database="app", role="r", sees_all=True
+    )
+    return Report(
+        taken=NOW,
+        duration_s=3,
+        pgtare_version="0",
+        server=server,
+        level=findings[0].level if findings else "ok",
+        findings=list(findings),
+        statements=None,
+        waits=None,
+        clock=None,
+        transactions_per_s=10,
+        observers=[],
+        unseen=[],
+        notes=[],
+    )
+
+
+def test_the_worst_comes_first_then_the_heaviest_server() -> None:
+    found = document(
+        [
+            Examined("light", {}, 1, report(finding("clock", "warning"))),
+            Examined("heavy", {"env": "prod"}, 5, report(finding("logging", "warning"))),
+            Examined("bad", {}, 0.1, report(finding("locks", "critical"))),
+            Examined("gone", {}, 9, None, "cannot connect"),
+        ]
+    )
+    assert [one.server for one in found.findings] == ["bad", "heavy", "light"]
+    assert table(found).rows[0][:3] == ("locks is bad", "critical", "bad")
+    assert (found.level, found.exit_status) == ("critical", 11)
+    assert [one.level for one in found.servers] == ["warning", "warning", "critical", None]
+    assert found.servers[3].problem == "cannot connect"
+    schema = documents()["pgtare.fleet.doctor/1"].schema
+    jsonschema.validate(found.model_dump(mode="json", by_alias=True), schema)
+
+
+def test_a_server_that_could_not_be_looked_at_is_not_well() -> None:
+    assert document([Examined("a", {}, 1, report())]).exit_status == 0
+    assert document([Examined("a", {}, 1, None, "cannot connect")]).exit_status == 1

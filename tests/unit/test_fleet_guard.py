@@ -1,0 +1,136 @@
+"""The guard in action, on trials whose harm is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pgtare.estimate.fleet import HarmLimits
+from pgtare.estimate.trial.design import Arm, Design
+from pgtare.estimate.trial.observations import OBSERVATION, Observations, UnitFlag
+from pgtare.weighing.fleet import fleet_guard, stages
+from pgtare.weighing.fleet.fleet_guard import BaseSample, FleetGuard
+from pgtare.weighing.fleet.stages import ServerTraffic
+
+DESIGN = Design(
+    (Arm("base", "base"), Arm("control", "control"), Arm("x", "instrument")), (0, 1, 2, 0), 1
+)
+BLOCK = len(DESIGN.block)
+STAGE = stages.Stage("all", ("a", "b"), 1.0, 60.0, last=True)
+
+
+def trial(
+    blocks: int, rng: np.random.Generator, slower: float = 1.0, aborts: float = 0.0
+) -> Observations:
+    """Transactions of one session, 100 µs on average; those of arm x slower, and failing."""
+    rows = np.zeros(blocks * BLOCK, OBSERVATION)
+    rows["arm"] = np.concatenate([rng.permutation(DESIGN.block) for _ in range(blocks)])
+    rows["block"] = np.repeat(np.arange(blocks), BLOCK)
+    of_x = rows["arm"] == 2
+    times = rng.gamma(4.0, 25_000.0, len(rows)) * np.where(of_x, slower, 1.0)
+    rows["service_ns"] = times.astype(np.int64)
+    failed = of_x & (rng.random(len(rows)) < aborts)
+    rows["flags"] = np.where(failed, int(UnitFlag.ABORTED), 0)
+    return rows
+
+
+def guard_of(rng: np.random.Generator, loads: dict[str, str] | None = None) -> FleetGuard:
+    sample = BaseSample.of(trial(500, rng))
+    guard = FleetGuard({"a": sample, "b": sample}, loads or {}, HarmLimits())
+    guard.begin(STAGE, arms=1, number_of_stages=3)
+    return guard
+
+
+def test_a_sample_of_the_base() -> None:
+    rng = np.random.default_rng(5)
+    sample = BaseSample.of(trial(2000, rng))
+    assert sample.transactions == 8000
+    assert sample.mean_us == pytest.approx(100, rel=0.05)
+    assert sample.slow == pytest.approx(0.01, rel=0.2)
+    assert sample.aborted == 0
+    few = BaseSample.of(trial(3, rng))
+    assert few.slow == 0
+    assert BaseSample.of(np.empty(0, OBSERVATION)).cap_us == 1e6
+
+
+@pytest.mark.parametrize(
+    ("slower", "aborts", "what"),
+    [(2.0, 0.0, "x: more were slow"), (1.0, 0.2, "x: more failed")],
+)
+def test_harm_is_seen_on_its_server(slower: float, aborts: float, what: str) -> None:
+    rng = np.random.default_rng(5)
+    guard = guard_of(rng)
+    for _ in range(40):
+        guard.see("a", DESIGN, trial(50, rng))
+        guard.see("b", DESIGN, trial(50, rng, slower, aborts))
+        if guard.crossing() is not None:
+            break
+    found = guard.crossing()
+    assert found is not None
+    assert (found.server, found.what, found.arm) == ("b", what, "x")
+    assert found.e_value >= 60
+    assert 0 < found.transactions < 40 * 2 * 50
+    assert "of 60" in guard.words()
+
+
+def test_no_harm_is_seen_where_there_is_none() -> None:
+    rng = np.random.default_rng(6)
+    guard = guard_of(rng)
+    for _ in range(100):
+        for server in "ab":
+            guard.see(server, DESIGN, trial(50, rng))
+    assert guard.crossing() is None
+
+
+def test_blocks_are_put_together_from_the_parts_in_which_they_come() -> None:
+    rng = np.random.default_rng(7)
+    rows = trial(200, rng, slower=2.0)
+    whole, parts = guard_of(np.random.default_rng(1)), guard_of(np.random.default_rng(1))
+    whole.see("a", DESIGN, rows)
+    for part in np.array_split(rows, 77):
+        parts.see("a", DESIGN, part)
+    assert parts.words() == whole.words()
+    assert parts.crossing() is not None
+
+
+def test_what_is_in_no_block_does_not_count() -> None:
+    """Runs share an assignment, and a session's first transaction is in no block."""
+    rng = np.random.default_rng(8)
+    guard = guard_of(rng)
+    for flag in (UnitFlag.RUN, UnitFlag.UNBLOCKED, UnitFlag.OPEN):
+        rows = trial(500, rng, slower=5.0)
+        rows["flags"] = int(flag)
+        guard.see("a", DESIGN, rows)
+    assert guard.crossing() is None
+    assert guard.words() == "evidence of harm 1 of 60"
+
+
+def test_blocks_of_an_earlier_trial_are_not_completed() -> None:
+    rng = np.random.default_rng(9)
+    guard = guard_of(rng)
+    rows = trial(1, rng)
+    guard.see("a", DESIGN, rows[:2])
+    guard.new_trial("a")
+    guard.see("a", DESIGN, rows[2:])
+    assert len(guard._pending["a"]) == 2
+
+
+def test_what_one_block_says() -> None:
+    rows = trial(1, np.random.default_rng(1))
+    rows["arm"], rows["service_ns"] = [0, 2, 1, 0], [10_000, 90_000, 1, 30_000]
+    rows["flags"] = [int(UnitFlag.ABORTED), 0, 0, 0]
+    found = fleet_guard.look(rows, BLOCK, 2, cap_us=50.0, limit=0.2)
+    assert (found.arm_us.tolist(), found.base_us.tolist()) == ([60.0], [20.0])
+    assert (found.arm_n, found.base_n, found.arm_slow, found.base_slow) == (1, 2, 1, 0)
+    assert (found.arm_aborted, found.base_aborted) == (0, 1)
+
+
+def test_the_guard_is_described_with_what_it_can_find() -> None:
+    traffic = {name: ServerTraffic(1000, 10, 1) for name in "ab"}
+    plan = stages.plan(["a", "b"], 30, 1.0)
+    guard = guard_of(np.random.default_rng(5))
+    lines = guard.description(plan, traffic, DESIGN)
+    assert "over 25 % slower" in lines[0]
+    assert "5 % at most" in lines[0]
+    assert lines[1].startswith("guard, stage canary: finds with 80 % power transactions ")
+    assert "% slow ones (base: 1 %)" in lines[2]

@@ -1,0 +1,255 @@
+"""A fleet estimated again: the numbers of each server, whoever estimates, and what is left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pgtare.cli.json_pages import documents
+from pgtare.errors import MeasurementError
+from pgtare.weighing.fleet import local_processes
+from pgtare.weighing.fleet.raw_data import LocalData
+from pgtare.weighing.fleet.reestimation import Workers, report
+from pgtare.weighing.fleet.server_task import ServerTask, estimate
+from pgtare.weighing.weigh import store
+from tests.commands import in_process, refused
+from tests.fleet_data import MadeServer, write_fleet
+
+#: One server has three times the cost of the others, and the only spinning disk.
+SLOW = MadeServer("db3", (1.30, 1.0), {"disk": "hdd", "site": "b"})
+SERVERS = [
+    *(
+        MadeServer(f"db{i}", (1.05 + 0.005 * i, 1.0), {"disk": "ssd", "site": "ab"[i % 2]})
+        for i in (0, 1, 2, 4, 5, 6)
+    ),
+    SLOW,
+]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fleet") / "monday"
+    write_fleet(path, SERVERS)
+    return path
+
+
+@pytest.fixture
+def copy(fleet: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(fleet, tmp_path / "copy"))
+
+
+def arm(found: dict[str, Any], name: str = "pg_stat_statements") -> dict[str, Any]:
+    (one,) = [one for one in found["arms"] if one["name"] == name]
+    return dict(one)
+
+
+def test_every_server_has_the_numbers_of_its_weighing(fleet: Path) -> None:
+    found = report(str(fleet))
+    assert [one.name for one in found.servers] == sorted(one.name for one in SERVERS)
+    for kept in found.arms:
+        for one in kept.servers:
+            weighed = store.load_result(fleet / "servers" / one.server / store.RESULT_FILE)
+            (same,) = [each for each in weighed.arms if each.name == kept.name]
+            assert same.effect is not None
+            assert (one.body_us, one.body_pct) == (same.effect.body_us, same.effect.body_pct)
+            assert (one.verdict, one.n) == (same.verdict, same.n)
+
+
+def test_the_unlike_server_is_named_with_what_only_it_has(fleet: Path) -> None:
+    done = in_process("fleet", "report", fleet, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, documents()["pgtare.fleet.weigh/1"].schema)
+    (outlier,) = arm(document)["cost_pct"]["outliers"]
+    assert (outlier["server"], outlier["labels"]) == ("db3", {"disk": "hdd"})
+    assert arm(document, "track_io_timing")["cost_pct"]["outliers"] == []
+    assert {one["label"] for one in arm(document)["cost_pct"]["subgroups"]} == {"disk", "site"}
+    assert document["left_out"] == []
+    printed = in_process("fleet", "report", fleet).stdout
+    assert "db3 is unlike the rest" in printed
+    assert "Only it has disk = hdd." in printed
+
+
+def test_two_processes_give_the_same_document_to_the_last_digit(fleet: Path) -> None:
+    one = report(str(fleet)).to_json()
+    assert report(str(fleet), workers=Workers(processes=2)).to_json() == one
+
+
+def test_the_order_in_which_servers_come_changes_nothing(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = report(str(fleet)).to_json()
+    names = LocalData.names
+    monkeypatch.setattr(LocalData, "names", lambda self: sorted(names(self), reverse=True))
+    assert report(str(fleet)).to_json() == before
+
+
+def drop_result(server: Path) -> None:
+    (server / store.RESULT_FILE).unlink()
+
+
+def cut_short(server: Path) -> None:
+    path = server / store.OBSERVATIONS_FILE
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def later_version(server: Path) -> None:
+    path = server / store.RESULT_FILE
+    path.write_text(path.read_text().replace("pgtare.weigh/1", "pgtare.weigh/9"))
+
+
+def fewer_rows(server: Path) -> None:
+    path = server / store.DESIGN_FILE
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"observations": document["observations"] + 1}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (drop_result, "incomplete: result.json is missing"),
+        (cut_short, "is damaged: it cannot be read as Parquet"),
+        (later_version, "was written in version 9"),
+        (fewer_rows, "holds .* observations where design.json counts"),
+        (shutil.rmtree, "its data are not there"),
+    ],
+)
+def test_a_damaged_server_is_left_out_by_name(
+    copy: Path, damage: Callable[[Path], None], words: str
+) -> None:
+    damage(copy / "servers" / "db1")
+    done = in_process("fleet", "report", copy, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (gone,) = document["left_out"]
+    assert gone["server"] == "db1"
+    assert re.search(words, gone["reason"]), gone
+    assert "db1 is left out" in done.stderr
+    assert arm(document)["k"] == len(SERVERS) - 1
+    shutil.rmtree(copy / "servers" / "db1", ignore_errors=True)
+    without = json.loads(in_process("fleet", "report", copy, "--json").stdout)
+    assert without["arms"] == document["arms"]
+
+
+def test_half_written_and_lost_servers_are_named(copy: Path) -> None:
+    (copy / "servers" / ".db9.partial-x1").mkdir()
+    path = copy / "fleet.json"
+    document = json.loads(path.read_text())
+    document["servers"].append(
+        {"name": "db8", "labels": {}, "weight": 1, "state": "lost", "reason": "no answer"}
+    )
+    path.write_text(json.dumps(document))
+    gone = {one.server: one.reason for one in report(str(copy)).left_out}
+    assert set(gone) == {".db9.partial-x1", "db8"}
+    assert gone["db8"] == "lost: no answer"
+    assert "being written" in gone[".db9.partial-x1"]
+
+
+def test_without_fleet_json_there_are_no_labels(copy: Path) -> None:
+    before = report(str(copy))
+    (copy / "fleet.json").unlink()
+    found = report(str(copy))
+    assert [one.cost_pct.mean for one in found.arms] == [one.cost_pct.mean for one in before.arms]
+    assert all(not one.labels for one in found.servers)
+
+
+def test_an_instrument_that_was_not_seen_to_run_is_not_combined(copy: Path) -> None:
+    path = copy / "servers" / "db0" / store.RESULT_FILE
+    document = json.loads(path.read_text())
+    for one in document["arms"]:
+        if one["name"] == "track_io_timing":
+            one["proof"] = {"state": "missing", "evidence": "nothing was timed"}
+    path.write_text(json.dumps(document))
+    (found,) = [one for one in report(str(copy)).arms if one.name == "track_io_timing"]
+    assert found.k == len(SERVERS) - 1
+    (gone,) = [one for one in found.servers if one.left_out]
+    assert gone.server == "db0"
+    assert gone.left_out.startswith("not verified")
+    assert gone.weight_pct is None
+
+
+def test_a_margin_of_its_own(fleet: Path) -> None:
+    def verdict(margin: float) -> str:
+        (found,) = [one for one in report(str(fleet), margin).arms if one.name == "track_io_timing"]
+        return found.verdict
+
+    assert verdict(0.05) == "equivalent"
+    assert verdict(0.0001) != "equivalent"
+
+
+def test_few_servers_are_a_list(tmp_path: Path) -> None:
+    write_fleet(tmp_path / "f", SERVERS[:3])
+    done = in_process("fleet", "report", tmp_path / "f")
+    assert done.returncode == 0
+    assert "3 servers are a list, not a sample" in done.stdout
+
+
+def test_one_server_is_shown_by_itself(tmp_path: Path) -> None:
+    write_fleet(tmp_path / "f", SERVERS[:1])
+    done = in_process("fleet", "report", tmp_path / "f", "--html", tmp_path / "p.html")
+    assert done.returncode == 0, done.stderr
+    assert "one server is no sample" in done.stdout
+    assert "forest-1" in (tmp_path / "p.html").read_text()
+
+
+def test_a_worker_that_does_not_see_the_data_is_an_error(tmp_path: Path) -> None:
+    task = ServerTask(LocalData(str(tmp_path / "elsewhere")), "db1")
+    with pytest.raises(MeasurementError, match="every machine that takes part"):
+        estimate(task)
+
+
+def test_another_version_of_pgtare_does_not_do_the_work(tmp_path: Path) -> None:
+    task = ServerTask(LocalData(str(tmp_path)), "db1", pgtare_version="0.1.0")
+    with pytest.raises(MeasurementError, match="install one version everywhere"):
+        estimate(task)
+
+
+def _die(task: ServerTask) -> None:
+    os._exit(9)
+
+
+def test_a_killed_process_is_an_error(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_processes, "estimate", _die)
+    with pytest.raises(MeasurementError, match="was killed"):
+        report(str(fleet), workers=Workers(processes=2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("{tmp}/none",), "there is no fleet weighing"),
+        (("{tmp}",), "has no directory servers/"),
+        (("{fleet}", "--processes", "0"), "at least 1"),
+        (("{fleet}", "--processes", "2", "--scheduler", "tcp://x:1"), "choose one"),
+        (("{fleet}", "--scheduler", "tcp://127.0.0.1:1"), "no Dask scheduler answers"),
+        (("{fleet}", "--scheduler", "nonsense"), "Dask scheduler"),
+        (("{fleet}", "--margin", "1"), "percentage"),
+        (("{fleet}", "--html", "{tmp}/none/p.html"), "there is no directory"),
+        (("gopher://x/y",), "cannot be read"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    fleet: Path, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    filled = [one.format(tmp=tmp_path, fleet=fleet) for one in arguments]
+    assert words in refused("fleet", "report", *filled)
+
+
+def test_nothing_that_can_be_read_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "servers" / "db0").mkdir(parents=True)
+    assert "no server has data" in refused("fleet", "report", tmp_path, status=1)
+
+
+def test_names_steer_no_terminal(tmp_path: Path) -> None:
+    write_fleet(tmp_path / "f", [MadeServer("db\x1b[31m0"), *SERVERS[:2]])
+    done = in_process("fleet", "report", tmp_path / "f")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout

@@ -1,0 +1,58 @@
+"""Jobs side by side: all their outcomes, in order, and none that hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from pgtare.kit.parallel import for_each
+
+
+def test_outcomes_in_the_order_of_the_names() -> None:
+    found = for_each(["b", "a", "c"], str.upper, at_once=2, limit_s=10)
+    assert list(found) == ["b", "a", "c"]
+    assert [outcome.answer for outcome in found.values()] == ["B", "A", "C"]
+
+
+def test_an_error_is_an_outcome() -> None:
+    def job(name: str) -> int:
+        return int(name)
+
+    found = for_each(["1", "x"], job, at_once=2, limit_s=10)
+    assert found["1"].answer == 1
+    assert isinstance(found["x"].error, ValueError)
+
+
+def test_one_that_hangs_is_given_up_and_delays_no_other() -> None:
+    hang = threading.Event()
+
+    def job(name: str) -> str:
+        if name == "hangs":
+            hang.wait(30)
+        return name
+
+    began = time.monotonic()
+    found = for_each(["hangs", "x", "y"], job, at_once=1, limit_s=0.3)
+    assert time.monotonic() - began < 20
+    assert (found["hangs"].late, found["hangs"].answer) == (True, None)
+    assert (found["x"].answer, found["y"].answer) == ("x", "y")
+    hang.set()
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_so_many_run_at_one_time(at_once: int) -> None:
+    lock, now, most = threading.Lock(), 0, 0
+
+    def job(name: str) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.05)
+        with lock:
+            now -= 1
+
+    for_each(list("abcdef"), job, at_once=at_once, limit_s=10)
+    assert most == at_once
