@@ -75,6 +75,18 @@ def times_us(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
     return found
 
 
+def seqs(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The numbers of the commits that rows came with, from the column segment."""
+    codes = rows["segment"].combine_chunks().dictionary_encode()
+    if isinstance(codes, pa.ChunkedArray):
+        codes = codes.combine_chunks()
+    numbers = [int(one.rpartition("-")[2]) for one in codes.dictionary.to_pylist()]
+    found: np.ndarray[Any, np.dtype[np.int64]] = np.array(numbers, np.int64)[
+        codes.indices.to_numpy()
+    ]
+    return found
+
+
 def day_of(us: int) -> str:
     """The UTC day of a time."""
     return (_EPOCH + timedelta(days=us // DAY_US)).isoformat()
