@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +24,7 @@ from pgtare.watching.agent.server_check import ServerCheck, check_server, requir
 if TYPE_CHECKING:
     from pgtare.watching.metrics.exporter import MetricsExporter
     from pgtare.watching.spool.spool import Spool
+    from pgtare.watching.store.push_thread import PushThread
 
 Dsn = Annotated[str | None, typer.Option(help="The only server, as a libpq connection string.")]
 Config = Annotated[
@@ -80,12 +82,14 @@ def agent(
             None if config is None else lambda: _with_metrics(configuration.read(config), metrics)
         )
         log = AgentLog()
+        sender = _sender(found, opened, directory, log)
         running = Agent(found, opened, log, reload, _serve_metrics(found.metrics, opened, log))
         if lasting is not None:
             timer = threading.Timer(lasting, running.stop)
             timer.daemon = True
             timer.start()
-        running.run()
+        with sender or contextlib.nullcontext():
+            running.run()
 
 
 @app.command("check")
@@ -145,6 +149,21 @@ def _with_metrics(found: AgentConfig, address: str | None) -> AgentConfig:
     return found.model_copy(
         update={"metrics": found.metrics.model_copy(update={"listen": address})}
     )
+
+
+def _sender(found: AgentConfig, spool: Spool, directory: Path, log: AgentLog) -> PushThread | None:
+    """What sends the spool's rows to the store of the configuration, if it names one."""
+    if found.store is None:
+        return None
+    from pgtare.watching.store import push_thread
+
+    settings = found.store
+    address = push_thread.address_of(
+        settings.url, settings.user, settings.password_file, settings.tls, settings.ca_file
+    )
+    commits = max(1, int(settings.every / found.intervals.waits))
+    log.write("info", "store", address=str(address))
+    return push_thread.PushThread(directory, address, commits, spool, log)
 
 
 def _serve_metrics(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -208,16 +208,36 @@ def read_file(root: Path, name: str) -> pa.Table:
     return _decoded(root / name, name, None)
 
 
-def groups(root: Path, segment: Segment) -> Iterator[pa.Table]:
-    """Rows of a segment, as many at a time as were written at a time. Raises DamagedFile."""
+def groups(
+    root: Path, segment: Segment, wanted: Collection[int] | None = None
+) -> Iterator[pa.Table]:
+    """Rows of a segment, as many at a time as were written at a time. Raises DamagedFile.
+
+    wanted: numbers of the groups that are read; None: all.
+    """
     check(root, segment)
     schema = TABLES[segment.table].schema
     try:
         with _open(root / segment.name) as file:
             for number in range(file.num_row_groups):  # iter_batches would start threads
-                yield as_types(file.read_row_group(number, use_threads=False), schema)
+                if wanted is None or number in wanted:
+                    yield as_types(file.read_row_group(number, use_threads=False), schema)
     except (pa.ArrowException, OSError) as ex:
         raise DamagedFile(segment.name, "it cannot be read as Parquet") from ex
+
+
+def group_seqs(root: Path, segment: Segment) -> list[tuple[int, int]]:
+    """The first and the last commit in each group of a segment's rows. Raises DamagedFile."""
+    check(root, segment)
+    found = []
+    try:
+        with _open(root / segment.name) as file:
+            for number in range(file.num_row_groups):
+                numbers = seqs(file.read_row_group(number, ["segment"], use_threads=False))
+                found.append((int(numbers.min()), int(numbers.max())))
+    except (pa.ArrowException, OSError) as ex:
+        raise DamagedFile(segment.name, "it cannot be read as Parquet") from ex
+    return found
 
 
 def _decoded(path: Path, name: str, columns: list[str] | None) -> pa.Table:

@@ -163,9 +163,7 @@ class Spool:
         """
         self._seek_room()
         segment = segment_id(self.uuid, self._seq + 1)
-        complete = {
-            name: some.select(TABLES[name].row_schema.names) for name, some in rows.items()
-        }
+        complete = {name: some.select(TABLES[name].row_schema.names) for name, some in rows.items()}
         self._held.add(complete, readings, time.monotonic())
         if self.trouble:
             self._seq += 1
