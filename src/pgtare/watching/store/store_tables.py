@@ -6,7 +6,9 @@ an alias of both. A list that is NULL in a spool is empty in a store.
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgtare.watching.spool import segments
 from pgtare.watching.spool.tables import TABLES, Column, SpoolTable
@@ -90,7 +92,6 @@ def _without_null(lists: pa.ChunkedArray) -> pa.Array:
     whole = lists.combine_chunks()
     if isinstance(whole, pa.ChunkedArray):
         whole = pa.concat_arrays(whole.chunks)
-    offsets = [0]
-    for one in whole:
-        offsets.append(offsets[-1] + (len(one) if one.is_valid else 0))
+    lengths = pc.fill_null(pc.list_value_length(whole), 0).to_numpy()
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), whole.flatten())
