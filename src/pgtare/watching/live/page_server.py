@@ -15,6 +15,7 @@ import uvicorn
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.watching.live.access import AccessRules, ListenAddress
 from pgtare.watching.live.app import LivePage
+from pgtare.watching.store.address import StoreAddress
 
 _STARTED_S = 60.0
 _STOPPED_S = 5.0
@@ -40,17 +41,18 @@ def bound(address: ListenAddress) -> socket.socket:
 class PageServer:
     """The page, served by a thread of its own; a context manager.
 
-    certificate: files of a certificate and its key, for TLS.
+    source: the spool or store that it shows. certificate: files of a certificate and its key, for
+    TLS.
     """
 
     def __init__(
         self,
-        directory: Path,
+        source: Path | StoreAddress,
         rules: AccessRules,
         listening: socket.socket,
         certificate: tuple[Path, Path] | None = None,
     ) -> None:
-        app = LivePage(directory).app(rules)
+        app = LivePage(source).app(rules)
         config = uvicorn.Config(
             app,
             log_level="warning",

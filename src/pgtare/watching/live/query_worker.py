@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import signal
 import sys
 from pathlib import Path
@@ -35,7 +34,6 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "temp_directory": "",
     "threads": THREADS,
 }
-_RELATION = re.compile(r"\b(?:FROM|JOIN)\s+([a-z]\w*)")
 
 
 class QueryWorker:
@@ -88,10 +86,7 @@ class QueryWorker:
         sql = query_text.filled(request["query"], request["identifiers"], tuple(only))
         found = self._newest()
         after_us, to_us = request["window"]
-        named = list(dict.fromkeys(_RELATION.findall(sql)))
-        if "samples" in named:
-            named.insert(0, "sessions")
-        for relation in named:
+        for relation in query_text.relations(sql):
             self._check(found, relation, last_try)
             text = spool_views.view(
                 relation,

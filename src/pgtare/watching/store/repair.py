@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgtare.watching.spool.tables import TABLES
 from pgtare.watching.store import pushed_rows
@@ -21,7 +21,12 @@ class PartialRows:
 
 
 def partial(connection: StoreConnection) -> list[PartialRows]:
-    """What is marked as partial."""
+    """What is marked as partial, with its rows counted."""
+    return [replace(one, rows=_rows(connection, one)) for one in partial_seqs(connection)]
+
+
+def partial_seqs(connection: StoreConnection) -> list[PartialRows]:
+    """What is marked as partial; rows are not counted."""
     found = connection.rows(
         "SELECT spool, table_name, toString(day), arraySort(groupArray(seq)) FROM ("
         "SELECT spool, table_name, day, seq, argMax(state, at) AS newest "
@@ -29,35 +34,29 @@ def partial(connection: StoreConnection) -> list[PartialRows]:
         ") WHERE newest = 1 GROUP BY spool, table_name, day ORDER BY spool, table_name, day"
     )
     return [
-        PartialRows(
-            str(spool), table, day, tuple(seqs), _rows(connection, str(spool), table, day, seqs)
-        )
+        PartialRows(str(spool), str(table), str(day), tuple(seqs), 0)
         for spool, table, day, seqs in found
         if table in TABLES
     ]
 
 
-def _where(spool: str, day: str, seqs: tuple[int, ...] | list[int]) -> str:
-    numbers = ", ".join(str(int(seq)) for seq in seqs)
-    return f"spool = {quoted(spool)} AND seq IN ({numbers}) AND toDate(ts) = {quoted(day)}"
+def _where(one: PartialRows) -> str:
+    numbers = ", ".join(str(int(seq)) for seq in one.seqs)
+    return f"spool = {quoted(one.spool)} AND seq IN ({numbers}) AND toDate(ts) = {quoted(one.day)}"
 
 
-def _rows(
-    connection: StoreConnection, spool: str, table: str, day: str, seqs: tuple[int, ...] | list[int]
-) -> int:
-    where = _where(spool, day, seqs)
-    sql = f"SELECT count() FROM {connection.database}.{table} WHERE {where}"
+def _rows(connection: StoreConnection, one: PartialRows) -> int:
+    sql = f"SELECT count() FROM {connection.database}.{one.table} WHERE {_where(one)}"
     return int(connection.rows(sql)[0][0])
 
 
 def delete(connection: StoreConnection, one: PartialRows) -> None:
     """Delete what there is, on all replicas, and note it. Raises StoreError."""
-    where = _where(one.spool, one.day, one.seqs)
     connection.command(
-        f"ALTER TABLE {connection.database}.{one.table} DELETE WHERE {where}",
+        f"ALTER TABLE {connection.database}.{one.table} DELETE WHERE {_where(one)}",
         {"mutations_sync": 2},
     )
-    left = _rows(connection, one.spool, one.table, one.day, one.seqs)
+    left = _rows(connection, one)
     if left:
         raise StoreError(f"{left} rows of {one.table} of {one.day} are still there: repair again")
     known = pushed_rows.repairs(connection, one.spool)
