@@ -11,7 +11,7 @@ DEFAULT_TESTS := -m "not slow and not source"
   bench-duet bench-protocols bench-clock bench-puzzle bench-observer bench-ring bench-storm \
   bench-layouts bench-scenarios bench-rows bench-evictions bench-incidents bench-recorder \
   bench-recorder-day bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool \
-  bench-agent-hour bench-agent-cost bench-agent-fleet bench-wait-sampling bench-metrics fuzz-trace lock docs docs-links clean \
+  bench-agent-hour bench-agent-cost bench-agent-fleet bench-wait-sampling bench-metrics bench-store fuzz-trace lock docs docs-links clean \
   wheel packages
 
 setup: $(VENV)/.setup
@@ -195,6 +195,11 @@ bench-agent-hour: setup-dev
 SERVERS ?= 1
 bench-live: setup-dev
 	@$(BIN)/python -m bench.live --servers $(SERVERS)
+
+# some minutes and gigabytes: rows of 1,000 servers on ClickHouse's engine in process; STORE="--hours
+# 1 --servers 100" for fewer
+bench-store: setup-dev
+	@$(BIN)/python -m bench.store $(STORE)
 
 # ten minutes, with Prometheus (Debian: apt-get install prometheus); MINUTES=4 for fewer
 bench-metrics: setup-dev
