@@ -81,6 +81,25 @@ def ingest(
     return number, seconds, processor_s
 
 
+def sizes(client: Any, base: list[dict[str, pa.Table]]) -> dict[str, float]:
+    """Bytes a row of one server, merged; rows of several alike would compress one another."""
+    connection = StoreConnection(client, "single")
+    migrations.apply(connection)
+    for table in TABLES.values():
+        root = table.name.partition("_1")[0]
+        if root not in TABLES or not any(root in found for found in base):
+            continue
+        parts = [(number, found[root]) for number, found in enumerate(base, 1) if root in found]
+        if table.source is None:
+            rows = pa.concat_tables(stored(root, some, number) for number, some in parts)
+        else:
+            whole = pa.concat_tables(some for _, some in parts)
+            rows = stored(table.name, rollup.summed(whole, table), 1)
+        connection.insert(table.name, rows)
+        connection.command(f"OPTIMIZE TABLE single.{table.name} FINAL")
+    return size_plan.bytes_of_store(connection, 1)
+
+
 def fill_hours(
     connection: StoreConnection, base: list[dict[str, pa.Table]], servers: int, days: int
 ) -> int:
@@ -126,13 +145,19 @@ def ask(worker: StoreWorker, name: str, window: tuple[int, int], grain: str, **m
     return f"{times} ms, {len(found['rows'])} rows"
 
 
-def run(directory: Path, hours: float, servers: int, days: int) -> None:
+def run(directory: Path, hours: float, servers: int, days: int, bytes_only: bool) -> None:
     """Measure and print."""
     import clickhouse_connect
 
     end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     base = [found for _, found in ticks(hours, end - timedelta(hours=hours))]
     client = clickhouse_connect.get_client(interface="chdb", path=str(directory))
+    print(f"measured: bytes of a row on disk, one server, {hours:g} h, merged")
+    for name, size in sizes(client, base).items():
+        print(f"  {name:15}{size:8.1f}")
+    if bytes_only:
+        client.close()
+        return
     connection = StoreConnection(client, "bench")
     migrations.apply(connection)
     number, seconds, processor_s = ingest(connection, base, OF_AGENT)
@@ -144,11 +169,6 @@ def run(directory: Path, hours: float, servers: int, days: int) -> None:
         f"computed: {servers} servers bring {needed:.0f} rows/s: {needed / rate * 100:.0f} % of "
         f"that, {needed * processor_s / number:.2f} processors"
     )
-    for table in TABLES:
-        connection.command(f"OPTIMIZE TABLE bench.{table} FINAL")
-    print("measured: bytes of a row on disk, merged")
-    for name, size in sorted(size_plan.bytes_of_store(connection).items()):
-        print(f"  {name:15}{size:8.1f}")
     filled = fill_hours(connection, base, servers, days)
     us = int(end.timestamp()) * 10**6
     marks = {"waits_1h": us, "ticks_1h": us}
@@ -188,9 +208,10 @@ def main() -> None:
     parser.add_argument("--servers", type=int, default=1000)
     parser.add_argument("--days", type=int, default=30)
     parser.add_argument("--directory", type=Path)
+    parser.add_argument("--bytes-only", action="store_true", help="only the bytes of a row")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.directory) as name:
-        run(Path(name), given.hours, given.servers, given.days)
+        run(Path(name), given.hours, given.servers, given.days, given.bytes_only)
 
 
 if __name__ == "__main__":

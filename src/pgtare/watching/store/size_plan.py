@@ -104,11 +104,12 @@ def rates_of_spool(content: SpoolManifest) -> dict[str, float]:
     return found
 
 
-def bytes_of_store(connection: StoreConnection) -> dict[str, float]:
+def bytes_of_store(connection: StoreConnection, least: int = 10_000) -> dict[str, float]:
     """Bytes a row of each table that has rows enough to tell."""
     found = connection.rows(
         "SELECT table, sum(bytes_on_disk) / sum(rows) FROM system.parts WHERE active "
-        f"AND database = {quoted(connection.database)} GROUP BY table HAVING sum(rows) >= 10000"
+        f"AND database = {quoted(connection.database)} GROUP BY table "
+        f"HAVING sum(rows) >= {least:d}"
     )
     return {str(table): float(size) for table, size in found if table in TABLES}
 
