@@ -12,7 +12,7 @@ DEFAULT_TESTS := -m "not slow and not source"
   bench-layouts bench-scenarios bench-rows bench-evictions bench-incidents bench-recorder \
   bench-recorder-day bench-flame bench-trace bench-trace-cost bench-own-cost bench-spool \
   bench-agent-hour bench-agent-cost bench-agent-fleet bench-wait-sampling bench-metrics \
-  bench-fleet bench-fleet-report bench-fleet-coverage bench-fleet-guards fuzz-trace lock docs \
+  bench-store bench-fleet bench-fleet-report bench-fleet-coverage bench-fleet-guards fuzz-trace lock docs \
   docs-links clean \
   wheel packages
 
@@ -205,6 +205,11 @@ bench-live: setup-dev
 # ten minutes on two processors; servers of other versions: make servers
 bench-fleet: setup-dev
 	@$(BIN)/python -m bench.fleet $(if $(FLEET_SECONDS),--seconds $(FLEET_SECONDS))
+
+# some minutes and gigabytes: rows of 1,000 servers on ClickHouse's engine in process; STORE="--hours
+# 1 --servers 100" for fewer
+bench-store: setup-dev
+	@$(BIN)/python -m bench.store $(STORE)
 
 # ten minutes, with Prometheus (Debian: apt-get install prometheus); MINUTES=4 for fewer
 bench-metrics: setup-dev

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pgtare.watching.live.access import AccessRules, ListenAddress, ProxyRules, listen_address
 from pgtare.watching.live.page_server import PageServer, bound
+from pgtare.watching.store.address import StoreAddress
 
 #: On a busy machine the first query alone may take longer than users are kept waiting, s.
 _LIMIT_S = 60.0
@@ -59,8 +60,8 @@ class ServedPage:
 
 
 @contextlib.contextmanager
-def served(spool: Path, proxy: ProxyRules | None = None) -> Iterator[ServedPage]:
-    """Serve a spool on a free port of 127.0.0.1."""
+def served(spool: Path | StoreAddress, proxy: ProxyRules | None = None) -> Iterator[ServedPage]:
+    """Serve a spool or a store on a free port of 127.0.0.1."""
     listening = bound(listen_address("127.0.0.1:0", tls=False))
     address = ListenAddress("127.0.0.1", listening.getsockname()[1])
     said: list[str] = []

@@ -16,7 +16,7 @@ STUDY = Path(__file__).parents[2] / "studies" / "r1_published.toml"
 GROUPS = {
     "Weigh": ["weigh", "ladder", "report", "fleet", "bill", "status", "stop", "instruments"],
     "See": ["waits", "trace", "flame", "doctor"],
-    "Watch": ["agent", "live", "spool"],
+    "Watch": ["agent", "live", "spool", "store"],
     "Trust": ["clock", "selftest"],
     "Set up": ["module", "uninstall"],
 }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pgtare.watching.metrics.exporter import MetricsExporter
     from pgtare.watching.metrics.otlp import OtlpSender
     from pgtare.watching.spool.spool import Spool
+    from pgtare.watching.store.push_thread import PushThread
 
 Dsn = Annotated[str | None, typer.Option(help="The only server, as a libpq connection string.")]
 Config = Annotated[
@@ -86,9 +87,11 @@ def agent(
             else lambda: _with_metrics(configuration.read(config), metrics, otlp)
         )
         log = AgentLog()
+        pushing = _push_thread(found, store, directory, log)
         running = Agent(found, store, log, reload, _show_metrics(found.metrics, store, log, opened))
         stop_after(lasting_s, running.stop)
-        running.run()
+        with pushing or contextlib.nullcontext():
+            running.run()
 
 
 @app.command("check")
@@ -155,6 +158,23 @@ def _with_metrics(found: AgentConfig, address: str | None, otlp: str | None) -> 
     return found.model_copy(update={"metrics": found.metrics.model_copy(update=changes)})
 
 
+def _push_thread(
+    found: AgentConfig, spool: Spool, directory: Path, log: AgentLog
+) -> PushThread | None:
+    """What sends the spool's rows to the store of the configuration, if it names one."""
+    if found.store is None:
+        return None
+    from pgtare.watching.store import push_thread
+
+    settings = found.store
+    address = push_thread.address_of(
+        settings.url, settings.user, settings.password_file, settings.tls, settings.ca_file
+    )
+    commits = max(1, int(settings.every / found.intervals.waits))
+    log.write("info", "store", address=str(address))
+    return push_thread.PushThread(directory, address, commits, spool, log)
+
+
 def _show_metrics(
     settings: MetricsSettings, spool: Spool, log: AgentLog, opened: contextlib.ExitStack
 ) -> MetricsExporter | None:
@@ -171,7 +191,7 @@ def _show_metrics(
             why = "anybody who can reach this address can read the metrics: there is no password"
             log.write("warning", "metrics", why=why)
     if settings.otlp.endpoint is not None:
-        sender = _sender(settings, exporter, spool.uuid, log)
+        sender = _otlp_sender(settings, exporter, spool.uuid, log)
         opened.enter_context(sender)
         log.write("info", "otlp", endpoint=sender.address, interval=f"{settings.otlp.interval:g}s")
         if sender.is_open:
@@ -180,7 +200,7 @@ def _show_metrics(
     return exporter
 
 
-def _sender(
+def _otlp_sender(
     settings: MetricsSettings, exporter: MetricsExporter, agent: str, log: AgentLog
 ) -> OtlpSender:
     try:

@@ -91,6 +91,11 @@ _COMMANDS = {
         WATCH,
         "Query what an agent keeps of the servers that it watches.",
     ),
+    "store": _Command(
+        "store",
+        WATCH,
+        "Keep what many agents read in one ClickHouse server or cluster.",
+    ),
     "clock": _Command(
         "clock",
         TRUST,

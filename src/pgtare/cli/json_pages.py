@@ -21,6 +21,7 @@ from pgtare.server import module_documents as module
 from pgtare.server.wait_counters.model import Snapshot
 from pgtare.watching.agent.documents import AgentCheck
 from pgtare.watching.spool.documents import SpoolInfo, SpoolRows
+from pgtare.watching.store import documents as store
 from pgtare.weighing.fleet.directory import FleetState
 from pgtare.weighing.fleet.documents import FleetWeighing
 from pgtare.weighing.fleet.readiness import FleetCheck
@@ -100,6 +101,10 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("`pgtare agent check`", AgentCheck),
         Entry("`pgtare spool sql`", SpoolRows),
         Entry("`pgtare spool info`", SpoolInfo),
+        Entry("`pgtare store create`", store.StoreCreated),
+        Entry("`pgtare store check`", store.StoreChecked),
+        Entry("`pgtare store plan`", store.StorePlanned),
+        Entry("`pgtare store repair`", store.StoreRepaired),
         Entry("`pgtare module install`", module.ModulesInstalled),
         Entry("`pgtare module list`", module.ModuleList),
         Entry("`pgtare module uninstall`", module.ModuleUninstalled),

@@ -19,6 +19,7 @@ from pgtare.errors import MeasurementError, UsageError
 
 if TYPE_CHECKING:
     from pgtare.watching.live.access import ListenAddress, ProxyRules
+    from pgtare.watching.store.address import StoreAddress
 
 _NAP_S = 0.3
 
@@ -31,6 +32,13 @@ def live(
     spool: Annotated[
         Path | None,
         typer.Option(help="Show this spool; with --dsn, keep what is read in it."),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(help="Show this store: clickhouse://USER@HOST:PORT/DATABASE."),
+    ] = None,
+    password_file: Annotated[
+        Path | None, typer.Option(help="With --store: a file with the user's password.")
     ] = None,
     listen: Annotated[
         str, typer.Option(help="Where to serve the page: HOST:PORT.")
@@ -51,7 +59,8 @@ def live(
 ) -> None:
     """Show where time goes on a live page: activity, waits, statements, locks, findings.
 
-    With --spool it shows what an agent keeps, of one server or many. With --dsn it also watches a
+    With --spool it shows what an agent keeps, of one server or many; with --store what many agents
+    have sent to ClickHouse. With --dsn it also watches a
     server, for a first look. With neither it starts a private server with a changing load. The
     page is for this machine only. Open it by the printed address, which works once. docs/live.md
     shows how to open it to other machines. Ctrl-C ends it.
@@ -61,6 +70,10 @@ def live(
     from pgtare.watching.live import access, page_server
 
     lasting_s = duration_s(duration)
+    if store is not None and (dsn is not None or spool is not None):
+        raise UsageError("--store goes without --dsn and --spool: it shows what agents have sent")
+    if password_file is not None and store is None:
+        raise UsageError("--password-file goes with --store")
     if (tls_cert is None) != (tls_key is None):
         raise UsageError("--tls-cert and --tls-key go together: give both")
     proxy = None if behind_proxy is None else access.proxy_rules(behind_proxy)
@@ -73,9 +86,14 @@ def live(
     with contextlib.ExitStack() as opened:
         listening = opened.enter_context(contextlib.closing(page_server.bound(address)))
         address = access.ListenAddress(address.host, listening.getsockname()[1], address.tls)
-        directory, steps = _rows(dsn, spool, opened)
+        source: Path | StoreAddress
+        steps: list[Callable[[], None]]
+        if store is not None:
+            source, steps = _reachable(store, password_file), []
+        else:
+            source, steps = _rows(dsn, spool, opened)
         rules = access.AccessRules(address, proxy, name, _say_again)
-        server = page_server.PageServer(directory, rules, listening, certificate)
+        server = page_server.PageServer(source, rules, listening, certificate)
         opened.enter_context(server)
         _say_address(address, proxy, rules.login_address())
         with _until_signal() as stop:
@@ -85,6 +103,18 @@ def live(
                     step()
                 if not server.alive:
                     raise MeasurementError("the page's server ended")
+
+
+def _reachable(store: str, password_file: Path | None) -> StoreAddress:
+    """A store that answers, and has its tables."""
+    from pgtare.watching.store import address, migrations
+    from pgtare.watching.store.connection import connect
+
+    found = address.read(store).of_user(None, password_file)
+    with connect(found) as connection:
+        if faults := migrations.faults(migrations.applied(connection)):
+            raise UsageError(f"{found}: {faults[0]}")
+    return found
 
 
 def _rows(

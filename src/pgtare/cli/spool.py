@@ -141,6 +141,12 @@ def _print_info(found: SpoolInfo) -> None:
         size = volume(table.bytes)
         tables.add_row(table.name, str(table.rows), size, str(table.segments), *times, dropped)
     _section("", tables, bool(found.tables))
+    for table in found.tables:
+        if table.dropped_unsent_rows:
+            cli.say(
+                f"{table.name}: {table.dropped_unsent_rows} rows were dropped before they were "
+                "sent to the store"
+            )
     baselines = Fitted("baseline of", "part", "written", "commit")
     for one in found.baselines:
         commit = one.segment.rpartition("-")[2].lstrip("0")

@@ -227,6 +227,8 @@ class Agent:
             self.log.write("warning", "reload", why=why)
         if config.metrics != self.config.metrics:
             self.log.write("warning", "reload", why="other metrics take a restart of the agent")
+        if config.store != self.config.store:
+            self.log.write("warning", "reload", why="another store takes a restart of the agent")
         self.log.write("info", "reload", servers=len(config.servers))
         self._adapt(config)
 

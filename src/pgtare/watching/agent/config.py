@@ -194,6 +194,30 @@ class MetricsSettings(ConfigModel):
         return value
 
 
+class StoreSettings(ConfigModel):
+    """A ClickHouse server that gets all rows as well. every: how often, s; at least a commit."""
+
+    url: str
+    user: str | None = None
+    password_file: Path | None = None
+    tls: bool | None = None
+    ca_file: Path | None = None
+    every: float = Field(default=60.0, description="how often rows are sent")
+
+    @field_validator("every", mode="before")
+    @classmethod
+    def _seconds(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError("write a time in quotes, as in '60s'")
+        try:
+            found = seconds("", value)
+        except UsageError as ex:
+            raise ValueError(str(ex).partition(": ")[2]) from ex
+        if not 10 <= found <= 600:
+            raise ValueError("give 10s to 10m")
+        return found
+
+
 class AgentConfig(ServersConfig):
     """Everything that agent.toml may say."""
 
@@ -201,6 +225,7 @@ class AgentConfig(ServersConfig):
     most_statements: int = Field(default=200, ge=1, le=10_000)
     intervals: Intervals = Intervals()
     metrics: MetricsSettings = MetricsSettings()
+    store: StoreSettings | None = None
 
     @field_validator("spool", mode="before")
     @classmethod

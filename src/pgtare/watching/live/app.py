@@ -25,6 +25,7 @@ from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.kit.page_frame import breakable, chart_script, embeddable
 from pgtare.watching.live import page_parts
 from pgtare.watching.live.access import AccessControl, AccessRules
+from pgtare.watching.live.live_source import LiveSource
 from pgtare.watching.live.page_parts import PageLink, ViewPage
 from pgtare.watching.live.time_window import LAST_S, TimeWindow, iso, shown
 from pgtare.watching.live.views import (
@@ -39,7 +40,7 @@ from pgtare.watching.live.views import (
 )
 from pgtare.watching.live.views.view_request import ViewRequest
 from pgtare.watching.live.worker_process import TIME_LIMIT_S, WorkerProcess
-from pgtare.watching.spool import manifest
+from pgtare.watching.store.address import StoreAddress
 
 VIEWS: dict[str, Callable[[ViewRequest], Awaitable[ViewPage]]] = {
     "activity": activity.view,
@@ -61,7 +62,7 @@ _MENU = {
     "findings": "Findings",
 }
 _FORGET = {"last": None, "from": None, "to": None, "at": None}
-#: How often the spool is looked at for a new commit, and a silent connection is kept alive, s.
+#: How often the source is looked at for new rows, and a silent connection is kept alive, s.
 _LOOK_S, _ALIVE_S = 1.0, 15.0
 #: The newest rows are said to be old after this, s.
 _OLD_S = 120
@@ -106,11 +107,11 @@ def static_files() -> dict[str, StaticFile]:
 
 
 class LivePage:
-    """All routes, over one spool. limit_s: the longest time that a query may take."""
+    """All routes, over one spool or store. limit_s: the longest time that a query may take."""
 
-    def __init__(self, directory: Path, limit_s: float = TIME_LIMIT_S) -> None:
-        self._directory = directory
-        self._worker = WorkerProcess(directory, limit_s)
+    def __init__(self, source: Path | StoreAddress, limit_s: float = TIME_LIMIT_S) -> None:
+        self._source = LiveSource.of(source)
+        self._worker = WorkerProcess(source, limit_s)
         self._files = static_files()
         self._by_name = {file.name: file for file in self._files.values()}
         environment = Environment(
@@ -190,23 +191,17 @@ class LivePage:
 
     async def _news(self, request: Request) -> AsyncIterator[str]:
         """One event for each new commit, as long as the browser listens."""
-        seen, silent_s = self._commit(), 0.0
+        seen, silent_s = self._source.news(), 0.0
         yield "retry: 3000\n\n"
         while not await request.is_disconnected():
             await asyncio.sleep(_LOOK_S)
-            now, silent_s = self._commit(), silent_s + _LOOK_S
+            now, silent_s = self._source.news(), silent_s + _LOOK_S
             if now != seen:
                 seen, silent_s = now, 0.0
                 yield "event: commit\ndata: new rows\n\n"
             elif silent_s >= _ALIVE_S:
                 silent_s = 0.0
                 yield ": nothing new\n\n"
-
-    def _commit(self) -> int:
-        try:
-            return (self._directory / manifest.NEWEST).stat().st_mtime_ns
-        except OSError:
-            return 0
 
     def _html(self, name: str, asked: ViewRequest, page: ViewPage) -> str:
         window = asked.window
@@ -224,7 +219,7 @@ class LivePage:
         if window.last is not None and age_s > _OLD_S:
             alarms.append(
                 f"The newest rows are from {shown(asked.newest_us)} UTC. No agent is writing to "
-                "this spool."
+                f"this {self._source.what}."
             )
         if asked.damaged:
             alarms.append(_damaged_words(asked.damaged))

@@ -16,6 +16,7 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.watching.live.access import AccessRules, ListenAddress
 from pgtare.watching.live.app import LivePage
 from pgtare.watching.live.worker_process import TIME_LIMIT_S
+from pgtare.watching.store.address import StoreAddress
 
 _STARTED_S = 60.0
 _STOPPED_S = 5.0
@@ -41,18 +42,19 @@ def bound(address: ListenAddress) -> socket.socket:
 class PageServer:
     """The page, served by a thread of its own; a context manager.
 
-    certificate: files of a certificate and its key, for TLS. limit_s: of one query.
+    source: the spool or store that it shows. certificate: files of a certificate and its key, for
+    TLS. limit_s: of one query.
     """
 
     def __init__(
         self,
-        directory: Path,
+        source: Path | StoreAddress,
         rules: AccessRules,
         listening: socket.socket,
         certificate: tuple[Path, Path] | None = None,
         limit_s: float = TIME_LIMIT_S,
     ) -> None:
-        app = LivePage(directory, limit_s).app(rules)
+        app = LivePage(source, limit_s).app(rules)
         config = uvicorn.Config(
             app,
             log_level="warning",

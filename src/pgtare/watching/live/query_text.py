@@ -32,6 +32,7 @@ _DUCKDB_TYPES = {
     "String": "VARCHAR",
     "Array(Int64)": "BIGINT[]",
 }
+_RELATION = re.compile(r"\b(?:FROM|JOIN)\s+([a-z]\w*)")
 _PLACEHOLDER = re.compile(r"\{(\w+):([\w()]+)\}")
 
 
@@ -69,6 +70,14 @@ def filled(name: str, identifiers: Mapping[str, str], filters: Sequence[str]) ->
     conditions = [f"AND {one} = {{only_{one}:{DIMENSIONS[one]}}}" for one in sorted(filters)]
     sql = text(name).replace("{filters}", " ".join(conditions))
     return _PLACEHOLDER.sub(identifier, sql)
+
+
+def relations(sql: str) -> list[str]:
+    """The relations that a filled query reads, each after those that it is made of."""
+    named = list(dict.fromkeys(_RELATION.findall(sql)))
+    if "samples" in named:
+        named.insert(0, "sessions")
+    return named
 
 
 def parameters(sql: str) -> dict[str, str]:

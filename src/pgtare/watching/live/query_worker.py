@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import signal
 import sys
 from pathlib import Path
@@ -28,7 +27,6 @@ MEMORY = "1GB"
 THREADS = 2
 #: How often a request is tried if files go away meanwhile, as in compaction.
 _TRIES = 3
-_RELATION = re.compile(r"\b(?:FROM|JOIN)\s+([a-z]\w*)")
 
 
 class QueryWorker:
@@ -83,9 +81,7 @@ class QueryWorker:
         sql = query_text.filled(request["query"], request["identifiers"], tuple(only))
         found = self._newest()
         after_us, to_us = request["window"]
-        named = list(dict.fromkeys(_RELATION.findall(sql)))
-        if "samples" in named:
-            named.insert(0, "sessions")
+        named = query_text.relations(sql)
         for relation in named:
             self._check(found, relation, last_try)
             text = spool_views.view(

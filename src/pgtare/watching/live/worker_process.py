@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pgtare.errors import MeasurementError
+from pgtare.watching.live.live_source import LiveSource
 from pgtare.watching.live.spool_views import Grain
+from pgtare.watching.store.address import StoreAddress
 
 #: The longest time that an answer may take, s.
 TIME_LIMIT_S = 15.0
@@ -60,8 +62,8 @@ class LiveAnswer:
 class WorkerProcess:
     """One process that answers queries, one at a time; a new one after it was killed."""
 
-    def __init__(self, directory: Path, limit_s: float = TIME_LIMIT_S) -> None:
-        self._directory, self._limit_s = directory, limit_s
+    def __init__(self, source: Path | StoreAddress, limit_s: float = TIME_LIMIT_S) -> None:
+        self._source, self._limit_s = LiveSource.of(source), limit_s
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
         self.texts: dict[tuple[str, int], str] = {}
@@ -115,8 +117,8 @@ class WorkerProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "pgtare.watching.live.query_worker",
-                str(self._directory),
+                self._source.module,
+                self._source.argument,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=_MOST_BYTES,

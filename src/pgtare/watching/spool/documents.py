@@ -46,6 +46,9 @@ class SpoolTable(Model):
     )
     dropped_rows: int = Field(description="rows dropped so far, as they were old or for room")
     dropped_bytes: int = Field(description="size of the files dropped so far, bytes")
+    dropped_unsent_rows: int = Field(
+        description="of the dropped rows, those that were not sent to the agent's store before"
+    )
 
 
 class SpoolBaseline(Model):

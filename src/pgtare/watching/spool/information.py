@@ -59,6 +59,7 @@ def _table(content: SpoolManifest, name: str) -> SpoolTable:
         rolled_up_to=_time(rolled_us),
         dropped_rows=dropped.rows,
         dropped_bytes=dropped.bytes,
+        dropped_unsent_rows=dropped.unsent_rows,
     )
 
 

@@ -53,11 +53,15 @@ class Retired:
 
 @dataclass(frozen=True)
 class DroppedRows:
-    """What a table has lost by age or for room, in all."""
+    """What a table has lost by age or for room, in all.
+
+    unsent_rows: of the rows, those that were not sent to a store before, if there is one.
+    """
 
     segments: int = 0
     rows: int = 0
     bytes: int = 0
+    unsent_rows: int = 0
 
 
 @dataclass(frozen=True)

@@ -99,12 +99,15 @@ class Publication:
             del self._segments[segment.name]
             self._retired[segment.name] = Retired(at_s, self.seq, segment.bytes)
 
-    def drop(self, segment: Segment) -> None:
-        """A segment whose rows are given up."""
+    def drop(self, segment: Segment, unsent: int = 0) -> None:
+        """A segment whose rows are given up; how many of them no store has."""
         del self._segments[segment.name]
         was = self._dropped.get(segment.table, DroppedRows())
         self._dropped[segment.table] = DroppedRows(
-            was.segments + 1, was.rows + segment.rows, was.bytes + segment.bytes
+            was.segments + 1,
+            was.rows + segment.rows,
+            was.bytes + segment.bytes,
+            was.unsent_rows + unsent,
         )
 
     def set_aside(self, name: str, why: str) -> None:

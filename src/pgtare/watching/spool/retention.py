@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgtare.watching.spool import tables
+from pgtare.watching.spool import segments, tables
 from pgtare.watching.spool.limits import KEPT_FROM_OTHERS, PRESSURE_ORDER
 from pgtare.watching.spool.manifest import SpoolManifest
 from pgtare.watching.spool.segments import Segment
@@ -28,13 +29,21 @@ def known_us(manifest: SpoolManifest) -> int | None:
 
 
 def too_old(
-    manifest: SpoolManifest, now_us: int, kept_s: Mapping[Age, float] = KEPT_S
+    manifest: SpoolManifest,
+    now_us: int,
+    kept_s: Mapping[Age, float] = KEPT_S,
+    sent_seq: int | None = None,
 ) -> list[Segment]:
-    """Segments all of whose rows are older than their table keeps them."""
+    """Segments all of whose rows are older than their table keeps them.
+
+    sent_seq: those with rows of later commits wait for their store.
+    """
     found = []
     for segment in manifest.segments.values():
         age = TABLES[segment.table].age
         if age is None or not _rolled_up(manifest, segment):
+            continue
+        if sent_seq is not None and segment.last_seq > sent_seq:
             continue
         if segment.last_us < now_us - kept_s[age] * _US:
             found.append(segment)
@@ -134,6 +143,15 @@ def gaps_of_file(manifest: SpoolManifest, name: str, why: str, now: datetime) ->
         if reading.name == name:
             detail = f"what came after the last rows: the reading of {part} is damaged ({why})"
             yield gap("lost", detail, min(last_us, now_us), now_us, server=server)
+
+
+def unsent_rows(segment: Segment, rows: pa.Table | None, sent_seq: int | None) -> int:
+    """How many rows of a segment are of commits after `sent_seq`. rows: None if unreadable."""
+    if sent_seq is None or segment.last_seq <= sent_seq:
+        return 0
+    if rows is None:
+        return segment.rows
+    return int(np.count_nonzero(segments.seqs(rows) > sent_seq))
 
 
 def total_bytes(manifest: SpoolManifest) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -72,6 +72,18 @@ class DamagedFile(Exception):
 def times_us(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The column ts, in µs since 1970."""
     found: np.ndarray[Any, np.dtype[np.int64]] = rows["ts"].cast(pa.int64()).to_numpy()
+    return found
+
+
+def seqs(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The numbers of the commits that rows came with, from the column segment."""
+    codes = rows["segment"].combine_chunks().dictionary_encode()
+    if isinstance(codes, pa.ChunkedArray):
+        codes = codes.combine_chunks()
+    numbers = [int(one.rpartition("-")[2]) for one in codes.dictionary.to_pylist()]
+    found: np.ndarray[Any, np.dtype[np.int64]] = np.array(numbers, np.int64)[
+        codes.indices.to_numpy()
+    ]
     return found
 
 
@@ -196,16 +208,36 @@ def read_file(root: Path, name: str) -> pa.Table:
     return _decoded(root / name, name, None)
 
 
-def groups(root: Path, segment: Segment) -> Iterator[pa.Table]:
-    """Rows of a segment, as many at a time as were written at a time. Raises DamagedFile."""
+def groups(
+    root: Path, segment: Segment, wanted: Collection[int] | None = None
+) -> Iterator[pa.Table]:
+    """Rows of a segment, as many at a time as were written at a time. Raises DamagedFile.
+
+    wanted: numbers of the groups that are read; None: all.
+    """
     check(root, segment)
     schema = TABLES[segment.table].schema
     try:
         with _open(root / segment.name) as file:
             for number in range(file.num_row_groups):  # iter_batches would start threads
-                yield as_types(file.read_row_group(number, use_threads=False), schema)
+                if wanted is None or number in wanted:
+                    yield as_types(file.read_row_group(number, use_threads=False), schema)
     except (pa.ArrowException, OSError) as ex:
         raise DamagedFile(segment.name, "it cannot be read as Parquet") from ex
+
+
+def group_seqs(root: Path, segment: Segment) -> list[tuple[int, int]]:
+    """The first and the last commit in each group of a segment's rows. Raises DamagedFile."""
+    check(root, segment)
+    found = []
+    try:
+        with _open(root / segment.name) as file:
+            for number in range(file.num_row_groups):
+                numbers = seqs(file.read_row_group(number, ["segment"], use_threads=False))
+                found.append((int(numbers.min()), int(numbers.max())))
+    except (pa.ArrowException, OSError) as ex:
+        raise DamagedFile(segment.name, "it cannot be read as Parquet") from ex
+    return found
 
 
 def _decoded(path: Path, name: str, columns: list[str] | None) -> pa.Table:

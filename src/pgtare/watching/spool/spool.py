@@ -23,7 +23,7 @@ from pgtare.watching.spool.held import Held
 from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.lock import LOCK, Lock
 from pgtare.watching.spool.manifest import CATALOGUES, KIND, READINGS, SpoolManifest
-from pgtare.watching.spool.publication import Publication, segment_id, with_segment
+from pgtare.watching.spool.publication import Publication, segment_id
 from pgtare.watching.spool.segments import DamagedFile, Segment
 from pgtare.watching.spool.tables import TABLES, SpoolTable
 from pgtare.watching.spool.volume import Volume
@@ -45,11 +45,14 @@ class Spool:
     """A directory that this process alone writes. Open it by `open`; a context manager closes it.
 
     trouble: why rows could not be written, as long as they are held in memory; else None.
+    sent_seq: commits up to this one were sent to a store; rows of later ones do not go by age, only
+    for room. None: nothing is sent.
     """
 
     def __init__(self, volume: Volume, lock: Lock, limits: SpoolLimits, found: str) -> None:
         self.uuid = found
         self.trouble: str | None = None
+        self.sent_seq: int | None = None
         self._volume, self._lock, self._limits = volume, lock, limits
         self._notes: list[str] = []
         self._held = Held()
@@ -155,14 +158,12 @@ class Spool:
 
         rows: by table, without the column `segment`. readings: by server and part, for this and
         earlier commits; None: there is no such reading any more. What cannot be written is held
-        and written with a later commit; `trouble` says why.
+        and written with a later commit, whose id it gets; `trouble` says why. So no rows appear
+        later with the id of a commit that readers know already.
         """
         self._seek_room()
         segment = segment_id(self.uuid, self._seq + 1)
-        complete = {
-            name: with_segment(some.select(TABLES[name].row_schema.names), segment)
-            for name, some in rows.items()
-        }
+        complete = {name: some.select(TABLES[name].row_schema.names) for name, some in rows.items()}
         self._held.add(complete, readings, time.monotonic())
         if self.trouble:
             self._seq += 1
@@ -201,7 +202,8 @@ class Spool:
         for table in TABLES.values():
             if table.source and self._roll_up(table, roll_up_us):
                 return True
-        if old := retention.too_old(self._manifest, age_us, self._limits.kept_s)[:_MOST_DROPS]:
+        old = retention.too_old(self._manifest, age_us, self._limits.kept_s, self.sent_seq)
+        if old := old[:_MOST_DROPS]:
             self._drop(old, "by age", now)
             return True
         if chosen := compaction.choose(self._manifest.segments.values(), now):
@@ -243,21 +245,23 @@ class Spool:
         return True
 
     def _drop(self, some: list[Segment], why: str, now: datetime) -> None:
+        notes = []
         with self._publication() as publication:
             for segment in some:
-                publication.drop(segment)
+                rows = None
+                with contextlib.suppress(DamagedFile):
+                    rows = segments.read(self._volume.root, segment, ["server", "segment", "ts"])
+                unsent = retention.unsent_rows(segment, rows, self.sent_seq)
+                publication.drop(segment, unsent)
+                of_store = f", {unsent} of them not sent to the store" if unsent else ""
+                notes.append(f"dropped {segment.rows} rows of {segment.table} {why}{of_store}")
                 if segment.table != "gaps":
-                    for gap in self._gaps_of(segment, why, now):
+                    cause = f"{why}{of_store}"
+                    for gap in retention.gaps_of(segment, rows, "dropped", cause, now):
                         publication.add_rows("gaps", gap)
         for segment in some:
             self._remove(segment.name)
-            self._notes.append(f"dropped {segment.rows} rows of {segment.table} {why}")
-
-    def _gaps_of(self, segment: Segment, why: str, now: datetime) -> Iterator[pa.Table]:
-        rows = None
-        with contextlib.suppress(DamagedFile):
-            rows = segments.read(self._volume.root, segment, ["server", "ts"])
-        return retention.gaps_of(segment, rows, "dropped", why, now)
+        self._notes += notes
 
     def _make_room(self) -> str | None:
         """Drop until the limits are kept; if the reserve cannot be reached, a sentence.

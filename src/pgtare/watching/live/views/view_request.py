@@ -30,6 +30,7 @@ class ViewRequest:
     newest_us: int
     window: TimeWindow
     only: dict[str, str | int]
+    left_out: list[str] = field(default_factory=list)
     coverage: list[LiveRow] = field(default_factory=list)
     damaged: set[str] = field(default_factory=set)
     """segments of the spool that answers lack, up to now"""
@@ -45,6 +46,7 @@ class ViewRequest:
         newest_us = min(now_us, max(looks, default=now_us))
         window = time_window.window_of(words, newest_us, spans)
         request = cls(path, words, worker, spans, newest_us, window, _only(words))
+        request.left_out = state.get("left_out", [])
         request.coverage = await request.rows("coverage")
         return request
 
@@ -122,6 +124,11 @@ class ViewRequest:
     def alarms(self, source: RowSource | None = None) -> list[str]:
         """What a reader must know before the figures."""
         found = []
+        if self.left_out:
+            found.append(
+                f"Not in these figures, because they came only in part: "
+                f"{', '.join(self.left_out)}. `pgtare store repair` lets the agent send them again."
+            )
         if not self.coverage:
             found.append(
                 "No server was watched in this window. Choose another window, or check that the "

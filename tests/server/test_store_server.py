@@ -1,0 +1,79 @@
+"""What needs a ClickHouse server. PGTARE_CLICKHOUSE names one, as clickhouse://USER@HOST/DATABASE.
+
+The user may create databases, roles and row policies. The database is dropped at the end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pgtare.watching.spool.spool import Spool
+from pgtare.watching.store import migrations, repair, roles, store_check
+from pgtare.watching.store.address import read
+from pgtare.watching.store.connection import StoreConnection, connect
+from pgtare.watching.store.pusher import SpoolPusher
+from tests.unit.spool_rows import UNLIMITED, random_rows
+from tests.unit.store_engine import differences
+
+URL = os.environ.get("PGTARE_CLICKHOUSE")
+pytestmark = pytest.mark.skipif(
+    URL is None, reason="PGTARE_CLICKHOUSE names no ClickHouse server: not run"
+)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[StoreConnection]:
+    with connect(read(URL or "")) as found:
+        migrations.apply(found)
+        yield found
+        found.command(f"DROP DATABASE {found.database}")
+
+
+def test_a_store_can_be_used(store: StoreConnection) -> None:
+    assert store_check.check(store).faults == ()
+
+
+def test_rows_are_sent_and_a_lost_memory_asks(tmp_path: Path, store: StoreConnection) -> None:
+    start = datetime.now(UTC) - timedelta(hours=1)
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in range(8):
+            rows = random_rows("waits", [start + timedelta(seconds=10 * index)], index)
+            spool.commit({"waits": rows}, {})
+    for _ in range(2):
+        pusher = SpoolPusher(tmp_path, lambda: connect(read(URL or "")), 4, lambda level, why: None)
+        while pusher.step():
+            pass
+        (tmp_path / "pushed.json").unlink()
+    assert differences(store, tmp_path) == {}
+
+
+def test_an_insert_that_is_delivered_twice_is_left_out(
+    tmp_path: Path, store: StoreConnection
+) -> None:
+    from pgtare.watching.store import store_tables
+    from pgtare.watching.store.pushed_rows import PushUnit
+
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        rows = random_rows("ticks", [datetime.now(UTC)], 1)
+        uuid = spool.commit({"ticks": rows}, {}).rpartition("-")[0]
+    from tests.unit.spool_rows import held
+
+    unit = PushUnit(uuid, "ticks", "2026-01-01", held(tmp_path, "ticks"))
+    for _ in range(2):
+        store.insert("ticks", store_tables.stored("ticks", unit.rows), unit.token(0))
+    assert differences(store, tmp_path) == {}
+    assert repair.partial(store) == []
+
+
+def test_roles_and_policies(store: StoreConnection) -> None:
+    for statement in roles.statements(store.database, ("env=prod",)):
+        store.command(statement)
+    for statement in roles.statements(store.database, ("env=prod",)):
+        store.command(statement)  # and again
+    grants = store.rows(f"SHOW GRANTS FOR {roles.AGENT}")
+    assert not any("DELETE" in row[0] for row in grants)

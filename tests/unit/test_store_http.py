@@ -1,0 +1,272 @@
+"""The store over HTTP: what our side of the wire does when the other side fails.
+
+The other side is a stand-in for a server (`tests/clickhouse_stand_in.py`): ClickHouse's engine in
+this process behind an HTTP server of the tests. A real server is used if PGTARE_CLICKHOUSE names
+one, by `test_store_server.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.watching.agent.agent_log import AgentLog
+from pgtare.watching.spool.spool import Spool
+from pgtare.watching.store import migrations
+from pgtare.watching.store.address import PASSWORD, read
+from pgtare.watching.store.connection import StoreConnection, StoreError, connect
+from pgtare.watching.store.push_thread import PushThread
+from pgtare.watching.store.pusher import SpoolPusher
+from tests.clickhouse_stand_in import ClickHouseStandIn
+from tests.commands import in_process, refused
+from tests.unit.spool_rows import UNLIMITED, random_rows
+from tests.unit.store_engine import differences
+
+NOW = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
+COMMITS = 4
+
+
+def commit(spool: Spool, index: int) -> None:
+    times = [NOW + timedelta(seconds=10 * index)]
+    spool.commit(
+        {name: random_rows(name, times, index) for name in ("waits", "sessions", "ticks")}, {}
+    )
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseStandIn]:
+    pytest.importorskip("chdb")
+    pytest.importorskip("clickhouse_connect")
+    with ClickHouseStandIn(str(tmp_path_factory.mktemp("engine"))) as found:
+        with connect(read(found.url)) as connection:
+            migrations.apply(connection)
+        yield found
+
+
+@pytest.fixture
+def store(stand_in: ClickHouseStandIn) -> Iterator[StoreConnection]:
+    stand_in.down, stand_in.lose_answers, stand_in.tear = False, 0, 0
+    with connect(read(stand_in.url)) as connection:
+        yield connection
+
+
+Make = Callable[[Path], SpoolPusher]
+
+
+@pytest.fixture
+def make(stand_in: ClickHouseStandIn) -> Make:
+    return lambda root: SpoolPusher(
+        root, lambda: connect(read(stand_in.url)), COMMITS, lambda level, why: None
+    )
+
+
+def filled(root: Path, commits: int = COMMITS) -> Path:
+    with Spool.open(root, UNLIMITED) as spool:
+        for index in range(1, commits + 1):
+            commit(spool, index)
+    return root
+
+
+def test_no_answer_and_half_an_answer(
+    tmp_path: Path, stand_in: ClickHouseStandIn, store: StoreConnection, make: Make
+) -> None:
+    pusher = make(filled(tmp_path, 3 * COMMITS))
+    stand_in.down = True
+    with pytest.raises(StoreError):
+        pusher.step()
+    stand_in.down, stand_in.lose_answers = False, 1
+    with pytest.raises(StoreError):
+        pusher.step()
+    stand_in.tear = 1
+    with pytest.raises(StoreError):
+        pusher.step()
+    while pusher.step():
+        pass
+    assert list(differences(store, tmp_path)) == ["sessions"], "torn: its second insert"
+    repaired = in_process("store", "repair", "--store", stand_in.url, "--yes")
+    assert "deleted; the agent sends them again" in repaired.stdout, repaired
+    pusher.look_at_partial()
+    pusher.step()
+    assert differences(store, tmp_path) == {}
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pgtare.watching.store import push_memory, pusher
+from pgtare.watching.store.address import read
+from pgtare.watching.store.connection import StoreConnection, connect
+insert, write, inserts = StoreConnection.insert, push_memory.write, []
+
+def insert_then_die(self, table, rows, token=None):
+    insert(self, table, rows, token)
+    inserts.append(table)
+    if sys.argv[3] == "insert" and len(inserts) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def die_before_the_note(volume, memory):
+    if sys.argv[3] == "note" and memory.sent_seq:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(volume, memory)
+
+StoreConnection.insert, push_memory.write = insert_then_die, die_before_the_note
+one = pusher.SpoolPusher(Path(sys.argv[1]), lambda: connect(read(sys.argv[2])), 4, print)
+one.step()
+"""
+
+
+@pytest.mark.parametrize("where", ["insert", "note"])
+def test_kill_9_between_sending_and_noting(
+    tmp_path: Path, stand_in: ClickHouseStandIn, store: StoreConnection, make: Make, where: str
+) -> None:
+    filled(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(tmp_path), stand_in.url, where], timeout=120
+    )
+    assert done.returncode == -signal.SIGKILL
+    before = stand_in.inserts
+    make(tmp_path).step()
+    assert stand_in.inserts - before == (1 if where == "insert" else 0)
+    assert differences(store, tmp_path) == {}
+
+
+def test_the_thread_goes_on_by_itself_and_says_no_password(
+    tmp_path: Path,
+    stand_in: ClickHouseStandIn,
+    store: StoreConnection,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from pgtare.watching.store import push_thread
+
+    monkeypatch.setattr(push_thread, "_FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(push_thread, "_LOOK_S", 0.05)
+    monkeypatch.setenv(PASSWORD, "quite-secret")
+    stand_in.passwords.clear()
+    stand_in.down = True
+    with (
+        Spool.open(tmp_path, UNLIMITED) as spool,
+        PushThread(tmp_path, read(stand_in.url), COMMITS, spool, AgentLog()),
+    ):
+        assert spool.sent_seq == 0, "nothing unsent goes by age, from the start"
+        for index in range(1, COMMITS + 1):
+            commit(spool, index)
+        time.sleep(0.3)
+        stand_in.down = False
+        deadline = time.monotonic() + 60
+        while spool.sent_seq != COMMITS and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert differences(store, tmp_path) == {}
+    log = capsys.readouterr().err
+    assert "rows stay in the spool" in log
+    assert "the store answers again" in log
+    sent = base64.b64encode(b"agent:quite-secret").decode()
+    assert f"Basic {sent}" in stand_in.passwords
+    assert "secret" not in log
+    assert sent not in log
+
+
+def test_the_commands(
+    tmp_path: Path, stand_in: ClickHouseStandIn, store: StoreConnection, make: Make
+) -> None:
+    make(filled(tmp_path)).step()
+    url = stand_in.url
+    again = in_process("store", "create", "--store", url)
+    assert "up to date" in again.stdout
+    checked = in_process("store", "check", "--store", url)
+    assert checked.returncode == 0, checked
+    assert "20 migrations, 17 tables" in checked.stdout
+    other = url.replace("/pgtare", "/nothing")
+    assert "tables are missing" in in_process("store", "check", "--store", other).stdout
+    planned = in_process("store", "plan", "--servers", "10", "--store", url, "--json")
+    assert '"schema": "pgtare.store.plan/1"' in planned.stdout
+    for command in ("check", "repair"):
+        found = in_process("store", command, "--store", url, "--json")
+        assert f'"schema": "pgtare.store.{command}/1"' in found.stdout
+    stand_in.down = True
+    assert "cannot be reached" in refused("store", "check", "--store", url, status=1)
+
+
+def test_a_page_over_a_store(stand_in: ClickHouseStandIn, store: StoreConnection) -> None:
+    from tests.live_pages import served
+
+    with served(read(stand_in.url)) as page:
+        page.log_in()
+        for view in ("/activity?last=7d", "/breakdown?last=7d&by=event", "/blockers?last=7d"):
+            answer = page.get(view)
+            assert answer.status == 200, answer.text[:2000]
+            assert "That did not work" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://h/pgtare", "no address of a store"),
+        ("clickhouse://u:pw@h/pgtare", "must not hold a password"),
+        ("clickhouse://u@h/pgtare?password=pw", "must not hold a password"),
+        ("clickhouse://u@h/pg-tare", "letters, digits and _ only"),
+        ("clickhouse://u@h/pgtare?tsl=on", "tsl is not known"),
+        ("clickhouse://u@h/pgtare?tls=maybe", "tls is on or off"),
+        ("clickhouse://u@h:x/pgtare", "write it as"),
+    ],
+)
+def test_wrong_addresses(url: str, why: str) -> None:
+    sentence = refused("store", "check", "--store", url)
+    assert why in sentence
+    assert "pw" not in sentence
+
+
+def test_tls_and_passwords(tmp_path: Path) -> None:
+    assert (read("clickhouse://h").port, read("clickhouse://h").tls) == (8443, True)
+    assert (read("clickhouse://localhost").port, read("clickhouse://localhost").tls) == (
+        8123,
+        False,
+    )
+    assert read("clickhouse://h?tls=off").port == 8123
+    assert read(read("clickhouse://u@h/db?tls=off").url) == read("clickhouse://u@h/db?tls=off")
+    file = tmp_path / "password"
+    file.write_text("from a file\n")
+    file.chmod(0o600)
+    found = read("clickhouse://h").of_user("other", file)
+    assert (found.user, found.password({PASSWORD: "x"})) == ("other", "from a file")
+    assert read("clickhouse://h").password({PASSWORD: "from the environment"}).endswith("ment")
+    file.chmod(0o644)
+    with pytest.raises(UsageError, match="chmod 600"):
+        found.password()
+
+
+def test_a_configuration_names_a_store(tmp_path: Path) -> None:
+    from pgtare.watching.agent import config
+    from pgtare.watching.store.push_thread import address_of
+
+    text = """
+        [store]
+        url = "clickhouse://ch.example/pgtare"
+        user = "agent"
+        tls = false
+        every = "30s"
+        [servers.shop]
+        dsn = ""
+    """
+    path = tmp_path / "agent.toml"
+    path.write_text(text)
+    settings = config.read(path).store
+    assert settings is not None
+    assert settings.every == 30
+    words: Any = settings.model_dump(exclude={"every"})
+    assert str(address_of(**words)) == "ch.example:8123/pgtare"
+    path.write_text(text.replace('"30s"', '"5s"'))
+    assert "store.every: give 10s to 10m" in refused("agent", "--config", path, "--spool", "x")
+    path.write_text(text.replace("clickhouse://ch", "clickhouse://agent:pw@ch"))
+    sentence = refused("agent", "--config", path, "--spool", tmp_path / "spool")
+    assert "store.url must not hold a password" in sentence

@@ -1,0 +1,396 @@
+"""Sending a spool to a store, ClickHouse's own engine: counts and sums are equal after faults."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgtare.watching.spool.limits import SpoolLimits
+from pgtare.watching.spool.spool import Spool
+from pgtare.watching.spool.tables import TABLES
+from pgtare.watching.store import push_memory, push_thread, pushed_rows, repair
+from pgtare.watching.store.connection import StoreConnection, StoreError
+from pgtare.watching.store.pusher import SpoolPusher
+from pgtare.watching.store.repair import PartialRows
+from tests.unit.spool_rows import UNLIMITED, catch_up, newest, random_rows
+from tests.unit.store_engine import differences, engine, new_store
+
+#: The rows are of now: a store would drop older ones.
+NOW = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
+COMMITS = 4
+ALL = tuple(TABLES)
+SOME = ("waits", "sessions", "ticks")
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def commit(spool: Spool, index: int, *tables: str) -> str:
+    rows = {
+        name: random_rows(name, [at(10 * index)], index)
+        for name in tables or SOME
+        if TABLES[name].source is None
+    }
+    return spool.commit(rows, {})
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with engine(tmp_path_factory.mktemp("engine")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def store(client: Any) -> StoreConnection:
+    """One for all tests: each has spools of its own."""
+    return new_store(client)
+
+
+def forget(store: StoreConnection, root: Path, *tables: str, where: str = "1") -> None:
+    """Delete rows of a spool behind the agent's back."""
+    for table in tables:
+        store.command(
+            f"ALTER TABLE {store.database}.{table} DELETE WHERE spool = '{newest(root).uuid}' "
+            f"AND {where}",
+            {"mutations_sync": 2},
+        )
+
+
+def partial(store: StoreConnection, root: Path) -> list[PartialRows]:
+    return [one for one in repair.partial(store) if one.spool == newest(root).uuid]
+
+
+class Faults(StoreConnection):
+    """A connection that fails as it is told to: before an insert, after it, or half way.
+
+    Of the wire it is a stand-in; what is inserted and counted is real.
+    """
+
+    def __init__(self, of: StoreConnection) -> None:
+        super().__init__(of._client, of.database)
+        self.down = False
+        self.lose_answers = self.tear = 0
+        self.inserts: list[tuple[str, str | None]] = []
+
+    def rows(self, *args: Any, **more: Any) -> list[tuple[Any, ...]]:
+        if self.down:
+            raise StoreError("connection refused")
+        return super().rows(*args, **more)
+
+    def insert(self, table: str, rows: Any, token: str | None = None) -> None:
+        if self.down:
+            raise StoreError("connection refused")
+        self.inserts.append((table, token))
+        if self.tear:
+            self.tear -= 1
+            super().insert(table, rows.slice(0, rows.num_rows // 2 + 1), f"{token}-torn")
+            raise StoreError("the server was stopped")
+        super().insert(table, rows, token)
+        if self.lose_answers:
+            self.lose_answers -= 1
+            raise StoreError("timed out")
+
+    def close(self) -> None:
+        """The engine stays."""
+
+
+Make = Callable[[Path], SpoolPusher]
+
+
+@pytest.fixture
+def faults(store: StoreConnection) -> Faults:
+    return Faults(store)
+
+
+@pytest.fixture
+def make(faults: Faults) -> Make:
+    return lambda root: SpoolPusher(root, lambda: faults, COMMITS, lambda level, why: None)
+
+
+def send_all(pusher: SpoolPusher) -> int:
+    steps = 0
+    while pusher.step():
+        steps += 1
+        assert steps < 1000
+    return steps
+
+
+def test_a_store_has_what_the_spool_has(tmp_path: Path, store: StoreConnection, make: Make) -> None:
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in range(1, 9):
+            commit(spool, index, *ALL)
+        send_all(make(tmp_path))
+        assert differences(store, tmp_path) == {}
+        catch_up(spool, at(7200))  # roll-ups, and compaction of what was sent
+        rolled = newest(tmp_path)
+        assert rolled.of_table("waits_1h")
+        pusher = make(tmp_path)
+        while newest(tmp_path).seq % COMMITS:
+            commit(spool, 100, *ALL)  # ten minutes later: correcting rows as well
+        send_all(pusher)
+    assert pusher.memory is not None
+    assert pusher.memory.sent_seq == newest(tmp_path).seq
+    assert differences(store, tmp_path) == {}
+    last = pushed_rows.last_push(store, rolled.uuid)
+    assert last is not None
+    assert last[0] == pusher.memory.sent_seq
+    for table, us in last[1].items():
+        assert us <= newest(tmp_path).rolled_us[table]
+
+
+def test_a_window_is_sent_when_it_is_complete(tmp_path: Path, faults: Faults, make: Make) -> None:
+    pusher = make(tmp_path)
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in range(1, COMMITS):
+            commit(spool, index)
+        assert not pusher.step()
+        assert faults.inserts == []
+        commit(spool, COMMITS)
+        pusher.step()
+        assert sorted(table for table, _ in faults.inserts) == sorted(SOME)
+        assert pusher.memory is not None
+        assert pusher.memory.sent_seq == COMMITS
+
+
+def test_an_hour_without_a_store(
+    tmp_path: Path, store: StoreConnection, faults: Faults, make: Make
+) -> None:
+    pusher, failures = make(tmp_path), 0
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for tick in range(60 + 360):  # after ten minutes there is no store for an hour
+            faults.down = tick >= 60
+            commit(spool, tick, "waits", "ticks")
+            if tick % 3 == 0:
+                spool.maintain(at(10 * tick), 10.0 * tick)
+            if tick % 6 == 0:
+                try:
+                    send_all(pusher)
+                except StoreError:
+                    failures += 1
+        assert failures == 60
+        assert pusher.kept_seq < newest(tmp_path).seq - 300
+        faults.down = False
+        before = len(faults.inserts)
+        send_all(pusher)
+        assert len(faults.inserts) - before < 60, "late windows are sent together"
+        sent = pusher.kept_seq
+    assert newest(tmp_path).seq - sent < COMMITS
+    assert differences(store, tmp_path, to=sent) == {}
+
+
+def test_a_lost_answer_is_no_second_insert(
+    tmp_path: Path, store: StoreConnection, faults: Faults, make: Make
+) -> None:
+    pusher = make(tmp_path)
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in range(1, COMMITS + 1):
+            commit(spool, index)
+        faults.lose_answers = 2
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                pusher.step()
+        pusher.step()
+    assert differences(store, tmp_path) == {}
+    assert len(faults.inserts) == len(SOME), "what was there already was counted, not sent again"
+
+
+def test_a_duplicate_delivery_is_left_out(
+    tmp_path: Path, store: StoreConnection, faults: Faults, make: Make
+) -> None:
+    """The same request twice, as a proxy may deliver it: the token is known."""
+    deliver = StoreConnection.insert
+
+    class Twice(Faults):
+        def insert(self, table: str, rows: Any, token: str | None = None) -> None:
+            deliver(self, table, rows, token)
+            deliver(self, table, rows, token)
+
+    twice = Twice(store)
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in range(1, COMMITS + 1):
+            commit(spool, index, *ALL)
+    SpoolPusher(tmp_path, lambda: twice, COMMITS, lambda level, why: None).step()
+    assert differences(store, tmp_path) == {}
+
+
+def test_an_agent_that_was_killed_before_it_noted_what_it_sent(
+    tmp_path: Path, store: StoreConnection, faults: Faults, make: Make
+) -> None:
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in range(1, 2 * COMMITS + 1):
+            commit(spool, index)
+    first = make(tmp_path)
+    first.step()
+    kept = (tmp_path / push_memory.FILE).read_bytes()
+    first.step()
+    (tmp_path / push_memory.FILE).write_bytes(kept)  # as it was before the last note
+    sent = len(faults.inserts)
+    send_all(make(tmp_path))
+    assert len(faults.inserts) == sent
+    assert differences(store, tmp_path) == {}
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_lost_memory_asks_the_store(
+    tmp_path: Path, store: StoreConnection, faults: Faults, make: Make, noted: bool
+) -> None:
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in range(1, 3 * COMMITS + 1):
+            commit(spool, index)
+    send_all(make(tmp_path))
+    (tmp_path / push_memory.FILE).unlink()
+    if not noted:
+        forget(store, tmp_path, "pushes")
+    sent = len(faults.inserts)
+    pusher = make(tmp_path)
+    send_all(pusher)
+    assert len(faults.inserts) == sent
+    assert pusher.memory is not None
+    assert pusher.memory.sent_seq == 3 * COMMITS
+    assert differences(store, tmp_path) == {}
+
+
+def test_a_torn_insert_is_kept_marked_and_repaired(
+    tmp_path: Path, store: StoreConnection, faults: Faults, make: Make
+) -> None:
+    pusher = make(tmp_path)
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in range(1, COMMITS + 1):
+            commit(spool, index)
+        faults.tear = 1
+        with pytest.raises(StoreError):
+            pusher.step()
+        pusher.step()
+        assert list(differences(store, tmp_path)) == ["waits"]
+        assert pusher.memory is not None
+        assert [one.table for one in pusher.memory.partial] == ["waits"]
+        assert pusher.kept_seq == 2, "the spool keeps the rows"
+        for index in range(COMMITS + 1, 2 * COMMITS + 1):
+            commit(spool, index)
+        send_all(pusher)
+        assert list(differences(store, tmp_path)) == ["waits"], "all else goes on"
+        (one,) = partial(store, tmp_path)
+        assert (one.table, one.seqs, one.rows) == ("waits", (3,), 1), "the others are complete"
+        repair.delete(store, one)
+        assert partial(store, tmp_path) == []
+        again = make(tmp_path)  # and the agent has been restarted meanwhile
+        send_all(again)
+    assert differences(store, tmp_path) == {}
+    assert again.memory is not None
+    assert (again.memory.partial, again.kept_seq) == ((), 2 * COMMITS)
+
+
+def test_rows_that_somebody_deleted_are_sent_though_their_token_is_known(
+    tmp_path: Path, store: StoreConnection, faults: Faults, make: Make
+) -> None:
+    pusher = make(tmp_path)
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in range(1, COMMITS + 1):
+            commit(spool, index)
+        pusher.step()
+        one_each = (
+            f"SELECT seq, min(active_ns) FROM {store.database}.waits "
+            f"WHERE spool = '{newest(tmp_path).uuid}' GROUP BY seq"
+        )
+        forget(store, tmp_path, "waits", where=f"(seq, active_ns) IN ({one_each})")
+        (tmp_path / push_memory.FILE).unlink()
+        forget(store, tmp_path, "pushes")
+        pusher = make(tmp_path)
+        pusher.step()
+        assert list(differences(store, tmp_path)) == ["waits"]
+        forget(store, tmp_path, "waits")
+        pusher.look_at_partial()
+        pusher.step()
+    assert differences(store, tmp_path) == {}
+
+
+def test_a_wiped_spool_begins_another_one(
+    tmp_path: Path, store: StoreConnection, make: Make
+) -> None:
+    root, copy = tmp_path / "spool", tmp_path / "copy"
+    pusher = make(root)
+    with Spool.open(root, UNLIMITED) as spool:
+        for index in range(1, COMMITS + 1):
+            commit(spool, index)
+        pusher.step()
+    shutil.copytree(root, copy)
+    shutil.rmtree(root)
+    with Spool.open(root, UNLIMITED) as spool:
+        for index in range(COMMITS + 1, 3 * COMMITS + 1):
+            commit(spool, index)
+    send_all(make(root))
+    assert differences(store, root, copy) == {}
+
+
+def test_a_spool_restored_from_a_copy_waits_for_a_repair(
+    tmp_path: Path, store: StoreConnection, make: Make
+) -> None:
+    root, copy = tmp_path / "spool", tmp_path / "copy"
+    with Spool.open(root, UNLIMITED) as spool:
+        for index in range(1, COMMITS + 1):
+            commit(spool, index)
+    make(root).step()
+    shutil.copytree(root, copy)
+    with Spool.open(root, UNLIMITED) as spool:
+        for index in range(COMMITS + 1, 2 * COMMITS + 1):
+            commit(spool, index)
+    make(root).step()
+    remembered = (root / push_memory.FILE).read_bytes()
+    shutil.rmtree(root)
+    shutil.copytree(copy, root)
+    (root / push_memory.FILE).write_bytes(remembered)
+    pusher = make(root)
+    with pytest.raises(StoreError, match="went back to commit 4"):
+        pusher.step()
+    with Spool.open(root, UNLIMITED) as spool:
+        for index in range(50, 50 + 2 * COMMITS):
+            commit(spool, index)
+    with pytest.raises(StoreError, match="went back to commit 4"):
+        pusher.step()
+    for one in partial(store, root):
+        repair.delete(store, one)
+    send_all(pusher)
+    assert differences(store, root) == {}
+
+
+def test_another_server_is_not_asked_for_counts(
+    tmp_path: Path, store: StoreConnection, faults: Faults, make: Make
+) -> None:
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in range(1, 2 * COMMITS + 1):
+            commit(spool, index)
+    make(tmp_path).step()
+    other = (tmp_path / push_memory.FILE).read_text().replace("00000000-", "11111111-", 1)
+    (tmp_path / push_memory.FILE).write_text(other)
+    with pytest.raises(StoreError, match="let url name one server"):
+        make(tmp_path).step()
+
+
+def test_unsent_rows_outlive_their_age_and_are_counted_if_dropped_for_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = SpoolLimits(most_bytes=1 << 60, reserve_bytes=0, kept_s=dict.fromkeys(
+        ("ticks", "sessions", "minutes", "hours"), 60.0
+    ))  # fmt: skip
+    with Spool.open(tmp_path, limits) as spool:
+        spool.sent_seq = 1
+        commit(spool, 1, "sessions")
+        commit(spool, 2, "sessions")
+        catch_up(spool, at(3600))
+        left = [one.first_seq for one in newest(tmp_path).of_table("sessions")]
+        assert left == [2], "the first was sent and is too old"
+        spool._limits = SpoolLimits(most_bytes=1, reserve_bytes=0)
+        catch_up(spool, at(3600))
+        dropped = newest(tmp_path).dropped["sessions"]
+        assert (dropped.rows, dropped.unsent_rows) == (6, 3)
+        assert any("3 of them not sent to the store" in note for note in spool.take_notes())
+
+
+def test_the_pace_of_retries() -> None:
+    assert [push_thread.wait_s(n) for n in (1, 2, 3, 6, 50)] == [2, 4, 8, 60, 60]

@@ -1,0 +1,176 @@
+"""The store's schema: what the migrations make is what the spool's tables need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.watching.spool.tables import TABLES
+from pgtare.watching.store import (
+    migrations,
+    repair,
+    roles,
+    size_plan,
+    store_check,
+    store_tables,
+    table_sql,
+)
+from pgtare.watching.store.connection import StoreConnection
+from tests.commands import in_process, refused
+from tests.unit.store_engine import engine, new_store
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with engine(tmp_path_factory.mktemp("engine")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def store(client: Any) -> StoreConnection:
+    return new_store(client)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_has_the_columns_of_the_spool(name: str, store: StoreConnection) -> None:
+    """A column that is new in a spool needs a migration."""
+    found = store.rows(
+        f"SELECT name, type FROM system.columns WHERE database = '{store.database}' "
+        f"AND table = '{name}' ORDER BY position"
+    )
+    expected = []
+    for column in TABLES[name].columns:
+        if column.name == "segment":
+            expected += [
+                ("spool", "LowCardinality(String)"),
+                ("seq", "Int64"),
+                ("segment", "String"),
+            ]
+        else:
+            expected.append((column.name, store_tables.column_type(column)))
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_first_migrations_are_as_they_were_generated(name: str) -> None:
+    (one,) = [m for m in migrations.migrations() if m.name.partition("_")[2] == name]
+    assert one.text == "\n".join(table_sql.lines(name)) + "\n"
+
+
+def test_rows_go_as_in_the_spool(store: StoreConnection) -> None:
+    found = dict(
+        store.rows(
+            "SELECT name, create_table_query FROM system.tables "
+            f"WHERE database = '{store.database}'"
+        )
+    )
+    for name, table in TABLES.items():
+        if table.kept_s is None:
+            assert "TTL" not in found[name]
+        else:
+            assert f"TTL toDateTime(ts) + toIntervalDay({table.kept_s // 86400})" in found[name]
+            assert "PARTITION BY toDate(ts)" in found[name]
+
+
+def test_migrations_are_applied_once(store: StoreConnection) -> None:
+    assert migrations.faults(migrations.applied(store)) == []
+    assert migrations.apply(store) == []
+    store.command(f"INSERT INTO {store.database}.migrations (name, sha256) VALUES ('9999_x', '')")
+    try:
+        (sentence,) = migrations.faults(migrations.applied(store))
+        assert "a later version of pgtare" in sentence
+        with pytest.raises(UsageError, match="update pgtare"):
+            migrations.apply(store)
+    finally:
+        store.command(
+            f"ALTER TABLE {store.database}.migrations DELETE WHERE name = '9999_x'",
+            {"mutations_sync": 2},
+        )
+
+
+def test_an_interrupted_migration_is_applied_again(client: Any) -> None:
+    connection = StoreConnection(client, "interrupted")
+    for statement in migrations.first_statements("interrupted", None):
+        connection.command(statement)
+    for one in migrations.migrations()[:5]:  # done, but not noted
+        for statement in one.statements("interrupted"):
+            connection.command(statement)
+    assert len(migrations.apply(connection)) == len(migrations.migrations())
+
+
+def test_a_check_finds_what_is_missing(client: Any, store: StoreConnection) -> None:
+    found = store_check.check(store)
+    assert (found.faults, found.notes, found.tables) == ((), (), len(TABLES))
+    assert abs(found.clock_s) < 5
+    empty = StoreConnection(client, "empty")
+    empty.command("CREATE DATABASE IF NOT EXISTS empty")
+    faults = store_check.check(empty).faults
+    assert len(faults) == 2
+    assert "migrations are missing" in faults[0]
+    assert "tables are missing" in faults[1]
+    assert repair.partial(store) == []
+
+
+def test_other_statements_are_understood_by_the_engine(store: StoreConnection) -> None:
+    """Roles and clusters cannot be tried here: the engine only parses what would be sent."""
+    some = [
+        *roles.statements("pgtare", ("env=prod", "team=check-out")),
+        *roles.statements("pgtare", cluster="main"),
+        *migrations.script("pgtare", "main", list(migrations.migrations())),
+    ]
+    assert len(some) > 100
+    for statement in some:
+        if not statement.startswith("INSERT"):
+            store.rows("SELECT formatQuery({text:String})", {"text": statement})
+    with pytest.raises(Exception, match="Syntax error"):
+        store.rows("SELECT formatQuery('CREATE ROLE IF EXIST x')")
+
+
+def test_roles_have_no_more_than_they_need() -> None:
+    found = list(roles.statements("pgtare"))
+    of_agent = [one for one in found if one.startswith("GRANT") and roles.AGENT in one]
+    assert not any("DELETE" in one or "ALTER" in one for one in of_agent)
+    assert "GRANT INSERT, SELECT(spool, seq, ts) ON pgtare.waits TO pgtare_agent" in found
+    deletes = [one for one in found if "ALTER DELETE" in one]
+    assert all(one.endswith(f"TO {roles.REPAIR}") for one in deletes)
+    with pytest.raises(UsageError, match="env=prod"):
+        list(roles.statements("pgtare", ("env='x'",)))
+
+
+def test_a_cluster_has_replicated_and_distributed_tables() -> None:
+    text = "\n".join(migrations.script("pgtare", "main", list(migrations.migrations())))
+    assert (
+        "ENGINE = ReplicatedMergeTree('/clickhouse/tables/{shard}/pgtare/waits', '{replica}')"
+        in text
+    )
+    assert "ReplicatedReplacingMergeTree('/clickhouse/tables/{shard}/pgtare/pushes'" in text
+    assert (
+        "CREATE TABLE IF NOT EXISTS pgtare_all.waits ON CLUSTER 'main' AS pgtare.waits "
+        "ENGINE = Distributed('main', 'pgtare', 'waits')" in text
+    )
+    assert "--cluster" in refused(
+        "store", "create", "--store", "clickhouse://h", "--cluster", "a'b", "--dry-run"
+    )
+
+
+def test_a_dry_run_prints_all_sql_and_needs_no_store() -> None:
+    done = in_process("store", "create", "--store", "clickhouse://h/logs", "--dry-run", "--roles")
+    assert done.stdout.count("CREATE TABLE IF NOT EXISTS logs.") == len(migrations.migrations())
+    assert "CREATE ROLE IF NOT EXISTS pgtare_agent;" in done.stdout
+
+
+def test_a_plan_adds_up() -> None:
+    rates = {"waits": (1000.0, "measured"), "sessions": (500.0, "simulated")}
+    sizes = {"waits": (20.0, "measured")}
+    found = size_plan.plan(10, rates, sizes, 10_000_000, 100_000)
+    by_name = {one.table: one for one in found.tables}
+    assert by_name["waits"].rows == 10 * 1000 * 7
+    assert by_name["waits"].bytes == 10 * 1000 * 7 * 20
+    assert by_name["sessions"].rows == 10 * 500 * 2
+    assert by_name["sessions"].bytes_from == "assumed"
+    assert found.bytes == sum(one.bytes for one in found.tables)
+    assert found.shards == 1
+    assert size_plan.plan(10, rates, sizes, 500_000, 100_000).shards == 5
