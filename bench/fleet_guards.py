@@ -115,7 +115,7 @@ def _evidence(
 def main() -> int:
     """Exit status 1 if harmless fleets are stopped more often than α allows."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=4_000)
+    parser.add_argument("--trials", type=int, default=2_000)
     trials = parser.parse_args().trials
     most = ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / trials)
     print("| times | what the arm does | servers | stopped | transactions of a server until then |")

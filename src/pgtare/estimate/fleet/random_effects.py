@@ -64,9 +64,9 @@ def combine(
     used = sorted((effect for effect in effects if effect.usable), key=lambda e: e.server)
     left_out = tuple(effect.server for effect in effects if not effect.usable)
     k = len(used)
-    estimates, variances = arrays_of(used)
     if k < 2:
         return _of_one(effects, used, left_out, level)
+    estimates, variances = arrays_of(used)
     found = intervals(estimates, variances, level)
     tau2 = float(found.tau2)
     lower, upper = tau2_interval(estimates, variances, 1 - level)
