@@ -34,6 +34,7 @@ TIMES = 10
 
 def make(prefix: Path, servers: int, units: int) -> None:
     """A fleet, and its ten times larger sibling prefix-10."""
+    (prefix / "servers").mkdir(parents=True)
     for i in range(servers):
         write_server(MadeServer(f"db-{i:03}", units=units), prefix / "servers" / f"db-{i:03}")
     larger = prefix.with_name(f"{prefix.name}-{TIMES}") / "servers"

@@ -153,6 +153,16 @@ def test_half_written_and_lost_servers_are_named(copy: Path) -> None:
     assert "being written" in gone[".db9.partial-x1"]
 
 
+def test_a_server_that_was_stopped_has_a_warning(copy: Path) -> None:
+    path = copy / "fleet.json"
+    document = json.loads(path.read_text())
+    document["servers"][0] |= {"state": "stopped", "reason": "harm on db6"}
+    path.write_text(json.dumps(document))
+    name = document["servers"][0]["name"]
+    (warning,) = report(str(copy)).warnings
+    assert warning == f"{name}: stopped (harm on db6); the figures are of what it gave before."
+
+
 def test_without_fleet_json_there_are_no_labels(copy: Path) -> None:
     before = report(str(copy))
     (copy / "fleet.json").unlink()

@@ -240,6 +240,13 @@ def _server(one: ServerFigures, record: ServerRecord) -> documents.FleetServer:
 
 def _warnings(servers: Sequence[ServerFigures], records: Mapping[str, ServerRecord]) -> list[str]:
     found = [f"{one.name}: {alarm}." for one in servers for alarm in one.alarms]
+    for one in servers:
+        record = records.get(one.name, ServerRecord())
+        if record.state in ("stopped", "lost", "running"):
+            why = f" ({record.reason})" if record.reason else ""
+            found.append(
+                f"{one.name}: {record.state}{why}; the figures are of what it gave before."
+            )
     versions = sorted({one.pgtare_version for one in servers})
     if len(versions) > 1:
         found.append(f"The servers were weighed by several versions of pgtare: {_list(versions)}.")

@@ -41,7 +41,8 @@ _WORDS = {
 _NOTES = (
     "What the agent measures of itself. A look is one short transaction on the server; its time "
     "has the way there and back in it.",
-    "What the instruments on the servers cost their load, pgtare weigh measures.",
+    "What the instruments on the servers cost their load, pgtare weigh measures, and pgtare bill "
+    "adds up, with the agent.",
 )
 
 

@@ -142,7 +142,7 @@ def _outlier(one: FleetOutlier, arm: FleetArm, member: ServerArm, unit: str) -> 
     whose = "Only it has" if len(alike) == 1 else f"Only these {len(alike)} have"
     return (
         f"{one.server} is unlike the rest: {arm.name} shows {with_bounds(value, unit)}, far "
-        f"{side} what the others predict (p = {numbers.chance(one.p_adjusted)})."
+        f"{side} what the others predict ({_p(one.p_adjusted)})."
         + (f" {whose} {shared}." if shared else "")
     )
 
@@ -172,4 +172,7 @@ def spread(scale: FleetScale, unit: str) -> str:
 
 
 def _p(p: float | None) -> str:
-    return numbers.NONE if p is None or math.isnan(p) else f"p = {numbers.chance(p)}"
+    if p is None or math.isnan(p):
+        return f"p {numbers.NONE}"
+    chance = numbers.chance(p)
+    return f"p {chance}" if chance.startswith("less") else f"p = {chance}"
