@@ -41,7 +41,8 @@ _WORDS = {
 _NOTES = (
     "What the agent measures of itself. A look is one short transaction on the server; its time "
     "includes the network.",
-    "pgtare weigh measures what the instruments on a server cost its load.",
+    "pgtare weigh measures what the instruments on a server cost its load. pgtare bill adds that "
+    "up, and the agent.",
 )
 
 
