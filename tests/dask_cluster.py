@@ -22,6 +22,27 @@ class DaskCluster:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> DaskCluster:
+        try:
+            self._begin()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        for process in reversed(self._processes):
+            process.kill()
+            process.wait(30)
+
+    def _begin(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         file = self._directory / "scheduler.json"
         self._start("scheduler", "--port", "0", "--host", "127.0.0.1", "--no-dashboard")
@@ -33,21 +54,9 @@ class DaskCluster:
         self.address = str(json.loads(file.read_text())["address"])
         for _ in range(self._workers):
             self._start("worker", "--nthreads", "2", "--no-nanny", "--no-dashboard")
-        with self.client() as client:
-            if not self._workers:
-                return self
-            client.wait_for_workers(self._workers, timeout=120)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for process in reversed(self._processes):
-            process.kill()
-            process.wait(30)
+        if self._workers:
+            with self.client() as client:
+                client.wait_for_workers(self._workers, timeout=120)
 
     def _start(self, what: str, *options: str) -> None:
         command = [sys.executable, "-m", "dask", what, *options]
