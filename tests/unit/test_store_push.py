@@ -256,8 +256,9 @@ def test_a_lost_memory_asks_the_store(
     assert differences(store, tmp_path) == {}
 
 
+@pytest.mark.parametrize("memory", ["kept", "lost"])
 def test_a_torn_insert_is_kept_marked_and_repaired(
-    tmp_path: Path, store: StoreConnection, faults: Faults, make: Make
+    tmp_path: Path, store: StoreConnection, faults: Faults, make: Make, memory: str
 ) -> None:
     pusher = make(tmp_path)
     with Spool.open(tmp_path, UNLIMITED) as spool:
@@ -279,6 +280,8 @@ def test_a_torn_insert_is_kept_marked_and_repaired(
         assert (one.table, one.seqs, one.rows) == ("waits", (3,), 1), "the others are complete"
         repair.delete(store, one)
         assert partial(store, tmp_path) == []
+        if memory == "lost":
+            (tmp_path / push_memory.FILE).unlink()
         again = make(tmp_path)  # and the agent has been restarted meanwhile
         send_all(again)
     assert differences(store, tmp_path) == {}

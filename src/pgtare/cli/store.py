@@ -157,10 +157,10 @@ def plan(
     disk_bytes = size("--disk", disk)
     if disk_bytes < 1 << 30:
         raise UsageError("--disk: give 1G or more")
-    rates = size_plan.simulated(size_plan.SIMULATED_RATES)
+    rates = size_plan.simulated_rates()
     if spool is not None:
         rates |= _rates(spool)
-    sizes = size_plan.simulated(size_plan.SIMULATED_BYTES)
+    sizes = size_plan.simulated_sizes()
     if store is not None:
         with _connected(_address(store, password_file)) as connection:
             found = size_plan.bytes_of_store(connection)
@@ -292,6 +292,7 @@ def _print_plan(found: StorePlan) -> None:
         f"{found.shard_rows_a_second:.0f} rows a second."
     )
     cli.say(
-        "Tables without a line (texts, findings, gaps, …) have few rows. Rows, sizes, parts and "
-        "shards are computed; the columns 'from' say what the rates and the bytes of a row are."
+        "Tables without a line (texts, findings, gaps, …) have few rows. The columns 'from' say "
+        "what rates and bytes of a row are: measured, simulated (measured on simulated rows), or "
+        "assumed. All else is computed."
     )

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pgtare.watching.spool import segments
 from pgtare.watching.spool.tables import TABLES
 from pgtare.watching.store.connection import StoreConnection, StoreError, quoted
-from pgtare.watching.store.push_memory import FILE
+from pgtare.watching.store.push_memory import FILE, PartialPush
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,15 @@ def repairs(connection: StoreConnection, spool: str) -> dict[tuple[str, str, int
         {"spool": spool},
     )
     return {(str(table), str(day), int(seq)): int(number) for table, day, seq, number in found}
+
+
+def ever_partial(connection: StoreConnection, spool: str, to: int) -> tuple[PartialPush, ...]:
+    """Commits up to one that were ever partial: they may have been deleted since then."""
+    days: dict[tuple[str, str], list[int]] = {}
+    for table, day, seq in sorted(repairs(connection, spool)):
+        if seq <= to and table in TABLES:
+            days.setdefault((table, day), []).append(seq)
+    return tuple(PartialPush(table, day, tuple(seqs)) for (table, day), seqs in days.items())
 
 
 def last_push(connection: StoreConnection, spool: str) -> tuple[int, dict[str, int]] | None:

@@ -116,7 +116,8 @@ class SpoolPusher:
         if memory is None or memory.spool != content.uuid:
             last = pushed_rows.last_push(connection, content.uuid)
             seq, rolled_us = last or (0, {})
-            memory = PushMemory(content.uuid, seq, rolled_us=rolled_us)
+            partial = pushed_rows.ever_partial(connection, content.uuid, seq)
+            memory = PushMemory(content.uuid, seq, rolled_us=rolled_us, partial=partial)
             self._unsure = True
             self._unsure_to = pushed_rows.newest_seq(connection, content.uuid, seq)
             if last is not None:
