@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import jsonschema
@@ -16,7 +17,10 @@ from pgtare.weighing.fleet.directory import (
     FleetState,
     servers_of,
 )
+from pgtare.weighing.weigh import store
+from pgtare.weighing.weigh.measurement import Weighing
 from tests.commands import read, refused
+from tests.unit import sample_result
 
 DESIGN = FleetDesign(
     instruments=["track_io_timing"],
@@ -58,6 +62,34 @@ def test_a_directory_is_read_again(tmp_path: Path) -> None:
     assert again.state == directory.state
     assert again.state.of("a").labels == {"env": "prod"}
     jsonschema.validate(read(tmp_path / "x" / "fleet.json"), documents()["pgtare.fleet/1"].schema)
+
+
+def test_what_a_server_gave_is_replaced_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a kill comes, the earlier or the later is there when it is opened again."""
+    directory = made(tmp_path / "x")
+    earlier, later = (sample_result.sample(blocks=blocks) for blocks in (20, 30))
+    directory.keep("a", Weighing(earlier.result, earlier.observations, earlier.design))
+    real, calls = Path.rename, []
+
+    def killed(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if len(calls) > allowed:
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    for allowed in (0, 1, 2, 3):
+        calls.clear()
+        monkeypatch.setattr(Path, "rename", killed)
+        with contextlib.suppress(KeyboardInterrupt):
+            directory.keep("a", Weighing(later.result, later.observations, later.design))
+        monkeypatch.setattr(Path, "rename", real)
+        FleetDirectory.open(tmp_path / "x")
+        rows = len(store.load(tmp_path / "x" / "servers" / "a").observations)
+        assert rows in (len(earlier.observations), len(later.observations)), allowed
+    assert rows == len(later.observations)
+    assert directory.kept() == ["a"]
 
 
 def test_nothing_that_connects_is_written(tmp_path: Path) -> None:

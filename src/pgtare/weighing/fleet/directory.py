@@ -25,6 +25,8 @@ from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.measurement import Weighing
 
 RESULT_FILE = "result.json"
+#: What a server's earlier directory is called while a new one takes its place.
+_BEFORE = ".before"
 WEIGHING = ArtefactKind(WHAT, FLEET_FILE, SCHEMA)
 
 State = Literal["waiting", "running", "done", "stopped", "lost"]
@@ -125,7 +127,16 @@ class FleetDirectory:
     def open(cls, path: Path) -> FleetDirectory:
         """One that is there. Raises UsageError if it is none, PgtareError if it is damaged."""
         document = WEIGHING.open(path)
-        return cls(path, artefact.parsed(FleetState, document, path / FLEET_FILE))
+        opened = cls(path, artefact.parsed(FleetState, document, path / FLEET_FILE))
+        opened._put_back()
+        return opened
+
+    def _put_back(self) -> None:
+        """What a server gave before, if a kill came before the new was in its place."""
+        for before in (self.path / SERVERS).glob(f".*{_BEFORE}"):
+            target = before.with_name(before.name[1 : -len(_BEFORE)])
+            if not target.exists():
+                before.rename(target)
 
     def save(self) -> None:
         """Write `fleet.json`, whole."""
@@ -134,11 +145,13 @@ class FleetDirectory:
     def keep(self, name: str, weighing: Weighing) -> None:
         """Write what a server gave, whole or not at all, in the place of what it gave before."""
         target = self.path / SERVERS / name
-        before = target.with_name(f".{name}.before")
+        written, before = target.with_name(f".{name}.new"), target.with_name(f".{name}{_BEFORE}")
+        shutil.rmtree(written, ignore_errors=True)
+        store.save(written, weighing.design, weighing.observations, weighing.result)
         shutil.rmtree(before, ignore_errors=True)
         if target.exists():
             target.rename(before)
-        store.save(target, weighing.design, weighing.observations, weighing.result)
+        written.rename(target)
         shutil.rmtree(before, ignore_errors=True)
 
     def kept(self) -> list[str]:
