@@ -142,6 +142,33 @@ def test_a_tick_belongs_to_the_minute_that_it_ends_in() -> None:
 
 
 @pytest.mark.parametrize("table", ROLLED)
+def test_sums_of_groups_are_the_sums(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollup, "_FOLDED_ROWS", 5)
+    rolled = TABLES[table]
+    assert rolled.source is not None
+    times = range(9, 190, 7)
+    groups = [random_rows(rolled.source, [at(ts), at(ts + 3)], each=3) for ts in times]
+    whole = rollup.summed(pa.concat_tables(groups), rolled)
+    found = rollup.summed_groups(iter(groups), rolled)
+    assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, whole.to_pylist()))
+
+
+def test_an_hour_of_statements_is_never_in_memory_as_a_whole() -> None:
+    one = random_rows("statements", [at(60)], each=1000)
+    before = pa.default_memory_pool()
+    counted = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(counted)
+    try:
+        # other memory for each group: take copies
+        groups = (one.take(pa.array(range(one.num_rows))) for _ in range(60))
+        found = rollup.summed_groups(groups, TABLES["statements_1h"])
+    finally:
+        pa.set_memory_pool(before)
+    assert sum(found["calls"].to_pylist()) == 60 * sum(one["calls"].to_pylist())
+    assert counted.max_memory() < 30 * one.nbytes
+
+
+@pytest.mark.parametrize("table", ROLLED)
 def test_a_sum_is_exact_beyond_floats(table: str) -> None:
     rows = random_rows(str(TABLES[table].source), [at(i) for i in range(1, 200)], 5, span=1 << 54)
     found = rollup.summed(rows, TABLES[table])

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import scipy
-
+from pgtare.seeing.doctor import quantiles
 from pgtare.seeing.doctor.observed import (
     ActivitySamples,
     Deallocations,
@@ -95,7 +94,7 @@ def at_least_s(pairs: Iterable[tuple[StatementEntries, StatementEntries]], size:
     seconds = sum((last.taken - first.taken).total_seconds() for first, last in pairs)
     if not sweeps or seconds <= 0:
         return 0.0
-    return float(scipy.special.chdtri(2 * sweeps, 0.975)) / 2 * victims(size) / seconds
+    return quantiles.fewest_expected(sweeps, 0.025) * victims(size) / seconds
 
 
 def gone(first: StatementEntries, last: StatementEntries) -> int:

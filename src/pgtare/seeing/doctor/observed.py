@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import scipy
-
+from pgtare.seeing.doctor import quantiles
 from pgtare.seeing.doctor.model import Clock, Server, Unseen
 
 #: role, database, query identifier
@@ -159,7 +158,7 @@ class ActivitySamples:
             self.squares[event] - 2 * share * self.crossed[event] + share**2 * self.squares[None]
         )
         error = math.sqrt(max(0.0, spread) * n / (n - 1)) / together
-        return max(0.0, share - float(scipy.special.stdtrit(n - 1, 0.975)) * error)
+        return max(0.0, share - quantiles.student(n - 1, 0.975) * error)
 
 
 @dataclass(frozen=True)

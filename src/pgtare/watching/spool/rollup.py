@@ -11,7 +11,7 @@ up to the row's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ MOST_BUCKETS = 60
 SPREAD_NS = 90 * 10**9
 #: A row is spread over at most this many buckets. If it covers more, buckets are wider: 60 of them.
 MOST_PARTS, _WIDER = 360, 60
+#: So many rows are summed up at once, or as many as there are sums.
+_FOLDED_ROWS = 4_096
 _US = 1_000_000
 _INT64 = np.dtype(np.int64)
 
@@ -55,9 +57,32 @@ def between(rows: pa.Table, after_us: int, to_us: int) -> pa.Table:
 
 def summed(rows: pa.Table, table: SpoolTable) -> pa.Table:
     """One row for each bucket and key; without the column `segment`."""
+    return _grouped(_spread(rows, table), table)
+
+
+def summed_groups(groups: Iterable[pa.Table], table: SpoolTable) -> pa.Table:
+    """The same of rows that come group by group; only a few groups are in memory at a time.
+
+    Sums of sums are the sums, in the same order; what was last in a bucket needs all its rows.
+    """
+    if any(column.rule == "last" for column in table.columns):
+        return summed(pa.concat_tables(groups), table)
+    schema = table.row_schema
+    so_far, waiting, held = schema.empty_table(), [], 0
+    for group in groups:
+        spread = _spread(group, table).select(schema.names)
+        waiting.append(spread)
+        held += spread.num_rows
+        if held >= max(_FOLDED_ROWS, so_far.num_rows):
+            so_far = _grouped(pa.concat_tables([so_far, *waiting]), table)
+            waiting, held = [], 0
+    return _grouped(pa.concat_tables([so_far, *waiting]), table)
+
+
+def _grouped(rows: pa.Table, table: SpoolTable) -> pa.Table:
     width = table.bucket_s * _US
-    # in one piece: grouped chunk by chunk, an hour of statements takes 20 MB more
-    rows = _spread(rows, table).combine_chunks()
+    # in one piece: grouped chunk by chunk, many statements take 20 MB more
+    rows = rows.combine_chunks()
     times = times_us(rows)
     if any(column.rule == "last" for column in table.columns):
         order = pa.array(np.argsort(times, kind="stable"))

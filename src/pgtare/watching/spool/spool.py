@@ -233,15 +233,17 @@ class Spool:
         width_us = table.bucket_s * _US * rollup.MOST_BUCKETS
         to_us = min(to_us, rollup.bucket_end(first_us, table) + width_us)
         some = [segment for segment in some if segment.first_us <= to_us]
-        # a large segment may have few rows that are due: never all of it at once
-        rows = pa.concat_tables(
+        # a large segment may have few rows that are due, and an hour of statements has very many:
+        # never all at once
+        groups = (
             rollup.between(group, done_us, to_us)
             for segment in some
             for group in segments.groups(self._volume.root, segment)
         )
+        rows = rollup.summed_groups(groups, table)
         with self._publication() as publication:
             publication.set_rolled(table.name, to_us)
-            publication.add_rows(table.name, rollup.summed(rows, table))
+            publication.add_rows(table.name, rows)
         return True
 
     def _drop(self, some: list[Segment], why: str, now: datetime) -> None:
