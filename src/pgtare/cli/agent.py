@@ -77,8 +77,10 @@ def agent(
     if dsn is not None:
         require_usable(found.servers[configuration.ONLY_SERVER])
     lasting_s = duration_s(duration)
+    from pgtare.watching.agent.pandas_left_out import leave_pandas_out
     from pgtare.watching.spool.spool import Spool
 
+    leave_pandas_out()
     with contextlib.ExitStack() as opened:
         store = opened.enter_context(Spool.open(directory, found.spool.limits))
         reload = (
