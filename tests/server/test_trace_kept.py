@@ -628,7 +628,7 @@ def test_blockers_are_kept_with_who_waits(filing: tuple[Cluster, Path]) -> None:
 
 def test_an_incident_ends_with_its_session(filing: tuple[Cluster, Path]) -> None:
     """Who comes next into its place was not in it."""
-    cluster, _ = filing
+    cluster, directory = filing
     before = {found["id"] for found in kept(cluster)}
     own = "SELECT incident FROM sql_trace_kept() WHERE pid = pg_backend_pid()"
     with session(cluster) as admin, traced(cluster) as blocker:
@@ -646,6 +646,8 @@ def test_an_incident_ends_with_its_session(filing: tuple[Cluster, Path]) -> None
                 provoke(client, "SELECT 1/0")
                 assert rows(client, own) == [(None,)]
             forget_all(admin)
+            for path in directory.glob("kept-*"):  # else sql_trace.keep_files is soon reached
+                path.unlink()
 
 
 def test_all_that_wait_for_one_session_are_one_incident(filing: tuple[Cluster, Path]) -> None:
