@@ -84,7 +84,7 @@ _COMMANDS = {
     "live": _Command(
         "live",
         WATCH,
-        "Show where time goes on a page that moves: activity, waits, statements, locks, findings.",
+        "Show where time goes on a live page: activity, waits, statements, locks, findings.",
     ),
     "spool": _Command(
         "spool",
