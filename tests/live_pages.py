@@ -60,11 +60,15 @@ class ServedPage:
 
 
 @contextlib.contextmanager
-def served(spool: Path | StoreAddress, proxy: ProxyRules | None = None) -> Iterator[ServedPage]:
-    """Serve a spool or a store on a free port of 127.0.0.1."""
+def served(
+    source: Path | StoreAddress | None,
+    proxy: ProxyRules | None = None,
+    pages: Path | None = None,
+) -> Iterator[ServedPage]:
+    """Serve a spool, a store or pages on a free port of 127.0.0.1."""
     listening = bound(listen_address("127.0.0.1:0", tls=False))
     address = ListenAddress("127.0.0.1", listening.getsockname()[1])
     said: list[str] = []
     rules = AccessRules(address, proxy, said=said.append)
-    with PageServer(spool, rules, listening, limit_s=_LIMIT_S):
+    with PageServer(source, rules, listening, limit_s=_LIMIT_S, pages=pages):
         yield ServedPage(address, rules, said)

@@ -31,7 +31,8 @@ def test_nothing_is_shown_without_the_token(page: ServedPage, path: str) -> None
 def test_a_token_lets_one_browser_in(page: ServedPage) -> None:
     path = page.token_path()
     first, second = page.get(path), page.get(path)
-    assert (first.status, first.headers["location"]) == (303, "/activity")
+    assert (first.status, first.headers["location"]) == (303, "/")
+    assert page.get("/", {"Cookie": first.headers["set-cookie"]}).headers["location"] == "/activity"
     assert second.status == 403
     assert page.said[-1] == page.rules.login_address()
     assert page.token_path() != path

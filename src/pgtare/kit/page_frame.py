@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -15,6 +15,10 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from pgtare.kit.chart import Chart
+
+_POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="[^"]*">\n')
+_SCRIPT_TAG = re.compile(r"<script\b[^>]*>", re.IGNORECASE)
+_DATA_TAG = '<script type="application/json" id="charts">'
 
 
 def render(
@@ -30,7 +34,7 @@ def render(
     scripts: programs of pgtare's own to run at the end, after what draws the charts. context: what
     the template needs, `title`, `version` and `created` among it; all of it is escaped.
     """
-    drawing = [get_plotlyjs(), chart_script("page.js")] if charts or not scripts else ["", ""]
+    drawing = shared_scripts() if charts or not scripts else ("", "")
     plotly, script = drawing
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("pgtare.kit")]),
@@ -51,6 +55,27 @@ def render(
         charts=charts,
         **context,
     )
+
+
+def shared_scripts() -> tuple[str, str]:
+    """What every page with charts runs: plotly, and the script that draws the charts."""
+    return get_plotlyjs(), chart_script("page.js")
+
+
+def with_scripts_at(page: str, addresses: Mapping[str, str]) -> str | None:
+    """A page that loads its scripts from these addresses; None if it has others than these.
+
+    addresses: by the script's text. The page's own policy, which allows the scripts by their
+    content, is taken out: who serves the page sends one.
+    """
+    for text, address in addresses.items():
+        page = page.replace(
+            f"<script>{text}</script>", f'<script src="{escape(address)}"></script>'
+        )
+    page = _POLICY.sub("", page, count=1)
+    known = {f'<script src="{escape(address)}">' for address in addresses.values()}
+    rest = [tag for tag in _SCRIPT_TAG.findall(page) if tag not in known and tag != _DATA_TAG]
+    return None if rest else page
 
 
 def chart_script(name: str, package: str = "pgtare.kit", folder: str = "templates") -> str:

@@ -200,7 +200,7 @@ class AccessControl:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
-                    headers[name] = value
+                    headers.setdefault(name, value)
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
@@ -227,7 +227,7 @@ class AccessControl:
             if session is not None:
                 return self._let_in(session)
         if self._rules.knows(_cookie(headers, self._rules.cookie)):
-            return RedirectResponse("/activity", 303) if token else None
+            return RedirectResponse("/", 303) if token else None
         return _words(
             403,
             "Open this page by the address that pgtare live printed. Each address works once; "
@@ -235,7 +235,7 @@ class AccessControl:
         )
 
     def _let_in(self, session: str) -> Response:
-        response = RedirectResponse("/activity", 303)
+        response = RedirectResponse("/", 303)
         response.set_cookie(
             self._rules.cookie,
             session,

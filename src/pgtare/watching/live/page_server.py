@@ -14,7 +14,7 @@ import uvicorn
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.watching.live.access import AccessRules, ListenAddress
-from pgtare.watching.live.app import LivePage
+from pgtare.watching.live.app import application
 from pgtare.watching.live.worker_process import TIME_LIMIT_S
 from pgtare.watching.store.address import StoreAddress
 
@@ -42,19 +42,20 @@ def bound(address: ListenAddress) -> socket.socket:
 class PageServer:
     """The page, served by a thread of its own; a context manager.
 
-    source: the spool or store that it shows. certificate: files of a certificate and its key, for
-    TLS. limit_s: of one query.
+    source: the spool or store that it shows, if any. certificate: files of a certificate and its
+    key, for TLS. limit_s: of one query. pages: a directory with pages of other commands.
     """
 
     def __init__(
         self,
-        source: Path | StoreAddress,
+        source: Path | StoreAddress | None,
         rules: AccessRules,
         listening: socket.socket,
         certificate: tuple[Path, Path] | None = None,
         limit_s: float = TIME_LIMIT_S,
+        pages: Path | None = None,
     ) -> None:
-        app = LivePage(source, limit_s).app(rules)
+        app = application(source, pages, rules, limit_s)
         config = uvicorn.Config(
             app,
             log_level="warning",

@@ -1,0 +1,160 @@
+"""Pages of other commands, served by `pgtare live --pages`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+from pgtare.kit import page_frame
+from pgtare.watching.live.written_pages import WrittenPages
+from pgtare.weighing.weigh.report.page import page as weigh_page
+from tests.commands import refused
+from tests.live_pages import ServedPage, served
+from tests.unit.sample_result import sample
+
+STRANGER = (
+    "<!DOCTYPE html><title>a &lt;b&gt; c</title>"
+    "<script>document.title = 'it ran';</script><p>not one of ours</p>"
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("pages")
+    drawn = sample()
+    outside = made.parent / "outside.html"
+    outside.write_text("<title>secret</title>")
+    directory = made / "results"
+    (directory / "monday").mkdir(parents=True)
+    (directory / "monday" / "report.html").write_text(page(drawn), encoding="utf-8")
+    (directory / "it's 100% & more.html").write_text(STRANGER, encoding="utf-8")
+    (directory / "away.html").symlink_to(outside)
+    (directory / "result.json").write_text("{}")
+    for age, name in enumerate(("monday/report.html", "it's 100% & more.html")):
+        os.utime(directory / name, (1_800_000_000 - age, 1_800_000_000 - age))
+    return directory
+
+
+def page(drawn: object) -> str:
+    return weigh_page(drawn.result, drawn.observations)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def served_pages(directory: Path) -> Iterator[ServedPage]:
+    with served(None, pages=directory) as found:
+        found.log_in()
+        yield found
+
+
+def test_pages_alone_are_the_first_view(served_pages: ServedPage) -> None:
+    assert served_pages.get("/").headers["location"] == "/pages"
+    listed = served_pages.get("/pages")
+    assert listed.status == 200
+    assert 'href="/pages/monday/report.html"' in listed.text
+    assert "/activity" not in listed.text
+    for path in ("/activity", "/activity.csv?table=by_type", "/updates", "/a/b"):
+        answer = served_pages.get(path)
+        assert (answer.status, "There is no such page" in answer.text) == (404, True), path
+
+
+def test_the_list_is_a_csv_as_well(served_pages: ServedPage) -> None:
+    assert 'href="/pages.csv"' in served_pages.get("/pages").text
+    rows = list(csv.DictReader(io.StringIO(served_pages.get("/pages.csv").text)))
+    assert [row["name"] for row in rows] == ["monday/report.html", "it's 100% & more.html"]
+    assert rows[0]["written"] == "2027-01-15T08:00:00Z"
+    assert rows[1]["title"] == "a <b> c"
+    assert int(rows[0]["bytes"]) > len(get_plotlyjs())
+
+
+def test_a_page_loads_plotly_from_the_shared_file(served_pages: ServedPage) -> None:
+    answer = served_pages.get("/pages/monday/report.html")
+    assert answer.status == 200
+    assert len(answer.text) < 300_000
+    assert "Leaving pg_stat_statements on costs" in answer.text.replace("<wbr>", "")
+    scripts = re.findall(r'<script src="([^"]+)">', answer.text)
+    contents = [served_pages.get(address).text for address in scripts]
+    assert contents == list(page_frame.shared_scripts())
+    assert "http-equiv" not in answer.text
+    policy = answer.headers["content-security-policy"]
+    assert "script-src 'self';" in policy
+    assert "sandbox" not in policy
+
+
+def test_another_page_is_served_apart_from_the_site(served_pages: ServedPage) -> None:
+    answer = served_pages.get("/pages/it%27s%20100%25%20%26%20more.html")
+    assert answer.text == STRANGER
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("sandbox allow-scripts allow-downloads; default-src 'none';")
+    assert "allow-same-origin" not in policy
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("</body>", "<script>alert(1)</script></body>"),
+        lambda text: text.replace("</body>", '<SCRIPT SRC="/static/x.js"></SCRIPT></body>'),
+        lambda text: text.replace("</body>", '<script type="module">alert(1)</script></body>'),
+        lambda text: text.replace("const ", "var ", 1),
+    ],
+)
+def test_a_page_with_any_other_script_is_a_stranger(tmp_path: Path, change: object) -> None:
+    plotly, charts = page_frame.shared_scripts()
+    text = page(sample())
+    assert page_frame.with_scripts_at(text, {plotly: "/p.js", charts: "/c.js"}) is not None
+    (tmp_path / "page.html").write_text(change(text), encoding="utf-8")  # type: ignore[operator]
+    found = WrittenPages(tmp_path, {plotly: "/p.js", charts: "/c.js"}).served("page.html")
+    assert found is not None
+    assert found.headers["content-security-policy"].startswith("sandbox")
+    assert 'src="/p.js"' not in found.text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "away.html",
+        "../outside.html",
+        "%2e%2e/outside.html",
+        "..%2foutside.html",
+        "monday/../../outside.html",
+        "result.json",
+        "monday",
+        "",
+        "x.html",
+    ],
+)
+def test_nothing_else_is_served(served_pages: ServedPage, name: str) -> None:
+    answer = served_pages.get(f"/pages/{name}")
+    assert answer.status in (303, 307, 404)
+    assert "secret" not in answer.text
+
+
+def test_pages_need_the_token(served_pages: ServedPage) -> None:
+    cookie, served_pages.cookie = served_pages.cookie, ""
+    try:
+        for path in ("/pages", "/pages.csv", "/pages/monday/report.html"):
+            assert served_pages.get(path).status == 403
+    finally:
+        served_pages.cookie = cookie
+
+
+def test_an_unreadable_page_is_a_sentence(served_pages: ServedPage, directory: Path) -> None:
+    (directory / "torn.html").write_bytes(b"<title>torn</title>\xff")
+    try:
+        answer = served_pages.get("/pages/torn.html")
+    finally:
+        (directory / "torn.html").unlink()
+    assert answer.status == 503
+    assert "The page torn.html cannot be read: it is not UTF-8" in answer.text
+
+
+def test_a_directory_must_exist(tmp_path: Path) -> None:
+    said = refused("live", "--pages", str(tmp_path / "none"), "--listen", "127.0.0.1:0")
+    assert "no such directory" in said
+    assert "--out" in said
