@@ -86,11 +86,11 @@ SELECT {_US.format("clock_timestamp()")}, {_US.format("pg_postmaster_start_time(
 FROM wait_event_timing_info()
 """
 _WAITS = """
-SELECT backend_type, wait_event_type, wait_event, calls, total_ns, histogram
+SELECT backend_type, wait_event_type, wait_event, waits, total_ns, histogram
 FROM wait_event_timing_moment() WHERE wait_event_type IS NOT NULL
 """
 _STATEMENTS = """
-SELECT userid::bigint, dbid::bigint, queryid, wait_event_type, wait_event, sum(calls)::bigint,
+SELECT userid::bigint, dbid::bigint, queryid, wait_event_type, wait_event, sum(waits)::bigint,
   sum(total_ns)::bigint,
   (SELECT array_agg(b ORDER BY n) FROM (SELECT n, sum(h[n])::bigint AS b
     FROM unnest(array_agg(to_jsonb(histogram))) j,
@@ -234,7 +234,7 @@ class Hour:
     # Readings
 
     def sample(self) -> None:
-        """Read all counters without the agent, unless they are reset meanwhile."""
+        """Keep a reading of all counters, made without the agent, unless a reset comes between."""
         with self.connect() as connection:
             connection.execute("SET search_path = public, wait_event_timing")
             before = connection.execute(_INFO).fetchall()[0]
@@ -389,7 +389,7 @@ class Hour:
 
 
 def _table(found: list[tuple[Any, ...]], keys: tuple[str, ...]) -> pa.Table:
-    """Rows of keys, calls, total_ns and a histogram, as columns."""
+    """Rows of keys, waits, total_ns and a histogram, as columns."""
     count = len(keys)
     columns: dict[str, Any] = {
         name: pa.array(

@@ -228,7 +228,7 @@ def test_a_held_lock_is_one_session_in_each_tick_though_the_agent_is_killed(
     spool, config = tmp_path / "spool", tmp_path / "agent.toml"
     config.write_text(CONFIG.format(dsn=role_dsn(watched)))
     words = ("agent", "--config", config, "--spool", spool)
-    count = "SELECT coalesce(sum(calls), 0) FROM pg_stat_wait_event_timing_system" + (
+    count = "SELECT coalesce(sum(waits), 0) FROM pg_stat_wait_event_timing_system" + (
         " WHERE wait_event = 'PgSleep' AND backend_type = 'client backend'"
     )
     with session(watched) as busy, held_lock(watched):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import http.client
 import io
+import json
 import re
 import signal
 import subprocess
@@ -37,14 +38,17 @@ def printed_address(live: subprocess.Popen[str]) -> tuple[int, str]:
     raise AssertionError(live.communicate())
 
 
-def seen(port: int, cookie: str) -> list[dict[str, Any]]:
-    """The events of the page, once there are some."""
+def seen(
+    port: int, cookie: str, type_: str = "Timeout", least: int = 1, backend_type: str = ""
+) -> list[dict[str, Any]]:
+    """The events of one class on the page, once they have that many waits."""
     deadline = time.monotonic() + 60
+    path = f"/breakdown.csv?by=event&table=by_event&type={type_}&backend_type={backend_type}"
     while time.monotonic() < deadline:
-        path = "/breakdown.csv?by=event&table=by_event&type=Timeout"
         status, text, _ = asked(port, path, cookie)
         assert status == 200, text
-        if rows := list(csv.DictReader(io.StringIO(text))):
+        rows = list(csv.DictReader(io.StringIO(text)))
+        if sum(int(row["calls"]) for row in rows) >= least:
             return rows
         time.sleep(0.5)
     raise AssertionError("no rows")
@@ -77,6 +81,33 @@ def test_a_first_look(wheel: Binaries, tmp_path: Path, monkeypatch: pytest.Monke
         _, alive = psutil.wait_procs(children, timeout=5)
         assert alive == []
         assert list(tmp_path.glob("pgtare-live-*")) == []
+
+
+def test_the_page_and_waits_top_give_the_same_figures(wheel: Binaries, tmp_path: Path) -> None:
+    with stopped_at_once(serving(wheel)) as cluster:
+        live = start_pgtare("live", "--dsn", cluster.dsn(), "--listen", "127.0.0.1:0")
+        try:
+            port, path = printed_address(live)
+            cookie = asked(port, path, "")[2].partition(";")[0]
+            top = start_pgtare(
+                "waits", "top", "--dsn", cluster.dsn(), "--interval", "12s", "--json"
+            )
+            time.sleep(4)  # until it has had its first look
+            with cluster.connect() as connection:
+                for _ in range(20):
+                    connection.execute("SELECT pg_sleep(0.05 + random() / 50)")
+            found = seen(port, cookie, least=20, backend_type="client+backend")
+            profile, errors = top.communicate(timeout=60)
+        finally:
+            live.send_signal(signal.SIGINT)
+            live.communicate(timeout=30)
+    assert top.returncode == 0, errors
+    (event,) = (one for one in json.loads(profile)["events"] if one["event"]["name"] == "PgSleep")
+    (row,) = found
+    assert (row["event"], int(row["calls"])) == ("PgSleep", event["waits"])
+    assert event["waits"] == 20
+    assert int(row["active_ns"]) / 1e6 == pytest.approx(event["total_ms"], abs=0.001)
+    assert float(row["mean_ns"]) / 1e6 == pytest.approx(event["mean_ms"], abs=0.001)
 
 
 def test_a_server_that_is_not_there() -> None:

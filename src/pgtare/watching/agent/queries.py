@@ -59,6 +59,8 @@ FROM {{{{waits}}}}.wait_event_timing_info()
 INFO = _INFO.format(memory=_us("memory_since"), processors="processors")
 INFO_0_4 = _INFO.format(memory="NULL::bigint", processors="NULL::float8")
 
+#: Waits that ended; in rows without a type they are processes.
+_WAITS = "CASE WHEN wait_event_type IS NULL THEN 0 ELSE waits END"
 _NONE = "array_fill(0::bigint, ARRAY[32])"
 #: ns from ms: a float holds every ns of the first 104 days of waiting.
 _MS = "coalesce(round({} * 1e6), 0)::bigint"
@@ -79,7 +81,7 @@ MOMENT = f"""
 SELECT {_us("min(taken)")}, {_MOMENT_NAMES},
   {
     _matrix(
-        "calls",
+        _WAITS,
         "total_ns",
         "running_ns",
         "max_ns",
@@ -95,7 +97,7 @@ MOMENT_0_4 = f"""
 SELECT {_us("min(taken)")}, {_MOMENT_NAMES},
   {
     _matrix(
-        "calls",
+        _WAITS,
         _MS.format("total_time"),
         _MS.format("running_time"),
         _MS.format("max_time"),
@@ -110,7 +112,7 @@ FROM {{waits}}.wait_event_timing_moment()
 
 
 def _statement_matrix(skipped: str, identity: str) -> str:
-    counters = ("calls", "total_ns", "running_ns", "max_ns", "running_waits")
+    counters = ("waits", "total_ns", "running_ns", "max_ns", "running_waits")
     return _matrix(*counters, skipped, "userid", "dbid", "queryid", identity)
 
 
@@ -127,7 +129,7 @@ STATEMENTS_0_4 = f"""
 SELECT {_STATEMENT_NAMES},
   {_statement_matrix("0", "0")}
 FROM (
-  SELECT userid::bigint, dbid::bigint, queryid, wait_event_type, wait_event, calls,
+  SELECT userid::bigint, dbid::bigint, queryid, wait_event_type, wait_event, waits,
     {_MS.format("total_time")} AS total_ns, 0::bigint AS running_ns,
     {_MS.format("max_time")} AS max_ns, 0 AS running_waits, histogram
   FROM {{waits}}.wait_event_timing_statements()

@@ -17,7 +17,7 @@ from pgtare.watching.agent.server_session import Offer, ServerSession
 #: How often a reading is taken again if counters were reset meanwhile, and the pause, in s.
 _TRIES, _PAUSE_S = 5, 0.05
 _WAITS_KEYS = ("backend_type", "type", "event")
-#: Columns of the matrices: calls, total_ns, running_ns, max_ns, running_waits, then
+#: Columns of the matrices: waits that ended, total_ns, running_ns, max_ns, running_waits, then
 #: processes, idle, skipped of waits; skipped, role, database, query, identity of statements.
 _WAITS_COLUMNS, _STATEMENTS_COLUMNS = 8, 10
 

@@ -114,7 +114,7 @@ def _bucket(index: int) -> str:
 
 
 _TIMES = (
-    _sum("calls", "waits that ended"),
+    _sum("calls", "waits that ended, however many calls of libc each took"),
     _sum("total_ns", "time of the waits that ended, ns"),
     _sum("active_ns", "time that passed in waits, those in progress included, ns"),
     Column(
