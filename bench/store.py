@@ -29,7 +29,7 @@ from pgtare.watching.store import migrations, pushed_rows, size_plan, store_tabl
 from pgtare.watching.store.connection import StoreConnection
 
 SPOOL = "11111111-2222-3333-4444-555555555555"
-#: An agent sends the rows of so many ticks at a time.
+#: How many ticks an agent sends at a time.
 WINDOW = 6
 #: Servers of one agent.
 OF_AGENT = size_plan.SERVERS_OF_AGENT
@@ -61,7 +61,7 @@ def of_many(rows: pa.Table, servers: int) -> pa.Table:
 def ingest(
     connection: StoreConnection, base: list[dict[str, pa.Table]], servers: int
 ) -> tuple[int, float, float]:
-    """Insert windows as an agent of so many servers does: rows, seconds, processor seconds."""
+    """Insert windows as an agent of that many servers does: rows, seconds, processor seconds."""
     number, seconds, processor_s = 0, 0.0, 0.0
     for first in range(0, len(base) - WINDOW + 1, WINDOW):
         for table in TABLES:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import socket
-import subprocess
-import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
+
+from tests.started_program import StartedProgram, free_port
 
 INSTALL = "go install github.com/versity/versitygw/cmd/versitygw@latest"
 KEY, SECRET = "fleet", "fleet-secret"
@@ -24,14 +23,11 @@ def require_versitygw() -> str:
     return found
 
 
-class ObjectStore:
+class ObjectStore(StartedProgram):
     """Serves buckets on a port of this machine; stopped at the end of `with`."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         #: What a client needs to reach it.
         self.environment = {
@@ -40,40 +36,16 @@ class ObjectStore:
             "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_DEFAULT_REGION": "us-east-1",
         }
-
-    def __enter__(self) -> ObjectStore:
-        data, notes = self._directory / "buckets", self._directory / "notes"
+        data, notes = directory / "buckets", directory / "notes"
         data.mkdir(parents=True)
         notes.mkdir()
         command = [require_versitygw(), "--port", f"127.0.0.1:{self.port}"]
         command += ["--access", KEY, "--secret", SECRET, "--quiet"]
         command += ["posix", "--sidecar", str(notes), str(data)]
-        self._log = (self._directory / "log").open("w")
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return self
-            except OSError:
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    self.stop()
-                    raise
-                time.sleep(0.1)
+        super().__init__(command, directory / "log", self._reached)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """End the server."""
-        self._process.terminate()
-        self._process.wait(30)
-        self._log.close()
+    def _reached(self) -> None:
+        socket.create_connection(("127.0.0.1", self.port), 1).close()
 
     def files(self) -> Any:
         """Its objects by fsspec."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
-import subprocess
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
+
+from tests.started_program import StartedProgram, free_port
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules.yml"
@@ -39,13 +38,6 @@ def require_prometheus() -> None:
             pytest.skip(f"{program} is not installed (Debian: apt-get install prometheus)")
 
 
-def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def fetch(url: str, seconds: float = 10) -> str:
     """What an address answers."""
     with urllib.request.urlopen(url, timeout=seconds) as answer:  # noqa: S310
@@ -53,47 +45,22 @@ def fetch(url: str, seconds: float = 10) -> str:
     return text.decode()
 
 
-class Prometheus:
+class Prometheus(StartedProgram):
     """Scrapes an agent on this machine's port `target`; stopped at the end of `with`."""
 
     def __init__(self, directory: Path, target: int, scrape: str) -> None:
-        self._directory, self.port = directory, free_port()
+        self.port = free_port()
         config = directory / "prometheus.yml"
         config.write_text(_CONFIG.format(scrape=scrape, port=target, rules=RULES))
-        self._command = [
+        command = [
             "prometheus",
             f"--config.file={config}",
             f"--storage.tsdb.path={directory / 'data'}",
             f"--web.listen-address=127.0.0.1:{self.port}",
             "--log.level=warn",
         ]
-
-    def __enter__(self) -> Prometheus:
-        self._log = (self._directory / "log").open("w")
-        self._process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log)
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                fetch(f"http://127.0.0.1:{self.port}/-/ready")
-                return self
-            except OSError:
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    self._stop()
-                    raise
-                time.sleep(0.1)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(30)
-        self._log.close()
+        ready = f"http://127.0.0.1:{self.port}/-/ready"
+        super().__init__(command, directory / "log", lambda: fetch(ready))
 
     def ask(self, path: str, **parameters: object) -> Any:
         """The data of an answer of its API."""

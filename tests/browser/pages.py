@@ -28,6 +28,20 @@ class Visit:
             self.page.wait_for_selector("html[data-drawn]", timeout=20_000)
 
 
+def assert_inert(opened: Visit) -> None:
+    """Nothing that a name holds has run, been loaded, or become a link."""
+    page = opened.page
+    assert page.evaluate("window.pwned") is None
+    assert opened.complaints == []
+    assert opened.requests == [opened.url]
+    assert page.evaluate("document.querySelectorAll('img, iframe, object, embed').length") == 0
+    links = page.evaluate(
+        "[...document.querySelectorAll('a')].map("
+        "(a) => a.getAttribute('href') || a.getAttribute('xlink:href'))"
+    )
+    assert links == ["#main"]
+
+
 class Reader:
     """A browser that was let in, everything it complained about, and where else it wanted to go."""
 

@@ -13,7 +13,7 @@ from pgtare.weighing.fleet.documents import FleetWeighing
 from pgtare.weighing.fleet.inventory_labels import ServerRecord
 from pgtare.weighing.fleet.raw_data import LeftOut
 from pgtare.weighing.fleet.report.page import write_page
-from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit
+from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit, assert_inert
 from tests.unit.made_fleets import made_figures
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
@@ -94,15 +94,7 @@ def test_hostile_names_are_inert_and_shown_as_they_are(
 ) -> None:
     opened = visit(hostile_file)
     page = opened.page
-    assert page.evaluate("window.pwned") is None
-    assert opened.complaints == []
-    assert opened.requests == [opened.url]
-    assert page.evaluate("document.querySelectorAll('img, iframe, object, embed').length") == 0
-    links = page.evaluate(
-        "[...document.querySelectorAll('a')].map("
-        "(a) => a.getAttribute('href') || a.getAttribute('xlink:href'))"
-    )
-    assert links == ["#main"]
+    assert_inert(opened)
     assert HOSTILE in page.inner_text("main")
     ticks = page.evaluate(
         "[...document.querySelectorAll('#chart-forest-1 .ytick')].map((t) => t.textContent)"

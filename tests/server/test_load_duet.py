@@ -196,7 +196,7 @@ def test_records_are_kept_as_columns(
     driver: Path, targets: Any, script: Any, tmp_path: Path
 ) -> None:
     run: DuetRun = run_duet(driver, targets, script(SELECT_1), Length(0.1), tmp_path / "r")
-    run.records.write_parquet(tmp_path / "r.parquet")
+    parquet.write(tmp_path / "r.parquet", run.records.columns())
     columns = parquet.read(tmp_path / "r.parquet")
     assert np.array_equal(columns["latency_ns"], run.records.rows["latency_ns"])
     assert (tmp_path / "r.parquet").stat().st_mode & 0o777 == 0o600

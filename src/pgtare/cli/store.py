@@ -143,7 +143,7 @@ def plan(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Say what a store needs for so many servers: rows, bytes, parts, shards, and what goes when.
+    """Say what a number of servers needs: rows, bytes, parts, shards, and what goes when.
 
     Without --spool and --store the figures are those of a simulated server with 500 sessions.
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from pgtare.errors import MeasurementError
-from pgtare.kit import parquet
 
 MAGIC = b"PGTDUET\0"
 _HEADER = struct.Struct("=8sIIIIqqq")
@@ -78,10 +77,6 @@ class Records:
         columns = {name: self.rows[name] for name in DTYPE.names or () if name != "unused"}
         columns["sqlstate"] = columns["sqlstate"].astype("U5").astype(object)
         return columns
-
-    def write_parquet(self, path: Path) -> None:
-        """Keep the rows as columns. Raises OSError."""
-        parquet.write(path, self.columns())
 
 
 def read_records(path: Path) -> Records:

@@ -1,4 +1,4 @@
-"""The harm that a guard finds with 80 % power after so many transactions."""
+"""The smallest harm that a guard finds with 80 % power, given the number of transactions."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from pgtare.kit import artefact
 from pgtare.weighing.fleet.raw_data import FLEET_FILE, RawData
 
 SCHEMA = "pgtare.fleet/1"
-_KIND = artefact.ArtefactKind("fleet weighing", FLEET_FILE, SCHEMA)
 
 
 @dataclass(frozen=True)
