@@ -12,6 +12,7 @@
 #include "fmgr.h"
 #include "port/pg_bitutils.h"
 
+#include "lately.h"
 #include "module_shmem.h"
 #include "version.h"
 
@@ -208,7 +209,7 @@ can_be_taken(Piece *piece, TimestampTz now)
 {
 	return piece->number != 0 && piece->readers == 0 &&
 		pg_atomic_read_u64(&piece->state) == piece->number * 2 &&
-		(TimestampTz) pg_atomic_read_u64(&piece->used) <= now - RING_REST_US;
+		!lately((TimestampTz) pg_atomic_read_u64(&piece->used), now, RING_REST_US);
 }
 
 /* Take the block that was written least recently from its owner; false: there is none. */

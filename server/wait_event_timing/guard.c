@@ -9,9 +9,10 @@
 #include "utils/timestamp.h"
 
 #include "../common/guarded.h"
+#include "../common/lately.h"
 #include "waits.h"
 
-#define REFUSAL_LOG_INTERVAL_MS (60 * 1000)
+#define REFUSAL_LOG_INTERVAL_US (60 * USECS_PER_SEC)
 
 /*
  * A client hears of it; of other processes the log does, once in a while.
@@ -31,8 +32,7 @@ report_refusal(Shared *shared, const char *message, const char *cause)
 		bool		logged;
 
 		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-		logged = shared->refused_at != 0 &&
-			!TimestampDifferenceExceeds(shared->refused_at, now, REFUSAL_LOG_INTERVAL_MS);
+		logged = lately(shared->refused_at, now, REFUSAL_LOG_INTERVAL_US);
 		if (!logged)
 			shared->refused_at = now;
 		LWLockRelease(&shared->lock);

@@ -23,10 +23,11 @@
 #include "port/pg_bitutils.h"
 #include "storage/ipc.h"
 
+#include "../common/lately.h"
 #include "../common/zeroed.h"
 #include "waits.h"
 
-#define RETRY_INTERVAL_MS (60 * 1000)
+#define RETRY_INTERVAL_US (60 * USECS_PER_SEC)
 
 static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
 static bool ending = false;		/* the process gives up its dynamic memory */
@@ -150,7 +151,7 @@ open_area_ring(void)
 {
 	TimestampTz now = GetCurrentStatementStartTimestamp();
 
-	if (used_up_at != 0 && now - used_up_at < RING_REST_US)
+	if (lately(used_up_at, now, RING_REST_US))
 		return;
 	if (!guard_run(make_area_ring, NULL) && capture.block.handle != 0)
 	{
@@ -182,8 +183,7 @@ ring_open(void)
 		open_area_ring();
 		return;
 	}
-	if (refused_at != 0 &&
-		!TimestampDifferenceExceeds(refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_MS))
+	if (refused_at != 0 && lately(refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_US))
 		return;
 	if (!guard_run(make_ring, refused_at == 0 ?
 					  "wait_event_timing cannot trace this process" : NULL))

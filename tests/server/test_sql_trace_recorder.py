@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.settings import Value
 from tests.commands import in_process, words
+from tests.preloaded import preloaded
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.trace_records import check_whole, drain, grant_usage, trace_of
@@ -175,6 +177,23 @@ def crowd(server: Cluster, n: int) -> Iterator[list[Connection]]:
         for i, client in enumerate(found):
             client.execute(f"SELECT 'it is {i}'".encode())
         yield found
+
+
+def test_rings_give_way_after_the_clock_was_set_back(wheel: Binaries) -> None:
+    """When they were written lies two hours ahead then, which is not a moment ago."""
+    settings: dict[str, Value] = {"sql_trace.recorder_memory": memory_for(4)}
+    with (
+        preloaded(wheel, "step_clock.c", "PGTARE_CLOCK_STEP", 8) as (binaries, step),
+        tracing(wheel, settings, run=binaries) as cluster,
+        session(cluster) as watching,
+        crowd(cluster, 2),
+    ):
+        assert use(watching, "free_bytes") == 0
+        step[:] = struct.pack("q", -7_200_000_000)
+        with session(cluster, options=ON) as late:
+            late.execute("SELECT 'it is late'")
+            assert use(watching, "gave_way") == 2
+            assert "SELECT 'it is late'" in said(watching, late)
 
 
 def test_the_quietest_sessions_give_way(server: Cluster, onlooker: Connection) -> None:

@@ -27,9 +27,10 @@
 #include "utils/backend_status.h"
 
 #include "../../common/guarded.h"
+#include "../../common/lately.h"
 #include "../../common/zeroed.h"
 
-#define RETRY_INTERVAL_MS (60 * 1000)
+#define RETRY_INTERVAL_US (60 * USECS_PER_SEC)
 
 RingBlock	ring_block;			/* of our ring, if it is in the area */
 
@@ -265,21 +266,14 @@ report_no_recorder(void *argument, const char *cause)
 						 "\"sql_trace.recorder_memory\", and restart the server.")));
 }
 
-/* Was something refused so short a time ago? */
-static bool
-lately(TimestampTz at, int64 us)
-{
-	return at != 0 && GetCurrentStatementStartTimestamp() - at < us;
-}
-
 /* Make a ring of the recorder; returns whether there is one. */
 static bool
 open_recorder_ring(Shared *shared)
 {
 	TimestampTz now = GetCurrentStatementStartTimestamp();
 
-	if (lately(used_up_at, RING_REST_US) ||
-		lately(recorder_refused_at, RETRY_INTERVAL_MS * INT64CONST(1000)))
+	if (lately(used_up_at, now, RING_REST_US) ||
+		lately(recorder_refused_at, now, RETRY_INTERVAL_US))
 		return false;
 	if (!guarded_run("sql_trace", make_recorder_ring, report_no_recorder, shared))
 	{
@@ -309,8 +303,7 @@ ring_open(bool recorder)
 		return false;
 	if (recorder)
 		return open_recorder_ring(shared);
-	if (refused_at != 0 &&
-		!TimestampDifferenceExceeds(refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_MS))
+	if (refused_at != 0 && lately(refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_US))
 		return false;
 	if (!guarded_run("sql_trace", make_ring, report_refusal, shared))
 		refused_at = GetCurrentTimestamp();

@@ -26,6 +26,7 @@
 #include "utils/wait_event.h"
 
 #include "../../common/guarded.h"
+#include "../../common/lately.h"
 
 #define RETRY_INTERVAL_MS 60000
 #define LOCK_INTERVAL_MS 1000
@@ -378,12 +379,12 @@ sql_trace_keeper_main(Datum argument)
 		}
 		now = GetCurrentTimestamp();
 		if (directory >= 0 && kept_get() != NULL &&
-			(refused_at == 0 || TimestampDifferenceExceeds(refused_at, now, RETRY_INTERVAL_MS)))
+			!lately(refused_at, now, RETRY_INTERVAL_MS * INT64CONST(1000)))
 		{
 			write_blockers(directory, look_at_deadlocks);
 			watches = pg_atomic_read_u32(&kept_get()->watches) != 0;
 			/* it takes every lock of the lock manager's table */
-			if (watches && TimestampDifferenceExceeds(looked, now, LOCK_INTERVAL_MS))
+			if (watches && !lately(looked, now, LOCK_INTERVAL_MS * INT64CONST(1000)))
 			{
 				write_blockers(directory, look_at_locks);
 				looked = now;

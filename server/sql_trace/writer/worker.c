@@ -23,8 +23,10 @@
 #include "utils/json.h"
 #include "utils/wait_event.h"
 
+#include "../../common/lately.h"
+
 #define LOOK_INTERVAL_MS 100
-#define SYNC_INTERVAL_MS 2000
+#define SYNC_INTERVAL_US (2 * USECS_PER_SEC)
 #define IDLE_INTERVAL_MS 60000
 #define RESTART_INTERVAL_S 2
 #define KIBIBYTE ((uint64) 1024)
@@ -252,7 +254,7 @@ sql_trace_worker_main(Datum argument)
 		}
 		be_woken(records);
 		now = GetCurrentTimestamp();
-		if (records && TimestampDifferenceExceeds(synced, now, SYNC_INTERVAL_MS))
+		if (records && !lately(synced, now, SYNC_INTERVAL_US))
 		{
 			file_sync(&recording.file);
 			synced = now;

@@ -13,8 +13,9 @@
 #include "utils/memutils.h"
 
 #include "../../common/guarded.h"
+#include "../../common/lately.h"
 
-#define READ_INTERVAL_MS 1000
+#define READ_INTERVAL_US USECS_PER_SEC
 
 void
 rings_begin(Recording *recording)
@@ -165,7 +166,7 @@ drain(Recording *recording, Drained *ring, TimestampTz now)
 {
 	bool		ends = ring_ended(ring);
 
-	if (TimestampDifferenceExceeds(ring->read_at, now, READ_INTERVAL_MS) && ring->described && !ends)
+	if (!lately(ring->read_at, now, READ_INTERVAL_US) && ring->described && !ends)
 		write_processor(recording, ring);
 	if (ring->waits)
 		write_waits(recording, ring);
@@ -289,7 +290,7 @@ rings_look(Recording *recording, bool all)
 		if (file->size >= recording->file_limit && !write_head(recording))
 			break;
 		if (ring->mapped.ring && (all || urgent || ring_ended(ring) ||
-							  TimestampDifferenceExceeds(ring->read_at, now, READ_INTERVAL_MS)))
+							  !lately(ring->read_at, now, READ_INTERVAL_US)))
 			drain(recording, ring, now);
 	}
 	forget(recording);
