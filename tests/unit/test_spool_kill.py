@@ -194,8 +194,21 @@ def memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("name", SCENES)
-def test_killed_at_any_step(name: str, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+#: Of a scene with hundreds of steps, which repeat, one in this number is tried, and the last all.
+STRIDES = {"minute": 5}
+LAST_STEPS = 20
+
+
+@pytest.mark.parametrize(
+    ("name", "stride"),
+    [
+        *((name, STRIDES.get(name, 1)) for name in SCENES),
+        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in STRIDES),
+    ],
+)
+def test_killed_at_any_step(
+    name: str, stride: int, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compaction, "FAN_IN", FAN_IN)
     scene = SCENES[name]
     before, now = memory / "before", memory / "now"
@@ -211,7 +224,9 @@ def test_killed_at_any_step(name: str, memory: Path, monkeypatch: pytest.MonkeyP
     operations = (memory / "steps").read_text().split()
     assert len(operations) > 5
     check(scene, now, go_on=True)
-    for last in range(1, len(operations) + 1):
+    steps = len(operations)
+    ending = range(max(steps - LAST_STEPS, 0) + 1, steps + 1)
+    for last in sorted({*range(1, steps + 1, stride), *ending}):
         for torn in (False, True) if operations[last - 1] == "write" else (False,):
             copy()
             assert play(name, now, last, torn) == -signal.SIGKILL
