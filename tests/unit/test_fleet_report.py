@@ -78,9 +78,17 @@ def test_the_unlike_server_is_named_with_what_only_it_has(fleet: Path) -> None:
     assert "Only it has disk = hdd." in printed
 
 
-def test_two_processes_give_the_same_document_to_the_last_digit(fleet: Path) -> None:
-    one = report(str(fleet)).to_json()
-    assert report(str(fleet), workers=Workers(processes=2)).to_json() == one
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes_give_the_same_document_to_the_last_digit(
+    fleet: Path, copy: Path, processes: int
+) -> None:
+    one = in_process("fleet", "report", fleet, "--json")
+    several = in_process("fleet", "report", fleet, "--json", "--processes", processes)
+    assert (one.returncode, several.returncode) == (0, 0), several.stderr
+    assert several.stdout == one.stdout
+    assert json.loads(one.stdout)["arms"]
+    cut_short(copy / "servers" / "db4")  # what is left out is the same as well
+    assert report(str(copy), workers=Workers(processes=processes)) == report(str(copy))
 
 
 def test_the_order_in_which_servers_come_changes_nothing(
