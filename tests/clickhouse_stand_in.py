@@ -29,7 +29,8 @@ class ClickHouseStandIn:
     """The server; a context manager. It listens on a port of this machine.
 
     lose_answers: so many inserts are done without an answer. tear: so many have half of their rows
-    inserted, and end with an error. down: connections are closed at once.
+    inserted, and end with an error. down: connections are closed at once. refused: tables into
+    which nobody may insert.
     """
 
     def __init__(self, directory: str) -> None:
@@ -39,6 +40,7 @@ class ClickHouseStandIn:
         self._lock = threading.Lock()
         self.down = False
         self.lose_answers = self.tear = 0
+        self.refused: set[str] = set()
         self.passwords: set[str] = set()
         self.inserts = 0
         stand_in = self
@@ -127,6 +129,9 @@ class ClickHouseStandIn:
         for name, value in settings.items():
             self._engine.query(f"SET {name} = '{value}'")
         sql = "\n".join(one for one in (words.get("query", ""), body.decode()) if one)
+        into = re.match(r"INSERT INTO \w+\.(\w+)", sql)
+        if into is not None and into[1] in self.refused:
+            raise RuntimeError("Code: 497. DB::Exception: agent: Not enough privileges")
         found = self._engine.query(sql, "TSV", params=parameters)
         return found.bytes() if hasattr(found, "bytes") else str(found).encode(), False
 

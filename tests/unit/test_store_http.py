@@ -8,6 +8,7 @@ one, by `test_store_server.py`.
 from __future__ import annotations
 
 import base64
+import json
 import signal
 import subprocess
 import sys
@@ -17,8 +18,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from pgtare.cli.json_pages import documents
 from pgtare.errors import UsageError
 from pgtare.watching.agent.agent_log import AgentLog
 from pgtare.watching.spool.spool import Spool
@@ -56,6 +59,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseSta
 @pytest.fixture
 def store(stand_in: ClickHouseStandIn) -> Iterator[StoreConnection]:
     stand_in.down, stand_in.lose_answers, stand_in.tear = False, 0, 0
+    stand_in.refused = set()
     with connect(read(stand_in.url)) as connection:
         yield connection
 
@@ -195,6 +199,59 @@ def test_the_commands(
         assert f'"schema": "pgtare.store.{command}/1"' in found.stdout
     stand_in.down = True
     assert "cannot be reached" in refused("store", "check", "--store", url, status=1)
+
+
+def test_the_agent_checks_its_store(
+    tmp_path: Path, stand_in: ClickHouseStandIn, store: StoreConnection
+) -> None:
+    path = tmp_path / "agent.toml"
+
+    def checked(url: str, more: str = "") -> tuple[str, dict[str, Any]]:
+        path.write_text(
+            '[servers.gone]\ndsn = "host=127.0.0.1 port=1"\n'
+            f'[store]\nurl = "{url}"\npassword_file = "{secret}"\n{more}'
+        )
+        printed = in_process("agent", "check", "--config", path)
+        document = json.loads(in_process("agent", "check", "--config", path, "--json").stdout)
+        jsonschema.validate(document, documents()["pgtare.agent.check/1"].schema)
+        assert printed.returncode == 1
+        assert "hush" not in printed.stdout + printed.stderr + str(document)
+        place = document["store"]["address"] or "of [store]"
+        cannot = f"the store {place} cannot be used" in printed.stderr
+        assert cannot == bool(document["store"]["faults"])
+        (line,) = [one for one in printed.stdout.splitlines() if one.startswith("store: ")]
+        for words in (*document["store"]["faults"], *document["store"]["notes"]):
+            assert words in line
+        return line, document["store"]
+
+    secret = tmp_path / "password"
+    secret.write_text("hush\n")
+    secret.chmod(0o600)
+    before = rows_of(stand_in)
+    line, found = checked(stand_in.url)
+    assert found["faults"] == []
+    assert line.endswith(f"ClickHouse {found['version']} as {found['user']}; it takes rows")
+    stand_in.refused = {"waits", "pushes"}
+    assert "may not insert into waits, pushes: GRANT pgtare_agent" in checked(stand_in.url)[0]
+    stand_in.refused = set()
+    assert rows_of(stand_in) == before
+    last = migrations.migrations()[-1].name
+    stand_in.run(
+        f"ALTER TABLE pgtare.migrations DELETE WHERE name = '{last}' SETTINGS mutations_sync = 1"
+    )
+    assert f"migrations are missing: {last}" in checked(stand_in.url)[0]
+    store.command(migrations.record(migrations.migrations()[-1], "pgtare"))
+    assert "tables are missing" in checked(stand_in.url.replace("/pgtare", "/nothing"))[0]
+    assert "must not hold a password" in checked(stand_in.url.replace("agent@", "a:hush@"))[0]
+    stand_in.down = True
+    assert "cannot be reached" in checked(stand_in.url)[0]
+
+
+def rows_of(stand_in: ClickHouseStandIn) -> str:
+    return stand_in.run(
+        "SELECT table, sum(rows) FROM system.parts WHERE active AND database = 'pgtare' "
+        "GROUP BY table ORDER BY table"
+    )
 
 
 def test_a_page_over_a_store(stand_in: ClickHouseStandIn, store: StoreConnection) -> None:

@@ -17,13 +17,15 @@ from pgtare.kit.fitted_table import Fitted
 from pgtare.watching.agent import config as configuration
 from pgtare.watching.agent.agent import Agent
 from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import AgentConfig, MetricsSettings, SpoolConfig
+from pgtare.watching.agent.config import AgentConfig, MetricsSettings, SpoolConfig, StoreSettings
 from pgtare.watching.agent.server_check import ServerCheck, check_server, require_usable
 
 if TYPE_CHECKING:
+    from pgtare.watching.agent.documents import StoreSeen
     from pgtare.watching.metrics.exporter import MetricsExporter
     from pgtare.watching.metrics.otlp import OtlpSender
     from pgtare.watching.spool.spool import Spool
+    from pgtare.watching.store.address import StoreAddress
     from pgtare.watching.store.push_thread import PushThread
 
 Dsn = Annotated[str | None, typer.Option(help="The only server, as a libpq connection string.")]
@@ -102,8 +104,9 @@ def check(
 ) -> None:
     """Connect to each server once, and say what the agent would see there and what is missing.
 
-    It also says where the spool is and how much it may keep. Nothing is written. The exit status is
-    1 if a server cannot be watched.
+    It also says where the spool is and how much it may keep, and whether the store of the file, if
+    it names one, takes rows. Nothing is written. The exit status is 1 if a server cannot be watched
+    or the store cannot be used.
 
     Example: `pgtare agent check --config agent.toml`
     """
@@ -114,13 +117,45 @@ def check(
         raise checks[0].problem
     from pgtare.watching.agent.documents import document
 
-    destination.write(document(checks, found.spool).to_json())
+    store = None if found.store is None else _look_at_store(found.store)
+    destination.write(document(checks, found.spool, store).to_json())
     if not destination.printed:
         _print(checks)
         cli.say(_spool_sentence(found.spool))
+        if store is not None:
+            cli.say(_store_sentence(store))
     failed = [each for each in checks if each.problem is not None]
-    if failed:
-        raise MeasurementError(f"{len(failed)} of {len(checks)} servers cannot be watched")
+    wrong = [f"{len(failed)} of {len(checks)} servers cannot be watched"] if failed else []
+    if store is not None and store.faults:
+        wrong.append(f"the store {store.address or 'of [store]'} cannot be used")
+    if wrong:
+        raise MeasurementError("; ".join(wrong))
+
+
+def _look_at_store(settings: StoreSettings) -> StoreSeen:
+    from pgtare.watching.agent.documents import StoreSeen
+    from pgtare.watching.store.store_check import check_for_agent
+
+    try:
+        seen = check_for_agent(_store_address(settings))
+    except UsageError as ex:  # an address may hold a password, so it is not shown
+        return StoreSeen(address="", version="", user="", faults=[str(ex)], notes=[])
+    return StoreSeen(
+        address=seen.address,
+        version=seen.version,
+        user=seen.user,
+        faults=list(seen.faults),
+        notes=list(seen.notes),
+    )
+
+
+def _store_sentence(found: StoreSeen) -> str:
+    who = f"ClickHouse {found.version} as {found.user}; " if found.version else ""
+    said = "; ".join(
+        [*found.faults, *found.notes] if found.faults else ["it takes rows", *found.notes]
+    )
+    place = f"{found.address}: " if found.address else ""
+    return f"store: {place}{who}{said}"
 
 
 def _print(checks: list[ServerCheck]) -> None:
@@ -169,12 +204,18 @@ def _push_thread(
     from pgtare.watching.store import push_thread
 
     settings = found.store
-    address = push_thread.address_of(
-        settings.url, settings.user, settings.password_file, settings.tls, settings.ca_file
-    )
+    address = _store_address(settings)
     commits = max(1, int(settings.every / found.intervals.waits))
     log.write("info", "store", address=str(address))
     return push_thread.PushThread(directory, address, commits, spool, log)
+
+
+def _store_address(settings: StoreSettings) -> StoreAddress:
+    from pgtare.watching.store import push_thread
+
+    return push_thread.address_of(
+        settings.url, settings.user, settings.password_file, settings.tls, settings.ca_file
+    )
 
 
 def _show_metrics(

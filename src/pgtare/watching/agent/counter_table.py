@@ -10,7 +10,8 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-#: Columns of the matrix of sums: calls (waits that ended), total_ns, active_ns, then the buckets h00 … h31.
+#: Columns of the matrix of sums: calls (waits that ended), total_ns, active_ns, then the buckets
+#: h00 … h31.
 CALLS, TOTAL_NS, ACTIVE_NS, FIRST_BUCKET = 0, 1, 2, 3
 BUCKETS = 32
 WIDTH = FIRST_BUCKET + BUCKETS

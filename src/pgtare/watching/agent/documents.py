@@ -34,21 +34,35 @@ class SpoolPlan(Model):
     )
 
 
+class StoreSeen(Model):
+    """What an agent would see of the store that it sends its rows to."""
+
+    address: str = Field(description="its address; empty: it is not valid")
+    version: str = Field(description="version of ClickHouse; empty: no answer")
+    user: str = Field(description="the user that the agent would be; empty: no answer")
+    faults: list[str] = Field(description="what keeps the agent from sending rows")
+    notes: list[str] = Field(description="what else should be known")
+
+
 class AgentCheck(Document):
-    """What an agent would see of each server."""
+    """What an agent would see of each server, and of its store."""
 
     schema_: Literal["pgtare.agent.check/1"] = Field(
         default="pgtare.agent.check/1", alias="schema", description="name and version"
     )
     servers: list[ServerCheck] = Field(description="the servers, in the order of the file")
     spool: SpoolPlan = Field(description="the spool, by the configuration")
+    store: StoreSeen | None = Field(description="the store; null: the configuration names none")
 
 
-def document(checks: list[server_check.ServerCheck], spool: SpoolConfig) -> AgentCheck:
-    """The document of what was found."""
+def document(
+    checks: list[server_check.ServerCheck], spool: SpoolConfig, store: StoreSeen | None
+) -> AgentCheck:
+    """The document of what was found. store: None if there is none."""
     directory = None if spool.directory is None else str(spool.directory)
     kept_s = {str(age): seconds for age, seconds in spool.limits.kept_s.items()}
     return AgentCheck(
+        store=store,
         spool=SpoolPlan(
             directory=directory,
             most_bytes=spool.most_bytes,

@@ -1,4 +1,7 @@
-"""What `pgtare store check` finds: version, tables, migrations, rights, clock, what was sent."""
+"""What `pgtare store check` finds: version, tables, migrations, rights, clock, what was sent.
+
+`pgtare agent check` asks for less, and whether the agent may insert.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ import re
 import time
 from dataclasses import dataclass
 
+from pgtare.errors import PgtareError
 from pgtare.watching.spool.tables import TABLES
-from pgtare.watching.store import migrations, repair
-from pgtare.watching.store.connection import StoreConnection, StoreError, quoted
+from pgtare.watching.store import migrations, repair, roles
+from pgtare.watching.store.address import StoreAddress
+from pgtare.watching.store.connection import StoreConnection, StoreError, connect, quoted
 from pgtare.watching.store.repair import PartialRows
 
 #: The oldest version that has all that the schema uses.
 OLDEST = (24, 3)
 #: A clock that is further away is reported, s.
 _CLOCK_S = 5.0
+#: How long an agent's check waits for an answer, s.
+_ANSWER_S = 10.0
 _NUMBER = re.compile(r"(\d+)\.(\d+)")
 
 
@@ -43,6 +50,49 @@ class StoreCheck:
     partial: tuple[PartialRows, ...]
     faults: tuple[str, ...]
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AgentStore:
+    """What an agent would see of its store. faults: what keeps it from sending, a sentence each."""
+
+    address: str
+    version: str = ""
+    user: str = ""
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def check_for_agent(address: StoreAddress) -> AgentStore:
+    """Look at a store as an agent would use it. Inserts no row; an error is a fault."""
+    name = str(address)
+    try:
+        with connect(address, _ANSWER_S) as connection:
+            found = check(connection)
+            there = found.tables == len(TABLES)
+            refused = _refused_inserts(connection) if there else []
+    except PgtareError as ex:
+        return AgentStore(name, faults=(str(ex),))
+    faults = list(found.faults)
+    if refused:
+        faults.append(
+            f"{found.user} may not insert into {', '.join(refused)}: "
+            f"GRANT {roles.AGENT} TO {found.user}"
+        )
+    return AgentStore(name, found.version, found.user, tuple(faults), found.notes)
+
+
+def _refused_inserts(connection: StoreConnection) -> list[str]:
+    """Tables that refuse an insert; none of these has a row."""
+    refused = []
+    for name in roles.FILLED:
+        try:
+            connection.command(
+                f"INSERT INTO {connection.database}.{name} (spool, seq) SELECT '', 0 WHERE 0"
+            )
+        except StoreError:
+            refused.append(name)
+    return refused
 
 
 def check(connection: StoreConnection) -> StoreCheck:
