@@ -21,7 +21,10 @@ from pgtare.estimate.fleet.heterogeneity import (
     typical_variance,
     weighted_squares,
 )
+from pgtare.estimate.fleet.prediction import over_tau2
+from pgtare.estimate.fleet.random_effects import judge_fleet
 from pgtare.estimate.fleet.server_effect import working_variances
+from pgtare.estimate.inference import Estimate
 
 #: So many that the standard error is as good as known.
 MANY = 1e9
@@ -168,6 +171,40 @@ def test_without_errors_the_prediction_is_of_the_next_normal() -> None:
     assert exact <= half <= 1.01 * exact
 
 
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_over_tau2_without_errors_is_exactly_the_next_normal(level: float) -> None:
+    # τ² is (k - 1) s² / χ² then, so that the mixture is Student's t with k - 1 degrees of freedom
+    estimates = np.random.default_rng(3).normal(0.3, 1, 7)
+    low, high = over_tau2(estimates, np.full(7, 1e-12), level)
+    half = scipy.stats.t.ppf((1 + level) / 2, 6) * estimates.std(ddof=1) * math.sqrt(1 + 1 / 7)
+    assert float(low) == pytest.approx(estimates.mean() - half, abs=1e-3 * half)
+    assert float(high) == pytest.approx(estimates.mean() + half, abs=1e-3 * half)
+
+
+def test_over_tau2_with_errors_by_brute_force() -> None:
+    estimates = np.array([-1.0, -0.5, 0.3, 0.9, 2.5])
+    variances = np.array([0.3, 1.0, 0.5, 2.0, 0.4])
+
+    def q_at(tau2: float) -> float:
+        weights = 1 / (variances + tau2)
+        return float(weights @ (estimates - weights @ estimates / weights.sum()) ** 2)
+
+    def of(share: float) -> tuple[float, float]:
+        target = scipy.stats.chi2.isf(share, 4)
+        tau2 = 0.0
+        if q_at(0.0) > target:
+            tau2 = scipy.optimize.brentq(lambda tau2: q_at(tau2) - target, 0.0, 1e9)
+        weights = 1 / (variances + tau2)
+        mean = weights @ estimates / weights.sum()
+        return mean, math.sqrt(tau2 + 1 / weights.sum())
+
+    means, spreads = np.array([of((i + 0.5) / 1000) for i in range(1000)]).T
+    low, high = over_tau2(estimates, variances)
+    for end, share in ((low, 0.025), (high, 0.975)):
+        below = float(scipy.stats.norm.cdf((float(end) - means) / spreads).mean())
+        assert below == pytest.approx(share, abs=5e-4)
+
+
 def test_tau2_zero_by_chance_does_not_make_the_prediction_narrow() -> None:
     # τ² is estimated as 0, but its interval is not
     estimates = 1.4 * np.array([-1.0, -0.5, 0.0, 0.2, 0.4, 0.6, 0.9, -0.8])
@@ -188,9 +225,54 @@ def test_a_few_servers_are_a_list(k: int) -> None:
     assert math.isfinite(found.mean.lo) == (k >= 1)
 
 
+def test_five_servers_are_a_sample() -> None:
+    assert combine(drawn(1, 5), margin=10.0).verdict == "equivalent"
+
+
+def between(low: float, high: float) -> Estimate:
+    return Estimate((low + high) / 2, 1.0, low, high)
+
+
+@pytest.mark.parametrize(
+    ("mean", "prediction", "margin", "verdict"),
+    [
+        ((0.1, 0.2), (-0.5, 0.5), 0.501, "equivalent"),
+        # an end on the margin is not inside, nor is an end on zero apart from zero
+        ((-0.1, 0.2), (-0.5, 0.4), 0.5, "inconclusive"),
+        ((-0.1, 0.2), (-0.4, 0.5), 0.5, "inconclusive"),
+        ((-0.1, 0.2), (-0.6, 0.4), 0.5, "inconclusive"),
+        ((-0.1, 0.2), (-0.4, 0.6), 0.5, "inconclusive"),
+        ((0.0, 0.2), (-0.6, 0.6), 0.5, "inconclusive"),
+        ((-0.2, 0.0), (-0.6, 0.6), 0.5, "inconclusive"),
+        ((-0.1, 0.2), (-0.1, 0.2), None, "inconclusive"),
+        ((0.1, 0.2), (-0.6, 0.6), 0.5, "cost, but not"),
+        ((0.1, 0.2), (0.0, 0.6), 0.5, "cost, but not"),
+        ((0.1, 0.2), (0.05, 0.6), 0.5, "cost, too"),
+        ((-0.2, -0.1), (-0.6, 0.6), 0.5, "gain, but not"),
+        ((-0.2, -0.1), (-0.6, 0.0), 0.5, "gain, but not"),
+        ((-0.2, -0.1), (-0.6, -0.05), 0.5, "gain, too"),
+    ],
+)
+def test_the_verdict_on_a_fleet(
+    mean: tuple[float, float],
+    prediction: tuple[float, float],
+    margin: float | None,
+    verdict: str,
+) -> None:
+    found, reason = judge_fleet(5, between(*mean), between(*prediction), margin)
+    name, _, rest = verdict.partition(", ")
+    assert found == name
+    assert rest in reason
+    few, why = judge_fleet(4, between(*mean), between(*prediction), margin)
+    assert (few, why) == ("list", "4 servers: a list, not a sample of a fleet")
+    assert judge_fleet(5, between(*mean), None, margin)[0] == "list"
+
+
 def test_one_server_has_its_own_interval() -> None:
     found = combine([ServerEffect("a", 0.03, 0.01, 11.0)])
     assert found.mean.hi == pytest.approx(0.03 + 0.01 * scipy.stats.t.ppf(0.975, 10))
+    found = combine([ServerEffect("a", 0.03, 0.01, 1.5)])  # no less than one degree of freedom
+    assert found.mean.hi == pytest.approx(0.03 + 0.01 * scipy.stats.t.ppf(0.975, 1))
     assert found.weights == (1.0,)
 
 
@@ -240,6 +322,22 @@ def test_an_error_from_two_clusters_gets_no_enormous_weight() -> None:
     # the same error from many clusters is believed
     found = combine([*others, ServerEffect("many", 0.02, 1e-5, 1000.0)])
     assert found.weights[-1] > 0.99
+
+
+@pytest.mark.parametrize(
+    ("clusters", "bias", "drawn"),
+    [(2.0, 1.270363, 0.831503), (8.0, 0.149606, 0.248320), (MANY, 0.0, 0.0)],
+)
+def test_an_error_is_drawn_to_the_others_by_what_it_is_unsure(
+    clusters: float, bias: float, drawn: float
+) -> None:
+    # log(df/2) - digamma(df/2), and trigamma(df/2) / (1 + trigamma(df/2)), from π²/2 and Euler's
+    # constant; the median is that of the others, 0
+    se = np.array([1e-3, 1.0, 1.0, 1.0, 1.0])
+    used = working_variances(se, np.array([clusters, MANY, MANY, MANY, MANY]))
+    own = 2 * math.log(1e-3) + bias
+    assert math.log(used[0]) == pytest.approx((1 - drawn) * own, abs=1e-4)
+    assert used[1:] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("clusters", [2.0, 3.5, 8.0, 64.0, MANY, math.inf])

@@ -83,14 +83,14 @@ def test_without_a_cap_a_heavy_tail_would_not_be_bounded() -> None:
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.25, 1.0])
-def test_no_bet_on_the_body_wins_on_average(limit: float) -> None:
+def test_a_bet_on_the_body_is_fair_at_the_limit(limit: float) -> None:
     # the arm at its limit, as its mean is that much more than the base's: exact expectation over
     # a base that is at the cap in a tenth, and at 0 else
     cap, share = 1000.0, 0.1
     arm = np.array([(1 + limit) * share * cap])
     at_cap = np.exp(body_wealth(arm, np.array([cap]), cap, limit))
     at_zero = np.exp(body_wealth(arm, np.array([0.0]), cap, limit))
-    assert (share * at_cap + (1 - share) * at_zero <= 1 + 1e-12).all()
+    assert share * at_cap + (1 - share) * at_zero == pytest.approx(1, abs=1e-12)
 
 
 @pytest.mark.parametrize("limit", [1.0, 1.5, 4.0])
@@ -102,6 +102,26 @@ def test_no_bet_on_events_wins_on_average(limit: float, arm_n: int, base_n: int)
         chances = scipy.stats.nchypergeom_fisher.pmf(arm, arm_n + base_n, arm_n, events, limit)
         won = np.exp(odds_wealth(arm, events - arm, arm_n, base_n, limit))
         assert (chances @ won <= 1 + 1e-9).all()
+
+
+@pytest.mark.parametrize(("limit", "arm_n", "base_n"), [(2.0, 10, 10), (1.5, 3, 40), (1.0, 40, 3)])
+def test_a_bet_on_events_is_fair_by_the_arms_weighted_share(
+    limit: float, arm_n: int, base_n: int
+) -> None:
+    share = limit * arm_n / (limit * arm_n + base_n)
+    arm = np.arange(8)
+    won = np.exp(odds_wealth(arm, 7 - arm, arm_n, base_n, limit))
+    assert scipy.stats.binom.pmf(arm, 7, share) @ won == pytest.approx(1, abs=1e-12)
+
+
+def test_no_transactions_are_no_evidence() -> None:
+    assert odds_wealth(0, 0, 0, 0, 2.0) == pytest.approx(0.0)
+
+
+def test_half_is_on_the_product_and_half_on_the_mean() -> None:
+    assert log_mean(np.log([1.0, 4.0])) == pytest.approx(math.log(2.5))
+    assert log_combined(np.log([4.0, 9.0])) == pytest.approx(math.log((36 + 6.5) / 2))
+    assert log_combined(np.array([5_000.0, 0.0])) == pytest.approx(5_000 + math.log(0.75))
 
 
 def test_events_at_the_limit_rarely_breach() -> None:
@@ -231,6 +251,15 @@ def test_a_guard_gives_what_the_arrays_give() -> None:
     assert watching.log_e_value() == pytest.approx(float(log_mean(each)))
 
 
+def test_evidence_beyond_all_numbers_is_a_number() -> None:
+    watching = guard("a")
+    state = watching.state()
+    state["wealth"]["body"]["a"] = [1e5] * len(state["wealth"]["body"]["a"])
+    watching.resume(state)
+    assert watching.e_value() == pytest.approx(math.exp(700))
+    assert watching.log_e_value() == pytest.approx(1e5, rel=1e-4)
+
+
 def test_a_guard_can_be_resumed() -> None:
     rng = np.random.default_rng(10)
     watching = guard("ab")
@@ -257,6 +286,8 @@ def test_a_guard_can_be_resumed() -> None:
         ({"a": GuardedServer("a", math.inf)}, 0.05, "finite time"),
         ({"a": GuardedServer("a", 0.0)}, 0.05, "finite time"),
         ({"a": GuardedServer("a", 1.0)}, 1.0, "between 0 and 1"),
+        ({"a": GuardedServer("a", 1.0)}, 0.0, "between 0 and 1"),
+        ({"a": GuardedServer("a", 1.0), "b": GuardedServer("b", math.nan)}, 0.05, "finite time"),
     ],
 )
 def test_a_guard_that_cannot_work_is_refused(

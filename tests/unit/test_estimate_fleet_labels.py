@@ -12,6 +12,7 @@ from statsmodels.stats.meta_analysis import combine_effects
 
 from pgtare.estimate.fleet import ServerEffect, combine, subgroups
 from pgtare.estimate.fleet.outliers import deleted_residuals
+from pgtare.estimate.fleet.server_effect import arrays_of
 
 
 def fleet(k: int, seed: int = 1, shift: dict[int, float] | None = None) -> list[ServerEffect]:
@@ -60,6 +61,25 @@ def test_three_servers_have_no_outlier() -> None:
     assert combine(fleet(3, 1, {0: 100.0})).outliers == ()
 
 
+def test_four_servers_can_have_an_outlier_and_its_p_is_holms() -> None:
+    effects = fleet(4, 1, {0: 100.0})
+    (found,) = combine(effects).outliers
+    residuals = deleted_residuals(*arrays_of(effects))
+    assert found.server == "s00"
+    assert found.residual == pytest.approx(residuals[0])
+    assert found.p == pytest.approx(4 * 2 * scipy.stats.t.sf(residuals[0], 2))
+
+
+def test_outliers_share_only_what_all_of_them_have() -> None:
+    far = fleet(30, 3, {4: 0.5, 10: 0.6})
+    marked = [
+        replace(e, labels={"disk": e.server if e.server in ("s04", "s10") else "fast"}) for e in far
+    ]
+    found = combine(marked).outliers
+    assert [outlier.server for outlier in found] == ["s10", "s04"], "the farthest is first"
+    assert [dict(outlier.labels) for outlier in found] == [{}, {}]
+
+
 def test_labels_that_only_outliers_have() -> None:
     far = fleet(30, 3, {4: 0.5, 10: 0.55})
     marked = [
@@ -98,6 +118,13 @@ def test_subgroups_of_equal_errors_are_a_t_test() -> None:
         (interval.low, interval.high), rel=1e-6
     )
     assert north.mean.estimate == pytest.approx(estimates[:6].mean())
+    pooled = math.sqrt((estimates[:6].var(ddof=1) + estimates[6:].var(ddof=1)) / 2)
+    half = scipy.stats.t.ppf(0.975, 10) * pooled / math.sqrt(6)
+    assert north.mean.se == pytest.approx(pooled / math.sqrt(6), rel=1e-6)
+    assert (north.mean.lo, north.mean.hi) == pytest.approx(
+        (estimates[:6].mean() - half, estimates[:6].mean() + half), rel=1e-6
+    )
+    assert north.difference.se == pytest.approx(pooled * math.sqrt(2 / 6), rel=1e-6)
     # the two are one split, so that Holm counts it once
     assert north.p_adjusted == north.p == south.p_adjusted
     assert south.difference.estimate == pytest.approx(-north.difference.estimate)
@@ -125,6 +152,20 @@ def test_a_label_that_splits_nothing_has_no_test() -> None:
     found = subgroups(effects, "place", "one", "unknown")
     assert len(found) == 7
     assert all(math.isnan(g.p) and math.isnan(g.p_adjusted) for g in found)
+
+
+def test_two_servers_on_each_side_are_enough_and_one_is_not() -> None:
+    places = ("north", "north", "south", "south")
+    four = [replace(e, labels={"place": p}) for e, p in zip(fleet(4), places, strict=True)]
+    assert all(math.isfinite(g.p) for g in subgroups(four, "place"))
+    six = [replace(e, labels={"place": "north" if e.server != "s03" else "x"}) for e in fleet(6)]
+    assert all(math.isnan(g.p) for g in subgroups(six, "place"))
+
+
+def test_servers_without_the_label_or_an_estimate_are_in_no_subgroup() -> None:
+    effects = fleet(8)
+    without = [ServerEffect("a", 5.0, 0.01, 64.0), replace(effects[0], server="b", se=math.nan)]
+    assert subgroups([*without, *effects], "place") == subgroups(effects, "place")
 
 
 def test_subgroups_under_the_null() -> None:
