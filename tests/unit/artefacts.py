@@ -1,4 +1,4 @@
-"""The five kinds of results on disk: how each is written and read. Run as a program, it is killed.
+"""The six kinds of results on disk: how each is written and read. Run as a program, it is killed.
 
 `python -m tests.unit.artefacts KIND DIRECTORY` writes the kind again and again, each time in a new
 directory, and each time a process is killed by SIGKILL one call of the system later than before.
@@ -26,14 +26,38 @@ from pgtare.seeing.trace.file import blocks
 from pgtare.seeing.trace.file.disk_limits import Limits
 from pgtare.seeing.trace.file.reader import load as load_trace
 from pgtare.seeing.waits import recording as waits
+from pgtare.weighing.fleet.directory import (
+    FleetDesign,
+    FleetDirectory,
+    FleetServerState,
+    FleetState,
+)
+from pgtare.weighing.fleet.raw_data import FLEET_FILE
 from pgtare.weighing.ladder.directory import FACTS, Directory
 from pgtare.weighing.weigh import store
-from tests.unit import made_traces, sample_recording, simulated_study
+from pgtare.weighing.weigh.measurement import Weighing
+from tests.unit import made_traces, sample_recording, sample_result, simulated_study
 from tests.unit.sample_result import save
 
 #: What a writer calls on its way: it is killed before each of these calls.
 CALLS = ("replace", "rename", "fsync", "fdatasync", "chmod", "unlink", "mkdir")
 ROWS = 300
+DESIGN = FleetDesign(
+    instruments=["track_io_timing"],
+    arms=[],
+    inject_ns=[],
+    seed=7,
+    duration_s=60,
+    canary_s=None,
+    margin_pct=0.5,
+    harm_pct=25,
+    participation=1,
+    application="*",
+    role=None,
+    allow=[],
+    at_once=16,
+    lease_s=15,
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +93,22 @@ def write_study(path: Path) -> None:
 def read_study(path: Path) -> Any:
     directory = Directory(path)
     return directory.facts(), directory.rates(), directory.runs()
+
+
+def write_fleet(path: Path) -> None:
+    servers = [FleetServerState(name=name, labels={}, weight=1) for name in ("a", "b")]
+    state = FleetState(command=["pgtare"], created="2026-01-01", design=DESIGN, servers=servers)
+    directory = FleetDirectory.create(path, state)
+    given = sample_result.sample(blocks=20)
+    directory.keep("a", Weighing(given.result, given.observations, given.design))
+    directory.state.of("a").state = "done"
+    directory.save()
+    directory.write_result("{}")
+
+
+def read_fleet(path: Path) -> Any:
+    directory = FleetDirectory.open(path)
+    return directory.state, directory.kept()
 
 
 def write_trace(path: Path) -> None:
@@ -120,6 +160,7 @@ KINDS = {
         waits.DESCRIPTION,
         _later_schema,
     ),
+    "fleet": Made("fleet weighing", write_fleet, read_fleet, FLEET_FILE, _later_schema, grows=True),
     "ladder": Made(
         "study of `pgtare ladder`", write_study, read_study, FACTS, _later_schema, grows=True
     ),

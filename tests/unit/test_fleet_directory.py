@@ -12,7 +12,6 @@ from pgtare.cli.json_pages import documents
 from pgtare.errors import PgtareError, UsageError
 from pgtare.server.inventory import InventoryServer
 from pgtare.weighing.fleet.directory import (
-    FleetDesign,
     FleetDirectory,
     FleetState,
     servers_of,
@@ -21,23 +20,8 @@ from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.measurement import Weighing
 from tests.commands import read, refused
 from tests.unit import sample_result
+from tests.unit.artefacts import DESIGN
 
-DESIGN = FleetDesign(
-    instruments=["track_io_timing"],
-    arms=[],
-    inject_ns=[],
-    seed=7,
-    duration_s=60,
-    canary_s=None,
-    margin_pct=0.5,
-    harm_pct=25,
-    participation=1,
-    application="*",
-    role=None,
-    allow=[],
-    at_once=16,
-    lease_s=15,
-)
 INVENTORY = {
     "a": InventoryServer(dsn="host=db1 password=secret", labels={"env": "prod"}, weight=2),
     "b": InventoryServer(dsn="host=db2"),

@@ -1,8 +1,8 @@
 """The directory of a fleet weighing: `fleet.json`, and what each server gave in `servers/NAME`.
 
-`fleet.json` is written whole at every step, so a weighing that was killed can go on. The directory
-of a server is that of `pgtare weigh --out`, and appears by one rename. No connection string is ever
-written.
+The directory appears by one rename, with `fleet.json`, which is written whole at every step, so a
+weighing that was killed can go on. The directory of a server is that of `pgtare weigh --out`, and
+appears by one rename. No connection string is ever written.
 """
 
 from __future__ import annotations
@@ -113,15 +113,11 @@ class FleetDirectory:
 
     @classmethod
     def create(cls, path: Path, state: FleetState) -> FleetDirectory:
-        """A new one. Raises UsageError if there is something already."""
-        check_target(path)
-        try:
-            (path / SERVERS).mkdir(parents=True, mode=0o700)
-        except OSError as ex:
-            raise files.failure(f"{path} cannot be made", ex) from ex
-        made = cls(path, state)
-        made.save()
-        return made
+        """A new one, by one rename. Raises UsageError if there is something already."""
+        with artefact.new_directory(path, WEIGHING, f"{path} cannot be made") as staged:
+            (staged / SERVERS).mkdir(mode=0o700)
+            cls(staged, state).save()
+        return cls(path, state)
 
     @classmethod
     def open(cls, path: Path) -> FleetDirectory:
@@ -165,7 +161,7 @@ class FleetDirectory:
 
 def check_target(path: Path) -> None:
     """Raise UsageError if `FleetDirectory.create` would refuse it; call it before measuring."""
-    artefact.check_new(path, WEIGHING, renamed=False)
+    artefact.check_new(path, WEIGHING)
 
 
 def servers_of(inventory: Mapping[str, InventoryServer]) -> list[FleetServerState]:
