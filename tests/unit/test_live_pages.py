@@ -154,6 +154,71 @@ def test_an_unreadable_page_is_a_sentence(served_pages: ServedPage, directory: P
     assert "The page torn.html cannot be read: it is not UTF-8" in answer.text
 
 
+def test_names_that_no_address_can_have_are_left_out(
+    served_pages: ServedPage, directory: Path
+) -> None:
+    """A name that is not UTF-8 must not take the list of all others away."""
+    hostile = [
+        directory / os.fsdecode(b"not utf-8 \xff.html"),
+        directory / "new\nline.html",
+        directory / ".hidden.html",
+    ]
+    try:
+        for path in hostile:
+            path.write_text(STRANGER)
+        listed = served_pages.get("/pages")
+        for address in ("new%0Aline.html", ".hidden.html", "x%00.html", "x" * 300 + ".html"):
+            assert served_pages.get(f"/pages/{address}").status == 404
+    finally:
+        for path in hostile:
+            path.unlink()
+    assert listed.status == 200
+    assert "monday/report.html" in listed.text
+    assert ".hidden" not in listed.text
+    assert "line.html" not in listed.text
+
+
+def test_a_result_that_is_being_written_is_not_listed(tmp_path: Path) -> None:
+    """Commands write to a hidden directory, and rename it when it is whole."""
+    (tmp_path / ".monday.new").mkdir()
+    (tmp_path / ".monday.new" / "report.html").write_text(STRANGER)
+    pages = WrittenPages(tmp_path, {})
+    assert pages.listed() == []
+    assert pages.served(".monday.new/report.html") is None
+    (tmp_path / ".monday.new").rename(tmp_path / "monday")
+    assert [page.name for page in pages.listed()] == ["monday/report.html"]
+    assert pages.served("monday/report.html") is not None
+
+
+def test_one_page_does_not_look_at_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "monday").mkdir()
+    (tmp_path / "monday" / "report.html").write_text(STRANGER)
+    pages = WrittenPages(tmp_path, {})
+
+    def looked(*_: object, **__: object) -> None:
+        raise AssertionError("it read a directory")
+
+    monkeypatch.setattr(os, "scandir", looked)
+    monkeypatch.setattr(os, "listdir", looked)
+    assert pages.served("monday/report.html") is not None
+
+
+def test_links_within_the_directory_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "monday").mkdir()
+    (tmp_path / "monday" / "report.html").write_text(STRANGER)
+    (tmp_path / "latest").symlink_to("monday")
+    (tmp_path / "away").symlink_to("/")
+    (tmp_path / "round.html").symlink_to("round.html")
+    pages = WrittenPages(tmp_path, {})
+    names = {page.name for page in pages.listed()}
+    assert names == {"monday/report.html", "latest/report.html"}
+    assert all(pages.served(name) is not None for name in names)
+    assert pages.served("away/etc/x.html") is None
+    assert pages.served(str(tmp_path / "monday" / "report.html")) is None
+
+
 def test_a_directory_must_exist(tmp_path: Path) -> None:
     said = refused("live", "--pages", str(tmp_path / "none"), "--listen", "127.0.0.1:0")
     assert "no such directory" in said

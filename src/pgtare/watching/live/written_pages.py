@@ -8,8 +8,9 @@ scripts can read neither the live page nor the browser's cookie.
 from __future__ import annotations
 
 import html
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from pgtare.kit import page_frame
 #: How deep below the directory pages are looked for: the pages of a run, of many runs, of a fleet.
 _DEEPEST = 3
 _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
+#: What no address can name: a byte that is not UTF-8, and control characters.
+_UNADDRESSED = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 #: A page's title stands in its first bytes, behind no script.
 _HEAD_BYTES = 4096
 _STRANGER = {
@@ -64,7 +67,7 @@ class WrittenPages:
     def listed(self) -> list[WrittenPage]:
         """All pages, the newest first."""
         found = []
-        for name, path in self._paths().items():
+        for name, path in self._paths():
             try:
                 with path.open("rb") as file:
                     head = file.read(_HEAD_BYTES).decode(errors="replace")
@@ -78,8 +81,12 @@ class WrittenPages:
 
     def served(self, name: str) -> ServedText | None:
         """What to send for a page, None if there is none. Raises MeasurementError."""
-        path = self._paths().get(name)
-        if path is None:
+        place = Path(name)
+        path = self._directory / place
+        named = place.as_posix() == name and 1 <= len(place.parts) <= _DEEPEST
+        if not named or not all(self._inside(part) for part in (place, *place.parents[:-1])):
+            return None
+        if not self._is_page(place) or not self._leads_inside(path):
             return None
         try:
             text = path.read_text(encoding="utf-8")
@@ -89,11 +96,32 @@ class WrittenPages:
         shared = page_frame.with_scripts_at(text, self._addresses)
         return ServedText(text, _STRANGER) if shared is None else ServedText(shared, {})
 
-    def _paths(self) -> dict[str, Path]:
-        """By their names in addresses; links that lead out of the directory are left out."""
-        found = {}
-        for depth in range(_DEEPEST):
-            for path in self._directory.glob("*/" * depth + "*.html"):
-                if path.is_file() and path.resolve().is_relative_to(self._directory):
-                    found[path.relative_to(self._directory).as_posix()] = path
-        return found
+    def _paths(self) -> Iterator[tuple[str, Path]]:
+        """All pages by their names in addresses. What cannot be looked at is left out."""
+        for folder, folders, files in os.walk(self._directory, followlinks=True):
+            here = Path(folder).relative_to(self._directory)
+            deepest = len(here.parts) >= _DEEPEST - 1
+            folders[:] = [name for name in folders if not deepest and self._inside(here / name)]
+            for file in files:
+                if self._is_page(here / file):
+                    yield (here / file).as_posix(), self._directory / here / file
+
+    def _is_page(self, place: Path) -> bool:
+        return (
+            place.suffix == ".html"
+            and self._inside(place)
+            and os.path.isfile(self._directory / place)
+        )
+
+    def _inside(self, place: Path) -> bool:
+        """Whether a place in the directory has an address and leads nowhere else.
+
+        A hidden name is that of a result which is still being written.
+        """
+        if place.name.startswith(".") or _UNADDRESSED.search(place.name):
+            return False
+        path = self._directory / place
+        return not os.path.islink(path) or self._leads_inside(path)
+
+    def _leads_inside(self, path: Path) -> bool:
+        return Path(os.path.realpath(path)).is_relative_to(self._directory)
