@@ -37,7 +37,7 @@ def trial(
 def guard_of(rng: np.random.Generator, loads: dict[str, str] | None = None) -> FleetGuard:
     sample = BaseSample.of(trial(500, rng))
     guard = FleetGuard({"a": sample, "b": sample}, loads or {}, HarmLimits())
-    guard.begin(STAGE, arms=1, number_of_stages=3)
+    guard.begin(STAGE, arms=1, stages_left=3)
     return guard
 
 
@@ -113,6 +113,35 @@ def test_blocks_of_an_earlier_trial_are_not_completed() -> None:
     guard.new_trial("a")
     guard.see("a", DESIGN, rows[2:])
     assert len(guard._pending["a"]) == 2
+
+
+def line(guard: FleetGuard) -> float:
+    """The e-value at which a guard stops the trials of its stage."""
+    return float(guard.words().rpartition(" ")[2])
+
+
+@pytest.mark.parametrize(
+    "stages_left", [(3, 2, 1), (3, 3, 3, 3, 3, 2, 1), (3, 2, 2, 1), (2, 1)]
+)
+def test_shares_of_all_stages_are_alpha_at_most(stages_left: tuple[int, ...]) -> None:
+    """Stages are repeated, and get fewer, if servers are lost after they were exposed."""
+    rng = np.random.default_rng(10)
+    guard = FleetGuard({name: BaseSample.of(trial(500, rng)) for name in "ab"}, {}, HarmLimits())
+    spent = 0.0
+    for left in stages_left:
+        guard.begin(STAGE, arms=1, stages_left=left)
+        guard.see("a", DESIGN, trial(5, rng))
+        spent += 1 / line(guard)
+    assert spent <= fleet_guard.ALPHA * 1.02  # lines are rounded
+    if stages_left == (3, 2, 1):
+        assert line(guard) == 60
+
+
+def test_a_stage_that_saw_nothing_has_spent_nothing() -> None:
+    guard = guard_of(np.random.default_rng(11))
+    for _ in range(5):
+        guard.begin(STAGE, arms=1, stages_left=3)
+        assert line(guard) == 60
 
 
 def test_what_one_block_says() -> None:

@@ -116,7 +116,7 @@ class Coordinator:
                 left = [stage for stage in plan if stage.name not in done]
                 if not left:
                     break
-                if self._stage(left[0], len(plan)):
+                if self._stage(left[0], len(left)):
                     done.append(left[0].name)
         self._finish(names)
 
@@ -143,13 +143,13 @@ class Coordinator:
             self._halted_s = time.monotonic()
         self.halt.set(at_once=at_once)
 
-    def _stage(self, stage: Stage, number_of_stages: int) -> bool:
+    def _stage(self, stage: Stage, stages_left: int) -> bool:
         """Run a stage; whether one of its servers measured something, or all was stopped."""
         state, at_once = self.directory.state, self.directory.state.design.at_once
         state.stage = stage.name
         self._stage_began, self._seen = time.monotonic(), 0
         arms = len(state.design.instruments) + len(state.design.arms) + len(state.design.inject_ns)
-        self.guard.begin(stage, arms, number_of_stages)
+        self.guard.begin(stage, arms, stages_left)
         waiting, running = list(stage.servers), list[_Job]()
         measured = False
         share = f"{100 * stage.participation:g} %"

@@ -100,18 +100,24 @@ class FleetGuard:
         limits: HarmLimits,
     ) -> None:
         self._samples, self._loads, self._limits = samples, loads, limits
-        self._share = ALPHA
+        self._share = self._left = ALPHA
         self._servers: dict[str, GuardedServer] = {}
         self._guards: dict[str, HarmGuard] = {}
         self._pending: dict[str, Observations] = {}
         self._instrumented = 0
 
-    def begin(self, stage: Stage, arms: int, number_of_stages: int) -> None:
-        """New guards for a stage, with their share of α."""
+    def begin(self, stage: Stage, arms: int, stages_left: int) -> None:
+        """New guards for a stage, with their share of the α that is left.
+
+        stages_left: how many are to come, this one included. A stage that is repeated, as its
+        servers were lost, has spent its share if it saw anything; so all shares together are α at
+        most, however often the stages change.
+        """
+        self._left -= self._share * len(self._guards)
         self._servers = self._guarded(stage)
         self._guards, self._pending = {}, {}
         self._instrumented = 0
-        self._share = ALPHA / number_of_stages / max(arms, 1)
+        self._share = self._left / stages_left / max(arms, 1)
 
     def new_trial(self, server: str) -> None:
         """A new trial begins on a server: blocks of the one before are not completed any more."""
