@@ -120,9 +120,7 @@ def line(guard: FleetGuard) -> float:
     return float(guard.words().rpartition(" ")[2])
 
 
-@pytest.mark.parametrize(
-    "stages_left", [(3, 2, 1), (3, 3, 3, 3, 3, 2, 1), (3, 2, 2, 1), (2, 1)]
-)
+@pytest.mark.parametrize("stages_left", [(3, 2, 1), (3, 3, 3, 3, 3, 2, 1), (3, 2, 2, 1), (2, 1)])
 def test_shares_of_all_stages_are_alpha_at_most(stages_left: tuple[int, ...]) -> None:
     """Stages are repeated, and get fewer, if servers are lost after they were exposed."""
     rng = np.random.default_rng(10)
