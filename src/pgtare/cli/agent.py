@@ -68,7 +68,7 @@ def agent(
     if context.invoked_subcommand is not None:
         if any(option is not None for option in (dsn, config, spool, metrics, otlp, duration)):
             name = context.invoked_subcommand
-            raise UsageError(f"options go behind the command: pgtare agent {name} --config FILE")
+            raise UsageError(f"options go after the command: pgtare agent {name} --config FILE")
         return
     found = _with_metrics(_read(dsn, config), metrics, otlp)
     directory = spool or found.spool.directory

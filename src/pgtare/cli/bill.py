@@ -99,7 +99,7 @@ def _watching(spool: Path | None) -> tuple[Watching | None, list[str]]:
     cost = agent_cost(spool)
     notes = [
         f"The agent's own figures are of {numbers.seconds(cost.covered_s)}; an exporter "
-        "(--metrics) is part of its process. The time of looks has the way there and back in it.",
+        "(--metrics) is part of its process. The time of looks includes the network.",
         *cost.notes,
     ]
     return Watching(cost.process, cost.looks), notes

@@ -50,18 +50,20 @@ def check(
     inventory: InventoryFile,
     instruments: Annotated[
         list[str] | None,
-        typer.Argument(help="What is to be weighed: names as `pgtare instruments` lists them."),
+        typer.Argument(help="What to weigh: names as `pgtare instruments` lists them."),
     ] = None,
     catalogue: Catalogues = None,
-    limit: Annotated[str, typer.Option(help="How long each server may take, as 20s.")] = "20s",
+    limit: Annotated[
+        str, typer.Option(help="Longest time for each server, for example 20s.")
+    ] = "20s",
     json: Json = False,
     output: Output = None,
 ) -> None:
     """Say whether each server can be weighed, and the command that fixes what is missing.
 
-    It looks at all servers at once and changes nothing: version of PostgreSQL, module and its
-    version, privileges, clock, replica, pooler. The exit status is 0 if all servers are ready, and
-    1 otherwise.
+    It looks at up to 32 servers at a time, and changes nothing. It checks the version of
+    PostgreSQL, the module and its version, privileges, the clock, and whether the server is a
+    replica or behind a pooler. The exit status is 0 if all servers are ready, and 1 otherwise.
 
     Example: `pgtare fleet check pg_stat_statements --inventory fleet.toml`
     """
@@ -168,16 +170,14 @@ def weigh(
     ] = "60s",
     canary: Annotated[
         str | None,
-        typer.Option(help="How long each stage before that takes; else a sixth, 5s to 60s."),
+        typer.Option(help="How long each earlier stage takes; by default a sixth, 5s to 60s."),
     ] = None,
     margin: Annotated[
         str, typer.Option(help="Equivalence margin, as a share of transaction time.")
     ] = "0.5%",
     harm: Annotated[
         str,
-        typer.Option(
-            help="Harm from which on all trials are stopped, as a share of transaction time."
-        ),
+        typer.Option(help="Harm at which all trials are stopped, as a share of transaction time."),
     ] = "25%",
     participation: Annotated[
         str, typer.Option(help="Chance of each session to be drawn, in the last stage.")
@@ -194,15 +194,15 @@ def weigh(
     inject_ns: Annotated[
         list[int] | None, typer.Option(help="An arm with this known delay, for calibration.")
     ] = None,
-    at_once: Annotated[int, typer.Option(min=1, help="Servers weighed at one time, at most.")] = 16,
+    at_once: Annotated[int, typer.Option(min=1, help="Most servers to weigh at a time.")] = 16,
     catalogue: Catalogues = None,
     seed: Annotated[int | None, typer.Option(help="Repeat the assignment of a result.")] = None,
     out: Annotated[Path | None, typer.Option(help="Keep everything in this new directory.")] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with the weighing in this directory.")
+        Path | None, typer.Option(help="Continue the weighing in this directory.")
     ] = None,
     skip_unready: Annotated[
-        bool, typer.Option("--skip-unready", help="Weigh the servers that are ready.")
+        bool, typer.Option("--skip-unready", help="Weigh only the servers that are ready.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to questions.")] = False,
     json: Json = False,

@@ -33,7 +33,7 @@ class Destination:
 
     @property
     def wanted(self) -> bool:
-        """Whether there is to be a document."""
+        """Whether a document is wanted."""
         return self.printed or self._file is not None
 
     def console(self) -> Console:

@@ -65,7 +65,7 @@ def live(
 
     With --spool it shows what an agent keeps, of one server or many; with --store what many agents
     have sent to ClickHouse. With --dsn it also watches a server, for a first look. With --pages it
-    shows the pages that weigh, ladder, trace and others wrote, alone or beside the rest. With none
+    shows the pages that weigh, ladder, trace and others wrote, also with other options. With none
     of these it starts a private server with a changing load. The page is for this machine only.
     Open it by the printed address, which works once. docs/live.md shows how to open it to other
     machines. Ctrl-C ends it.
@@ -127,7 +127,7 @@ def _reachable(store: str, password_file: Path | None) -> StoreAddress:
 def _rows(
     dsn: str | None, spool: Path | None, opened: contextlib.ExitStack
 ) -> tuple[Path, list[Callable[[], None]]]:
-    """The spool to show, and what is to be done again and again meanwhile."""
+    """The spool to show, and what to do again and again while the page is served."""
     from pgtare.watching.live.first_look import FirstLook, check
     from pgtare.watching.spool import reader
 

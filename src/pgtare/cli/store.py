@@ -176,7 +176,7 @@ def repair(
     store: Store,
     password_file: PasswordFile = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Delete these rows; else they are listed.")
+        bool, typer.Option("--yes", help="Delete these rows; without it they are only listed.")
     ] = False,
     json: Json = False,
     output: Output = None,

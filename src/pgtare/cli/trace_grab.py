@@ -54,7 +54,7 @@ def grab_(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Write down what traced sessions did until now, open requests included, from their rings.
+    """Save what traced sessions did until now, open requests included, from their rings.
 
     For sessions that settings trace all the time: nothing has to be recording when it happens. A
     ring keeps the latest, so each session reaches back as far as its ring goes.

@@ -38,10 +38,10 @@ def kept_(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """List the traces that the server kept because a trigger fired, show one, or take it.
+    """List the traces that the server kept because a trigger fired, show one, or save it.
 
     The settings sql_trace.keep_... say what fires: slow requests and transactions, errors, long
-    waits for locks. What was taken is a trace, which profile, statements and report read.
+    waits for locks. What --out writes is a trace, which profile, statements and report read.
 
     Example: `pgtare trace kept --dsn "dbname=app"`, then `pgtare trace kept 3 --dsn "dbname=app"`
     """

@@ -1,1 +1,1 @@
-"""What needs a weighing and a seeing at once: labels of flame graphs, reasons, a study's graphs."""
+"""What needs both weighing and seeing: labels of flame graphs, reasons, the bill."""

@@ -207,7 +207,7 @@ def _server(one: Weighed, lines: Sequence[_Line], maker: _Maker) -> tuple[BillSe
 
 
 def _looks(server: str, cores: float, maker: _Maker) -> _Line:
-    """Their time has the way there and back in it, so that it is what they cost at most."""
+    """Lines of the agent's looks. Their time includes the network: an upper bound of the cost."""
     bounds = Bounds(cores, 0.0, cores)
     shown = BillLine(
         server=server,
@@ -285,10 +285,10 @@ def _changes(arm: ArmResult, result: WeighResult) -> dict[str, str]:
 def _overlap(
     arm: ArmResult, others: Sequence[ArmResult], now: NowState, result: WeighResult
 ) -> str:
-    """Why an arm is not counted next to the others of its trial, which cost as much or less last.
+    """Why an arm is not counted next to the others of its trial; empty if it is.
 
-    One whose settings another has as well is in the other's cost. Of two that set one thing to
-    different values only one can be on: the one that is, or else the dearer one.
+    If another arm has all of its settings, its cost is part of that arm's cost. Of two that set one
+    thing to different values only one can be on: the one that is, or else the dearer one counts.
     """
     mine = _changes(arm, result)
     if not mine:
@@ -331,7 +331,7 @@ def _now(arm: ArmResult, result: WeighResult) -> NowState:
 
 
 def _matches(found: object, wanted: str | None) -> bool:
-    """Whether a setting as the server shows it (`0 ms`) is the one that is wanted (`0`)."""
+    """Whether a setting as the server shows it (`0 ms`) has the wanted value (`0`)."""
     if not isinstance(found, str) or wanted is None:
         return False
     return wanted in (found, found.partition(" ")[0]) or found.replace(" ", "") == wanted

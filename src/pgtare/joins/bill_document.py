@@ -84,7 +84,7 @@ class SwitchOff(Model):
 
 
 class NotCounted(Model):
-    """What was weighed, or was to be, and is not in the sums."""
+    """What was weighed, or should have been, and is not in the sums."""
 
     server: str = Field(description="name of the server")
     name: str = Field(description="name of the instrument; empty if it is the whole server")

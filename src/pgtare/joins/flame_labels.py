@@ -56,7 +56,7 @@ class FrameLabels:
     statements: Spans = NOTHING
     waits: Spans = NOTHING
     asked: bool = False
-    tracing: bool = False  # every session was to be traced
+    tracing: bool = False  # every session should have been traced
     traced: bool = False  # any session at all
     trouble: str = ""
 

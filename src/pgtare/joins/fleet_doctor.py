@@ -1,4 +1,4 @@
-"""What stalls the servers of a fleet: the doctor on all of them at once, and one ranked table."""
+"""What stalls the servers of a fleet: runs the doctor on all of them, and ranks what it finds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pgtare.seeing.doctor.session import Session
 from pgtare.server.inventory import InventoryServer
 from pgtare.server.own_session import first_line
 
-#: Servers that are looked at at one time; each may take the interval and this long, in s.
+#: How many servers to look at at a time; each may take the interval and this long, in s.
 AT_ONCE = 16
 _LIMIT_S = 30.0
 

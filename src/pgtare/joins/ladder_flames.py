@@ -136,7 +136,7 @@ def additions(planned: StudyPlan) -> list[Addition]:
 
 
 def _drawn(parts: Sequence[_Part], mode: Mode) -> tuple[list[Graph], list[str]]:
-    """The graphs of one mode, the change last, and what is to be said of them."""
+    """The graphs of one mode, the change last, and notes on them."""
     found, graphs, notes = [], [], []
     for part in parts:
         title = f"{show.TITLES[mode]}: {part.variant}"

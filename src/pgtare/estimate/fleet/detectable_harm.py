@@ -55,7 +55,7 @@ def detectable_harm(
     limits: HarmLimits | None = None,
     alpha: float = 0.05,
 ) -> DetectableHarm:
-    """For a guard of `groups` servers that share no load, each with so many transactions.
+    """The smallest harms for `groups` servers that share no load, each with `transactions`.
 
     It is simulated at the end of the trial, with sums of blocks taken to be normal. A guard that
     looks earlier finds a little more.

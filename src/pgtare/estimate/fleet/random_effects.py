@@ -124,7 +124,7 @@ def _of_one(
     left_out: tuple[str, ...],
     level: float,
 ) -> FleetEstimate:
-    """A fleet of which no server, or a single one, is known: that server's own interval."""
+    """The estimate of a fleet with no known server, or only one: that server's interval."""
     mean = MISSING
     for effect in used:
         df = max(effect.clusters - 1, 1.0)

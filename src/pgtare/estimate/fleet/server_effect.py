@@ -21,8 +21,8 @@ SPREAD = 1.0
 class ServerEffect:
     """The effect of one arm on one server, as a log-ratio or in µs.
 
-    c, which splits body and tail, is each server's own, frozen from its base and control: effects
-    of the same arm on two servers are of two bodies.
+    c, which splits body and tail, is estimated on each server by itself: effects of the same arm
+    on two servers are of two bodies.
     """
 
     server: str

@@ -1,4 +1,4 @@
-"""The agent: watches all servers, and commits what they brought, once a tick."""
+"""The agent: watches all servers, and commits the rows of their looks once a tick."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pgtare.watching.agent.server_watch import ServerWatch
 _LOCKED_S = 15.0
 #: Commits come this much later than the looks, in s, so that they hold the newest.
 _COMMIT_LATER_S = 1.0
-#: How often the agent looks whether to stop, in s.
+#: How often the agent checks whether to stop, in s.
 _NAP_S = 0.5
 #: Upkeep of the spool goes on for at most this share of an interval.
 _UPKEEP_SHARE = 0.2
@@ -66,12 +66,12 @@ class SpoolWriter(Protocol):
 
 
 class CommitFollower(Protocol):
-    """What goes along with commits: metrics."""
+    """What each commit is passed to, such as the metrics."""
 
     def grow(
         self, rows: Mapping[str, pa.Table], interval_s: float
     ) -> Mapping[tuple[str, str], pa.Table]:
-        """Take the rows of a commit; readings that are to be part of it."""
+        """Take the rows of a commit, and return the readings that must become part of it."""
 
     def committed(self, up: Mapping[str, bool], *, written: bool) -> None:
         """The commit has ended. up: servers, and whether each is connected."""
@@ -140,7 +140,7 @@ class Agent:
                 due = time.monotonic() + grid.wait_s(time.time(), 0.0)
 
     def _give_up_if_hopeless(self, ran_s: float) -> None:
-        """Raise what keeps every server from being watched, if trying again is in vain.
+        """Raise what keeps every server from being watched, if trying again cannot help.
 
         A watch that has had the lock goes on: its own earlier session may hold it for a while.
         """
@@ -223,19 +223,23 @@ class Agent:
             self.log.write("error", "reload", why=f"{ex}; the old configuration stays in force")
             return
         if config.spool != self.config.spool:
-            why = "another spool, or other limits of it, take a restart of the agent"
+            why = "a change of the spool or of its limits takes a restart of the agent"
             self.log.write("warning", "reload", why=why)
         if config.metrics != self.config.metrics:
-            self.log.write("warning", "reload", why="other metrics take a restart of the agent")
+            self.log.write(
+                "warning", "reload", why="a change of the metrics takes a restart of the agent"
+            )
         if config.store != self.config.store:
-            self.log.write("warning", "reload", why="another store takes a restart of the agent")
+            self.log.write(
+                "warning", "reload", why="a change of the store takes a restart of the agent"
+            )
         self.log.write("info", "reload", servers=len(config.servers))
         self._adapt(config)
 
     # Commits
 
     def _collect(self, server: str, batch: Batch) -> None:
-        """Take what one look brought, with the reading it ends at."""
+        """Take the rows of one look, with the reading that they end at."""
         with self._lock:
             for name, parts in batch.rows.items():
                 self._rows.setdefault(name, []).extend(parts)
@@ -243,7 +247,7 @@ class Agent:
                 self._readings[server, part] = reading
 
     def _commit(self, ended: Sequence[str] = ()) -> None:
-        """Publish what came since the last commit. ended: servers whose last rows these are."""
+        """Publish the rows since the last commit. ended: servers whose last rows these are."""
         self._own_figures()
         with self._lock:
             parts, self._rows = self._rows, {}
@@ -266,7 +270,7 @@ class Agent:
             self.log.write("warning", "spool", why=note)
 
     def _maintain(self, interval_s: float) -> None:
-        """Upkeep of the spool: all that is to be done, but for a small part of the interval."""
+        """Do all upkeep of the spool that is due, for at most a small part of the interval."""
         until = time.monotonic() + _UPKEEP_SHARE * interval_s
         while self.spool.maintain(datetime.now(UTC)):
             if time.monotonic() > until or self._stopping.is_set():

@@ -36,7 +36,7 @@ class AgentLog:
             sys.stderr.flush()
 
     def once(self, level: LogLevel, event: str, server: str, why: str) -> None:
-        """Write why something is so, unless the same was written a while ago."""
+        """Write a line, unless the same was written for the same reason a while ago."""
         now = time.monotonic()
         with self._lock:
             before = self._last.get((server, event))
@@ -46,7 +46,7 @@ class AgentLog:
         self.write(level, event, server, why=why)
 
     def forget(self, event: str, server: str) -> None:
-        """What was so is over: the next time it is written again."""
+        """The trouble is over: if it comes back, it is written again."""
         with self._lock:
             self._last.pop((server, event), None)
 

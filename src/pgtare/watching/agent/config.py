@@ -29,7 +29,7 @@ _SHORTEST_S = {"waits": 1.0, "statements": 2.0, "sessions": 0.1, "activity": 1.0
 
 
 def _quoted(value: Any, parse: Callable[[str, str], float], what: str) -> float:
-    """What a text says. Raises ValueError with the words of `parse`, without an option."""
+    """The value of a text. Raises ValueError with the message of `parse`, without an option."""
     if not isinstance(value, str):
         raise ValueError(f"write {what}")
     try:
@@ -143,7 +143,7 @@ def otlp_endpoint(text: str) -> str:
 
 
 class OtlpSettings(ConfigModel):
-    """Whether and where metrics are sent by OTLP; interval in s. headers may hold secrets."""
+    """Whether and where metrics are sent by OTLP. interval: in s. headers: may hold secrets."""
 
     endpoint: str | None = None
     interval: float = 30.0

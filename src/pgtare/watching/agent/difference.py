@@ -85,7 +85,7 @@ def _baseline(
     if transition.baseline is ReadingBaseline.SAME:
         return first
     # All counters were reset, but a wait in progress has lasted since before that. What of it was
-    # over by then is the baseline: if it goes on, or if it has ended since, which shows in a
+    # over by then is the baseline: if it goes on, or if it has ended since, as shown by a
     # maximum that is longer than the time since the reset. Else it ended before and left no trace.
     in_first, in_last, _ = matched(first, last)
     carried, now = first.select(in_first), last.select(in_last)

@@ -16,7 +16,7 @@ class ServerCheck(Model):
 
     server: str = Field(description="its name")
     version: str = Field(description="version of PostgreSQL; empty: no connection")
-    role: str = Field(description="the role that the agent would be; empty: no connection")
+    role: str = Field(description="the role that the agent would use; empty: no connection")
     waits: str = Field(description="exact, sampled, or none")
     statements: str = Field(description="exact, approximate, or none")
     problem: str | None = Field(description="why it cannot be watched; null: it can")
@@ -28,7 +28,7 @@ class SpoolPlan(Model):
 
     directory: str | None = Field(description="the directory; null: the file names none")
     most_bytes: int = Field(description="size of all its files at most, bytes")
-    reserve_bytes: int = Field(description="room on its disk that is left to others, bytes")
+    reserve_bytes: int = Field(description="room on its disk that is left free for others, bytes")
     kept_s: dict[str, float] = Field(
         description="age at which rows go: ticks, sessions, minutes and hours, s"
     )

@@ -70,7 +70,7 @@ class ReadingBaseline(enum.Enum):
 
 
 class WatchGap(NamedTuple):
-    """What is lost or was not watched: a kind of the table `gaps`, since when, and why."""
+    """What was lost or not watched: its kind in the table `gaps`, its start, and why."""
 
     kind: str
     from_us: int

@@ -18,7 +18,7 @@ def use_one_arena() -> None:
 
 
 def give_back() -> None:
-    """Give back what is free; takes about a millisecond."""
+    """Return free memory to the system; takes about a millisecond."""
     with_glibc = _function("malloc_trim")
     if with_glibc is not None:
         with_glibc(0)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 class _NoPandas:
-    """Stands before all finders of modules, and finds no pandas."""
+    """A finder ahead of all others, which says that there is no pandas."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

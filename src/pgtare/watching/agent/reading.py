@@ -28,7 +28,7 @@ class UnsteadyReading(MeasurementError):
 
 @dataclass(frozen=True)
 class TimingInfo:
-    """What the module says of itself. losses: cumulative, by name."""
+    """What the module says about itself. losses: cumulative, by name."""
 
     origin: Origin
     server_us: int

@@ -147,7 +147,7 @@ class ServerLooks:
     def _read_whole(
         self, session: ServerSession, interval_s: float, minute_s: float | None
     ) -> WaitsReading:
-        """Read the counters; if they are to be a baseline, without a hole.
+        """Read the counters; if they will be a baseline, completely.
 
         What a baseline lacks would be taken for zero: all that it counted since the server started
         would be in the next rows. Raises UnsteadyReading.
@@ -283,7 +283,7 @@ class ServerLooks:
     # Samples
 
     def sessions(self, session: ServerSession, interval_s: float) -> Batch:
-        """What sessions do just now."""
+        """Take a sample of what sessions do now."""
         batch = Batch()
         now = time.monotonic()
         long = [pid for pid, since in self._waiting.items() if now - since >= WAITED_S]
@@ -321,7 +321,7 @@ class ServerLooks:
         return batch
 
     def activity(self, session: ServerSession, interval_s: float) -> Batch:
-        """What databases did; and the settings of what observes, if they changed."""
+        """What databases did, and the settings that observe the server, if they changed."""
         batch = Batch()
         asked = time.monotonic_ns()
         with session.look(ACTIVITY):
@@ -387,7 +387,7 @@ class ServerLooks:
 
     @property
     def settings(self) -> str | None:
-        """The settings of what observes, as JSON, as last seen."""
+        """The settings that observe the server, as JSON, as last seen."""
         return self._settings
 
     def findings(self, session: ServerSession, tick: Callable[[float], None]) -> Batch:
@@ -407,7 +407,7 @@ class ServerLooks:
         return batch
 
     def refused(self, kind: str, since_us: int, why: str) -> Batch:
-        """Rows that say that something could not be read."""
+        """A row of `gaps`: something could not be read."""
         batch = Batch()
         missed_ns = max(0, time.time_ns() - 1000 * since_us)
         batch.gap(self.interval(missed_ns, EXACT), WatchGap(kind, since_us, why))

@@ -40,7 +40,7 @@ _KEEPALIVES = {"keepalives_idle": "15", "keepalives_interval": "5", "keepalives_
 _SERVER_KEEPALIVES = tuple(f"tcp_{name}={value}" for name, value in _KEEPALIVES.items())
 #: How long to wait for an earlier session that was terminated, and the pause between checks, in s.
 _ENDING_S, _ENDING_PAUSE_S = 5.0, 0.1
-#: What the server answers again and again until somebody changes something.
+#: Errors that come again and again until somebody changes something.
 _REFUSED_FOR_GOOD = (
     psycopg.errors.InsufficientPrivilege,
     psycopg.errors.UndefinedFunction,
@@ -98,7 +98,7 @@ class Offer:
 
     waits, texts, trace: schemas of wait_event_timing, pg_stat_statements and sql_trace, or None.
     module: the queries of its version. may_stat_file: whether the role may ask how large a file is.
-    unseen: what is missing, one sentence with the remedy each.
+    unseen: what is missing, a sentence with the remedy for each.
     """
 
     version: str

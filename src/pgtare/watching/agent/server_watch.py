@@ -142,7 +142,7 @@ class ServerWatch(threading.Thread):
                     return
 
     def _note_dropped(self) -> None:
-        """Say that waits are not read from now on, unless a look that was refused has said so."""
+        """Report that waits are not read from now on, unless a refused look has done so."""
         if WAITS in self._refused:
             return
         since_s = time.monotonic() - self._last.get(WAITS, time.monotonic())
@@ -187,7 +187,7 @@ class ServerWatch(threading.Thread):
         return batch
 
     def _meanwhile(self, session: ServerSession) -> Callable[[float], None]:
-        """While the doctor looks, sessions and waits are looked at as usual."""
+        """Look at sessions and waits as usual while the doctor looks."""
 
         def tick(_: float) -> None:
             now = time.monotonic()
@@ -238,7 +238,7 @@ class ServerWatch(threading.Thread):
             self._again(name)
 
     def _hand_on(self, batch: Batch) -> None:
-        """Hand on what a look brought, unless it ended after the watch was given up.
+        """Hand on the rows of a look, unless it ended after the watch was given up.
 
         Another watch of the server goes on from the last reading that was handed on.
         """

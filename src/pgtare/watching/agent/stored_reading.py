@@ -1,4 +1,4 @@
-"""Readings as tables: what the spool keeps, so that the next agent goes on where this one ended."""
+"""Readings as tables, kept in the spool: the next agent continues where this one ended."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ from pgtare.server.sql_text import normalised
 _SECRET = re.compile(
     r"\b(?:CREATE|ALTER)\s+(?:ROLE|USER|GROUP|SUBSCRIPTION|SERVER)\b", re.IGNORECASE
 )
-#: A text that was not there is asked for again after this many s.
+#: A text that was missing is requested again after this many s.
 _AGAIN_S = 1800.0
-#: More statements, or texts, are not remembered.
+#: The most statements, and the most texts, that are remembered.
 _MOST = 50_000
-#: A look at texts that takes longer is given up, s: far less than other looks.
+#: A look at texts that takes longer than this is given up, s; other looks have more time.
 LIMIT_S = 1.0
 #: A file of more bytes is not read at all. One of 8 MiB, or that takes 0.1 s, is large.
 MOST_BYTES, _LARGE_BYTES, _SLOW_S = LARGEST_FILE, 8 << 20, 0.1
@@ -54,9 +54,9 @@ class StatementTexts:
         self._not_before = -math.inf
 
     def unknown(self, query_ids: Iterable[int]) -> list[int]:
-        """Those whose texts should be read now, with earlier ones that had to be put off.
+        """Statements whose texts should be read now, with earlier ones that had to wait.
 
-        None as long as a large file is to be left alone.
+        Empty while a large file must not be read again.
         """
         now = time.monotonic()
         if len(self._wanted) < _MOST:
@@ -80,7 +80,7 @@ class StatementTexts:
         return large
 
     def learn(self, asked: Iterable[int], found: Iterable[tuple[int, str]]) -> dict[int, str]:
-        """Note the texts of those that were asked for. Returns the texts that are new, by hash."""
+        """Note the texts that were requested. Returns those that are new, by hash."""
         if len(self.hashes) + len(self._asked) > _MOST:
             self.hashes.clear()
             self._asked.clear()

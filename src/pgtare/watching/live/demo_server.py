@@ -43,7 +43,7 @@ PHASES = (
 
 @contextlib.contextmanager
 def demo_server(binaries: Binaries) -> Iterator[DemoLoad]:
-    """The server, with the module and pg_stat_statements; it is gone when the block ends."""
+    """The server, with the module and pg_stat_statements; it is removed when the block ends."""
     module = loadable(binaries, "wait_event_timing")
     settings: dict[str, Value] = {"wait_event_timing.capture": "stats", "compute_query_id": True}
     with Cluster(binaries, settings, [module.library, "pg_stat_statements"]) as cluster:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pgtare.watching.spool import manifest
 from pgtare.watching.store.address import StoreAddress
 
-#: A store is taken to have news this often, s: agents send about once a minute.
+#: A store is assumed to have new rows this often, s: agents send about once a minute.
 _NEWS_S = 30
 
 

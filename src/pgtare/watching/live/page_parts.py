@@ -35,7 +35,7 @@ class PageColumn:
 
     @property
     def numeric(self) -> bool:
-        """Whether it is set to the right."""
+        """Whether it is aligned to the right."""
         return self.kind not in ("text", "time")
 
 

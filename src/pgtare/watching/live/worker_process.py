@@ -1,4 +1,4 @@
-"""The page's side of its query workers: started, asked, and killed if an answer takes too long."""
+"""Starts the page's query workers, asks them, and kills them if an answer takes too long."""
 
 from __future__ import annotations
 

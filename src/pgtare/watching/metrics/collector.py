@@ -1,4 +1,4 @@
-"""What was committed last, in the words of Prometheus; no lock, no file and no server."""
+"""What was committed last, as Prometheus reads it; uses no lock, no file and no server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SnapshotCollector(Collector):
     def __init__(self, every_bucket: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._buckets = shown_buckets(every_bucket)
         self.bounds_s = [bound_s(bucket) for bucket in self._buckets]
-        """upper ends of the buckets of all histograms, but for the last, which has none"""
+        """upper ends of the buckets of all histograms, except the last, which has none"""
         self._bounds = [*map(repr, self.bounds_s), "+Inf"]
         self._clock = clock
         self._snapshot = MetricsSnapshot()

@@ -75,7 +75,7 @@ def bound_s(bucket: int) -> float:
 
 
 def families(snapshot: MetricsSnapshot, buckets: list[int], now_s: float) -> Iterator[MetricFamily]:
-    """All that is to be shown now. buckets: those whose bound is shown."""
+    """All families to show now. buckets: those whose bound is shown."""
     shown = {name: snapshot.servers[name] for name in snapshot.up if name in snapshot.servers}
     yield from _waits(shown, buckets, now_s)
     yield from _samples(shown, now_s)

@@ -127,7 +127,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> None:
-        """Refuse."""
+        """Refuse every redirect."""
 
 
 class OtlpSender:
@@ -189,13 +189,13 @@ class OtlpSender:
 
     @property
     def address(self) -> str:
-        """Where to, without what may be secret."""
+        """The address to log, without what may be secret."""
         found = urlsplit(self._url)
         return f"{found.scheme}://{found.netloc}{found.path}"
 
     @property
     def is_open(self) -> bool:
-        """Whether others could read along."""
+        """Whether others could read what is sent."""
         found = urlsplit(self._url)
         return found.scheme == "http" and not option_values.is_loopback(found.hostname or "")
 

@@ -1,4 +1,4 @@
-"""What the metrics of one server come to: totals that go on from the spool, and the latest samples.
+"""The metrics of one server: totals that continue from the spool, and the latest samples.
 
 Nothing here is shown before the commit that it came with has been written.
 """

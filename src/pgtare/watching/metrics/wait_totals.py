@@ -1,4 +1,4 @@
-"""What the waits of one server come to since its metrics began: arrays in, totals out."""
+"""Totals of the waits of one server since its metrics began: arrays in, totals out."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class WaitTotals:
 
     @property
     def left_out(self) -> int:
-        """Time series that there would be if there were room."""
+        """Time series for which there was no room."""
         return sum(self._left_out.values())
 
     def add(self, rows: pa.Table, now_s: float) -> None:
@@ -87,7 +87,7 @@ class WaitTotals:
         np.maximum(self._shown, self._sums, out=self._shown)
 
     def all_series(self) -> Iterator[WaitSeries]:
-        """What is to be shown; the arrays are copies."""
+        """All series to show; the arrays are copies."""
         shown = self._shown.copy()
         for key, row in self._rows.items():
             yield WaitSeries(key, shown[row], self._new_until_s[row], self._since_us[row])
@@ -141,9 +141,9 @@ class WaitTotals:
         )
 
     def restore(self, table: pa.Table) -> None:
-        """Go on from a table of `to_table`. Pairs that have no room any more are let go.
+        """Continue from a table of `to_table`. Pairs without room are dropped.
 
-        A table of another layout is let go as a whole: then counters begin with zero.
+        A table of another layout is dropped as a whole: then counters begin with zero.
         """
         if not {*_KEYS, *SUMS} <= set(table.column_names):
             return

@@ -8,7 +8,7 @@ from pathlib import Path
 from pgtare.errors import PgtareError
 from pgtare.watching.spool import reader
 
-#: One agent at a time writes a spool, so that its figures follow each other.
+#: One agent at a time writes a spool, so the figures of two agents never overlap.
 _SQL = """
 SELECT server, kind, sum(value) AS seconds, sum(covered_ns) / 1e9 AS covered_s
 FROM agent WHERE unit = 's' AND (kind = 'cpu' OR starts_with(kind, 'look_'))

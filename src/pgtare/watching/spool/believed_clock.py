@@ -1,4 +1,4 @@
-"""The time that upkeep goes by: the system's clock, but a jump forward counts after a while only.
+"""The clock that upkeep uses: the system's, but a jump forward counts only after a while.
 
 A clock that is wrong by years for some minutes, as after the start of a machine, must not age what
 a spool holds.
@@ -7,12 +7,12 @@ a spool holds.
 from __future__ import annotations
 
 _US = 1_000_000
-#: A clock that is ahead by less than this is believed at once.
+#: A jump of less than this counts at once, s.
 _TOLERATED_S = 600
 
 
 class BelievedClock:
-    """The system's clock, in µs since 1970; it follows a jump forward by and by.
+    """The system's clock, in µs since 1970; it follows a jump forward gradually.
 
     begin_us: the time that is known, if one is. wait_s, step_s: as long as the system's clock is
     ahead, this one follows it by at most step_s after each wait_s.

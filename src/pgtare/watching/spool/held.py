@@ -13,7 +13,7 @@ from pgtare.watching.spool.publication import Publication
 
 @dataclass
 class _Loss:
-    """What a server has lost: rows by table, and their times in µs."""
+    """What was lost of a server: rows by table, and their times in µs."""
 
     first_us: int
     last_us: int
@@ -86,5 +86,5 @@ class Held:
             yield retention.gap("disk_full", detail, loss.first_us, loss.last_us, server=server)
 
     def clear(self) -> None:
-        """All of it was written."""
+        """Forget everything: it was written."""
         self._commits, self._readings, self._losses = [], {}, {}

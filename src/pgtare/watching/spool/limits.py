@@ -28,7 +28,7 @@ class SpoolLimits:
     kept_s: Mapping[Age, float] = field(default_factory=lambda: dict(KEPT_S))
 
 
-#: The tables in the order in which they are dropped if room is short; the others stay.
+#: The tables whose rows are dropped if room is short, in this order; the others stay.
 PRESSURE_ORDER = (
     "sessions",
     "agent",

@@ -12,7 +12,7 @@ LOCK = "lock"
 
 
 class Lock:
-    """Held as long as this process lives, or until `release`. UsageError if another has it."""
+    """A lock until `release`, or until this process ends. UsageError if another has it."""
 
     def __init__(self, directory: Path) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -90,7 +90,7 @@ class Publication:
         return name
 
     def add_segment(self, segment: Segment) -> None:
-        """A segment that is written already."""
+        """Add a segment whose file is already written."""
         self._segments[segment.name] = segment
 
     def retire(self, replaced: Iterable[Segment], at_s: float) -> None:
@@ -100,7 +100,7 @@ class Publication:
             self._retired[segment.name] = Retired(at_s, self.seq, segment.bytes)
 
     def drop(self, segment: Segment, unsent: int = 0) -> None:
-        """A segment whose rows are given up; how many of them no store has."""
+        """Give up the rows of a segment. unsent: how many of them no store has."""
         del self._segments[segment.name]
         was = self._dropped.get(segment.table, DroppedRows())
         self._dropped[segment.table] = DroppedRows(
@@ -111,7 +111,7 @@ class Publication:
         )
 
     def set_aside(self, name: str, why: str) -> None:
-        """A damaged file, segment or reading."""
+        """Set a damaged file aside, a segment or a reading."""
         self._segments.pop(name, None)
         self._readings = {key: r for key, r in self._readings.items() if r.name != name}
         self._damaged[name] = why
@@ -119,12 +119,12 @@ class Publication:
             del self._damaged[next(iter(self._damaged))]
 
     def forget_retired(self, names: Iterable[str]) -> None:
-        """Retired files that are gone."""
+        """Forget retired files that are gone."""
         for name in names:
             self._retired.pop(name, None)
 
     def publish(self) -> SpoolManifest:
-        """Write what is left to write, then the manifest; the new one."""
+        """Write what is left to write, then the manifest, which is returned."""
         if self._rows:
             self._write_rows()
         directories = {name.rpartition("/")[0] for name in self._written}

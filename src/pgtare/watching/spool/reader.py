@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # it takes a while to load
 
 #: Memory that a query may use; it writes nothing to disk.
 MEMORY = "1GB"
-#: Columns that JSON has as strings: their numbers are larger than what every reader holds exactly.
+#: Columns that are strings in JSON: not every reader holds numbers of this size exactly.
 AS_STRINGS = frozenset({"query_id", "text_hash", "epoch"})
 
 _TRIES = 3
@@ -116,7 +116,7 @@ def query(directory: Path, sql: str) -> Answer:
 
 
 def _learn(directory: Path, damaged: set[str], error: duckdb.Error, left: int) -> None:
-    """Find out which files are to be left out after an error, or raise what it means."""
+    """Find out which files to leave out after an error, or raise what the error means."""
     import duckdb
 
     of_query = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)

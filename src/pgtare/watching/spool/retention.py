@@ -34,7 +34,7 @@ def too_old(
     kept_s: Mapping[Age, float] = KEPT_S,
     sent_seq: int | None = None,
 ) -> list[Segment]:
-    """Segments all of whose rows are older than their table keeps them.
+    """Segments of which all rows are older than their table keeps them.
 
     sent_seq: those with rows of later commits wait for their store.
     """
@@ -155,7 +155,7 @@ def unsent_rows(segment: Segment, rows: pa.Table | None, sent_seq: int | None) -
 
 
 def total_bytes(manifest: SpoolManifest) -> int:
-    """What a spool's files take, those that were replaced and are still there included."""
+    """Bytes of a spool's files, with those that were replaced and are still there."""
     parts = (manifest.segments, manifest.readings, manifest.retired)
     return sum(one.bytes for part in parts for one in part.values())
 

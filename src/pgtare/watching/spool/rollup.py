@@ -23,12 +23,12 @@ from pgtare.watching.spool.tables import TABLES, Rule, SpoolTable
 
 #: Buckets that one step sums up, at most.
 MOST_BUCKETS = 60
-#: A row that covers more than this, in ns, is spread. Intervals of a minute are not, in spite of
+#: A row that covers more than this, in ns, is spread. Intervals of a minute are not, despite
 #: jitter: they would be in two buckets each.
 SPREAD_NS = 90 * 10**9
 #: A row is spread over at most this many buckets. If it covers more, buckets are wider: 60 of them.
 MOST_PARTS, _WIDER = 360, 60
-#: So many rows are summed up at once, or as many as there are sums.
+#: This many rows are summed up at once, or as many as there are sums.
 _FOLDED_ROWS = 4_096
 _US = 1_000_000
 _INT64 = np.dtype(np.int64)

@@ -29,15 +29,15 @@ from pgtare.watching.spool.tables import TABLES, SpoolTable
 from pgtare.watching.spool.volume import Volume
 
 DAMAGED = "damaged"
-#: Space taken early: to drop something, a full disk must have room for the manifest that says so.
+#: Space reserved early: a full disk must have room for the manifest that says what was dropped.
 _ROOM, _ROOM_BYTES = "room", 1 << 20
 #: Segments that one step drops, at most.
 _MOST_DROPS = 50
 _DIRECTORIES = (segments.DIRECTORY, READINGS, CATALOGUES)
 _US = 1_000_000
-#: A clock that was set ahead counts for roll-ups after this, s.
+#: A clock that jumped ahead counts for roll-ups after this, s.
 _ROLL_UP_WAIT_S = 600
-#: By age goes at most one day of data an hour, if the clock is ahead of it.
+#: While the clock is ahead of the rows, at most one day of data an hour is dropped by age.
 _AGE_WAIT_S, _AGE_STEP_S = 3600, 23 * 3600  # the hour itself comes to it
 
 
@@ -129,7 +129,7 @@ class Spool:
         return len(self._held)
 
     def take_notes(self) -> list[str]:
-        """Sentences about what was set aside or dropped since the last call, for a log."""
+        """Take the sentences on what was set aside or dropped since the last call, for a log."""
         taken, self._notes = self._notes, []
         return taken
 
@@ -266,7 +266,7 @@ class Spool:
         self._notes += notes
 
     def _make_room(self) -> str | None:
-        """Drop until the limits are kept; if the reserve cannot be reached, a sentence.
+        """Drop segments until the limits are kept. If the reserve cannot be reached, return why.
 
         Raises OSError if what is dropped cannot be written down.
         """
@@ -292,7 +292,7 @@ class Spool:
         return self._reserve_reached() if self._short_bytes() > 0 else None
 
     def _short_bytes(self) -> int:
-        """What others lack of the room that is theirs."""
+        """Bytes that are missing from the room left free for others."""
         return self._limits.reserve_bytes - self._volume.free_bytes()
 
     def _reserve_reached(self) -> str:
@@ -424,7 +424,7 @@ class Spool:
 
 
 def _check_purpose(directory: Path) -> None:
-    """Raise UsageError if a directory holds something else than a spool."""
+    """Raise UsageError if a directory holds anything other than a spool."""
     names = set(os.listdir(directory))
     if KIND.document in names:
         KIND.read(directory / KIND.document)

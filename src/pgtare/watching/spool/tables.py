@@ -230,7 +230,11 @@ _RECORDINGS = (
     _key("query_id", "identifier of its statement; a string in JSON", True),
     _key("bytes", "its size in the server's memory, or of its file"),
     Column("file", pa.string(), "its file, if it was in one when it was read", nullable=True),
-    _key("incident", "the same number: of these sessions one held up another", True),
+    _key(
+        "incident",
+        "shared by the sessions of one incident: those that waited, and those that held them up",
+        True,
+    ),
 )
 #: Labels are in one column, so that every server may have others.
 _SERVERS = (*COMMON, *_texts(labels="labels of the server, as a JSON object"))

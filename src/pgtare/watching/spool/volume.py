@@ -26,29 +26,29 @@ class Volume:
         return self.root / name
 
     def make_directory(self, name: str = "") -> None:
-        """A directory, if it is not there."""
+        """Make a directory if it does not exist."""
         if not self.path(name).is_dir():
             self._step("mkdir", name)
             os.mkdir(self.path(name), 0o700)
 
     def write(self, name: str, data: ReadableBuffer) -> int:
-        """A whole file, synced; its size. What was there is replaced, not atomically."""
+        """Write a whole file, synced; return its size. An old one is replaced, not atomically."""
         with contextlib.closing(self.stream(name)) as sink:
             sink.write(data)
             sink.sync()
         return sink.size
 
     def stream(self, name: str) -> Sink:
-        """A file to be written piece by piece."""
+        """Open a file to write it piece by piece."""
         return Sink(self, name)
 
     def replace(self, old: str, new: str) -> None:
-        """Rename a file; one that has the new name is replaced, atomically."""
+        """Rename a file; one that already has the new name is replaced, atomically."""
         self._step("replace", new)
         os.replace(self.path(old), self.path(new))
 
     def link(self, old: str, new: str) -> None:
-        """A second name of a file."""
+        """Give a file a second name."""
         self._step("link", new)
         os.link(self.path(old), self.path(new))
 

@@ -16,7 +16,7 @@ from pgtare.watching.store.address import StoreAddress
 if TYPE_CHECKING:  # it takes a while to load
     from clickhouse_connect.driver.client import Client
 
-#: A connection, and an answer, are waited for so long, s.
+#: How long to wait for a connection and for an answer, s.
 CONNECT_S, ANSWER_S = 10, 60
 #: The same replica must answer throughout, and no insert may wait in the server's memory.
 INSERT_SETTINGS = {"async_insert": 0, "insert_deduplicate": 1, "wait_end_of_query": 1}
@@ -92,7 +92,7 @@ class StoreConnection:
         return StoreError(text[:_LONGEST])
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._client.close()
 
     def __enter__(self) -> Self:

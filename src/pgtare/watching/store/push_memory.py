@@ -27,7 +27,7 @@ class PartialPush:
 
 @dataclass(frozen=True)
 class PushMemory:
-    """What was sent of a spool: all commits up to sent_seq, but for those that are partial.
+    """What was sent of a spool: all commits up to sent_seq, except those that are partial.
 
     sending_to: the window that was begun. rolled_us: up to which ts the rolled-up tables were sent.
     replica: the server that has it. rewound_to: the spool went back to this commit, and the store

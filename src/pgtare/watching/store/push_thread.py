@@ -21,12 +21,12 @@ _LOOK_S = 5.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 2.0, 60.0
 #: What the store has in part is looked at again after this, s.
 _PARTIAL_S = 60.0
-#: At the end an insert may go on for so long, s.
+#: At the end, an insert under way may take this much longer, s.
 _LAST_S = 5.0
 
 
 class SendingSpool(Protocol):
-    """What the thread tells the spool's writer."""
+    """What the thread sets in the spool's writer."""
 
     sent_seq: int | None
 
@@ -46,14 +46,14 @@ class SendLog(Protocol):
     def once(
         self, level: Literal["info", "warning", "error"], event: str, server: str, why: str
     ) -> None:
-        """Write why something is so, unless that was written a while ago."""
+        """Write a line, unless the same was written for the same reason a while ago."""
 
     def forget(self, event: str, server: str) -> None:
-        """What was so is over."""
+        """The trouble is over."""
 
 
 def wait_s(failures: int) -> float:
-    """How long to wait after so many errors in a row, s."""
+    """How long to wait after this many errors in a row, s."""
     return float(min(_FIRST_WAIT_S * 2 ** min(failures - 1, 10), _LONGEST_WAIT_S))
 
 
@@ -64,7 +64,7 @@ def address_of(
     tls: bool | None,
     ca_file: Path | None,
 ) -> StoreAddress:
-    """The store of a configuration. Raises UsageError if it cannot be used, or the client lacks."""
+    """The store of a configuration. Raises UsageError if it or the client cannot be used."""
     found = address.read(url, "store.url").of_user(user, password_file)
     if tls is not None and tls != found.tls:
         port = found.port if urlsplit(url).port else address.default_port(tls)

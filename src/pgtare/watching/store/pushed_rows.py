@@ -44,7 +44,7 @@ class PushUnit:
         return self if inside.all() else replace(self, rows=self.rows.filter(pa.array(inside)))
 
     def token(self, repairs: int) -> str:
-        """By which the server knows a second insert of the same rows, to leave it out.
+        """What tells the server that a second insert has the same rows, to leave it out.
 
         repairs: rows that were deleted get another token, or they would be left out as well.
         """

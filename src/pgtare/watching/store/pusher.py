@@ -25,9 +25,9 @@ from pgtare.watching.store.connection import StoreConnection, StoreError, quoted
 from pgtare.watching.store.push_memory import PartialPush, PushMemory
 from pgtare.watching.store.pushed_rows import PushUnit
 
-#: A window of commits that are late has about so many rows of a table at most.
+#: A window of late commits has at most about this many rows of a table.
 MOST_ROWS = 50_000
-#: A file that was replaced while it was read is looked for again so often.
+#: How many times to look again for a file that was replaced while it was read.
 _TRIES = 3
 
 #: Takes a level and a sentence, for a log.
@@ -138,7 +138,7 @@ class SpoolPusher:
     def _rewound(
         self, connection: StoreConnection, content: SpoolManifest, memory: PushMemory
     ) -> PushMemory:
-        """The spool lost its last commits, and numbers others like them. Raises StoreError."""
+        """The spool lost its last commits, and uses their numbers again. Raises StoreError."""
         self._unsure = True
         back = memory.rewound_to if memory.rewound_to is not None else content.seq
         left = pushed_rows.commits_after(connection, content.uuid, back)
@@ -248,7 +248,7 @@ class SpoolPusher:
     def _insert_again(
         self, connection: StoreConnection, unit: PushUnit, memory: PushMemory
     ) -> None:
-        """Insert what somebody has deleted; the server may still know its token."""
+        """Insert again what somebody has deleted; the server may still know its token."""
         self._insert(connection, unit)
         found = pushed_rows.presence(connection, unit, memory.replica)
         if found.none:

@@ -1,7 +1,7 @@
 """Roles of a store, and policies that show a role only the servers with a label.
 
-The agent may insert, and read the columns that its rows are counted by. The page may read. Deleting
-what is partial takes the third role, which no service should have.
+The agent may insert, and read the columns by which its rows are counted. The page may read. Only
+the third role may delete what is partial; no service should have it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What N servers take in a store: rows, bytes, parts and shards, from rates and bytes a row.
 
-Each figure says whether it was measured or is computed from such.
+Each figure says whether it was measured or is computed from measured ones.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ASSUMED_BYTES: dict[str, float] = {
 _OTHER_BYTES = 100.0
 #: Tables without an age are planned for this long, s.
 FOR_GOOD_S = 400 * _DAY_S
-#: An agent watches about so many servers, and inserts each table once a minute.
+#: An agent watches about this many servers, and inserts each table once a minute.
 SERVERS_OF_AGENT = 75
 #: Parts of a day and table after merging; while the day goes on there are more.
 _PARTS_OF_DAY, _PARTS_OF_TODAY = 2, 20

@@ -1,6 +1,6 @@
 """Raw data in a bucket, or wherever else fsspec reads: `s3://BUCKET/PREFIX` by s3fs.
 
-Addresses and keys come from where its own tools take them: the environment (AWS_ACCESS_KEY_ID,
+Addresses and keys come from where other tools for S3 take them: the environment (AWS_ACCESS_KEY_ID,
 AWS_ENDPOINT_URL, …) and ~/.aws.
 """
 

@@ -1,7 +1,7 @@
 """Runs the stages of a fleet weighing: a thread for each server, and one guard over all of them.
 
 A server that goes away is marked and the rest goes on. A breach ends all trials at once, from the
-thread that saw it. Ctrl-C lets sessions finish their blocks; a second one does not.
+thread that saw it. Ctrl-C lets sessions finish their blocks; a second Ctrl-C does not wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pgtare.weighing.fleet.server_weighing import ServerWeighing, TrialEnd
 from pgtare.weighing.fleet.stages import ServerTraffic, Stage
 from pgtare.weighing.weigh.recording import Halt
 
-#: A trial that has not ended so long after it should have is given up, in s.
+#: A trial is given up if it has not ended this long after it should have, in s.
 _PATIENCE_S = 30.0
 #: The same after a breach or a second Ctrl-C.
 _HALTED_PATIENCE_S = 20.0
@@ -64,7 +64,7 @@ class _Job(threading.Thread):
             self.error = ex
 
     def overdue(self, halted: float | None) -> bool:
-        """Whether its trial should have ended long ago. halted: when all were told to."""
+        """Whether its trial should have ended long ago. halted: when all were stopped."""
         if self.end is not None:
             return False
         now = time.monotonic()

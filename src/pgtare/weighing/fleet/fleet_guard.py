@@ -1,4 +1,4 @@
-"""The guard in action: what the draining threads read, as the guards of `estimate.fleet` take it.
+"""Feeds the guards of `estimate.fleet` with what the draining threads read.
 
 Each stage has guards of its own, one for each arm, with their shares of α. A server's cap, at which
 times are cut and from which on a transaction counts as slow, is frozen before its first trial.
@@ -152,7 +152,7 @@ class FleetGuard:
         return None
 
     def words(self) -> str:
-        """How far the guard is from stopping, for the progress."""
+        """How far the guard is from stopping the trials, for the progress line."""
         highest = max((guard.e_value() for guard in self._guards.values()), default=1.0)
         return f"evidence of harm {highest:.2g} of {1 / self._share:.0f}"
 

@@ -1,4 +1,4 @@
-"""What `fleet.json` says of the servers of a fleet: labels, weights, and how far each is."""
+"""Reads from `fleet.json` the labels and weights of the servers, and how far each is."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from pgtare.weighing.instruments import Chosen, availability, combine, read_fact
 from pgtare.weighing.trials import ModuleInfo, Trials, setup_steps
 from pgtare.weighing.weigh.target import PURPOSE, needs_of
 
-#: Servers that are looked at at one time, and how long each may take, in s.
+#: How many servers to look at at a time, and how long each may take, in s.
 AT_ONCE = 32
 LIMIT_S = 20.0
 
@@ -75,7 +75,7 @@ def check_fleet(
     at_once: int = AT_ONCE,
     limit_s: float = LIMIT_S,
 ) -> list[Readiness]:
-    """Look at all servers, several at once. chosen: what is to be weighed on them."""
+    """Look at all servers, several at once. chosen: what to weigh on them."""
     outcomes = parallel.for_each(
         servers,
         lambda name: check_server(name, servers[name].dsn, chosen),
@@ -189,7 +189,7 @@ def _may_set(conn: psycopg.Connection[Any], name: str) -> bool:
 
 
 def _with_module(conn: psycopg.Connection[Any], found: Readiness) -> Readiness:
-    """The same with what the module says of itself, if it can be asked."""
+    """The same with what the module says about itself, if it can be asked."""
     versions = module_versions.read(conn, "pgtare")
     found = replace(found, library=versions.library or "", extension=versions.extension or "")
     if module_versions.mismatch(versions) is not None:
@@ -210,7 +210,7 @@ def _with_module(conn: psycopg.Connection[Any], found: Readiness) -> Readiness:
 
 
 def _each_once(found: list[Readiness]) -> list[Readiness]:
-    """The same; a server that is there under two names is no two of a sample."""
+    """Mark servers that are there under two names: they must not count twice in a sample."""
     first: dict[str, str] = {}
     checked = []
     for one in found:

@@ -17,7 +17,7 @@ from pgtare.weighing.fleet.server_task import Progress, ServerOutcome, ServerTas
 
 @dataclass(frozen=True)
 class Workers:
-    """Who estimates: so many processes of this machine, or the cluster of a Dask scheduler."""
+    """Where to estimate: in processes of this machine, or on the cluster of a Dask scheduler."""
 
     processes: int = 1
     scheduler: str | None = None
@@ -52,7 +52,7 @@ class Reestimation:
     def run(self, workers: Workers, progress: Progress = _silent) -> FleetWeighing:
         """The fleet's result. A server whose data are damaged is left out of it, by name.
 
-        Raises MeasurementError if no server is left, or those who estimate fail.
+        Raises MeasurementError if no server is left, or the workers fail.
         """
         tasks = [ServerTask(self.data, name, self.margin) for name in self.listing.servers]
         outcomes = workers.estimate(tasks, progress)

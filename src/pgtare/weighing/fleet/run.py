@@ -73,7 +73,7 @@ class FleetRequest:
 
     @property
     def trial_design(self) -> Design:
-        """The design of every trial, but for the seed."""
+        """The design of every trial, without its seed."""
         return planning.design_of(self.of(InventoryServer(dsn="")))
 
 
@@ -169,7 +169,7 @@ def prepare(request: FleetRequest, *, lease: Lease = LEASE) -> Prepared:
 
 
 def limits_of(harm: float) -> HarmLimits:
-    """What the guard tolerates: of 25 % slower, twice the odds of a slow transaction."""
+    """What the guard tolerates. A harm of 25 % allows twice the odds of a slow transaction."""
     return HarmLimits(body=harm, tail=1 + 4 * harm)
 
 

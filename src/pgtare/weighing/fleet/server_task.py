@@ -10,7 +10,7 @@ from pgtare.errors import MeasurementError, PgtareError
 from pgtare.weighing.fleet.raw_data import RawData
 from pgtare.weighing.fleet.server_estimate import ServerFigures, estimate_server
 
-#: Called with the number of servers that are done, and words about who works.
+#: Called with the number of servers that are done, and words on where the work runs.
 Progress = Callable[[int, str], None]
 
 
@@ -26,7 +26,7 @@ class ServerTask:
 
 @dataclass(frozen=True)
 class ServerOutcome:
-    """What came of it: figures, or why there are none."""
+    """The outcome of a task: figures, or why there are none."""
 
     server: str
     figures: ServerFigures | None

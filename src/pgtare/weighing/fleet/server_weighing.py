@@ -1,4 +1,4 @@
-"""One server of a fleet: looked at, weighed in one trial after the other, and read once more."""
+"""Weighs one server of a fleet: a look, one trial for each stage, and the last one's result."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _TRANSACTIONS = 3
 
 
 class Watcher(Protocol):
-    """Who watches the trials while they run; called by many threads."""
+    """What watches the trials while they run; called by many threads."""
 
     def new_trial(self, server: str) -> None:
-        """A trial is about to begin there."""
+        """A trial is about to begin on a server."""
 
     def seen(self, server: str, design: Design, part: Observations) -> None:
-        """What has just been read there."""
+        """Observations have just been read from a server."""
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,13 @@ class Stage:
         return min(1.0, max(self.participation, 1 / max(traffic.sessions, 1)))
 
     def lasts_s(self, at_once: int) -> float:
-        """How long it takes if so many trials run at a time."""
+        """How long it takes if this many trials run at a time."""
         return math.ceil(len(self.servers) / at_once) * (self.seconds + OVERHEAD_S)
 
 
 @dataclass(frozen=True)
 class ServerTraffic:
-    """What a server does without us. sessions: that fit and are connected now."""
+    """What a server does without us. sessions: connected now, and of those to weigh."""
 
     transactions_per_s: float
     sessions: int
@@ -80,7 +80,7 @@ def plan(
 
 @dataclass(frozen=True)
 class Exposure:
-    """Transactions that run with an instrument on. cut_off: at most, if we are cut off then."""
+    """Transactions with an instrument on. cut_off: at most, if the command is cut off then."""
 
     stage: Stage
     transactions: float

@@ -1,4 +1,4 @@
-"""What every view is given: the window, the filters, the spool's rows, and addresses to lead to."""
+"""What every view is given: the window, the filters, the spool's rows, and addresses for links."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ HOW = (
     "mean with Hartung and Knapp's standard error (scale at least 1), Student's t.",
     "The prediction interval is for the effect on one more server like these. The fleet is called "
     "equivalent only if that interval lies inside the margin.",
-    "A server whose standard error rests on few effective clusters counts for less: its error is "
-    "taken as wide as its own interval says.",
+    "A server whose standard error rests on few effective clusters counts for less: its variance "
+    "is drawn towards what is typical of the fleet, and never made smaller.",
     "Percentages are combined as logarithms of ratios. Weights of the inventory have no part in "
     "this.",
 )
