@@ -1,0 +1,1 @@
+"""Benchmarks: they print the figures of the documentation."""

@@ -75,7 +75,7 @@ class FleetStage:
 
 
 def start_servers(stack: contextlib.ExitStack, number: int, rate: float) -> list[Cluster]:
-    """So many servers, one after the other, each with its load if rate is over 0."""
+    """Start servers one after the other, each with its load if rate is over 0."""
     free = psutil.virtual_memory().available
     if number * _SERVER_BYTES > free:
         raise SystemExit(

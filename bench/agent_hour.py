@@ -58,14 +58,14 @@ from pgtare.watching.spool import manifest, reader
 KILLS, LOCK_TOLERANCE = 10, 0.01
 #: In this order, equally spread; the kills of the agent come in between.
 INTERRUPTIONS = ("reset", "restart", "process reset", "crash", "reset")
-#: Kills after which the agent stays away so long that the time counts as an absence.
+#: Kills after which the agent stays away for long enough that the time counts as an absence.
 LONG_KILLS, AWAY_S = (3, 7), 40.0
 TICK_S = 10.0
-#: The agent's reading at the end of an epoch is waited for so long, in s.
+#: How long to wait for the agent's reading at the end of an epoch, in s.
 _READING_S = 400.0
-#: A server may take so long to start or stop at the lowest priority, and an agent to stop, in s.
+#: How long a server may take to start or stop at the lowest priority, and an agent to stop, in s.
 _START_S, _STOP_S = 300.0, 120.0
-#: Load ends so long before that reading, in s.
+#: How long before that reading the load ends, in s.
 _PAUSE_S = 6.0
 _SETTINGS: dict[str, Value] = {
     "compute_query_id": True,
@@ -101,7 +101,7 @@ FROM wait_event_timing_statements() WHERE wait_event IS NOT NULL GROUP BY 1, 2, 
 
 
 class Ended(Exception):
-    """The benchmark is to end early."""
+    """The benchmark should end early."""
 
 
 @dataclass
@@ -560,7 +560,7 @@ def one_server(major: int, minutes: float, out: Path) -> None:
         wrong = []
         try:
             hour.play(60 * minutes, say)
-        except Exception as ex:  # what there is, is compared all the same
+        except Exception as ex:  # what there is, is compared anyway
             wrong.append(f"it broke off: {type(ex).__name__}: {ex}")
             traceback.print_exc()
         if stop.made:

@@ -71,7 +71,7 @@ class WatchedLoad:
 
 
 def write_scripts(directory: Path, number: int, scale: int) -> tuple[Script, ...]:
-    """So many look-ups of one row each, which the server takes for as many statements."""
+    """Write scripts of single-row look-ups, each a statement of its own to the server."""
     found = []
     for index in range(number):
         digits, left = [], index + len(_COLUMNS)
@@ -153,7 +153,7 @@ class AgentProcess:
         return self._log.read_text(errors="replace")
 
     def wait_connected(self, servers: int = 1, timeout_s: float = _STARTS_S) -> None:
-        """Wait until it watches so many servers."""
+        """Wait until it watches this many servers."""
         deadline = time.monotonic() + timeout_s
         while self.log.count("event=connected") < servers:
             if time.monotonic() > deadline:

@@ -82,7 +82,7 @@ def observe(
     cpu: bool,
     load: PgbenchLoad | None,
 ) -> recording.TrialRecording:
-    """A trial of that length, which nothing ends earlier."""
+    """Run a trial of that length, which nothing ends earlier."""
     return recording.record(
         trials,
         design,
@@ -112,5 +112,5 @@ def record(
 
 
 def say(text: str) -> None:
-    """With the time, as a benchmark takes minutes."""
+    """Print with the time, as a benchmark takes minutes."""
     print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)

@@ -1,4 +1,4 @@
-"""Does it pay to fold waits into the tables later, off the path of what waits for an LWLock?
+"""Does it pay to fold waits into the tables later, away from sessions that wait for an LWLock?
 
 A copy of the module, built with -DFOLD_AT_ONCE, can be switched between folding each wait where it
 ends and folding later, as every other build does; so one server has both, and code layout drops

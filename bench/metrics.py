@@ -105,7 +105,7 @@ _agents: list[subprocess.Popen[str]] = []
 
 
 def play(cluster: Cluster, spool: Path, port: int, seconds: float) -> None:
-    """What happens to agent and server, at these shares of the time."""
+    """What happens to agent and server, and at which share of the time."""
 
     def start() -> None:
         words = ("agent", "--dsn", cluster.dsn(), "--spool", spool)

@@ -25,7 +25,7 @@ Tick = dict[str, pa.Table]
 def record(
     minutes: float, server: str, *, clients: int, rate: float, scale: int = 20
 ) -> list[Tick]:
-    """What an agent keeps of an embedded server with a load, tick by tick, for so long."""
+    """What an agent keeps of an embedded server with a load, tick by tick, for a time."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         spool, config = directory / "spool", directory / "agent.toml"

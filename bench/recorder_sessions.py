@@ -1,4 +1,4 @@
-"""Very many sessions with the flight recorder on, and what keeping a trace takes.
+"""Measures 500 sessions with the flight recorder on, and what keeping a trace takes.
 
 `make bench-recorder`. pgbench runs with 500 clients, many more than have room in the recorder's
 memory. `pgtare weigh sql_trace_recorder --unit slice` switches the recorder on and off for all of

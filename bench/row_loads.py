@@ -191,7 +191,7 @@ def row_sources(connection: Connection) -> list[RowSource]:
 
 
 def run(connection: Connection, query: str, every: int, settings: str = "") -> list[RowSource]:
-    """The row sources of a query, of whose calls about every so manieth is timed."""
+    """The row sources of a query; about one call in `every` is timed."""
     with connection.transaction():
         if settings:
             connection.execute(settings.encode())

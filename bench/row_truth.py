@@ -34,9 +34,9 @@ def repeat(
 ) -> dict[tuple[str, str | None], Truth]:
     """Run a load again and again.
 
-    The truth is known but for what the nodes' own work takes: all of it together is the exact time
-    of the root less all delays, and a node's is between nothing and that. An interval covers if it
-    meets this range; the error is that against its middle.
+    The truth is known except for what the nodes' own work takes: all of it together is the exact
+    time of the root less all delays, and a node's is between nothing and that. An interval covers
+    if it meets this range; the error is that against its middle.
     """
     truths = {key: Truth(" ".join(filter(None, key))) for key in load.nodes}
     everywhere = sorted({place for places in load.nodes.values() for place in places})

@@ -17,7 +17,7 @@ _SEED = 20_271
 
 
 def seed_of(index: int, part: int) -> int:
-    """Every part of every scenario has dice of its own, or rows would be off together."""
+    """A seed for each part of each scenario: with a shared one, rows would be off together."""
     return _SEED + 1_000 * (_PARTS * index + part)
 
 

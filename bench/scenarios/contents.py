@@ -1,4 +1,4 @@
-"""The order of the table: each module of scenarios once."""
+"""Lists all scenarios in the order of the table."""
 
 from bench.scenarios import ladder, rows, simulated, sliced, transactions, verdicts
 

@@ -60,7 +60,7 @@ def aborting(trials: int, seed: int) -> Counts:
 
 
 def censored(share: float, trials: int, seed: int) -> Counts:
-    """Stalls of so large a share of a session's life: how often body_us holds their mean.
+    """Stalls that take a share of a session's life: how often body_us holds their mean.
 
     A stall that is under way when its session ends is reported as open, with its time so far.
     Stalls are so frequent here that all lie below c.

@@ -85,7 +85,7 @@ class Server:
         return connection
 
     def watch(self, session: Connection) -> Watched:
-        """A session to watch."""
+        """Open a session to watch."""
         pid = session.info.backend_pid
         return Watched(word_of(self.binaries, pid), pid, "client backend")
 
@@ -102,7 +102,7 @@ class Server:
         watched: Sequence[Watched] = (),
         sessions: Sequence[Connection] = (),
     ) -> Stage:
-        """Of this server only."""
+        """The stage of this server alone."""
         mine = [*(self.watch(session) for session in sessions), *watched]
         return Stage(
             [self.observer],
@@ -166,7 +166,7 @@ def at_once(jobs: Sequence[Callable[[], object]]) -> None:
 
 
 def repeat(session: Connection, times: float, *statements: str) -> Callable[[], None]:
-    """Statements, this often."""
+    """Run statements this many times."""
 
     def run() -> None:
         for _ in range(max(1, int(times))):
@@ -443,7 +443,7 @@ def replication(binaries: Binaries) -> Iterator[Stage]:
 
 
 def repeat_for(session: Connection, times: int, statement: str) -> Callable[[float], object]:
-    """As often as the length of the load says."""
+    """Repeat as often as the length of the load says."""
     return lambda length: repeat(session, times * length, statement)()
 
 

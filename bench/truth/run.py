@@ -22,7 +22,7 @@ def held_against_witness(
 ) -> list[Row]:
     """A row for each event. Raises MeasurementError if the witness did not hear everything.
 
-    If a stray trap ends the server, or the witness heard of no calm, all is done again.
+    If a stray trap ends the server, or the witness saw no calm, everything is repeated.
     """
     for _ in range(ATTEMPTS):
         try:

@@ -1,4 +1,4 @@
-"""Tells a server that a watchpoint's stray trap has ended from one that died of anything else.
+"""Tells apart servers that a watchpoint's stray trap ended, and those that died of anything else.
 
 On a virtual machine a trap can reach the kernel without its reason, once in some 100,000, which
 ends the watched process by SIGTRAP, and with it the server.
@@ -18,14 +18,14 @@ from pgtare.server.settings import Value
 #: For a server that is watched: one that dies is not in the midst of recovery when it is stopped.
 SETTINGS: dict[str, Value] = {"restart_after_crash": False}
 
-# as the postmaster's log tells of it
+# as the postmaster's log has it
 _ENDED_BY = "was terminated by signal "
 _BY_TRAP = f"{_ENDED_BY}5:"
 _TOLD_SECONDS = 5.0  # the client may hear of the end before the postmaster does
 
 
 class StrayTrap(Exception):
-    """The watched server was ended by the watching, not by what it did: do all again."""
+    """The watched server was ended by the watching, not by what it did: repeat everything."""
 
 
 @contextlib.contextmanager

@@ -31,12 +31,12 @@ SETTLE_NS = 150_000_000
 # pages of buffer a CPU; a full buffer loses lines, which are counted
 ENVIRONMENT = {"BPFTRACE_PERF_RB_PAGES": "2048"}
 
-# The kernel turns an event off until its next tick when it came too often, and tells nobody: stores
+# The kernel silently turns an event off until its next tick if it comes too often: stores
 # would be missing. So the limit is raised while we watch.
 SAMPLE_LIMIT = Path("/proc/sys/kernel/perf_event_max_sample_rate")
 UNLIMITED = "100000000"
 
-# Where the kernel tells of its tracepoints; not every system mounts it
+# Where the kernel lists its tracepoints; not every system mounts it
 TRACING = Path("/sys/kernel/tracing")
 
 # System calls of x86-64 in which the server waits, by number
@@ -197,7 +197,7 @@ def word_of(binaries: Binaries, pid: int) -> int:
 
 
 class Witness:
-    """Records while its block runs; `log` then tells what was seen."""
+    """Records while its block runs; `log` then has what was seen."""
 
     def __init__(self, words: Sequence[Word], program: str = "postgres") -> None:
         if len(words) > MAX_WORDS:

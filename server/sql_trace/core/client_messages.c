@@ -15,7 +15,7 @@
 
 static ProtocolHooks hooks;
 
-/* A Bind message has been answered: what took its time, but for calls of their own. */
+/* A Bind message has been answered: what took its time, except calls of their own. */
 static pg_noinline void
 bound(void)
 {

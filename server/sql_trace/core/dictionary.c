@@ -26,7 +26,7 @@
 
 typedef struct Dictionary
 {
-	LWLock		lock;			/* all, but for numbers and what is needed (dictionary.h) */
+	LWLock		lock;			/* everything except numbers and what is needed (dictionary.h) */
 	int			tranche;
 	int			ncells;
 	int			nfree;

@@ -550,7 +550,7 @@ kept_deadlock(const int *others, int n)
 }
 
 /*
- * What the ring of a session holds is to be written to a file at once.  False: the
+ * What the ring of a session holds must be written to a file at once.  False: the
  * limits do not allow it; else kept_end_file() follows.
  */
 bool

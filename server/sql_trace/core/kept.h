@@ -20,7 +20,7 @@
  * wait as a long one ended (SameWait), and the kept trace lists these.
  *
  * A few are kept, and seldom: a cause once in a while for each role, and no more
- * than so many in an hour.  What was not kept for that is counted.
+ * than keep_most in an hour.  What was not kept for that reason is counted.
  *-------------------------------------------------------------------------
  */
 #ifndef KEPT_H

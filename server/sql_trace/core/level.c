@@ -496,7 +496,7 @@ level_match(int64 query_id)
 		trace.now_level = trace_query_level;
 		trace.last_end = timeline_now();	/* what was before is not in the trace */
 		trace.on = true;
-		/* what runs around it has not been looked at, but for what the client sent */
+		/* what runs around it has not been looked at, except for what the client sent */
 		if (text_is_secret(debug_query_string))
 			secrets_hide(-1);
 		if (LEVEL_WAITS(trace_query_level))

@@ -328,7 +328,7 @@ _PG_init(void)
 						 "sql_trace to \"shared_preload_libraries\" and restart.")));
 		return;
 	}
-	/* in parallel mode this can fail, and what is to be loaded again must not be half loaded */
+	/* in parallel mode this can fail, and what will be loaded again must not be half loaded */
 	shmem_init();
 	kept_init();
 	*loaded = &trace;

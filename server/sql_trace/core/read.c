@@ -184,7 +184,7 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 		elog(ERROR, "return type must be a row type");
 	mapped = map_trace(PG_GETARG_INT32(0), &entry);
 	ring = mapped.ring;
-	/* what was asked for has its texts in the ring, but for what came before that */
+	/* requested traces have their texts in the ring, unless these came before the request */
 	drained = drain(ring, (uint64) from,
 					from == 0 || entry.level == 0 || entry.reason == REASON_RECORDER);
 	/* what ran with the rights of another is noted before it is written */

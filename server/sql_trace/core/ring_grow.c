@@ -41,7 +41,7 @@ copy_records(const Ring *from, Ring *to)
 	}
 }
 
-/* Nobody else writes to our ring but for "drained": at worst a reader is told of too much loss. */
+/* Nobody else writes to our ring, except "drained": at worst too much loss is reported. */
 void
 ring_grow(void)
 {

@@ -166,7 +166,7 @@ take_memory(Shared *shared)
 	return size;
 }
 
-/* A ring begins, in memory that holds zeros; from here on it is to be had by its handle. */
+/* A ring begins, in memory that holds zeros; from here on others find it by its handle. */
 static void
 begin_ring(Shared *shared, Ring *ring, RingHandle handle, uint64 size)
 {

@@ -592,7 +592,7 @@ ring_holds(uint64 position)
 
 /*
  * Is a text or a plan still where it was written: in our ring, or in the dictionary?  One
- * that was needed once is not, in the place NEEDED_ONCE: it is to be looked for anew.
+ * that was needed once is not, in the place NEEDED_ONCE: look for it again.
  */
 static inline bool
 text_is_held(uint64 position)

@@ -134,7 +134,7 @@ timeline_follow_waits(void)
 	recorded = waits;
 	recorded_at = ring_head();
 	counts = clock_source_counts(timeline_source);
-	/* one and the same reading, but for when it is taken */
+	/* the same reading, only taken at another time */
 	record.exact = timeline_source != CLOCK_SOURCE_MONOTONIC_COARSE &&
 		waits.source != CLOCK_SOURCE_MONOTONIC_COARSE &&
 		counts == clock_source_counts(waits.source);

@@ -36,10 +36,10 @@ typedef struct SqlStates
 	SqlState	item[FLEXIBLE_ARRAY_MEMBER];
 } SqlStates;
 
-/* False: no setting asks for anything.  A setting that changes makes us look. */
+/* False: no setting keeps any trace.  A setting that changes makes us look. */
 bool		trigger_armed = true;
 
-/* The request has been answered, and what its ring holds is to be kept. */
+/* The request has been answered, and what its ring holds must be kept. */
 bool		trigger_ready = false;
 
 static int	request_ms = -1;
@@ -138,8 +138,8 @@ trigger_define(void)
 				 "Keeps the trace of a session whose request takes longer.",
 				 "From its arrival to its answer; -1: never.", &request_ms, GUC_UNIT_MS);
 	define_limit("sql_trace.keep_slower_than_usual",
-				 "Keeps the trace of a session whose request takes so many times its usual time.",
-				 "That nine of ten of the session's last 32 of its statement kept to; -1: never.",
+				 "Keeps the trace of a session whose request takes this many times its usual time.",
+				 "Nine of ten of the session's last 32 requests of its statement took no longer; -1: never.",
 				 &times_usual, 0);
 	define_limit("sql_trace.keep_transaction_slower_than",
 				 "Keeps the trace of a session whose transaction takes longer.",
@@ -364,9 +364,9 @@ compare_with_usual(int64 ns)
 }
 
 /*
- * A traced request has taken this long, with so many statements answered ("answered"
- * 0: one was only prepared, or failed), and its answer is on its way.  One in
- * which a setting changed, or that is traced for one of its statements, has not
+ * A traced request has taken this long, and its answer is on its way.  "answered" is
+ * the number of statements answered; 0: one was only prepared, or failed.  A request
+ * in which a setting changed, or that is traced for one of its statements, has not
  * been watched from its beginning on.
  */
 void

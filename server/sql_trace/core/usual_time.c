@@ -92,9 +92,9 @@ usual_us(const UsualTime *of)
 }
 
 /*
- * A request whose statement this is took so long: remember that.  Returns what was
- * usual until now, in ns; -1: too few are known.  "at_least": what took less needs no
- * answer, and has -1.
+ * Remember how long a request of this statement took.  Returns what was usual until
+ * now, in ns, or -1 if too few requests are known.  Also -1 for a request that took
+ * less than "at_least", to save the time.
  */
 int64
 usual_time(int64 query_id, int64 ns, int64 at_least)

@@ -176,7 +176,7 @@ row_sources_init(void)
 	row_clock_init();
 	row_shared_init();
 	DefineCustomIntVariable("sql_trace.rowsource_sampling",
-							"Times about every so manieth call of each node of a plan.",
+							"Times about one in this many calls of each node of a plan.",
 							"In sessions that are traced; 1 times each call, 0 none.",
 							&row_sources_every,
 							0, 0, ROW_MAX_EVERY,

@@ -82,7 +82,7 @@ stopped(TraceFile *file, FileStop stop, const char *format,...)
 }
 
 /*
- * Files are to be written into the directory "name" within that of descriptor
+ * Files will be written into the directory "name" within that of descriptor
  * "at", whose path is "above".  False, with errno: it cannot be opened.
  */
 bool
@@ -105,7 +105,7 @@ file_init(TraceFile *file, int at, const char *above, const char *name)
 	return true;
 }
 
-/* A single file is to be made, in memory. */
+/* A single file will be made, in memory. */
 void
 file_init_in_memory(TraceFile *file)
 {
@@ -150,7 +150,7 @@ in_place(TraceFile *file)
 	return stopped(file, STOP_MOVED, "the recording has been moved or deleted");
 }
 
-/* All or nothing; begin and end of a file may go into what is to be left free. */
+/* All or nothing; begin and end of a file may use the space that must stay free. */
 static bool
 put(TraceFile *file, const void *head, Size head_size, const char *data, Size size)
 {

@@ -213,7 +213,7 @@ leave(int code, Datum arg)
 	rings_let_go(&recording);
 }
 
-/* The more is written, the more often it is looked at: rings are to be emptied when a quarter is new. */
+/* The more is written, the more often we look: rings must be emptied when a quarter is new. */
 static long
 next_interval(long last, bool behind)
 {
