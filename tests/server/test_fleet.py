@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
+from pgtare.weighing.fleet import coordinator
+from pgtare.weighing.weigh import store
 from tests.commands import in_process, pgtare, read, start_pgtare
-from tests.loads import traffic
+from tests.loads import during, traffic
 from tests.sessions import bare_session, eventually, one, setting
 
 pytestmark = [pytest.mark.server, pytest.mark.debian, pytest.mark.timeout(180)]
@@ -190,7 +193,26 @@ def test_interrupt_keeps_what_was_measured_and_resume_goes_on(
     assert "is complete" in again.stderr
 
 
-def test_a_lost_server_is_marked_and_the_rest_goes_on(
+def lost_alone(directory: Path, name: str) -> dict[str, Any]:
+    """What fleet.json says of a server that was lost while it was read, and the rest done."""
+    state = read(directory / "fleet.json")
+    (lost,) = [dict(each) for each in state["servers"] if each["name"] == name]
+    assert states(directory) == {"new": "done", name: "lost"}
+    kept = store.load(directory / "servers" / name)
+    assert kept.result.design.stopped_by == "server"
+    assert 50 < len(kept.observations) <= lost["transactions"]
+    result = read(directory / "result.json")
+    assert [each["name"] for each in result["servers"]] == ["new"]
+    ((gone, reason),) = [(each["server"], each["reason"]) for each in result["left_out"]]
+    assert gone == name
+    assert reason.startswith(f"lost after {lost['transactions']:,} transactions in all its trials")
+    assert lost["reason"] in reason
+    assert "its last trial are kept, and are not included in the estimate" in reason
+    assert all(arm["k"] == 1 for arm in result["arms"])
+    return lost
+
+
+def test_a_server_whose_connection_ends_is_marked_and_the_rest_goes_on(
     fleet: dict[str, Cluster], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -203,11 +225,59 @@ def test_a_lost_server_is_marked_and_the_rest_goes_on(
         _, said = running.communicate(timeout=60)
     assert running.returncode == 1
     assert "1 server lost: spare" in said
-    assert states(out) == {"new": "done", "spare": "lost"}
-    result = read(out / "result.json")
-    assert [each["name"] for each in result["servers"]] == ["new"]
-    assert [each["server"] for each in result["left_out"]] == ["spare"]
+    assert "what was read is in servers/spare" in said
+    assert "terminating connection" in lost_alone(out, "spare")["reason"]
     nothing_runs(fleet)
+
+
+def test_a_killed_server_leaves_what_was_read(
+    fleet: dict[str, Cluster], wheel: Binaries, tmp_path: Path
+) -> None:
+    """Killed in its last stage; once it is back, --resume weighs it as a whole."""
+    out = tmp_path / "out"
+    with server_of(wheel) as mortal:
+        path = inventory(tmp_path, {"new": fleet["new"], "mortal": mortal})
+        with traffic(mortal.dsn(), sessions=2, query=QUERY):
+            running = start_pgtare(WEIGH, "pg_stat_statements", path, out, "5")
+            until_stage(out, "all")
+            mortal.kill()
+            _, said = running.communicate(timeout=60)
+        assert running.returncode == 1, said
+        lost_alone(out, "mortal")
+        again = pgtare("fleet", "report", out, "--json")
+        assert json.loads(again.stdout) == read(out / "result.json")
+        mortal.start()
+        with traffic(mortal.dsn(), sessions=2, query=QUERY):
+            done = pgtare("fleet weigh --inventory {} --resume {} --yes", path, out)
+    assert done.returncode == 0, done.stderr
+    assert states(out) == {"new": "done", "mortal": "done"}
+    assert read(out / "servers" / "mortal" / "result.json")["design"]["stopped_by"] == "time"
+
+
+def test_a_server_that_no_longer_answers_leaves_what_was_read(
+    fleet: dict[str, Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process for our connection stands still; the connection itself does not break."""
+    out = tmp_path / "out"
+    path = inventory(tmp_path, {"new": fleet["new"], "spare": fleet["spare"]})
+    monkeypatch.setattr(coordinator, "_PATIENCE_S", 4.0)
+    frozen: list[int] = []
+
+    def freeze() -> None:
+        until_stage(out, "all")
+        with fleet["spare"].connect(autocommit=True) as conn:
+            frozen.append(one(conn, "SELECT owner_pid FROM pgtare.trial_status()"))
+        os.kill(frozen[0], signal.SIGSTOP)
+
+    try:
+        with traffic(fleet["spare"].dsn(), sessions=2, query=QUERY), during(freeze):
+            done = in_process(WEIGH.format("pg_stat_statements", path, out, "5"))
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+    assert done.returncode == 1, done.stderr
+    assert lost_alone(out, "spare")["reason"].startswith("it no longer answers")
+    eventually(lambda: nothing_runs(fleet) is None, 30)
 
 
 def test_servers_are_checked(fleet: dict[str, Cluster], wheel: Binaries, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def write_fleet(path: Path) -> None:
 
 def read_fleet(path: Path) -> Any:
     directory = FleetDirectory.open(path)
-    return directory.state, directory.kept()
+    return directory.state, directory.usable()
 
 
 def write_trace(path: Path) -> None:

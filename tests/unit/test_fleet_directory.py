@@ -76,6 +76,21 @@ def test_what_a_server_gave_is_replaced_as_a_whole(
     assert directory.kept() == ["a"]
 
 
+def test_a_lost_trial_takes_no_place_of_one_that_can_be_estimated(tmp_path: Path) -> None:
+    directory = made(tmp_path / "x")
+    whole, cut = (sample_result.sample(blocks=blocks) for blocks in (30, 20))
+    design = cut.result.design.model_copy(update={"stopped_by": "server", "partial": True})
+    lost = Weighing(cut.result.model_copy(update={"design": design}), cut.observations, cut.design)
+    assert directory.keep("a", lost)
+    assert (directory.kept(), directory.usable()) == (["a"], [])
+    assert directory.keep("a", lost)
+    assert directory.keep("a", Weighing(whole.result, whole.observations, whole.design))
+    assert directory.usable() == ["a"]
+    assert not directory.keep("a", lost)
+    kept = store.load(tmp_path / "x" / "servers" / "a")
+    assert len(kept.observations) == len(whole.observations)
+
+
 def test_nothing_that_connects_is_written(tmp_path: Path) -> None:
     made(tmp_path / "x")
     text = (tmp_path / "x" / "fleet.json").read_text()

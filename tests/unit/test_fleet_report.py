@@ -161,6 +161,62 @@ def test_half_written_and_lost_servers_are_named(copy: Path) -> None:
     assert "being written" in gone[".db9.partial-x1"]
 
 
+def lose(copy: Path, name: str, *, observations: bool) -> None:
+    """Write that a server was lost; observations: in the trial that is kept."""
+    path = copy / "fleet.json"
+    document = json.loads(path.read_text())
+    for one in document["servers"]:
+        if one["name"] == name:
+            one |= {"state": "lost", "reason": "connection reset", "transactions": 4_321}
+    path.write_text(json.dumps(document))
+    if observations:
+        path = copy / "servers" / name / store.RESULT_FILE
+        document = json.loads(path.read_text())
+        document["design"] |= {"stopped_by": "server", "partial": True}
+        path.write_text(json.dumps(document))
+
+
+def test_the_trial_in_which_a_server_was_lost_is_not_in_the_estimate(copy: Path) -> None:
+    lose(copy, "db1", observations=True)
+    found = report(str(copy))
+    (gone,) = found.left_out
+    assert gone.server == "db1"
+    assert gone.reason == (
+        "lost after 4,321 transactions in all its trials: connection reset; the observations of "
+        "its last trial are kept, and are not included in the estimate, as an instrument may have "
+        "ended it"
+    )
+    assert f"- db1: {gone.reason}" in in_process("fleet", "report", copy).stdout
+    assert found.warnings == []
+    (copy / "fleet.json").unlink()
+    unlabelled = report(str(copy))
+    (gone,) = unlabelled.left_out
+    assert gone.reason.startswith("its trial was ended by the server after 8,")
+    shutil.rmtree(copy / "servers" / "db1")
+    assert report(str(copy)).arms == unlabelled.arms
+
+
+def test_an_earlier_trial_of_a_lost_server_is_in_the_estimate(copy: Path) -> None:
+    lose(copy, "db1", observations=False)
+    found = report(str(copy))
+    assert (found.left_out, len(found.servers)) == ([], len(SERVERS))
+    (warning,) = found.warnings
+    assert warning == (
+        "db1: lost after 4,321 transactions in all its trials: connection reset; an earlier trial "
+        "of it is kept, and included in the estimate."
+    )
+    shutil.rmtree(copy / "servers" / "db1")
+    (gone,) = report(str(copy)).left_out
+    assert gone.reason.endswith("connection reset; none of its observations are kept")
+
+
+def test_a_fleet_of_lost_servers_is_a_failure(tmp_path: Path) -> None:
+    write_fleet(tmp_path / "f", SERVERS[:1])
+    lose(tmp_path / "f", SERVERS[0].name, observations=True)
+    said = refused("fleet", "report", tmp_path / "f", status=1)
+    assert "no server has data that can be estimated: db0: lost after 4,321" in said
+
+
 def test_a_server_that_was_stopped_has_a_warning(copy: Path) -> None:
     path = copy / "fleet.json"
     document = json.loads(path.read_text())

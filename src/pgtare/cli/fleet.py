@@ -284,7 +284,7 @@ def _deliver(directory: FleetDirectory, destination: Destination) -> None:
             "s later",
             err=True,
         )
-    if directory.kept():
+    if directory.usable():
         result = combined(str(directory.path))
         directory.write_result(result.to_json())
         if not destination.printed:

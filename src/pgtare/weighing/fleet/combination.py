@@ -55,7 +55,9 @@ def combine_servers(
     margin: of equivalence, as a share; None takes the smallest of the servers'. Raises
     MeasurementError if there is no server.
     """
-    servers = sorted(figures, key=lambda one: one.name)
+    servers = sorted((one for one in figures if not one.lost), key=lambda one: one.name)
+    lost = [LeftOut(one.name, _lost(one, records)) for one in figures if one.lost]
+    left_out = sorted([*left_out, *lost], key=lambda one: one.server)
     if not servers:
         raise MeasurementError(_none(left_out))
     share = margin if margin is not None else min(one.margin_pct for one in servers) / 100
@@ -75,10 +77,44 @@ def combine_servers(
     )
 
 
+def _lost(one: ServerFigures, records: Mapping[str, ServerRecord]) -> str:
+    """Why a server is left out whose observations end with its loss.
+
+    Its trial was not ended by chance alone: what ended it may be what is weighed.
+    """
+    record = records.get(one.name)
+    if record is not None and record.state == "lost":
+        said = _state(record)
+    else:
+        counted = numbers.counted(one.transactions, "transaction")
+        said = f"its trial was ended by the server after {counted}"
+    return (
+        f"{said}; the observations of its last trial are kept, and are not included in the "
+        "estimate, as an instrument may have ended it"
+    )
+
+
+def _before(record: ServerRecord) -> str:
+    """What to know of a server that did not end its weighing, and has figures."""
+    if record.state == "lost":
+        return f"{_state(record)}; an earlier trial of it is kept, and included in the estimate"
+    why = f" ({record.reason})" if record.reason else ""
+    return f"{record.state}{why}; the figures are of what it gave before"
+
+
+def _state(record: ServerRecord) -> str:
+    """A state with its reason, and after how many transactions a server was lost."""
+    after = ""
+    if record.state == "lost" and record.transactions:
+        counted = numbers.counted(record.transactions, "transaction")
+        after = f" after {counted} in all its trials"
+    return f"{record.state}{after}{f': {record.reason}' if record.reason else ''}"
+
+
 def _none(left_out: Sequence[LeftOut]) -> str:
     first = left_out[0]
     more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
-    return f"no server has data that can be read: {first.server}: {first.reason}{more}"
+    return f"no server has data that can be estimated: {first.server}: {first.reason}{more}"
 
 
 def _not_there(
@@ -91,9 +127,13 @@ def _not_there(
     found = []
     for name in sorted(set(records) - known):
         record = records[name]
-        reason = f": {record.reason}" if record.reason else ""
-        state = record.state if record.state not in ("", "done") else "its data are not there"
-        found.append(LeftOut(name, f"{state}{reason}"))
+        if record.state in ("", "done"):
+            reason = "its data are not there"
+        elif record.state == "lost" and record.transactions:
+            reason = f"{_state(record)}; none of its observations are kept"
+        else:
+            reason = _state(record)
+        found.append(LeftOut(name, reason))
     return found
 
 
@@ -243,10 +283,7 @@ def _warnings(servers: Sequence[ServerFigures], records: Mapping[str, ServerReco
     for one in servers:
         record = records.get(one.name, ServerRecord())
         if record.state in ("stopped", "lost", "running"):
-            why = f" ({record.reason})" if record.reason else ""
-            found.append(
-                f"{one.name}: {record.state}{why}; the figures are of what it gave before."
-            )
+            found.append(f"{one.name}: {_before(record)}.")
     versions = sorted({one.pgtare_version for one in servers})
     if len(versions) > 1:
         found.append(f"The servers were weighed by several versions of pgtare: {_list(versions)}.")

@@ -1,7 +1,8 @@
 """Runs the stages of a fleet weighing: a thread for each server, and one guard over all of them.
 
-A server that goes away is marked and the rest goes on. A breach ends all trials at once, from the
-thread that saw it. Ctrl-C lets sessions finish their blocks; a second Ctrl-C does not wait.
+A server that goes away is marked, what was read there is kept, and the rest goes on. A breach ends
+all trials at once, from the thread that saw it. Ctrl-C lets sessions finish their blocks; a second
+Ctrl-C does not wait.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from rich.console import Console
 from pgtare.errors import MeasurementError, PgtareError
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
+from pgtare.kit import numbers
 from pgtare.kit.progress import Display
 from pgtare.server.own_session import first_line
 from pgtare.weighing.fleet import stages
 from pgtare.weighing.fleet.directory import FleetBreach, FleetDirectory
 from pgtare.weighing.fleet.fleet_guard import Crossing, FleetGuard
-from pgtare.weighing.fleet.server_weighing import ServerWeighing, TrialEnd
+from pgtare.weighing.fleet.raw_data import SERVERS
+from pgtare.weighing.fleet.server_weighing import NO_ANSWER, ServerWeighing, TrialEnd
 from pgtare.weighing.fleet.stages import ServerTraffic, Stage
 from pgtare.weighing.weigh.recording import Halt
 
@@ -33,6 +36,8 @@ from pgtare.weighing.weigh.recording import Halt
 _PATIENCE_S = 30.0
 #: The same after a breach or a second Ctrl-C.
 _HALTED_PATIENCE_S = 20.0
+#: How long a trial that was given up may take to hand over what was read, in s.
+_CUT_PATIENCE_S = 5.0
 _POLL_S = 0.05
 
 
@@ -46,24 +51,31 @@ class _Job(threading.Thread):
         self.end: TrialEnd | None = None
         self.error: BaseException | None = None
         self.kept = False
+        self._cut_s: float | None = None
 
     def run(self) -> None:
         of, weighing = self._of, self._of.weighings[self.server]
         try:
             traffic = of.traffic[self.server]
             self.end = weighing.trial(self.stage, traffic, of.halt, of)
-            if self.stage.last or of.halt.wanted:
-                if self.end.trouble:
-                    return  # cut short by something else: it is left out
+            if self.stage.last or of.halt.wanted or self.end.trouble:
                 with of.estimating:  # one at a time: others' rings have to be drained meanwhile
                     made = weighing.weighing(of.command)
                 if made is not None:
-                    of.directory.keep(self.server, made)
-                    self.kept = True
+                    self.kept = of.directory.keep(self.server, made)
         except BaseException as ex:
             self.error = ex
 
-    def overdue(self, halted: float | None) -> bool:
+    def given_up(self, halted: float | None) -> bool:
+        """Whether it hands nothing over although its connection was cut, as it was overdue."""
+        if not self._overdue(halted):
+            return False
+        if self._cut_s is None:
+            self._cut_s = time.monotonic()
+            self._of.weighings[self.server].cut()
+        return time.monotonic() - self._cut_s > _CUT_PATIENCE_S
+
+    def _overdue(self, halted: float | None) -> bool:
         """Whether its trial should have ended long ago. halted: when all were stopped."""
         if self.end is not None:
             return False
@@ -161,7 +173,7 @@ class Coordinator:
                 while waiting and len(running) < at_once and not self.halt.wanted:
                     running.append(self._begin(waiting.pop(0), stage))
                 for job in list(running):
-                    if not job.is_alive() or job.overdue(self._halted_s):
+                    if not job.is_alive() or job.given_up(self._halted_s):
                         running.remove(job)
                         measured |= self._ended(job)
                 spent = time.monotonic() - self._stage_began
@@ -190,15 +202,14 @@ class Coordinator:
         if error is not None and not isinstance(error, PgtareError | psycopg.Error):
             self._failure = self._failure or error
             self._stop(at_once=True)
-        if error is not None:
+        if job.end is not None and job.end.trouble:
+            server.state, server.reason = "lost", job.end.trouble
+            if error is not None:
+                server.reason += f"; what was read could not be kept: {first_line(error)}"
+        elif error is not None:
             server.state, server.reason = "lost", first_line(error)
         elif job.end is None:
-            server.state, server.reason = (
-                "lost",
-                "it no longer answers; the lease ends its trial",
-            )
-        elif job.end.trouble:
-            server.state, server.reason = "lost", job.end.trouble
+            server.state, server.reason = "lost", NO_ANSWER
         elif self.halt.wanted:
             server.state, server.reason = "stopped", self._why()
         elif not transactions:
@@ -209,8 +220,12 @@ class Coordinator:
             server.state = "waiting"
         self.directory.save()
         if server.state == "lost":
+            count = numbers.counted(server.transactions, "transaction")
+            kept = f"; what was read is in {SERVERS}/{server.name}" if job.kept else ""
             self._console.print(
-                f"pgtare: {server.name} is lost: {server.reason}", highlight=False, markup=False
+                f"pgtare: {server.name} is lost after {count}: {server.reason}{kept}",
+                highlight=False,
+                markup=False,
             )
         if job.end is not None:
             self._last_end_s = max(self._last_end_s, job.end.ended_s)

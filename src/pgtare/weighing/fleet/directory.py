@@ -15,6 +15,7 @@ from typing import Literal
 from pydantic import Field
 
 import pgtare
+from pgtare.errors import PgtareError
 from pgtare.kit import artefact, files
 from pgtare.kit.artefact import ArtefactKind
 from pgtare.kit.document import Document, Model
@@ -138,8 +139,14 @@ class FleetDirectory:
         """Write `fleet.json`, whole."""
         files.write_text(self.path / FLEET_FILE, self.state.to_json() + "\n")
 
-    def keep(self, name: str, weighing: Weighing) -> None:
-        """Write what a server gave, whole or not at all, in the place of what it gave before."""
+    def keep(self, name: str, weighing: Weighing) -> bool:
+        """Write what a server gave, whole or not at all, in the place of what it gave before.
+
+        A trial in which the server was lost does not take the place of one that can be estimated;
+        returns whether it was written.
+        """
+        if weighing.result.design.stopped_by == "server" and name in self.usable():
+            return False
         target = self.path / SERVERS / name
         written, before = target.with_name(f".{name}.new"), target.with_name(f".{name}{_BEFORE}")
         shutil.rmtree(written, ignore_errors=True)
@@ -149,10 +156,22 @@ class FleetDirectory:
             target.rename(before)
         written.rename(target)
         shutil.rmtree(before, ignore_errors=True)
+        return True
 
     def kept(self) -> list[str]:
         """The servers that gave something."""
         return sorted(path.name for path in (self.path / SERVERS).iterdir() if path.name[0] != ".")
+
+    def usable(self) -> list[str]:
+        """Those of them that can be estimated: not damaged, nor lost in the trial that is kept."""
+        return [name for name in self.kept() if self._usable(name)]
+
+    def _usable(self, name: str) -> bool:
+        try:
+            result = store.load_result(self.path / SERVERS / name / store.RESULT_FILE)
+        except PgtareError:  # the report says more
+            return False
+        return result.design.stopped_by != "server"
 
     def write_result(self, text: str) -> None:
         """Write `result.json`, whole; it is the last that is written."""

@@ -16,12 +16,16 @@ SCHEMA = "pgtare.fleet/1"
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """One server. state: waiting, running, done, stopped or lost; reason: of that."""
+    """One server. state: waiting, running, done, stopped or lost; reason: of that.
+
+    transactions: measured, in all its trials.
+    """
 
     labels: Mapping[str, str] = field(default_factory=dict)
     weight: float = 1.0
     state: str = ""
     reason: str = ""
+    transactions: int = 0
 
 
 def read_records(data: RawData) -> dict[str, ServerRecord]:
@@ -51,4 +55,5 @@ def _record(one: Mapping[str, Any]) -> ServerRecord:
         weight=float(one.get("weight", 1.0)),
         state=str(one.get("state") or ""),
         reason=str(one.get("reason") or ""),
+        transactions=int(one.get("transactions") or 0),
     )

@@ -48,7 +48,7 @@ class ServerFigures:
     """What one server's observations say; little enough to keep that of every server.
 
     base_us: body of its base. margin_pct: of equivalence, as its weighing had it. alarms: what
-    must be read before its figures.
+    must be read before its figures. lost: its server ended the trial, or was lost in it.
     """
 
     name: str
@@ -63,6 +63,7 @@ class ServerFigures:
     margin_pct: float
     arms: tuple[ArmFigures, ...]
     alarms: tuple[str, ...]
+    lost: bool = False
 
 
 def estimate_server(name: str, directory: Path, margin: float | None = None) -> ServerFigures:
@@ -88,6 +89,7 @@ def estimate_server(name: str, directory: Path, margin: float | None = None) -> 
         margin_pct=found.margin_pct,
         arms=tuple(_arm(arm, kept) for arm, kept in arms if arm.role != "base"),
         alarms=_alarms(stored.result),
+        lost=stored.result.design.stopped_by == "server",
     )
 
 

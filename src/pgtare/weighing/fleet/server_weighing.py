@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import time
 import zlib
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+import psycopg
 
 from pgtare.errors import MeasurementError
 from pgtare.estimate.trial.design import Arm, Design
@@ -31,6 +34,8 @@ LEASE = Lease(seconds=15.0, every_s=3.0)
 _VANISHED_MS = 10_000
 #: How long transactions are looked at before the first trial, in s.
 _LOOK_S = 3.0
+#: Why a server is lost whose connection we cut.
+NO_ANSWER = "it no longer answers; the lease ends its trial"
 #: Draws until a session takes part, before a stage gives up.
 _DRAWS = 8
 #: A session that was drawn takes part after this many transactions, for certain.
@@ -69,6 +74,7 @@ class ServerWeighing:
         self._module: Trials | None = None
         self._measurement: Measurement | None = None
         self._trials = 0
+        self._cut = False
 
     def look(self) -> ServerTraffic:
         """Connect, see whether the server can be weighed, and measure what it does."""
@@ -158,18 +164,36 @@ class ServerWeighing:
         )
         ended_s = time.monotonic()
         self._measurement = None
-        if len(got.observations) and (stage.last or halt.wanted):
+        if len(got.observations) and (stage.last or halt.wanted or got.trouble):
             with contextlib.suppress(MeasurementError):
                 measurement.end(got)
                 self._measurement = measurement
-        return TrialEnd(len(got.observations), ended_s, got.trouble)
+        trouble = NO_ANSWER if got.trouble and self._cut else got.trouble
+        return TrialEnd(len(got.observations), ended_s, trouble)
 
     def weighing(self, command: list[str]) -> Weighing | None:
-        """What the last trial gave; None if nothing. Needs no server."""
+        """What the last trial gave, also if the server was lost in it; None if nothing.
+
+        Needs no server.
+        """
         if self._measurement is None:
             return None
         load = {"kind": "none", "application": self.request.application}
         return self._measurement.weighing(load, command)
+
+    def cut(self) -> None:
+        """Cut the connection to a server that no longer answers; a trial hands over what was read.
+
+        For another thread: the server's own waits for an answer.
+        """
+        self._cut = True
+        if self._module is None:
+            return
+        with (
+            contextlib.suppress(OSError, psycopg.Error),
+            socket.socket(fileno=os.dup(self._module.conn.fileno())) as connection,
+        ):
+            connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Leave the server; a trial that runs there ends."""
