@@ -57,6 +57,14 @@ def test_a_fleet_of_one_kind_rarely_has_outliers() -> None:
     assert with_any <= 30
 
 
+def test_an_error_from_few_clusters_makes_no_outlier() -> None:
+    # the same distance, with a standard error that rests on four clusters and on 64
+    far = fleet(30, 3, {4: 0.08})
+    assert [outlier.server for outlier in combine(far).outliers] == ["s04"]
+    unsure = [replace(e, clusters=4.0) if e.server == "s04" else e for e in far]
+    assert combine(unsure).outliers == ()
+
+
 def test_three_servers_have_no_outlier() -> None:
     assert combine(fleet(3, 1, {0: 100.0})).outliers == ()
 

@@ -46,13 +46,15 @@ def deleted_residuals(estimates: Floats, variances: Floats) -> Floats:
 def find_outliers(effects: Sequence[ServerEffect], alpha: float = 0.05) -> tuple[Outlier, ...]:
     """The servers whose residual is significant by Holm, farthest first.
 
-    Student's t with k − 2 degrees of freedom, as the others are k − 1.
+    Student's t with k − 2 degrees of freedom, as the others are k − 1; with the server's own if
+    these are fewer, as its error is known no better.
     """
     k = len(effects)
     if k < FEWEST:
         return ()
     residuals = deleted_residuals(*arrays_of(effects))
-    p_values = holm([float(2 * scipy.special.stdtr(k - 2, -abs(r))) for r in residuals])
+    df = np.clip([effect.clusters - 1 for effect in effects], 1.0, k - 2)
+    p_values = holm([float(p) for p in 2 * scipy.special.stdtr(df, -np.abs(residuals))])
     chosen = [i for i in range(k) if p_values[i] < alpha]
     found = []
     for i in sorted(chosen, key=lambda i: (-abs(residuals[i]), effects[i].server)):
