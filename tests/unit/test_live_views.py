@@ -83,6 +83,28 @@ def test_numbers_are_those_of_the_spool(
         assert (int(row["active_ns"]), int(row["calls"])) == (active_ns, calls)
 
 
+PER_S = """
+SELECT sum(commits + rollbacks)
+  / (SELECT sum(covered_ns) / 1e9 FROM ticks WHERE source = 'activity' AND server = 'shop'
+     AND ts > '2026-11-02 {since}' AND ts <= '2026-11-02 {upto}')
+FROM activity WHERE server = 'shop' AND ts > '2026-11-02 {since}' AND ts <= '2026-11-02 {upto}'
+"""
+
+
+def test_time_for_each_transaction_is_of_the_time_that_was_watched(
+    page: ServedPage, spool: Path
+) -> None:
+    """Transactions are read once a minute, waits every 10 s: ends of windows must not count."""
+    since, upto = "14:10:00", "14:11:50"
+    window = f"from=2026-11-02T{since}&to=2026-11-02T{upto}"
+    ((per_s,),) = of_spool(spool, PER_S.format(since=since, upto=upto))
+    found = table(page, f"/breakdown.csv?by=event&table=by_event&{window}")
+    assert found
+    for row in found:
+        each_ns = float(row["active_ns_per_transaction"])
+        assert each_ns == pytest.approx(float(row["aas"]) / float(per_s) * 1e9)
+
+
 def test_a_table_of_the_page_adds_up(page: ServedPage) -> None:
     found = table(page, f"/breakdown.csv?by=event&table=by_event&{LAST_HOUR}")
     assert sum(float(row["share"]) for row in found) == pytest.approx(1)

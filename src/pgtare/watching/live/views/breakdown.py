@@ -115,10 +115,26 @@ async def members(
     return rows, total
 
 
-async def transactions(request: ViewRequest) -> int:
-    """Transactions of the servers in the window."""
+async def transactions(request: ViewRequest, ticks: str) -> tuple[int, float]:
+    """Transactions in the window of the servers that these ticks are of, and how many a second.
+
+    They are read less often than waits, so in a short window they cover less time.
+    """
     rows = await request.rows("transactions", only=request.of_server)
-    return sum(row["committed"] + row["rolled_back"] for row in rows)
+    shown = set(request.watched(ticks))
+    watched = {
+        row["host"]: row["watched_ns"] for row in request.coverage if row["origin"] == "activity"
+    }
+    counts = {
+        row["host"]: row["committed"] + row["rolled_back"] for row in rows if row["host"] in shown
+    }
+    each_s = sum(count / watched[host] * 1e9 for host, count in counts.items() if watched.get(host))
+    return sum(counts.values()), each_s
+
+
+def per_transaction_ns(aas: float, transactions_s: float) -> float | None:
+    """Active time for each transaction, from rates: the two are not watched for the same time."""
+    return aas / transactions_s * 1e9 if transactions_s else None
 
 
 async def texts(request: ViewRequest, rows: Sequence[LiveRow]) -> Mapping[tuple[str, int], str]:
@@ -167,7 +183,7 @@ def _wanted(request: ViewRequest) -> str | None:
 async def _table(
     request: ViewRequest, by: str, source: RowSource, rows: list[LiveRow], total: LiveRow
 ) -> PageTable:
-    count = await transactions(request)
+    count, each_s = await transactions(request, source.ticks)
     figures = _FIGURES if source.exact else _SAMPLED_FIGURES
     several = by == "query_id" and len({row["host"] for row in rows}) > 1
     columns = [PageColumn(by, DIMENSION_WORDS[by])]
@@ -178,7 +194,7 @@ async def _table(
     known = await texts(request, rows) if by == "query_id" else {}
     lines = []
     for row in rows:
-        values = figures_of(row, total["aas"], count)
+        values = figures_of(row, total["aas"], each_s)
         shown = [values[one.name] for one in figures]
         if by != "query_id":
             name = row["member"] or "(none)"
@@ -186,7 +202,7 @@ async def _table(
             lines.append(PageRow([name, *shown], href))
             continue
         lines.append(_statement_row(request, row, known, several, shown))
-    values = figures_of(total, total["aas"], count)
+    values = figures_of(total, total["aas"], each_s)
     blank = [""] * (len(columns) - 1)
     last = PageRow(["all", *blank, *(values[one.name] for one in figures)])
     caption = f"By {DIMENSION_WORDS[by]}, {request.window.words()}"
@@ -215,7 +231,7 @@ def _statement_row(
     return PageRow([str(row["statement"]), text, *where, *shown], href)
 
 
-def figures_of(row: LiveRow, all_aas: float, transactions: int) -> dict[str, object]:
+def figures_of(row: LiveRow, all_aas: float, transactions_s: float) -> dict[str, object]:
     """Figures of a member by the names of their columns."""
     ended = row["waits_ended"]
     return {
@@ -225,7 +241,7 @@ def figures_of(row: LiveRow, all_aas: float, transactions: int) -> dict[str, obj
         "calls": ended,
         "mean_ns": row["waited_ns"] / ended if ended else None,
         "max_ns": row["most_ns"],
-        "active_ns_per_transaction": row["spent_ns"] / transactions if transactions else None,
+        "active_ns_per_transaction": per_transaction_ns(row["aas"], transactions_s),
     }
 
 

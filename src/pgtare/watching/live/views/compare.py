@@ -50,15 +50,15 @@ async def view(request: ViewRequest) -> ViewPage:
         part.coverage = await part.rows("coverage")
         rows, total = await breakdown.members(part, by, source)
         keys.append({_key(row, by): row for row in rows})
-        sums.append((total, await breakdown.transactions(part)))
+        sums.append((total, (await breakdown.transactions(part, source.ticks))[1]))
         tables.append(rows)
     known = await breakdown.texts(request, [*tables[0], *tables[1]]) if by == "query_id" else {}
     lines, changes = [], []
     for key in {**keys[0], **keys[1]}:
         rows_of = [one.get(key) for one in keys]
         values = _values(
-            [(row["aas"], row["spent_ns"]) if row else (0.0, 0) for row in rows_of],
-            [count for _, count in sums],
+            [row["aas"] if row else 0.0 for row in rows_of],
+            [each_s for _, each_s in sums],
         )
         name, href, text = _name(request, by, key, known)
         words = [name, text] if by == "query_id" else [name]
@@ -67,9 +67,7 @@ async def view(request: ViewRequest) -> ViewPage:
     offset = 2 if by == "query_id" else 1
     lines.sort(key=lambda line: -abs(line.values[offset + 2] or 0.0))
     changes.sort(key=lambda one: -one[0])
-    totals = _values(
-        [(total["aas"], total["spent_ns"]) for total, _ in sums], [count for _, count in sums]
-    )
+    totals = _values([total["aas"] for total, _ in sums], [each_s for _, each_s in sums])
     columns = [PageColumn(by, DIMENSION_WORDS[by])]
     columns += [PageColumn("text", "text")] if by == "query_id" else []
     caption = f"Before: {before.words()}. After: {after.words()}."
@@ -149,11 +147,8 @@ def _name(
     return str(statement), href, known.get((host, statement), "")
 
 
-def _values(figures: list[tuple[float, int]], counts: list[int]) -> list[float | None]:
-    (aas_before, ns_before), (aas_after, ns_after) = figures
-    each_before = ns_before / counts[0] if counts[0] else None
-    each_after = ns_after / counts[1] if counts[1] else None
-    change = None
-    if each_before is not None and each_after is not None:
-        change = each_after - each_before
-    return [aas_before, aas_after, aas_after - aas_before, each_before, each_after, change]
+def _values(aas: list[float], transactions_s: list[float]) -> list[float | None]:
+    before, after = aas
+    each = [breakdown.per_transaction_ns(*one) for one in zip(aas, transactions_s, strict=True)]
+    change = None if each[0] is None or each[1] is None else each[1] - each[0]
+    return [before, after, after - before, *each, change]
