@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plotly.offline import get_plotlyjs
@@ -116,6 +117,109 @@ def test_a_page_with_any_other_script_is_a_stranger(tmp_path: Path, change: obje
 
 
 @pytest.mark.parametrize(
+    "added",
+    [
+        # the text of srcdoc is a page of the same site, and runs its scripts
+        '<iframe srcdoc="&lt;script src=/static/live.js&gt;&lt;/script&gt;"></iframe>',
+        '<IFRAME\nSRC="/pages"></IFRAME>',
+        '<meta http-equiv="refresh" content="0;url=https://example.com/">',
+        '<base href="https://example.com/">',
+        '<form action="https://example.com/"><input></form>',
+        '<object data="/pages"></object>',
+        '<embed src="/pages">',
+        '<link rel="preconnect" href="https://example.com/">',
+        '<svg><script href="/static/x.js"/></svg>',
+        '<scr<meta charset="utf-8">ipt>alert(1)</script>',
+        "<script",
+    ],
+)
+def test_a_page_with_more_than_the_frame_has_is_a_stranger(tmp_path: Path, added: str) -> None:
+    plotly, charts = page_frame.shared_scripts()
+    text = page(sample()).replace("</body>", f"{added}</body>")
+    assert page_frame.with_scripts_at(text, {plotly: "/p.js", charts: "/c.js"}) is None
+
+
+def test_a_page_without_the_policy_of_ours_is_a_stranger(tmp_path: Path) -> None:
+    assert page_frame.with_scripts_at("<title>plain</title>", {}) is None
+
+
+def test_a_page_needs_nothing_of_the_site_but_its_scripts(served_pages: ServedPage) -> None:
+    policy = served_pages.get("/pages/monday/report.html").headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'unsafe-inline';")
+    assert "form-action 'none'" in policy
+    assert "connect-src" not in policy
+
+
+@pytest.mark.timeout(60)
+def test_a_page_of_many_torn_tags_holds_nobody_up(tmp_path: Path) -> None:
+    policy = '<meta http-equiv="Content-Security-Policy" content="">\n'
+    for torn in ("<script ", "<meta ", '<meta http-equiv="Content-Security-Policy" content='):
+        assert page_frame.with_scripts_at(policy + torn * 500_000, {}) is None
+
+
+def test_names_and_files_of_all_kinds_leave_the_list_whole(tmp_path: Path) -> None:
+    (tmp_path / "good.html").write_text("<title>good</title>")
+    (Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.html"))).write_text("<title>bytes</title>")
+    os.mkfifo(tmp_path / "pipe.html")
+    (tmp_path / "directory.html").mkdir()
+    (tmp_path / "device.html").symlink_to("/dev/zero")
+    (tmp_path / "loop.html").symlink_to("loop.html")
+    with served(None, pages=tmp_path) as site:
+        site.log_in()
+        for address in ("/pages", "/pages.csv"):
+            answer = site.get(address)
+            assert (answer.status, "good.html" in answer.text) == (200, True)
+            assert ".html" not in answer.text.replace("good.html", "")
+        for name in ("pipe", "directory", "device", "loop", "good.html/x", "x" * 5000):
+            assert site.get(f"/pages/{name}.html").status == 404
+        assert site.get("/pages/%FF.html").status == 404
+
+
+def test_a_large_page_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "large.html").open("wb") as file:
+        file.truncate(1 << 40)  # a file of holes
+    with served(None, pages=tmp_path) as site:
+        site.log_in()
+        answer = site.get("/pages/large.html")
+        assert answer.status == 503
+        assert "The page large.html is larger than 64 MiB: open it as a file" in answer.text
+        assert "large.html" in site.get("/pages").text
+
+
+def test_a_file_that_is_swapped_for_a_link_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, outside = tmp_path / "pages", tmp_path / "outside.html"
+    directory.mkdir()
+    outside.write_text("<title>secret</title>")
+    (directory / "page.html").write_text("<title>good</title>")
+    pages = WrittenPages(directory, {})
+    opens = os.open
+
+    def swapped(path: Any, *more: Any) -> int:
+        (directory / "page.html").unlink()
+        (directory / "page.html").symlink_to(outside)
+        return opens(path, *more)
+
+    monkeypatch.setattr(os, "open", swapped)
+    assert pages.served("page.html") is None
+    assert pages.listed()[0] == []
+
+
+def test_the_newest_of_very_many_are_listed(tmp_path: Path) -> None:
+    for number in range(1002):
+        path = tmp_path / f"{number}.html"
+        path.write_text("<title>one</title>")
+        os.utime(path, (1_800_000_000 + number, 1_800_000_000 + number))
+    with served(None, pages=tmp_path) as site:
+        site.log_in()
+        text = site.get("/pages").text
+        assert "2 older ones are not listed" in text
+        assert ("1001.html" in text, '"/pages/1.html"' in text) == (True, False)
+        assert site.get("/pages/1.html").status == 200
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "away.html",
@@ -183,10 +287,10 @@ def test_a_result_that_is_being_written_is_not_listed(tmp_path: Path) -> None:
     (tmp_path / ".monday.new").mkdir()
     (tmp_path / ".monday.new" / "report.html").write_text(STRANGER)
     pages = WrittenPages(tmp_path, {})
-    assert pages.listed() == []
+    assert pages.listed() == ([], 0)
     assert pages.served(".monday.new/report.html") is None
     (tmp_path / ".monday.new").rename(tmp_path / "monday")
-    assert [page.name for page in pages.listed()] == ["monday/report.html"]
+    assert [page.name for page in pages.listed()[0]] == ["monday/report.html"]
     assert pages.served("monday/report.html") is not None
 
 
@@ -212,7 +316,7 @@ def test_links_within_the_directory_are_followed(tmp_path: Path) -> None:
     (tmp_path / "away").symlink_to("/")
     (tmp_path / "round.html").symlink_to("round.html")
     pages = WrittenPages(tmp_path, {})
-    names = {page.name for page in pages.listed()}
+    names = {page.name for page in pages.listed()[0]}
     assert names == {"monday/report.html", "latest/report.html"}
     assert all(pages.served(name) is not None for name in names)
     assert pages.served("away/etc/x.html") is None

@@ -17,8 +17,18 @@ from plotly.offline import get_plotlyjs
 from pgtare.kit.chart import Chart
 
 _POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="[^"]*">\n')
-_SCRIPT_TAG = re.compile(r"<script\b[^>]*>", re.IGNORECASE)
 _DATA_TAG = '<script type="application/json" id="charts">'
+#: The tags of the frame that could do more than show something.
+_FRAME_TAGS = (
+    _DATA_TAG,
+    '<meta charset="utf-8">',
+    '<meta name="viewport" content="width=device-width, initial-scale=1">',
+    '<meta name="referrer" content="no-referrer">',
+)
+#: What runs, loads, frames, sends or leads elsewhere by itself. The text of `srcdoc` is a page.
+_ACTIVE_TAG = re.compile(
+    r"<(?:script|meta|iframe|frame|object|embed|base|form|link|template)", re.IGNORECASE
+)
 
 
 def render(
@@ -63,19 +73,24 @@ def shared_scripts() -> tuple[str, str]:
 
 
 def with_scripts_at(page: str, addresses: Mapping[str, str]) -> str | None:
-    """A page that loads its scripts from these addresses; None if it has others than these.
+    """A page that loads its scripts from these addresses; None if it is none of `render`'s.
 
     addresses: by the script's text. The page's own policy, which allows the scripts by their
-    content, is taken out: who serves the page sends one.
+    content, is taken out: who serves the page sends one. A page without it, with other scripts, or
+    with frames, forms and the like was written by somebody else.
     """
+    page, policies = _POLICY.subn("", page, count=1)
+    if not policies:
+        return None
+    known = list(_FRAME_TAGS)
     for text, address in addresses.items():
-        page = page.replace(
-            f"<script>{text}</script>", f'<script src="{escape(address)}"></script>'
-        )
-    page = _POLICY.sub("", page, count=1)
-    known = {f'<script src="{escape(address)}">' for address in addresses.values()}
-    rest = [tag for tag in _SCRIPT_TAG.findall(page) if tag not in known and tag != _DATA_TAG]
-    return None if rest else page
+        tag = f'<script src="{escape(address)}">'
+        page = page.replace(f"<script>{text}</script>", f"{tag}</script>")
+        known.append(tag)
+    rest = page
+    for tag in known:
+        rest = rest.replace(tag, "")
+    return None if _ACTIVE_TAG.search(rest) else page
 
 
 def chart_script(name: str, package: str = "pgtare.kit", folder: str = "templates") -> str:

@@ -41,23 +41,30 @@ class PageRoutes:
             Route("/pages/{name:path}", self._page),
         ]
 
-    async def _table(self) -> PageTable:
+    async def _table(self) -> tuple[PageTable, int]:
+        """The newest pages, and how many older ones it lacks."""
+        pages, older = await run_in_threadpool(self._pages.listed)
         rows = [
             PageRow(
                 [page.title, page.name, page.written_us, page.size], f"/pages/{quote(page.name)}"
             )
-            for page in await run_in_threadpool(self._pages.listed)
+            for page in pages
         ]
         empty = "No pages here yet. Commands write one with --out."
-        return PageTable("pages", "Pages that commands wrote", _COLUMNS, rows, empty=empty)
+        table = PageTable("pages", "Pages that commands wrote", _COLUMNS, rows, empty=empty)
+        return table, older
 
     async def _list(self, request: Request) -> Response:
-        section = PageSection("All", ("The newest come first.",), table=await self._table())
+        table, older = await self._table()
+        note = "The newest come first."
+        if older:
+            note += f" {older} older ones are not listed."
+        section = PageSection("All", (note,), table=table)
         return self._shell.plain(ViewPage("Pages", [section]), "/pages")
 
     async def _csv(self, request: Request) -> Response:
         headers = {"content-disposition": 'attachment; filename="pages.csv"'}
-        table = await self._table()
+        table, _ = await self._table()
         return Response(table.csv(), headers=headers, media_type="text/csv; charset=utf-8")
 
     async def _page(self, request: Request) -> Response:

@@ -1,21 +1,24 @@
 """Pages that other commands wrote: a list, and each with the scripts it shares loaded once.
 
-A page whose scripts are all this pgtare's own is served with the addresses of shared files in
-their place. Any other page is served as it is, but as a stranger to this site (CSP `sandbox`): its
-scripts can read neither the live page nor the browser's cookie.
+A page that this pgtare wrote, with no script but its own, is served with the addresses of shared
+files in their place. Any other page is served as it is, but as a stranger to this site (CSP
+`sandbox`): its scripts can read neither the live page nor the browser's cookie.
 """
 
 from __future__ import annotations
 
+import contextlib
 import html
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.kit import page_frame
+from pgtare.kit import numbers, page_frame
 
 #: How deep below the directory pages are looked for: the pages of a run, of many runs, of a fleet.
 _DEEPEST = 3
@@ -24,6 +27,15 @@ _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 _UNADDRESSED = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 #: A page's title stands in its first bytes, behind no script.
 _HEAD_BYTES = 4096
+#: Pages that are listed, the newest first. A larger page is not read: it would be in memory whole.
+_MOST_LISTED, _MOST_BYTES = 1000, 64 << 20
+#: A page that shares scripts needs nothing of the site but these.
+_SHARING = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+}
 _STRANGER = {
     "content-security-policy": (
         "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
@@ -64,64 +76,83 @@ class WrittenPages:
             )
         self._directory, self._addresses = directory.resolve(), addresses
 
-    def listed(self) -> list[WrittenPage]:
-        """All pages, the newest first."""
+    def listed(self) -> tuple[list[WrittenPage], int]:
+        """The newest pages, the newest first, and how many older ones are left out."""
         found = []
-        for name, path in self._paths():
-            try:
-                with path.open("rb") as file:
-                    head = file.read(_HEAD_BYTES).decode(errors="replace")
+        for path in self._paths():
+            with contextlib.suppress(OSError):  # gone since
                 state = path.stat()
+                if stat.S_ISREG(state.st_mode):
+                    found.append((-state.st_mtime_ns, self._name(path), state.st_size))
+        pages = []
+        for age, name, size in sorted(found)[:_MOST_LISTED]:
+            try:
+                with self._opened(name) as file:
+                    head = file.read(_HEAD_BYTES).decode(errors="replace")
             except OSError:
-                continue  # another account's, or gone since
+                continue  # another account's, leads out of the directory, or gone since
             title = _TITLE.search(head)
             words = html.unescape(title[1]).strip() if title else name
-            found.append(WrittenPage(name, words, state.st_mtime_ns // 1000, state.st_size))
-        return sorted(found, key=lambda page: (-page.written_us, page.name))
+            pages.append(WrittenPage(name, words, -age // 1000, size))
+        return pages, max(0, len(found) - _MOST_LISTED)
 
     def served(self, name: str) -> ServedText | None:
         """What to send for a page, None if there is none. Raises MeasurementError."""
-        place = Path(name)
-        path = self._directory / place
-        named = place.as_posix() == name and 1 <= len(place.parts) <= _DEEPEST
-        if not named or not all(self._inside(part) for part in (place, *place.parents[:-1])):
-            return None
-        if not self._is_page(place) or not self._leads_inside(path):
+        if not name.endswith(".html") or not _has_address(name):
             return None
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as ex:
+            with self._opened(name) as file:
+                content = file.read(_MOST_BYTES + 1)
+            if len(content) > _MOST_BYTES:
+                limit = numbers.volume(_MOST_BYTES)
+                raise MeasurementError(f"the page {name} is larger than {limit}: open it as a file")
+            text = content.decode()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeError) as ex:
             why = ex.strerror if isinstance(ex, OSError) else "it is not UTF-8"
             raise MeasurementError(f"the page {name} cannot be read: {why}") from ex
         shared = page_frame.with_scripts_at(text, self._addresses)
-        return ServedText(text, _STRANGER) if shared is None else ServedText(shared, {})
+        return ServedText(text, _STRANGER) if shared is None else ServedText(shared, _SHARING)
 
-    def _paths(self) -> Iterator[tuple[str, Path]]:
-        """All pages by their names in addresses. What cannot be looked at is left out."""
-        for folder, folders, files in os.walk(self._directory, followlinks=True):
-            here = Path(folder).relative_to(self._directory)
-            deepest = len(here.parts) >= _DEEPEST - 1
-            folders[:] = [name for name in folders if not deepest and self._inside(here / name)]
-            for file in files:
-                if self._is_page(here / file):
-                    yield (here / file).as_posix(), self._directory / here / file
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[BinaryIO]:
+        """A page's file. Raises FileNotFoundError for what is no file or not in the directory.
 
-    def _is_page(self, place: Path) -> bool:
-        return (
-            place.suffix == ".html"
-            and self._inside(place)
-            and os.path.isfile(self._directory / place)
-        )
-
-    def _inside(self, place: Path) -> bool:
-        """Whether a place in the directory has an address and leads nowhere else.
-
-        A hidden name is that of a result which is still being written.
+        What was opened is what is looked at: a link could lead elsewhere a moment later. A pipe
+        would keep us waiting for who writes it.
         """
-        if place.name.startswith(".") or _UNADDRESSED.search(place.name):
-            return False
-        path = self._directory / place
-        return not os.path.islink(path) or self._leads_inside(path)
+        path = self._directory / name
+        if not os.path.isfile(path):
+            raise FileNotFoundError(name)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            place = Path(os.readlink(f"/proc/self/fd/{fd}"))
+            inside = place.is_relative_to(self._directory)
+            if not inside or not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise FileNotFoundError(name)
+            with open(fd, "rb", closefd=False) as file:
+                yield file
+        finally:
+            os.close(fd)
 
-    def _leads_inside(self, path: Path) -> bool:
-        return Path(os.path.realpath(path)).is_relative_to(self._directory)
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._directory).as_posix()
+
+    def _paths(self) -> Iterator[Path]:
+        """What may be a page."""
+        for depth in range(_DEEPEST):
+            for path in self._directory.glob("*/" * depth + "*.html"):
+                if _has_address(self._name(path)):
+                    yield path
+
+
+def _has_address(name: str) -> bool:
+    """Whether a path below the directory can be asked for.
+
+    A hidden name, like the parent's, starts with a dot: results are hidden until they are whole.
+    """
+    parts = name.split("/")
+    if len(parts) > _DEEPEST or _UNADDRESSED.search(name):
+        return False
+    return all(part and not part.startswith(".") for part in parts)
