@@ -33,6 +33,8 @@ _STEPS_S = (
 _MOST_BUCKETS = 100
 _WIDTH_S = {"tick": 1, "minute": 60, "hour": 3600}
 _LONGEST_S = 400 * 86_400
+#: Years that an address may name. Links lead some hundred days further, and no calendar ends there.
+_YEARS = range(1970, 3000)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:\.\d+)?Z?")
 
 
@@ -113,6 +115,8 @@ def parse_time(text: str, name: str) -> int:
         if found is None:
             raise ValueError
         moment = datetime.fromisoformat(f"{found[1]}T{found[2]}").replace(tzinfo=UTC)
+        if moment.year not in _YEARS:
+            raise ValueError
     except ValueError as ex:
         raise UsageError(
             f"{name} is not a time: write it in UTC, as in 2026-11-02T14:00:00"
