@@ -333,6 +333,31 @@ def test_a_session_that_broke_off_does_not_lock_its_watch_out(watched: Cluster) 
     first.conn.close()
 
 
+def test_a_role_that_is_no_agent_keeps_none_out(watched: Cluster) -> None:
+    take = "SELECT pg_advisory_lock(1885828193, 1634168436)"  # of LOCK_CLASS and LOCK_OBJECT
+    with session(watched) as admin:
+        admin.execute("DROP ROLE IF EXISTS intruder")
+        admin.execute("CREATE ROLE intruder LOGIN")
+        with psycopg.connect(watched.dsn(user="intruder"), autocommit=True) as intruder:
+            intruder.execute(take)
+            with ServerSession(role_dsn(watched)) as opened:
+                (note,) = [each for each in opened.offer.unseen if "advisory lock" in each]
+                assert f"process {intruder.info.backend_pid} of role intruder" in note
+                assert opened.watched_by() is None
+                assert opened.read_offer() == opened.offer
+                intruder.execute("SELECT pg_advisory_unlock_all()")
+                assert not [each for each in opened.read_offer().unseen if "lock" in each]
+                with pytest.raises(AgentLocked):
+                    ServerSession(role_dsn(watched))
+        # a role that could be an agent's keeps others out, also by hand
+        admin.execute("GRANT pg_monitor TO intruder")
+        with psycopg.connect(watched.dsn(user="intruder"), autocommit=True) as intruder:
+            intruder.execute(take)
+            with pytest.raises(AgentLocked):
+                ServerSession(role_dsn(watched))
+        admin.execute("DROP ROLE intruder")
+
+
 def test_an_extension_that_goes_and_comes_back_is_noticed(
     wheel: Binaries, monkeypatch: pytest.MonkeyPatch
 ) -> None:

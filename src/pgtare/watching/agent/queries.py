@@ -17,9 +17,14 @@ _NAMES = "convert_to(string_agg({}, E'\\x1e'), 'UTF8')"
 LOCK_CLASS, LOCK_OBJECT = 0x70677461, 0x61676E74
 LOCK = "SELECT pg_try_advisory_lock(%s, %s)"
 UNLOCK = "SELECT pg_advisory_unlock(%s, %s)"
+#: Anybody may take such a lock. Only a role that an agent could have is taken for an agent's. The
+#: locks of a prepared transaction are of no process.
 LOCKED_BY = """
-SELECT l.pid FROM pg_locks l WHERE l.locktype = 'advisory' AND l.classid = %s AND l.objid = %s
-AND l.objsubid = 2 AND l.granted AND l.pid <> pg_backend_pid()
+SELECT coalesce(l.pid, 0), coalesce(a.usename, ''), coalesce(a.usename = current_user
+  OR pg_has_role(a.usesysid, 'pg_read_all_stats', 'USAGE'), false)
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.classid = %s AND l.objid = %s
+AND l.objsubid = 2 AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 """
 #: Which session this is: no other one of the server ever has the same process and beginning.
 OWN_SESSION = "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()"

@@ -92,6 +92,17 @@ class SessionIdentity(NamedTuple):
     began: str
 
 
+class LockHolder(NamedTuple):
+    """A session with the advisory lock of an agent; pid 0: a prepared transaction.
+
+    agent: its role could be an agent's.
+    """
+
+    pid: int
+    role: str
+    agent: bool
+
+
 @dataclass(frozen=True)
 class Offer:
     """What a server offers this role.
@@ -143,6 +154,8 @@ class ServerSession:
             raise UsageError(own_session.UNREADABLE) from ex
         self.conn = untraced_session.connect(full, [untraced_session.UNTIMED], _SERVER_KEEPALIVES)
         self._locked = False
+        self._unlocked: str | None = None
+        """why there is no lock, and what to do, if somebody else keeps it from agents"""
         self.identity: SessionIdentity | None = None
         try:
             pooler.require_one_session(self.conn, dsn, "pgtare agent")
@@ -193,7 +206,22 @@ class ServerSession:
                 "that one first, or let it go on alone"
             )
         if not self._locked:
-            raise AgentLocked("another pgtare agent begins to watch this server: stop one of them")
+            self._note_stranger()
+
+    def _note_stranger(self) -> None:
+        """Go on without the lock if a session that is no agent's has it; else raise AgentLocked."""
+        for holder in self._lock_holders():
+            if not holder.agent:
+                who = f"process {holder.pid} of role {holder.role}, which is no agent,"
+                remedy = f"SELECT pg_terminate_backend({holder.pid});"
+                if not holder.pid:
+                    who, remedy = "a prepared transaction", "see pg_prepared_xacts"
+                self._unlocked = (
+                    f"{who} has the advisory lock of pgtare agent, so a second agent would not be "
+                    f"noticed: {remedy}"
+                )
+                return
+        raise AgentLocked("another pgtare agent begins to watch this server: stop one of them")
 
     def _try_to_lock(self) -> int | None:
         """Take the lock if it is free. Returns the server's process that holds it, if another."""
@@ -204,18 +232,25 @@ class ServerSession:
 
     def watched_by(self) -> int | None:
         """The server's process of another agent that watches it, in any database."""
-        others = self._plain(queries.LOCKED_BY, queries.LOCK_CLASS, queries.LOCK_OBJECT)
-        return int(others[0][0]) if others else None
+        return next((holder.pid for holder in self._lock_holders() if holder.agent), None)
+
+    def _lock_holders(self) -> list[LockHolder]:
+        """Other sessions with the lock, in any database."""
+        found = self._plain(queries.LOCKED_BY, queries.LOCK_CLASS, queries.LOCK_OBJECT)
+        return [LockHolder(*row) for row in found]
 
     def read_offer(self) -> Offer:
-        """What the server offers now: extensions come and go."""
+        """What the server offers now: extensions come and go, and who has the lock."""
+        if self._unlocked is not None:
+            self._unlocked = None
+            self._lock(None)
         with self.look("connect"):
             ((version, standby, database, role, sees_all, quoted, may_control, may_stat),) = (
                 self.rows(queries.SERVER)
             )
             found = self.rows(untraced_session.FUNCTIONS, list(queries.FUNCTION_NAMES))
             identifier = self.rows(queries.SYSTEM_IDENTIFIER)[0][0] if may_control else 0
-        unseen = []
+        unseen = [] if self._unlocked is None else [self._unlocked]
         if not sees_all:
             unseen.append(
                 f"sessions and statements of other roles are hidden from role {role}: "
