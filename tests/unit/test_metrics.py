@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import shutil
 import signal
+import socket
+import threading
+import urllib.request
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -26,11 +30,13 @@ from pgtare.watching.agent.config import MetricsSettings
 from pgtare.watching.agent.counter_table import SUMS
 from pgtare.watching.metrics.exporter import MetricsExporter
 from pgtare.watching.metrics.families import bound_s, shown_buckets
+from pgtare.watching.metrics.scrape_server import MOST_CLIENTS
 from pgtare.watching.metrics.wait_totals import OTHER, ZERO_S, WaitKey, WaitTotals
 from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import HISTOGRAM, rows
 from tests.commands import refused
+from tests.sessions import eventually
 from tests.unit.spool_rows import START, UNLIMITED, at, held
 from tests.unit.test_spool_kill import Deadly, memory
 
@@ -497,3 +503,20 @@ def test_what_is_wrong_is_said_in_one_sentence(tmp_path: Path) -> None:
     _, port = found.listen("127.0.0.1", 0)
     assert "metrics cannot be served on 127.0.0.1" in refused(*words, "--metrics", port)
     assert os.listdir(tmp_path / "spool")
+
+
+def test_clients_that_send_nothing_take_neither_threads_nor_files() -> None:
+    _, port = exporter().listen("127.0.0.1", 0)
+    threads = threading.active_count()
+    with contextlib.ExitStack() as opened:
+        silent = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+            for _ in range(3 * MOST_CLIENTS)
+        ]
+        for one in silent[::2]:
+            one.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            assert b"pgtare_agent_info" in answer.read()
+        assert eventually(lambda: threading.active_count() - threads <= MOST_CLIENTS)
+        silent[0].settimeout(30)
+        assert silent[0].recv(1) == b""  # cut

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import InfoMetricFamily
 
 import pgtare
 from pgtare.errors import UsageError
 from pgtare.watching.agent.config import MetricsSettings
+from pgtare.watching.metrics import scrape_server
 from pgtare.watching.metrics.collector import SnapshotCollector
 from pgtare.watching.metrics.families import MetricsSnapshot, shown_buckets
 from pgtare.watching.metrics.server_totals import (
@@ -81,7 +82,7 @@ class MetricsExporter:
         Raises UsageError if the address cannot be used.
         """
         try:
-            server, _ = start_http_server(port, host, self.registry)
+            server = scrape_server.serve(host, port, self.registry)
         except OSError as ex:
             raise UsageError(
                 f"metrics cannot be served on {host}, port {port}: {ex.strerror or ex}; name "
