@@ -90,6 +90,13 @@ def test_metafor_paule_mandel() -> None:
     assert found.q == pytest.approx(24.801897741835, rel=1e-8)
     assert found.q_p == pytest.approx(0.00167935146372742, rel=1e-7)
     assert found.i2 == pytest.approx(0.837218626490482, rel=1e-8)
+    weights = 1 / (KACKER[1] + 0.705395309224248)
+    assert found.weights == pytest.approx(weights / weights.sum(), rel=1e-8)
+    assert found.prediction is not None
+    assert found.student_prediction is not None
+    spread = math.sqrt(0.705395309224248 + 0.338030602684471**2)
+    assert found.prediction.se == pytest.approx(spread, rel=1e-8)
+    assert found.student_prediction.se == pytest.approx(spread, rel=1e-8)
 
 
 def test_metafor_bcg() -> None:
@@ -169,6 +176,10 @@ def test_without_errors_the_prediction_is_of_the_next_normal() -> None:
     assert found.prediction is not None
     half = found.prediction.half_width
     assert exact <= half <= 1.01 * exact
+    # Student's is the wider one there, at both ends
+    assert found.student_prediction is not None
+    assert found.prediction.lo == pytest.approx(found.student_prediction.lo, rel=1e-6)
+    assert found.prediction.hi == pytest.approx(found.student_prediction.hi, rel=1e-6)
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95])
@@ -214,6 +225,9 @@ def test_tau2_zero_by_chance_does_not_make_the_prediction_narrow() -> None:
     assert found.prediction is not None
     assert found.student_prediction is not None
     assert found.prediction.half_width > 1.3 * found.student_prediction.half_width
+    half = 1.1 * found.student_prediction.half_width
+    assert found.prediction.lo < found.mean.estimate - half
+    assert found.prediction.hi > found.mean.estimate + half
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 4])
@@ -222,6 +236,8 @@ def test_a_few_servers_are_a_list(k: int) -> None:
     assert found.verdict == "list"
     assert found.reason.startswith(f"{k} server")
     assert (found.prediction is not None) == (k >= 3)
+    assert found.prediction is None or math.isfinite(found.prediction.half_width)
+    assert sum(found.weights) == pytest.approx(min(k, 1))
     assert math.isfinite(found.mean.lo) == (k >= 1)
 
 
@@ -266,6 +282,7 @@ def test_the_verdict_on_a_fleet(
     few, why = judge_fleet(4, between(*mean), between(*prediction), margin)
     assert (few, why) == ("list", "4 servers: a list, not a sample of a fleet")
     assert judge_fleet(5, between(*mean), None, margin)[0] == "list"
+    assert judge_fleet(1, between(*mean), None, margin)[1].startswith("1 server: ")
 
 
 def test_one_server_has_its_own_interval() -> None:
@@ -274,6 +291,8 @@ def test_one_server_has_its_own_interval() -> None:
     found = combine([ServerEffect("a", 0.03, 0.01, 1.5)])  # no less than one degree of freedom
     assert found.mean.hi == pytest.approx(0.03 + 0.01 * scipy.stats.t.ppf(0.975, 1))
     assert found.weights == (1.0,)
+    found = combine([ServerEffect("b", math.nan, 0.01, 11.0), ServerEffect("a", 0.03, 0.01, 11.0)])
+    assert found.weights == (0.0, 1.0)
 
 
 def test_equivalent_only_by_the_prediction_interval() -> None:
@@ -299,14 +318,15 @@ def test_what_is_not_known_is_left_out_and_named() -> None:
     bad = [
         ServerEffect("no estimate", math.nan, 0.01, 64),
         ServerEffect("no error", 0.0, math.nan, 64),
+        ServerEffect("no end of error", 0.0, math.inf, 64),
         ServerEffect("does not vary", 0.0, 0.0, 64),
         ServerEffect("one cluster", 0.0, 1e-9, 1.0),
     ]
     found = combine([*bad, *effects])
     assert found.left_out == tuple(e.server for e in bad)
     assert found.k == 6
-    assert found.weights[:4] == (0, 0, 0, 0)
-    assert replace(found, weights=found.weights[4:], left_out=()) == _same(combine(effects), found)
+    assert found.weights[:5] == (0, 0, 0, 0, 0)
+    assert replace(found, weights=found.weights[5:], left_out=()) == _same(combine(effects), found)
 
 
 def _same(a: FleetEstimate, b: FleetEstimate) -> FleetEstimate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -208,6 +209,8 @@ def test_a_breach_stays() -> None:
     while not watching.breached:
         watching.update("a", look(rng, slower=2.0))
     first = watching.breach
+    watching.update("a", look(rng, slower=2.0))
+    assert watching.breach is first
     for _ in range(60):
         watching.update("a", look(rng, slower=0.5))
     assert watching.e_value() < 1
@@ -258,6 +261,16 @@ def test_evidence_beyond_all_numbers_is_a_number() -> None:
     watching.resume(state)
     assert watching.e_value() == pytest.approx(math.exp(700))
     assert watching.log_e_value() == pytest.approx(1e5, rel=1e-4)
+
+
+def test_evidence_of_just_the_threshold_is_a_breach() -> None:
+    watching = guard("a")
+    state = watching.state()
+    for of_servers in state["wealth"].values():
+        of_servers["a"] = [threshold(ALPHA)] * len(of_servers["a"])
+    watching.resume(state)
+    watching.update("a", GuardLook(np.empty(0), np.empty(0), 0, 0, 0, 0, 0, 0))
+    assert watching.breached
 
 
 def test_a_guard_can_be_resumed() -> None:
@@ -341,6 +354,26 @@ def test_more_transactions_detect_less() -> None:
     assert many.slow_rate < few.slow_rate
     assert many.abort_rate < few.abort_rate
     assert many.body > HarmLimits().body
+
+
+def test_events_are_counted_by_the_slots_of_arm_and_base() -> None:
+    one = detectable_harm(FACTS, 8_000)
+    two = detectable_harm(replace(FACTS, block=4, arm_slots=2, base_slots=2), 8_000)
+    assert (two.slow_rate, two.abort_rate) == (one.slow_rate, one.abort_rate)
+    more = detectable_harm(replace(FACTS, base_slots=3), 8_000)
+    assert more.slow_rate < one.slow_rate
+
+
+def test_the_usual_limits() -> None:
+    assert HarmLimits() == HarmLimits(body=0.25, tail=2.0, aborts=1.5)
+
+
+def test_limits_that_tolerate_more_detect_less() -> None:
+    usual = detectable_harm(FACTS, 20_000)
+    more = detectable_harm(FACTS, 20_000, limits=HarmLimits(body=0.5, tail=4.0, aborts=3.0))
+    assert more.body > usual.body + 0.2
+    assert more.slow_rate > 1.3 * usual.slow_rate
+    assert more.abort_rate > 1.3 * usual.abort_rate
 
 
 def test_nothing_is_detectable_without_transactions() -> None:

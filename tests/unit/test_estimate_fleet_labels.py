@@ -101,12 +101,14 @@ def test_labels_that_only_outliers_have() -> None:
 
 
 def test_outliers_on_two_sides_do_not_share_labels() -> None:
-    both = fleet(40, 3, {4: 0.6, 10: -0.6})
+    both = fleet(40, 3, {4: 0.6, 10: -0.65})
     marked = [
         replace(e, labels={"disk": {"s04": "slow", "s10": "new"}.get(e.server, "fast")})
         for e in both
     ]
-    found = {outlier.server: outlier.labels for outlier in combine(marked).outliers}
+    outliers = combine(marked).outliers
+    assert [outlier.server for outlier in outliers] == ["s10", "s04"], "the farthest is first"
+    found = {outlier.server: outlier.labels for outlier in outliers}
     assert found == {"s04": {"disk": "slow"}, "s10": {"disk": "new"}}
 
 
@@ -138,6 +140,28 @@ def test_subgroups_of_equal_errors_are_a_t_test() -> None:
     assert south.difference.estimate == pytest.approx(-north.difference.estimate)
 
 
+def test_subgroups_of_unequal_errors_by_hand() -> None:
+    # τ² makes Q within both groups k - 2, so that Hartung and Knapp's scale is 1
+    estimates = np.array([0.0, 1.0, 3.0, 2.0, 5.0, 9.0])
+    variances = np.array([0.1, 0.5, 1.0, 0.2, 2.0, 0.7])
+    sides = (slice(0, 3), slice(3, 6))
+
+    def side(tau2: float, where: slice) -> tuple[float, float, float]:
+        weights = 1 / (variances[where] + tau2)
+        mean = weights @ estimates[where] / weights.sum()
+        return mean, weights.sum() ** -0.5, weights @ (estimates[where] - mean) ** 2
+
+    tau2 = scipy.optimize.brentq(lambda t: sum(side(t, s)[2] for s in sides) - 4, 0, 100)
+    effects = [
+        ServerEffect(f"s{i}", float(y), math.sqrt(v), 1e9, {"place": "north" if i < 3 else "south"})
+        for i, (y, v) in enumerate(zip(estimates, variances, strict=True))
+    ]
+    north, south = subgroups(effects, "place")
+    for found, where in zip((north, south), sides, strict=True):
+        mean, se, _ = side(tau2, where)
+        assert (found.mean.estimate, found.mean.se) == pytest.approx((mean, se), rel=1e-6)
+
+
 def test_subgroups_are_corrected_over_all_labels() -> None:
     effects = fleet(24, 5, {i: 0.05 for i in range(12)})
     found = subgroups(effects, "place", "version")
@@ -152,7 +176,7 @@ def test_subgroups_are_corrected_over_all_labels() -> None:
     assert north.p_adjusted == pytest.approx(4 * north.p)
     assert north.p_adjusted < 0.05
     assert min(group.p_adjusted for group in found[2:]) > 0.05
-    assert len(north.servers) == 12
+    assert north.servers == tuple(f"s{i:02}" for i in range(12))
 
 
 def test_a_label_that_splits_nothing_has_no_test() -> None:

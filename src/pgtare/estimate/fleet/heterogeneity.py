@@ -67,13 +67,12 @@ def tau2_at(
 
 
 def tau2_interval(
-    estimates: Floats, variances: Floats, alpha: float = 0.05, groups: Floats | None = None
+    estimates: Floats, variances: Floats, alpha: float = 0.05
 ) -> tuple[Floats, Floats]:
     """Ends of the Q-profile interval of τ² (...)."""
-    df = estimates.shape[-1] - (1 if groups is None else len(groups))
-    low, high = scipy.special.chdtri(df, [alpha / 2, 1 - alpha / 2])
-    lower = tau2_at(estimates, variances, float(low), groups)
-    upper = tau2_at(estimates, variances, float(high), groups)
+    low, high = scipy.special.chdtri(estimates.shape[-1] - 1, [alpha / 2, 1 - alpha / 2])
+    lower = tau2_at(estimates, variances, float(low))
+    upper = tau2_at(estimates, variances, float(high))
     return lower, upper
 
 
