@@ -44,7 +44,9 @@ class SpoolTable(Model):
     rolled_up_to: str | None = Field(
         description="of a rolled-up table: the ts up to which its source is summed up, UTC"
     )
-    dropped_rows: int = Field(description="rows dropped so far, by age or to make room")
+    dropped_rows: int = Field(
+        description="rows dropped so far, because they were old or to make room"
+    )
     dropped_bytes: int = Field(description="size of the files dropped so far, bytes")
     dropped_unsent_rows: int = Field(
         description="of the dropped rows, those that had not been sent to the agent's store"

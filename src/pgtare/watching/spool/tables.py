@@ -228,7 +228,7 @@ _RECORDINGS = (
     *_WHO[:4],
     *_texts(application="application_name"),
     _key("query_id", "identifier of its statement; a string in JSON", True),
-    _key("bytes", "its size in the server's memory, or of its file"),
+    _key("bytes", "its size in the server's memory; 0 once it is in a file"),
     Column("file", pa.string(), "its file, if it was in one when it was read", nullable=True),
     _key(
         "incident",

@@ -32,7 +32,7 @@ LEFT JOIN pg_database d ON d.oid = k.dbid ORDER BY k.id
 
 @dataclass(frozen=True)
 class KeptTrace:
-    """A kept trace. bytes: of the server's memory, or of the file; file: None, if it is in none.
+    """A kept trace. bytes: of the server's memory, 0 once it is in a file; file: None if in none.
 
     incident: a number that sessions have in common of which one held up another.
     """

@@ -16,7 +16,7 @@ _COLUMNS = (
     PageColumn("started", "when", "time"),
     *session_columns.COLUMNS,
     PageColumn("query_id", "statement"),
-    PageColumn("bytes", "size", "bytes"),
+    PageColumn("bytes", "in memory", "bytes"),
     PageColumn("file", "file on the server"),
 )
 _NOTE = (
@@ -41,7 +41,7 @@ def _values(row: LiveRow) -> list[object]:
         row["begun_us"],
         *session_columns.values(row),
         str(row["statement"] or ""),
-        row["size_bytes"],
+        row["size_bytes"] or None,
         row["place"] or "",
     ]
 
