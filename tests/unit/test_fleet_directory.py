@@ -53,6 +53,7 @@ def test_what_a_server_gave_is_replaced_as_a_whole(
 ) -> None:
     """Wherever a kill comes, the earlier or the later is there when it is opened again."""
     directory = made(tmp_path / "x")
+    directory.release()
     earlier, later = (sample_result.sample(blocks=blocks) for blocks in (20, 30))
     directory.keep("a", Weighing(earlier.result, earlier.observations, earlier.design))
     real, calls = Path.rename, []
@@ -69,7 +70,7 @@ def test_what_a_server_gave_is_replaced_as_a_whole(
         with contextlib.suppress(KeyboardInterrupt):
             directory.keep("a", Weighing(later.result, later.observations, later.design))
         monkeypatch.setattr(Path, "rename", real)
-        FleetDirectory.open(tmp_path / "x")
+        FleetDirectory.resume(tmp_path / "x").release()
         rows = len(store.load(tmp_path / "x" / "servers" / "a").observations)
         assert rows in (len(earlier.observations), len(later.observations)), allowed
     assert rows == len(later.observations)
@@ -106,6 +107,18 @@ def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "y" / "file").touch()
     with pytest.raises(UsageError, match="not empty"):
         made(tmp_path / "y")
+
+
+def test_one_process_at_a_time_goes_on(tmp_path: Path) -> None:
+    directory = made(tmp_path / "x")
+    with pytest.raises(UsageError, match="another pgtare is weighing into"):
+        FleetDirectory.resume(tmp_path / "x")
+    FleetDirectory.open(tmp_path / "x")  # looking is free
+    directory.release()
+    again = FleetDirectory.resume(tmp_path / "x")
+    with pytest.raises(UsageError, match="wait for its end"):
+        FleetDirectory.resume(tmp_path / "x")
+    again.release()
 
 
 def test_what_is_damaged_is_said(tmp_path: Path) -> None:

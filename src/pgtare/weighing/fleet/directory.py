@@ -7,6 +7,8 @@ appears by one rename. No connection string is ever written.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Literal
 from pydantic import Field
 
 import pgtare
-from pgtare.errors import PgtareError
+from pgtare.errors import PgtareError, UsageError
 from pgtare.kit import artefact, files
 from pgtare.kit.artefact import ArtefactKind
 from pgtare.kit.document import Document, Model
@@ -111,6 +113,7 @@ class FleetDirectory:
 
     def __init__(self, path: Path, state: FleetState) -> None:
         self.path, self.state = path, state
+        self._claim: int | None = None
 
     @classmethod
     def create(cls, path: Path, state: FleetState) -> FleetDirectory:
@@ -118,15 +121,35 @@ class FleetDirectory:
         with artefact.new_directory(path, WEIGHING, f"{path} cannot be made") as staged:
             (staged / SERVERS).mkdir(mode=0o700)
             cls(staged, state).save()
-        return cls(path, state)
+        made = cls(path, state)
+        made._claim = _claimed(path)
+        return made
 
     @classmethod
     def open(cls, path: Path) -> FleetDirectory:
         """One that is there. Raises UsageError if it is none, PgtareError if it is damaged."""
         document = WEIGHING.open(path)
-        opened = cls(path, artefact.parsed(FleetState, document, path / FLEET_FILE))
+        return cls(path, artefact.parsed(FleetState, document, path / FLEET_FILE))
+
+    @classmethod
+    def resume(cls, path: Path) -> FleetDirectory:
+        """As `open`, to go on: for one process at a time, until `release` or its end."""
+        WEIGHING.open(path)
+        claim = _claimed(path)
+        try:
+            opened = cls.open(path)
+        except BaseException:
+            os.close(claim)
+            raise
+        opened._claim = claim
         opened._put_back()
         return opened
+
+    def release(self) -> None:
+        """Let another process go on."""
+        if self._claim is not None:
+            os.close(self._claim)
+        self._claim = None
 
     def _put_back(self) -> None:
         """What a server gave before, if a kill came before the new was in its place."""
@@ -176,6 +199,17 @@ class FleetDirectory:
     def write_result(self, text: str) -> None:
         """Write `result.json`, whole; it is the last that is written."""
         files.write_text(self.path / RESULT_FILE, text + "\n")
+
+
+def _claimed(path: Path) -> int:
+    """A lock on the directory itself. Raises UsageError if another process has it."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as ex:
+        os.close(fd)
+        raise UsageError(f"another pgtare is weighing into {path}: wait for its end") from ex
+    return fd
 
 
 def check_target(path: Path) -> None:

@@ -130,7 +130,7 @@ def prepare(request: FleetRequest, *, lease: Lease = LEASE) -> Prepared:
     directory = None
     servers = dict(request.inventory.servers)
     if request.resumed:
-        directory = FleetDirectory.open(request.out)
+        directory = FleetDirectory.resume(request.out)
         servers = _left(directory.state, servers, request.out)
     else:
         check_target(request.out)
@@ -199,7 +199,10 @@ def run(prepared: Prepared, console: Console, command: list[str]) -> FleetDirect
             server.transactions_per_s = prepared.traffic[server.name].transactions_per_s
     directory.save()
     weighings = {name: prepared.weighings[name] for name in prepared.traffic}
-    Coordinator(directory, weighings, prepared.traffic, prepared.guard, console, command).run()
+    try:
+        Coordinator(directory, weighings, prepared.traffic, prepared.guard, console, command).run()
+    finally:
+        directory.release()
     return directory
 
 
