@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 OUT ?= demo
 DURATION ?= 60
 DEFAULT_TESTS := -m "not slow and not source"
+# The tests start pgtare hundreds of times, also where Python is not to keep what it compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup setup-dev demo live live-tour bench-live test test-versions test-aarch64 test-regression servers test-slow test-source source-build lint bench \
   bench-resolution bench-switching bench-wait bench-weights bench-truth bench-explain \
@@ -52,7 +54,7 @@ live-tour: setup
 # Of thousands of tests of real servers one may miss its bound on a busy machine: what failed is
 # run once more on its own, and fails if it fails again.
 test: setup-dev
-	@$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(DEFAULT_TESTS) || \
+	@$(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder $(DEFAULT_TESTS) || \
 	  { [ $$? = 1 ] && echo "once more, one by one: the tests that failed" && \
 	    $(BIN)/pytest --last-failed --last-failed-no-failures none --maxfail 10 $(DEFAULT_TESTS); }
 

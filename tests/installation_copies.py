@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 from pathlib import Path
 
+from pgtare.server import modules
 from pgtare.server.binaries import Binaries
 
 
@@ -32,6 +33,16 @@ def copy_of(binaries: Binaries, directory: Path) -> Binaries:
                 ignore=shutil.ignore_patterns("bitcode", "pgxs"),
             )
     return dataclasses.replace(binaries, origin="pg_config", **moved)
+
+
+def copy_without_modules(binaries: Binaries, directory: Path) -> Binaries:
+    """A copy that lacks pgtare's modules, which somebody may have put into the original."""
+    copy = copy_of(binaries, directory)
+    for name in modules.PRELOAD_ORDER:
+        (copy.pkglibdir / f"{name}.so").unlink(missing_ok=True)
+        for path in copy.extension_dir.glob(f"{name}[.-]*"):
+            path.unlink()
+    return copy
 
 
 _MOVED = ("bindir", "pkglibdir", "sharedir")

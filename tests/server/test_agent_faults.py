@@ -40,6 +40,7 @@ from tests.agent_rows import (
     new_looks,
     summed,
 )
+from tests.new_servers import made_by_initdb
 from tests.servers import crash, run_program, serving, stopped_at_once
 from tests.sessions import Connection, eventually, one, rows, session, set_search_path
 from tests.small_volume import fill, small_volume
@@ -279,6 +280,7 @@ def test_a_name_that_leads_to_another_server_begins_anew(
     watched: Cluster, wheel: Binaries, open_directory: Path
 ) -> None:
     with (
+        made_by_initdb(),
         stopped_at_once(serving(wheel)) as other,
         switch(open_directory, watched) as lead_to,
         session(watched) as busy,

@@ -23,7 +23,7 @@ from pgtare.server.build import build_cached, source_dir
 from pgtare.server.cluster import Cluster
 from pgtare.server.module_package import MANIFEST
 from tests.commands import in_process, refused, start_pgtare
-from tests.installation_copies import copy_of
+from tests.installation_copies import copy_of, copy_without_modules
 from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]  # modules are built
@@ -40,23 +40,14 @@ def package(wheel: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copied(wheel: Binaries, open_directory: Path) -> Binaries:
     """A PostgreSQL 18 of the test's own, without the modules that others put into the original."""
-    return without_modules(wheel, open_directory / "postgres")
+    return copy_without_modules(wheel, open_directory / "postgres")
 
 
 @pytest.fixture(scope="module")
 def untouched(wheel: Binaries) -> Iterator[Binaries]:
     """The same for all tests in which nothing may be installed."""
     with tempfile.TemporaryDirectory(prefix="pgtare-test-", dir="/var/tmp") as directory:
-        yield without_modules(wheel, Path(directory, "postgres"))
-
-
-def without_modules(wheel: Binaries, directory: Path) -> Binaries:
-    copy = copy_of(wheel, directory)
-    for name in modules.PRELOAD_ORDER:
-        (copy.pkglibdir / f"{name}.so").unlink(missing_ok=True)
-        for path in (copy.sharedir / "extension").glob(f"{name}[.-]*"):
-            path.unlink()
-    return copy
+        yield copy_without_modules(wheel, Path(directory, "postgres"))
 
 
 def install(binaries: Binaries, package: Path) -> list[str]:

@@ -13,6 +13,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from tests.commands import arm, in_process, pgtare, read, refused
+from tests.installation_copies import copy_without_modules
 from tests.loads import traffic
 
 pytestmark = pytest.mark.server
@@ -66,9 +67,9 @@ def test_running_debian_15(debian15: Binaries, tmp_path: Path) -> None:
 
 @pytest.mark.debian
 def test_debian_15_without_the_module_says_all_that_is_to_be_done(
-    debian15: Binaries, tmp_path: Path
+    debian15: Binaries, open_directory: Path, tmp_path: Path
 ) -> None:
-    with Cluster(debian15) as server:
+    with Cluster(copy_without_modules(debian15, open_directory / "postgres")) as server:
         steps = {
             "weigh pg_stat_statements": (
                 "pgtare",

@@ -6,7 +6,8 @@ since 14:30. `cloud` is sampled. Rows are what `pgtare agent` would write.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -58,12 +59,14 @@ class Story:
     """When it is: hours of rows after a noon, and before it.
 
     sampled: spans in which sessions are looked at: from, to (s after noon), and how far apart (s).
+    texts: other texts of statements.
     """
 
     noon: datetime
     hours: int
     sampled: tuple[tuple[int, int, int], ...]
     hours_before: int = 0
+    texts: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def start(self) -> datetime:
@@ -332,7 +335,7 @@ def all_rows(story: Story) -> dict[str, pa.Table]:
             "texts",
             story.start,
             text_hash=[hash_of(one[0]) for one in STATEMENTS],
-            text=[one[3] for one in STATEMENTS],
+            text=[story.texts.get(one[0], one[3]) for one in STATEMENTS],
         ),
         "findings": few_rows(
             "findings",

@@ -100,7 +100,7 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     assert "either --dsn or --config" in refused("agent")
     assert "either --dsn or --config" in refused("agent", "--dsn", "x", "--config", path)
     assert "--spool is missing" in refused("agent", "--config", path)
-    assert "behind the command" in refused("agent", "--config", path, "check")
+    assert "options go after the command" in refused("agent", "--config", path, "check")
     assert "cannot be read" in refused("agent", "check", "--config", tmp_path / "none.toml")
     assert "connection string" in refused("agent", "--config", path, "--spool", tmp_path / "spool")
     assert refused("agent", "check", "--config", path, status=1)

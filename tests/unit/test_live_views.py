@@ -171,6 +171,9 @@ def test_which_statement_became_slower(page: ServedPage) -> None:
     assert float(rows[0]["aas_after"]) > 1.8 * float(rows[0]["aas_before"])
     same = table(page, f"/compare.csv?by=query_id&table=compare&{path}&{path.replace('=', '2=')}")
     assert {float(row["aas_change"]) for row in same} == {0.0}
+    chart = page.get(f"/compare?by=query_id&{path}&{earlier}").text
+    assert "(outside) on shop" in chart
+    assert "UPDATE stock SET left_over" in chart
 
 
 def test_who_blocked_the_checkout(page: ServedPage) -> None:

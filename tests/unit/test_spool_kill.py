@@ -195,7 +195,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 
 
 #: Of a scene with hundreds of steps, which repeat, one in this number is tried, and the last all.
-STRIDES = {"minute": 5}
+STRIDES = {"minute": 10, "hour": 3, "late": 3, "merge": 3, "old": 3, "torn": 3}
 LAST_STEPS = 20
 
 
