@@ -27,7 +27,8 @@ def story(now: datetime) -> Story:
     hours = (hour - noon) // timedelta(hours=1)
     # looks are close to each other from 13:30 to 15:00, where the stories are
     sampled = ((0, 5400, 20), (5400, 10_800, 2), (10_800, hours * 3600, 20))
-    return Story(noon, hours, sampled, hours_before=24)
+    texts = {-6003: "SELECT * FROM basket WHERE owner = $1"}
+    return Story(noon, hours, sampled, hours_before=24, texts=texts)
 
 
 def main() -> None:

@@ -63,7 +63,8 @@ async def view(request: ViewRequest) -> ViewPage:
         name, href, text = _name(request, by, key, known)
         words = [name, text] if by == "query_id" else [name]
         lines.append(PageRow([*words, *values], href))
-        changes.append((abs(values[2] or 0.0), text or name, values[2] or 0.0))
+        label = text if key[1] == "statement" and text else f"{name} {text}".strip()
+        changes.append((abs(values[2] or 0.0), label, values[2] or 0.0))
     offset = 2 if by == "query_id" else 1
     lines.sort(key=lambda line: -abs(line.values[offset + 2] or 0.0))
     changes.sort(key=lambda one: -one[0])
