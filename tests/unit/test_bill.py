@@ -14,10 +14,12 @@ import pytest
 
 from pgtare.cli.json_pages import documents
 from pgtare.estimate.interval_sums import Bounds, dependent_sum, independent_sum
+from pgtare.joins import bill_overlap
 from pgtare.watching.spool.agent_cost import agent_cost
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import rows
 from pgtare.weighing.weigh import store
+from pgtare.weighing.weigh.report import wording
 from pgtare.weighing.weigh.schema import WeighResult
 from tests.commands import in_process, refused
 from tests.fleet_data import OFF, SECONDS, SETTINGS, MadeServer, write_fleet, write_server
@@ -203,6 +205,31 @@ def test_of_two_variants_the_one_that_is_on_is_counted(tmp_path: Path) -> None:
     assert [one["name"] for one in found["lines"]] == ["pg_stat_statements"]
     (gone,) = found["not_counted"]
     assert "cannot both be on" in gone["reason"]
+
+
+def test_an_instrument_gives_way_only_to_one_that_is_counted(
+    fleet: tuple[Path, dict[str, WeighResult]],
+) -> None:
+    """track is part of both, which gives way to other: what track costs must stay on the bill."""
+    result = fleet[1]["db3"]
+    base, arm = result.arms[0], wording.of_role(result, "instrument")[0]
+    settings = {
+        "track": {"track_io_timing": "on"},
+        "both": {"track_io_timing": "on", "pg_stat_statements.track": "all"},
+        "other": {"pg_stat_statements.track": "top"},
+    }
+    arms = [
+        arm.model_copy(update={"name": name, "settings": {**base.settings, **changed}})
+        for name, changed in settings.items()
+    ]
+    result = result.model_copy(update={"arms": [base, *arms]})
+    dearest_first = [arms[2], arms[1], arms[0]]
+    assert bill_overlap.not_counted(dearest_first, result) == {
+        "both": "it and other, which is counted, cannot both be on"
+    }
+    assert bill_overlap.not_counted(dearest_first[1:], result) == {
+        "track": "its settings are part of both, which is counted"
+    }
 
 
 def test_processor_time_in_place_of_service_time(tmp_path: Path) -> None:

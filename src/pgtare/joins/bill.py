@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pgtare.errors import PgtareError
 from pgtare.estimate.interval_sums import Bounds, dependent_sum, independent_sum
+from pgtare.joins import bill_overlap
 from pgtare.joins.bill_document import (
     Basis,
     Bill,
@@ -19,7 +20,6 @@ from pgtare.joins.bill_document import (
     BillLine,
     BillServer,
     NotCounted,
-    NowState,
     SwitchOff,
 )
 from pgtare.kit import numbers
@@ -151,15 +151,11 @@ def _of_server(one: Weighed, basis: Basis, maker: _Maker) -> tuple[list[_Line], 
             missing.append(NotCounted(server=one.server, name=arm.name, reason=line))
         else:
             found.append((arm, line))
-    counted = []
-    for arm, line in found:
-        others = [other for other, _ in found if other is not arm]
-        why = _overlap(arm, others, line.shown.now, one.result)
-        if why:
-            missing.append(NotCounted(server=one.server, name=arm.name, reason=why))
-        else:
-            counted.append(line)
-    return counted, missing
+    reasons = bill_overlap.not_counted([arm for arm, _ in found], one.result)
+    missing += [
+        NotCounted(server=one.server, name=name, reason=why) for name, why in reasons.items()
+    ]
+    return [line for arm, line in found if arm.name not in reasons], missing
 
 
 def _line(
@@ -186,7 +182,7 @@ def _line(
         transactions_per_s=rate.per_s,
         amount=maker.amount(cores),
         verdict=arm.verdict,
-        now=_now(arm, one.result),
+        now=bill_overlap.state_now(arm, one.result),
     )
     return _Line(shown, cores)
 
@@ -276,71 +272,10 @@ def _switch_off(
     return [row for _, row in sorted(found, key=lambda one: _dearest(one[0]))]
 
 
-def _changes(arm: ArmResult, result: WeighResult) -> dict[str, str]:
-    """Settings in which an arm differs from the base."""
-    base = result.arms[0].settings if result.arms else {}
-    return {name: value for name, value in arm.settings.items() if base.get(name) != value}
-
-
-def _overlap(
-    arm: ArmResult, others: Sequence[ArmResult], now: NowState, result: WeighResult
-) -> str:
-    """Why an arm is not counted next to the others of its trial; empty if it is.
-
-    If another arm has all of its settings, its cost is part of that arm's cost. Of two that set one
-    thing to different values only one can be on: the one that is, or else the dearer one counts.
-    """
-    mine = _changes(arm, result)
-    if not mine:
-        return ""
-    position = [one.name for one in result.arms].index
-    for other in others:
-        theirs = _changes(other, result)
-        if mine.items() <= theirs.items() and (
-            mine != theirs or position(other.name) < position(arm.name)
-        ):
-            return f"its settings are part of {other.name}, which is counted"
-    rivals = [
-        other
-        for other in others
-        if any(_changes(other, result).get(name, value) != value for name, value in mine.items())
-    ]
-    if not rivals or now == "on":
-        return ""
-    on = [other for other in rivals if _now(other, result) == "on"]
-    dearer = wording.by_cost([arm, *rivals])[0]
-    better = on[0] if on else dearer if dearer is not arm else None
-    if better is None:
-        return ""
-    return f"it and {better.name}, which is counted, cannot both be on"
-
-
-def _now(arm: ArmResult, result: WeighResult) -> NowState:
-    """Whether the server's own settings switch an arm on. Defaults of settings are not known."""
-    base = result.arms[0].settings if result.arms else {}
-    settings = result.server.get("settings")
-    changes = _changes(arm, result)
-    if not isinstance(settings, Mapping) or not changes:
-        return "unknown"
-    states = [_matches(settings.get(name), value) for name, value in changes.items()]
-    if all(states):
-        return "on"
-    if any(_matches(settings.get(name), base.get(name)) for name in changes):
-        return "off"
-    return "unknown"
-
-
-def _matches(found: object, wanted: str | None) -> bool:
-    """Whether a setting as the server shows it (`0 ms`) has the wanted value (`0`)."""
-    if not isinstance(found, str) or wanted is None:
-        return False
-    return wanted in (found, found.partition(" ")[0]) or found.replace(" ", "") == wanted
-
-
 def _sql(arm: ArmResult, result: WeighResult) -> str:
     """What switches an arm off: the base's settings."""
     base = result.arms[0].settings if result.arms else {}
-    changes = _changes(arm, result)
+    changes = bill_overlap.changes(arm, result)
     if arm.role != "instrument" or not changes:
         return ""
     commands = [

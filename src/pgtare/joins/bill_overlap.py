@@ -69,7 +69,7 @@ def _contradict(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
 
 
 def _matches(found: object, wanted: str | None) -> bool:
-    """Whether a setting as the server shows it (`0 ms`) is the one that is wanted (`0`)."""
+    """Whether a setting as the server shows it (`0 ms`) has the wanted value (`0`)."""
     if not isinstance(found, str) or wanted is None:
         return False
     return wanted in (found, found.partition(" ")[0]) or found.replace(" ", "") == wanted

@@ -58,7 +58,8 @@ def tau2_at(
     tau2 = np.zeros(estimates.shape[:-1]) if start is None else start
     for _ in range(_MOST_STEPS):
         q, slope = weighted_squares(estimates, variances, tau2, groups)
-        with np.errstate(invalid="ignore", divide="ignore"):
+        # equal estimates have no slope; their step is not taken
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             step = np.where(q > target, (q - target) / slope, 0.0)
         tau2 = tau2 + step
         if not np.any(step > 1e-9 * tau2):
