@@ -216,7 +216,8 @@ def main() -> None:
             time.sleep(_SETTLES_S)  # the doctor's look at the new ones
             stages.append(measure(agent, spool, number, 60 * given.minutes))
         trouble = [line for line in agent.log.splitlines() if "level=info" not in line]
-    print_table(stages)
+        print_table(stages)
+        say("the servers stop")
     for line in trouble[:10]:
         print(line)
     if given.output:
