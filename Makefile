@@ -54,7 +54,7 @@ live-tour: setup
 # Of thousands of tests of real servers one may miss its bound on a busy machine: what failed is
 # run once more on its own, and fails if it fails again.
 test: setup-dev
-	@$(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder $(DEFAULT_TESTS) || \
+	@$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(DEFAULT_TESTS) || \
 	  { [ $$? = 1 ] && echo "once more, one by one: the tests that failed" && \
 	    $(BIN)/pytest --last-failed --last-failed-no-failures none --maxfail 10 $(DEFAULT_TESTS); }
 
