@@ -40,15 +40,14 @@ def copied_servers() -> Iterator[None]:
         key = (cluster.binaries.initdb, account.name)
         if cluster._password is not None:
             _INITDB(cluster)
-            return
-        if key in made:
-            run = {**account.run_as, "check": True}
-            subprocess.run(["cp", "-a", f"{made[key]}/.", cluster.data_directory], **run)
-            return
-        _INITDB(cluster)
-        kept = directory / str(len(made))
-        subprocess.run(["cp", "-a", cluster.data_directory, kept], check=True)
-        made[key] = kept
+        elif key in made:
+            source, target = f"{made[key]}/.", cluster.data_directory
+            subprocess.run(["cp", "-a", source, target], check=True, **account.run_as)
+        else:
+            _INITDB(cluster)
+            kept = directory / str(len(made))
+            subprocess.run(["cp", "-a", cluster.data_directory, kept], check=True)
+            made[key] = kept
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Cluster, "_initdb", make)
