@@ -26,15 +26,17 @@ BEGIN
     END IF;
 END $$;
 
--- The version of the library that this session has loaded. An earlier one lacks the function: a
--- server that has it in memory needs a restart.
+-- The version of the library that this session has loaded.
+CREATE FUNCTION @extschema@.library_version() RETURNS text
+AS 'MODULE_PATHNAME', 'pgtare_library_version' LANGUAGE C STABLE STRICT PARALLEL SAFE;
+
+-- Files come first, then a restart, then the extension: rows of another version have other columns.
 DO $$
 BEGIN
-    CREATE FUNCTION @extschema@.library_version() RETURNS text
-    AS 'MODULE_PATHNAME', 'pgtare_library_version' LANGUAGE C STABLE STRICT PARALLEL SAFE;
-EXCEPTION WHEN undefined_function THEN
-    RAISE EXCEPTION 'the server has loaded a library of pgtare that is older than version 0.4.0'
-        USING HINT = 'Restart the server, and try again.';
+    IF @extschema@.library_version() OPERATOR(pg_catalog.!~~) '0.5.%'::pg_catalog.text THEN
+        RAISE EXCEPTION 'the server has loaded a library of pgtare that is not of version 0.5'
+            USING HINT = 'Restart the server, and try again.';
+    END IF;
 END $$;
 
 -- Starts a trial and returns its number. "values" holds, arm by arm, a value for
@@ -116,7 +118,7 @@ CREATE FUNCTION @extschema@.info(
     OUT max_sessions integer,
     OUT slots_problem text,
     OUT clock_reason text
-) AS 'MODULE_PATHNAME', 'pgtare_info_0_3' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+) AS 'MODULE_PATHNAME', 'pgtare_info' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 -- An arm sets what only superusers may set, in the sessions of others.
 REVOKE ALL ON FUNCTION @extschema@.trial_start(text[], text[], bigint[], integer[], bigint,

@@ -106,7 +106,6 @@ pgtare_trial_status(PG_FUNCTION_ARGS)
 }
 
 PG_FUNCTION_INFO_V1(pgtare_info);
-PG_FUNCTION_INFO_V1(pgtare_info_0_3);
 
 /* info(): one row; see the script for its columns */
 Datum
@@ -135,13 +134,6 @@ pgtare_info(PG_FUNCTION_ARGS)
 	values[9] = CStringGetTextDatum(clock_trust().reason);
 
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
-}
-
-/* A library of before lacks this name: it does not fill a row of more columns than it knows. */
-Datum
-pgtare_info_0_3(PG_FUNCTION_ARGS)
-{
-	return pgtare_info(fcinfo);
 }
 
 PG_FUNCTION_INFO_V1(pgtare_library_version);

@@ -20,8 +20,6 @@
 #include "pgtare.h"
 #include "../common/interpose.h"
 
-#define TRIAL_START_ARGUMENTS 19
-
 /* A one-dimensional array argument, taken apart */
 typedef struct Elements
 {
@@ -291,12 +289,6 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 	int32		sessions;
 	uint64		generation;
 
-	/* the function of an earlier extension has fewer: what is behind them is not ours to read */
-	if (PG_NARGS() < TRIAL_START_ARGUMENTS)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the extension pgtare in this database is older than the library"),
-				 errhint("Run ALTER EXTENSION pgtare UPDATE.")));
 	if (!pgtare_enabled)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

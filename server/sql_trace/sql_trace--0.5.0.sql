@@ -2,15 +2,17 @@
 
 \echo Use "CREATE EXTENSION sql_trace" to load this file. \quit
 
--- The version of the library that this session has loaded. An earlier one lacks the function: a
--- server that has it in memory needs a restart.
+-- The version of the library that this session has loaded.
+CREATE FUNCTION sql_trace_library_version() RETURNS text
+AS 'MODULE_PATHNAME' LANGUAGE C STABLE STRICT PARALLEL SAFE;
+
+-- Files come first, then a restart, then the extension: rows of another version have other columns.
 DO $$
 BEGIN
-    CREATE FUNCTION sql_trace_library_version() RETURNS text
-    AS 'MODULE_PATHNAME' LANGUAGE C STABLE STRICT PARALLEL SAFE;
-EXCEPTION WHEN undefined_function THEN
-    RAISE EXCEPTION 'the server has loaded a library of sql_trace that is older than version 0.4.0'
-        USING HINT = 'Restart the server, and try again.';
+    IF sql_trace_library_version() OPERATOR(pg_catalog.!~~) '0.5.%'::pg_catalog.text THEN
+        RAISE EXCEPTION 'the server has loaded a library of sql_trace that is not of version 0.5'
+            USING HINT = 'Restart the server, and try again.';
+    END IF;
 END $$;
 
 -- Records of a session's trace from a position on, as docs/trace-format.md has them.
@@ -67,7 +69,7 @@ CREATE FUNCTION sql_trace_info(
     OUT unread_records bigint,
     OUT unread_bytes bigint,
     OUT clock_reason text
-) AS 'MODULE_PATHNAME', 'sql_trace_info_0_2' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 -- The recorder: the memory reserved for its rings and what of it is free, the rings there are, how
 -- many gave way to others, and how often there was no room for one; the same of the dictionary of

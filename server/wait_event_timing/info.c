@@ -15,8 +15,6 @@
 #include "../common/processors.h"
 
 PG_FUNCTION_INFO_V1(wait_event_timing_info);
-PG_FUNCTION_INFO_V1(wait_event_timing_info_0_2);
-PG_FUNCTION_INFO_V1(wait_event_timing_info_0_5);
 PG_FUNCTION_INFO_V1(wait_event_timing_library_version);
 PG_FUNCTION_INFO_V1(wait_event_timing_buckets);
 PG_FUNCTION_INFO_V1(wait_event_timing_calls);
@@ -88,11 +86,11 @@ losses_of_all(Shared *shared)
 	return sum;
 }
 
-#define COLUMNS 25				/* in this version */
+#define COLUMNS 25
 
-/* "odd": the number of resets is odd while one runs, as from 0.5 on; before, it is of those over */
-static Datum
-info(FunctionCallInfo fcinfo, bool odd)
+/* The number of resets is odd while one runs. */
+Datum
+wait_event_timing_info(PG_FUNCTION_ARGS)
 {
 	Shared	   *shared = sql_shared();
 	TupleDesc	tupdesc;
@@ -138,8 +136,7 @@ info(FunctionCallInfo fcinfo, bool odd)
 	values[15] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->refused));
 	values[16] = Int64GetDatum((int64) sizeof(Slot));
 	values[17] = TimestampTzGetDatum(reset_at);
-	values[18] = Int64GetDatum((int64) (odd ? 2 * over + (resets != over << RESETS_RUNNING_BITS) :
-										over));
+	values[18] = Int64GetDatum((int64) (2 * over + (resets != over << RESETS_RUNNING_BITS)));
 	values[19] = problem ? CStringGetTextDatum(problem) : (Datum) 0;
 	nulls[19] = problem == NULL;
 	values[20] = CStringGetTextDatum(clock_trust().reason);
@@ -148,28 +145,6 @@ info(FunctionCallInfo fcinfo, bool odd)
 	values[23] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->skipped));
 	values[24] = Float8GetDatum(processors_usable("/"));
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
-}
-
-/*
- * A library of before lacks the names with a version: it does not fill a row of
- * more columns than it knows.
- */
-Datum
-wait_event_timing_info(PG_FUNCTION_ARGS)
-{
-	return info(fcinfo, false);
-}
-
-Datum
-wait_event_timing_info_0_2(PG_FUNCTION_ARGS)
-{
-	return info(fcinfo, false);
-}
-
-Datum
-wait_event_timing_info_0_5(PG_FUNCTION_ARGS)
-{
-	return info(fcinfo, true);
 }
 
 /* wait_event_timing_library_version(): of this library, whatever files are installed now */

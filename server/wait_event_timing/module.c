@@ -29,14 +29,6 @@ int			waits_trigger = -1;
 static char *waits_application = NULL;
 bool		waits_hooks = true;
 
-/*
- * A build with -DFOLD_AT_ONCE can be switched between folding each wait where it
- * ends and folding later, as all other builds do: bench/lwlock_storm.py.
- */
-#ifdef FOLD_AT_ONCE
-bool		waits_fold_at_once = false;
-#endif
-
 const struct config_enum_entry waits_levels[] = {
 	{"off", CAPTURE_OFF, false},
 	{"stats", CAPTURE_STATS, false},
@@ -132,15 +124,6 @@ define_settings(void)
 							-1, -1, INT_MAX,
 							PGC_SUSET, GUC_UNIT_MS,
 							NULL, NULL, NULL);
-#ifdef FOLD_AT_ONCE
-	DefineCustomBoolVariable("wait_event_timing.fold_at_once",
-							 "Folds each wait into the tables where it ends.",
-							 "Only in builds that compare this with folding later.",
-							 &waits_fold_at_once,
-							 false,
-							 PGC_SUSET, 0,
-							 NULL, NULL, NULL);
-#endif
 	MarkGUCPrefixReserved("wait_event_timing");
 }
 

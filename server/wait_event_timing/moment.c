@@ -20,8 +20,6 @@
 
 PG_FUNCTION_INFO_V1(wait_event_timing_system);
 PG_FUNCTION_INFO_V1(wait_event_timing_moment);
-PG_FUNCTION_INFO_V1(wait_event_timing_system_0_5);
-PG_FUNCTION_INFO_V1(wait_event_timing_moment_0_5);
 
 #define ATTEMPTS 2000
 #define PAUSE_EVERY 200
@@ -209,16 +207,11 @@ read_moment(void)
 	return moment;
 }
 
-#define COLUMNS 17				/* of a moment, in this version */
+#define COLUMNS 17				/* of a moment; the system's lack "taken" and "skipped" */
 
-/* Where columns are from 0.5 on: the system's lack "taken" and "skipped" */
-typedef enum Shape
-{
-	EARLIER, SYSTEM, MOMENT
-} Shape;
-
+/* "times": with the columns of a moment */
 static void
-put_events(FunctionCallInfo fcinfo, const Moment *moment, Shape shape)
+put_events(FunctionCallInfo fcinfo, const Moment *moment, bool times)
 {
 	for (int i = 0; i <= TOTAL_EVENTS; i++)
 	{
@@ -236,7 +229,7 @@ put_events(FunctionCallInfo fcinfo, const Moment *moment, Shape shape)
 		sql_put_counters(&values[4], sum);
 		values[9] = Int64GetDatum(running->waits);
 		values[10] = MS(running->total_ns);
-		if (shape != SYSTEM)
+		if (times)
 			values[n++] = TimestampTzGetDatum(moment->taken);
 		sql_put_ns(&values[n], sum);
 		values[n + 2] = Int64GetDatum((int64) running->total_ns);
@@ -248,7 +241,7 @@ put_events(FunctionCallInfo fcinfo, const Moment *moment, Shape shape)
 
 /* By backend type, without an event, the time in which the waits were captured */
 static void
-put_times(FunctionCallInfo fcinfo, const Moment *moment, Shape shape)
+put_times(FunctionCallInfo fcinfo, const Moment *moment)
 {
 	for (int type = 0; type < TIMED_TYPES; type++)
 	{
@@ -256,7 +249,7 @@ put_times(FunctionCallInfo fcinfo, const Moment *moment, Shape shape)
 		Datum		values[COLUMNS] = {0};
 		bool		nulls[COLUMNS] = {0};
 
-		if (timed->total_ns == 0 && (shape == EARLIER || timed->skipped == 0))
+		if (timed->total_ns == 0 && timed->skipped == 0)
 			continue;
 		values[0] = CStringGetTextDatum(sql_backend_type(type == TIMED_TYPES - 1 ?
 														 PARALLEL_WORKER : type));
@@ -273,38 +266,25 @@ put_times(FunctionCallInfo fcinfo, const Moment *moment, Shape shape)
 }
 
 static Datum
-show(FunctionCallInfo fcinfo, Shape shape, bool times)
+show(FunctionCallInfo fcinfo, bool times)
 {
 	const Moment *moment = read_moment();
 
 	InitMaterializedSRF(fcinfo, 0);
-	put_events(fcinfo, moment, shape);
+	put_events(fcinfo, moment, times);
 	if (times)
-		put_times(fcinfo, moment, shape);
+		put_times(fcinfo, moment);
 	return (Datum) 0;
 }
 
-/* Those without a version are called by extensions before 0.5, which know fewer columns. */
 Datum
 wait_event_timing_system(PG_FUNCTION_ARGS)
 {
-	return show(fcinfo, EARLIER, false);
+	return show(fcinfo, false);
 }
 
 Datum
 wait_event_timing_moment(PG_FUNCTION_ARGS)
 {
-	return show(fcinfo, EARLIER, true);
-}
-
-Datum
-wait_event_timing_system_0_5(PG_FUNCTION_ARGS)
-{
-	return show(fcinfo, SYSTEM, false);
-}
-
-Datum
-wait_event_timing_moment_0_5(PG_FUNCTION_ARGS)
-{
-	return show(fcinfo, MOMENT, true);
+	return show(fcinfo, true);
 }

@@ -110,7 +110,7 @@ sql_skipped(Shared *shared, uint64 n)
 		pg_atomic_fetch_add_u64(&shared->skipped, n);
 }
 
-/* Values beyond the columns of the row are left out: those of later versions are the last. */
+/* Values beyond the columns of the row are left out. */
 void
 sql_put_row(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 {

@@ -11,9 +11,8 @@
 #include "under_way.h"
 
 PG_FUNCTION_INFO_V1(wait_event_timing_statements);
-PG_FUNCTION_INFO_V1(wait_event_timing_statements_0_5);
 
-#define COLUMNS 17				/* in this version */
+#define COLUMNS 17
 #define READINGS 10				/* of a bucket that changes */
 
 /* False if another process has it. */
@@ -27,17 +26,6 @@ copy_bucket(StatementBucket *bucket, StatementBucket *copy)
 	return true;
 }
 
-/* The columns of all versions */
-static void
-put_key(Datum *values, const StatementKey *key, const EventStats *stats)
-{
-	values[0] = ObjectIdGetDatum(key->role);
-	values[1] = ObjectIdGetDatum(key->database);
-	values[2] = Int64GetDatum((int64) key->query_id);
-	sql_put_event(&values[3], key->event);
-	sql_put_counters(&values[6], stats);
-}
-
 /* "identity" 0: none */
 static void
 put_row(FunctionCallInfo fcinfo, const StatementKey *key, const EventStats *stats,
@@ -46,7 +34,11 @@ put_row(FunctionCallInfo fcinfo, const StatementKey *key, const EventStats *stat
 	Datum		values[COLUMNS] = {0};
 	bool		nulls[COLUMNS] = {0};
 
-	put_key(values, key, stats);
+	values[0] = ObjectIdGetDatum(key->role);
+	values[1] = ObjectIdGetDatum(key->database);
+	values[2] = Int64GetDatum((int64) key->query_id);
+	sql_put_event(&values[3], key->event);
+	sql_put_counters(&values[6], stats);
 	sql_put_ns(&values[11], stats);
 	values[13] = Int64GetDatum(running->waits);
 	values[14] = Int64GetDatum((int64) running->total_ns);
@@ -94,7 +86,7 @@ read_bucket(StatementBucket *bucket, StatementBucket *copy, UnderWay *under_way,
 }
 
 Datum
-wait_event_timing_statements_0_5(PG_FUNCTION_ARGS)
+wait_event_timing_statements(PG_FUNCTION_ARGS)
 {
 	Shared	   *shared = sql_shared();
 	StatementBucket *copy = palloc(sizeof(StatementBucket));
@@ -138,37 +130,5 @@ wait_event_timing_statements_0_5(PG_FUNCTION_ARGS)
 	nulls[16] = false;
 	sql_put_row(fcinfo, values, nulls);
 	sql_skipped(shared, (uint64) skipped);
-	return (Datum) 0;
-}
-
-/* Called by extensions before 0.5: nothing but the table */
-Datum
-wait_event_timing_statements(PG_FUNCTION_ARGS)
-{
-	Shared	   *shared = sql_shared();
-	StatementBucket *copy = palloc(sizeof(StatementBucket));
-
-	InitMaterializedSRF(fcinfo, 0);
-	for (uint32 i = 0; i < shared->nbuckets; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (!copy_bucket(shmem_bucket(shared, i), copy))
-		{
-			sql_skipped(shared, 1);
-			continue;
-		}
-		for (int k = 0; k < STATEMENT_WAYS; k++)
-		{
-			const Statement *s = &copy->way[k];
-			StatementKey key = key_of(s);
-			Datum		values[COLUMNS] = {0};
-			bool		nulls[COLUMNS] = {0};
-
-			if (key.event == 0 || !sql_may_see(s->role))
-				continue;
-			put_key(values, &key, &s->stats);
-			sql_put_row(fcinfo, values, nulls);
-		}
-	}
 	return (Datum) 0;
 }

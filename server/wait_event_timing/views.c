@@ -11,7 +11,6 @@
 #include "sql.h"
 
 PG_FUNCTION_INFO_V1(wait_event_timing_backends);
-PG_FUNCTION_INFO_V1(wait_event_timing_backends_0_5);
 PG_FUNCTION_INFO_V1(wait_event_timing_current);
 PG_FUNCTION_INFO_V1(wait_event_timing_sessions);
 
@@ -53,13 +52,6 @@ wait_event_timing_backends(PG_FUNCTION_ARGS)
 		}
 	}
 	return (Datum) 0;
-}
-
-/* A library of before lacks this name: it does not fill a row of more columns than it knows. */
-Datum
-wait_event_timing_backends_0_5(PG_FUNCTION_ARGS)
-{
-	return wait_event_timing_backends(fcinfo);
 }
 
 /* The wait that a process is in now, and whose it is; event 0: none */

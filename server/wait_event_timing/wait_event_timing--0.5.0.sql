@@ -2,23 +2,15 @@
 
 \echo Use "CREATE EXTENSION wait_event_timing" to load this file. \quit
 
--- The version of the library that this session has loaded. An earlier one lacks the function: a
--- server that has it in memory needs a restart.
-DO $$
-BEGIN
-    CREATE FUNCTION wait_event_timing_library_version() RETURNS text
-    AS 'MODULE_PATHNAME' LANGUAGE C STABLE STRICT PARALLEL SAFE;
-EXCEPTION WHEN undefined_function THEN
-    RAISE EXCEPTION 'the server has loaded a library of wait_event_timing that is older than version 0.4.0'
-        USING HINT = 'Restart the server, and try again.';
-END $$;
+-- The version of the library that this session has loaded.
+CREATE FUNCTION wait_event_timing_library_version() RETURNS text
+AS 'MODULE_PATHNAME' LANGUAGE C STABLE STRICT PARALLEL SAFE;
 
--- The functions below ask for names that an earlier library lacks.
+-- Files come first, then a restart, then the extension: rows of another version have other columns.
 DO $$
 BEGIN
-    IF pg_catalog.string_to_array(wait_event_timing_library_version(), '.')::pg_catalog.int4[]
-        OPERATOR(pg_catalog.<) '{0,5}'::pg_catalog.int4[] THEN
-        RAISE EXCEPTION 'the server has loaded a library of wait_event_timing that is older than version 0.5.0'
+    IF wait_event_timing_library_version() OPERATOR(pg_catalog.!~~) '0.5.%'::pg_catalog.text THEN
+        RAISE EXCEPTION 'the server has loaded a library of wait_event_timing that is not of version 0.5'
             USING HINT = 'Restart the server, and try again.';
     END IF;
 END $$;
@@ -38,7 +30,7 @@ CREATE FUNCTION wait_event_timing_backends(
     OUT total_ns bigint,
     OUT max_ns bigint
 ) RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'wait_event_timing_backends_0_5' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 -- Waits that ended, and next to them, not in the other columns, those under way. "processes" are
 -- those there now that have waited for the event since the last reset.
@@ -59,7 +51,7 @@ CREATE FUNCTION wait_event_timing_system(
     OUT running_ns bigint,
     OUT processes integer
 ) RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'wait_event_timing_system_0_5' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 -- The same and, in rows without an event, what time those waits are parts of: "waits" is then the
 -- number of processes whose waits are captured, and "total_time" the time since they are, ended
@@ -85,7 +77,7 @@ CREATE FUNCTION wait_event_timing_moment(
     OUT processes integer,
     OUT skipped integer
 ) RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'wait_event_timing_moment_0_5' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 -- By "identity" two readings know an entry again: it is given when an entry is made, and never again
 -- while the server runs. Next to the waits in the table are those that are not in it yet: under way,
@@ -110,7 +102,7 @@ CREATE FUNCTION wait_event_timing_statements(
     OUT identity bigint,
     OUT skipped integer
 ) RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'wait_event_timing_statements_0_5' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE FUNCTION wait_event_timing_current(
     OUT pid integer,
@@ -163,7 +155,7 @@ CREATE FUNCTION wait_event_timing_info(
     OUT postmaster_start timestamptz,
     OUT skipped bigint,
     OUT processors double precision
-) AS 'MODULE_PATHNAME', 'wait_event_timing_info_0_5' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+) AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE FUNCTION wait_event_timing_buckets(
     OUT bucket integer,

@@ -332,9 +332,6 @@ extern int	waits_memory_kb;
 extern int	waits_keep_s;
 extern int	waits_trigger;
 extern bool waits_hooks;
-#ifdef FOLD_AT_ONCE
-extern bool waits_fold_at_once;
-#endif
 extern const struct config_enum_entry waits_levels[];
 
 /* shmem.c */

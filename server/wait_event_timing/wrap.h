@@ -71,10 +71,6 @@ wrap_end(uint32 event, int64 start, CallKind kind, bool interrupted)
 			timing_stop(slot, shmem_get(), now);
 		pg_write_barrier();
 		slot->turns++;
-#ifdef FOLD_AT_ONCE
-		if (waits_fold_at_once)
-			capture_fold();
-#endif
 	}
 }
 

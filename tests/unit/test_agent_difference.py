@@ -332,25 +332,25 @@ def test_statements_rest_and_outside_sum_to_all_waits(seed: int, most: int) -> N
         assert all(value <= least for who, value in cost.items() if who not in named)
 
 
-ORIGIN = Origin(7, 100, None, 100, 2)
+ORIGIN = Origin(7, 100, 100, 100, 2)
 
 
 @pytest.mark.parametrize(
     ("last", "baseline", "kind"),
     [
         (ORIGIN, ReadingBaseline.SAME, None),
-        (Origin(7, 5_000_000, None, 5_000_000, 0), ReadingBaseline.ZERO, "restart"),
+        (Origin(7, 5_000_000, 5_000_000, 5_000_000, 0), ReadingBaseline.ZERO, "restart"),
         (
-            Origin(7, 100, None, 5_000_000, 0),
+            Origin(7, 100, 5_000_000, 5_000_000, 0),
             ReadingBaseline.ZERO,
             "restart",
         ),  # crash: the postmaster stays
-        (Origin(7, 100, None, 5_000_000, 3), ReadingBaseline.RESET, "reset"),
-        (Origin(7, 100, None, 100, 3), ReadingBaseline.ANEW, "reset"),
-        (Origin(8, 5_000_000, None, 5_000_000, 0), ReadingBaseline.ANEW, "restart"),
+        (Origin(7, 100, 100, 5_000_000, 3), ReadingBaseline.RESET, "reset"),
+        (Origin(7, 100, 100, 100, 3), ReadingBaseline.ANEW, "reset"),
+        (Origin(8, 5_000_000, 5_000_000, 5_000_000, 0), ReadingBaseline.ANEW, "restart"),
         (Origin(7, 100, 5_000_000, 5_000_000, 8), ReadingBaseline.ZERO, "restart"),
         (
-            Origin(7, 50, None, 50, 2),
+            Origin(7, 50, 50, 50, 2),
             ReadingBaseline.ANEW,
             "restart",
         ),  # a standby shares the identifier

@@ -18,7 +18,6 @@ PG_FUNCTION_INFO_V1(sql_trace_set);
 PG_FUNCTION_INFO_V1(sql_trace_reset);
 PG_FUNCTION_INFO_V1(sql_trace_sessions);
 PG_FUNCTION_INFO_V1(sql_trace_info);
-PG_FUNCTION_INFO_V1(sql_trace_info_0_2);
 PG_FUNCTION_INFO_V1(sql_trace_recorder);
 PG_FUNCTION_INFO_V1(sql_trace_library_version);
 
@@ -189,13 +188,6 @@ sql_trace_info(PG_FUNCTION_ARGS)
 	values[10] = Int64GetDatum((int64) unread.bytes);
 	values[11] = CStringGetTextDatum(clock_trust().reason);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
-}
-
-/* A library of before lacks this name: it does not fill a row of more columns than it knows. */
-Datum
-sql_trace_info_0_2(PG_FUNCTION_ARGS)
-{
-	return sql_trace_info(fcinfo);
 }
 
 /* The memory of the recorder's rings, of calls and of waits, and what it was not enough for */

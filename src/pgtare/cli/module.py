@@ -117,7 +117,7 @@ _NEXT_ALL = (
     "each of them in the database to look at"
 )
 _NEXT_REPLACED = (
-    "restart the servers that have loaded pgtare, then run ALTER EXTENSION pgtare UPDATE; "
+    f"restart the servers that have loaded pgtare, then run {module_versions.made_anew('pgtare')} "
     "in each database that has the extension"
 )
 _NEXT_15 = (

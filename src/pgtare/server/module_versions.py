@@ -1,7 +1,7 @@
 """Compares the versions of this command and of a server module: library, extension, files.
 
 The command and all server modules share one version number. Those whose first two numbers are the
-same work together; any others are reported, with what to do about them.
+same work together; any others are refused, with what to do about them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,13 @@ from pgtare.server import module_setup, pooler
 
 # Only superusers make C functions: nobody else's function is taken for ours.
 _FUNCTIONS = """
-SELECT n.nspname, p.proname, p.prosrc FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+SELECT n.nspname, p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 JOIN pg_language l ON l.oid = p.prolang
-WHERE l.lanname = 'c' AND p.prosrc ~ ('^' || %s || '_(library_version|info(_[0-9]+)*)$')
-ORDER BY p.prosrc LIKE '%%library_version' DESC, 1
+WHERE l.lanname = 'c' AND p.prosrc = %s || '_library_version' ORDER BY 1
 """
 _EXTENSION = """
 SELECT (SELECT extversion FROM pg_extension WHERE extname = %s), pg_is_in_recovery()
 """
-#: From this version on libraries report theirs, and extensions ask for it.
-_FIRST_TO_TELL = "0.4.0"
-#: PostgreSQL 18 and later, of libraries from 0.4.0 on.
-_LOADED = "SELECT version FROM pg_get_loaded_modules() WHERE file_name = %s"
 _FILES = "SELECT default_version FROM pg_available_extensions WHERE name = %s"
 
 
@@ -46,8 +41,8 @@ class VersionMismatch(UsageError):
 class ModuleVersions:
     """The versions of a module on one server, as a session in one database sees them.
 
-    library: loaded by the session; None if there is none, or if it does not tell, as most before
-    0.4.0. extension: None if the database has none. files: the version that CREATE EXTENSION would
+    library: loaded by the session; None if there is none, or the role may not ask it.
+    extension: None if the database has none. files: the version that CREATE EXTENSION would
     make; None if it is not installed or cannot be read. functions: whether the database has the
     module's functions, with or without an extension. preloaded: new sessions load the library; None
     if no server was asked. hidden: the role may not call them. lost: the
@@ -76,10 +71,12 @@ class ModuleVersions:
     @property
     def library_in_words(self) -> str:
         """What is known of the library if its version is not."""
-        if self.lost:
-            return "missing"
-        asked = series(self.extension) >= series(_FIRST_TO_TELL)
-        return f"older than {_FIRST_TO_TELL}" if asked and not self.hidden else "unknown"
+        return "missing" if self.lost else "unknown"
+
+
+def made_anew(module: str) -> str:
+    """What gives a database the extension of the files; counters and traces are not in it."""
+    return f"DROP EXTENSION {module}; CREATE EXTENSION {module};"
 
 
 class Mismatch(NamedTuple):
@@ -108,19 +105,15 @@ def read(conn: psycopg.Connection[Any], module: str) -> ModuleVersions:
     ((extension, standby),) = pooler.rows(conn, _EXTENSION, module)
     functions = pooler.rows(conn, _FUNCTIONS, module)
     library, hidden, lost = None, False, False
-    for schema, name, symbol in functions:
+    for schema, name in functions:
         try:
-            library = _library_version(conn, schema, name, whole=symbol.endswith("library_version"))
+            library = _library_version(conn, schema, name)
         except psycopg.errors.InsufficientPrivilege:
             hidden = True
         except psycopg.errors.UndefinedFile:
             lost = True
         if library is not None:
             break
-    if library is None and conn.info.server_version >= 180000:
-        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
-            loaded = pooler.rows(conn, _LOADED, f"{module}.so")
-            library = loaded[0][0] if loaded else None
     return ModuleVersions(
         module,
         conn.info.dbname,
@@ -168,11 +161,10 @@ def mismatch(found: ModuleVersions) -> Mismatch | None:
             "server's host"
         )
     if wrong_library:
-        unsure = found.library is None and wrong_extension and not steps
-        steps.append("restart the server" + (", unless that has been done" if unsure else ""))
+        steps.append("restart the server")
     if wrong_extension:
         primary = " of the primary" if found.standby else ""
-        steps.append(f"run ALTER EXTENSION {found.module} UPDATE; in {place}{primary}")
+        steps.append(f"run {made_anew(found.module)} in {place}{primary}")
     return Mismatch(why, tuple(steps))
 
 
@@ -191,17 +183,9 @@ def require(conn: psycopg.Connection[Any], module: str) -> None:
         raise VersionMismatch(str(found))
 
 
-def _library_version(
-    conn: psycopg.Connection[Any], schema: str, name: str, *, whole: bool
-) -> str | None:
-    """What the library says of its version; None if it is too old for the function."""
-    what = "answer::text" if whole else "to_jsonb(answer) ->> 'version'"
-    query = sql.SQL("SELECT " + what + " FROM {} AS answer").format(
-        sql.SQL("{}.{}()").format(sql.Identifier(schema), sql.Identifier(name))
-    )
-    with contextlib.suppress(
-        psycopg.errors.UndefinedFunction, psycopg.errors.ObjectNotInPrerequisiteState
-    ):
-        rows = pooler.rows(conn, query)
-        return str(rows[0][0]) if rows and rows[0][0] is not None else None
+def _library_version(conn: psycopg.Connection[Any], schema: str, name: str) -> str | None:
+    """What the library says of its version; None if it is another library than ours."""
+    query = sql.SQL("SELECT {}.{}()").format(sql.Identifier(schema), sql.Identifier(name))
+    with contextlib.suppress(psycopg.errors.UndefinedFunction):
+        return str(pooler.rows(conn, query)[0][0])
     return None

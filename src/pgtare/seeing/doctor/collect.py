@@ -108,7 +108,7 @@ def _read_kept(session: Session, extension: Extension | None) -> tuple[KeptByCau
         return ()
     try:
         return tuple(KeptByCause(*row) for row in session.rows(queries.KEPT, extension.schema))
-    except Unreadable:  # the library is not loaded, or an earlier one
+    except Unreadable:  # the library is not loaded
         return ()
 
 
@@ -116,12 +116,10 @@ def _wrong_version(
     session: Session, waits: Extension, database: str, standby: bool
 ) -> Mismatch | None:
     """Why exact waits cannot be read, if library, extension and this command do not go together."""
-    library = None
     try:
         ((library,),) = session.rows(queries.WAITS_LIBRARY, waits.schema)
-    except Unreadable as ex:
-        if not ex.function:  # else the library is an earlier one than the extension
-            return None
+    except Unreadable:
+        return None
     found = ModuleVersions(
         WAITS,
         database,

@@ -21,13 +21,12 @@ _VANISHED_MS = 15_000
 class Unreadable(MeasurementError):
     """A query that the server refused or gave up; the session goes on.
 
-    privilege: one is missing. function: a function of it is missing, maybe in its library alone.
+    privilege: one is missing.
     """
 
-    def __init__(self, reason: str, *, privilege: bool = False, function: bool = False) -> None:
+    def __init__(self, reason: str, *, privilege: bool = False) -> None:
         super().__init__(reason)
         self.privilege = privilege
-        self.function = function
 
 
 class Session:
@@ -104,5 +103,4 @@ class Session:
             raise Unreadable(
                 own_session.first_line(ex),
                 privilege=isinstance(ex, psycopg.errors.InsufficientPrivilege),
-                function=isinstance(ex, psycopg.errors.UndefinedFunction),
             ) from ex

@@ -51,17 +51,6 @@ SELECT userid, dbid, queryid, wait_event_type, wait_event, idle, waits, calls, t
        max_time, running_ns / 1e6::double precision AS running, histogram, identity
 FROM {waits}.pg_stat_wait_event_timing_statements
 """
-# Before 0.5 a statement's waits under way are those of sessions that the server says run it.
-_STATEMENTS_BEFORE_0_5 = """
-SELECT userid, dbid, queryid, wait_event_type, wait_event, idle, waits, calls, total_time,
-       max_time, 0::double precision AS running, histogram, NULL
-FROM {waits}.pg_stat_wait_event_timing_statements
-UNION ALL
-SELECT a.usesysid, a.datid, a.query_id, c.wait_event_type, c.wait_event, c.idle, 0, 0, 0, 0,
-       c.wait_time, NULL, NULL
-FROM {waits}.pg_stat_wait_event_timing_current c JOIN pg_stat_activity a USING (pid)
-WHERE a.query_id IS NOT NULL AND a.state = 'active' AND pid <> pg_backend_pid()
-"""
 _SESSIONS = """
 SELECT s.pid, s.backend_type, s.capture, s.missed, a.usename, a.datname, a.application_name,
        a.state, c.wait_event_type, c.wait_event, c.idle, c.wait_time, c.blocking_pids
@@ -91,13 +80,7 @@ SELECT clock_timestamp(), current_setting('server_version'), pg_postmaster_start
        stats_reset, to_jsonb(i)
 FROM {waits}.pg_stat_wait_event_timing_info i
 """
-# Whether the functions are those of 0.5 or later, and whether we may see all sessions
-_SIGHT = """
-SELECT EXISTS (SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-               WHERE n.nspname = %s AND p.proname = 'wait_event_timing_statements'
-               AND 'identity' = ANY (p.proargnames)),
-       pg_has_role('pg_read_all_stats', 'USAGE')
-"""
+_SIGHT = "SELECT pg_has_role('pg_read_all_stats', 'USAGE')"
 #: For how long a reset under way is waited for: ten times what one takes at most, nearly.
 _RESET_LASTS = 10.0
 _RESET_PAUSE = 0.05
@@ -125,9 +108,7 @@ class Moment(NamedTuple):
 class Reader:
     """The views of one server.
 
-    any_version: do without the check of versions, to call functions that all versions have.
-    tells_resets: the functions are those of 0.5 or later: `resets` is odd while a reset runs, and
-    statements have their waits under way.
+    any_version: do without the check of versions, to end what another version began.
     """
 
     def __init__(self, conn: psycopg.Connection[Any], *, any_version: bool = False) -> None:
@@ -141,7 +122,7 @@ class Reader:
             self._find_functions()
             if not any_version:
                 module_versions.require(conn, "wait_event_timing")
-            ((self.tells_resets, self.sees_all),) = self.rows(_SIGHT, self._schema)
+            ((self.sees_all,),) = self.rows(_SIGHT)
             # Without the privilege our own waits for the client are counted, and shown as idle.
             query = "SELECT capture FROM {waits}.pg_stat_wait_event_timing_sessions WHERE pid = %s"
             self.uncounted = self.rows(query, self.pid) in ([], [("off",)])
@@ -168,8 +149,7 @@ class Reader:
         untraced_session.require_usable(
             function for function in functions if function.name.startswith("wait_event_timing")
         )
-        self._schema = found["wait_event_timing_info"]
-        self._names["waits"] = psycopg.sql.Identifier(self._schema)
+        self._names["waits"] = psycopg.sql.Identifier(found["wait_event_timing_info"])
         self.has_texts = "pg_stat_statements" in found
         if self.has_texts:
             self._names["texts"] = psycopg.sql.Identifier(found["pg_stat_statements"])
@@ -203,9 +183,8 @@ class Reader:
     def statements(self) -> tuple[StatementRow, ...]:
         """Counters by statement and event."""
         sums: dict[tuple[Statement, Event], Counters] = defaultdict(Counters)
-        query = _STATEMENTS if self.tells_resets else _STATEMENTS_BEFORE_0_5
         identities: dict[tuple[Statement, Event], int | None] = {}
-        for userid, dbid, query_id, kind, name, idle, *counters, identity in self.rows(query):
+        for userid, dbid, query_id, kind, name, idle, *counters, identity in self.rows(_STATEMENTS):
             key = Statement(userid or 0, dbid or 0, query_id), Event(kind, name, idle)
             sums[key] += _counters(counters)
             identities[key] = identity
@@ -273,14 +252,13 @@ class Reader:
         return self._losses(self._info())
 
     def _info(self) -> dict[str, Any]:
-        """What the module says of itself, by the names of the columns that it has."""
+        """What the module says of itself, by the names of its columns."""
         info: dict[str, Any] = self.rows(_IDENTITY)[0][4]
         return info
 
     def _losses(self, info: dict[str, Any]) -> Losses:
-        found = {name: info[name] for name in Losses.model_fields if name in info}
-        if self.tells_resets:  # their begins and ends
-            found["resets"] //= 2
+        found = {name: info[name] for name in Losses.model_fields}
+        found["resets"] //= 2  # their begins and ends
         return Losses(**found)
 
     def texts(self, wanted: Iterable[int]) -> dict[int, str]:
@@ -318,9 +296,8 @@ class Reader:
             clients = self.clients()
             statements = self.statements()
             moment = self.moment()
-            begun = info.get("resets")
-            same = begun == self._info().get("resets")
-            under_way = self.tells_resets and begun % 2 == 1
+            same = info["resets"] == self._info()["resets"]
+            under_way = info["resets"] % 2 == 1
             if (same and not under_way) or time.monotonic() > deadline:
                 break
             time.sleep(_RESET_PAUSE)

@@ -18,7 +18,7 @@ class Origin:
     """Since when counters count, in µs since 1970.
 
     memory_us: since when the module has its memory, which a crash makes anew while the server's
-    start stays; None: a module before 0.5 does not say. reset_us, resets: None without a module.
+    start stays. memory_us, reset_us, resets: None without a module.
     """
 
     system_identifier: int
@@ -125,10 +125,7 @@ def between(
 
 
 def _restarted(first: Origin, last: Origin) -> bool:
-    if first.started_us != last.started_us or first.memory_us != last.memory_us:
-        return True
-    # without memory_us, a crash shows in that resets are counted from zero again
-    return last.memory_us is None and (last.resets or 0) <= (first.resets or 0)
+    return first.started_us != last.started_us or first.memory_us != last.memory_us
 
 
 def _anew(first: Origin, last: Origin, since: int) -> tuple[str, int, str]:

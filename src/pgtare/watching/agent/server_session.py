@@ -15,12 +15,13 @@ from psycopg import pq, sql
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 
+import pgtare
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import own_session, pooler, untraced_session
+from pgtare.server.module_versions import series
 from pgtare.server.untraced_session import ExtensionFunction
 from pgtare.watching.agent import queries
 from pgtare.watching.agent.counter_table import Array
-from pgtare.watching.agent.queries import QUERIES_0_4, QUERIES_0_5, ModuleQueries
 
 #: How long the server may take for one query before it gives it up.
 STATEMENT_TIMEOUT_S = 5
@@ -108,7 +109,7 @@ class Offer:
     """What a server offers this role.
 
     waits, texts, trace: schemas of wait_event_timing, pg_stat_statements and sql_trace, or None.
-    module: the queries of its version. may_stat_file: whether the role may ask how large a file is.
+    may_stat_file: whether the role may ask how large a file is.
     unseen: what is missing, a sentence with the remedy for each.
     """
 
@@ -119,7 +120,6 @@ class Offer:
     sees_all: bool
     system_identifier: int
     waits: str | None = None
-    module: ModuleQueries | None = None
     texts: str | None = None
     trace: str | None = None
     may_stat_file: bool = False
@@ -128,7 +128,7 @@ class Offer:
     @property
     def exact_statements(self) -> bool:
         """Whether rows of statements have identities, and none of them are hidden."""
-        return self.module is QUERIES_0_5 and self.sees_all
+        return self.waits is not None and self.sees_all
 
 
 class ServerSession:
@@ -245,9 +245,19 @@ class ServerSession:
             self._unlocked = None
             self._lock(None)
         with self.look("connect"):
-            ((version, standby, database, role, sees_all, quoted, may_control, may_stat),) = (
-                self.rows(queries.SERVER)
-            )
+            (
+                (
+                    version,
+                    standby,
+                    database,
+                    role,
+                    sees_all,
+                    quoted,
+                    may_control,
+                    may_stat,
+                    waits_are,
+                ),
+            ) = self.rows(queries.SERVER)
             found = self.rows(untraced_session.FUNCTIONS, list(queries.FUNCTION_NAMES))
             identifier = self.rows(queries.SYSTEM_IDENTIFIER)[0][0] if may_control else 0
         unseen = [] if self._unlocked is None else [self._unlocked]
@@ -257,14 +267,11 @@ class ServerSession:
                 f"GRANT pg_monitor TO {quoted};"
             )
         schemas: dict[str, str] = {}
-        names: set[str] = set()
         hidden: set[str] = set()
         closed: dict[str, list[str]] = {}
         for function in (ExtensionFunction(*row) for row in found):
             if function.usable and function.executable:
                 schemas[function.name] = function.schema
-                if function.name == "wait_event_timing_moment":
-                    names |= set(function.columns)
             elif function.name != _KEPT or sees_all:  # pg_monitor brings that one
                 hidden.add(function.name)
                 closed.setdefault(function.quoted_schema, []).append(function.signature)
@@ -282,7 +289,13 @@ class ServerSession:
                 f"database {database} has no extension wait_event_timing, so waits are only "
                 "sampled once a second: docs/install.md says how to install it"
             )
-        module = None if waits is None else QUERIES_0_5 if "total_ns" in names else QUERIES_0_4
+        if waits is not None and waits_are and series(waits_are) != series(pgtare.__version__):
+            waits = None
+            unseen.append(
+                f"wait_event_timing in database {database} is of version {waits_are} and this "
+                f"command of {pgtare.__version__}, so waits are only sampled once a second: "
+                "docs/install.md says how to upgrade"
+            )
         texts = schemas.get("pg_stat_statements")
         if texts is None and "pg_stat_statements" not in hidden:
             unseen.append(f"database {database} has no pg_stat_statements, so texts are unknown")
@@ -294,7 +307,6 @@ class ServerSession:
             sees_all,
             int(identifier),
             waits,
-            module,
             texts,
             schemas.get(_KEPT) if sees_all else None,
             may_stat,

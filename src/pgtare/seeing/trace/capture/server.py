@@ -37,8 +37,8 @@ class Unread:
 class Server:
     """A session that drains; has_waits: the extension wait_event_timing is there, too.
 
-    any_version: versions that do not go together are no error, but noted in `mismatch`; for what
-    calls only functions that all versions have.
+    any_version: versions that do not go together are no error, but noted in `mismatch`; to end what
+    another version began.
     """
 
     def __init__(self, conn: psycopg.Connection[Any], *, any_version: bool = False) -> None:
