@@ -29,7 +29,7 @@ KINDS = [
 ]
 CALLS = ["?", "parse", "bind", "plan", "execute", "fetch", "commit", "rollback", "utility"]
 EVENTS = ["?", "begin", "commit", "abort", "prepare", "subabort"]
-REASONS = ["?", "setting", "asked", "application", "duration", "bytes", "query", "recorder"]
+REASONS = ["?", "setting", "asked", "application", "query", "recorder"]
 STATES = ["null", "whole", "cut", "redacted", "omitted"]
 FAILED, SHARED, LOCAL_TEMP, WAL, ABORTED, ESTIMATED, SEVERAL = 1, 2, 4, 8, 16, 32, 64
 GROUPS = (

@@ -21,6 +21,13 @@
 /* Of a module's setting: a share of the volume */
 #define RING_MEMORY_SHARE (-1)
 
+/*
+ * How long a ring can be read whose process has ended or is no longer traced: long
+ * enough for whoever sees an incident to fetch it.  Rings go earlier if memory runs
+ * short, so more time would cost nothing, and less would save nothing.
+ */
+#define KEEP_ENDED_S 300
+
 #pragma GCC visibility push(hidden)
 
 /* Called when the library is loaded; without the counters there is a warning, and no ring. */

@@ -23,7 +23,6 @@
 MODULE_MAGIC("pgtare", PGTARE_VERSION);
 
 bool		pgtare_enabled = true;
-int			pgtare_max_duration = 7200;
 int			pgtare_ring_memory = 32 * 1024;
 
 /* Taken when the library was loaded, and inherited by children */
@@ -71,13 +70,6 @@ define_settings(void)
 							 true,
 							 PGC_SIGHUP, 0,
 							 NULL, enabled_changed, NULL);
-	DefineCustomIntVariable("pgtare.max_duration",
-							"Longest time that a trial may be asked to run.",
-							NULL,
-							&pgtare_max_duration,
-							7200, 1, 7 * 86400,
-							PGC_SIGHUP, GUC_UNIT_S,
-							NULL, NULL, NULL);
 	DefineCustomIntVariable("pgtare.ring_memory",
 							"Shared memory for observations not yet read.",
 							"Has an effect only if the server preloads the library.",

@@ -229,7 +229,6 @@ extern void pgtare_end_write(Shared *shared);
 
 /* module.c */
 extern bool pgtare_enabled;		/* the kill switch */
-extern int	pgtare_max_duration;	/* s */
 extern int	pgtare_ring_memory; /* kB */
 extern ClockRate pgtare_clock_rate(void);
 

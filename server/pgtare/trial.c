@@ -28,6 +28,12 @@ typedef struct Elements
 	int			n;
 } Elements;
 
+/*
+ * A week: this only catches slips of the pen.  A trial ends with the session that
+ * started it, or with its lease, and pgtare.enabled ends it at once.
+ */
+#define LONGEST_S (7 * 86400)
+
 static uint64 my_trial = 0;		/* generation of the trial that we started */
 static bool exit_registered = false;
 
@@ -311,11 +317,10 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 	read_runs(fcinfo, def);
 	def->seed = (uint64) PG_GETARG_INT64(4);
 	duration = PG_GETARG_FLOAT8(5);
-	if (isnan(duration) || duration <= 0 || duration > pgtare_max_duration)
+	if (isnan(duration) || duration <= 0 || duration > LONGEST_S)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("duration must be above 0 and at most %d seconds", pgtare_max_duration),
-				 errhint("\"pgtare.max_duration\" sets the limit.")));
+				 errmsg("duration must be above 0 and at most %d seconds", LONGEST_S)));
 	sessions = PG_GETARG_INT32(10);
 	if (sessions < 1 || sessions > MAX_RINGS)
 		invalid("sessions must lie between 1 and 1024");
@@ -389,11 +394,10 @@ pgtare_trial_renew(PG_FUNCTION_ARGS)
 	double		seconds = PG_GETARG_FLOAT8(0);
 	bool		running;
 
-	if (isnan(seconds) || seconds <= 0 || seconds > pgtare_max_duration)
+	if (isnan(seconds) || seconds <= 0 || seconds > LONGEST_S)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("a lease must be above 0 and at most %d seconds", pgtare_max_duration),
-				 errhint("\"pgtare.max_duration\" sets the limit.")));
+				 errmsg("a lease must be above 0 and at most %d seconds", LONGEST_S)));
 	rights_lock_as_owner(shared, true);
 	running = pgtare_is_running(shared);
 	if (running)

@@ -130,8 +130,8 @@ bool
 ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring, dsm_segment *segment)
 {
 	uint64		written = pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->written));
-	uint64		for_kept = waits_keep_s > 0 ? ring_memory_for_kept(waits_memory_kb) : 0;
-	RingEntry  *place = NULL;
+	uint64		for_kept = ring_memory_for_kept(waits_memory_kb);
+	RingEntry  *place;
 	RingHandle	gone[MAX_ENDED_RINGS + 1];
 	int			n = 0;
 
@@ -139,9 +139,8 @@ ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring, dsm_segment *se
 		of->memory = ring_memory_shrink(segment, offsetof(TraceRing, records) +
 										Min(written, ring->nrecords) * sizeof(TraceRecord));
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (waits_keep_s > 0)
-		place = make_place(shared, of->leader_pid ? shared->ended_workers : shared->ended, of,
-						   for_kept, gone, &n);
+	place = make_place(shared, of->leader_pid ? shared->ended_workers : shared->ended, of,
+					   for_kept, gone, &n);
 	if (place)
 	{
 		*place = *of;
@@ -207,7 +206,7 @@ ended_give_up(Shared *shared)
 static TimestampTz
 kept_long_enough(void)
 {
-	return GetCurrentStatementStartTimestamp() - waits_keep_s * USECS_PER_SEC;
+	return GetCurrentStatementStartTimestamp() - KEEP_ENDED_S * USECS_PER_SEC;
 }
 
 static void

@@ -24,7 +24,6 @@ int			waits_clock = CLOCK_SOURCE_TSC;
 int			waits_statements_max = 4096;
 int			waits_ring_records = 131072;
 int			waits_memory_kb = RING_MEMORY_SHARE;
-int			waits_keep_s = 300;
 int			waits_trigger = -1;
 static char *waits_application = NULL;
 bool		waits_hooks = true;
@@ -87,13 +86,6 @@ define_settings(void)
 							&waits_memory_kb,
 							RING_MEMORY_SHARE, RING_MEMORY_SHARE, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_KB,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("wait_event_timing.trace_keep_ended",
-							"Time for which the trace of a process can be read when it is no longer traced.",
-							"0: traces of processes that end are not kept.",
-							&waits_keep_s,
-							300, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_S,
 							NULL, NULL, NULL);
 	DefineCustomEnumVariable("wait_event_timing.clock",
 							 "Where time stamps come from.",

@@ -291,7 +291,7 @@ ring_rest(const char *status)
 	now = GetCurrentTimestamp();
 	if (resting_since == 0)
 		resting_since = now;
-	if (now - resting_since >= waits_keep_s * USECS_PER_SEC)
+	if (now - resting_since >= KEEP_ENDED_S * USECS_PER_SEC)
 		(void) guard_run(give_up_ring, "wait_event_timing cannot free the memory of a trace");
 	if (capture.block.handle != 0)
 		recorder_rest(*status == 'I');

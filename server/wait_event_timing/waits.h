@@ -329,7 +329,6 @@ extern int	waits_clock;
 extern int	waits_statements_max;
 extern int	waits_ring_records;
 extern int	waits_memory_kb;
-extern int	waits_keep_s;
 extern int	waits_trigger;
 extern bool waits_hooks;
 extern const struct config_enum_entry waits_levels[];

@@ -113,21 +113,6 @@ def test_sessions_to_come_by_application(tracer: Cluster, onlooker: Connection) 
         configure(tracer, onlooker, application="")
 
 
-def test_sample_of_sessions(tracer: Cluster, onlooker: Connection) -> None:
-    configure(tracer, onlooker, level=1, session_rate=0)
-    try:
-        with session(tracer) as none:
-            assert not is_traced(onlooker, none)
-            # who asks for it himself gets it
-            none.execute("SET sql_trace.level = 1")
-            assert is_traced(onlooker, none)
-        configure(tracer, onlooker, session_rate=1)
-        with session(tracer) as every:
-            assert is_traced(onlooker, every)
-    finally:
-        configure(tracer, onlooker, level=0, session_rate=1)
-
-
 def test_sample_of_statements(client: Connection, onlooker: Connection) -> None:
     client.execute("SET sql_trace.statement_rate = 0.3")
     trace = traced(onlooker, client, *["SELECT 'maybe'"] * 300)
@@ -214,45 +199,6 @@ def test_kill_switch(tracer: Cluster, client: Connection, onlooker: Connection) 
         assert seen(onlooker, client.info.backend_pid)["level"] == 0
     finally:
         configure(tracer, onlooker, enabled="on")
-
-
-def test_stops_by_itself_at_a_size(client: Connection, onlooker: Connection) -> None:
-    client.execute("SET sql_trace.max_bytes = '64kB'")
-    traced(onlooker, client, *["SELECT 'to the limit'"] * 600)
-    row = seen(onlooker, client.info.backend_pid)
-    assert (row["level"], row["reason"]) == (0, "max_bytes")
-    assert 64 * 1024 <= row["bytes"] < 80 * 1024
-    last = trace_of(onlooker, client.info.backend_pid).records[-1]
-    assert (last.kind, last.level, last.reason) == ("level", 0, "bytes")
-    client.execute("SET sql_trace.level = 1")
-    assert is_traced(onlooker, client)
-
-
-def test_stops_by_itself_after_a_time(client: Connection, onlooker: Connection) -> None:
-    client.execute("SET sql_trace.max_duration = '1s'")
-    traced(onlooker, client, "SELECT pg_sleep(1.1)", "SELECT 1")
-    row = seen(onlooker, client.info.backend_pid)
-    assert (row["level"], row["reason"]) == (0, "max_duration")
-
-
-def test_time_is_over_for_a_session_that_idles(tracer: Cluster, onlooker: Connection) -> None:
-    """The view says so at once, a level asked for afterwards has all of its time, and the trace
-    ends with its end."""
-    with session(tracer) as client:
-        pid = client.info.backend_pid
-        client.execute("SET sql_trace.max_duration = '1s'")
-        traced(onlooker, client, "SELECT 1")
-        assert seen(onlooker, pid)["level"] == 1
-        time.sleep(1.1)
-        row = seen(onlooker, pid)
-        assert (row["level"], row["reason"]) == (0, "max_duration")
-        one(onlooker, "SELECT sql_trace_set(%s, 4)", pid)
-        assert is_traced(onlooker, client)
-        row = seen(onlooker, pid)
-        assert (row["level"], row["reason"]) == (4, "sql_trace_set")
-        time.sleep(1.1)
-    eventually(lambda: seen(onlooker, pid)["ended"])
-    assert trace_of(onlooker, pid).records[-1].kind == "end"
 
 
 def test_overwritten_records_are_counted(client: Connection, onlooker: Connection) -> None:

@@ -123,23 +123,6 @@ def test_a_session_that_is_given_back_in_mid_recording(
     assert b"'again'" in call_bytes(tmp_path / "rec")
 
 
-def test_a_session_that_met_its_limit_is_let_be(
-    tracer: Cluster, onlooker: Connection, tmp_path: Path
-) -> None:
-    with (
-        session(tracer, options="-c sql_trace.max_bytes=64kB") as app,
-        started(tracer, tmp_path / "rec", app) as recorder,
-    ):
-        wait_until_traced(onlooker, app)
-        time.sleep(0.3)
-        app.execute(b"DO $$ BEGIN FOR i IN 1..2000 LOOP PERFORM i + 1; END LOOP; END $$")
-        for _ in range(5):
-            time.sleep(0.1)
-            assert given_back(onlooker, app)
-        (note,) = ended(recorder)["notes"]
-    assert "sql_trace.max_bytes" in note
-
-
 def test_a_session_that_is_traced_by_a_setting_keeps_its_level(
     tracer: Cluster, onlooker: Connection, app: Connection, tmp_path: Path
 ) -> None:

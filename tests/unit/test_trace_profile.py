@@ -110,7 +110,7 @@ def test_requests_that_were_not_drawn_are_not_the_clients_time(tmp_path: Path) -
 def test_between_statements_found_by_their_identifier_nothing_is_known(tmp_path: Path) -> None:
     b = StreamBuilder()
     b.session()
-    b.level(0, 12, 6, 1.0)
+    b.level(0, 12, 4, 1.0)
     b.call(CallKind.EXECUTE, 0, 1 * MS)
     b.request(0, 1 * MS)
     b.call(CallKind.EXECUTE, 5 * MS, 6 * MS)
@@ -125,7 +125,7 @@ def test_waits_of_requests_that_were_not_traced_are_not_recorded(tmp_path: Path)
     b = StreamBuilder()
     b.session()
     b.waitring()
-    b.level(0, 12, 6, 1.0)
+    b.level(0, 12, 4, 1.0)
     for at in (0, 10 * MS):
         b.call(CallKind.EXECUTE, at, at + 2 * MS)
         b.request(at, at + 2 * MS)

@@ -32,8 +32,6 @@ look_up(Execution *e, const QueryDesc *queryDesc)
 	e->call.text = text_of(queryDesc->sourceText, plan->stmt_location, plan->stmt_len,
 						   &e->call.query_id, NULL, &e->secret);
 	e->whole = text_is_whole(queryDesc->sourceText, plan->stmt_location, plan->stmt_len);
-	if (!trace_plans)
-		return;
 	e->call.plan = plan_of(queryDesc, e->call.number, e->call.text);
 	if (!e->secret && e->whole)
 		plan_keep_text(plan, e->call.text);

@@ -173,7 +173,7 @@ execute_is_traced(const QueryDesc *queryDesc)
 bool
 execute_is_written(const QueryDesc *queryDesc)
 {
-	return trace.ring != NULL && !level_has_stopped() && execution_of(queryDesc) != NULL;
+	return trace.ring != NULL && execution_of(queryDesc) != NULL;
 }
 
 bool

@@ -226,7 +226,7 @@ void
 call_write(const Call *call, int64 end)
 {
 	if (!trace.on)
-		return;					/* it has met a limit */
+		return;					/* the process ends, and has left its ring */
 	if (call->parent == 0)
 	{
 		trace.covered += call->busy;
@@ -332,9 +332,8 @@ write_transaction(TransactionEvent event, uint64 xid, int64 at, int64 start)
 }
 
 /*
- * Something does not fit: write what is kept back as records of its own.  The
- * last of them can meet a limit, which stops the trace.  Fetches that are held
- * back are younger than all of it, so they come after it.
+ * Something does not fit: write what is kept back as records of its own.
+ * Fetches that are held back are younger than all of it, so they come after it.
  */
 static void
 fused_spill(void)
@@ -359,7 +358,7 @@ fused_spill(void)
 	if ((kept.record.flags & FUSED_BEGAN) != 0)
 		write_transaction(TRANSACTION_BEGIN, 0, kept.record.start + kept.record.began,
 						  kept.record.transaction);
-	while (at < kept.bytes + size && trace.on)
+	while (at < kept.bytes + size)
 	{
 		Call		call;
 
@@ -371,7 +370,7 @@ fused_spill(void)
 			record_call(&call, 0, end, -1);
 		}
 	}
-	if ((kept.record.flags & FUSED_COMMITTED) != 0 && trace.on)
+	if ((kept.record.flags & FUSED_COMMITTED) != 0)
 		write_transaction(TRANSACTION_COMMIT, kept.record.xid, end, kept.record.transaction);
 	record_held_back = held_back;
 }

@@ -54,7 +54,6 @@ typedef struct Kept
 	uint64		position;		/* of its record */
 	uint64		text;			/* of its statement, all of a source that is not secret; 0: not known */
 	uint64		text_position;
-	int			text_length;	/* setting for which that is so */
 	uint32		rings;			/* the number of the ring, if it is there and not in the dictionary */
 } Kept;
 
@@ -389,7 +388,6 @@ plan_statement(const PlannedStmt *plan, uint64 *text, uint64 *id)
 	const Kept *of = kept_of(plan);
 
 	if (!is_of(of, plan) || of->rings != text_rings || of->text == 0 ||
-		of->text_length != trace_text_length || !trace_plans ||
 		trace.secret_depth != INT_MAX || trace.secret_transaction ||
 		GetUserId() != trace.slot->trace.role ||
 		!is_held(of))
@@ -408,7 +406,6 @@ plan_keep_text(const PlannedStmt *plan, uint64 text)
 	if (!is_of(of, plan) || text_known(text, &of->text_position) == 0)
 		return;
 	of->text = text;
-	of->text_length = trace_text_length;
 }
 
 /* The identifier of a plan that has been started, or 0; it is written if it is not known. */

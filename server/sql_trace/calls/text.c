@@ -33,7 +33,14 @@
 #define SHORT 1024				/* bytes of a source that are compared rather than hashed */
 #define COMPARED 16				/* sources that are kept for it, by their address; power of two */
 #define LONG 65536				/* a client's source that is looked at only once a message */
-#define IDENTIFIED 16384		/* bytes that identify a text, even if fewer are kept */
+
+/*
+ * Bytes of a text that are kept, and that identify it, even if fewer are kept.  A
+ * ring of the recorder is not to be taken up by one statement with a long list, and
+ * what is longer is cut where nobody reads it any more.
+ */
+#define MOST_OF_TEXT 16384
+
 #define VERDICTS 1024			/* power of two */
 
 /* A different identifier for the same text in a source that is secret, and in one that is not */
@@ -64,7 +71,6 @@ typedef struct Source
 	uint64		shown;			/* ... and its identifier in the trace, once it has been written */
 	int			asked_location; /* the question that was answered last, if it holds no secret ... */
 	int			asked_length;
-	int			asked_limit;
 	uint64		position;		/* ... where the ring has the answer ... */
 	uint32		rings;			/* ... of that number; 0: there was none */
 	char		text[SHORT];
@@ -85,7 +91,6 @@ static struct
 	TimestampTz message;		/* its statement timestamp: nothing else can be there until the next */
 	int			location;
 	int			length;
-	int			limit;
 	uint64		id;
 	uint64		position;
 	uint32		rings;
@@ -455,7 +460,7 @@ is_last(const char *source_text, int location, int length)
 		location == last.location && length == last.length &&
 		last.message == GetCurrentStatementStartTimestamp() &&
 		trace.secret_depth == INT_MAX && !trace.secret_transaction &&
-		last.limit == trace_text_length && last.rings == text_rings && text_is_held(last.position);
+		last.rings == text_rings && text_is_held(last.position);
 }
 
 /*
@@ -489,18 +494,18 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 	if (unlikely(*secret) && utility)
 		*query_id = 0;
 	if (likely(source->rings == text_rings && source->asked_location == location &&
-			   source->asked_length == length && source->asked_limit == trace_text_length) &&
+			   source->asked_length == length) &&
 		likely(!*secret) && text_is_held(source->position))
 		return source->shown;
 	source->rings = 0;
 	asked = length;
 	text = part(source_text, location, &length);
-	stored = Min(length, trace_text_length);
+	stored = Min(length, MOST_OF_TEXT);
 	stored = Min(stored, text_most());
 	if (stored < length)
 		stored = pg_mbcliplen(text, length, stored);
 	id = hash_of(source, (int) (text - source_text), text, length,
-				 Min(length, Max(stored, IDENTIFIED)));
+				 Min(length, MOST_OF_TEXT));
 	if (unlikely(*secret))
 		id ^= SECRET_SEED;
 	old = find(id);
@@ -520,13 +525,11 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 		last.message = GetCurrentStatementStartTimestamp();
 		last.location = location;
 		last.length = asked;
-		last.limit = trace_text_length;
 		last.id = id;
 		last.position = was_needed_once(position) ? position & ~NEEDED_ONCE : position;
 		last.rings = text_rings;
 		source->asked_location = location;
 		source->asked_length = asked;
-		source->asked_limit = trace_text_length;
 		source->shown = id;
 		source->position = was_needed_once(position) ? NEEDED_ONCE : position;
 		source->rings = text_rings;

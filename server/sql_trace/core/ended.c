@@ -185,7 +185,7 @@ bool
 ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 {
 	uint64		written = Min(pg_atomic_read_u64(&ring->head), ring->size);
-	uint64		for_kept = trace_keep_s > 0 ? ring_memory_for_kept(trace_memory_kb) : 0;
+	uint64		for_kept = ring_memory_for_kept(trace_memory_kb);
 	TraceEntry	entry;
 	TraceEntry *place;
 	PGPROC	   *wake;
@@ -206,7 +206,7 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 	/* its holder reads it to its end, wherever it is, and reports if it does not */
 	if (in_area || pg_atomic_read_u32(&ring->held) > 0) /* one in the area need not be read */
 		memset(&entry.unread, 0, sizeof(entry.unread));
-	place = trace_keep_s > 0 ? make_place(shared, &entry, for_kept, gone, &n) : NULL;
+	place = make_place(shared, &entry, for_kept, gone, &n);
 	if (place)
 	{
 		*place = entry;
@@ -333,7 +333,7 @@ ended_give_up(Shared *shared)
 static TimestampTz
 kept_long_enough(void)
 {
-	return GetCurrentStatementStartTimestamp() - trace_keep_s * USECS_PER_SEC;
+	return GetCurrentStatementStartTimestamp() - KEEP_ENDED_S * USECS_PER_SEC;
 }
 
 static void

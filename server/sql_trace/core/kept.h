@@ -43,7 +43,6 @@ typedef enum KeptCause
 	CAUSE_LOCK_WAIT,			/* value: ns */
 	CAUSE_REQUEST,				/* ns */
 	CAUSE_TRANSACTION,			/* ns */
-	CAUSE_BUFFERS,				/* blocks */
 	CAUSE_USUAL,				/* ns */
 	CAUSE_BLOCKER,				/* process that waited for this one */
 	CAUSE_DEADLOCK				/* process that was the victim */

@@ -4,14 +4,11 @@
  *
  * What another session asked for counts until our own setting is changed; then
  * a level set for the session, its role or its database; then the pattern that
- * its application's name matches; then the configuration file.  The latter two
- * hold for a share of the sessions.  A trace that met its limit stays stopped
- * until somebody asks anew.
+ * its application's name matches; then the configuration file.
  *-------------------------------------------------------------------------
  */
 #include "sqltrace.h"
 
-#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
@@ -28,11 +25,8 @@ static GucSource source_of_setting = PGC_S_DEFAULT;
 static bool changed = true;		/* a setting that the level depends on */
 static uint32 asked_seen = 0;	/* of the slot's "asked" */
 static bool asked = false;		/* by another session, later than our setting was changed */
-static LevelReason stopped = REASON_NONE;
 static double rate_recorded;		/* by the last record, which lies at ... */
 static uint64 recorded_at;
-static double draw;				/* of this session, against trace_session_rate */
-static double drawn_against = -1;
 static bool was_enabled = true;
 static WaitsWanted waits_wanted = WAITS_OFF;
 static bool matched = false;	/* statements of this session are traced by their identifiers */
@@ -52,10 +46,7 @@ level_setting_changed(int level, GucSource source)
 {
 	/* a reload that brings nothing new to this session is no word of it */
 	if (source >= PGC_S_GLOBAL || source != source_of_setting || level != trace_level_setting)
-	{
 		asked = false;
-		stopped = REASON_NONE;
-	}
 	source_of_setting = source;
 	changed = true;
 	settled = false;
@@ -168,8 +159,6 @@ level_attach(void)
 	LWLockRelease(&shared->lock);
 	trace.slot = slot;
 	trace.client = true;
-	record_limit_met = level_stop;
-	draw = pg_prng_double(&pg_global_prng_state);
 	before_shmem_exit(detach, (Datum) 0);
 }
 
@@ -186,28 +175,17 @@ requested(LevelReason *reason)
 		asked_seen = n;
 		pg_read_barrier();
 		asked = pg_atomic_read_u32(&slot->asked_level) != NOT_ASKED;
-		stopped = REASON_NONE;
 	}
 	*reason = REASON_SETTING;
 	if (!trace_enabled)
 		return 0;
-	if (stopped != REASON_NONE)
-	{
-		*reason = stopped;
-		return 0;
-	}
 	if (asked)
 	{
 		*reason = REASON_ASKED;
 		return (int) pg_atomic_read_u32(&slot->asked_level);
 	}
-	if (source_of_setting < PGC_S_GLOBAL)
-	{
-		if (application_matches(&level))
-			*reason = REASON_APPLICATION;
-		if (draw >= trace_session_rate)
-			level = 0;
-	}
+	if (source_of_setting < PGC_S_GLOBAL && application_matches(&level))
+		*reason = REASON_APPLICATION;
 	return level;
 }
 
@@ -245,26 +223,6 @@ write_level(void)
 					  sizeof(record));
 }
 
-/*
- * Limits hold from the moment at which the level was set, and not for what is
- * written while nothing is traced, nor for the recorder.
- */
-static void
-set_limits(void)
-{
-	record_unlimited();
-	trace.slot->trace.stops = 0;
-	if (trace.level == 0 || trace.reason == REASON_RECORDER)
-		return;
-	if (trace_max_kb > 0)
-		trace.stop_position = ring_head() + (uint64) trace_max_kb * 1024;
-	if (trace_max_duration > 0)
-	{
-		trace.stop_time = timeline_now() + (int64) trace_max_duration * 1000000000;
-		trace.slot->trace.stops = GetCurrentTimestamp() + (int64) trace_max_duration * USECS_PER_SEC;
-	}
-}
-
 static void
 apply(int level, LevelReason reason)
 {
@@ -274,16 +232,7 @@ apply(int level, LevelReason reason)
 		return;
 	if (level > 0)
 		text_begin_as(reason == REASON_RECORDER);
-	/* before its record, which the old ones could stop at once */
-	set_limits();
 	write_level();
-}
-
-/* A trace that writes nothing meets its time limit here. */
-static bool
-overdue(void)
-{
-	return trace.level > 0 && trace.stop_time != PG_INT64_MAX && timeline_now() > trace.stop_time;
 }
 
 static WaitsWanted
@@ -350,10 +299,7 @@ update(bool can_open)
 	int			level;
 	bool		requested;
 
-	if (overdue())
-		level_stop(REASON_DURATION);
 	if (!changed && !application && trace_enabled == was_enabled &&
-		trace_session_rate == drawn_against &&
 		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
 		(trace.level == 0 || trace.ring != NULL))
 	{
@@ -363,7 +309,6 @@ update(bool can_open)
 	requested = matched;
 	changed = matched = false;
 	was_enabled = trace_enabled;
-	drawn_against = trace_session_rate;
 	level = wanted(&reason);
 	if (level > 0 && trace.ring == NULL && (!can_open || !ring_open(reason == REASON_RECORDER)))
 	{
@@ -382,10 +327,9 @@ static bool
 is_settled(void)
 {
 	return settled && application_name == application_seen && trace_enabled == was_enabled &&
-		trace_session_rate == drawn_against &&
 		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
 		(trace.level == 0 || (trace.ring != NULL && rate_recorded == trace_statement_rate &&
-							  ring_holds(oldest_needed) && trace.stop_time == PG_INT64_MAX));
+							  ring_holds(oldest_needed)));
 }
 
 /*
@@ -416,27 +360,8 @@ void
 level_answered(void)
 {
 	if (unlikely(!settled || pg_atomic_read_u32(&trace.slot->asked) != asked_seen ||
-				 (trace.level > 0 && (trace.stop_time != PG_INT64_MAX ||
-									  (trace.ring != NULL && !ring_holds(oldest_needed))))))
+				 (trace.level > 0 && trace.ring != NULL && !ring_holds(oldest_needed))))
 		level_update(true);
-}
-
-/* The trace has met a limit. */
-void
-level_stop(LevelReason reason)
-{
-	/* to write what is kept back can stop it as well */
-	record_flush();
-	if (stopped != REASON_NONE && !trace.on)
-		return;
-	stopped = reason;
-	changed = true;				/* waits are given back when the request is answered */
-	settled = false;
-	trace.on = false;
-	trace.level = 0;
-	trace.reason = reason;
-	set_limits();
-	write_level();
 }
 
 /* There is no ring any more: whatever is traced next is recorded anew. */
@@ -464,13 +389,6 @@ level_waits_lost(void)
 	settled = false;
 }
 
-/* Has it met one, and no trace was requested since? */
-bool
-level_has_stopped(void)
-{
-	return stopped != REASON_NONE;
-}
-
 /* A statement is known by its query identifier: is it one to be traced? */
 void
 level_match(int64 query_id)
@@ -481,7 +399,7 @@ level_match(int64 query_id)
 	{
 		if (query_ids->id[i] != query_id)
 			continue;
-		if (stopped != REASON_NONE || !ring_open(false))
+		if (!ring_open(false))
 			return;
 		if (trace.level == 0 && (!matched || !ring_holds(recorded_at)))
 		{

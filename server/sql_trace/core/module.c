@@ -25,16 +25,10 @@ bool		trace_recorder = false;
 int			trace_recorder_level = 12;
 int			trace_recorder_kb = 256;
 int			trace_query_level = 12;
-double		trace_session_rate = 1;
 double		trace_statement_rate = 1;
 int			trace_ring_kb = 4096;
 int			trace_memory_kb = RING_MEMORY_SHARE;
-int			trace_keep_s = 300;
-int			trace_max_duration = 0;
-int			trace_max_kb = 0;
-int			trace_text_length = 16384;
 int			trace_bind_length = 64;
-bool		trace_plans = true;
 int			trace_cpu_interval = 1000;
 int			trace_clock = CLOCK_SOURCE_TSC;
 char	   *trace_sensitive_roles = NULL;
@@ -104,7 +98,7 @@ roles_changed(const char *newval, void *extra)
 	secrets_roles_changed();
 }
 
-/* Which sessions are traced, and for how long */
+/* Which sessions are traced */
 static void
 define_scope(void)
 {
@@ -144,13 +138,6 @@ define_scope(void)
 							 12, levels,
 							 PGC_SUSET, 0,
 							 NULL, NULL, NULL);
-	DefineCustomRealVariable("sql_trace.session_rate",
-							 "Share of the sessions that take their level from configuration file or pattern.",
-							 NULL,
-							 &trace_session_rate,
-							 1, 0, 1,
-							 PGC_SIGHUP, 0,
-							 NULL, NULL, NULL);
 	DefineCustomRealVariable("sql_trace.statement_rate",
 							 "Share of the requests of a traced session that are traced.",
 							 NULL,
@@ -158,20 +145,6 @@ define_scope(void)
 							 1, 0, 1,
 							 PGC_SUSET, 0,
 							 NULL, NULL, NULL);
-	DefineCustomIntVariable("sql_trace.max_duration",
-							"Time after which the trace of a session stops.",
-							"0: never.",
-							&trace_max_duration,
-							0, 0, INT_MAX,
-							PGC_SUSET, GUC_UNIT_S,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("sql_trace.max_bytes",
-							"Size at which the trace of a session stops.",
-							"0: never.",
-							&trace_max_kb,
-							0, 0, INT_MAX,
-							PGC_SUSET, GUC_UNIT_KB,
-							NULL, NULL, NULL);
 }
 
 /*
@@ -245,20 +218,6 @@ define_content(void)
 							RING_MEMORY_SHARE, RING_MEMORY_SHARE, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_KB,
 							NULL, NULL, NULL);
-	DefineCustomIntVariable("sql_trace.keep_ended",
-							"Time for which the trace of a session can be read when it is no longer traced.",
-							"0: traces of sessions that end are not kept.",
-							&trace_keep_s,
-							300, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_S,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("sql_trace.text_length",
-							"Bytes of a statement's text that are kept.",
-							NULL,
-							&trace_text_length,
-							16384, 0, 1024 * 1024 * 1024,
-							PGC_SUSET, GUC_UNIT_BYTE,
-							NULL, NULL, NULL);
 	DefineCustomIntVariable("sql_trace.bind_length",
 							"Values that take more bytes are not shown.",
 							"-1: all are shown.",
@@ -273,13 +232,6 @@ define_content(void)
 							   "",
 							   PGC_SIGHUP, GUC_LIST_INPUT,
 							   NULL, roles_changed, NULL);
-	DefineCustomBoolVariable("sql_trace.plans",
-							 "Traces plan trees.",
-							 NULL,
-							 &trace_plans,
-							 true,
-							 PGC_SUSET, 0,
-							 NULL, NULL, NULL);
 	DefineCustomIntVariable("sql_trace.cpu_interval",
 							"Shortest time between two readings of CPU time, in microseconds.",
 							"0: at the end of each call of the client; -1: never.",

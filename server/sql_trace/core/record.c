@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * record.c
- *		Writing a record: what goes before it, and whether the trace goes on after it.
+ *		Writing a record: what goes before it.
  *
  * ring_store.h stores the bytes.
  *-------------------------------------------------------------------------
@@ -13,17 +13,8 @@ Trace		trace = {.request = true};
 void		(*record_held_back) (void) = NULL;
 void		(*record_kept_back) (void) = NULL;
 Fused		fused;
-void		(*record_limit_met) (LevelReason reason) = NULL;
 
 static int64 record_time;
-
-/* No record stops the trace. */
-void
-record_unlimited(void)
-{
-	trace.stop_position = PG_UINT64_MAX;
-	trace.stop_time = PG_INT64_MAX;
-}
 
 /*
  * Begin a record of "size" bytes, header included; they are padded to a
@@ -71,10 +62,6 @@ void
 record_end(void)
 {
 	ring_end();
-	if (unlikely(ring_record.end > trace.stop_position))
-		record_limit_met(REASON_BYTES);
-	else if (unlikely(record_time > trace.stop_time))
-		record_limit_met(REASON_DURATION);
 }
 
 /* Write a record of fixed size, whose header is filled in. */

@@ -243,10 +243,8 @@ typedef enum LevelReason
 	REASON_SETTING = 1,
 	REASON_ASKED = 2,
 	REASON_APPLICATION = 3,
-	REASON_DURATION = 4,
-	REASON_BYTES = 5,
-	REASON_QUERY = 6,
-	REASON_RECORDER = 7
+	REASON_QUERY = 4,
+	REASON_RECORDER = 5
 } LevelReason;
 
 typedef struct LevelRecord

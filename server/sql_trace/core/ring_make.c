@@ -50,7 +50,6 @@ leave(dsm_segment *segment)
 	Ring	   *ring = trace.ring;
 
 	ending = true;
-	record_unlimited();			/* the end is the last record */
 	(void) record_write(RECORD_END, 0, 0, timeline_now(), &end, sizeof(end));
 	trace.on = false;
 	trace.ring = NULL;
@@ -200,7 +199,6 @@ begin_ring(Shared *shared, Ring *ring, RingHandle handle, uint64 size)
 	if (gone != 0)
 		ring_place_free(gone);
 	ring_reset();
-	record_unlimited();
 	timeline_begin(shared);
 	trace.last_end = 0;
 	trace.ring = ring;
@@ -384,7 +382,7 @@ ring_rest(bool traced, char status)
 	now = GetCurrentStatementStartTimestamp();
 	if (resting_since == 0)
 		resting_since = now;
-	if (status == 'I' && now - resting_since >= trace_keep_s * USECS_PER_SEC)
+	if (status == 'I' && now - resting_since >= KEEP_ENDED_S * USECS_PER_SEC)
 		(void) guarded_run("sql_trace", give_up_ring, report_not_given_up, shmem_get());
 	if (ring_block.handle != 0)
 		rest_in_area(status);

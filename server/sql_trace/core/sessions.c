@@ -79,18 +79,10 @@ static const char *
 reason_name(int reason)
 {
 	static const char *const names[] = {
-		NULL, "setting", "sql_trace_set", "application", "max_duration", "max_bytes", "query_ids",
-		"recorder"
+		NULL, "setting", "sql_trace_set", "application", "query_ids", "recorder"
 	};
 
 	return reason >= 0 && reason < (int) lengthof(names) ? names[reason] : NULL;
-}
-
-/* A session that idles learns only with its next request that its time is over. */
-static bool
-is_over(const TraceEntry *entry)
-{
-	return entry->level > 0 && entry->stops != 0 && GetCurrentTimestamp() > entry->stops;
 }
 
 static void
@@ -98,14 +90,13 @@ put_session(ReturnSetInfo *result, const TraceEntry *entry)
 {
 	Datum		values[14];
 	bool		nulls[14] = {0};
-	bool		over = is_over(entry);
-	const char *reason = reason_name(over ? REASON_DURATION : entry->reason);
+	const char *reason = reason_name(entry->reason);
 
 	values[0] = Int32GetDatum(entry->pid);
 	values[1] = ObjectIdGetDatum(entry->role);
 	values[2] = ObjectIdGetDatum(entry->database);
 	values[3] = CStringGetTextDatum(entry->application);
-	values[4] = Int32GetDatum(entry->ended != 0 || over ? 0 : entry->level);
+	values[4] = Int32GetDatum(entry->ended != 0 ? 0 : entry->level);
 	nulls[5] = reason == NULL;
 	values[5] = reason ? CStringGetTextDatum(reason) : (Datum) 0;
 	values[6] = BoolGetDatum(entry->waits);
@@ -172,7 +163,7 @@ sql_trace_info(PG_FUNCTION_ARGS)
 		if (entry->handle == 0)
 			continue;
 		counters_add(&sum, &entry->counters);
-		traced += entry->level > 0 && !is_over(entry) && ring_place_is_there(entry->handle);
+		traced += entry->level > 0 && ring_place_is_there(entry->handle);
 	}
 	LWLockRelease(&shared->lock);
 	values[0] = Int32GetDatum(traced);

@@ -23,10 +23,9 @@
  *	  (dictionary.h).  Mostly all calls of a request, its values and its
  *	  transaction are kept back and make one record when it has been answered
  *	  (fused.c).  Fetches in a row share a record, too (fetches.c).
- * 4. record.c decides: what goes before the record, and whether it has met a
- *	  limit, so that the trace stops.  ring_store.h stores its bytes in the ring of
- *	  the session.  A full ring overwrites its oldest records; what no reader had
- *	  fetched is counted as lost.
+ * 4. record.c decides what goes before the record.  ring_store.h stores its bytes
+ *	  in the ring of the session.  A full ring overwrites its oldest records; what no
+ *	  reader had fetched is counted as lost.
  * 5. A reader copies records out of the ring while the session writes on
  *	  (ring_copy.c): a client by sql_trace_drain() (read.c), or the background
  *	  worker, which writes files (writer/).
@@ -141,7 +140,6 @@ typedef struct TraceEntry
 	RingHandle	handle;
 	TimestampTz started;
 	TimestampTz ended;			/* 0: it lives */
-	TimestampTz stops;			/* by itself, whether it writes or not; 0: never */
 	uint64		ring_bytes;
 	uint64		memory;			/* that is counted for it */
 	int			level;			/* now in force */
@@ -288,8 +286,6 @@ typedef struct Trace
 	int			secret_depth;	/* what runs deeper runs within a secret statement */
 	bool		secret_met;		/* by this request: messages of its errors may quote it */
 	bool		secret_transaction; /* and by this transaction: so may its deferred triggers */
-	uint64		stop_position;	/* of the ring; tracing stops there ... */
-	int64		stop_time;		/* ... or then */
 } Trace;
 
 /* Of the hook for utility statements */
@@ -309,16 +305,10 @@ extern bool trace_recorder;
 extern int	trace_recorder_level;
 extern int	trace_recorder_kb;
 extern int	trace_query_level;
-extern double trace_session_rate;
 extern double trace_statement_rate;
 extern int	trace_ring_kb;
 extern int	trace_memory_kb;
-extern int	trace_keep_s;
-extern int	trace_max_duration;
-extern int	trace_max_kb;
-extern int	trace_text_length;
 extern int	trace_bind_length;
-extern bool trace_plans;
 extern int	trace_cpu_interval;
 extern int	trace_clock;
 extern char *trace_sensitive_roles;
@@ -336,8 +326,6 @@ extern bool level_check_query_ids(char **newval, void **extra, GucSource source)
 extern void level_attach(void);
 extern void level_update(bool can_open);
 extern void level_answered(void);
-extern void level_stop(LevelReason reason);
-extern bool level_has_stopped(void);
 extern void level_match(int64 query_id);
 extern bool level_has_query_ids(void);
 extern bool level_is_valid(int level);
@@ -374,13 +362,9 @@ extern void record_end(void);
 extern bool record_write(RecordKind kind, int depth, uint64 call, int64 time, void *record,
 						 Size size);
 extern void record_call(const Call *call, int depth, int64 end, int64 cpu);
-extern void record_unlimited(void);
 
-/* Set by those above: writes what waits to be written before any other record, or NULL ... */
+/* Set by those above: writes what waits to be written before any other record, or NULL */
 extern void (*record_held_back) (void);
-
-/* ... and stops the trace, as the last record has met a limit. */
-extern void (*record_limit_met) (LevelReason reason);
 
 /* What is kept back of the request under way */
 typedef struct Fused

@@ -45,7 +45,6 @@ bool		trigger_ready = false;
 static int	request_ms = -1;
 static int	transaction_ms = -1;
 static int	lock_wait_ms = -1;
-static int	most_blocks = -1;
 static int	times_usual = -1;
 static char *sqlstates_text = NULL;
 static const SqlStates *sqlstates = NULL;
@@ -54,7 +53,6 @@ static Firing pending;
 static bool watched = false;	/* the request, from its beginning on */
 static bool followed = false;	/* what the latest request took is known up to its end */
 static bool locks_watched = false;	/* others know that they are of interest */
-static int64 blocks_before;
 
 static void
 number_changed(int newval, void *extra)
@@ -149,9 +147,6 @@ trigger_define(void)
 				 "Keeps the trace of a session of which a request waits for heavyweight locks for longer.",
 				 "As wait_event_timing captures its waits; -1: never.",
 				 &lock_wait_ms, GUC_UNIT_MS);
-	define_limit("sql_trace.keep_buffers",
-				 "Keeps the trace of a session of which a request uses more shared blocks.",
-				 "Found in the shared buffers or read; -1: never.", &most_blocks, 0);
 	DefineCustomStringVariable("sql_trace.keep_sqlstates",
 							   "Keeps the trace of a session that meets such an error.",
 							   "A list of SQLSTATEs, and of classes by their two characters.",
@@ -178,14 +173,8 @@ trigger_define(void)
 static bool
 is_any_set(void)
 {
-	return request_ms >= 0 || transaction_ms >= 0 || lock_wait_ms >= 0 || most_blocks >= 0 ||
-		times_usual >= 0 || (sqlstates != NULL && sqlstates->n > 0);
-}
-
-static int64
-blocks(void)
-{
-	return pgBufferUsage.shared_blks_hit + pgBufferUsage.shared_blks_read;
+	return request_ms >= 0 || transaction_ms >= 0 || lock_wait_ms >= 0 || times_usual >= 0 ||
+		(sqlstates != NULL && sqlstates->n > 0);
 }
 
 /* NULL: wait_event_timing is not loaded. */
@@ -260,12 +249,8 @@ trigger_request_begins(bool traced)
 		followed = false;
 		return;
 	}
-	if (!followed)
-	{
-		blocks_before = blocks();
-		if (lock_wait_ms >= 0)
-			(void) lock_waits();
-	}
+	if (!followed && lock_wait_ms >= 0)
+		(void) lock_waits();
 	if (lock_wait_ms >= 0 || locks_watched)
 		kept_watch_locks(lock_wait_ms);
 	locks_watched = lock_wait_ms >= 0;
@@ -373,19 +358,15 @@ void
 trigger_request_ended(int64 ns, uint32 answered)
 {
 	int64		lock = watched && lock_wait_ms >= 0 ? lock_waits() : 0;
-	int64		used = watched ? blocks() - blocks_before : 0;
 
 	followed = watched;
 	watched = false;
-	blocks_before = blocks();
 	if (lock_wait_ms >= 0 && lock > lock_wait_ms * NS_PER_MS)
 		fire(CAUSE_LOCK_WAIT, lock);
 	if (request_ms >= 0 && ns > request_ms * NS_PER_MS)
 		fire(CAUSE_REQUEST, ns);
 	if (times_usual >= 0 && answered > 0)
 		compare_with_usual(ns);
-	if (most_blocks >= 0 && used > most_blocks)
-		fire(CAUSE_BUFFERS, used);
 	if (pending.cause != CAUSE_NONE)
 		note_same_wait();
 	watch_same_wait(trigger_armed);
@@ -439,8 +420,8 @@ const char *
 trigger_cause_name(KeptCause cause)
 {
 	static const char *const names[] = {
-		"", "sqlstate", "lock_wait", "request", "transaction", "buffers",
-		"slower_than_usual", "blocker", "deadlock"
+		"", "sqlstate", "lock_wait", "request", "transaction", "slower_than_usual",
+		"blocker", "deadlock"
 	};
 
 	return cause < lengthof(names) ? names[cause] : "";
@@ -454,8 +435,6 @@ trigger_detail(const Firing *trigger, char *to, Size size)
 		strlcpy(to, unpack_sql_state((int) trigger->value), size);
 	else if (trigger->cause == CAUSE_BLOCKER || trigger->cause == CAUSE_DEADLOCK)
 		snprintf(to, size, "of process " INT64_FORMAT, trigger->value);
-	else if (trigger->cause == CAUSE_BUFFERS)
-		snprintf(to, size, INT64_FORMAT " blocks", trigger->value);
 	else if (trigger->cause == CAUSE_USUAL)
 		snprintf(to, size, "%.1f ms, usually %.1f ms", (double) trigger->value / NS_PER_MS,
 				 (double) trigger->usual_ns / NS_PER_MS);

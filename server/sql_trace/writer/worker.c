@@ -31,9 +31,14 @@
 #define RESTART_INTERVAL_S 2
 #define KIBIBYTE ((uint64) 1024)
 
+/*
+ * Size after which another file begins: small enough to be copied or deleted while
+ * the next ones are written.  worker_max_size bounds all of them together.
+ */
+#define FILE_KB (64 * 1024)
+
 static char *worker_directory = NULL;
 static int	worker_max_kb = 1024 * 1024;
-static int	worker_file_kb = 64 * 1024;
 static int	worker_reserve_kb = 512 * 1024;
 
 PGDLLEXPORT void sql_trace_worker_main(Datum argument);
@@ -63,8 +68,7 @@ worker_define(void)
 	if (!process_shared_preload_libraries_in_progress)
 	{
 		static const char *const names[] = {
-			"sql_trace.worker_directory", "sql_trace.worker_max_size",
-			"sql_trace.worker_file_size", "sql_trace.worker_reserve",
+			"sql_trace.worker_directory", "sql_trace.worker_max_size", "sql_trace.worker_reserve",
 		};
 		static char *unused[lengthof(names)];
 
@@ -83,13 +87,6 @@ worker_define(void)
 							NULL,
 							&worker_max_kb,
 							1024 * 1024, 64, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_KB,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("sql_trace.worker_file_size",
-							"Size after which the worker begins another file.",
-							NULL,
-							&worker_file_kb,
-							64 * 1024, 64, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_KB,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("sql_trace.worker_reserve",
@@ -112,7 +109,7 @@ set_limits(Recording *recording)
 	/* what has been deleted, of this recording as well, made room */
 	file->size_limit = file->written + (most > there ? most - there : 0);
 	file->reserve = worker_reserve_kb * KIBIBYTE;
-	recording->file_limit = worker_file_kb * KIBIBYTE;
+	recording->file_limit = FILE_KB * KIBIBYTE;
 }
 
 static bool

@@ -8,7 +8,7 @@ import re
 
 from pgtare.errors import UsageError
 
-#: The module's own greatest deadline is a setting; this only catches slips of the pen.
+#: As in the module: this only catches slips of the pen.
 LONGEST_S = 7 * 86400.0
 #: Reached by this machine alone.
 LOOPBACK = "127.0.0.1"

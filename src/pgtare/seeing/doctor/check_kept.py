@@ -14,7 +14,6 @@ _WORDS = {
     "request": "a request slower than sql_trace.keep_slower_than",
     "slower_than_usual": "a request slower than sql_trace.keep_slower_than_usual",
     "transaction": "a transaction slower than sql_trace.keep_transaction_slower_than",
-    "buffers": "a request of more blocks than sql_trace.keep_buffers",
     "blocker": "holding up a session that waited for a lock",
     "deadlock": "having been in a deadlock with its victim",
 }

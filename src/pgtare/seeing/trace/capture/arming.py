@@ -22,12 +22,6 @@ FROM pg_stat_activity a
 LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
 WHERE a.backend_type = 'client backend' AND a.pid <> {own} ORDER BY a.pid
 """
-#: Why a session is not traced though a trace was requested: a limit or an order came later.
-_STOPPED = {
-    "max_duration": "it met sql_trace.max_duration",
-    "max_bytes": "it met sql_trace.max_bytes",
-    "sql_trace_set": "sql_trace_set(..., 0) was called for it",
-}
 
 
 @dataclass
@@ -98,9 +92,11 @@ class Arming:
                     self._arm(pid, started)
             elif traced or not session.traced or session.over:
                 session.traced |= traced
-            elif reason in _STOPPED:
+            elif reason == "sql_trace_set":  # an order that came later
                 session.over = True
-                self._said.append((pid, f"no longer traced: {_STOPPED[reason]}"))
+                self._said.append(
+                    (pid, "no longer traced: sql_trace_set(..., 0) was called for it")
+                )
             else:
                 session.traced = False
                 self._said.append(

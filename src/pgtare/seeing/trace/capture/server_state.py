@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from pgtare.errors import UsageError
@@ -32,8 +32,7 @@ LEFT JOIN pg_stat_activity a ON a.pid = s.pid WHERE s.ended IS NULL ORDER BY s.p
 _ENDED = "SELECT count(*) FROM {trace}.sql_trace_sessions() WHERE ended IS NOT NULL"
 _ARMING = """
 ('sql_trace.level', 'sql_trace.application', 'sql_trace.query_ids', 'sql_trace.query_level',
- 'sql_trace.session_rate', 'sql_trace.statement_rate', 'sql_trace.max_duration',
- 'sql_trace.max_bytes', 'sql_trace.enabled', 'sql_trace.recorder')
+ 'sql_trace.statement_rate', 'sql_trace.enabled', 'sql_trace.recorder')
 """
 _OF_ROLES = f"""
 SELECT r.rolname::text, d.datname::text, lower(split_part(one, '=', 1)),
@@ -79,10 +78,7 @@ _CLIENTS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backen
 
 @dataclass(frozen=True)
 class Session:
-    """A client session that has a ring; level 0: no longer traced. reason: as in the view.
-
-    stops_after: what its role, its database or the server have set as the end of traces.
-    """
+    """A client session that has a ring; level 0: no longer traced. reason: as in the view."""
 
     pid: int
     user: str
@@ -97,7 +93,6 @@ class Session:
     lost_records: int
     lost_bytes: int
     ring_bytes: int
-    stops_after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,10 +130,7 @@ def standing(server: Server) -> Standing:
         demand("see what is traced", user, {SEE: sees})
         queries = [_OF_ROLES, _OF_SERVER, *([_LEVEL_OF_FILE] if reads_file else [])]
         settings = tuple(Setting(*row) for query in queries for row in server.rows(query))
-        every = [
-            replace(Session(*row), stops_after=_stops(settings, role=row[1], database=row[2]))
-            for row in server.rows(_SESSIONS)
-        ]
+        every = [Session(*row) for row in server.rows(_SESSIONS)]
         ((ended,),) = server.rows(_ENDED)
         found = server.rows(_DIRECTORY)
         directory = (found[0][0] or "") if found else None
@@ -154,27 +146,6 @@ def standing(server: Server) -> Standing:
         directory,
         recording,
     )
-
-
-def _stops(settings: tuple[Setting, ...], role: str, database: str) -> tuple[str, ...]:
-    """What ends the traces of a session: as PostgreSQL does, the narrowest setting counts."""
-    found = []
-    for name in ("sql_trace.max_duration", "sql_trace.max_bytes"):
-        of = [
-            s
-            for s in settings
-            if s.name == name and s.role in (None, role) and s.database in (None, database)
-        ]
-        of.sort(key=lambda s: (s.role is not None, s.database is not None))
-        if of and of[-1].value != "0":
-            found.append(_with_unit(name, of[-1].value))
-    return tuple(found)
-
-
-def _with_unit(name: str, value: str) -> str:
-    """As PostgreSQL reads a number without a unit."""
-    unit = "s" if name.endswith("duration") else "kB"
-    return f"{value} {unit}" if value.isdecimal() else value
 
 
 def stop(server: Server, pids: frozenset[int] | None = None) -> list[int]:

@@ -74,7 +74,7 @@ CALL = np.dtype(
 )
 FAILED, SHARED, LOCAL, WAL, ABORTED, ESTIMATED, SEVERAL = 1, 2, 4, 8, 16, 32, 64
 #: Why a level is in force: the statement's query identifier was listed.
-BY_QUERY_ID = 6
+BY_QUERY_ID = 4
 BUFFERS = (
     "shared_hit",
     "shared_read",

@@ -253,7 +253,6 @@ class TracedSession(Model):
     lost_records: int = Field(description="records overwritten before they were read")
     lost_bytes: int = Field(description="size of these")
     ring_bytes: int = Field(description="size of its ring")
-    stops_after: list[str] = Field(description="limits that settings put to its trace")
 
 
 class TraceSetting(Model):

@@ -22,7 +22,6 @@ _FIRED = {
     "request": "a slow request",
     "slower_than_usual": "a request slower than is usual for its statement",
     "transaction": "a slow transaction",
-    "buffers": "a request of many blocks",
     "blocker": "it held up another session",
     "deadlock": "it was in a deadlock with another session",
 }

@@ -40,8 +40,7 @@ def _sessions(sessions: tuple[Session, ...]) -> RenderableType:
         "records",
         "lost",
         "waits",
-        "stops after",
-        spare=("waits", "records", "database", "stops after", "application", "role", "since"),
+        spare=("waits", "records", "database", "application", "role", "since"),
     )
     for s in sessions:
         table.add_row(
@@ -55,7 +54,6 @@ def _sessions(sessions: tuple[Session, ...]) -> RenderableType:
             numbers.count(s.records),
             numbers.count(s.lost_records),
             "yes" if s.waits else "no",
-            ", ".join(s.stops_after) or numbers.NONE,
         )
     return table
 
@@ -65,8 +63,6 @@ def _why(session: Session) -> str:
 
 
 def _over(session: Session) -> str:
-    if session.reason in ("max_duration", "max_bytes"):
-        return f"stopped by {session.reason}"
     return "asked to end" if session.reason == ASKED else "not traced by its settings"
 
 
