@@ -16,8 +16,13 @@ from pgtare.load import LoadSpec, Script
 from pgtare.load.duet_plan import Length
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.weighing.ladder.duet_clusters import DuetBlock, DuetVariant, judge
-from pgtare.weighing.ladder.duet_roles import load_seed, roles_of_set
+from pgtare.weighing.ladder.duet_clusters import (
+    DuetBlock,
+    DuetVariant,
+    judge,
+    load_seed,
+    roles_of_set,
+)
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -19,7 +19,7 @@ from pgtare.estimate.study.duet import (
     statistics_of,
     summarise,
 )
-from pgtare.weighing.ladder.duet_roles import load_seed, roles_of_set
+from pgtare.weighing.ladder.duet_clusters import load_seed, roles_of_set
 
 RNG = np.random.default_rng(7)
 

@@ -60,7 +60,6 @@ def test_rounds_that_do_not_vary_give_no_interval(d: list[float], peeked: bool) 
 def test_no_interval_is_printed_without_a_width() -> None:
     effect = Effect(pct=1.0, lo_pct=0.99998, hi_pct=1.00002)
     assert wording.interval(effect) == "[+0.99998, +1.00002]"
-    assert wording.ratio(effect) == "1.0100000 (1.0099998-1.0100002)"
     narrow = Interval(estimate=5.0, lo=4.99999, hi=5.00001)
     assert numbers.bounds(narrow) == "[+4.99999, +5.00001]"
 

@@ -172,7 +172,7 @@ def test_a_checkpoint_in_one_variant_only_takes_the_round() -> None:
     found = study()
     made = runs(found, EFFECTS)
     change(made, 2, "trace", events=("checkpoint",))
-    for variant in found.in_a_block(found.workload[0]):
+    for variant in found.members:
         change(made, 3, variant, events=("checkpoint",))
     (workload,) = analysed(found, made).workloads
     assert [d.round for d in workload.dropped] == [2]

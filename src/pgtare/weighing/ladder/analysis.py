@@ -17,7 +17,6 @@ from pgtare.weighing.ladder.blocks import FEWEST, Blocks, an, too_many_dropped
 from pgtare.weighing.ladder.compare import compare, known, not_counted, pct
 from pgtare.weighing.ladder.field_types import percent
 from pgtare.weighing.ladder.protocol import proof_id
-from pgtare.weighing.ladder.protocol_comparison import side_by_side
 from pgtare.weighing.ladder.records import Rate, Run, Step, StudyFacts
 from pgtare.weighing.ladder.remaining_steps import narrow, remaining
 from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload, Rung, Together
@@ -77,7 +76,6 @@ def analyse(
         variants=tuple(v.model_dump() for v in study.variant),
         workloads=tuple(per_workload),
         together=together,
-        side_by_side=side_by_side(per_workload),
     )
 
 
@@ -113,7 +111,6 @@ def _workload(
     last = {name: run for _, block in sorted(blocks.items()) for name, run in block.items()}
     return OnWorkload(
         name=workload.name,
-        stated=workload.stated,
         title=workload.title,
         protocol=study.protocol_name(workload),
         spent_s=sum(
@@ -124,7 +121,7 @@ def _workload(
         metric=workload.metric,
         unit=UNITS[workload.metric],
         clients=workload.clients,
-        rate_tps=rates[workload.stated].rate_tps if workload.stated in rates else None,
+        rate_tps=rates[workload.name].rate_tps if workload.name in rates else None,
         proven=bool(proof and proof.usable),
         profile=tuple(_profile(workload, proof)),
         waits=proof.waits if proof else (),
@@ -143,9 +140,7 @@ def _workload(
         why_not=why_not,
         stopped_on_width=narrow(study, workload, runs),
         figure_units={figure.name: figure.unit for figure in workload.figure},
-        rungs=tuple(_rung(name, blocks, workload) for name in study.in_a_block(workload))
-        if shown
-        else (),
+        rungs=tuple(_rung(name, blocks, workload) for name in study.members) if shown else (),
         floor=floor,
         compared=tuple(compared),
         by_round=tuple(
@@ -251,15 +246,7 @@ def _together(
     for base in bases:
         for metric in dict.fromkeys(w.metric for w in study.workload):
             chosen = [w for w in study.workload if w.metric == metric and w.name in counted]
-            arms_of = {
-                w.name: [
-                    c.arm
-                    for c in study.compared(w)
-                    # dealing rungs anew says nothing of other linkings
-                    if c.base == base and not study.over_layouts(c.arm, c.base)
-                ]
-                for w in chosen
-            }
+            arms_of = {w.name: [c.arm for c in study.compared(w) if c.base == base] for w in chosen}
             chosen = [w for w in chosen if len(arms_of[w.name]) > 1]
             if not chosen:
                 continue

@@ -45,17 +45,13 @@ def protocol_of(study: Study, step: Step) -> StudyProtocol:
 
 
 def all_steps(study: Study, seed: int) -> tuple[Step, ...]:
-    """Every step of a study, workload by workload; the same for the same seed.
-
-    A workload that several protocols play is proven once, before all of them.
-    """
+    """Every step of a study, workload by workload, its proof first; the same for the same seed."""
     runs = [step for protocol in PROTOCOLS.values() for step in protocol.plan(study, seed)]
-    planned: dict[str, Step] = {}
+    planned: list[Step] = []
     for workload in study.workload:
-        proof = proof_step(study, workload)
-        planned.setdefault(proof.id, proof)
-        planned |= {step.id: step for step in runs if step.workload == workload.name}
-    return tuple(planned.values())
+        planned.append(proof_step(study, workload))
+        planned += (step for step in runs if step.workload == workload.name)
+    return tuple(planned)
 
 
 def plan(
@@ -130,15 +126,14 @@ def _chosen(
             quick_ones = study.quick.model_copy(update={"workloads": asked})
             study = study.model_copy(update={"quick": quick_ones})
         study = study.made_quick()
-    study = study.resolved()
     if left_out:
         study = study.without(left_out)
     return study.only(workloads) if workloads else study
 
 
 def names(study: Study) -> tuple[str, ...]:
-    """Its workloads as the file calls them, each once."""
-    return tuple(dict.fromkeys(w.stated for w in study.workload))
+    """Its workloads."""
+    return tuple(w.name for w in study.workload)
 
 
 def _planned(
@@ -162,6 +157,6 @@ def _check_scripts(study: Study, source: Path) -> None:
 def full_seconds(planned: StudyPlan) -> float:
     """How long the study takes that a quick one is made of, about."""
     facts = planned.facts
-    full = studies.parse(facts.source, facts.study_file).resolved().without(facts.left_out)
+    full = studies.parse(facts.source, facts.study_file).without(facts.left_out)
     steps = all_steps(full, facts.seed)
     return sum(protocol_of(full, step).seconds(full, step) for step in steps)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pgtare.estimate.study.attainable import rounds_for_level
 from pgtare.weighing.ladder.blocks import FEWEST, too_many_dropped
-from pgtare.weighing.ladder.pair_comparison import estimated
+from pgtare.weighing.ladder.compare import estimated
 from pgtare.weighing.ladder.protocol import proof_id
 from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.study import Study
@@ -50,7 +50,7 @@ def narrow(study: Study, workload: Workload, runs: Mapping[str, Run]) -> bool:
     if len(blocks) < max(fewest, FEWEST):
         return False
     for comparison in study.compared(workload):
-        found, _ = estimated(study, blocks, comparison.arm, comparison.base, workload.metric, 1)
+        found = estimated(study, blocks, comparison.arm, comparison.base, workload.metric, 1)
         if not (found.hi - found.lo) / 2 <= wanted:
             return False
     return True

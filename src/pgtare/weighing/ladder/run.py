@@ -140,7 +140,7 @@ def _announcement(planned: StudyPlan, steps: Sequence[Step], runs: dict[str, Run
         chosen = [w for _, w in protocol.own_workloads(study)]
         if chosen:
             alone = len(chosen) == len(study.workload)
-            whose = "" if alone else f"{', '.join(w.stated for w in chosen)} by "
+            whose = "" if alone else f"{', '.join(w.name for w in chosen)} by "
             layouts.append(whose + protocol.layout(study))
     whole = f" (the whole study: {span(full_seconds(planned))})" if planned.facts.quick else ""
     return (
@@ -155,9 +155,6 @@ def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Disp
     possible = [w for w in study.workload if w.name not in skipped]
     if not possible:
         raise UsageError("no workload of the study can be run on its servers")
-    if study.protocol.layouts:
-        display.say(f"linking every built server in {study.protocol.layouts} orders")
-        bench.link()
     display.say("starting every variant once")
     for variant in study.variant:
         try:
@@ -243,7 +240,7 @@ def _end_if_hopeless(
 
 def _name(step: Step, study: Study) -> str:
     if step.kind == "proof":
-        return f"{study.the_workload(step.workload).stated}, proof of its waits"
+        return f"{step.workload}, proof of its waits"
     workload = study.the_workload(step.workload)
     number = study.blocks_planned(workload) * max(len(step.roles), 1)
     noun = study.played_by(workload).words.round
