@@ -69,7 +69,7 @@ class Bench:
         pairs: estimate.Ints,
         statistic: estimate.Statistic,
     ) -> Floats:
-        values = estimate.round_values(played, "latency_us", statistic, 2)
+        values = estimate.round_values(played, statistic, 2)
         return estimate.by_set(estimate.log_ratios(values), pairs)[:, 1]
 
     def alone(self, spec: LoadSpec, pin: bool) -> dict[estimate.Statistic, Floats]:

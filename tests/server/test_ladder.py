@@ -22,8 +22,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.planning import plan
-from pgtare.weighing.ladder.run import conduct
-from pgtare.weighing.ladder.stuck_servers import watched
+from pgtare.weighing.ladder.run import conduct, watched
 from pgtare.weighing.ladder.study_file import parse
 from tests.commands import (
     PGTARE,

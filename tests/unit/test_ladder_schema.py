@@ -51,4 +51,3 @@ def test_every_part_of_the_schema_occurs_in_a_result(result: LadderResult) -> No
     assert workload["dropped"]
     assert workload["waits"]
     assert workload["compared"][0]["other_metrics"]
-    assert document["together"]

@@ -1,4 +1,4 @@
-"""What a study found, a sentence each: verdicts, arms taken together, what else was seen."""
+"""What a study found, a sentence each: verdicts, and what else was seen."""
 
 from __future__ import annotations
 
@@ -175,19 +175,3 @@ def terms(result: LadderResult) -> list[str]:
             "difference this machine can show."
         )
     return sentences
-
-
-def together(result: LadderResult) -> list[str]:
-    """Arms that share a base: whether any of them differs, without a figure pooled over them."""
-    sentences = [
-        f"Does any of {', '.join(t.arms)} differ from {t.base} on "
-        f"{', '.join(t.workloads)}? Joint p = {p_text(t.p)}"
-        for t in result.together
-    ]
-    if not sentences:
-        return []
-    how = (
-        "from shuffling the variants within each round, as differences from one base depend on "
-        "each other; not part of the correction for the number of comparisons"
-    )
-    return [f"{sentences[0]} ({how}).", *(f"{sentence}." for sentence in sentences[1:])]

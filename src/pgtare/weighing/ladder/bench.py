@@ -75,7 +75,6 @@ class Bench:
         self._binaries: dict[str, Binaries] = {}
         self._databases: set[tuple[str, int]] = set()
         self._with_functions: set[tuple[Cluster, str, str]] = set()
-        self._static: dict[str, dict[str, Value]] = {}
         self._all: dict[str, dict[str, Value]] = {}
         self._stack = contextlib.ExitStack()
         self._duet: DuetBlock | None = None
@@ -250,26 +249,17 @@ class Bench:
         return self._clusters[server]
 
     def _configure(self, cluster: Cluster, variant: Variant, workload: Workload) -> None:
-        static = {**DEFAULTS, **_static_settings(variant, workload)}
+        wanted = {**DEFAULTS, **_static_settings(variant, workload), **variant.runtime}
         if preload := self._preloaded(variant, workload):
-            static["shared_preload_libraries"] = library_list(preload)
-        wanted = {**static, **variant.runtime}
+            wanted["shared_preload_libraries"] = library_list(preload)
         gone = dict.fromkeys(self._all.get(variant.server, {}).keys() - wanted.keys())
         cluster.configure({**gone, **wanted})
-        restart = (
-            self.study.protocol.restart == "always"
-            or self._static.get(variant.server) != static
-            or not cluster.answers()
-        )
+        # A postmaster that was killed leaves its children, which hold the data directory.
         if not cluster.running:
-            # A postmaster that was killed leaves its children, which hold the data directory.
             kill_leftovers(cluster.data_directory)
         # Even if the start fails: the file has them from now on.
-        self._all[variant.server], self._static[variant.server] = wanted, static
-        if restart:
-            cluster.restart()
-        else:
-            cluster.reload()
+        self._all[variant.server] = wanted
+        cluster.restart()
 
     def _preloaded(self, variant: Variant, workload: Workload) -> tuple[str, ...]:
         names = dict.fromkeys([*workload.preload, *variant.preload])

@@ -29,13 +29,6 @@ def of_runs(result: LadderResult) -> list[str]:
         lines += [f"{workload.name}: {caveat}." for caveat in workload.caveats]
         if workload.floor is not None:
             lines.append(f"{workload.name}: {_floor(result, workload, workload.floor)}.")
-        if workload.stopped_on_width:
-            lines.append(
-                f"{workload.name} was ended after {workload.rounds_kept} {block(workload)}s, "
-                "when every interval was as narrow as requested; such a rule looks at no effect, "
-                "but stops if they happen to vary little, so that its intervals are a little "
-                "too narrow."
-            )
     return lines
 
 

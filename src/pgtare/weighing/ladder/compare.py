@@ -59,7 +59,6 @@ def compare(
         if peeked
         else _effect(dataclasses.replace(found, lo=found.within[0], hi=found.within[1])),
         mde_pct=known(100 * found.mde),
-        hodges_lehmann_pct=known(pct(found.hodges_lehmann)),
         positive=found.positive,
         attainable_p=attainable_p(found.n),
         # no more rounds come to a study that is closed
@@ -124,7 +123,6 @@ def not_counted(study: Study, workload: Workload, arm: str, base: str) -> Compar
         p_adjusted=None,
         p_equivalence=None,
         mde_pct=None,
-        hodges_lehmann_pct=None,
         positive=0,
         attainable_p=attainable_p(study.blocks_planned(workload)),
         rounds_to_settle=None,

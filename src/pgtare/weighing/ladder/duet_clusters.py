@@ -209,7 +209,6 @@ def cycles_of(records: Records, roles: tuple[int, ...]) -> estimate.Cycles:
         rows["cycle"].astype(np.int64),
         np.asarray(roles, dtype=np.int64)[rows["cluster"]],
         rows["latency_ns"],
-        rows["latency_ns"] - rows["lag_ns"],
         len(roles),
     )
 

@@ -18,8 +18,6 @@ def render(result: LadderResult) -> str:
     lines += [f"- {sentence}" for sentence in answers.seen(result)]
     for workload in result.workloads:
         lines += ["", *_workload(workload, result)]
-    if joint := answers.together(result):
-        lines += ["", *joint]
     lines += ["", "## Caveats", ""]
     lines += [f"- {line}" for line in [*caveats.of_runs(result), *caveats.not_shown(result)]]
     lines += ["", "## How it was measured", "", *_how(result)]

@@ -36,7 +36,6 @@ def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
         answers=answers.found(result),
         terms=answers.terms(result),
         also=[answers.variants(result), *answers.seen(result)],
-        together=answers.together(result),
         caveats=caveats.of_runs(result),
         not_shown=caveats.not_shown(result),
         headings=tables.headings(result.alpha),

@@ -21,6 +21,8 @@ from pgtare.weighing.ladder.protocols.rounds import proof_step
 from pgtare.weighing.ladder.records import Step, StudyFacts
 from pgtare.weighing.ladder.study import Study
 
+_MACHINE = {"cpu_model": "the processor", "cpus_usable": "the number of usable processors"}
+
 
 @dataclass(frozen=True)
 class StudyPlan:
@@ -110,6 +112,33 @@ def resumed(out: Path) -> StudyPlan:
     study = studies.parse(facts.source, facts.study_file, facts.machine.get("cpus_usable"))
     chosen = _chosen(study, facts.quick, facts.workloads, facts.left_out)
     return _planned(chosen, facts, directory, studies.check_rounds(chosen, quick=facts.quick))
+
+
+def check_continued(
+    begun: StudyFacts, planned: StudyFacts, servers: Mapping[str, str], directory: Path
+) -> None:
+    """Compare what a study was begun with to what it would go on with.
+
+    planned: the facts that this process goes by; servers: the versions found, by name. Raises
+    UsageError that names what differs: runs of both would be counted as one study's.
+    """
+    if begun != planned:
+        raise UsageError(f"{directory} holds a study that was begun just now: start again")
+    here = machine.describe()
+    compared = [
+        ("pgtare", begun.pgtare_version, pgtare.__version__),
+        *(
+            (f"the server {name}", begun.servers.get(name), found)
+            for name, found in servers.items()
+        ),
+        *((what, begun.machine.get(key), here[key]) for key, what in _MACHINE.items()),
+    ]
+    changes = [f"{what} was {was} and is {now}" for what, was, now in compared if was != now]
+    if changes:
+        raise UsageError(
+            f"the study in {directory} cannot go on as it was begun: {'; '.join(changes)}; go on "
+            f"where that is as it was, or end it with `pgtare ladder report {directory} --close`"
+        )
 
 
 def _chosen(

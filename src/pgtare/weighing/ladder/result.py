@@ -78,7 +78,6 @@ class Compared(_Model):
         "smallest effect that these tests would find with 80 % power, at Holm's first step; "
         "`null` if so few blocks can find none"
     )
-    hodges_lehmann_pct: float | None = _field("Hodges-Lehmann estimate, descriptive")
     positive: int = _field("blocks in which the arm's value is the larger")
     attainable_p: float = _field("the smallest p-value that its blocks can give")
     rounds_to_settle: int | None = _field(
@@ -123,7 +122,6 @@ class OnWorkload(_Model):
     dropped: tuple[Dropped, ...] = _field("blocks that do not, see below")
     caveats: tuple[str, ...] = _field("what fell into all runs of a block alike, in words")
     why_not: str = _field("why its figures do not count; empty if they do")
-    stopped_on_width: bool = _field("whether it was ended as every interval was narrow enough")
     figure_units: dict[str, str] = _field(
         "what is counted apart from the metrics: its name and unit", default={}
     )
@@ -141,19 +139,6 @@ class OnWorkload(_Model):
     def words(self) -> Words:
         """How to speak of its protocol."""
         return PROTOCOLS[self.protocol].words
-
-
-class Together(_Model):
-    """Several arms that share a base, taken together over the workloads."""
-
-    arms: tuple[str, ...] = _field("the arms")
-    base: str = _field("their base")
-    workloads: tuple[str, ...] = _field("`name` of the workloads, all of one metric")
-    mean_pct: float = _field("mean difference in percent")
-    p: float = _field(
-        "p-value, by dealing the variants of each block anew; outside the family of Holm's "
-        "correction"
-    )
 
 
 class LadderResult(_Model):
@@ -187,7 +172,6 @@ class LadderResult(_Model):
     warnings: tuple[str, ...] = _field("what a reader must know, in plain sentences")
     variants: tuple[dict[str, Any], ...] = _field("the study file's variants")
     workloads: tuple[OnWorkload, ...] = _field("one for each workload, see below")
-    together: tuple[Together, ...] = _field("arms that share a base, see below")
 
     def to_json(self) -> str:
         """The document."""

@@ -156,9 +156,7 @@ class Workload(Section):
     oldest: Annotated[int, Field(ge=15, le=18)] = 15
     metric: Metric = "tps"
     also: tuple[Metric, ...] = ()
-    sample: Share | None = None
     counter: str | None = None
-    counted_per_transaction: float = 0.9
     idle_at_least: Share | None = None
     idle_at_most: Share | None = None
     profile: tuple[Expected, ...] = ()
@@ -197,17 +195,12 @@ class DuetSection(Section):
 
 
 class ProtocolSection(Section):
-    """How runs are laid out. half_width: stop a workload once every interval is so narrow.
-
-    kind: that of the workloads which name none; restart: of rounds.
-    """
+    """How runs are laid out. kind: the protocol of the workloads which name none."""
 
     kind: ProtocolName = "rounds"
     rounds: Annotated[int, Field(ge=2, le=1000)]
     run: WholeSeconds
     warm_up: WholeSeconds = 5
-    restart: Literal["always", "needed"] = "always"
-    half_width: Share | None = None
     duet: DuetSection = DuetSection()
 
     def made_quick(self, quick: QuickSection) -> ProtocolSection:

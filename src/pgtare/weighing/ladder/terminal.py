@@ -28,7 +28,7 @@ def render(result: LadderResult, console: Console) -> None:
             console.print()
             _workload(console, workload, result.alpha)
     console.print()
-    for sentence in [*answers.together(result), *answers.seen(result)]:
+    for sentence in answers.seen(result):
         _line(console, sentence)
     _line(
         console,
