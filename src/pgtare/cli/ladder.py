@@ -16,10 +16,10 @@ from pgtare.errors import MeasurementError
 from pgtare.joins import ladder_flames
 from pgtare.kit import files
 from pgtare.weighing.ladder import (
-    installations,
     markdown,
     planning,
     run,
+    settings_check,
     status,
     terminal,
 )
@@ -95,7 +95,7 @@ def run_study(
     )
     for warning in planned.warnings:
         cli.stderr().print(f"pgtare: {warning}", highlight=False, markup=False)
-    installations.check(planned.study)
+    settings_check.check_installations(planned.study)
     if plan:
         with cli.stderr().status(f"pgtare: {run.ASKING}"):
             found = status.dry_run(planned)

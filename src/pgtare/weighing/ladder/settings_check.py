@@ -18,7 +18,9 @@ from psycopg import sql
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import own_session
 from pgtare.server.cluster import Cluster
+from pgtare.server.modules import own_modules
 from pgtare.server.settings import Value, checked
+from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.instruments.model import setting_value
 from pgtare.weighing.instruments.requirements import ServerFacts, read_facts, unknown_setting
 from pgtare.weighing.ladder.bench import Bench
@@ -71,6 +73,29 @@ def check(study: Study, bench: Bench, skipped: Collection[str]) -> None:
     refused |= {given: why for given, why in unknown.items() if given not in known}
     if refused:
         raise UsageError("\n  and ".join(_sentences(refused)))
+
+
+def check_installations(study: Study) -> None:
+    """Look at installations and disk, before any server is started; the wheel is not asked.
+
+    Raises UsageError for a pg_config that is not there, for a library to preload that its
+    installation lacks, and for too small a disk.
+    """
+    with Bench(study) as bench:
+        for variant in study.variant:
+            if study.servers[variant.server].pg_config is None:
+                continue
+            folder = bench.binaries(variant.server).pkglibdir
+            there = sorted({*(path.stem for path in folder.glob("*.so")), *own_modules()})
+            for library in dict.fromkeys(
+                (*variant.preload, *(name for w in study.workload for name in w.preload))
+            ):
+                if "/" not in library and library not in there:
+                    raise UsageError(
+                        f"the variant {variant.name} preloads {library!r}, which the server "
+                        f"{variant.server!r} lacks in {folder}{near(library, there)}"
+                    )
+        bench.check_disk()
 
 
 def _groups(study: Study, skipped: set[str]) -> Iterable[_Group]:
