@@ -28,8 +28,8 @@ from pgtare.errors import UsageError
 from pgtare.kit.option_values import address, is_loopback
 from pgtare.watching.agent.config import MetricsSettings
 from pgtare.watching.agent.counter_table import SUMS
+from pgtare.watching.metrics.collector import bound_s, shown_buckets
 from pgtare.watching.metrics.exporter import MetricsExporter
-from pgtare.watching.metrics.families import bound_s, shown_buckets
 from pgtare.watching.metrics.scrape_server import MOST_CLIENTS
 from pgtare.watching.metrics.wait_totals import OTHER, ZERO_S, WaitKey, WaitTotals
 from pgtare.watching.spool.limits import SpoolLimits
