@@ -362,14 +362,6 @@ def test_what_has_no_room_is_counted_as_other() -> None:
 
 # Totals
 
-
-def test_totals_of_another_layout_are_let_go() -> None:
-    strange = {("shop", part): pa.table({"a": [1]}) for part in ("metrics-waits", "metrics-losses")}
-    found = going_on(strange)
-    commit(found, waits=waits({READ: (5, SECOND)}), ticks=tick())
-    assert value(found, "pgtare_wait_duration_seconds_count") == [5]
-
-
 changes = st.lists(
     st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 100)), max_size=4), max_size=12
 )

@@ -103,14 +103,9 @@ def other_kind(path: Path, what: str, why: str) -> UsageError:
 
 def other_version(path: Path, found: int, known: int) -> UsageError:
     """The error for a version of a format that is not read."""
-    if found < known:
-        return UsageError(
-            f"{path} was written in version {found} of the format, which this pgtare no longer "
-            "reads: read it by the pgtare that wrote it"
-        )
     return UsageError(
-        f"{path} was written in version {found} of the format and this pgtare reads up to "
-        f"{known}: read it by the pgtare that wrote it, or by a later one"
+        f"{path} was written in version {found} of the format and this pgtare reads version "
+        f"{known}: read it by the pgtare that wrote it"
     )
 
 

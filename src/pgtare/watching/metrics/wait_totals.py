@@ -129,12 +129,7 @@ class WaitTotals:
         )
 
     def restore(self, table: pa.Table) -> None:
-        """Continue from a table of `to_table`. Pairs without room are dropped.
-
-        A table of another layout is dropped as a whole: then counters begin with zero.
-        """
-        if not {*_KEYS, *SUMS} <= set(table.column_names):
-            return
+        """Continue from a table of `to_table`. Pairs without room are dropped."""
         columns = [table[name].to_pylist() for name in _KEYS]
         sums = np.stack([table[name].to_numpy() for name in SUMS], axis=1).astype(np.int64)
         shown = sums.copy()
