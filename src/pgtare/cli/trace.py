@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Annotated
@@ -26,8 +27,8 @@ from pgtare.seeing.trace.analysis.moment import others_of_incident
 from pgtare.seeing.trace.analysis.profile import Scope, check_grouping, profile
 from pgtare.seeing.trace.analysis.statements import SORTS, report
 from pgtare.seeing.trace.capture.record import UNNUMBERED, Progress, Recorded, TraceRecorder
-from pgtare.seeing.trace.capture.server import open_server
-from pgtare.seeing.trace.capture.target import DEFAULT_LEVEL, LEVELS, Target
+from pgtare.seeing.trace.capture.server import Need, open_server
+from pgtare.seeing.trace.capture.target import LEVELS, Target
 from pgtare.seeing.trace.file.disk_limits import MIB, Limits
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.output import documents, show
@@ -35,7 +36,8 @@ from pgtare.seeing.trace.output import export as exports
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Trace sessions of a server that has sql_trace loaded, and say where their time went.\n\n"
+    help="Trace sessions of a server that has sql_trace or wait_event_timing loaded, or both, and "
+    "say where their time went.\n\n"
     'Example: `pgtare trace record monday --dsn "dbname=app" --application "shop*" -d 60s`, '
     "then `pgtare trace profile monday`",
 )
@@ -72,10 +74,14 @@ def record(
     level: Annotated[
         int | None,
         typer.Option(
-            help="1 calls and SQL, 4 with values, 8 with waits, 12 with both.",
-            show_default=str(DEFAULT_LEVEL),
+            help="1 calls and SQL, 4 with values, 8 with waits, 12 with both; the most there is by "
+            "default."
         ),
     ] = None,
+    waits: Annotated[
+        bool,
+        typer.Option("--waits", help="Record waits and statements alone, without sql_trace."),
+    ] = False,
     duration: Annotated[
         str | None, typer.Option("--duration", "-d", help="How long; without it, until Ctrl-C.")
     ] = None,
@@ -99,20 +105,20 @@ def record(
         raise UsageError("--query-id 0: none has it; see pg_stat_statements.queryid")
     length = seconds("--duration", duration) if duration is not None else None
     target = Target(
-        level or DEFAULT_LEVEL,
-        frozenset(pid or ()),
-        frozenset(role or ()),
-        frozenset(database or ()),
-        application,
-        _share(sample),
-        tuple(query_id or ()),
-        armed,
+        pids=frozenset(pid or ()),
+        roles=frozenset(role or ()),
+        databases=frozenset(database or ()),
+        application=application,
+        sample=_share(sample),
+        query_ids=tuple(query_id or ()),
+        armed_only=armed,
     )
     limits = Limits(
         size("--file-size", file_size), size("--max-size", max_size), size("--reserve", reserve)
     )
     destination = Destination(json, output)
-    with open_server(dsn) as server:
+    with open_server(dsn, Need.WAITS if waits else Need.EITHER) as server:
+        target = dataclasses.replace(target, level=server.level(level))
         recorder = TraceRecorder(server, dsn, path, target, limits, command_line())
         with Display(cli.stderr(), "tracing", length) as display:
             done = recorder.run(length, lambda now: _tick(display, now))
@@ -121,11 +127,16 @@ def record(
         for line in _summary(done, target):
             cli.say(line)
     if done.stopped_by == "space":
-        kept = done.call_bytes or done.waits
-        why = done.why if done.call_bytes else f"{done.why}, and no call had room"
-        raise files.ended_by_full_disk(path, why, f"pgtare trace profile {path}" if kept else None)
-    if not done.call_bytes:
+        lacks_calls = done.calls and not done.call_bytes
+        why = f"{done.why}, and no call had room" if lacks_calls else done.why
+        read = f"pgtare trace profile {path}" if _kept(done) else None
+        raise files.ended_by_full_disk(path, why, read)
+    if not _kept(done):
         raise typer.Exit(1)
+
+
+def _kept(done: Recorded) -> bool:
+    return bool(done.call_bytes or done.waits)
 
 
 #: What the bar, the seconds and the time left take of a line.
@@ -167,21 +178,25 @@ _NOBODY_ARMED = (
     "`pgtare trace status` shows what is armed, and `ALTER ROLE name SET sql_trace.level = 12` "
     "arms sessions to come"
 )
+_NOBODY_ARMED_WAITS = (
+    "no session had wait_event_timing.capture = trace, so none was recorded: leave out --armed to "
+    "have them traced"
+)
 _NO_STATEMENT = (
     "no session ran a statement with that identifier, so none was traced: identifiers are in "
     "pg_stat_statements.queryid and pg_stat_activity.query_id"
 )
 
 
-def _nobody(target: Target) -> str:
+def _nobody(target: Target, calls: bool) -> str:
     if target.armed_only:
-        return _NOBODY_ARMED
+        return _NOBODY_ARMED if calls else _NOBODY_ARMED_WAITS
     return _NO_STATEMENT if target.query_ids else _NOBODY
 
 
 def _summary(done: Recorded, target: Target) -> list[str]:
     lines = [
-        f"{_sessions(done.sessions)}, {_amounts(done.call_bytes, done.waits)} in "
+        f"{_sessions(done.sessions)}, {_amounts(done, done.call_bytes, done.waits)} in "
         f"{done.seconds:.1f} s; {volume(done.bytes)} on disk"
     ]
     lines += _lost(done)
@@ -191,9 +206,11 @@ def _summary(done: Recorded, target: Target) -> list[str]:
     if done.stopped_by == "space":
         return lines  # the error says the rest
     if not done.sessions:
-        return [*lines, _nobody(target)]
-    if not done.call_bytes:
-        return [*lines, f"no call of theirs could be kept in {done.path}"]
+        lines.append(_nobody(target, done.calls))
+    elif not _kept(done):
+        lines.append(f"nothing of theirs could be kept in {done.path}")
+    if not _kept(done):
+        return lines
     return [*lines, f"trace: {done.path} (`pgtare trace profile {done.path}` says where time went)"]
 
 
@@ -201,12 +218,12 @@ def _lost(done: Recorded) -> list[str]:
     if not done.losses:
         return []
     named, others = some(sorted(done.losses.items(), key=lambda item: item[1], reverse=True))
-    lines = [f"process {pid}: {_amounts(*lost)} lost" for pid, lost in named]
+    lines = [f"process {pid}: {_amounts(done, *lost)} lost" for pid, lost in named]
     if others:
         calls, waits = (sum(lost[i] for _, lost in others) for i in (0, 1))
         lines.append(
             counted(len(others), "more process", "more processes")
-            + f": {_amounts(calls, waits)} lost"
+            + f": {_amounts(done, calls, waits)} lost"
         )
     return [
         *lines,
@@ -214,7 +231,9 @@ def _lost(done: Recorded) -> list[str]:
     ]
 
 
-def _amounts(calls: int, waits: int) -> str:
+def _amounts(done: Recorded, calls: int, waits: int) -> str:
+    if not done.calls:
+        return counted(waits, "wait")
     return f"{volume(calls)} of calls and {counted(waits, 'wait')}"
 
 
@@ -232,7 +251,7 @@ def _share(text: str) -> float:
 def profile_(
     path: Source,
     by: Annotated[
-        str, typer.Option(help="event, statement, call, node, relation or session.")
+        str, typer.Option(help="event, class, statement, call, node, relation or session.")
     ] = "event",
     pid: Pids = None,
     statement: Annotated[

@@ -22,9 +22,10 @@ Key = tuple[int, datetime]
 
 @dataclass(frozen=True)
 class Traced:
-    """A ring of calls on the server; bytes: written to it so far.
+    """A ring on the server, of calls or of waits alone.
 
-    session_started: of a live session; a ring has one session, and a session one ring.
+    bytes: written to it so far; None: not known, of waits. session_started: of a live session; a
+    ring has one session, and a session one ring.
     """
 
     pid: int
@@ -36,7 +37,7 @@ class Traced:
     client: str | None
     level: int
     reason: str | None
-    bytes: int
+    bytes: int | None
     session_started: datetime | None
 
     @property
@@ -62,7 +63,7 @@ class Choice:
     def sighted(self, rings: Iterable[Traced]) -> None:
         """What these rings hold by now was written before the recording."""
         for ring in rings:
-            self._before[ring.key] = ring.bytes
+            self._before[ring.key] = ring.bytes or 0
 
     def before(self, key: Key) -> int:
         """Up to which position a ring is not for the recording."""
@@ -104,11 +105,13 @@ class Choice:
         if ring.key in self._taken:
             return True
         if ring.key not in self._before and ring.started < self.began:
-            self._before[ring.key] = ring.bytes
+            self._before[ring.key] = ring.bytes or 0
         by_ring = self.target.armed_only or bool(self.target.query_ids)
         if not (self._by_ring(ring) if by_ring else self._by_session(ring)):
             return False
-        if ring.bytes - self.before(ring.key) <= (_END if ring.ended else 0):
+        if ring.bytes is not None and ring.bytes - self.before(ring.key) <= (
+            _END if ring.ended else 0
+        ):
             return False
         self._taken.add(ring.key)
         return True

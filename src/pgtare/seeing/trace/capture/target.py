@@ -23,7 +23,7 @@ _RIGHTS = """
 SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
        (SELECT has_function_privilege(p.oid, 'EXECUTE') FROM pg_proc p
         JOIN pg_language l ON l.oid = p.prolang
-        WHERE l.lanname = 'c' AND p.proname = 'sql_trace_set')
+        WHERE l.lanname = 'c' AND p.proname = %s)
 """
 
 
@@ -108,7 +108,7 @@ def check(server: Server, target: Target) -> None:
         _check_statements(server)
         return
     with telling():
-        ((user, sees, may),) = server.rows(_RIGHTS)
+        ((user, sees, may),) = server.rows(_RIGHTS, server.setter)
     demand("trace other sessions", user, {SEE: sees, set_level(server): may})
     require_known(server, target.pids, target)
 
