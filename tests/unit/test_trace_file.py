@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -21,6 +22,7 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.tables import NO_RING, Table
 from pgtare.seeing.trace.file.writer import Writer
 from tests.sample_trace import ROWS, two_requests
+from tests.small_volume import small_volume
 from tests.unit.made_traces import BEGAN_NS, NO_RESERVE, define_events, ring, waits, write
 
 pytestmark = pytest.mark.timeout(120)
@@ -353,3 +355,27 @@ def test_a_block_header_stands_where_the_documentation_says(whole: Path) -> None
     magic, table, zero, rows, _, number = struct.unpack_from("<4sHHIIQ", data, FILE_HEADER)
     assert (magic, table, zero, rows, number) == (BLOCK_MAGIC, Table.RECORDING, 0, 1, 0)
     assert (FILE_HEADER, BLOCK_HEADER) == (36, 32)
+
+
+def test_a_volume_without_room_for_another_file(as_root: None) -> None:
+    """What came before can be read."""
+    with small_volume("size=8m,nr_inodes=4") as place:
+        writer = Writer(place / "rec", b"{}", Limits(file=100_000, reserve=0))
+
+        def fill() -> None:
+            for position in range(0, 10_000_000, 10_000):
+                rows = {
+                    "ring": np.array([1]),
+                    "position": np.array([position]),
+                    "data": [os.urandom(10_000)],
+                }
+                writer.add(Table.STREAM, rows)
+                writer.flush()
+
+        with pytest.raises(LimitReached, match="is full"):
+            fill()
+        writer.close(b"{}")
+        assert len(list((place / "rec").iterdir())) == 2
+        found = load(place / "rec")
+        assert not found.damages
+        assert sum(len(chunks) for chunks in found.streams.values()) > 10

@@ -36,8 +36,8 @@ from pgtare.seeing.trace.output import export as exports
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Trace sessions of a server that has sql_trace or wait_event_timing loaded, or both, and "
-    "say where their time went.\n\n"
+    help="Trace sessions of a server that has sql_trace or wait_event_timing loaded, and say where "
+    "their time went.\n\n"
     'Example: `pgtare trace record monday --dsn "dbname=app" --application "shop*" -d 60s`, '
     "then `pgtare trace profile monday`",
 )
@@ -65,9 +65,6 @@ def record(
     query_id: Annotated[
         list[int] | None, typer.Option(help="These statements, in any session.")
     ] = None,
-    sample: Annotated[
-        str, typer.Option(help="Trace this share of the sessions, for example 10%.")
-    ] = "100%",
     armed: Annotated[
         bool, typer.Option("--armed", help="Record only what is traced already.")
     ] = False,
@@ -85,7 +82,6 @@ def record(
     duration: Annotated[
         str | None, typer.Option("--duration", "-d", help="How long; without it, until Ctrl-C.")
     ] = None,
-    file_size: Annotated[str, typer.Option(help="Size at which the next file is begun.")] = "64M",
     max_size: Annotated[str, typer.Option(help="Size at which the recording stops.")] = "1G",
     reserve: Annotated[str, typer.Option(help="Space to leave free on the volume.")] = "512M",
     json: Json = False,
@@ -109,13 +105,10 @@ def record(
         roles=frozenset(role or ()),
         databases=frozenset(database or ()),
         application=application,
-        sample=_share(sample),
         query_ids=tuple(query_id or ()),
         armed_only=armed,
     )
-    limits = Limits(
-        size("--file-size", file_size), size("--max-size", max_size), size("--reserve", reserve)
-    )
+    limits = Limits(total=size("--max-size", max_size), reserve=size("--reserve", reserve))
     destination = Destination(json, output)
     with open_server(dsn, Need.WAITS if waits else Need.EITHER) as server:
         target = dataclasses.replace(target, level=server.level(level))
@@ -237,16 +230,6 @@ def _amounts(done: Recorded, calls: int, waits: int) -> str:
     return f"{volume(calls)} of calls and {counted(waits, 'wait')}"
 
 
-def _share(text: str) -> float:
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= 1:
-        raise UsageError(f"--sample {text}: write a share above 0, up to 100%, as 10%")
-    return value
-
-
 @app.command("profile")
 def profile_(
     path: Source,
@@ -270,7 +253,6 @@ def profile_(
         bool, typer.Option("--workers", help="Parallel workers instead of the sessions.")
     ] = False,
     busy: Annotated[bool, typer.Option("--busy", help="Leave out the client's time.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows to print.")] = 30,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -299,7 +281,7 @@ def profile_(
     if destination.printed:
         return
     console = cli.stdout()
-    console.print(show.profile_view(found, limit), highlight=False)
+    console.print(show.profile_view(found), highlight=False)
     if console.is_terminal and by == "event":
         console.print(
             f"next: --by statement, or pgtare trace report {path}",
@@ -337,7 +319,6 @@ def statements(
     path: Source,
     sort: Annotated[str, typer.Option(help=", ".join(SORTS))] = "elapsed",
     pid: Pids = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most statements.")] = 20,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -351,10 +332,10 @@ def statements(
     found = report(_book(path), sort, frozenset(pid) if pid else None)
     if sum(not statement.query_id for statement in found) >= _MANY:
         cli.say(f"note: {UNNUMBERED}", err=True)
-    destination.write(documents.listed(found[:limit]).to_json())
+    destination.write(documents.listed(found).to_json())
     if destination.printed:
         return
-    cli.stdout().print(show.statements_view(found[:limit], len(found)), highlight=False)
+    cli.stdout().print(show.statements_view(found), highlight=False)
 
 
 @app.command("export")

@@ -29,7 +29,6 @@ app = typer.Typer(
 Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
 Idle = Annotated[bool, typer.Option("--idle", help="Include waits for something to do.")]
 Background = Annotated[bool, typer.Option("--background", help="Include background processes.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows to print.")]
 
 
 @app.command("top")
@@ -42,7 +41,6 @@ def top(
     ] = None,
     idle: Idle = False,
     background: Background = False,
-    limit: Limit = 15,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -63,12 +61,12 @@ def top(
         if not live:
             for found in profiles:
                 if not destination.printed:
-                    console.print(show.profile_view(found, limit), highlight=False)
+                    console.print(show.profile_view(found), highlight=False)
                 destination.write_line(documents.profile(found).to_json(indent=None))
             return
         with Live(f"the first figures come in {every:g} s", console=console) as screen:
             for found in profiles:
-                screen.update(show.profile_view(found, limit), refresh=True)
+                screen.update(show.profile_view(found), refresh=True)
                 destination.write_line(documents.profile(found).to_json(indent=None))
 
 
@@ -121,7 +119,6 @@ def sessions(
     dsn: Dsn,
     idle: Idle = False,
     background: Background = False,
-    limit: Limit = 50,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -140,14 +137,14 @@ def sessions(
         ]
         _doubt(reader)
     found.sort(key=lambda session: rank.get(session.pid, len(rank)))
-    destination.write(documents.sessions(found[:limit], events).to_json())
+    destination.write(documents.sessions(found, events).to_json())
     if destination.printed:
         return
-    cli.stdout().print(show.sessions_view(found[:limit], events), highlight=False)
+    cli.stdout().print(show.sessions_view(found, events), highlight=False)
 
 
 @app.command("statements")
-def statements(dsn: Dsn, limit: Limit = 20, json: Json = False, output: Output = None) -> None:
+def statements(dsn: Dsn, json: Json = False, output: Output = None) -> None:
     """List statements by the time they waited since the counters were reset.
 
     Their texts come from pg_stat_statements, if it is there.
@@ -157,16 +154,15 @@ def statements(dsn: Dsn, limit: Limit = 20, json: Json = False, output: Output =
     destination = Destination(json, output)
     with open_reader(dsn) as reader:
         found = rates.by_statement(reader.statements())
-        shown = dict(list(found.items())[:limit])
-        texts = reader.texts(shown)
+        texts = reader.texts(found)
         _doubt(reader)
-    destination.write(documents.statements(shown, texts).to_json())
+    destination.write(documents.statements(found, texts).to_json())
     if destination.printed:
         return
-    if not shown:
+    if not found:
         typer.echo("no statement has waited yet; are compute_query_id and capture on?")
         return
-    cli.stdout().print(show.totals_view(shown, texts), highlight=False)
+    cli.stdout().print(show.totals_view(found, texts), highlight=False)
 
 
 @app.command("snapshot")
@@ -194,7 +190,6 @@ def diff(
     b: Annotated[Path, typer.Argument(help="The later one.")],
     idle: Idle = False,
     background: Background = False,
-    limit: Limit = 20,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -207,7 +202,7 @@ def diff(
     destination.write(documents.profile(found).to_json())
     if destination.printed:
         return
-    cli.stdout().print(show.profile_view(found, limit), highlight=False)
+    cli.stdout().print(show.profile_view(found), highlight=False)
 
 
 def _load(path: Path) -> Snapshot:

@@ -6,8 +6,7 @@ ended: what was traced before is still there to be read, whether it was requeste
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -52,10 +51,8 @@ class Choice:
 
     target: Target
     began: datetime
-    draw: Callable[[], float] = field(default_factory=lambda: random.Random().random)
     _before: dict[Key, int] = field(default_factory=dict)
     _meant: dict[Key, Key | None] = field(default_factory=dict)
-    _passed: set[Key] = field(default_factory=set)
     _others: set[Key] = field(default_factory=set)
     _traced: set[Key] = field(default_factory=set)
     _taken: set[Key] = field(default_factory=set)
@@ -76,18 +73,15 @@ class Choice:
     def means(
         self, pid: int, started: datetime, role: str, database: str, application: str
     ) -> bool:
-        """Whether a live session is meant: it matches, now or earlier, and was drawn."""
+        """Whether a live session is meant: it matches, now or earlier."""
         session = pid, started
-        if session in self._meant or session in self._passed:
-            return session in self._meant
+        if session in self._meant:
+            return True
         if not self.target.matches(pid, role, database, application):
             self._others.add(session)  # an application may take its name later
             return False
         # the number of a process that has ended comes again: that is another's session
         if pid in self.target.pids and any(pid == p for p, _ in self._meant):
-            return False
-        if self.draw() >= self.target.sample:
-            self._passed.add(session)
             return False
         self._meant[session] = None
         return True
@@ -143,12 +137,10 @@ class Choice:
         """Of a session whose ring began and ended between two looks."""
         earlier = [
             session
-            for session in (*self._meant, *self._passed)
+            for session in self._meant
             if session[0] == ring.pid and session[1] <= ring.started
         ]
         session = max(earlier, default=None)
-        if session is not None and session in self._passed:
-            return False
         if session is not None and self._meant[session] is None:
             self._meant[session] = ring.key
             return True

@@ -56,8 +56,7 @@ UNION ALL SELECT 'database', name FROM unnest(%s::text[]) name WHERE NOT EXISTS
 class Target:
     """Sessions to trace at a level: all that match every field that is set.
 
-    application: a shell pattern. sample: the share of sessions drawn (0 to 1]. query_ids: only
-    these statements, in whatever session.
+    application: a shell pattern. query_ids: only these statements, in whatever session.
     """
 
     level: int = DEFAULT_LEVEL
@@ -65,7 +64,6 @@ class Target:
     roles: frozenset[str] = frozenset()
     databases: frozenset[str] = frozenset()
     application: str | None = None
-    sample: float = 1.0
     query_ids: tuple[int, ...] = ()
     armed_only: bool = False
 
@@ -82,7 +80,6 @@ class Target:
             "--role": self.roles,
             "--database": self.databases,
             "--application": self.application is not None,
-            "--sample": self.sample < 1,
         }
         if named := [option for option, wish in wishes.items() if wish]:
             why = (

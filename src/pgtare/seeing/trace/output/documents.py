@@ -443,9 +443,7 @@ class TraceStatements(Document):
     schema_: Literal["pgtare.trace.statements/1"] = Field(
         default="pgtare.trace.statements/1", alias="schema", description="name and version"
     )
-    statements: list[TracedStatement] = Field(
-        description="as sorted, those within others last, as many as `--limit` allows"
-    )
+    statements: list[TracedStatement] = Field(description="as sorted, those within others last")
 
 
 def listed(found: Iterable[statements.Statement]) -> TraceStatements:
