@@ -20,7 +20,7 @@ from tests.commands import failed, in_process, start_pgtare
 from tests.loads import traffic
 from tests.pgbouncer import PGBOUNCER, pooler
 from tests.servers import with_everything
-from tests.sessions import eventually
+from tests.sessions import eventually, one, session
 
 pytestmark = [
     pytest.mark.server,
@@ -159,9 +159,9 @@ def test_waits_alone_are_recorded_through_a_pool(
         assert pool.held() == before
         waits = sum(len(of.start) for of in load(tmp_path / "r").waits.values())
         assert waits > 50
-        with cluster.connect() as connection:
+        with session(cluster) as connection:
             traced = "SELECT count(*) FROM wait_event_timing_sessions() WHERE capture = 'trace'"
-            eventually(lambda: connection.execute(traced).fetchall() == [(0,)])
+            eventually(lambda: one(connection, traced) == 0)
 
 
 def test_statement_mode_is_reported_in_one_sentence(
