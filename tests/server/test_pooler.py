@@ -64,7 +64,7 @@ COMMANDS: dict[str, list[str]] = {
 ONE_SESSION = {"weigh", "trace record", "agent", "agent check", "live"}
 #: Commands that end with another status here whoever serves them.
 STATUS = {
-    "trace grab": 1,  # nothing is traced here
+    "trace grab": (0, 1),  # in session mode a recording before it has left rings
     "module uninstall": 2,
     "doctor": SEEN,
     "flame off": (0, 2),  # the kernel's events may not be there
