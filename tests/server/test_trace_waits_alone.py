@@ -18,9 +18,11 @@ import pytest
 from pgtare.seeing.trace.analysis.ledger import ledger
 from pgtare.seeing.trace.analysis.profile import GROUPINGS, profile
 from pgtare.seeing.trace.file.reader import load
+from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.commands import failed, in_process, pgtare, refused, start_pgtare, words
 from tests.loads import during
+from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, role, session
 from tests.small_volume import small_volume
 
@@ -317,3 +319,22 @@ def test_waits_alone_on_a_server_that_has_both(
     assert {ring.pid for ring in trace.rings.values()} == {app.info.backend_pid}
     assert sum(len(w.start) for w in trace.waits.values()) > 20
     eventually(lambda: one(onlooker, TRACED) == 0)
+
+
+def test_calls_alone_on_a_server_without_wait_event_timing(wheel: Binaries, tmp_path: Path) -> None:
+    """At level 4, unless one is asked for; a level with waits is refused."""
+    with tracing(wheel, others=()) as cluster, session(cluster) as client:
+        where = ("--reserve", "0", "--dsn", cluster.dsn())
+        out = tmp_path / "recording"
+        program = start_pgtare("trace", "record", out, "--duration", "2s", *where)
+        while program.poll() is None:
+            client.execute("SELECT pg_sleep(0.01)")
+        assert program.returncode == 0, program.communicate()
+        trace = load(out)
+        assert trace.streams
+        assert not trace.waits
+        assert any("waits were not recorded" in note for note in trace.notes())
+        message = refused("trace", "record", tmp_path / "r", "--level", "8", *where)
+        assert "levels 8 and 12 need the extension wait_event_timing" in message
+        message = refused("trace", "record", tmp_path / "r", "--waits", *where)
+        assert "no extension wait_event_timing" in message
