@@ -56,10 +56,6 @@ def test_of_waits(busy: Cluster, tmp_path: Path) -> None:
     for path in (one, two):
         document("pgtare.waits.snapshot/1", printed("waits", "snapshot", path, *where))
     document("pgtare.waits.profile/1", printed("waits", "diff", one, two, "--idle"))
-    recording = tmp_path / "recording"
-    done = printed("waits", "record", recording, "-d", "1s", "--all", *where)
-    document("pgtare.waits.recording/1", done)
-    document("pgtare.waits.summary/1", printed("waits", "report", recording))
 
 
 def test_of_trace(busy: Cluster, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from pgtare.seeing.doctor.model import Report
 from pgtare.seeing.flame.documents import FlameDifference, FlameGraph
 from pgtare.seeing.trace.output import documents as trace
 from pgtare.seeing.waits import documents as waits
-from pgtare.seeing.waits.recording import Recording
 from pgtare.server import module_documents as module
 from pgtare.server.wait_counters.model import Snapshot
 from pgtare.watching.agent.documents import AgentCheck
@@ -80,8 +79,6 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("`pgtare waits sessions`", waits.WaitsSessions),
         Entry("`pgtare waits statements`", waits.WaitsStatements),
         Entry("`pgtare waits snapshot`", Snapshot),
-        Entry("`pgtare waits record`", Recording),
-        Entry("`pgtare waits report`", waits.WaitsSummary),
         Entry("`pgtare trace record`", trace.TraceRecorded),
         Entry("`pgtare trace grab`", trace.TraceGrabbed),
         Entry("`pgtare trace kept`", trace.TraceKept),

@@ -1,10 +1,10 @@
 """Results on disk: a directory is complete or absent, and opening one says what is wrong with it.
 
-Six kinds build on this: results of `pgtare weigh`, weighings of a fleet, studies of
-`pgtare ladder`, recordings of `pgtare waits record` and of `pgtare flame`, and traces. What is
-written at once goes into a hidden sibling (`Staged`), and one rename commits it. What grows while
-it is measured (fleets, studies, traces) consists of files that are each written whole
-(`files.write_text`, `parquet.write`).
+Five kinds build on this: results of `pgtare weigh`, weighings of a fleet, studies of
+`pgtare ladder`, recordings of `pgtare flame`, and traces. What is written at once goes into a
+hidden sibling (`Staged`), and one rename commits it. What grows while it is measured (fleets,
+studies, traces) consists of files that are each written whole (`files.write_text`,
+`parquet.write`).
 
 Every kind is refused in the same sentences: `not_there`, `other_kind`, `other_version`, `damaged`.
 """

@@ -1,4 +1,4 @@
-"""The charts of a recording: sessions over time by class, a heat map, histograms by event."""
+"""The charts of a trace: sessions over time by class, a heat map, histograms by event."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import numpy as np
 
 from pgtare.kit import numbers, plots
 from pgtare.kit.chart import Chart
-from pgtare.seeing.waits.summary import BUCKETS, CPU, Sum, Summary, is_idle
+from pgtare.seeing.trace.analysis.ledger import CPU, NAMES, QUEUE, UNACCOUNTED
+from pgtare.seeing.trace.analysis.over_time import OverTime
+from pgtare.seeing.trace.analysis.profile import Profile, ProfileLine
 
 HISTOGRAMS = 6
 # One colour a class wherever it is drawn, the most common ones far apart.
 _COLORS = {
-    CPU: "c3",
+    NAMES[CPU]: "c3",
+    NAMES[QUEUE]: "c4",
+    NAMES[UNACCOUNTED]: "c0",
     "IO": "c1",
     "Lock": "c7",
     "LWLock": "c2",
@@ -25,48 +29,40 @@ _COLORS = {
 }
 
 
-def charts(summary: Summary) -> list[Chart]:
-    """Every chart that the recording gives something to show for."""
-    drawn = [_active(summary), _heat(summary)]
-    events = sorted(
-        ((event, s) for event, s in summary.events.items() if s.waits and not is_idle(event)),
-        key=lambda pair: -pair[1].total_ns,
-    )[:HISTOGRAMS]
-    drawn += [_histogram(i, summary.label(event), s) for i, (event, s) in enumerate(events)]
+def charts(times: OverTime, by_event: Profile | None) -> list[Chart]:
+    """Every chart that the trace gives something to show for. by_event: of its sessions."""
+    drawn = [_active(times), _heat(times)]
+    lines = [] if by_event is None else [line for line in by_event.lines if _is_work(line)]
+    drawn += [_histogram(i, line) for i, line in enumerate(lines[:HISTOGRAMS])]
     return [chart for chart in drawn if chart is not None]
 
 
-def bounds(bucket: int) -> tuple[float, float]:
-    """The bounds of a bucket in µs; the first begins at 0, the last has no end."""
-    low = 0.0 if bucket == 0 else 2.0 ** (bucket + 7) / 1000
-    return low, math.inf if bucket == BUCKETS - 1 else 2.0 ** (bucket + 8) / 1000
+def _is_work(line: ProfileLine) -> bool:
+    """Whether it is an event, and no wait for something to do."""
+    kind, _, event = line.name.partition("/")
+    return bool(event) and kind not in ("Activity", "Client") and any(line.histogram)
 
 
 def span(bucket: int) -> str:
     """The bounds of a bucket in words."""
-    low, high = bounds(bucket)
-    if bucket == 0:
-        return f"under {numbers.duration(high)}"
-    if math.isinf(high):
-        return f"{numbers.duration(low)} and more"
-    return f"{numbers.duration(low)} to {numbers.duration(high)}"
+    return f"{_ns(bucket)} to {_ns(bucket + 1)}"
 
 
-def _active(summary: Summary) -> Chart | None:
-    shown = {
-        name: values
-        for name, values in summary.active.items()
-        if name not in ("Activity", "Client") and values.any()
-    }
+def _ns(exponent: int) -> str:
+    return numbers.duration(2.0**exponent / 1000)
+
+
+def _active(times: OverTime) -> Chart | None:
+    shown = {name: values for name, values in times.active.items() if values.any()}
     if not shown:
         return None
-    names = sorted(shown, key=lambda name: (name != CPU, -float(shown[name].mean())))
+    names = sorted(shown, key=lambda name: (name != NAMES[CPU], -float(shown[name].mean())))
     layout = plots.frame(380)
-    layout["xaxis"] |= {"title": plots.axis_title("seconds since the recording began")}
+    layout["xaxis"] |= {"title": plots.axis_title("seconds since the trace began")}
     layout["yaxis"] |= {"title": plots.axis_title("sessions"), "rangemode": "tozero"}
     layout["legend"] = {"orientation": "h", "y": -0.22, "traceorder": "normal"}
     layout["hovermode"] = "x unified"
-    middles = (summary.edges_s[1:] + summary.edges_s[:-1]) / 2
+    middles = (times.edges_s[1:] + times.edges_s[:-1]) / 2
     data = [
         {
             "type": "scatter",
@@ -86,9 +82,9 @@ def _active(summary: Summary) -> Chart | None:
         id="active",
         title="Active sessions over time",
         label=f"Sessions active at each time, stacked by what they waited for; most of it {top}",
-        caption="Traced sessions that worked or waited, by class of wait; waiting for the client "
-        "is left out. CPU time is known at the end of each statement and spread over it; what the "
-        "kernel works while a session waits is in both.",
+        caption="Traced sessions and their parallel workers that worked or waited, by class of "
+        "wait; waiting for the client is left out. What is no wait is known by call, and is spread "
+        "over it.",
         height=380,
         data=data,
         layout=layout,
@@ -100,22 +96,22 @@ def _active(summary: Summary) -> Chart | None:
     )
 
 
-def _heat(summary: Summary) -> Chart | None:
-    heat = summary.heat
+def _heat(times: OverTime) -> Chart | None:
+    heat = times.heat
     used = np.flatnonzero(heat.any(axis=0))
     if not len(used):
         return None
     low, high = int(used[0]), int(used[-1])
     shown = heat[:, low : high + 1].T
     layout = plots.frame(400)
-    layout["xaxis"] |= {"title": plots.axis_title("seconds since the recording began")}
+    layout["xaxis"] |= {"title": plots.axis_title("seconds since the trace began")}
     layout["yaxis"] |= {
         **_ticks(low, high, 10),
         "title": plots.axis_title("wait, up to"),
     }
     layout["margin"] |= {"l": 84}
     layout["showlegend"] = False
-    middles = (summary.edges_s[1:] + summary.edges_s[:-1]) / 2
+    middles = (times.edges_s[1:] + times.edges_s[:-1]) / 2
     data = [
         {
             "type": "heatmap",
@@ -148,15 +144,11 @@ def _heat(summary: Summary) -> Chart | None:
 def _ticks(low: int, high: int, most: int) -> plots.Json:
     """Labels for an axis of buckets, at their upper bounds; no more than a phone has room for."""
     ticks = list(range(low, high + 1, (high - low) // most + 1))
-    last = BUCKETS - 1
-    return {
-        "tickvals": ticks,
-        "ticktext": [numbers.duration(bounds(b)[1]) if b < last else "more" for b in ticks],
-    }
+    return {"tickvals": ticks, "ticktext": [_ns(b + 1) for b in ticks]}
 
 
-def _histogram(index: int, label: str, counted: Sum) -> Chart:
-    used = np.flatnonzero(counted.histogram)
+def _histogram(index: int, line: ProfileLine) -> Chart:
+    used = np.flatnonzero(line.histogram)
     buckets = range(int(used[0]), int(used[-1]) + 1)
     layout = plots.frame(240)
     layout["showlegend"] = False
@@ -171,25 +163,23 @@ def _histogram(index: int, label: str, counted: Sum) -> Chart:
         {
             "type": "bar",
             "x": list(buckets),
-            "y": [int(counted.histogram[b]) for b in buckets],
+            "y": [line.histogram[b] for b in buckets],
             "text": [span(b) for b in buckets],
             "textposition": "none",
-            "marker": {"color": _COLORS.get(label.partition("/")[0], "c0")},
+            "marker": {"color": _COLORS.get(line.name.partition("/")[0], "c0")},
             "hovertemplate": "%{text}: %{y} waits<extra></extra>",
         }
     ]
-    mean_us = counted.lengths_ns / counted.waits / 1000
+    mean = numbers.duration(line.mean_ns / 1000)
     return Chart(
         id=f"histogram-{index}",
-        title=label,
-        label=f"Histogram of {counted.waits} waits for {label}, {numbers.duration(mean_us)} on "
-        "average",
-        caption=f"{numbers.count(counted.waits)} waits, "
-        f"{numbers.duration(counted.lengths_ns / 1000)} in all, {numbers.duration(mean_us)} on "
-        f"average, {numbers.duration(counted.max_ns / 1000)} at most.",
+        title=line.name,
+        label=f"Histogram of {line.times} waits for {line.name}, {mean} on average",
+        caption=f"{numbers.count(line.times)} waits, {numbers.duration(line.ns / 1000)} in all, "
+        f"{mean} on average, {numbers.duration(line.max_ns / 1000)} at most.",
         height=240,
         data=data,
         layout=layout,
         table_head=["length", "waits"],
-        table_rows=[[span(b), numbers.count(int(counted.histogram[b]))] for b in buckets],
+        table_rows=[[span(b), numbers.count(line.histogram[b])] for b in buckets],
     )
