@@ -18,7 +18,8 @@ from pgtare.server.build import own_modules
 from pgtare.server.cluster import Cluster
 from pgtare.server.directories import DIRECTORY_VARIABLE
 from pgtare.server.modules import loadable
-from tests.new_servers import copied_servers
+from tests.new_servers import copied_servers, servers_in_memory
+from tests.places import files_directory, memory_directory
 from tests.servers import stopped_at_once
 from tests.versions.servers import DEBIAN15
 
@@ -74,7 +75,9 @@ ASKED_ALIKE = {
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach the programs under test, also if a shell put the run in the background."""
+    """Put tmp_path into memory; let Ctrl-C reach programs, also if a shell ran us in background."""
+    if memory := memory_directory():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -103,9 +106,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def servers_are_copied() -> Iterator[None]:
-    """A new server is made in an eighth of the time."""
-    with copied_servers():
+def servers_are_made_fast() -> Iterator[None]:
+    """A new server is a copy, and in memory."""
+    with servers_in_memory(), copied_servers():
         yield
 
 
@@ -189,7 +192,7 @@ def server(request: pytest.FixtureRequest) -> Cluster:
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
     """An empty directory that every account can enter, unlike tmp_path under root."""
-    path = Path(tempfile.mkdtemp(prefix="pgtare-test-", dir="/var/tmp"))
+    path = Path(tempfile.mkdtemp(prefix="pgtare-test-", dir=files_directory()))
     path.chmod(0o755)
     yield path
     shutil.rmtree(path)
