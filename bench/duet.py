@@ -22,8 +22,13 @@ from pgtare.load import LoadSpec, run
 from pgtare.load.duet import run_duet
 from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.server.binaries import from_wheel
-from pgtare.weighing.ladder.duet_clusters import DuetBlock, DuetVariant, judge
-from pgtare.weighing.ladder.duet_roles import load_seed, roles_of_set
+from pgtare.weighing.ladder.duet_clusters import (
+    DuetBlock,
+    DuetVariant,
+    judge,
+    load_seed,
+    roles_of_set,
+)
 
 SEED = 11
 WARMUP_S = 0.5
@@ -64,7 +69,7 @@ class Bench:
         pairs: estimate.Ints,
         statistic: estimate.Statistic,
     ) -> Floats:
-        values = estimate.round_values(played, "latency_us", statistic, 2)
+        values = estimate.round_values(played, statistic, 2)
         return estimate.by_set(estimate.log_ratios(values), pairs)[:, 1]
 
     def alone(self, spec: LoadSpec, pin: bool) -> dict[estimate.Statistic, Floats]:
