@@ -18,7 +18,7 @@ from pgtare.server.build import own_modules
 from pgtare.server.cluster import Cluster
 from pgtare.server.directories import DIRECTORY_VARIABLE
 from pgtare.server.modules import loadable
-from tests.new_servers import copied_servers, servers_in_memory
+from tests.new_servers import copied_servers, on_disk, servers_in_memory
 from tests.places import files_directory, memory_directory
 from tests.servers import stopped_at_once
 from tests.versions.servers import DEBIAN15
@@ -112,6 +112,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def servers_are_made_fast() -> Iterator[None]:
     """A new server is a copy, and in memory."""
     with servers_in_memory(), copied_servers():
+        yield
+
+
+@pytest.fixture(scope="module")
+def real_disk() -> Iterator[None]:
+    """The servers of a module of tests have their files on the disk: their syncs take time."""
+    with on_disk():
         yield
 
 
