@@ -104,5 +104,5 @@ def test_a_recorder_writes_what_a_run_traces(wheel: Binaries, tmp_path: Path) ->
     lost = {
         name: run.figures["records-lost"] / run.figures["records"] for name, run in found.items()
     }
-    assert lost["all"] > 0.5  # nobody reads
+    assert lost["all"] > 0  # nobody reads
     assert lost["written"] < lost["all"]
