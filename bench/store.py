@@ -25,7 +25,7 @@ from pgtare.watching.live.store_worker import StoreWorker
 from pgtare.watching.spool import rollup
 from pgtare.watching.spool.publication import segment_id, with_segment
 from pgtare.watching.spool.tables import TABLES
-from pgtare.watching.store import migrations, pushed_rows, size_plan, store_tables
+from pgtare.watching.store import pushed_rows, size_plan, store_schema, store_tables
 from pgtare.watching.store.connection import StoreConnection
 
 TAKES = "some minutes and gigabytes"
@@ -86,7 +86,7 @@ def ingest(
 def sizes(client: Any, base: list[dict[str, pa.Table]]) -> dict[str, float]:
     """Bytes a row of one server, merged; rows of several alike would compress one another."""
     connection = StoreConnection(client, "single")
-    migrations.apply(connection)
+    store_schema.make(connection)
     for table in TABLES.values():
         root = table.name.partition("_1")[0]
         if root not in TABLES or not any(root in found for found in base):
@@ -161,7 +161,7 @@ def run(directory: Path, hours: float, servers: int, days: int, bytes_only: bool
         client.close()
         return
     connection = StoreConnection(client, "bench")
-    migrations.apply(connection)
+    store_schema.make(connection)
     number, seconds, processor_s = ingest(connection, base, OF_AGENT)
     rate = number / seconds
     print(f"measured: {number} rows of {OF_AGENT} servers and {hours:g} h, as an agent sends them:")

@@ -34,8 +34,6 @@ ASKED_ALIKE = {
     "test_agent.py",
     "test_agent_faults.py",
     "test_cli_waits.py",
-    "test_clock_predict.py",
-    "test_clock_query.py",
     "test_doctor_churn.py",
     "test_flame_labels.py",
     "test_flame_stalls.py",

@@ -117,8 +117,6 @@ def test_of_installing(wheel: Binaries, tmp_path: Path) -> None:
 def test_of_no_server(tmp_path: Path) -> None:
     document("pgtare.clock/1", printed("clock", "--clock", "monotonic"))
     document("pgtare.instruments/1", printed("instruments"))
-    published = printed("ladder", "published", STUDIES / "r1_published.toml")
-    document("pgtare.ladder.published/1", published)
     study = (STUDIES / "wait_event_timing.toml", "--out", tmp_path / "study", "--quick")
     planned = pgtare("ladder", *study, "--dry-run", "--json")
     document("pgtare.ladder.plan/1", planned.stdout)

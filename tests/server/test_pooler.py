@@ -34,7 +34,6 @@ SEEN = (0, 10, 11)
 COMMANDS: dict[str, list[str]] = {
     "weigh": ["track_io_timing", "--duration", "2"],
     "instruments": [],
-    "clock": ["--query", "SELECT count(*) FROM pg_class", "--duration", "1"],
     "doctor": ["--interval", "1s"],
     "status": [],
     "stop": [],

@@ -26,7 +26,6 @@ from pgtare.weighing.fleet.directory import FleetState
 from pgtare.weighing.fleet.documents import FleetWeighing
 from pgtare.weighing.fleet.readiness import FleetCheck
 from pgtare.weighing.instruments.listing import Instruments
-from pgtare.weighing.ladder.published import Judgement
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.status import LadderPlan, Status
 from pgtare.weighing.ladder.wait_check import Proofs
@@ -76,7 +75,6 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Entry("`pgtare ladder --dry-run`", LadderPlan),
         Entry("`pgtare ladder status`", Status),
         Entry("`pgtare ladder prove`", Proofs),
-        Entry("`pgtare ladder published`", Judgement),
         Entry("`pgtare waits top`, `pgtare waits diff`", waits.WaitsProfile),
         Entry("`pgtare waits histogram`", waits.WaitsHistogram),
         Entry("`pgtare waits sessions`", waits.WaitsSessions),

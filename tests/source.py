@@ -2,7 +2,7 @@
 
 What a server costs depends a little on how it was built, down to the order in which its objects
 were linked. Here such servers are made, each an installation like any other. Builds are kept, so
-that each is made once; `python -m pgtare.server.source --help` makes one by hand.
+that each is made once; `python -m tests.source --help` makes one by hand.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pgtare.errors import PgtareError, UsageError
 from pgtare.server.binaries import Binaries, from_pg_config
 from pgtare.server.directories import locked, place
 from pgtare.server.os_account import environment
-from pgtare.server.source_package import kept_tarball, tarball, version_of
+from tests.source_package import kept_tarball, tarball, version_of
 
 TOOLS = ("gcc", "make", "bison", "flex", "perl", "tar", "bzip2")
 OUTPUT_TAIL_LINES = 12
@@ -308,7 +308,7 @@ def _digest(facts: dict[str, object]) -> str:
 def main() -> int:
     """Build one server and print its pg_config."""
     parser = argparse.ArgumentParser(
-        prog="python -m pgtare.server.source", description="Build PostgreSQL from source."
+        prog="python -m tests.source", description="Build PostgreSQL from source."
     )
     parser.add_argument("major", type=int, nargs="?", default=18)
     parser.add_argument("--configure", action="append", default=[], metavar="OPTION")
