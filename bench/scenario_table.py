@@ -1,15 +1,17 @@
-"""Runs the scenarios and prints the table of docs/method.md: `make bench-scenarios`."""
+"""How often verdicts and intervals hold in hostile scenarios: the table of docs/method.md."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from bench.scenarios.contents import ALL
 from bench.scenarios.registry import Counts, Scenario
+
+TAKES = "20 minutes on two processors"
+ONE_THREAD = True
 
 #: Parts of a scenario, so that progress shows and both processes have work until the end.
 _PARTS = 8
@@ -63,14 +65,15 @@ def row(scenario: Scenario, counts: Counts) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def main() -> int:
-    """Exit status 1 if a bound is missed that docs/method.md does not state."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="few trials: a check of the table")
     parser.add_argument("--share", type=float, default=1.0, help="of the trials, such as 0.2")
     parser.add_argument("--only", default="", help="scenarios with this in their name")
     parser.add_argument("--processes", type=int, default=2)
-    args = parser.parse_args()
+
+
+def main(args: argparse.Namespace) -> int:
+    """Exit status 1 if a bound is missed that docs/method.md does not state."""
     chosen = [i for i, scenario in enumerate(ALL) if args.only in scenario.name]
     found = run(chosen, args.quick, args.share, args.processes)
     print("| scenario | what is counted | rate | Monte Carlo error | trials | required | |")
@@ -81,13 +84,3 @@ def main() -> int:
         if scenario.stated:
             print(f"\n{scenario.name}: {scenario.stated}")
     return int(any(not ALL[i].holds(found[i]) and not ALL[i].stated for i in chosen))
-
-
-if __name__ == "__main__":
-    # the trials run side by side; threads of their linear algebra would fight for the processors
-    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
-        os.environ["OPENBLAS_NUM_THREADS"] = "1"
-        os.execv(  # noqa: S606
-            sys.executable, [sys.executable, "-m", "bench.scenarios", *sys.argv[1:]]
-        )
-    sys.exit(main())
