@@ -9,11 +9,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pgtare.cli.json_pages import documents
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.commands import in_process, pgtare
 from tests.flame_recordings import needs_perf
+from tests.json_documents import documents
 from tests.loads import traffic
 from tests.servers import CAPTURING, with_everything
 

@@ -16,7 +16,6 @@ import psycopg
 import pytest
 from rich.console import Console
 
-from pgtare.cli.json_pages import documents
 from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries
 from pgtare.weighing.ladder.bench import Bench
@@ -33,6 +32,7 @@ from tests.commands import (
     refused,
     start_pgtare,
 )
+from tests.json_documents import documents
 from tests.ladder_studies import STUDY, backend_below, finish, wait_while_running, write
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]

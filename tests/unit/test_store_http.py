@@ -21,7 +21,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pgtare.cli.json_pages import documents
 from pgtare.errors import UsageError
 from pgtare.watching.agent.agent_log import AgentLog
 from pgtare.watching.spool.spool import Spool
@@ -32,6 +31,7 @@ from pgtare.watching.store.push_thread import PushThread
 from pgtare.watching.store.pusher import SpoolPusher
 from tests.clickhouse_stand_in import ClickHouseStandIn
 from tests.commands import in_process, refused
+from tests.json_documents import documents
 from tests.unit.spool_rows import UNLIMITED, random_rows
 from tests.unit.store_engine import differences
 

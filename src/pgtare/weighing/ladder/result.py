@@ -15,7 +15,7 @@ SCHEMA: Literal["pgtare.ladder/1"] = "pgtare.ladder/1"
 
 
 def _field(description: str, **more: Any) -> Any:
-    """A field that says what it is; docs/ladder-json.md prints it."""
+    """A field that says what it is; docs/json.md shows it."""
     return Field(description=description, **more)
 
 

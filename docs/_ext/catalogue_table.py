@@ -1,8 +1,8 @@
-"""The catalogue as a Markdown table: `python -m pgtare.weighing.instruments.table` prints it."""
+"""The catalogue of instruments as Markdown: a table, and what each number leaves out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from pgtare.weighing.instruments.catalogue import load_catalogue
 from pgtare.weighing.instruments.model import Entry, Needs
@@ -10,10 +10,21 @@ from pgtare.weighing.instruments.model import Entry, Needs
 _HEAD = ("instrument", "variants", "weighs", "base arm", "needs", "safe in production")
 
 
-def markdown_table(entries: Iterable[Entry]) -> str:
+def table() -> Iterator[str]:
     """One row an entry; the first variant is the default."""
-    rows = [_HEAD, ("---",) * len(_HEAD), *(_row(entry) for entry in entries)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    rows = [_HEAD, ("---",) * len(_HEAD), *(_row(entry) for entry in load_catalogue().values())]
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def remarks() -> Iterator[str]:
+    """Each remark once, with the instruments that it is of."""
+    of: dict[str, list[str]] = {}
+    for entry in load_catalogue().values():
+        for remark in entry.remarks:
+            of.setdefault(remark, []).append(f"`{entry.name}`")
+    for remark, names in of.items():
+        yield f"- {', '.join(names)}: {remark}"
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
@@ -46,7 +57,3 @@ def _needs(needs: Needs) -> str:
     if needs.max_version:
         parts.append(f"PostgreSQL up to {needs.max_version}")
     return "<br>".join(parts) or "nothing"
-
-
-if __name__ == "__main__":
-    print(markdown_table(load_catalogue().values()), end="")

@@ -1,4 +1,4 @@
-"""Prints the tables of docs/spool.md: `python -m pgtare.watching.spool.table_pages`."""
+"""The tables of a spool as Markdown: the list of them, and the columns of each."""
 
 from __future__ import annotations
 
@@ -56,7 +56,3 @@ def _columns(columns: Iterable[Column]) -> Iterator[str]:
         nullable = ", may be NULL" if column.nullable else ""
         yield f"| {name} | {type_name(column)}{nullable} | {about} | {how} |"
     yield ""
-
-
-if __name__ == "__main__":
-    print("\n".join(lines()))

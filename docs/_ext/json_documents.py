@@ -1,7 +1,11 @@
-"""Prints the tables of the docs' JSON pages: `python -m pgtare.cli.json_pages json.md`."""
+"""The JSON documents of all commands, and the tables of their fields.
+
+`.venv/bin/python docs/_ext/json_documents.py pgtare.weigh/1` prints a document's JSON Schema.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -53,77 +57,73 @@ class Entry:
         return str(self.schema["properties"]["schema"]["const"])
 
 
-#: The documents of each page, in its order.
-PAGES: dict[str, tuple[Entry, ...]] = {
-    "json.md": (
-        Entry(
-            "`pgtare weigh`, `pgtare report`",
-            WeighResult,
-            {"Interval": "An interval", "Growth": "`total`, and an element of `functions`"},
-        ),
-        Entry("`pgtare weigh --dry-run`", PlannedWeighing),
-        Entry("`pgtare fleet report`", FleetWeighing),
-        Entry("`pgtare bill`", Bill),
-        Entry("`pgtare instruments`", Instruments),
-        Entry("`pgtare status`", TrialStatus),
-        Entry("`pgtare stop`", TrialStopped),
-        Entry("`pgtare selftest`", SelftestReport),
-        Entry("`pgtare fleet check`", FleetCheck),
-        Entry("`pgtare fleet doctor`", FleetDoctor),
-        Entry("`fleet.json` of `pgtare fleet weigh`", FleetState),
-        Entry("`pgtare ladder --dry-run`", LadderPlan),
-        Entry("`pgtare ladder status`", Status),
-        Entry("`pgtare ladder prove`", Proofs),
-        Entry("`pgtare waits top`, `pgtare waits diff`", waits.WaitsProfile),
-        Entry("`pgtare waits histogram`", waits.WaitsHistogram),
-        Entry("`pgtare waits sessions`", waits.WaitsSessions),
-        Entry("`pgtare waits statements`", waits.WaitsStatements),
-        Entry("`pgtare waits snapshot`", Snapshot),
-        Entry("`pgtare trace record`", trace.TraceRecorded),
-        Entry("`pgtare trace grab`", trace.TraceGrabbed),
-        Entry("`pgtare trace kept`", trace.TraceKept),
-        Entry("`pgtare trace kept ID`", trace.TraceIncident),
-        Entry("`pgtare trace kept ID --out`", trace.TraceTaken),
-        Entry("`pgtare trace status`", trace.TraceStatus),
-        Entry("`pgtare trace stop`", trace.TraceStopped),
-        Entry("`pgtare trace profile`, `pgtare trace report`", trace.TraceProfile),
-        Entry("`pgtare trace statements`", trace.TraceStatements),
-        Entry("`pgtare trace clients`", trace.TraceClients),
-        Entry("`pgtare trace export`", trace.TraceExport),
-        Entry("`pgtare flame on`, `off`, `wake` and `show`", FlameGraph),
-        Entry("`pgtare flame diff`", FlameDifference),
-        Entry("`pgtare doctor`", Report),
-        Entry("`pgtare agent check`", AgentCheck),
-        Entry("`pgtare spool sql`", SpoolRows),
-        Entry("`pgtare spool info`", SpoolInfo),
-        Entry("`pgtare store create`", store.StoreCreated),
-        Entry("`pgtare store check`", store.StoreChecked),
-        Entry("`pgtare store plan`", store.StorePlanned),
-        Entry("`pgtare store repair`", store.StoreRepaired),
-        Entry("`pgtare module install`", module.ModulesInstalled),
-        Entry("`pgtare module list`", module.ModuleList),
-        Entry("`pgtare module uninstall`", module.ModuleUninstalled),
-        Entry("`pgtare uninstall`", module.Uninstalled),
+ENTRIES = (
+    Entry(
+        "`pgtare weigh`, `pgtare report`",
+        WeighResult,
+        {"Interval": "An interval", "Growth": "`total`, and an element of `functions`"},
     ),
-    "clock-json.md": (
-        Entry(
-            "`pgtare clock`",
-            ClockReport,
-            {"Span": "A likely value between bounds", "Middle": "A median with its interval"},
-        ),
+    Entry("`pgtare weigh --dry-run`", PlannedWeighing),
+    Entry("`pgtare fleet report`", FleetWeighing),
+    Entry("`pgtare bill`", Bill),
+    Entry("`pgtare instruments`", Instruments),
+    Entry("`pgtare status`", TrialStatus),
+    Entry("`pgtare stop`", TrialStopped),
+    Entry("`pgtare selftest`", SelftestReport),
+    Entry("`pgtare fleet check`", FleetCheck),
+    Entry("`pgtare fleet doctor`", FleetDoctor),
+    Entry("`fleet.json` of `pgtare fleet weigh`", FleetState),
+    Entry("`pgtare ladder`, `resume` and `report`", LadderResult),
+    Entry("`pgtare ladder --dry-run`", LadderPlan),
+    Entry("`pgtare ladder status`", Status),
+    Entry("`pgtare ladder prove`", Proofs),
+    Entry("`pgtare waits top`, `pgtare waits diff`", waits.WaitsProfile),
+    Entry("`pgtare waits histogram`", waits.WaitsHistogram),
+    Entry("`pgtare waits sessions`", waits.WaitsSessions),
+    Entry("`pgtare waits statements`", waits.WaitsStatements),
+    Entry("`pgtare waits snapshot`", Snapshot),
+    Entry("`pgtare trace record`", trace.TraceRecorded),
+    Entry("`pgtare trace grab`", trace.TraceGrabbed),
+    Entry("`pgtare trace kept`", trace.TraceKept),
+    Entry("`pgtare trace kept ID`", trace.TraceIncident),
+    Entry("`pgtare trace kept ID --out`", trace.TraceTaken),
+    Entry("`pgtare trace status`", trace.TraceStatus),
+    Entry("`pgtare trace stop`", trace.TraceStopped),
+    Entry("`pgtare trace profile`, `pgtare trace report`", trace.TraceProfile),
+    Entry("`pgtare trace statements`", trace.TraceStatements),
+    Entry("`pgtare trace clients`", trace.TraceClients),
+    Entry("`pgtare trace export`", trace.TraceExport),
+    Entry("`pgtare flame on`, `off`, `wake` and `show`", FlameGraph),
+    Entry("`pgtare flame diff`", FlameDifference),
+    Entry("`pgtare doctor`", Report),
+    Entry("`pgtare agent check`", AgentCheck),
+    Entry("`pgtare spool sql`", SpoolRows),
+    Entry("`pgtare spool info`", SpoolInfo),
+    Entry("`pgtare store create`", store.StoreCreated),
+    Entry("`pgtare store check`", store.StoreChecked),
+    Entry("`pgtare store plan`", store.StorePlanned),
+    Entry("`pgtare store repair`", store.StoreRepaired),
+    Entry("`pgtare module install`", module.ModulesInstalled),
+    Entry("`pgtare module list`", module.ModuleList),
+    Entry("`pgtare module uninstall`", module.ModuleUninstalled),
+    Entry("`pgtare uninstall`", module.Uninstalled),
+    Entry(
+        "`pgtare clock`",
+        ClockReport,
+        {"Span": "A likely value between bounds"},
     ),
-    "ladder-json.md": (Entry("`pgtare ladder`, `resume` and `report`", LadderResult),),
-}
+)
 
 
 def documents() -> dict[str, Entry]:
     """Every document by the name of its schema."""
-    return {entry.name: entry for page in PAGES.values() for entry in page}
+    return {entry.name: entry for entry in ENTRIES}
 
 
-def tables(page: str) -> str:
-    """The part of a page that is made of the models."""
-    return "\n".join(line for entry in PAGES[page] for line in _section(entry))
+def lines() -> Iterator[str]:
+    """The tables of all documents, as Markdown."""
+    for entry in ENTRIES:
+        yield from _section(entry)
 
 
 def _section(entry: Entry) -> Iterator[str]:
@@ -182,4 +182,4 @@ def _joined(words: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    print(tables(sys.argv[1]), end="")
+    print(json.dumps(documents()[sys.argv[1]].schema, indent=2))
