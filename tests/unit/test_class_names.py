@@ -31,7 +31,6 @@ ALLOWED = {
     "Client": "a connection, seen by a trace or by the views of waits",
     "Clock": "of the machine, as predicted, and as a server reads it",
     "Event": "of perf, of a trace, of waits",
-    "Node": "of a plan, as text and as traced",
     "Process": "of a trace, of the machine",
     "Profile": "of a trace, of waits",
     "Program": "a script that is compiled, a binary with symbols",

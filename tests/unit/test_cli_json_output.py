@@ -53,8 +53,6 @@ def test_a_dry_run_is_a_document_too(tmp_path: Path) -> None:
         (("report", "/nowhere"), "--html", "/nowhere/r.html", "cannot write /nowhere/r.html"),
         (("doctor", "--dsn", "host=/nowhere"), "--output", "/nowhere/d", "cannot write"),
         (("waits", "top", "--dsn", "host=/nowhere"), "--output", "/nowhere/d", "cannot write"),
-        (("waits", "report", "/nowhere"), "--html", "/nowhere/d", "cannot write"),
-        (("waits", "record", "/sys/r", "--dsn", "host=/nowhere"), "--output", "/a/b", "cannot"),
         (("trace", "profile", "/nowhere"), "--output", "/nowhere/d", "cannot write"),
         (("trace", "report", "/nowhere"), "--html", "/nowhere/d", "cannot write"),
         (("flame", "on", "--pid", "1"), "--output", "/nowhere/d", "cannot write"),

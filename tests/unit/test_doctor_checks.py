@@ -41,7 +41,7 @@ LOCK = check_statements.LOCK_EVENT
 SERVER = Server(
     version="18.6", standby=False, started=NOW, database="app", role="monitor", sees_all=True
 )
-DOCS = Path(__file__).parents[2] / "docs" / "pgss-evictions.md"
+DOCS = Path(__file__).parents[2] / "docs" / "questions.md"
 
 
 def texts(*lines: str, calls: int = 1) -> list[tuple[int, str, int]]:

@@ -170,7 +170,7 @@ def _sureness(found: Statements, *, severe: bool) -> tuple[Sure, str]:
         return "certain", "the server counts deallocations, and entries that come and go so fast"
     return "likely", (
         "the server counts deallocations; what they cost is taken from measurements on another "
-        "machine (docs/pgss-evictions.md)"
+        "machine (docs/questions.md)"
     )
 
 

@@ -1,6 +1,6 @@
 """What an eviction sweep costs by the size of the table: measured figures, and those between.
 
-The figures are those of docs/pgss-evictions.md, which names the command that prints them.
+The figures are those of docs/questions.md.
 """
 
 from __future__ import annotations
