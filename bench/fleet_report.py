@@ -1,10 +1,10 @@
-"""What estimating a fleet again takes: by servers, by who estimates, and in memory.
+"""What estimating a fleet again takes: by servers, by processes, and in memory.
 
 Simulated servers, of 4 sessions with `--units` transactions each. A fleet, and one with ten times
-the servers (the same data under other names), are reported in one process, in four, and on a Dask
-cluster of three workers. The documents must be the same to the last digit. Each report is a process
-of its own; memory is the peak of one process, as the system has it.
-`python -m bench.fleet_report [--servers 8] [--units 12000] [--no-dask]`
+the servers (the same data under other names), are reported in one process and in four. The
+documents must be the same to the last digit. Each report is a process of its own; memory is the
+peak of one process, as the system has it.
+`python -m bench.fleet_report [--servers 8] [--units 12000]`
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-from tests.dask_cluster import DaskCluster
 from tests.fleet_data import MadeServer, write_server
 
 from pgtare.kit.numbers import volume
@@ -52,21 +51,20 @@ def size(prefix: Path) -> int:
 
 
 @contextmanager
-def peak_memory(pids: list[int]) -> Iterator[dict[str, int]]:
-    """The largest resident size of one of these processes and of their children."""
+def peak_memory(pid: int) -> Iterator[dict[str, int]]:
+    """The largest resident size of this process and of its children."""
     found = {"bytes": 0}
     ended = threading.Event()
 
     def look() -> None:
         while not ended.wait(0.05):
-            for pid in pids:
-                try:
-                    process = psutil.Process(pid)
-                    family = [process, *process.children(recursive=True)]
-                    sizes = [one.memory_info().rss for one in family]
-                except psutil.Error:
-                    continue
-                found["bytes"] = max(found["bytes"], *sizes)
+            try:
+                process = psutil.Process(pid)
+                family = [process, *process.children(recursive=True)]
+                sizes = [one.memory_info().rss for one in family]
+            except psutil.Error:
+                continue
+            found["bytes"] = max(found["bytes"], *sizes)
 
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -77,13 +75,13 @@ def peak_memory(pids: list[int]) -> Iterator[dict[str, int]]:
         watcher.join()
 
 
-def report(prefix: Path, *options: str, workers: list[int] | None = None) -> dict[str, object]:
+def report(prefix: Path, *options: str) -> dict[str, object]:
     """Seconds, processor time, peak memory of one process, and a hash of the document."""
     command = [sys.executable, "-m", "pgtare", "fleet", "report", str(prefix), "--json", *options]
     began = time.monotonic()
     before = os.times()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    with peak_memory(workers or [process.pid]) as memory:
+    with peak_memory(process.pid) as memory:
         printed, _ = process.communicate()
     assert process.returncode == 0
     after = os.times()
@@ -102,7 +100,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--servers", type=int, default=8)
     parser.add_argument("--units", type=int, default=12_000)
-    parser.add_argument("--no-dask", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pgtare-bench-") as temporary:
         small = Path(temporary) / "fleet"
@@ -114,11 +111,6 @@ def main() -> None:
                 ("1 process", report(prefix)),
                 ("4 processes", report(prefix, "--processes", "4")),
             ]
-            if not asked.no_dask:
-                with DaskCluster(Path(temporary) / f"dask-{count}", workers=3) as cluster:
-                    pids = [one.pid for one in cluster.workers]
-                    found = report(prefix, "--scheduler", cluster.address, workers=pids)
-                    ways.append(("Dask, 3 workers", found))
             for way, figures in ways:
                 row = {"servers": count, "bytes": size(prefix), "way": way, **figures}
                 rows.append(row)

@@ -11,12 +11,12 @@ import typer
 from pgtare import cli
 from pgtare.cli.command_line import command_line
 from pgtare.cli.commands import GLOSSARY
-from pgtare.cli.fleet_report import report
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.kit import numbers
+from pgtare.kit import files, numbers
 from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.option_values import percentage, seconds
+from pgtare.kit.progress import Counted
 from pgtare.load import parse_participation
 from pgtare.server import inventory as inventories
 from pgtare.weighing.instruments import Chosen, choose, load_catalogue
@@ -285,7 +285,7 @@ def _deliver(directory: FleetDirectory, destination: Destination) -> None:
             err=True,
         )
     if directory.usable():
-        result = combined(str(directory.path))
+        result = combined(directory.path)
         directory.write_result(result.to_json())
         if not destination.printed:
             render(result, cli.stdout())
@@ -304,4 +304,48 @@ def _deliver(directory: FleetDirectory, destination: Destination) -> None:
         )
 
 
-app.command("report")(report)
+@app.command("report")
+def report(
+    prefix: Annotated[
+        Path,
+        typer.Argument(metavar="PREFIX", help="What `pgtare fleet weigh --out` made."),
+    ],
+    margin: Annotated[
+        str | None, typer.Option(help="Another equivalence margin, for example 1%.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="PAGE", help="Write the page to this file.")
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Processes of this machine that estimate servers.")
+    ] = 1,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Estimate each server of a fleet again from its raw observations, and combine them.
+
+    The estimators are those of `pgtare weigh`. Servers whose data are damaged or incomplete are
+    named and left out. It needs no server.
+
+    Example: `pgtare fleet report results/monday --html monday.html --processes 4`
+    """
+    from pgtare.weighing.fleet.reestimation import Reestimation
+    from pgtare.weighing.fleet.report.page import write_page
+    from pgtare.weighing.fleet.report.terminal import render
+
+    files.check_target(html)
+    destination = Destination(json, output)
+    share = percentage("--margin", margin) if margin else None
+    with cli.stderr().status(f"pgtare: looking for servers in {prefix}"):
+        found = Reestimation(prefix, share)
+    with Counted(cli.stderr(), "estimating", len(found.listing.servers), "servers") as display:
+        result = found.run(processes, display.tick)
+    if destination.printed:  # the table says it as well
+        for one in result.left_out:
+            cli.say(f"pgtare: {one.server} is left out: {one.reason}", err=True)
+    if html is not None:
+        write_page(result, html)
+        destination.tell(f"page: {html}")
+    if not destination.printed:
+        render(result, cli.stdout())
+    destination.write(result.to_json())

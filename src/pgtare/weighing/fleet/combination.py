@@ -16,8 +16,7 @@ from pgtare.estimate.inference import Estimate
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.weighing.fleet import documents
-from pgtare.weighing.fleet.inventory_labels import ServerRecord
-from pgtare.weighing.fleet.raw_data import LeftOut
+from pgtare.weighing.fleet.raw_data import LeftOut, ServerRecord
 from pgtare.weighing.fleet.server_estimate import ArmFigures, ServerFigures
 from pgtare.weighing.weigh.schema import ArmRole, interval, number
 
