@@ -131,7 +131,7 @@ def test_ctrl_c_before_the_trial_leaves_nothing(tmp_path: Path) -> None:
         (["--arm", "x'; DROP SCHEMA pgtare: work_mem=1MB"], "may hold only"),
         (["track_io_timing", "--load", "none"], "--dsn"),
         (["track_io_timing", "--load", "everything"], "choose one of"),
-        (["track_io_timing", "--headroom", "200%"], "--headroom"),
+        (["track_io_timing", "--rate", "200%"], "below 100"),
         (["track_io_timing", "--rate", "many"], "--rate"),
         (["track_io_timing", "--output", "/nowhere/w.json"], "no directory"),
         (["track_io_timing", "--pg-config", "/nowhere/pg_config"], "/nowhere/pg_config"),

@@ -59,7 +59,7 @@ def test_percentages_are_read() -> None:
 
 @pytest.mark.parametrize("text", ["50", "0.5", "0%", "100%", "150%", "-5%", "half", ""])
 def test_a_bad_headroom_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--headroom .* as in --headroom 50%"):
+    with pytest.raises(UsageError, match=r"--rate .* as in --rate 50%"):
         parse_headroom(text)
 
 
@@ -196,7 +196,7 @@ def test_saturation_is_the_median_probe_at_full_speed() -> None:
 
 
 def test_a_load_that_does_nothing_has_no_saturation() -> None:
-    with pytest.raises(MeasurementError, match="give --rate instead"):
+    with pytest.raises(MeasurementError, match="give --rate as a number"):
         find_saturation(Path(), "", LoadSpec(), run=lambda *_: RunResult(0.0, 0))
 
 

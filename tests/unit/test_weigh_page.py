@@ -134,14 +134,13 @@ def test_embedded_json_cannot_end_its_element() -> None:
 
 def test_the_head_tells_server_load_and_time_only() -> None:
     drawn = sample()
-    drawn.result.server["version"] = "PostgreSQL 18.6 on x86_64-pc-linux-gnu, compiled by gcc"
     drawn.result.load |= {"clients": 1, "median_tps": 20535.0, "seed": 7, "rate_tps": None}
-    for version_num in (180006, None):
+    for version_num, shown in ((180006, "18.6"), (None, "of unknown version")):
         drawn.result.server["version_num"] = version_num
         text = page(drawn.result, empty())
         assert (
-            '<p class="sub">PostgreSQL 18.6 · pgbench select-only, 1 client, 20,535 transactions/s '
-            "· 2025-08-17 09:30 UTC</p>" in text
+            f'<p class="sub">PostgreSQL {shown} · pgbench select-only, 1 client, '
+            "20,535 transactions/s · 2025-08-17 09:30 UTC</p>" in text
         )
 
 

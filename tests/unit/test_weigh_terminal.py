@@ -536,7 +536,7 @@ def test_a_result_without_numbers_still_prints() -> None:
             arm.verdict, arm.verdict_reason = "inconclusive", "no whole block"
     base = result.baseline
     base.mean_us = base.body_mean_us = base.threshold_us = None
-    base.p50_us = base.p95_us = base.p99_us = None
+    base.p50_us = base.p99_us = None
     result.design.mde_us = result.design.mde_pct = result.design.participation = None
     result.carry_over.switch_us = result.carry_over.switch_throughput_pct = None
     assert "inconclusive" in printed(result)

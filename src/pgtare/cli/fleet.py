@@ -12,6 +12,19 @@ from pgtare import cli
 from pgtare.cli.command_line import command_line
 from pgtare.cli.commands import GLOSSARY
 from pgtare.cli.json_output import Destination, Json, Output
+from pgtare.cli.shared_options import (
+    Allow,
+    Application,
+    Arms,
+    Catalogues,
+    InjectNs,
+    Instruments,
+    Margin,
+    OtherMargin,
+    Participation,
+    Role,
+    Yes,
+)
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import files, numbers
 from pgtare.kit.fitted_table import Fitted
@@ -30,9 +43,6 @@ InventoryFile = Annotated[
     Path,
     typer.Option("--inventory", "-i", help="A file that names the servers: see docs/fleet.md."),
 ]
-Catalogues = Annotated[
-    list[Path] | None, typer.Option("--catalog", help="A file with instruments of your own.")
-]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -48,10 +58,7 @@ app = typer.Typer(
 @app.command("check")
 def check(
     inventory: InventoryFile,
-    instruments: Annotated[
-        list[str] | None,
-        typer.Argument(help="What to weigh: names as `pgtare instruments` lists them."),
-    ] = None,
+    instruments: Instruments = None,
     catalogue: Catalogues = None,
     limit: Annotated[
         str, typer.Option(help="Longest time for each server, for example 20s.")
@@ -157,14 +164,8 @@ def doctor(
 @app.command("weigh")
 def weigh(
     inventory: InventoryFile,
-    instruments: Annotated[
-        list[str] | None,
-        typer.Argument(help="What to weigh: names as `pgtare instruments` lists them."),
-    ] = None,
-    arm: Annotated[
-        list[str] | None,
-        typer.Option(help="An arm of your own, as 'name: setting=value, setting=value'."),
-    ] = None,
+    instruments: Instruments = None,
+    arm: Arms = None,
     duration: Annotated[
         str, typer.Option("--duration", "-d", help="How long to weigh each server, as 60s, 10m.")
     ] = "60s",
@@ -172,31 +173,18 @@ def weigh(
         str | None,
         typer.Option(help="How long each earlier stage takes; by default a sixth, 5s to 60s."),
     ] = None,
-    margin: Annotated[
-        str, typer.Option(help="Equivalence margin, as a share of transaction time.")
-    ] = "0.5%",
+    margin: Margin = "0.5%",
     harm: Annotated[
         str,
         typer.Option(help="Harm at which all trials are stopped, as a share of transaction time."),
     ] = "25%",
-    participation: Annotated[
-        str, typer.Option(help="Chance of each session to be drawn, in the last stage.")
-    ] = "100%",
-    role: Annotated[str | None, typer.Option(help="Only sessions of this role take part.")] = None,
-    application: Annotated[
-        str,
-        typer.Option(help="Only sessions whose application_name fits this shell pattern."),
-    ] = "*",
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(help="Weigh this instrument although it is not safe in production."),
-    ] = None,
-    inject_ns: Annotated[
-        list[int] | None, typer.Option(help="An arm with this known delay, for calibration.")
-    ] = None,
+    participation: Participation = "100%",
+    role: Role = None,
+    application: Application = "*",
+    allow: Allow = None,
+    inject_ns: InjectNs = None,
     at_once: Annotated[int, typer.Option(min=1, help="Most servers to weigh at a time.")] = 16,
     catalogue: Catalogues = None,
-    seed: Annotated[int | None, typer.Option(help="Repeat the assignment of a result.")] = None,
     out: Annotated[Path | None, typer.Option(help="Keep everything in this new directory.")] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Continue the weighing in this directory.")
@@ -204,7 +192,7 @@ def weigh(
     skip_unready: Annotated[
         bool, typer.Option("--skip-unready", help="Weigh only the servers that are ready.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to questions.")] = False,
+    yes: Yes = False,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -234,7 +222,7 @@ def weigh(
             instruments=list(instruments or ()),
             arms=list(arm or ()),
             inject_ns=list(inject_ns or ()),
-            seed=new_seed() if seed is None else seed,
+            seed=new_seed(),
             duration_s=seconds("--duration", duration),
             canary_s=None if canary is None else seconds("--canary", canary),
             margin_pct=100 * percentage("--margin", margin),
@@ -310,9 +298,7 @@ def report(
         Path,
         typer.Argument(metavar="PREFIX", help="What `pgtare fleet weigh --out` made."),
     ],
-    margin: Annotated[
-        str | None, typer.Option(help="Another equivalence margin, for example 1%.")
-    ] = None,
+    margin: OtherMargin = None,
     html: Annotated[
         Path | None, typer.Option(metavar="PAGE", help="Write the page to this file.")
     ] = None,

@@ -190,11 +190,9 @@ def _line(
 def _server(one: Weighed, lines: Sequence[_Line], maker: _Maker) -> tuple[BillServer, Bounds]:
     rate = transaction_rate(one.result)
     total = dependent_sum(line.bounds for line in lines)
-    number_ = one.result.server.get("version_num")
-    known = isinstance(number_, int) and number_ >= 100_000
     shown = BillServer(
         server=one.server,
-        version=f"{number_ // 10_000}.{number_ % 10_000}" if known else "",  # type: ignore[operator]
+        version=one.result.server_version,
         transactions_per_s=rate.per_s if rate else None,
         whole_rate=rate is not None and rate.whole,
         amount=maker.amount(total),

@@ -36,14 +36,13 @@ class ArtefactKind:
 
     what: what it is and the command that makes it, as "recording of `pgtare flame`". document: the
     file that describes it. schema: of that file, as pgtare.flame.recording/1. parts: its other
-    files. earlier: schemas that are read as well.
+    files.
     """
 
     what: str
     document: str
     schema: str
     parts: tuple[str, ...] = ()
-    earlier: tuple[str, ...] = ()
 
     def open(self, directory: Path) -> dict[str, Any]:
         """The document of an artefact that has all its files.
@@ -71,7 +70,7 @@ class ArtefactKind:
         except (ValueError, RecursionError) as ex:
             raise damaged(path, "it is not a JSON document") from ex
         found = document.get("schema") if isinstance(document, dict) else None
-        if found in (self.schema, *self.earlier):
+        if found == self.schema:
             assert isinstance(document, dict)
             return document
         family, _, version = str(found).rpartition("/")
