@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.estimate.trial.design import Arm, Design, block_layout, permuted_block
+from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
 from pgtare.kit.interval import Interval
 from pgtare.weighing.instruments.proof_result import Proof
@@ -29,6 +29,7 @@ from pgtare.weighing.weigh.schema import (
     Verdict,
     WeighResult,
 )
+from tests.assignment import permuted_block
 
 FloatArray = npt.NDArray[np.float64]
 

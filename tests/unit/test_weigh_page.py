@@ -18,7 +18,6 @@ from pgtare.kit.page_frame import breakable, embeddable
 from pgtare.weighing.weigh.report import chart_data
 from pgtare.weighing.weigh.report.charts import charts
 from pgtare.weighing.weigh.report.page import page, write_page
-from pgtare.weighing.weigh.report.rows import table
 from tests.small_volume import raise_no_space
 from tests.unit.sample_result import sample
 
@@ -74,22 +73,6 @@ def test_a_total_without_an_interval_is_not_drawn_as_if_it_were_exact() -> None:
     chart = charts(drawn.result, drawn.observations)[0]
     assert "987" not in json.dumps(chart.figure())
     assert chart.layout["xaxis"]["range"][1] < 987
-
-
-def test_the_control_carries_no_verdict() -> None:
-    drawn = sample(60)
-    control = drawn.result.arms[1]
-    assert control.role == "control"
-    assert control.effect is not None
-    control.verdict = "cost"
-    for bounds, text in (((0.2, 0.4), "misses 0"), ((-0.2, 0.4), "covers 0")):
-        control.effect.body_us = Interval(estimate=0.3, lo=bounds[0], hi=bounds[1])
-        row = next(r for r in table(drawn.result) if r.arm.role == "control")
-        assert row.verdict == text
-        assert row.tone in ("", "inconclusive")
-        cell = re.search(rf"<td[^>]*>{text}</td>", page(drawn.result, drawn.observations))
-        assert cell is not None
-        assert "cost" not in cell[0]
 
 
 def test_an_arm_without_proof_is_not_drawn() -> None:
@@ -160,17 +143,6 @@ def test_arms_list_only_what_differs_from_the_base() -> None:
     assert "the same as the base" in arms["control"]
     assert "5 µs added to each transaction" in arms["inject 5 µs"]
     assert "(base)" not in "".join(arms)
-
-
-def test_evidence_on_the_page_names_no_flag() -> None:
-    drawn = sample()
-    arm = drawn.result.arms[2]
-    assert arm.proof is not None
-    arm.proof.evidence = "TOTAL_TIMED in 9 of 9 transactions with EXECUTED (100 %), base 0 %"
-    text = page(drawn.result, drawn.observations)
-    sentence = "of 9 transactions that ran a plan, all ran with whole-query timing (base: none)"
-    assert f"seen at work: {sentence}" in text
-    assert "TOTAL_TIMED" not in text
 
 
 def test_a_trial_the_server_ended_shows_no_proof() -> None:

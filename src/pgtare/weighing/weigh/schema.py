@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +13,8 @@ from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.verdict_names import Verdict
 
 SCHEMA: Final = "pgtare.weigh/1"
+
+_Document = TypeVar("_Document", bound=BaseModel)
 
 ArmRole = Literal["base", "control", "instrument", "injected"]
 ContentionState = Literal[
@@ -28,6 +30,29 @@ def number(x: float | None) -> float | None:
 def interval(e: Estimate) -> Interval:
     """An estimate as documents have it."""
     return Interval(estimate=number(e.estimate), lo=number(e.lo), hi=number(e.hi))
+
+
+def filled(model: type[_Document], source: Any, **more: Any) -> _Document:
+    """The document's model with the fields of an estimate that have the same names.
+
+    So a field is described once, in the schema. NaN becomes null, an estimate with its standard
+    error an interval; `more` has the fields that come from elsewhere.
+    """
+    values = {
+        name: _written(getattr(source, name)) for name in model.model_fields if name not in more
+    }
+    return model(**values, **more)
+
+
+def _written(value: Any) -> Any:
+    """A value of an estimate as the document has it."""
+    if isinstance(value, Estimate):
+        return interval(value)
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, dict):
+        return {name: _written(one) for name, one in value.items()}
+    return value
 
 
 class _Model(BaseModel):
