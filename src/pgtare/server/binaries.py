@@ -66,9 +66,14 @@ class Binaries:
     def pgbench(self) -> Path:
         return self.program("pgbench")
 
+    @property
+    def psql(self) -> Path:
+        return self.program("psql")
+
 
 _PACKAGES = {
     "pgbench": ("postgresql-{major}", "postgresql{major}-contrib"),
+    "psql": ("postgresql-client-{major}", "postgresql{major}"),
 }
 
 
