@@ -33,7 +33,7 @@ from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.status import LadderPlan, Status
 from pgtare.weighing.ladder.wait_check import Proofs
 from pgtare.weighing.trial_status import TrialStatus, TrialStopped
-from pgtare.weighing.weigh.plan_document import PlannedWeighing
+from pgtare.weighing.weigh.plan import PlannedWeighing
 from pgtare.weighing.weigh.schema import WeighResult
 from pgtare.weighing.weigh.selftest import SelftestReport
 

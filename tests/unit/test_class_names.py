@@ -11,7 +11,7 @@ import pgtare
 SRC = Path(pgtare.__file__).parent
 
 #: Modules of JSON documents.
-DOCUMENTS = {"documents", "schema", "plan_document"}
+DOCUMENTS = {"documents", "schema"}
 
 #: Names that several modules define, and why they may. Nothing may be added without a reason.
 ALLOWED = {

@@ -45,31 +45,6 @@ def catalogue() -> Catalogue:
 # ------------------------------------------------------------------------------ catalogue
 
 
-def test_the_shipped_catalogue_has_the_promised_instruments(catalogue: Catalogue) -> None:
-    variants = {name: list(entry.variants) for name, entry in catalogue.items()}
-    assert (
-        variants.items()
-        >= {
-            "pg_stat_statements": ["top", "all", "planning"],
-            "pg_stat_statements_prepared": ["top", "all"],
-            "compute_query_id": ["on"],
-            "track_io_timing": ["on"],
-            "timing_clock_source": ["system"],
-            "track_wal_io_timing": ["on"],
-            "track_functions": ["pl", "all"],
-            "auto_explain": ["analyze", "no_timing", "sampled"],
-            "wait_event_timing": ["stats", "trace"],
-            "sql_trace": ["calls", "values", "rows"],
-            "sql_trace_waits": ["waits", "all", "rows"],
-            "sql_trace_recorder": ["all", "waits", "values", "calls"],
-            "log_min_duration_statement": ["zero"],
-            "log_statement": ["all"],
-            "log_duration": ["on"],
-            "log_lock_waits": ["on"],
-        }.items()
-    )
-
-
 def test_every_shipped_entry_says_what_it_leaves_out_and_can_be_proved(
     catalogue: Catalogue,
 ) -> None:

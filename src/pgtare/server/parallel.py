@@ -1,4 +1,4 @@
-"""The same job for many names at once, each with a limit of time: one may hang."""
+"""The same job on many servers at once, each with a limit of time: one may hang."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import psycopg
+
+from pgtare.errors import PgtareError
+from pgtare.server.own_session import first_line
+
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class JobOutcome(Generic[Answer]):
-    """What a job gave: an answer, or what it raised; late if it was given up."""
+    """What a job gave: an answer, or in words why there is none; late if it was given up."""
 
     answer: Answer | None = None
-    error: BaseException | None = None
+    problem: str = ""
     late: bool = False
 
 
@@ -26,8 +31,10 @@ def for_each(
     """The outcome of job(name) for each name, in their order.
 
     At most `at_once` run at a time. One that takes longer than limit_s is given up: its thread is
-    left to itself, and does not keep the process from ending.
+    left to itself, and does not keep the process from ending. Raises what a job raised, unless that
+    is a PgtareError or the server's error.
     """
+    failures: list[BaseException] = []
     found: dict[str, JobOutcome[Answer]] = {}
     waiting = list(names)
     order = list(waiting)
@@ -36,8 +43,11 @@ def for_each(
     def work(name: str) -> None:
         try:
             done = JobOutcome(job(name))
+        except (PgtareError, psycopg.Error) as ex:
+            done = JobOutcome(problem=first_line(ex))
         except BaseException as ex:
-            done = JobOutcome(error=ex)
+            failures.append(ex)
+            return
         found.setdefault(name, done)
 
     while waiting or running:
@@ -51,6 +61,9 @@ def for_each(
             if not thread.is_alive():
                 del running[name]
             elif time.monotonic() > deadline:
-                found.setdefault(name, JobOutcome(late=True))
+                problem = f"no answer within {limit_s:g} s"
+                found.setdefault(name, JobOutcome(problem=problem, late=True))
                 del running[name]
+        if failures:
+            raise failures[0]
     return {name: found[name] for name in order}
