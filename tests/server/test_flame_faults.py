@@ -211,17 +211,13 @@ def test_the_whole_server_by_connection(server18: Cluster, tmp_path: Path) -> No
 
     with traffic(server18.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
         done = pgtare(
-            "flame on --dsn {} -d 1s --rate 499 --out {} --speedscope {} --json",
+            "flame on --dsn {} -d 1s --rate 499 --out {} --json",
             server18.dsn(),
             tmp_path / "kept",
-            tmp_path / "s.json",
         )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["total_ns"] > 5e7
-    document = json.loads((tmp_path / "s.json").read_text())
-    (drawn,) = document["profiles"]
-    assert sum(drawn["weights"]) == drawn["endValue"] == found["total_ns"]
     half = pgtare("flame", "show", tmp_path / "kept", "--to", "0.5", "--json")
     assert half.returncode == 0, half.stderr
     assert 0 < json.loads(half.stdout)["total_ns"] < found["total_ns"]

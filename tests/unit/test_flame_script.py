@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pgtare.seeing.flame.frames import is_idle, own, plain
 from pgtare.seeing.flame.samples import BLOCKED, RUNNABLE, Collected
 from pgtare.seeing.flame.scheduler import Scheduler
@@ -44,17 +42,6 @@ def _read(wake: bool = False) -> tuple[Reader, Scheduler, Collected]:
         scheduler.take(event)
     scheduler.end(10_000_501_000)
     return reader, scheduler, collected
-
-
-def test_a_small_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    roomy, _, collected = _read()
-    before = collected.samples()
-    monkeypatch.setattr("pgtare.seeing.flame.script._CACHE_TEXT", 300)
-    reader, _, collected = _read()
-    after = collected.samples()
-    assert after.stacks == before.stacks
-    assert after.stack.tolist() == before.stack.tolist()
-    assert len(reader._stacks) < len(roomy._stacks)
 
 
 def test_blocked_and_runnable_time_are_distinguished() -> None:
