@@ -182,7 +182,7 @@ class FlameRecorder:
         weight = 1_000_000_000 // self.plan.rate
         wants = self.plan.target.wants
         try:
-            for event in self.reader.events(perf.iterate(collector.lines)):
+            for event in self.reader.events(collector.lines()):
                 if self.plan.mode != "on":
                     self.scheduler.take(event)
                 elif wants(event.tid):
