@@ -252,20 +252,12 @@ def test_the_terminal_shows_it_in_words(stormy: Cluster) -> None:
         assert word in done.stdout
 
 
-def test_watching_prints_a_document_a_line(healthy: Cluster) -> None:
-    done = pgtare("doctor --dsn {} --watch --iterations 2 --interval 1s --json", healthy.dsn())
-    assert done.returncode == 0, done.stderr
-    reports = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(reports) == 2
-    assert reports[0]["taken"] < reports[1]["taken"]
-
-
 def test_who_watches_sees_that_a_remedy_was_applied(healthy: Cluster) -> None:
     with healthy.connect() as conn, Session(healthy.dsn()) as session:
         conn.execute("ALTER SYSTEM SET log_duration = on")
         try:
             conn.execute("SELECT pg_reload_conf()")
-            reports = watch(session, 0.3, None, {})
+            reports = watch(session, 0.3, {})
             assert any(_logs(next(reports)) for _ in range(5))
         finally:
             conn.execute("ALTER SYSTEM RESET log_duration")

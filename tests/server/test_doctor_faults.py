@@ -14,7 +14,7 @@ from typing import IO
 import pytest
 
 from pgtare.errors import MeasurementError
-from pgtare.seeing.doctor.examine import watch
+from pgtare.seeing.doctor.examine import examine, watch
 from pgtare.seeing.doctor.queries import Query
 from pgtare.seeing.doctor.session import Session, Unreadable
 from pgtare.server.binaries import Binaries
@@ -154,7 +154,7 @@ def test_a_reset_in_mid_watch(cluster: Cluster, database: str) -> None:
                 conn.execute(f'SELECT "{SCHEMA}".pg_stat_statements_reset()'.encode())
 
     with storm(cluster), Session(cluster.dsn(database)) as session:
-        reports = watch(session, 0.6, 3, {}, tick)
+        reports = watch(session, 0.6, {}, tick)
         first = next(reports)
         looks = iter([1])
         second = next(reports)
@@ -180,7 +180,7 @@ def test_a_reset_is_inferred_where_the_table_stays_empty(cluster: Cluster) -> No
     with storm(cluster):
         pass  # fills the table
     with Session(cluster.dsn("old")) as session:
-        (report,) = watch(session, 0.6, 1, {}, tick)
+        report = examine(session, 0.6, {}, tick)
     assert "was reset" in report.notes[0]
     assert not report.findings
 
@@ -197,24 +197,7 @@ def test_the_server_goes_away_in_mid_watch(cluster: Cluster) -> None:
         Session(cluster.dsn("without")) as session,
         pytest.raises(MeasurementError, match="the server went away while it was looked at"),
     ):
-        list(watch(session, 5, None, {}, tick))
-
-
-def test_the_command_says_so_in_one_sentence(cluster: Cluster) -> None:
-    watching = start_pgtare(
-        "doctor --dsn {} --watch --iterations 100 --interval 1s --json", cluster.dsn()
-    )
-    assert watching.stdout is not None
-    first = json.loads(watching.stdout.readline())
-    assert first["schema"] == "pgtare.doctor/1"
-    cluster.stop()
-    try:
-        _, output = watching.communicate(timeout=30)
-    finally:
-        cluster.start()
-    assert watching.returncode == 1
-    assert output.startswith("pgtare: the server went away")
-    assert len(output.splitlines()) == 1
+        examine(session, 5, {}, tick)
 
 
 def test_a_watch_without_end_outlasts_a_restart(cluster: Cluster) -> None:
@@ -260,15 +243,6 @@ def cluster_started(cluster: Cluster) -> str:
     return str(started)
 
 
-def test_ctrl_c_ends_a_watch(cluster: Cluster) -> None:
-    with an_endless_watch(cluster) as (watching, lines):
-        lines.readline()
-        watching.send_signal(signal.SIGINT)
-        _, output = watching.communicate(timeout=30)
-    assert watching.returncode == 130
-    assert "Traceback" not in output
-
-
 def test_a_hot_standby(cluster: Cluster) -> None:
     cluster.stop()
     signal_file = cluster.data_directory / "standby.signal"
@@ -297,9 +271,6 @@ def test_nothing_can_be_changed_through_its_session(cluster: Cluster) -> None:
 
 def test_wrong_arguments_and_servers(tmp_path: object) -> None:
     assert "--dsn is missing" in failed(pgtare("doctor"), 2)
-    assert "--iterations goes with" in failed(
-        pgtare("doctor", "--dsn", "host=x", "--iterations", "3"), 2
-    )
     assert "1s or more" in failed(pgtare("doctor", "--dsn", "host=x", "--interval", "0.1s"), 2)
     assert "cannot connect" in failed(pgtare("doctor", "--dsn", f"host={tmp_path}"), 1)
     assert "cannot read" in failed(pgtare("doctor", "--dsn", "no such=thing"), 2)
