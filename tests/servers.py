@@ -15,8 +15,8 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
-from pgtare.server.source import Recipe
 from tests.sessions import eventually
+from tests.source import Recipe
 
 CAPTURING: dict[str, Value] = {
     "wait_event_timing.capture": "stats",

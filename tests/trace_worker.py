@@ -13,6 +13,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.os_account import server_account
 from pgtare.server.settings import Value
+from tests.places import ON_DISK
 from tests.servers import tracing
 from tests.sessions import Connection, eventually
 
@@ -26,7 +27,7 @@ SETTINGS = {
 @contextlib.contextmanager
 def place() -> Iterator[Path]:
     """A directory in which the server's account can make others, and nobody else."""
-    path = Path(tempfile.mkdtemp(prefix="pgtare-writer-", dir="/var/tmp"))
+    path = Path(tempfile.mkdtemp(prefix="pgtare-writer-", dir=ON_DISK))
     server_account().give(path)
     try:
         yield path

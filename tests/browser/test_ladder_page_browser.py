@@ -14,7 +14,7 @@ from pgtare.seeing.flame.page import script as flame_script
 from pgtare.weighing.ladder import analysis
 from pgtare.weighing.ladder.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
-from tests.unit.simulated_study import BY_UNITS, analysed, facts, runs, steps, study, tried
+from tests.unit.simulated_study import facts, runs, steps, study
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
 
@@ -55,21 +55,6 @@ def test_draws_every_chart_without_complaint_or_request(
         "chart-histogram-W1": 4 * 3,
         "chart-waits": 2,
     }
-
-
-@pytest.mark.slow
-def test_draws_a_study_of_several_protocols(visit: Callable[..., Visit], tmp_path: Path) -> None:
-    found = study(BY_UNITS).resolved()
-    made = {**runs(found, {"trace": -0.02}), **tried(found)}
-    path = tmp_path / "report.html"
-    write_page(analysed(found, made), path)
-    opened = visit(path, width=360)
-    assert opened.complaints == []
-    charts = opened.page.evaluate("[...document.querySelectorAll('.chart')].map((c) => c.id)")
-    assert {"chart-rounds-W1@rounds", "chart-rounds-W1@units"} <= set(charts)
-    side = opened.page.get_by_role("region", name="The same comparison by several protocols")
-    assert side.locator("tbody tr").count() == 3 * 2
-    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_follows_the_theme(visit: Callable[..., Visit], study_page: Path) -> None:

@@ -19,11 +19,10 @@ from pgtare.errors import MeasurementError
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.inventory import InventoryServer
-from pgtare.watching.agent import server_watch
+from pgtare.watching.agent import queries, server_watch
 from pgtare.watching.agent.agent_log import AgentLog
 from pgtare.watching.agent.config import Intervals
 from pgtare.watching.agent.counter_table import ACTIVE_NS, SUMS
-from pgtare.watching.agent.queries import QUERIES_0_4, QUERIES_0_5
 from pgtare.watching.agent.rows import Batch
 from pgtare.watching.agent.server_session import AgentLocked, ServerSession
 from pgtare.watching.spool import reader
@@ -46,7 +45,6 @@ from tests.sessions import eventually, one, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
-EARLIER = Path(__file__).parent / "earlier_scripts" / "wait_event_timing--0.4.0.sql"
 CONFIG = """
 [intervals]
 waits = "2s"
@@ -101,7 +99,7 @@ def test_rows_sum_to_the_last_reading_less_the_first_in_every_column(watched: Cl
         session(watched) as admin,
         ServerSession(role_dsn(watched)) as opened,
     ):
-        assert opened.offer.module is QUERIES_0_5
+        assert opened.offer.waits is not None
         looks.begin(opened)
         admin.execute("SELECT wait_event_timing_reset()")
         batches = [look(looks, opened, minute=True)]
@@ -168,29 +166,23 @@ def test_after_a_restart_the_baseline_is_zero(watched: Cluster) -> None:
         assert "statements" not in after.rows
 
 
-def test_functions_of_the_last_version_give_approximate_statements(
-    wheel: Binaries, tmp_path: Path
-) -> None:
+def test_an_extension_of_another_version_is_not_used(wheel: Binaries) -> None:
     with stopped_at_once(serving(wheel)) as cluster:
         with session(cluster) as admin:
+            found = admin.execute(
+                "SELECT proname, probin, prosrc FROM pg_proc WHERE proname = ANY(%s)",
+                [list(queries.FUNCTION_NAMES[:3])],
+            ).fetchall()
+            assert len(found) == 3
             admin.execute("DROP EXTENSION wait_event_timing")
-            library = one(admin, "SHOW shared_preload_libraries").strip('"')
-            script = EARLIER.read_text().replace("MODULE_PATHNAME", library)
-            script = "".join(line for line in script.splitlines(True) if line[0] != "\\")
-            admin.execute(script.encode())
-        looks = new_looks()
-        with session(cluster) as busy, ServerSession(cluster.dsn()) as opened:
-            assert opened.offer.module is QUERIES_0_4
-            looks.begin(opened)
-            batches = [look(looks, opened, minute=True)]
-            for _ in range(2):
-                load(busy)
-                batches.append(look(looks, opened, minute=True))
-            waits = [table for batch in batches for table in batch.rows.get("waits", [])]
-            assert summed(waits, WAITS_KEYS) == grown(flat(batches[0]), flat(batches[-1]))
-            statements = [table for batch in batches for table in batch.rows.get("statements", [])]
-            assert summed(statements, ("type", "event")) == summed(waits, ("type", "event"))
-            assert {row["quality"] for t in statements for row in t.to_pylist()} == {"approximate"}
+            for name, library, symbol in found:
+                admin.execute(
+                    f"CREATE FUNCTION {name}(OUT total_time float8) LANGUAGE c "
+                    f"AS '{library}', '{symbol}'".encode()
+                )
+        checked = in_process("agent", "check", "--dsn", cluster.dsn())
+        assert checked.returncode == 0
+        assert "is of another version than the agent" in checked.stdout
 
 
 def test_without_the_module_sessions_are_sampled(wheel: Binaries, tmp_path: Path) -> None:

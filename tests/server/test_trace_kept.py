@@ -18,7 +18,6 @@ import jsonschema
 import psycopg
 import pytest
 
-from pgtare.cli.json_pages import documents
 from pgtare.seeing.trace.analysis.ledger import ledger
 from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import Trace, load
@@ -27,6 +26,7 @@ from pgtare.server.cluster import Cluster
 from pgtare.watching.agent.server_looks import ServerLooks
 from pgtare.watching.agent.server_session import ServerSession
 from tests.commands import failed, in_process
+from tests.json_documents import documents
 from tests.preloaded import preloaded
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session

@@ -35,6 +35,7 @@ class SimulatedServer:
     now_us: int = 1_000_000
     started_us: int = 0
     reset_us: int = 0
+    memory_us: int = 0
     resets: int = 0
     totals: dict[Key, Counter[int]] = field(default_factory=dict)
     longest: dict[Key, int] = field(default_factory=dict)
@@ -66,7 +67,7 @@ class SimulatedServer:
     def restart(self) -> None:
         self.forget()
         self.running.clear()
-        self.started_us = self.reset_us = self.now_us
+        self.started_us = self.memory_us = self.reset_us = self.now_us
         self.resets = 0
 
     def reset(self) -> None:
@@ -85,7 +86,7 @@ class SimulatedServer:
         self.longest.pop(key, None)
 
     def origin(self) -> Origin:
-        return Origin(7, self.started_us, None, self.reset_us, self.resets)
+        return Origin(7, self.started_us, self.memory_us, self.reset_us, self.resets)
 
     def read(self) -> CounterTable:
         keys = sorted(self.totals.keys() | {key for key, _ in self.running})
@@ -332,25 +333,25 @@ def test_statements_rest_and_outside_sum_to_all_waits(seed: int, most: int) -> N
         assert all(value <= least for who, value in cost.items() if who not in named)
 
 
-ORIGIN = Origin(7, 100, None, 100, 2)
+ORIGIN = Origin(7, 100, 100, 100, 2)
 
 
 @pytest.mark.parametrize(
     ("last", "baseline", "kind"),
     [
         (ORIGIN, ReadingBaseline.SAME, None),
-        (Origin(7, 5_000_000, None, 5_000_000, 0), ReadingBaseline.ZERO, "restart"),
+        (Origin(7, 5_000_000, 5_000_000, 5_000_000, 0), ReadingBaseline.ZERO, "restart"),
         (
-            Origin(7, 100, None, 5_000_000, 0),
+            Origin(7, 100, 5_000_000, 5_000_000, 0),
             ReadingBaseline.ZERO,
             "restart",
         ),  # crash: the postmaster stays
-        (Origin(7, 100, None, 5_000_000, 3), ReadingBaseline.RESET, "reset"),
-        (Origin(7, 100, None, 100, 3), ReadingBaseline.ANEW, "reset"),
-        (Origin(8, 5_000_000, None, 5_000_000, 0), ReadingBaseline.ANEW, "restart"),
+        (Origin(7, 100, 100, 5_000_000, 3), ReadingBaseline.RESET, "reset"),
+        (Origin(7, 100, 100, 100, 3), ReadingBaseline.ANEW, "reset"),
+        (Origin(8, 5_000_000, 5_000_000, 5_000_000, 0), ReadingBaseline.ANEW, "restart"),
         (Origin(7, 100, 5_000_000, 5_000_000, 8), ReadingBaseline.ZERO, "restart"),
         (
-            Origin(7, 50, None, 50, 2),
+            Origin(7, 50, 50, 50, 2),
             ReadingBaseline.ANEW,
             "restart",
         ),  # a standby shares the identifier

@@ -13,7 +13,6 @@ import pytest
 
 from pgtare.watching.agent import queries
 from pgtare.watching.agent.counter_table import BUCKETS
-from pgtare.watching.agent.queries import QUERIES_0_5
 from pgtare.watching.agent.reading import UnsteadyReading
 from pgtare.watching.agent.rows import Batch
 from pgtare.watching.agent.server_looks import ACTIVITY, STATEMENTS, WAITS, ServerLooks
@@ -30,11 +29,11 @@ class AnsweredSession:
         self.seconds: dict[str, float] = {}
         self.offer = SimpleNamespace(
             system_identifier=system_identifier,
-            module=None,
+            waits=None,
             texts=None,
             trace=None,
             may_stat_file=False,
-            exact_statements=True,
+            sees_all=True,
         )
         self.answers: dict[str, list[tuple[Any, ...]]] = {}
         self.refusals: dict[str, Exception] = {}
@@ -132,7 +131,7 @@ def counted(
     skipped: processes that could not be read; busy: buckets; missing: and the entry is in them.
     """
     session = AnsweredSession()
-    session.offer.module = QUERIES_0_5
+    session.offer.waits = "public"
     ns = calls * 1_000_000
     histogram = [calls, *[0] * (BUCKETS - 1)]
     waits = np.array([[0 if skipped else calls, ns, 0, 0, 0, 1, 0, skipped, *histogram]], np.int64)
@@ -142,9 +141,9 @@ def counted(
     rows += [(b"\x1f", left_out)] if busy else []
     now = BOOT_US + at_s * SECOND_US
     session.answers = {
-        QUERIES_0_5.info: [(BOOT_US, None, 0, now, 0, 0, 0, 0, BOOT_US, 2.0)],
-        QUERIES_0_5.moment: [(now, WAIT_ROW, waits)],
-        QUERIES_0_5.statements: [
+        queries.INFO: [(BOOT_US, None, 0, now, 0, 0, 0, 0, BOOT_US, 2.0)],
+        queries.MOMENT: [(now, WAIT_ROW, waits)],
+        queries.STATEMENTS: [
             (b"\x1e".join(name for name, _ in rows), np.array([row for _, row in rows], np.int64))
         ],
         queries.ROLES: [(10, "w")],

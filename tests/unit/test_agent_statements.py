@@ -120,7 +120,7 @@ def test_each_identity_counts_once_whatever_is_evicted_reset_or_busy(
             now = server.read(left_out)
             seen |= {e[0]: e[1] for q, e in server.entries.items() if q != left_out}
             kept = carried_over(last, now) if left_out else now
-            grown = statement_difference(last, kept, change, identified=True)
+            grown = statement_difference(last, kept, change)
             booked["calls"] += int(grown.sums[:, CALLS].sum())
             booked["active"] += int(grown.sums[:, ACTIVE_NS].sum())
             last, change = kept, SAME

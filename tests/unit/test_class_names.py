@@ -11,7 +11,7 @@ import pgtare
 SRC = Path(pgtare.__file__).parent
 
 #: Modules of JSON documents.
-DOCUMENTS = {"documents", "schema", "plan_document", "json_pages"}
+DOCUMENTS = {"documents", "schema", "plan_document"}
 
 #: Names that several modules define, and why they may. Nothing may be added without a reason.
 ALLOWED = {
@@ -22,7 +22,6 @@ ALLOWED = {
     "Display": "progress of a command, each built on kit.progress",
     "Progress": "how far a recording or a load is",
     "Row": "a row of a table on the page",
-    "Writer": "of a trace file, of a recording of waits",
     "Reader": "of perf's output, of the views of waits",
     "Request": "what a command was asked for",
     "Status": "how far a study is, how far a trial is",

@@ -8,7 +8,6 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pgtare.cli.json_pages import documents
 from pgtare.errors import PgtareError, UsageError
 from pgtare.server.inventory import InventoryServer
 from pgtare.weighing.fleet.directory import (
@@ -19,6 +18,7 @@ from pgtare.weighing.fleet.directory import (
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.measurement import Weighing
 from tests.commands import read, refused
+from tests.json_documents import documents
 from tests.unit import sample_result
 from tests.unit.artefacts import DESIGN
 

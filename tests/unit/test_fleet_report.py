@@ -13,7 +13,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pgtare.cli.json_pages import documents
 from pgtare.errors import MeasurementError
 from pgtare.weighing.fleet import local_processes
 from pgtare.weighing.fleet.raw_data import LocalData
@@ -22,6 +21,7 @@ from pgtare.weighing.fleet.server_task import ServerTask, estimate
 from pgtare.weighing.weigh import store
 from tests.commands import in_process, refused
 from tests.fleet_data import MadeServer, write_fleet
+from tests.json_documents import documents
 
 #: One server has three times the cost of the others, and the only spinning disk.
 SLOW = MadeServer("db3", (1.30, 1.0), {"disk": "hdd", "site": "b"})

@@ -32,7 +32,6 @@ from pgtare.weighing.instruments.model import FlagRule
 from pgtare.weighing.instruments.proof import judge_counter, judge_flags
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.instruments.requirements import _facts
-from pgtare.weighing.instruments.table import markdown_table
 from pgtare.weighing.instruments.toml_lines import line_of
 
 DOC = Path(__file__).parents[2] / "docs" / "instruments.md"
@@ -592,20 +591,6 @@ def test_a_unit_out_of_force_counts_against_the_arm() -> None:
 
 
 # ------------------------------------------------------------------------------ the page
-
-
-def between(text: str, start: str, end: str) -> str:
-    return text.split(start)[1].split("-->\n", 1)[1].split(end)[0]
-
-
-def test_the_page_shows_the_catalogue_as_it_is(catalogue: Catalogue) -> None:
-    page = DOC.read_text()
-    shown = between(page, "<!-- catalogue:", "<!-- end of catalogue -->")
-    assert shown == markdown_table(catalogue.values())
-    remarks = between(page, "<!-- remarks:", "<!-- end of remarks -->")
-    for entry in catalogue.values():
-        for remark in entry.remarks:
-            assert remark in remarks, f"{entry.name}: {remark}"
 
 
 def test_the_entry_and_arms_on_the_page_are_valid() -> None:

@@ -17,8 +17,7 @@ import pytest
 
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.estimate.trial.design import MIXED, Runs, Slices
-from pgtare.estimate.trial.observations import NO_SLICE, empty
-from pgtare.kit import parquet
+from pgtare.estimate.trial.observations import empty
 from pgtare.weighing.weigh import store
 from tests.small_volume import raise_no_space
 from tests.unit.sample_result import sample, save
@@ -34,16 +33,11 @@ def test_comes_back_as_it_went_in(tmp_path: Path) -> None:
     assert result == drawn.result
 
 
-def test_a_design_with_runs_comes_back_and_an_earlier_one_has_none(tmp_path: Path) -> None:
+def test_a_design_with_runs_comes_back(tmp_path: Path) -> None:
     drawn = sample(200)
     design = dataclasses.replace(drawn.design, runs=Runs((1, 1, 2), 60))
     store.save(tmp_path / "run", design, drawn.observations, drawn.result)
     assert store.load(tmp_path / "run").design == design
-    path = tmp_path / "run" / store.DESIGN_FILE
-    earlier = json.loads(path.read_text())
-    del earlier["runs"]
-    path.write_text(json.dumps(earlier))
-    assert store.load(tmp_path / "run").design == drawn.design
 
 
 def test_a_trial_without_observations_can_be_stored(tmp_path: Path) -> None:
@@ -195,15 +189,6 @@ def test_parts_of_different_trials_are_not_taken_for_one(tmp_path: Path) -> None
         store.load(tmp_path / "run")
 
 
-def test_a_later_schema_is_refused_by_name(tmp_path: Path) -> None:
-    save(tmp_path / "run", 200)
-    path = tmp_path / "run" / store.RESULT_FILE
-    later = json.loads(path.read_text()) | {"schema": "pgtare.weigh/2"}
-    path.write_text(json.dumps(later))
-    with pytest.raises(PgtareError, match="version 2 of the format and this pgtare reads up to 1"):
-        store.load(tmp_path / "run")
-
-
 def test_a_result_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "run", 200)
     path = tmp_path / "run" / store.RESULT_FILE
@@ -231,19 +216,3 @@ def test_slices_come_back_as_they_went_in(tmp_path: Path) -> None:
     found = store.load(tmp_path / "run")
     assert found.design == design
     assert found.observations["slice"].tolist() == list(range(len(observations)))
-
-
-def test_a_result_from_before_slices_can_be_read(tmp_path: Path) -> None:
-    save(tmp_path / "run", 200)
-    path = tmp_path / "run" / store.DESIGN_FILE
-    described = json.loads(path.read_text())
-    del described["slices"]
-    path.write_text(json.dumps(described | {"schema": "pgtare.design/1"}))
-    rows = tmp_path / "run" / store.OBSERVATIONS_FILE
-    columns = parquet.read(rows)
-    rows.unlink()
-    columns["reserved"] = np.zeros_like(columns.pop("slice"))
-    parquet.write(rows, columns)
-    found = store.load(tmp_path / "run")
-    assert found.design.slices is None
-    assert set(found.observations["slice"]) == {NO_SLICE}

@@ -107,25 +107,21 @@ def statement_difference(
     first: CounterTable | None,
     last: CounterTable,
     transition: Transition,
-    *,
-    identified: bool,
 ) -> CounterTable:
     """What statements grew by, in rows that still have to be grouped.
 
-    identified: the key `identity` is never given twice, so an entry that was evicted and made again
-    is a new one. Else only counters that fell show that, and little of it.
+    The key `identity` is never given twice, so an entry that was evicted and made again is a new
+    one.
     """
     if transition.baseline is ReadingBaseline.ANEW:
         return empty(last.keys)
     if first is None or transition.baseline is ReadingBaseline.ZERO:
         first = empty(last.keys)
-    kept = identified or transition.baseline is ReadingBaseline.SAME
-    same = replace(transition, baseline=ReadingBaseline.SAME if kept else ReadingBaseline.ZERO)
+    same = replace(transition, baseline=ReadingBaseline.SAME)
     counted = difference(_counted(first), _counted(last), same, evicts=True)
     before, now = _in_progress(first), _in_progress(last)
     if transition.baseline is ReadingBaseline.RESET:
         before = _baseline(first.grouped(_WITHOUT_IDENTITY), now, transition)
-    same = replace(transition, baseline=ReadingBaseline.SAME)
     under_way = difference(before, replace(now, max_ns=now.max_ns * 0), same)
     keys = {**under_way.keys, "identity": np.zeros(len(under_way), np.int64)}
     return joined(counted, replace(under_way, keys=keys))

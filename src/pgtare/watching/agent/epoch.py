@@ -18,7 +18,7 @@ class Origin:
     """Since when counters count, in µs since 1970.
 
     memory_us: since when the module has its memory, which a crash makes anew while the server's
-    start stays; None: a module before 0.5 does not say. reset_us, resets: None without a module.
+    start stays. memory_us, reset_us, resets: None without a module.
     """
 
     system_identifier: int
@@ -114,7 +114,7 @@ def between(
         gap = WatchGap(*_anew(first, last, then.agent_us))
         return Transition(ReadingBaseline.ANEW, 0, lost, gap)
     covered = min(elapsed, 1000 * max(0, now.server_us - last.began_us))
-    if _restarted(first, last):
+    if (first.started_us, first.memory_us) != (last.started_us, last.memory_us):
         detail = "the server was restarted; what it counted since the last reading is lost"
         gap = WatchGap("restart", then.agent_us, detail)
         return Transition(ReadingBaseline.ZERO, covered, elapsed - covered, gap)
@@ -122,13 +122,6 @@ def between(
     return Transition(
         ReadingBaseline.RESET, covered, elapsed - covered, WatchGap("reset", then.agent_us, detail)
     )
-
-
-def _restarted(first: Origin, last: Origin) -> bool:
-    if first.started_us != last.started_us or first.memory_us != last.memory_us:
-        return True
-    # without memory_us, a crash shows in that resets are counted from zero again
-    return last.memory_us is None and (last.resets or 0) <= (first.resets or 0)
 
 
 def _anew(first: Origin, last: Origin, since: int) -> tuple[str, int, str]:

@@ -7,8 +7,6 @@ has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 #: Between two names, and between two rows of names: characters that no name of an event has.
 NAME_END, ROW_END = "\x1f", "\x1e"
 _NAMES = "convert_to(string_agg({}, E'\\x1e'), 'UTF8')"
@@ -55,20 +53,16 @@ def _us(moment: str) -> str:
 
 STARTED = f"SELECT {_us('pg_postmaster_start_time()')}, {_us('clock_timestamp()')}"
 
-_INFO = f"""
+INFO = f"""
 SELECT {_us("pg_postmaster_start_time()")}, {_us("stats_reset")}, resets,
   {_us("clock_timestamp()")}, missed, overflows, statements_evicted, statements_missed,
-  {{memory}}, {{processors}}
-FROM {{{{waits}}}}.wait_event_timing_info()
+  {_us("memory_since")}, processors
+FROM {{waits}}.wait_event_timing_info()
 """
-INFO = _INFO.format(memory=_us("memory_since"), processors="processors")
-INFO_0_4 = _INFO.format(memory="NULL::bigint", processors="NULL::float8")
 
 #: Waits that ended; in rows without a type they are processes.
 _WAITS = "CASE WHEN wait_event_type IS NULL THEN 0 ELSE waits END"
 _NONE = "array_fill(0::bigint, ARRAY[32])"
-#: ns from ms: a float holds every ns of the first 104 days of waiting.
-_MS = "coalesce(round({} * 1e6), 0)::bigint"
 
 
 def _matrix(*columns: str) -> str:
@@ -98,52 +92,26 @@ SELECT {_us("min(taken)")}, {_MOMENT_NAMES},
 }
 FROM {{waits}}.wait_event_timing_moment()
 """
-MOMENT_0_4 = f"""
-SELECT {_us("min(taken)")}, {_MOMENT_NAMES},
-  {
-    _matrix(
-        _WAITS,
-        _MS.format("total_time"),
-        _MS.format("running_time"),
-        _MS.format("max_time"),
-        "running_waits",
-        "CASE WHEN wait_event_type IS NULL THEN waits ELSE running_waits END",
-        "idle::int",
-        "0",
-    )
-}
-FROM {{waits}}.wait_event_timing_moment()
-"""
-
-
-def _statement_matrix(skipped: str, identity: str) -> str:
-    counters = ("waits", "total_ns", "running_ns", "max_ns", "running_waits")
-    return _matrix(*counters, skipped, "userid", "dbid", "queryid", identity)
-
-
 _STATEMENT_NAMES = _NAMES.format(
     "coalesce(wait_event_type, '') || E'\\x1f' || coalesce(wait_event, '')"
 )
 STATEMENTS = f"""
 SELECT {_STATEMENT_NAMES},
-  {_statement_matrix("skipped", "identity")}
+  {
+    _matrix(
+        "waits",
+        "total_ns",
+        "running_ns",
+        "max_ns",
+        "running_waits",
+        "skipped",
+        "userid",
+        "dbid",
+        "queryid",
+        "identity",
+    )
+}
 FROM {{waits}}.wait_event_timing_statements()
-"""
-#: Without identities, and with waits in progress as far as views can tell whose they are.
-STATEMENTS_0_4 = f"""
-SELECT {_STATEMENT_NAMES},
-  {_statement_matrix("0", "0")}
-FROM (
-  SELECT userid::bigint, dbid::bigint, queryid, wait_event_type, wait_event, waits,
-    {_MS.format("total_time")} AS total_ns, 0::bigint AS running_ns,
-    {_MS.format("max_time")} AS max_ns, 0 AS running_waits, histogram
-  FROM {{waits}}.wait_event_timing_statements()
-  UNION ALL
-  SELECT a.usesysid::bigint, a.datid::bigint, a.query_id, c.wait_event_type, c.wait_event, 0, 0,
-    {_MS.format("c.wait_time")}, 0, 1, NULL
-  FROM {{waits}}.wait_event_timing_current() c JOIN pg_stat_activity a USING (pid)
-  WHERE a.query_id IS NOT NULL AND a.state = 'active' AND pid <> pg_backend_pid()
-) s
 """
 
 ROLES = "SELECT oid::bigint, rolname FROM pg_roles"
@@ -208,16 +176,3 @@ SELECT k.id, k.cause, k.detail, {_us("k.at")}, k.pid, k.userid::bigint, coalesce
 FROM {{trace}}.sql_trace_kept() k LEFT JOIN pg_roles r ON r.oid = k.userid
 LEFT JOIN pg_database d ON d.oid = k.dbid ORDER BY k.id
 """
-
-
-@dataclass(frozen=True)
-class ModuleQueries:
-    """The queries for one version of the module."""
-
-    info: str
-    moment: str
-    statements: str
-
-
-QUERIES_0_5 = ModuleQueries(INFO, MOMENT, STATEMENTS)
-QUERIES_0_4 = ModuleQueries(INFO_0_4, MOMENT_0_4, STATEMENTS_0_4)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pgtare.errors import MeasurementError
+from pgtare.watching.agent import queries
 from pgtare.watching.agent.counter_table import ACTIVE_NS, WIDTH, Array, CounterTable
 from pgtare.watching.agent.epoch import Origin, Taken
-from pgtare.watching.agent.queries import NAME_END, QUERIES_0_5, ROW_END
-from pgtare.watching.agent.server_session import Offer, ServerSession
+from pgtare.watching.agent.queries import NAME_END, ROW_END
+from pgtare.watching.agent.server_session import ServerSession
 
 #: How often a reading is taken again if counters were reset meanwhile, and the pause, in s.
 _TRIES, _PAUSE_S = 5, 0.05
@@ -82,37 +83,28 @@ def read(session: ServerSession, *, statements: bool) -> WaitsReading:
             before = _info(session)
             reading = _counters(session, before, statements=statements)
             after = _info(session)
-        if before.origin == after.origin and _steady(session.offer, before.origin):
+        # a reset counts when it begins and when it is done: it runs if the number is odd
+        if before.origin == after.origin and (before.origin.resets or 0) % 2 == 0:
             return reading
         time.sleep(_PAUSE_S)
     raise UnsteadyReading("the counters were reset again and again while they were read")
 
 
-def _steady(offer: Offer, origin: Origin) -> bool:
-    """Whether no reset runs; modules before 0.5 count one when it is done."""
-    return offer.module is not QUERIES_0_5 or (origin.resets or 0) % 2 == 0
-
-
 def _info(session: ServerSession) -> TimingInfo:
-    assert session.offer.module is not None
-    ((started, reset, resets, server_us, *losses, memory, processors),) = session.rows(
-        session.offer.module.info
-    )
+    ((started, reset, resets, server_us, *losses, memory, processors),) = session.rows(queries.INFO)
     names = ("missed", "overflows", "statements_evicted", "statements_missed")
     origin = Origin(session.offer.system_identifier, started, memory, reset, resets)
     return TimingInfo(origin, server_us, dict(zip(names, losses, strict=True)), processors)
 
 
 def _counters(session: ServerSession, info: TimingInfo, *, statements: bool) -> WaitsReading:
-    module = session.offer.module
-    assert module is not None
     asked = time.monotonic_ns()
-    ((taken_us, names, matrix),) = session.rows(module.moment)
+    ((taken_us, names, matrix),) = session.rows(queries.MOMENT)
     taken = answered(info.server_us if taken_us is None else taken_us, asked)
     waits, unread = waits_table(names, matrix)
     if not statements:
         return WaitsReading(info.origin, taken, waits, unread, info)
-    ((names, matrix),) = session.rows(module.statements)
+    ((names, matrix),) = session.rows(queries.STATEMENTS)
     table, busy = statements_table(names, matrix)
     return WaitsReading(info.origin, taken, waits, unread, info, table, busy)
 
@@ -138,7 +130,6 @@ def statements_table(names: bytes | None, matrix: Array | None) -> tuple[Counter
         **columns,
     }
     table = _table(keys, values, values[:, 4], _STATEMENTS_COLUMNS)
-    # waits in progress of one statement come in several rows from modules before 0.5
     return table.select(columns["type"] != "").grouped(tuple(keys)), int(values[:, 5].sum())
 
 

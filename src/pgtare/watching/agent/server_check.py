@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pgtare.errors import MeasurementError, PgtareError
 from pgtare.server.inventory import InventoryServer
 from pgtare.watching.agent import reading
-from pgtare.watching.agent.queries import QUERIES_0_5
 from pgtare.watching.agent.server_session import ServerSession
 
 
@@ -41,16 +40,10 @@ def check_server(name: str, server: InventoryServer) -> ServerCheck:
             offer = session.offer
             waits, statements = "sampled", "none"
             notes = list(offer.unseen)
-            if offer.module is not None:
+            if offer.waits is not None:
                 if not reading.captures(reading.read(session, statements=True)):
                     notes.append(reading.CAPTURE_OFF)
-                exact = offer.module is QUERIES_0_5 and offer.sees_all
-                waits, statements = "exact", "exact" if exact else "approximate"
-                if offer.module is not QUERIES_0_5:
-                    notes.append(
-                        "wait_event_timing is older than 0.5, so statements are approximate: "
-                        "docs/upgrading.md says how to update it"
-                    )
+                waits, statements = "exact", "exact" if offer.sees_all else "approximate"
             watched = session.watched_by()
             if watched is not None:
                 notes.append(f"an agent watches it now (its session is process {watched})")

@@ -18,7 +18,6 @@ from pgtare.watching.agent import difference as differences
 from pgtare.watching.agent import epoch, queries, reading, texts
 from pgtare.watching.agent.counter_table import Array, CounterTable, codes_of
 from pgtare.watching.agent.epoch import Origin, ReadingBaseline, Taken, WatchGap
-from pgtare.watching.agent.queries import QUERIES_0_5
 from pgtare.watching.agent.reading import UnsteadyReading, WaitsReading
 from pgtare.watching.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
 from pgtare.watching.agent.server_session import LookRefused, ServerSession
@@ -101,7 +100,7 @@ class ServerLooks:
         self._seconds = {}
         # it may be another server, whose numbers are of other names
         self._roles, self._databases, self._names_read = {}, {}, 0.0
-        if session.offer.module is None:
+        if session.offer.waits is None:
             with session.look("connect"):
                 ((started, _),) = session.rows(queries.STARTED)
             self._origin = Origin(session.offer.system_identifier, started)
@@ -183,7 +182,6 @@ class ServerLooks:
         before = (self._statements[0], self._statements[1]) if self._statements else None
         change = epoch.between(before, (found.origin, found.taken), interval_s)
         first = self._statements[2] if self._statements else None
-        identified = session.offer.module is QUERIES_0_5
         statements = found.statements
         if (
             found.busy
@@ -191,11 +189,11 @@ class ServerLooks:
             and change.baseline in (ReadingBaseline.SAME, ReadingBaseline.RESET)
         ):
             statements = differences.carried_over(first, statements)
-        grown = differences.statement_difference(first, statements, change, identified=identified)
+        grown = differences.statement_difference(first, statements, change)
         all_waits = differences.difference(self._minute_waits, waits, change)
         all_waits = all_waits.select(all_waits.keys["type"] != "")
         rows = differences.statement_rows(grown, all_waits, self.most)
-        quality = EXACT if session.offer.exact_statements else APPROXIMATE
+        quality = EXACT if session.offer.sees_all else APPROXIMATE
         interval = self.interval(change.covered_ns, quality, found.taken.agent_us)
         own = rows.rows.select(rows.kind == differences.STATEMENT)
         self._read_names(session, own)

@@ -20,7 +20,6 @@ from pgtare.server import own_session, pooler, untraced_session
 from pgtare.server.untraced_session import ExtensionFunction
 from pgtare.watching.agent import queries
 from pgtare.watching.agent.counter_table import Array
-from pgtare.watching.agent.queries import QUERIES_0_4, QUERIES_0_5, ModuleQueries
 
 #: How long the server may take for one query before it gives it up.
 STATEMENT_TIMEOUT_S = 5
@@ -108,7 +107,7 @@ class Offer:
     """What a server offers this role.
 
     waits, texts, trace: schemas of wait_event_timing, pg_stat_statements and sql_trace, or None.
-    module: the queries of its version. may_stat_file: whether the role may ask how large a file is.
+    may_stat_file: whether the role may ask how large a file is.
     unseen: what is missing, a sentence with the remedy for each.
     """
 
@@ -119,16 +118,10 @@ class Offer:
     sees_all: bool
     system_identifier: int
     waits: str | None = None
-    module: ModuleQueries | None = None
     texts: str | None = None
     trace: str | None = None
     may_stat_file: bool = False
     unseen: tuple[str, ...] = ()
-
-    @property
-    def exact_statements(self) -> bool:
-        """Whether rows of statements have identities, and none of them are hidden."""
-        return self.module is QUERIES_0_5 and self.sees_all
 
 
 class ServerSession:
@@ -277,12 +270,18 @@ class ServerSession:
         waits = schemas.get("wait_event_timing_info")
         if not {"wait_event_timing_moment", "wait_event_timing_statements"} <= schemas.keys():
             waits = None
-        if waits is None and not any(name.startswith("wait_event") for name in hidden):
+            if not any(name.startswith("wait_event") for name in hidden):
+                unseen.append(
+                    f"database {database} has no extension wait_event_timing, so waits are only "
+                    "sampled once a second: docs/install.md says how to install it"
+                )
+        elif "total_ns" not in names:
+            waits = None
             unseen.append(
-                f"database {database} has no extension wait_event_timing, so waits are only "
-                "sampled once a second: docs/install.md says how to install it"
+                f"the extension wait_event_timing of database {database} is of another version "
+                "than the agent, so waits are only sampled once a second: docs/install.md says how "
+                "to install it"
             )
-        module = None if waits is None else QUERIES_0_5 if "total_ns" in names else QUERIES_0_4
         texts = schemas.get("pg_stat_statements")
         if texts is None and "pg_stat_statements" not in hidden:
             unseen.append(f"database {database} has no pg_stat_statements, so texts are unknown")
@@ -294,7 +293,6 @@ class ServerSession:
             sees_all,
             int(identifier),
             waits,
-            module,
             texts,
             schemas.get(_KEPT) if sees_all else None,
             may_stat,

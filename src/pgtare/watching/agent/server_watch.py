@@ -120,11 +120,11 @@ class ServerWatch(threading.Thread):
             self.name_of_server,
             version=offer.version,
             standby=offer.standby,
-            waits="exact" if offer.module else "sampled",
+            waits="exact" if offer.waits else "sampled",
         )
         for missing in offer.unseen:
             self._log.once("warning", "unseen", self.name_of_server, missing)
-        self._refused = set() if offer.module else {WAITS, STATEMENTS}
+        self._refused = set() if offer.waits else {WAITS, STATEMENTS}
         now = time.monotonic()
         self._due = dict.fromkeys(self._grids, now)
         self._due[FINDINGS] = now + min(_SPREAD_S, self.intervals.waits)
@@ -136,7 +136,7 @@ class ServerWatch(threading.Thread):
                 offered = time.monotonic()
                 now_offered = session.read_offer()
                 if now_offered != offer:
-                    if offer.module is not None and now_offered.module is None:
+                    if offer.waits is not None and now_offered.waits is None:
                         self._note_dropped()
                     self._log.write("info", "changed", self.name_of_server, why="extensions")
                     return
