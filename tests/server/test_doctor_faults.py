@@ -13,7 +13,6 @@ from typing import IO
 
 import pytest
 
-from pgtare.errors import MeasurementError
 from pgtare.seeing.doctor.examine import examine, watch
 from pgtare.seeing.doctor.queries import Query
 from pgtare.seeing.doctor.session import Session, Unreadable
@@ -23,7 +22,6 @@ from tests.commands import failed, pgtare, start_pgtare
 from tests.doctor_servers import (
     PLAIN,
     SCHEMA,
-    SHUT_OUT,
     checks,
     doctor,
     evicting,
@@ -131,12 +129,6 @@ def test_databases_of_other_encodings(cluster: Cluster) -> None:
                 conn.execute(f"DROP DATABASE {encoding} WITH (FORCE)")
 
 
-def test_a_schema_that_may_not_be_used(cluster: Cluster) -> None:
-    report = doctor(cluster.dsn(user=SHUT_OUT), status=0)
-    assert "GRANT USAGE ON SCHEMA" in unseen(report)["pg_stat_statements"]
-    assert report["statements"] is None
-
-
 def test_without_privilege_version_1_8_knows_nothing(cluster: Cluster) -> None:
     with storm(cluster):
         report = doctor(cluster.dsn("old", user=PLAIN))
@@ -183,21 +175,6 @@ def test_a_reset_is_inferred_where_the_table_stays_empty(cluster: Cluster) -> No
         report = examine(session, 0.6, {}, tick)
     assert "was reset" in report.notes[0]
     assert not report.findings
-
-
-def test_the_server_goes_away_in_mid_watch(cluster: Cluster) -> None:
-    def tick(seconds: float) -> None:
-        with cluster.connect() as conn:
-            conn.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE application_name = 'pgtare'"
-            )
-
-    with (
-        Session(cluster.dsn("without")) as session,
-        pytest.raises(MeasurementError, match="the server went away while it was looked at"),
-    ):
-        examine(session, 5, {}, tick)
 
 
 def test_a_watch_without_end_outlasts_a_restart(cluster: Cluster) -> None:

@@ -140,6 +140,7 @@ def test_sweeps_of_sizes_between_those_measured() -> None:
     )
     rate = evictions.ONE_PERCENT_EVICTED_S[1000]
     assert evictions.lost(1000, rate) == pytest.approx(0.01)
+    assert evictions.lost(100, 1e6) == 1.0  # no share exceeds all
 
 
 def test_the_figures_are_those_of_the_documentation() -> None:
@@ -285,10 +286,6 @@ def test_how_sure_depends_on_what_the_level_rests_on(
     finding = check_statements._evictions(found, [], "top")
     assert finding is not None
     assert (finding.level, finding.sure) == (level, sure)
-
-
-def test_no_share_exceeds_all() -> None:
-    assert evictions.lost(100, 1e6) == 1.0
 
 
 def test_a_cost_that_was_not_shown_is_no_finding() -> None:

@@ -60,30 +60,20 @@ def test_changes_are_of_shares_not_of_totals() -> None:
 
 def test_how_far_chance_alone_moves_a_share() -> None:
     """Shares of 400 and 100 samples, drawn often: 95 % of the changes are within the bound."""
-    many, few = (
-        StackSamples(
-            (A,),
-            np.arange(n),
-            np.ones(n, np.int32),
-            np.zeros(n, np.int32),
-            np.zeros(n, np.int8),
-            np.full(n, 7),
-        )
-        for n in (400, 100)
-    )
+
+    def alike(weights: list[int], kind: int = RUNNING) -> StackSamples:
+        taken = Collected()
+        for weight in weights:
+            taken.add(0, 1, A, kind, weight)
+        return taken.samples()
+
+    many, few = alike([7] * 400), alike([7] * 100)
     bound = profiles.chance_points(many, few)
     assert bound is not None
     rng = np.random.default_rng(1)
     change = 100 * (rng.binomial(400, 0.5, 4000) / 400 - rng.binomial(100, 0.5, 4000) / 100)
     assert 0.93 < np.mean(np.abs(change) <= bound) < 0.97
-    one_wait = StackSamples(
-        (A,),
-        np.arange(100),
-        np.ones(100, np.int32),
-        np.zeros(100, np.int32),
-        np.ones(100, np.int8),
-        np.array([10**6] + [1] * 99),
-    )
+    one_wait = alike([10**6] + [1] * 99, BLOCKED)
     wide = profiles.chance_points(many, one_wait)
     assert wide is not None
     assert wide > 90  # a hundred waits, all time in one of them
