@@ -22,7 +22,8 @@ from tests.versions.servers import DEBIAN15
 from pgtare.kit import machine
 from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
 from pgtare.seeing.flame import targets
-from pgtare.seeing.flame.record import FlameRecorder, FlameRecording, SamplingPlan
+from pgtare.seeing.flame.record import FlameRecorder, SamplingPlan
+from pgtare.seeing.flame.recording import FlameRecording
 from pgtare.seeing.flame.samples import Mode
 from pgtare.server import own_session
 from pgtare.server.binaries import from_pg_config, from_wheel

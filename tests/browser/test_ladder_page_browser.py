@@ -101,7 +101,7 @@ def test_flame_graphs_of_a_command_are_drawn_among_the_charts(
     graphs = [
         show.alone({}, "before", "Blocked: A", 5.0),
         show.alone(blocked, "after", "Blocked: B", 5.0),
-        show.difference({}, blocked, names=("A", "B"), what="Blocked"),
+        show.difference({}, blocked, id="change", names=("A", "B"), what="Blocked"),
     ]
     added = Addition("Flame graphs of W1", fragment(graphs, [HOSTILE]), flame_script())
     write_page(result, tmp_path / "report.html", [added])

@@ -16,9 +16,9 @@ import numpy as np
 
 from pgtare.errors import PgtareError, UsageError
 from pgtare.estimate.trial.observations import Observations, UnitFlag
-from pgtare.seeing.flame import frames, sample_joins
-from pgtare.seeing.flame.record import FlameRecording
-from pgtare.seeing.flame.sample_joins import Spans
+from pgtare.seeing.flame import frames
+from pgtare.seeing.flame.recording import FlameRecording
+from pgtare.seeing.flame.samples import Spans
 from pgtare.seeing.flame.targets import FlameTarget
 from pgtare.seeing.trace.capture.record import TraceRecorder
 from pgtare.seeing.trace.capture.server import Need, open_server
@@ -71,9 +71,9 @@ class FrameLabels:
         if not self.traced:
             recording = _noted(recording, _NO_TRACE_YET if self.tracing else _NO_TRACE)
         samples = recording.samples
-        waits = sample_joins.at(samples, self._moved(self.waits, recording))
-        statements = sample_joins.at(samples, self._moved(self.statements, recording))
-        samples = samples.labelled(self.names, waits).labelled(self.names, statements)
+        for label in (self.waits, self.statements):  # a statement's frame is outside its waits'
+            which = samples.within(self._moved(label, recording))
+            samples = samples.framed(self.names, which, depth=1)
         return dataclasses.replace(recording, samples=samples)
 
     def _moved(self, spans: Spans, recording: FlameRecording) -> Spans:
@@ -178,8 +178,9 @@ def cut(recording: FlameRecording, from_s: float, to_s: float) -> FlameRecording
         raise UsageError(
             f"--from {from_s:g} --to {to_s:g}: the recording is {recording.duration_s:.1f} s long"
         )
-    samples = sample_joins.window(recording.samples, recording.begin_ns, from_s, to_s)
     seconds = min(to_s, recording.duration_s) - from_s
+    first, last = (recording.begin_ns + int(1e9 * min(s, 1e9)) for s in (from_s, to_s))
+    samples = recording.samples.window(first, last)
     return dataclasses.replace(recording, samples=samples, duration_s=seconds)
 
 
@@ -205,11 +206,11 @@ def by_arm(recording: FlameRecording, directory: Path) -> FlameRecording:
         raise UsageError(f"{directory} does not tell when its trial began")
     began = epoch_ns(datetime.fromisoformat(kept.result.design.started))
     spans = arm_spans(kept.observations, began - recording.realtime_ns, {})
-    arms = sample_joins.at(recording.samples, spans)
+    arms = recording.samples.within(spans)
     if not (arms >= 0).any():
         raise UsageError(f"no sample was taken in a transaction of the trial in {directory}")
     names = [frames.ARM + arm.name.replace(";", ",") for arm in kept.design.arms]
-    inside = recording.samples.where(arms >= 0).under(names, arms[arms >= 0])
+    inside = recording.samples.where(arms >= 0).framed(names, arms[arms >= 0])
     outside = int((arms < 0).sum())
     return _noted(
         dataclasses.replace(recording, samples=inside),

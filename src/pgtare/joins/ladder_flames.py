@@ -15,9 +15,9 @@ from pgtare.kit.page_section import Addition
 from pgtare.kit.progress import Display
 from pgtare.load import PgbenchLoad, find_pgbench
 from pgtare.seeing.flame import permission, show, targets
+from pgtare.seeing.flame import profile as profiles
 from pgtare.seeing.flame import recording as keep
-from pgtare.seeing.flame.graph import Graph
-from pgtare.seeing.flame.page import fragment
+from pgtare.seeing.flame.page import Graph, fragment
 from pgtare.seeing.flame.page import script as drawing
 from pgtare.seeing.flame.record import SamplingPlan, record
 from pgtare.seeing.flame.samples import Mode
@@ -139,7 +139,7 @@ def _drawn(parts: Sequence[_Part], mode: Mode) -> tuple[list[Graph], list[str]]:
             notes.append(f"{title}: not recorded.")
             continue
         recording = keep.load(part.place(mode))
-        profile = show.main_profile(mode, recording.samples, idle=mode == "on")
+        profile = profiles.profile(recording.shown())
         found.append(profile)
         id = f"{part.workload}-{part.variant}-{mode}"
         graphs.append(show.alone(profile, id, title, recording.duration_s))

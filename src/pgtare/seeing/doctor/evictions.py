@@ -1,9 +1,13 @@
-"""How fast pg_stat_statements evicts, from two looks: counted by the server, or inferred."""
+"""How fast pg_stat_statements evicts, counted or inferred from two looks, and what that costs.
+
+The costs are measured figures, those of docs/questions.md, and what lies
+between.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pgtare.seeing.doctor import quantiles
@@ -14,12 +18,29 @@ from pgtare.seeing.doctor.observed import (
     Look,
     StatementEntries,
 )
-from pgtare.seeing.doctor.sweep_cost import victims
 
 #: A table whose entries fell below this share of its size did not lose them by evictions.
 _EMPTIED = 0.8
 #: Statements common to both looks below which circulation cannot be estimated.
 _FEWEST_COMMON = 5
+#: pg_stat_statements.max → length of a sweep in µs: PostgreSQL 18.6, a shared 2-core machine.
+MEASURED_US: dict[int, float] = {
+    100: 6.0,
+    400: 29.0,
+    1_000: 60.0,
+    5_000: 430.0,
+    10_000: 1_652.0,
+    50_000: 11_545.0,
+}
+#: Entries evicted a second that go with a loss of 1 % of throughput, by size (2 processors).
+ONE_PERCENT_EVICTED_S: dict[int, float] = {
+    100: 1_557.0,
+    400: 1_204.0,
+    1_000: 1_416.0,
+    5_000: 574.0,
+    10_000: 494.0,
+    50_000: 606.0,
+}
 
 
 class StatisticsReset(Exception):
@@ -34,16 +55,16 @@ class Evictions:
     any was there at both looks.
     """
 
-    counted: bool
-    deallocations_per_s: float | None
-    evicted_per_s: float | None
-    distinct: float | None
+    counted: bool = False
+    deallocations_per_s: float | None = None
+    evicted_per_s: float | None = None
+    distinct: float | None = None
 
 
 def between(facts: DoctorFacts, first: Look, last: Look, samples: ActivitySamples) -> Evictions:
     """Compare two looks. Raises StatisticsReset."""
     if first.entries is None or last.entries is None:
-        return Evictions(False, None, None, None)
+        return Evictions()
     if first.dealloc is not None and last.dealloc is not None:
         distinct = circulating(first.entries, last.entries, samples)
         return _counted(facts.table_size, first.dealloc, last.dealloc, distinct)
@@ -71,25 +92,19 @@ def _inferred(
         nothing = None if is_full(last, size) else 0.0
         return Evictions(False, nothing, nothing, None)
     # in a long time an entry may be evicted more than once; short ones see little of a slow rate
-    rate = max(at_least_s(samples.pairs, size), gone_s([(first, last)]))
+    seconds = (last.taken - first.taken).total_seconds()
+    seen = gone(first, last) / seconds if seconds > 0 else 0.0
+    rate = max(at_least_s(samples.pairs, size), seen)
     distinct = circulating(first, last, samples) if rate else None
     return Evictions(False, rate / victims(size), rate, distinct)
 
 
-def gone_s(pairs: Iterable[tuple[StatementEntries, StatementEntries]]) -> float:
-    """Entries that were evicted for certain between pairs of looks, a second."""
-    pairs = list(pairs)
-    seconds = sum((last.taken - first.taken).total_seconds() for first, last in pairs)
-    return sum(gone(first, last) for first, last in pairs) / seconds if seconds > 0 else 0.0
-
-
-def at_least_s(pairs: Iterable[tuple[StatementEntries, StatementEntries]], size: int) -> float:
+def at_least_s(pairs: Sequence[tuple[StatementEntries, StatementEntries]], size: int) -> float:
     """Entries a second that were evicted at least, by some short moments (97.5 % sure).
 
     Whole sweeps are what comes by chance: one that happens to fall into a moment of some ms is no
     rate of hundreds a second. So the lower end of the interval of a Poisson count (Garwood 1936).
     """
-    pairs = list(pairs)
     sweeps = sum(gone(first, last) for first, last in pairs) / victims(size)
     seconds = sum((last.taken - first.taken).total_seconds() for first, last in pairs)
     if not sweeps or seconds <= 0:
@@ -124,3 +139,30 @@ def circulating(
     estimate = (len(first.calls) + 1) * (len(last.calls) + 1) / (common + 1) - 1
     seen = samples.statements | first.calls.keys() | last.calls.keys()
     return max(estimate, float(len(seen)))
+
+
+def victims(size: int) -> int:
+    """Entries that a sweep evicts of a table of `size`: 5 %, and at least 10."""
+    return max(10, size * 5 // 100)
+
+
+def sweep_s(size: int) -> float:
+    """How long a sweep takes, during which no statement of any session can end."""
+    return _between(MEASURED_US, size) / 1e6
+
+
+def lost(size: int, evicted_per_s: float) -> float:
+    """The share of throughput that a number of evictions a second takes, by the measured figures.
+
+    Taken as proportional to the rate, and 1 at most; no more than 0.26 was ever measured.
+    """
+    return min(1.0, 0.01 * evicted_per_s / _between(ONE_PERCENT_EVICTED_S, size))
+
+
+def _between(table: dict[int, float], size: int) -> float:
+    """A power of the size between two sizes that were measured, and beyond the last."""
+    sizes = sorted(table)
+    upper = next((i for i, known in enumerate(sizes) if size <= known), len(sizes) - 1)
+    low, high = sizes[max(upper - 1, 0)], sizes[max(upper, 1)]
+    slope = math.log(table[high] / table[low]) / math.log(high / low)
+    return float(table[low] * (max(size, sizes[0]) / low) ** slope)
