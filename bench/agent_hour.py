@@ -1,6 +1,6 @@
 """An hour of mixed load under `pgtare agent`, which is killed while servers restart and reset.
 
-On each server: transactions that write, selects, short connections, and a session that waits for a
+Transactions that write, selects, short connections, and a session that waits for a
 lock all the time. The agent is killed (signal 9) ten times; the server is restarted once and
 crashes once; its counters are reset twice, and those of one process once. Afterwards, in each
 epoch, sums of rows must equal the last reading less the first in every column and bucket, gaps must
@@ -8,14 +8,12 @@ tell of each interruption, and the lock must be 1.0 ± 0.01 sessions in each tic
 
 Sums are compared with the readings that the spool stored, and with readings that the benchmark took
 itself before and after: agent_sums.py. The exit status is 1 if anything differs.
-`python -m bench.agent_hour [--minutes 60] [--majors 15 18] [--out FILE]`
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import signal
@@ -25,7 +23,8 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,13 +46,16 @@ from bench.agent_sums import (
     OwnSample,
     SpoolSums,
 )
+from bench.harness import say
 from pgtare.load import find_pgbench, initialise
 from pgtare.server.binaries import from_pg_config
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
 from pgtare.server.signals import StopRequest, asked_to_stop
-from pgtare.watching.spool import manifest, reader
+from pgtare.watching.spool import manifest
+
+TAKES = "an hour"
 
 KILLS, LOCK_TOLERANCE = 10, 0.01
 #: In this order, equally spread; the kills of the agent come in between.
@@ -289,7 +291,7 @@ class Hour:
 
     # The course of the hour
 
-    def play(self, seconds: float, say: Callable[[str], None]) -> None:
+    def play(self, seconds: float) -> None:
         """Everything in turn, until it is over or somebody asks to stop."""
         keeper = threading.Thread(target=self.keep_readings, daemon=True)
         keeper.start()
@@ -301,10 +303,10 @@ class Hour:
             self.start_loads()
             with contextlib.suppress(Ended):
                 for at, kind in timetable(seconds):
-                    self._until(began + at, began, seconds, say)
+                    self._until(began + at, began, seconds)
                     self._do(kind)
                     say(f"{kind} done")
-                self._until(began + seconds, began, seconds, say)
+                self._until(began + seconds, began, seconds)
             say("the last readings")
             self.pause_loads()
             self.end_lock()
@@ -319,7 +321,7 @@ class Hour:
             self.end_loads()
             self.let_go()
 
-    def _until(self, at: float, began: float, seconds: float, say: Callable[[str], None]) -> None:
+    def _until(self, at: float, began: float, seconds: float) -> None:
         said = time.monotonic()
         while time.monotonic() < at:
             if self.stop.made:
@@ -432,21 +434,6 @@ class Outcome:
     lock_range: tuple[float, float]
     wrong: list[str]
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        counted: dict[str, int] = {}
-        for one in self.happened:
-            counted[one.kind] = counted.get(one.kind, 0) + 1
-        return {
-            "version": self.version,
-            "interruptions": counted,
-            "gaps": self.gaps,
-            "lock_ticks": self.lock_ticks,
-            "lock_sessions": list(self.lock_range),
-            "epochs": [one.to_dict() for one in self.comparisons],
-            "wrong": [*self.wrong, *(f"{c.table}: {w}" for c in self.comparisons for w in c.wrong)],
-        }
-
 
 def judged(hour: Hour, version: str) -> Outcome:
     """Compare everything."""
@@ -503,23 +490,19 @@ def held(sums: SpoolSums, holds: list[Happened]) -> list[float]:
     return found
 
 
-def show(found: list[dict[str, Any]]) -> Table:
+def show(found: Outcome) -> Table:
     """One row for each epoch."""
-    shown = Table(title="Sums of rows and counters, by epoch")
-    names = "server", "table", "epoch began by", "readings", "rows", "cells", "own cells"
+    shown = Table(title=f"Sums of rows and counters on {found.version}, by epoch")
+    names = "table", "epoch began by", "readings", "rows", "cells", "own cells"
     for name in (*names, "of them pinned", "wrong"):
-        shown.add_column(name, justify="left" if name in names[:3] else "right")
-    for one in found:
-        for epoch in one["epochs"]:
-            numbers = (epoch[n] for n in ("readings", "rows", "cells", "own_cells", "pinned"))
-            wrong = len(epoch["wrong"])
-            shown.add_row(
-                one["version"], epoch["table"], epoch["began"], *map(str, numbers), str(wrong)
-            )
+        shown.add_column(name, justify="left" if name in names[:2] else "right")
+    for one in found.comparisons:
+        numbers = one.readings, one.rows, one.cells, one.own_cells, one.pinned, len(one.wrong)
+        shown.add_row(one.table, one.began, *map(str, numbers))
     return shown
 
 
-# One server in this process, or several in processes of their own
+# One server
 
 
 @contextlib.contextmanager
@@ -551,81 +534,36 @@ def hour_on(major: int, statements_s: float, stop: StopRequest) -> Iterator[tupl
         yield hour, binaries.version.removeprefix("PostgreSQL ").split()[0]
 
 
-def one_server(major: int, minutes: float, out: Path) -> None:
-    def say(line: str) -> None:
-        print(f"{major}: {line}", file=sys.stderr, flush=True)
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--major", type=int, default=18, help="of the server")
 
-    statements_s = 60.0 if minutes >= 20 else 20.0
-    with asked_to_stop() as stop, hour_on(major, statements_s, stop) as (hour, version):
+
+def main(args: argparse.Namespace) -> int:
+    """Play the hour, print a row for each epoch; 1 if anything differs."""
+    statements_s = 60.0 if args.minutes >= 20 else 20.0
+    with asked_to_stop() as stop, hour_on(args.major, statements_s, stop) as (hour, version):
         wrong = []
         try:
-            hour.play(60 * minutes, say)
+            hour.play(60 * args.minutes)
         except Exception as ex:  # what there is, is compared anyway
             wrong.append(f"it broke off: {type(ex).__name__}: {ex}")
             traceback.print_exc()
         if stop.made:
             wrong.append("stopped early by a signal")
-        outcome = judged(hour, version)
-        outcome.wrong += wrong
+        found = judged(hour, version)
         log = (hour.directory / "agent.log").read_text()
-        document = outcome.to_dict() | {"log": re.findall(r".* level=(?:warning|error) .*", log)}
-        with reader.connect(hour.spool) as found:
-            document["commits"] = found.execute(
-                "SELECT count(DISTINCT segment) FROM ticks"
-            ).fetchall()[0][0]
-        out.write_text(json.dumps(document))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.agent_hour", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--majors", type=int, nargs="+", default=[15, 18])
-    parser.add_argument("--out", type=Path, help="write the result as JSON")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.one:
-        one_server(args.majors[0], args.minutes, args.out)
-        return 0
-    found, failed = [], False
-    with tempfile.TemporaryDirectory() as directory, asked_to_stop() as stop:
-        children: dict[int, subprocess.Popen[bytes]] = {}
-        for major in args.majors:
-            command = [sys.executable, "-m", "bench.agent_hour", "--one", "--majors", str(major)]
-            command += ["--minutes", str(args.minutes), "--out", f"{directory}/{major}.json"]
-            children[major] = subprocess.Popen(command, start_new_session=True)
-        passed_on = False
-        while any(child.poll() is None for child in children.values()):
-            if stop.made and not passed_on:
-                passed_on = True
-                print("stopping; what there is, is compared", file=sys.stderr, flush=True)
-                for child in children.values():
-                    if child.poll() is None:
-                        child.send_signal(signal.SIGTERM)  # SIGINT may be ignored
-            time.sleep(0.2)
-        for major, child in children.items():
-            path = Path(directory, f"{major}.json")
-            if child.returncode == 0 and path.exists():
-                found.append(json.loads(path.read_text()))
-            else:
-                failed = True
-                print(f"{major}: failed, status {child.returncode}", file=sys.stderr)
+    wrong += [*found.wrong, *(f"{c.table}: {w}" for c in found.comparisons for w in c.wrong)]
     console = Console(width=130)
     console.print(show(found))
-    for one in found:
-        least, most = one["lock_sessions"]
-        console.print(
-            f"{one['version']}: {one['commits']} commits; {one['interruptions']}; gaps "
-            f"{one['gaps']}; held lock {least:.5f} to {most:.5f} sessions in {one['lock_ticks']} "
-            "ticks",
-            highlight=False,
-        )
-        for line in one["wrong"]:
-            console.print(f"{one['version']}: WRONG: {line}", highlight=False, markup=False)
-    document = {"schema": "pgtare.bench.agent_hour/1", "minutes": args.minutes, "servers": found}
-    if args.out:
-        args.out.write_text(json.dumps(document, indent=1) + "\n")
-    return 1 if failed or any(one["wrong"] for one in found) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    least, most = found.lock_range
+    console.print(
+        f"{dict(Counter(one.kind for one in found.happened))}; gaps {found.gaps}; held lock "
+        f"{least:.5f} to {most:.5f} sessions in {found.lock_ticks} ticks",
+        highlight=False,
+    )
+    for line in re.findall(r".* level=(?:warning|error) .*", log):
+        console.print(line, highlight=False, markup=False)
+    for line in wrong:
+        console.print(f"WRONG: {line}", highlight=False, markup=False)
+    return int(bool(wrong))

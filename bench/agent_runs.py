@@ -102,7 +102,7 @@ def watched_load(
     spec = LoadSpec(
         scripts=write_scripts(directory, statements, scale), clients=clients, rate=rate, seed=1
     )
-    with harness.server(libraries, settings, module=False, scale=scale) as target:
+    with harness.server(libraries, settings, scale=scale) as target:
         with own_session.connect(target.dsn) as conn:
             conn.execute(library.create_sql.encode())
             conn.execute("CREATE EXTENSION pg_stat_statements")

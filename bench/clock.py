@@ -24,6 +24,8 @@ from pgtare.seeing.clock.distribution import NS
 from pgtare.seeing.clock.survey import pick_cpu, weigh
 from pgtare.server.binaries import from_wheel
 
+TAKES = "5 minutes"
+
 #: A section of pg_test_timing 19 to the clock it reads; before 19 there was one without a title.
 _SECTIONS = {"System clock source": "monotonic", "Clock source": "tscp", "Fast clock source": "tsc"}
 _MEAN = re.compile(
@@ -145,18 +147,15 @@ def calibrations(n: int, rounds: int) -> None:
         )
 
 
-def main() -> None:
-    """Run all three."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=int, default=1)
     parser.add_argument("--program", type=Path, action="append", help="another pg_test_timing")
-    args = parser.parse_args()
+
+
+def main(args: argparse.Namespace) -> None:
+    """Run all three."""
     side_by_side(args.program or (), args.rounds, args.seconds)
     added(groups=20)
     if probe.counter_usable():
         calibrations(200, 3)
-
-
-if __name__ == "__main__":
-    main()

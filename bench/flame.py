@@ -19,15 +19,17 @@ import numpy as np
 from scipy import stats
 from tests.versions.servers import DEBIAN15
 
-from bench import harness
 from pgtare.kit import machine
 from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
 from pgtare.seeing.flame import targets
-from pgtare.seeing.flame.record import FlameRecorder, FlameRecording, SamplingPlan
+from pgtare.seeing.flame.record import FlameRecorder, SamplingPlan
+from pgtare.seeing.flame.recording import FlameRecording
 from pgtare.seeing.flame.samples import Mode
 from pgtare.server import own_session
 from pgtare.server.binaries import from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
+
+TAKES = "10 minutes, as root, with perf; the machine should be quiet"
 
 #: Mode, samples a second.
 WAYS: tuple[tuple[str, Mode, int], ...] = (
@@ -98,13 +100,14 @@ def change(with_it: Sequence[float], without: Sequence[float]) -> str:
     return f"{100 * np.expm1(mean):+6.1f} [{low:+6.1f}, {high:+6.1f}] %"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--seconds", type=int, default=1, help="of a slice")
     parser.add_argument("--major", type=int, help="only the server of this version")
-    given = parser.parse_args()
+
+
+def main(given: argparse.Namespace) -> None:
     installations = [from_wheel(), *([from_pg_config(DEBIAN15)] if DEBIAN15.exists() else [])]
     draw = random.Random(1)
     print(
@@ -148,8 +151,3 @@ def main() -> None:
                     f"{spent / seconds:10.2f}  {events / seconds:8,.0f}  {lost:7,}",
                     flush=True,
                 )
-
-
-if __name__ == "__main__":
-    harness.say("what collecting a flame graph costs")
-    main()

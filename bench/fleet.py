@@ -1,13 +1,13 @@
-"""A fleet of local servers, weighed, harmed and cut off: `make bench-fleet`.
+"""A fleet of local servers, weighed, harmed and cut off.
 
 Four shows. 1. pg_stat_statements and track_io_timing on servers of several versions. 2. A cost that
 only one server has: it has to be the one outlier. 3. A harmful canary: after how long, and how many
 transactions, it is stopped. 4. The command is stopped or killed in the midst of it: how long until
 all trials have ended. The exit status is 1 if one of these does not come out.
 
-Servers: the wheel's 18 and one of 15 with two loads each, and what `make servers` has fetched of
-16, 17 and 19; what is missing is said. The wheel of 16 has no pg_stat_statements, so it is in the
-other shows only.
+Servers: the wheel's 18 and one of 15 with two loads each, and what
+`python -m tests.versions.servers` has fetched of 16, 17 and 19; what is missing is said. The wheel
+of 16 has no pg_stat_statements, so it is in the other shows only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import json
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,13 +27,14 @@ from tests.commands import pgtare, read, start_pgtare
 from tests.versions import servers as versions
 
 from bench.harness import say
-from pgtare.errors import PgtareError
 from pgtare.load import LoadSpec, PgbenchLoad, Script, find_pgbench, initialise
 from pgtare.server import own_session
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.weighing.trials import Trials
+
+TAKES = "10 minutes on two processors; other versions by python -m tests.versions.servers"
 
 #: A marker that costs nothing, except where the load looks at it.
 MARKER = "marker: lock_timeout=1h"
@@ -72,7 +72,7 @@ def installed() -> dict[str, Binaries]:
         there[15] = versions.DEBIAN15
     for major in (15, 16, 17, 19):
         if major not in there:
-            say(f"PostgreSQL {major} is not here (make servers fetches it)")
+            say(f"PostgreSQL {major} is not here (python -m tests.versions.servers fetches it)")
             continue
         found[f"pg{major}"] = from_pg_config(there[major])
         if major == 15:
@@ -112,25 +112,32 @@ def inventory(path: Path, members: list[FleetMember]) -> Path:
     return path
 
 
-def main(seconds: float, rate: float, shows: str) -> int:
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=100.0, help="of the last stage")
+    parser.add_argument("--rate", type=float, default=200.0, help="transactions a second, each")
+    parser.add_argument("--shows", default="1234", help="which of the four")
+
+
+def main(given: argparse.Namespace) -> int:
     """Give these shows; 1 if one fails."""
     wrong: list[str] = []
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-fleet-")))
         members = [
-            stack.enter_context(member(name, binaries, directory, rate))
+            stack.enter_context(member(name, binaries, directory, given.rate))
             for name, binaries in installed().items()
         ]
-        say(f"{len(members)} servers: {', '.join(each.name for each in members)}, {rate:g}/s each")
+        names = ", ".join(each.name for each in members)
+        say(f"{len(members)} servers: {names}, {given.rate:g}/s each")
         path = inventory(directory / "fleet.toml", members)
         counting = inventory(directory / "counting.toml", [each for each in members if each.counts])
-        if "1" in shows:
-            wrong += show_weights(counting, directory / "weights", seconds)
-        if "2" in shows:
-            wrong += show_outlier(path, directory / "outlier", seconds)
-        if "3" in shows:
+        if "1" in given.shows:
+            wrong += show_weights(counting, directory / "weights", given.seconds)
+        if "2" in given.shows:
+            wrong += show_outlier(path, directory / "outlier", given.seconds)
+        if "3" in given.shows:
             wrong += show_harm(path, directory / "harm")
-        for how in (signal.SIGKILL, signal.SIGSTOP) if "4" in shows else ():
+        for how in (signal.SIGKILL, signal.SIGSTOP) if "4" in given.shows else ():
             wrong += show_cut_off(path, directory / f"cut-{how.name}", members, how)
     for each in wrong:
         say(f"WRONG: {each}")
@@ -234,16 +241,3 @@ def ended(each: FleetMember, began: float) -> tuple[float, str]:
             "SELECT extract(epoch FROM clock_timestamp() - %s)::float8", (found.ended,)
         ).fetchall()
         return max(0.0, time.monotonic() - began - age), found.end_reason or ""
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=100.0, help="of the last stage")
-    parser.add_argument("--rate", type=float, default=200.0, help="transactions a second, each")
-    parser.add_argument("--shows", default="1234", help="which of the four")
-    given = parser.parse_args()
-    try:
-        sys.exit(main(given.seconds, given.rate, given.shows))
-    except PgtareError as ex:
-        say(str(ex))
-        sys.exit(ex.exit_status)

@@ -1,13 +1,12 @@
 """How often the intervals of a fleet hold: simulated fleets, and the table of the docs.
 
-`make bench-fleet-coverage`, some minutes on one processor. Estimates' standard errors are drawn as
+Estimates' standard errors are drawn as
 those of a trial are: from χ² with as many degrees of freedom as there are clusters less one.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,6 +16,9 @@ import scipy
 from pgtare.estimate.arrays import Floats
 from pgtare.estimate.fleet.prediction import FleetIntervals, intervals
 from pgtare.estimate.fleet.server_effect import working_variances
+
+TAKES = "some minutes"
+ONE_THREAD = True
 
 SERVERS = (3, 5, 10, 30, 100)
 #: τ² relative to the median of servers' variances: I² is about 0, 50 and 90 %.
@@ -152,12 +154,13 @@ def _largest_between(end: Floats, truth: Floats) -> float:
     return float(inside.max()) / len(end)
 
 
-def main() -> int:
-    """Exit status 1 if a bound is missed that docs/fleet-statistics.md does not state."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fleets", type=int, default=4_000)
     parser.add_argument("--only", default="", help="kinds with this in their name")
-    args = parser.parse_args()
+
+
+def main(args: argparse.Namespace) -> int:
+    """Exit status 1 if a bound is missed that docs/fleet-statistics.md does not state."""
     fleets = args.fleets
     print("| true effects differ | servers | mean | next server | Student's alone | ", end="")
     print("mean, plain weights | wrongly equivalent | |")
@@ -177,7 +180,3 @@ def main() -> int:
             cells = (kind.name, str(k), *(f"{share:.3f}" for share in shares), false, note)
             print(f"| {' | '.join(cells)} |", flush=True)
     return int(unstated > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

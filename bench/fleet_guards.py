@@ -1,6 +1,6 @@
 """How often guards stop a harmless fleet, and after how many transactions they stop a harmful one.
 
-`make bench-fleet-guards`, some minutes on one processor. Transactions of arm and base come in
+Transactions of arm and base come in
 blocks of two; a look is at every 50 blocks of each server. Servers share no load.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,6 +22,9 @@ from pgtare.estimate.fleet.wealth import (
     odds_wealth,
     threshold,
 )
+
+TAKES = "some minutes"
+ONE_THREAD = True
 
 ALPHA = 0.05
 LOOKS, BLOCKS = 100, 50
@@ -112,11 +114,13 @@ def _evidence(
     return log_mean(np.stack(each, axis=-1))
 
 
-def main() -> int:
-    """Exit status 1 if harmless fleets are stopped more often than α allows."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=int, default=2_000)
-    trials = parser.parse_args().trials
+
+
+def main(args: argparse.Namespace) -> int:
+    """Exit status 1 if harmless fleets are stopped more often than α allows."""
+    trials = args.trials
     most = ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / trials)
     print("| times | what the arm does | servers | stopped | transactions of a server until then |")
     print("|---|---|---|---|---|")
@@ -136,7 +140,3 @@ def main() -> int:
                 cells = (name, harm.name, str(servers), f"{share:.3f}", median)
                 print(f"| {' | '.join(cells)} |", flush=True)
     return int(missed > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

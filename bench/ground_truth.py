@@ -7,7 +7,6 @@ calls within time it from inside. See docs/ground-truth.md.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from tests.versions.servers import DEBIAN15
@@ -19,6 +18,8 @@ from bench.truth.loads import LOADS
 from bench.truth.run import held_against_witness
 from pgtare.errors import MeasurementError
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
+
+TAKES = "half an hour, as root, with bpftrace (Debian: apt-get install bpftrace)"
 
 HEAD = (
     "| load | process | event | announced | waits | > 10 µs | ours | found | ms by calls | away"
@@ -62,15 +63,16 @@ def line(name: str, row: Row) -> str:
     )
 
 
-def main() -> None:
-    """Run the loads and print a table for each server."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=float, default=1.0, help="factor for the loads' length")
     parser.add_argument("--load", default="", help="only loads whose name contains this")
     parser.add_argument("--server", choices=["15", "18"], help="only this one")
-    args = parser.parse_args()
+
+
+def main(args: argparse.Namespace) -> None:
+    """Run the loads and print a table for each server."""
     if why := witness.missing():
-        sys.exit(f"the witness cannot be heard here: {why}")
+        raise MeasurementError(f"the witness cannot be heard here: {why}")
     servers: list[Binaries] = []
     if args.server != "15":
         servers.append(from_wheel())
@@ -88,7 +90,3 @@ def main() -> None:
                 say(f"{load.name}: {ex}")
                 continue
             print("\n".join(table(load.name, rows)), flush=True)
-
-
-if __name__ == "__main__":
-    main()

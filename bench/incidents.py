@@ -16,110 +16,36 @@ eviction storm texts are long, so that the file of texts is written anew while e
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
-import os
-import re
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import jinja2
 import psycopg
 from rich.console import Console
 from rich.table import Table
 
 from bench.incident_stage import INCIDENTS, Named, Stage, stage
-from pgtare.errors import PgtareError
-from pgtare.kit.files import write_text
-from pgtare.load import LoadSpec, PgbenchLoad, Script, find_pgbench
+from pgtare.errors import PgtareError, UsageError
 from pgtare.server.binaries import from_pg_config, from_wheel
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.settings import Value
 
-STUDIES = Path(__file__).parent.parent / "studies"
+TAKES = "half an hour, with postgresql-15"
+
 DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 
 
-def evictions_as_published() -> bool:
-    """128 statements for 100 places of pg_stat_statements, and what one command says of them.
-
-    Returns whether it names the lock of pg_stat_statements before all other waits.
-    """
-    found = from_wheel()
-    modules = [loadable(found, name) for name in ("wait_event_timing", "sql_trace")]
-    libraries = ["pg_stat_statements", *(module.library for module in modules)]
-    settings: dict[str, Value] = {
-        "pg_stat_statements.max": 100,
-        "sql_trace.recorder": True,
-        "sql_trace.recorder_memory": "64MB",
-    }
-    scripts = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(STUDIES / "scripts"), autoescape=True
-    )
-    values = {"scenarios": 16, "statements": 8}
-    with (
-        tempfile.TemporaryDirectory(prefix="pgtare-incidents-") as directory,
-        Cluster(found, settings, preload=libraries) as cluster,
-    ):
-        with cluster.connect() as admin:
-            admin.execute("CREATE EXTENSION pg_stat_statements")
-            for module in modules:
-                admin.execute(module.create_sql.encode())
-            admin.execute(scripts.get_template("pgss_tables.sql.j2").render(values).encode())
-        path = Path(directory, "scenario.sql")
-        path.write_text(scripts.get_template("pgss_scenario.sql.j2").render(values))
-        spec = LoadSpec(scripts=(Script(path),), clients=16)
-        with PgbenchLoad(find_pgbench(found), cluster.dsn(), spec) as running:
-            running.wait_ready()
-            time.sleep(5)
-            # it is over, and the sessions are there as those of a pool would be
-            assert running.pid is not None
-            os.kill(running.pid, signal.SIGSTOP)
-            command = [sys.executable, "-m", "pgtare", "trace", "grab", "incident"]
-            done = subprocess.run(
-                [*command, "--dsn", cluster.dsn()],
-                check=False,
-                cwd=directory,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            os.kill(running.pid, signal.SIGCONT)
-    print(done.stdout, end="")
-    return done.returncode == 0 and first_wait(done.stdout) == "LWLock/pg_stat_statements"
-
-
-def first_wait(said: str) -> str | None:
-    """The wait that `grab` names first of where the time went; None: it names none."""
-    went = re.search(r"^where the time went.*?: (.*)$", said, re.MULTILINE)
-    waits = re.findall(r"\b[A-Za-z]+/[A-Za-z_]+", went[1]) if went else []
-    return next((wait for wait in waits if not wait.startswith("Client/")), None)
-
-
-def main() -> int:
-    """Print a table for each server and one of all; 1, if in any run something was not named."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=20, help="of each incident on each server")
     parser.add_argument("--one-in", type=int, default=1_000_000, help="statements")
     parser.add_argument("--incidents", nargs="+", choices=[i.__name__ for i in INCIDENTS])
-    parser.add_argument(
-        "--evictions", action="store_true", help="only evictions as published, and one command"
-    )
     parser.add_argument("--versions", nargs="+", type=int, default=[18, 15], choices=[15, 18])
-    parser.add_argument("--output", type=Path, default=Path("incidents.json"), help="JSON")
-    args = parser.parse_args()
-    if args.evictions:
-        return 0 if evictions_as_published() else 1
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print a table for each server and one of all; 1, if in any run something was not named."""
     if 15 in args.versions and not DEBIAN.exists():
-        parser.error(f"there is no {DEBIAN}: apt-get install postgresql-15, or --versions 18")
+        raise UsageError(f"there is no {DEBIAN}: apt-get install postgresql-15, or --versions 18")
     chosen = [i for i in INCIDENTS if not args.incidents or i.__name__ in args.incidents]
     progress = Progress(len(args.versions) * len(chosen) * args.runs)
     found: dict[int, dict[str, list[Named]]] = {}
@@ -134,7 +60,6 @@ def main() -> int:
     for major, of_major in found.items():
         shown.print(table(f"PostgreSQL {major}", of_major))
     shown.print(table("all", together(found.values())))
-    write_text(args.output, json.dumps(document(found, args.one_in), indent=1) + "\n")
     every = [one for of_major in found.values() for all_ in of_major.values() for one in all_]
     return 0 if every and all(one.all for one in every) else 1
 
@@ -191,20 +116,6 @@ def table(title: str, found: dict[str, list[Named]]) -> Table:
     return made
 
 
-def document(found: dict[int, dict[str, list[Named]]], one_in: int) -> dict[str, Any]:
-    """Every run, for JSON."""
-    return {
-        "schema": "pgtare.bench.incidents/1",
-        "one_in": one_in,
-        "runs": [
-            {"server": major, **dataclasses.asdict(one), "all": one.all}
-            for major, of_major in found.items()
-            for all_ in of_major.values()
-            for one in all_
-        ],
-    }
-
-
 def row(found: Sequence[Named]) -> list[str]:
     """How often each thing was named."""
     blockers = [one.blocker for one in found if one.blocker is not None]
@@ -219,7 +130,3 @@ def row(found: Sequence[Named]) -> list[str]:
         of_all([one.grabbed for one in found]),
         of_all([one.all for one in found]),
     ]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,7 +2,6 @@
 
 A server has 40 pairs of process and event a tick, 200 pairs of statement and event a minute, and 12
 active sessions. With many servers a tick is a minute, and sessions are of the last half hour.
-`python -m bench.live [--servers 1] [--hours 24] [--directory DIR]`
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ from tests.live_pages import ServedPage, served
 from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import HISTOGRAM, TABLES, rows
+
+TAKES = "a minute; some minutes with --servers 100"
 
 END_S = int(datetime(2026, 11, 3, tzinfo=UTC).timestamp())
 EVENTS, PAIRS, STATEMENTS, ACTIVE = 40, 200, 60, 12
@@ -278,12 +279,13 @@ def first_paint(page: ServedPage) -> None:
         browser.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--hours", type=int, default=24)
     parser.add_argument("--directory", type=Path, help="a spool made before, or to be made")
-    given = parser.parse_args()
+
+
+def main(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = given.directory or Path(name) / "spool"
         if not directory.exists():
@@ -291,7 +293,3 @@ def main() -> None:
         with served(directory) as page:
             measure(page)
             first_paint(page)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,8 @@
-"""A made-up spool for the tour of docs/live.md, and its page: `make live-tour`.
+"""A made-up spool for the tour of docs/live.md, and its page.
 
 Rows are of some two days (UTC), up to the last whole hour. Yesterday at 14:00 there was a queue for
-a lock, and at 14:30 a deployment. `python -m bench.live_tour --spool DIR` only writes the spool.
+a lock, and at 14:30 a deployment. With `--spool DIR` it
+only writes the spool.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tests.unit.live_rows import Story, make_spool
 
 from bench.harness import say
 
+TAKES = "until Ctrl-C"
+
 
 def story(now: datetime) -> Story:
     """From noon of the day before yesterday to the last whole hour."""
@@ -31,11 +34,12 @@ def story(now: datetime) -> Story:
     return Story(noon, hours, sampled, hours_before=24, texts=texts)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spool", type=Path, help="write the spool here, and do not serve a page")
     parser.add_argument("--listen", default="127.0.0.1:8765", help="where to serve the page")
-    given = parser.parse_args()
+
+
+def main(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="pgtare-tour-") as name:
         directory = given.spool or Path(name) / "spool"
         began = time.monotonic()
@@ -51,7 +55,3 @@ def main() -> None:
         command = [sys.executable, "-m", "pgtare", "live", "--spool", str(directory)]
         with contextlib.suppress(KeyboardInterrupt):  # the page has it as well, and ends
             subprocess.run([*command, "--listen", given.listen], check=False)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,9 @@
-"""Ten minutes of Prometheus that scrapes an agent: `make bench-metrics`.
+"""Ten minutes of Prometheus that scrapes an agent.
 
 Meanwhile all counters of the server are reset, the agent is stopped and started again, and killed
 and started again after a pause. A steady load must look steady: no rate may rise over its median by
 more than half, no series may fall, and all queries of rules and dashboard must give something.
-The exit status is 1 otherwise. Needs Prometheus (Debian: apt-get install prometheus).
+The exit status is 1 otherwise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from datetime import timedelta
@@ -37,6 +36,8 @@ from pgtare.watching.agent.config import MetricsSettings
 from pgtare.watching.metrics.exporter import MetricsExporter
 from pgtare.watching.spool import segments
 
+TAKES = "10 minutes, with Prometheus (Debian: apt-get install prometheus)"
+
 _SCRAPE_S, _WINDOW = 15, "1m"
 #: How far a rate may be above its median.
 _MOST = 1.5
@@ -54,12 +55,19 @@ _RATES = {
 }
 
 
-def main(minutes: float) -> int:
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--costs", action="store_true", help="only what the metrics take")
+
+
+def main(args: argparse.Namespace) -> int:
     """Play it, print a table; 1 if something is wrong."""
-    if shutil.which("prometheus") is None:
-        raise UsageError("prometheus is not installed (Debian: apt-get install prometheus)")
     for servers in (1, 100):
         print_costs(servers)
+    if args.costs:
+        return 0
+    if shutil.which("prometheus") is None:
+        raise UsageError("prometheus is not installed (Debian: apt-get install prometheus)")
     with tempfile.TemporaryDirectory() as name, serving(from_wheel()) as cluster:
         port = free_port()
         with (
@@ -73,7 +81,7 @@ def main(minutes: float) -> int:
                 waiting(cluster),
             ):
                 began = time.monotonic()
-                play(cluster, Path(name) / "spool", port, 60 * minutes)
+                play(cluster, Path(name) / "spool", port, 60 * args.minutes)
                 size = len(fetch(f"http://127.0.0.1:{port}/metrics"))
                 say(f"a scrape: {size:,} bytes, {scrape_ms(port):.1f} ms")
                 wrong = judge(prometheus, time.monotonic() - began)
@@ -197,9 +205,3 @@ def scrape_ms(port: int) -> float:
         fetch(f"http://127.0.0.1:{port}/metrics")
         times.append(1000 * (time.perf_counter() - began))
     return median(times)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10)
-    sys.exit(main(parser.parse_args().minutes))

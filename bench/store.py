@@ -3,7 +3,7 @@
 There is no server and no network: the rates are those of the engine, with the rows on this
 machine's disk or in memory. Rows are simulated (`bench.spool`): one server's hours, which are
 repeated for more servers and days. What is measured and what is computed is printed next to each
-figure. `python -m bench.store [--hours 2] [--servers 1000] [--days 30] [--directory DIR]`
+figure.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from pgtare.watching.live.store_worker import StoreWorker
 from pgtare.watching.spool import rollup
 from pgtare.watching.spool.publication import segment_id, with_segment
 from pgtare.watching.spool.tables import TABLES
-from pgtare.watching.store import migrations, pushed_rows, size_plan, store_tables
+from pgtare.watching.store import pushed_rows, size_plan, store_schema, store_tables
 from pgtare.watching.store.connection import StoreConnection
+
+TAKES = "some minutes and gigabytes"
 
 SPOOL = "11111111-2222-3333-4444-555555555555"
 #: How many ticks an agent sends at a time.
@@ -84,7 +86,7 @@ def ingest(
 def sizes(client: Any, base: list[dict[str, pa.Table]]) -> dict[str, float]:
     """Bytes a row of one server, merged; rows of several alike would compress one another."""
     connection = StoreConnection(client, "single")
-    migrations.apply(connection)
+    store_schema.make(connection)
     for table in TABLES.values():
         root = table.name.partition("_1")[0]
         if root not in TABLES or not any(root in found for found in base):
@@ -159,7 +161,7 @@ def run(directory: Path, hours: float, servers: int, days: int, bytes_only: bool
         client.close()
         return
     connection = StoreConnection(client, "bench")
-    migrations.apply(connection)
+    store_schema.make(connection)
     number, seconds, processor_s = ingest(connection, base, OF_AGENT)
     rate = number / seconds
     print(f"measured: {number} rows of {OF_AGENT} servers and {hours:g} h, as an agent sends them:")
@@ -202,17 +204,14 @@ def run(directory: Path, hours: float, servers: int, days: int, bytes_only: bool
     client.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hours", type=float, default=2.0)
     parser.add_argument("--servers", type=int, default=1000)
     parser.add_argument("--days", type=int, default=30)
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--bytes-only", action="store_true", help="only the bytes of a row")
-    given = parser.parse_args()
+
+
+def main(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(dir=given.directory) as name:
         run(Path(name), given.hours, given.servers, given.days, given.bytes_only)
-
-
-if __name__ == "__main__":
-    main()

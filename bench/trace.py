@@ -1,4 +1,4 @@
-"""What a wait takes on disk, and how fast waits are read and summed: `make bench-trace`.
+"""What a wait takes on disk, and how fast waits are read and summed.
 
 Bytes: of three loads of a real server, recorded by `pgtare trace record`; first those of the table
 of waits as the recorder wrote it, in blocks of some seconds, then of the whole recording, calls and
@@ -9,7 +9,7 @@ the middle of five, and their range.
 
 from __future__ import annotations
 
-import os
+import argparse
 import struct
 import subprocess
 import sys
@@ -33,6 +33,9 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
 
+TAKES = "a minute"
+ONE_THREAD = True
+
 SECONDS = 5.0
 #: Waits that are written and read to time it.
 WAITS = 4_000_000
@@ -42,7 +45,7 @@ _LIMITS = Limits(total=8 << 30, reserve=0)
 _SCAN = "\\set a random(1, 1000000)\nSELECT abalance FROM pgbench_accounts WHERE aid = :a;\n"
 
 
-def main() -> None:
+def main(_: argparse.Namespace) -> None:
     """Record three loads, and print bytes a wait and waits a second for each."""
     binaries = from_wheel()
     modules = [loadable(binaries, name) for name in ("wait_event_timing", "sql_trace")]
@@ -141,9 +144,3 @@ def _timed(path: Path) -> float:
     began = time.process_time()
     aggregate.totals(path)
     return time.process_time() - began
-
-
-if __name__ == "__main__":
-    # one core: neither numpy nor a decompressor may take another
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    main()

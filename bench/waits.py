@@ -13,15 +13,18 @@ from pgtare.server.binaries import from_wheel
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 
+TAKES = "a minute"
+
 LEVELS = (("off", "off"), ("stats", "off"), ("stats", "on"), ("trace", "off"), ("trace", "on"))
 
 
-def main() -> None:
-    """Print a line for each round, capture level, and statements distinguished or not."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--waits", type=int, default=400_000)
-    args = parser.parse_args()
+
+
+def main(args: argparse.Namespace) -> None:
+    """Print a line for each round, capture level, and statements distinguished or not."""
     found = from_wheel()
     module = loadable(found, "wait_event_timing")
     ratios: dict[tuple[str, str], list[float]] = {case: [] for case in LEVELS}
@@ -48,7 +51,3 @@ def main() -> None:
             f"{level}, query ids {identified}: ratio {median(seen):.2f}, "
             f"{min(seen):.2f} to {max(seen):.2f} in {len(seen)} rounds"
         )
-
-
-if __name__ == "__main__":
-    main()

@@ -15,6 +15,8 @@ from pgtare.server.binaries import Binaries, from_wheel
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 
+TAKES = "4 minutes"
+
 INSERT = "INSERT INTO bench_rows VALUES (1);\n"
 
 _ARMS = "wait_event_timing wait_event_timing/trace"
@@ -76,12 +78,13 @@ def interval(found: dict[str, float]) -> str:
     return f"{estimate} [{lo}, {hi}]".replace("-", "\N{MINUS SIGN}")
 
 
-def main() -> None:
-    """Print a row for each load and level."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--duration", type=float, default=60, help="seconds for each load")
     parser.add_argument("--only", help="loads whose title contains this")
-    args = parser.parse_args()
+
+
+def main(args: argparse.Namespace) -> None:
+    """Print a row for each load and level."""
     found = from_wheel()
     print("| load, base µs | arm | service time, µs | % | CPU a cycle, µs | verdict |")
     print("|---|---|---|---|---|---|")
@@ -98,7 +101,3 @@ def main() -> None:
                 f" {arm['verdict'] or ''} |",
                 flush=True,
             )
-
-
-if __name__ == "__main__":
-    main()

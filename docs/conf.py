@@ -16,7 +16,7 @@ author = "pgtare"
 project_copyright = "the authors of pgtare"
 version = release = pgtare.__version__
 
-extensions = ["myst_parser", "command_pages"]
+extensions = ["myst_parser", "command_pages", "generated_tables"]
 exclude_patterns = ["_build", "_ext"]
 source_suffix = {".md": "markdown"}
 #: Every link within the pages must lead somewhere, anchors of headings included.

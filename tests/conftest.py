@@ -18,7 +18,8 @@ from pgtare.server.build import own_modules
 from pgtare.server.cluster import Cluster
 from pgtare.server.directories import DIRECTORY_VARIABLE
 from pgtare.server.modules import loadable
-from tests.new_servers import copied_servers
+from tests.new_servers import copied_servers, on_disk, servers_in_memory
+from tests.places import files_directory, memory_directory
 from tests.servers import stopped_at_once
 from tests.versions.servers import DEBIAN15
 
@@ -34,13 +35,12 @@ ASKED_ALIKE = {
     "test_agent.py",
     "test_agent_faults.py",
     "test_cli_waits.py",
-    "test_clock_predict.py",
-    "test_clock_query.py",
     "test_doctor_churn.py",
     "test_flame_labels.py",
     "test_flame_stalls.py",
     "test_hostile_names.py",
     "test_load_pgbench.py",
+    "test_module_lease.py",
     "test_module_protection.py",
     "test_module_rings.py",
     "test_module_schema.py",
@@ -51,10 +51,13 @@ ASKED_ALIKE = {
     "test_ring_memory.py",
     "test_row_sources.py",
     "test_row_sources_neighbours.py",
+    "test_sql_trace_recorder.py",
     "test_sql_trace_sessions.py",
     "test_trace_by_node.py",
+    "test_trace_dictionary.py",
     "test_trace_faults.py",
     "test_trace_grab.py",
+    "test_trace_kept.py",
     "test_trace_shapes.py",
     "test_trace_short_sessions.py",
     "test_trace_status.py",
@@ -67,6 +70,7 @@ ASKED_ALIKE = {
     "test_waits_lifecycle.py",
     "test_waits_loading.py",
     "test_waits_queryid.py",
+    "test_waits_readings.py",
     "test_waits_truth.py",
     "test_waits_views.py",
     "test_waits_witness.py",
@@ -74,7 +78,9 @@ ASKED_ALIKE = {
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach the programs under test, also if a shell put the run in the background."""
+    """Put tmp_path into memory; let Ctrl-C reach programs, also if a shell ran us in background."""
+    if memory := memory_directory():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -103,9 +109,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def servers_are_copied() -> Iterator[None]:
-    """A new server is made in an eighth of the time."""
-    with copied_servers():
+def servers_are_made_fast() -> Iterator[None]:
+    """A new server is a copy, and in memory."""
+    with servers_in_memory(), copied_servers():
+        yield
+
+
+@pytest.fixture(scope="module")
+def real_disk() -> Iterator[None]:
+    """The servers of a module of tests have their files on the disk: their syncs take time."""
+    with on_disk():
         yield
 
 
@@ -189,7 +202,7 @@ def server(request: pytest.FixtureRequest) -> Cluster:
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
     """An empty directory that every account can enter, unlike tmp_path under root."""
-    path = Path(tempfile.mkdtemp(prefix="pgtare-test-", dir="/var/tmp"))
+    path = Path(tempfile.mkdtemp(prefix="pgtare-test-", dir=files_directory()))
     path.chmod(0o755)
     yield path
     shutil.rmtree(path)

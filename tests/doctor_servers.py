@@ -23,7 +23,7 @@ SCHEMA = "kept apart"
 INTERVAL_S = 0.7
 #: Sessions report their transactions once a second.
 REPORTED_S = 2.2
-PLAIN, SHUT_OUT = "plain", "shut_out"
+PLAIN = "plain"
 
 
 @contextlib.contextmanager
@@ -39,7 +39,6 @@ def evicting(binaries: Binaries) -> Iterator[Cluster]:
             conn.execute(f'CREATE EXTENSION pg_stat_statements SCHEMA "{SCHEMA}"')
             conn.execute(module.create_sql.encode())
             conn.execute(f"CREATE ROLE {PLAIN} LOGIN")
-            conn.execute(f"CREATE ROLE {SHUT_OUT} LOGIN")
             conn.execute(f'GRANT USAGE ON SCHEMA "{SCHEMA}" TO {PLAIN}')
             conn.execute("CREATE DATABASE old")
             conn.execute("CREATE DATABASE without")

@@ -60,7 +60,10 @@ at_least = "50%"
 """
 )
 BY_DUET = (
-    STUDY.replace('name = "W3"', 'name = "W1"\nprotocol = "duet"\nload = "30%"\nprewarm = true')
+    STUDY.replace(
+        'name = "W3"',
+        'name = "W1"\nprotocol = "duet"\nmetric = "latency_p50_us"\nload = "30%"\nprewarm = true',
+    )
     .replace('shared_buffers = "1MB"', 'shared_buffers = "64MB"')
     .replace("IO/DataFileRead", "Client/ClientRead")
     .replace('at_least = "50%"', 'of = "sessions"\nat_least = "10%"')

@@ -21,8 +21,8 @@ from pgtare.seeing.clock.build import LIBRARY, BuildError, compile_probe
 from pgtare.server import binaries
 from pgtare.server.build import source_dir
 from pgtare.server.directories import place
-from pgtare.server.source import headers
 from tests.c_cycles import MOST, circles_below
+from tests.source import headers
 from tests.versions import servers
 
 # Where the sources are, the tests' own modules too

@@ -1,8 +1,9 @@
-"""New servers of tests as copies of what initdb made once, in an eighth of the time."""
+"""New servers of tests: in memory, as copies of what initdb made once, in an eighth of the time."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -11,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from pgtare.server import registry
 from pgtare.server.cluster import Cluster
+from pgtare.server.directories import DIRECTORY_VARIABLE, own_directory
+from tests.places import files_directory, memory_directory
 
 _INITDB = Cluster._initdb
+_ON_DISK = registry.servers_directory
 
 
 @contextlib.contextmanager
@@ -25,6 +30,33 @@ def made_by_initdb() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def on_disk() -> Iterator[None]:
+    """New servers have their files on the disk here: for tests of what a sync costs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "servers_directory", _ON_DISK)
+        yield
+
+
+@contextlib.contextmanager
+def servers_in_memory() -> Iterator[None]:
+    """New servers of this process have their files in memory, if there is room.
+
+    Those of a test that chose a place of its own for pgtare's files stay there.
+    """
+    memory = memory_directory()
+    usual = os.environ.get(DIRECTORY_VARIABLE)
+
+    def directory() -> Path:
+        if memory is None or os.environ.get(DIRECTORY_VARIABLE) != usual:
+            return _ON_DISK()
+        return own_directory(memory / "servers", 0o711)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "servers_directory", directory)
+        yield
+
+
+@contextlib.contextmanager
 def copied_servers() -> Iterator[None]:
     """Let initdb of each installation run once; each later new server is a copy of its files.
 
@@ -32,7 +64,7 @@ def copied_servers() -> Iterator[None]:
     unless they are `made_by_initdb`. A server with a password is made by initdb each time.
     """
     made: dict[tuple[Path, str], Path] = {}
-    directory = Path(tempfile.mkdtemp(prefix="pgtare-test-", dir="/var/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="initdb-", dir=files_directory()))
     directory.chmod(0o755)
 
     def make(cluster: Cluster) -> None:

@@ -21,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgtare.server.cluster import Cluster
 from pgtare.server.os_account import server_account
+from tests.places import files_directory
 from tests.sessions import eventually
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -73,7 +74,7 @@ def pooler(cluster: Cluster, mode: PoolMode) -> Iterator[Pooler]:
     if PGBOUNCER is None:
         pytest.skip("pgbouncer is not installed (Debian: apt-get install pgbouncer)")
     account = server_account()
-    place = Path(tempfile.mkdtemp(prefix="pgtare-pooler-", dir="/var/tmp"))
+    place = Path(tempfile.mkdtemp(prefix="pgtare-pooler-", dir=files_directory()))
     try:
         account.give(place)
         to = conninfo_to_dict(cluster.dsn())

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgtare.server.binaries import Binaries
+from tests.places import files_directory
 
 
 @contextlib.contextmanager
@@ -20,7 +21,7 @@ def preloaded(
     binaries: Binaries, source: str, variable: str, size: int
 ) -> Iterator[tuple[Binaries, mmap.mmap]]:
     """Binaries of such a server, and the file's bytes; the variable tells the library its path."""
-    directory = Path(tempfile.mkdtemp(prefix="pgtare-test-", dir="/var/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="pgtare-test-", dir=files_directory()))
     try:
         directory.chmod(0o755)
         library, path = directory / "preloaded.so", directory / "mapped"

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -13,10 +13,10 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.server.modules import Loadable, loadable
 from pgtare.server.settings import Value
-from pgtare.server.source import Recipe
 from tests.sessions import eventually
+from tests.source import Recipe
 
 CAPTURING: dict[str, Value] = {
     "wait_event_timing.capture": "stats",
@@ -69,13 +69,14 @@ def tracing(
     before: list[str] | None = None,
     others: tuple[str, ...] = ("wait_event_timing",),
     run: Binaries | None = None,
+    load: Callable[[Binaries, str], Loadable] = loadable,
 ) -> Iterator[Cluster]:
     """A server that can trace: it preloads libraries, other modules of ours, then sql_trace.
 
-    The modules' functions are in database postgres. They are built for `binaries`; `run` may be
-    others of that installation.
+    The modules' functions are in database postgres. They are built for `binaries`, by `load`; `run`
+    may be others of that installation.
     """
-    modules = [loadable(binaries, name) for name in (*others, "sql_trace")]
+    modules = [load(binaries, name) for name in (*others, "sql_trace")]
     libraries = [*(before or []), *(module.library for module in modules)]
     with Cluster(run or binaries, {**TRACING, **(settings or {})}, preload=libraries) as cluster:
         with cluster.connect() as connection:

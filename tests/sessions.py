@@ -48,6 +48,21 @@ def one(connection: Connection, query: str, *values: object) -> Any:
     return value
 
 
+@contextlib.contextmanager
+def role(observer: Connection, name: str) -> Iterator[str]:
+    """A user without rights who can name what is in the module's schema; yields that schema."""
+    ((schema,),) = rows(
+        observer,
+        "SELECT pronamespace::regnamespace::text FROM pg_proc "
+        "WHERE proname = 'wait_event_timing_set'",
+    )
+    observer.execute(f"CREATE ROLE {name} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {name}".encode())
+    try:
+        yield schema
+    finally:
+        observer.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
+
+
 def setting(connection: Connection, name: str = "work_mem") -> tuple[str, str]:
     """Value and source of a setting."""
     (found,) = rows(

@@ -30,7 +30,7 @@ def shorter(binaries: Binaries, module: str) -> Loadable:
             assert found == 1, name
             (source / place).write_text(text)
         built = build_cached(binaries, module, source)
-    return Loadable(built.library, sql_without_extension(built, "public"))
+    return Loadable(built.library, sql_without_extension(built, module))
 
 
 def _read(path: Path) -> str:

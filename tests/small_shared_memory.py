@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from pgtare.server.cluster import Cluster
+from tests.new_servers import made_by_initdb, on_disk
 
 _CLONE_NEWNS = 0x00020000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
@@ -40,7 +41,10 @@ class Volume:
 
 @contextlib.contextmanager
 def small_shm(mebibytes: int) -> Iterator[Volume]:
-    """This thread, and the servers that it starts, have a /dev/shm of that size; needs root."""
+    """This thread, and the servers that it starts, have a /dev/shm of that size; needs root.
+
+    The files of these servers are on the disk, as those of other tests are in the usual /dev/shm.
+    """
     if os.geteuid() != 0:
         pytest.skip("needs root")
     home = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY)
@@ -53,7 +57,8 @@ def small_shm(mebibytes: int) -> Iterator[Volume]:
             _done(_LIBC.mount(b"pgtare-test", b"/dev/shm", b"tmpfs", 0, options))
             volume = os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY)  # noqa: S108
             try:
-                yield Volume(volume)
+                with on_disk(), made_by_initdb():
+                    yield Volume(volume)
             finally:
                 os.close(volume)
         finally:

@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pgtare.seeing.trace.analysis import ledger as ledgers
@@ -11,8 +11,10 @@ from pgtare.seeing.trace.file.reader import Trace, load
 from pgtare.seeing.trace.file.records import CallKind
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from pgtare.server.modules import Loadable, loadable
 from pgtare.server.os_account import server_account
 from pgtare.server.settings import Value
+from tests.places import ON_DISK
 from tests.servers import tracing
 from tests.sessions import Connection, eventually
 
@@ -26,7 +28,7 @@ SETTINGS = {
 @contextlib.contextmanager
 def place() -> Iterator[Path]:
     """A directory in which the server's account can make others, and nobody else."""
-    path = Path(tempfile.mkdtemp(prefix="pgtare-writer-", dir="/var/tmp"))
+    path = Path(tempfile.mkdtemp(prefix="pgtare-writer-", dir=ON_DISK))
     server_account().give(path)
     try:
         yield path
@@ -35,12 +37,16 @@ def place() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def server_that_writes(binaries: Binaries) -> Iterator[tuple[Cluster, Path]]:
+def server_that_writes(
+    binaries: Binaries, load: Callable[[Binaries, str], Loadable] = loadable
+) -> Iterator[tuple[Cluster, Path]]:
     """A server with a worker, and where that writes."""
     with (
         place() as path,
         tracing(
-            binaries, SETTINGS | {"sql_trace.worker_directory": str(path / "traces")}
+            binaries,
+            SETTINGS | {"sql_trace.worker_directory": str(path / "traces")},
+            load=load,
         ) as cluster,
     ):
         yield cluster, path / "traces"

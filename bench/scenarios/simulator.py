@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from tests.assignment import filler, permuted_block
 
-from pgtare.estimate.trial.design import Arm, Design, block_layout, filler, permuted_block
+from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
 
 Floats = npt.NDArray[np.float64]

@@ -5,18 +5,11 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+from tests.assignment import permuted_block
 
 from bench.scenarios.registry import Counts, Scenario
 from pgtare.estimate.trial import analyse
-from pgtare.estimate.trial.design import (
-    MIXED,
-    Arm,
-    Design,
-    Slices,
-    permuted_block,
-    slice_ends,
-    slice_order,
-)
+from pgtare.estimate.trial.design import MIXED, Arm, Design, Slices, slice_ends, slice_order
 from pgtare.estimate.trial.observations import OBSERVATION, Observations, UnitFlag
 
 #: Service times in fast and in slow phases, microseconds; phases last as long as each other.

@@ -22,7 +22,7 @@ def clock_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     report.diagnosis.clocksource = HOSTILE_IMAGE
     report.machine["cpu_model"] = HOSTILE_LINK
     report.lacking = {"counter": HOSTILE}
-    report.plan = sample_plan(HOSTILE, HOSTILE_LINK)
+    report.plan = sample_plan(HOSTILE)
     write_page(report, path)
     return path
 
@@ -47,10 +47,7 @@ def test_draws_every_chart_without_complaint_or_request(
     )
     assert page.get_by_text("The clock is cheap and sane.").is_visible()
     plan = page.locator("section", has=page.locator("#h-plan"))
-    assert plan.locator("li").filter(has_text="EXPLAIN (ANALYZE, TIMING) takes").is_visible()
-    assert plan.locator("li").filter(has_text="Measured:").is_visible()
-    assert plan.locator("tbody tr").count() == 1
-    assert plan.get_by_text("Note: it is a sample.").is_visible()
+    assert plan.get_by_text("11 timed calls of plan nodes").is_visible()
 
 
 def test_a_phone_needs_no_sideways_scroll(visit: Callable[..., Visit], clock_page: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.seeing.flame import show
-from pgtare.seeing.flame.page import page
+from pgtare.seeing.flame.page import graph, page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
@@ -25,8 +25,8 @@ AFTER = {
 def flame_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("flame") / "flame.html"
     graphs = [
-        show.graph("main", "Blocked", {stack: ns / 1e6 for stack, ns in AFTER.items()}),
-        show.difference(BEFORE, AFTER),
+        graph("main", "Blocked", AFTER),
+        show.difference(BEFORE, AFTER, id="change", names=("before", "after")),
     ]
     path.write_text(
         page(

@@ -10,8 +10,7 @@ import pytest
 
 from pgtare.weighing.fleet.combination import combine_servers
 from pgtare.weighing.fleet.documents import FleetWeighing
-from pgtare.weighing.fleet.inventory_labels import ServerRecord
-from pgtare.weighing.fleet.raw_data import LeftOut
+from pgtare.weighing.fleet.raw_data import LeftOut, ServerRecord
 from pgtare.weighing.fleet.report.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit, assert_inert
 from tests.unit.made_fleets import made_figures

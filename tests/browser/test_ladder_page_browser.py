@@ -14,7 +14,7 @@ from pgtare.seeing.flame.page import script as flame_script
 from pgtare.weighing.ladder import analysis
 from pgtare.weighing.ladder.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
-from tests.unit.simulated_study import BY_UNITS, analysed, facts, runs, steps, study, tried
+from tests.unit.simulated_study import facts, runs, steps, study
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
 
@@ -55,21 +55,6 @@ def test_draws_every_chart_without_complaint_or_request(
         "chart-histogram-W1": 4 * 3,
         "chart-waits": 2,
     }
-
-
-@pytest.mark.slow
-def test_draws_a_study_of_several_protocols(visit: Callable[..., Visit], tmp_path: Path) -> None:
-    found = study(BY_UNITS).resolved()
-    made = {**runs(found, {"trace": -0.02}), **tried(found)}
-    path = tmp_path / "report.html"
-    write_page(analysed(found, made), path)
-    opened = visit(path, width=360)
-    assert opened.complaints == []
-    charts = opened.page.evaluate("[...document.querySelectorAll('.chart')].map((c) => c.id)")
-    assert {"chart-rounds-W1@rounds", "chart-rounds-W1@units"} <= set(charts)
-    side = opened.page.get_by_role("region", name="The same comparison by several protocols")
-    assert side.locator("tbody tr").count() == 3 * 2
-    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_follows_the_theme(visit: Callable[..., Visit], study_page: Path) -> None:
@@ -116,7 +101,7 @@ def test_flame_graphs_of_a_command_are_drawn_among_the_charts(
     graphs = [
         show.alone({}, "before", "Blocked: A", 5.0),
         show.alone(blocked, "after", "Blocked: B", 5.0),
-        show.difference({}, blocked, names=("A", "B"), what="Blocked"),
+        show.difference({}, blocked, id="change", names=("A", "B"), what="Blocked"),
     ]
     added = Addition("Flame graphs of W1", fragment(graphs, [HOSTILE]), flame_script())
     write_page(result, tmp_path / "report.html", [added])

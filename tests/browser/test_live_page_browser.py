@@ -31,7 +31,9 @@ def page_server(spool: Path) -> Iterator[ServedPage]:
         yield found
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1200, "light"), pytest.param(360, "dark", marks=pytest.mark.slow)]
+)
 def test_every_view_is_reached_by_clicks(
     reader: Callable[..., Reader], width: int, scheme: str
 ) -> None:

@@ -13,7 +13,7 @@ from tests.browser.pages import Reader
 from tests.live_pages import ServedPage, served
 from tests.unit.live_rows import make_spool
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: Not all of it: rows after yesterday's stories change no answer.
 TOLD = replace(story(datetime.now(UTC)), hours=4, sampled=((5400, 10_800, 5),))

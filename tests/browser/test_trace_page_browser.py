@@ -37,6 +37,10 @@ def test_draws_without_complaint_or_request(visit: Callable[..., Visit], trace_p
     assert opened.complaints == []
     assert opened.requests == [opened.url]
     assert opened.page.evaluate("window.pwned") is None
+    page = opened.page
+    assert page.locator("#chart-active .scatterlayer .js-line").count() >= 1
+    assert page.locator("#chart-heat .heatmaplayer image").count() == 1
+    assert page.locator("#chart-histogram-0 .barlayer .point").count() >= 1
     bars = opened.page.locator("#h-line ~ figure svg rect")
     assert bars.count() == 7 + len(ROWS)  # each call and each wait
     assert "UPDATE t SET a = ?" in opened.page.locator("svg title").all_text_contents()[3]

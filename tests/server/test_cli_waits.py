@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import stat
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pgtare.seeing.waits import recording as recordings
 from pgtare.server import wait_ring
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.wait_counters.reader import open_reader
 from pgtare.server.wait_ring import RingRecordKind
-from tests.commands import arm, pgtare, read, refused, start_pgtare
+from tests.commands import arm, pgtare, read, refused
 from tests.loads import during
 from tests.servers import named
 from tests.sessions import Connection, eventually, one, rows, session
@@ -147,7 +142,8 @@ def test_the_drain_agrees_with_the_trace_as_a_set(
         observer, "SELECT next, records FROM wait_event_trace_drain(%s, 0)", pid
     )
     records = wait_ring.decode(data)
-    assert wait_ring.numbers(records, following).tolist() == [row[0] for row in wanted]
+    assert (records["seq"] - 1).tolist() == [row[0] for row in wanted]
+    assert following == wanted[-1][0] + 1
     for record, (_, kind, since, duration, calls, depth, queryid, n) in zip(
         records, wanted, strict=True
     ):
@@ -160,77 +156,6 @@ def test_the_drain_agrees_with_the_trace_as_a_set(
         assert depth is None or record["depth"] == depth
         assert queryid is None or value == queryid
         assert n is None or value == n
-
-
-def test_record_keeps_what_a_session_waited_for(
-    timed: Cluster, sleeping: Connection, tmp_path: Path
-) -> None:
-    out = tmp_path / "recording"
-    done = waits(timed, "record", out, "--duration", "2s", "--all", "--json")
-    recording = recordings.load(out)
-    assert json.loads(done.stdout)["sessions"]
-    assert stat.S_IMODE(out.stat().st_mode) == 0o700
-    assert not list(out.glob(".*"))
-    (session,) = [s for s in recording.sessions if s.pid == sleeping.info.backend_pid]
-    assert session.lost == 0
-    (event,) = [int(e) for e, names in recording.events.items() if names[1] == "PgSleep"]
-    sleeps: list[Any] = []
-    for part in recordings.parts(out):
-        own = (part["event"] == event) & (part["session"] == session.number)
-        sleeps += part["value"][own].tolist()
-        assert (part["query_id"][own] != 0).all()
-        numbers = part["number"][part["session"] == session.number]
-        assert (numbers[1:] - numbers[:-1] == 1).all()
-    assert len(sleeps) > 30
-    assert all(ns > 20_000_000 for ns in sleeps)
-    page = pgtare("waits", "report", out, "--json")
-    summed = json.loads(page.stdout)
-    (total,) = [e for e in summed["events"] if e["event"] == "Timeout/PgSleep"]
-    assert total["waits"] == pytest.approx(len(sleeps), abs=1)
-    assert 0.5 < summed["active"]["Timeout"] <= 1.05
-    assert (out / "report.html").stat().st_size > 100_000
-    assert "already holds" in refused("waits", "record", out, "--dsn", timed.dsn())
-    # the session is as it was before
-    left = json.loads(waits(timed, "sessions", "--json").stdout)["sessions"]
-    assert {s["capture"] for s in left if s["pid"] == sleeping.info.backend_pid} == {"stats"}
-
-
-@on_one_server
-def test_ctrl_c_ends_a_recording_and_keeps_it(
-    timed: Cluster, sleeping: Connection, tmp_path: Path
-) -> None:
-    out = tmp_path / "recording"
-    process = start_pgtare("waits", "record", out, "--all", "--dsn", timed.dsn())
-    eventually(lambda: list(tmp_path.glob(".recording.partial-*")))
-    time.sleep(2)
-    os.kill(process.pid, signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=30)
-    assert process.returncode == 0, stderr
-    assert "Traceback" not in stderr
-    recording = recordings.load(out)
-    assert recording.stopped_by == "interrupt"
-    assert f"{recording.records:,} records" in stdout
-    assert sum(len(part["kind"]) for part in recordings.parts(out)) == recording.records > 20
-
-
-@on_one_server
-def test_losses_are_counted_by_session(timed: Cluster, watched: Connection, tmp_path: Path) -> None:
-    watched.execute("SET wait_event_timing.trace_ring_records = 1024")
-    watched.execute("SET wait_event_timing.capture = trace")
-    out = tmp_path / "recording"
-    process = start_pgtare("waits", "record", out, "--duration", "3s", "--dsn", timed.dsn())
-    eventually(lambda: list(tmp_path.glob(".recording.partial-*")))
-    time.sleep(1)
-    watched.execute("SELECT wait_event_timing_benchmark(400000)")
-    stdout, stderr = process.communicate(timeout=30)
-    assert process.returncode == 0, stderr
-    pid = watched.info.backend_pid
-    (session,) = [s for s in recordings.load(out).sessions if s.pid == pid]
-    assert session.lost > 100_000
-    assert f"process {session.pid}: {session.lost:,} records lost" in stdout
-    page = pgtare("waits", "report", out)
-    assert page.returncode == 0, page.stderr
-    assert "were overwritten" in (out / "report.html").read_text()
 
 
 def test_bad_input_is_one_sentence(wheel: Binaries, waits18: Cluster, tmp_path: Path) -> None:
@@ -252,7 +177,6 @@ def test_bad_input_is_one_sentence(wheel: Binaries, waits18: Cluster, tmp_path: 
     assert "ALTER SYSTEM SET wait_event_timing.capture = 'stats'; SELECT pg_reload" in message
     assert "cannot connect" in refused("waits", "top", "--dsn", "host=/nowhere", status=1)
     assert "--interval" in refused("waits", "top", "--dsn", dsn, "--interval", "soon")
-    assert "holds no recording of `pgtare waits record`" in refused("waits", "report", tmp_path)
     assert "cannot be read" in refused("waits", "diff", tmp_path / "a", tmp_path / "b")
 
 

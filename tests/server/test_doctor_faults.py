@@ -13,8 +13,7 @@ from typing import IO
 
 import pytest
 
-from pgtare.errors import MeasurementError
-from pgtare.seeing.doctor.examine import watch
+from pgtare.seeing.doctor.examine import examine, watch
 from pgtare.seeing.doctor.queries import Query
 from pgtare.seeing.doctor.session import Session, Unreadable
 from pgtare.server.binaries import Binaries
@@ -23,7 +22,6 @@ from tests.commands import failed, pgtare, start_pgtare
 from tests.doctor_servers import (
     PLAIN,
     SCHEMA,
-    SHUT_OUT,
     checks,
     doctor,
     evicting,
@@ -131,12 +129,6 @@ def test_databases_of_other_encodings(cluster: Cluster) -> None:
                 conn.execute(f"DROP DATABASE {encoding} WITH (FORCE)")
 
 
-def test_a_schema_that_may_not_be_used(cluster: Cluster) -> None:
-    report = doctor(cluster.dsn(user=SHUT_OUT), status=0)
-    assert "GRANT USAGE ON SCHEMA" in unseen(report)["pg_stat_statements"]
-    assert report["statements"] is None
-
-
 def test_without_privilege_version_1_8_knows_nothing(cluster: Cluster) -> None:
     with storm(cluster):
         report = doctor(cluster.dsn("old", user=PLAIN))
@@ -154,7 +146,7 @@ def test_a_reset_in_mid_watch(cluster: Cluster, database: str) -> None:
                 conn.execute(f'SELECT "{SCHEMA}".pg_stat_statements_reset()'.encode())
 
     with storm(cluster), Session(cluster.dsn(database)) as session:
-        reports = watch(session, 0.6, 3, {}, tick)
+        reports = watch(session, 0.6, {}, tick)
         first = next(reports)
         looks = iter([1])
         second = next(reports)
@@ -180,41 +172,9 @@ def test_a_reset_is_inferred_where_the_table_stays_empty(cluster: Cluster) -> No
     with storm(cluster):
         pass  # fills the table
     with Session(cluster.dsn("old")) as session:
-        (report,) = watch(session, 0.6, 1, {}, tick)
+        report = examine(session, 0.6, {}, tick)
     assert "was reset" in report.notes[0]
     assert not report.findings
-
-
-def test_the_server_goes_away_in_mid_watch(cluster: Cluster) -> None:
-    def tick(seconds: float) -> None:
-        with cluster.connect() as conn:
-            conn.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE application_name = 'pgtare'"
-            )
-
-    with (
-        Session(cluster.dsn("without")) as session,
-        pytest.raises(MeasurementError, match="the server went away while it was looked at"),
-    ):
-        list(watch(session, 5, None, {}, tick))
-
-
-def test_the_command_says_so_in_one_sentence(cluster: Cluster) -> None:
-    watching = start_pgtare(
-        "doctor --dsn {} --watch --iterations 100 --interval 1s --json", cluster.dsn()
-    )
-    assert watching.stdout is not None
-    first = json.loads(watching.stdout.readline())
-    assert first["schema"] == "pgtare.doctor/1"
-    cluster.stop()
-    try:
-        _, output = watching.communicate(timeout=30)
-    finally:
-        cluster.start()
-    assert watching.returncode == 1
-    assert output.startswith("pgtare: the server went away")
-    assert len(output.splitlines()) == 1
 
 
 def test_a_watch_without_end_outlasts_a_restart(cluster: Cluster) -> None:
@@ -260,15 +220,6 @@ def cluster_started(cluster: Cluster) -> str:
     return str(started)
 
 
-def test_ctrl_c_ends_a_watch(cluster: Cluster) -> None:
-    with an_endless_watch(cluster) as (watching, lines):
-        lines.readline()
-        watching.send_signal(signal.SIGINT)
-        _, output = watching.communicate(timeout=30)
-    assert watching.returncode == 130
-    assert "Traceback" not in output
-
-
 def test_a_hot_standby(cluster: Cluster) -> None:
     cluster.stop()
     signal_file = cluster.data_directory / "standby.signal"
@@ -297,9 +248,6 @@ def test_nothing_can_be_changed_through_its_session(cluster: Cluster) -> None:
 
 def test_wrong_arguments_and_servers(tmp_path: object) -> None:
     assert "--dsn is missing" in failed(pgtare("doctor"), 2)
-    assert "--iterations goes with" in failed(
-        pgtare("doctor", "--dsn", "host=x", "--iterations", "3"), 2
-    )
     assert "1s or more" in failed(pgtare("doctor", "--dsn", "host=x", "--interval", "0.1s"), 2)
     assert "cannot connect" in failed(pgtare("doctor", "--dsn", f"host={tmp_path}"), 1)
     assert "cannot read" in failed(pgtare("doctor", "--dsn", "no such=thing"), 2)

@@ -9,11 +9,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pgtare.cli.json_pages import documents
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.commands import in_process, pgtare
 from tests.flame_recordings import needs_perf
+from tests.json_documents import documents
 from tests.loads import traffic
 from tests.servers import CAPTURING, with_everything
 
@@ -56,10 +56,6 @@ def test_of_waits(busy: Cluster, tmp_path: Path) -> None:
     for path in (one, two):
         document("pgtare.waits.snapshot/1", printed("waits", "snapshot", path, *where))
     document("pgtare.waits.profile/1", printed("waits", "diff", one, two, "--idle"))
-    recording = tmp_path / "recording"
-    done = printed("waits", "record", recording, "-d", "1s", "--all", *where)
-    document("pgtare.waits.recording/1", done)
-    document("pgtare.waits.summary/1", printed("waits", "report", recording))
 
 
 def test_of_trace(busy: Cluster, tmp_path: Path) -> None:
@@ -117,8 +113,6 @@ def test_of_installing(wheel: Binaries, tmp_path: Path) -> None:
 def test_of_no_server(tmp_path: Path) -> None:
     document("pgtare.clock/1", printed("clock", "--clock", "monotonic"))
     document("pgtare.instruments/1", printed("instruments"))
-    published = printed("ladder", "published", STUDIES / "r1_published.toml")
-    document("pgtare.ladder.published/1", published)
     study = (STUDIES / "wait_event_timing.toml", "--out", tmp_path / "study", "--quick")
     planned = pgtare("ladder", *study, "--dry-run", "--json")
     document("pgtare.ladder.plan/1", planned.stdout)

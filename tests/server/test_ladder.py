@@ -16,14 +16,12 @@ import psycopg
 import pytest
 from rich.console import Console
 
-from pgtare.cli.json_pages import documents
 from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.planning import plan
-from pgtare.weighing.ladder.run import conduct
-from pgtare.weighing.ladder.stuck_servers import watched
+from pgtare.weighing.ladder.run import conduct, watched
 from pgtare.weighing.ladder.study_file import parse
 from tests.commands import (
     PGTARE,
@@ -34,6 +32,7 @@ from tests.commands import (
     refused,
     start_pgtare,
 )
+from tests.json_documents import documents
 from tests.ladder_studies import STUDY, backend_below, finish, wait_while_running, write
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -149,7 +148,7 @@ def test_a_study_is_not_closed_while_it_is_run(finished: Path, tmp_path: Path) -
 
 
 def test_a_server_that_is_stuck_is_ended_and_started_again(wheel: Binaries) -> None:
-    study = parse(STUDY.replace("scale = 2", "scale = 1"), "short.toml").resolved()
+    study = parse(STUDY.replace("scale = 2", "scale = 1"), "short.toml")
     with Bench(study) as bench:
         with bench.serve("OFF", study.workload[0]).connect() as conn:
             os.kill(conn.info.backend_pid, signal.SIGSTOP)

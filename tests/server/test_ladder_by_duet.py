@@ -46,7 +46,7 @@ def test_it_gives_what_rounds_give(finished: Path) -> None:
 
 def test_the_servers_divide_the_rate_and_keep_every_transaction(finished: Path) -> None:
     directory = Directory(finished)
-    rate = directory.rates()["W1@duet"].rate_tps
+    rate = directory.rates()["W1 by duet"].rate_tps
     played = [run for run in directory.runs().values() if run.step.kind == "run"]
     assert len(played) == ROUNDS
     for run in played:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.flame import recording, show
+from pgtare.seeing.flame import profile, recording
 from pgtare.weighing.ladder import scripts, study_file
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.protocol import StepContext
@@ -63,6 +63,5 @@ def test_the_quick_study_shows_the_loss_and_names_the_wait(tmp_path: Path) -> No
     for id in ("M400-off", "M100-off", "change-off", "M400-on", "M100-on", "change-on"):
         assert f'id="flame-E1-{id}"' in page
     blocked = recording.load(tmp_path / "out" / "flames" / "E1" / "M100-off")
-    found = show.main_profile("off", blocked.samples, idle=False)
-    (lock,) = shares(found, "pgss_store")
+    (lock,) = shares(profile.profile(blocked.shown()), "pgss_store")
     assert lock > 0.5

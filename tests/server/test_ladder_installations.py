@@ -8,7 +8,7 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries
-from pgtare.weighing.ladder import installations
+from pgtare.weighing.ladder import settings_check
 from pgtare.weighing.ladder.study_file import parse
 
 STUDY = """
@@ -36,11 +36,11 @@ scale = {scale}
 
 def check(pg_config: str | Path, library: str = "pg_stat_statements", scale: int = 1) -> None:
     text = STUDY.format(pg_config=pg_config, library=library, scale=scale)
-    installations.check(parse(text, "study.toml"))
+    settings_check.check_installations(parse(text, "study.toml"))
 
 
 def test_a_pg_config_that_is_not_there_is_reported() -> None:
-    with pytest.raises(UsageError, match=r"'main' names the pg_config /nowhere/pg_config, which"):
+    with pytest.raises(UsageError, match="there is no /nowhere/pg_config: give the path"):
         check("/nowhere/pg_config")
 
 

@@ -99,29 +99,6 @@ def test_settings_of_libraries_are_known_however_they_are_loaded(
     assert "timed against plain" in done.stdout
 
 
-def test_units_in_one_server_need_settings_that_sessions_can_change(
-    tmp_path: Path, wheel: Binaries
-) -> None:
-    study = write(
-        tmp_path,
-        plain='preload = ["wait_event_timing"]',
-        timed='runtime = { autovacuum_naptime = "7s" }',
-        workload='protocol = "units"',
-    )
-    message = refused("ladder", study, "--dry-run")
-    assert "variant timed: no session can change autovacuum_naptime" in message
-    assert "play its workloads by rounds" in message
-
-
-def test_a_server_that_is_not_built_is_not_built_to_be_asked(
-    tmp_path: Path,
-) -> None:
-    server = '{ build = 18, cflags = "-O2 -DNEVER_BUILT" }'
-    done = in_process("ladder", write(tmp_path, server), "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "The settings on the server main will be checked once it has been built" in done.stdout
-
-
 @pytest.mark.debian
 def test_an_installed_server_is_asked_as_well(tmp_path: Path, debian15: Binaries) -> None:
     server = f'{{ pg_config = "{debian15.pg_config}" }}'

@@ -21,9 +21,7 @@ from pgtare.load import (
     PgbenchLoad,
     Script,
     TransactionLog,
-    at_headroom,
     drop_database,
-    find_saturation,
     initialise,
     run,
 )
@@ -118,14 +116,6 @@ def test_a_rate_is_kept(cluster: Cluster, bench: BenchDatabase) -> None:
     assert 470 < result.transactions < 730
 
 
-def test_headroom_drives_at_a_share_of_saturation(cluster: Cluster, bench: BenchDatabase) -> None:
-    pgbench, spec = cluster.binaries.pgbench, LoadSpec(clients=1)
-    saturation = find_saturation(pgbench, bench.dsn, spec, probes=2, probe_s=1)
-    slow = at_headroom(spec, saturation, 0.1)
-    assert slow.rate == pytest.approx(0.1 * saturation.tps)
-    assert run(pgbench, bench.dsn, slow, 2).tps == pytest.approx(slow.rate, rel=0.3)
-
-
 def test_the_log_counts_latency_from_the_scheduled_start(
     cluster: Cluster, bench: BenchDatabase, tmp_path: Path
 ) -> None:
@@ -151,14 +141,6 @@ def test_the_log_counts_latency_from_the_scheduled_start(
     assert done.latency_ms == pytest.approx(latencies.mean() / 1000, rel=0.05)
     assert done.failed == 0
     assert not Path(directory).parent.exists()
-
-
-def test_a_script_with_weight_runs(cluster: Cluster, bench: BenchDatabase, tmp_path: Path) -> None:
-    one, two = tmp_path / "one.sql", tmp_path / "two.sql"
-    one.write_text("SELECT 1;\n")
-    two.write_text("SELECT no_such_function();\n")
-    spec = LoadSpec(scripts=(Script(one, 5), Script(two, 0)))
-    assert run(cluster.binaries.pgbench, bench.dsn, spec, 1).tps > 0
 
 
 def test_the_load_leaves_the_users_history_alone(
@@ -309,12 +291,6 @@ def test_the_server_takes_every_setting_of_the_catalogue(conn: psycopg.Connectio
         for settings in (entry.base, *(v.settings for v in entry.variants.values())):
             for name, value in settings.items():
                 conn.execute("SELECT set_config(%s, %s, false)", (name, value))
-
-
-def test_what_a_bare_database_lacks_is_reported(cluster: Cluster) -> None:
-    with cluster.connect("template1") as conn:
-        (missing,) = availability(CATALOGUE["pg_stat_statements"], read_facts(conn))
-    assert missing.remedy == "CREATE EXTENSION pg_stat_statements;"
 
 
 def test_every_counter_of_the_catalogue_can_be_read(conn: psycopg.Connection[Any]) -> None:

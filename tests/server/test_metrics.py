@@ -15,11 +15,10 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.watching.agent.counter_table import FIRST_BUCKET, SUMS
+from pgtare.watching.agent.counter_table import SUMS
 from pgtare.watching.spool import reader
 from pgtare.watching.spool.spool import Spool
 from tests.loads import traffic
-from tests.otlp_receiver import otlp_receiver, prometheus_values
 from tests.prometheus import (
     RULES,
     Prometheus,
@@ -131,51 +130,6 @@ def test_prometheus_sees_no_spike(
         assert agent.returncode == 0, log
         assert f"event=metrics listen=127.0.0.1:{port}" in log
     assert_exact(spool)
-
-
-def test_a_receiver_of_otlp_has_what_the_spool_has(
-    cluster: Cluster, started: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    spool, config = tmp_path / "spool", tmp_path / "agent.toml"
-    # what is older than three intervals is not sent, and a busy machine takes its time to end
-    slower = CONFIG.replace('waits = "2s"', 'waits = "8s"')
-    config.write_text(slower.format(dsn=cluster.dsn(), port=free_port()))
-    with otlp_receiver() as receiver:
-
-        def sleeps() -> float:
-            if not receiver.requests:
-                return 0
-            values = prometheus_values(receiver.requests[-1])
-            return sum(
-                value
-                for (name, *labels), value in values.items()
-                if name == COUNT and SLEEP in labels
-            )
-
-        with config.open("a") as more:
-            more.write(f'[metrics.otlp]\nendpoint = "{receiver.endpoint}"\ninterval = "1s"\n')
-        with traffic(cluster.dsn(), query="SELECT pg_sleep(0.002)"):
-            agent = started("agent", "--config", config, "--spool", spool)
-            eventually(lambda: sleeps() >= 20, 100)
-        agent.send_signal(signal.SIGTERM)
-        _, log = agent.communicate(timeout=60)
-    assert agent.returncode == 0, log
-    assert "level=error" not in log
-    # the last message comes after the last commit
-    values = prometheus_values(receiver.requests[-1])
-    buckets = " + ".join(SUMS[FIRST_BUCKET : FIRST_BUCKET + 15])  # waits of less than 4.2 ms
-    with reader.connect(spool) as found:
-        ((calls, below),) = found.execute(
-            f"SELECT sum(calls)::BIGINT, sum({buckets})::BIGINT FROM waits WHERE event = 'PgSleep'"
-        ).fetchall()
-    assert sleeps() == calls, log
-    under = [
-        value
-        for (name, *labels), value in values.items()
-        if name == "pgtare_wait_duration_seconds_bucket"
-        and {SLEEP, "le=0.004194303"} <= set(labels)
-    ]
-    assert under == [below] != [0]
 
 
 def a_waiter(cluster: Cluster) -> subprocess.Popen[bytes]:

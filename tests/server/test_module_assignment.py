@@ -7,16 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pgtare.estimate.trial.design import (
-    RUNS_AFTER,
-    Runs,
-    filler,
-    permuted_block,
-    run_before,
-    run_drawn,
-)
+from pgtare.estimate.trial.design import Runs
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.server.cluster import Cluster
+from tests.assignment import RUNS_AFTER, filler, permuted_block, run_before, run_drawn
 from tests.sessions import bare_session, one
 from tests.trials import MARKED, MARKER, NO_BLOCK, Running, flagged, trial
 from tests.wire_protocol import Wire, query_message

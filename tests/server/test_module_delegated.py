@@ -151,7 +151,8 @@ def test_superusers_session_does_not_take_part_in_disguise(
             admin.execute(disguise.encode())
             admin.execute("SELECT 1")
             assert one(admin, f"SHOW {MARKER}") == "4MB"
-    assert taking_part(weigher) == 0
+    # a session whose client has just left may join for the moment that it needs to end
+    eventually(lambda: taking_part(weigher) == 0)
 
 
 def test_session_that_becomes_a_superusers_leaves(shared: Cluster, weigher: Connection) -> None:

@@ -141,6 +141,7 @@ def test_the_command_takes_a_directory(wheel: Binaries, package: Path, tmp_path:
             r"here \(without --from\), or get a package for this release of the system$",
         ),
         ({"modules": "pgtare"}, r"is damaged, or made for another version of the command: "),
+        ({"version": "0.4\n\x1b[2Jhello"}, "is damaged, or made for another version"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_installed(
@@ -156,9 +157,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_installed(
 
 def test_an_incomplete_package_installs_nothing(untouched: Binaries, changeable: Path) -> None:
     (library,) = changeable.rglob("sql_trace.so")
-    library.write_bytes(library.read_bytes()[:40])
-    with pytest.raises(UsageError, match=r"is damaged: sql_trace\.so is no module of"):
-        install(untouched, changeable)
     library.unlink()
     with pytest.raises(UsageError, match=r"gave no sql_trace\.so of sql_trace 0"):
         install(untouched, changeable)
@@ -284,7 +282,7 @@ def test_a_pipe_in_a_package_is_not_waited_for(untouched: Binaries, changeable: 
     assert modules.installed_version(untouched) is None
 
 
-@pytest.mark.parametrize("length", [64, 4096, 30_000])
+@pytest.mark.parametrize("length", [40, 64, 4096, 30_000])
 def test_a_library_that_is_cut_off_is_refused(
     untouched: Binaries, changeable: Path, length: int
 ) -> None:
@@ -345,12 +343,6 @@ def test_a_manifest_cannot_name_a_directory_elsewhere(
         archive.add(changeable, arcname=".")
     with pytest.raises(UsageError, match="its manifest names a directory outside of it"):
         install(copied, tar)
-
-
-def test_a_version_is_a_version(untouched: Binaries, changeable: Path) -> None:
-    change(changeable, version="0.4\n\x1b[2Jhello")
-    with pytest.raises(UsageError, match="is damaged, or made for another version"):
-        install(untouched, changeable)
 
 
 def test_a_conflict_in_one_module_installs_none(copied: Binaries, package: Path) -> None:

@@ -10,16 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pgtare.estimate.trial.design import (
-    MIXED,
-    Design,
-    Slices,
-    permuted_block,
-    slice_ends,
-    slice_order,
-)
+from pgtare.estimate.trial.design import MIXED, Design, Slices, slice_ends, slice_order
 from pgtare.estimate.trial.observations import NO_SLICE, Observations, UnitFlag
 from pgtare.server.cluster import Cluster
+from tests.assignment import permuted_block
 from tests.sessions import bare_session, one
 from tests.trials import MARKED, MARKER, NO_BLOCK, Running, design_of, flagged, trial
 from tests.wire_protocol import Wire, query_message

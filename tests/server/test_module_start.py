@@ -71,7 +71,7 @@ def test_null_is_refused(operator: Connection, changes: dict[str, Any]) -> None:
         ({"duration": float("inf")}, "duration must be above 0"),
         ({"duration": 0}, "duration must be above 0"),
         ({"duration": -1}, "duration must be above 0"),
-        ({"duration": 7201}, "at most 7200 seconds"),
+        ({"duration": 604801}, "at most 604800 seconds"),
         ({"participation": 0}, "participation must be above 0"),
         ({"participation": -1}, "participation must be above 0"),
         ({"participation": 1.01}, "participation must be above 0"),

@@ -13,12 +13,14 @@ from psycopg.conninfo import make_conninfo
 
 from pgtare import cli
 from pgtare.cli import commands
+from pgtare.seeing.trace.file.reader import load
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.commands import failed, in_process, start_pgtare
 from tests.loads import traffic
 from tests.pgbouncer import PGBOUNCER, pooler
 from tests.servers import with_everything
+from tests.sessions import eventually, one, session
 
 pytestmark = [
     pytest.mark.server,
@@ -34,7 +36,6 @@ SEEN = (0, 10, 11)
 COMMANDS: dict[str, list[str]] = {
     "weigh": ["track_io_timing", "--duration", "2"],
     "instruments": [],
-    "clock": ["--query", "SELECT count(*) FROM pg_class", "--duration", "1"],
     "doctor": ["--interval", "1s"],
     "status": [],
     "stop": [],
@@ -42,7 +43,6 @@ COMMANDS: dict[str, list[str]] = {
     "waits histogram": ["ClientRead"],
     "waits sessions": [],
     "waits statements": [],
-    "waits record": ["{new}", "--duration", "0.5s", "--all"],
     "waits snapshot": ["{new}"],
     "flame on": ["--duration", "0.5s"],
     "flame off": ["--duration", "0.5s"],
@@ -63,7 +63,7 @@ COMMANDS: dict[str, list[str]] = {
 ONE_SESSION = {"weigh", "trace record", "agent", "agent check", "live"}
 #: Commands that end with another status here whoever serves them.
 STATUS = {
-    "trace grab": 1,  # nothing is traced here
+    "trace grab": (0, 1),  # in session mode a recording before it has left rings
     "module uninstall": 2,
     "doctor": SEEN,
     "flame off": (0, 2),  # the kernel's events may not be there
@@ -139,6 +139,28 @@ def test_nothing_is_left_in_pooled_sessions(
                 assert "session mode" in message
             else:
                 check_ended(name, done)
+
+
+def test_waits_alone_are_recorded_through_a_pool(
+    served: tuple[Cluster, Binaries], tmp_path: Path
+) -> None:
+    """As much as a recording without a pool; every session is given back."""
+    cluster, _ = served
+    with (
+        pooler(cluster, "transaction") as pool,
+        traffic(cluster.dsn(), query="SELECT pg_sleep(0.01)", application_name="shop"),
+    ):
+        pool.held()
+        before = pool.held()
+        words = ["--waits", "--duration", "2s", "--reserve", "0", "--dsn", pool.dsn]
+        done = in_process("trace", "record", tmp_path / "r", *words)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        assert pool.held() == before
+        waits = sum(len(of.start) for of in load(tmp_path / "r").waits.values())
+        assert waits > 50
+        with session(cluster) as connection:
+            traced = "SELECT count(*) FROM wait_event_timing_sessions() WHERE capture = 'trace'"
+            eventually(lambda: one(connection, traced) == 0)
 
 
 def test_statement_mode_is_reported_in_one_sentence(

@@ -120,7 +120,7 @@ def test_a_pooler_that_changes_the_name(recording: Recording, admin: Connection)
         pooled.execute("SET application_name = 'shop'")
         pooled.execute("SELECT 'of the shop again'")
         fail(pooled)
-    assert [name for _, _, name in kept(admin)] == ["office", "shop"]
+    eventually(lambda: [name for _, _, name in kept(admin)] == ["office", "shop"])
 
 
 def test_the_ring_of_a_session_is_kept_while_it_writes(

@@ -3,15 +3,17 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from pgtare.server.modules import Loadable, loadable
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session
+from tests.shorter_modules import KEEP_ENDED_S, shorter
 from tests.small_shared_memory import Volume, hash_join, hash_table, small_shm
 from tests.trace_records import drain
 from tests.trace_rings import since, unread
@@ -28,9 +30,15 @@ Server = tuple[Cluster, Volume]
 
 
 @contextlib.contextmanager
-def small_server(binaries: Binaries, mebibytes: int, **others: str) -> Iterator[Server]:
+def small_server(
+    binaries: Binaries,
+    mebibytes: int,
+    load: Callable[[Binaries, str], Loadable] = loadable,
+    **others: str,
+) -> Iterator[Server]:
     """A server with both modules on a small /dev/shm."""
-    with small_shm(mebibytes) as volume, tracing(binaries, {**USUAL, **others}) as cluster:
+    settings = {**USUAL, **others}
+    with small_shm(mebibytes) as volume, tracing(binaries, settings, load=load) as cluster:
         hash_table(cluster)
         yield cluster, volume
 
@@ -46,7 +54,30 @@ def small(shared_server: Server) -> Iterator[Server]:
     """With the 64 MB that a container has, and no trace."""
     cluster, _ = shared_server
     yield shared_server
-    configure(cluster, ring_memory=None, keep_ended=None)
+    configure(cluster, None)
+    forget(cluster)
+
+
+@pytest.fixture(scope="module")
+def hasty_server(each_server: Binaries) -> Iterator[Server]:
+    """It gives up the ring of an ended session after two seconds."""
+    with small_server(each_server, 64, shorter) as server:
+        yield server
+
+
+@pytest.fixture
+def hasty(hasty_server: Server) -> Iterator[Server]:
+    yield hasty_server
+    forget(hasty_server[0])
+
+
+@pytest.fixture
+def hasty_onlooker(hasty: Server) -> Iterator[Connection]:
+    with session(hasty[0]) as connection:
+        yield connection
+
+
+def forget(cluster: Cluster) -> None:
     with session(cluster) as onlooker:
         onlooker.execute("SELECT sql_trace_reset(), wait_event_timing_reset()")
         onlooker.execute("SELECT wait_event_timing_reset_kept()")
@@ -58,13 +89,10 @@ def onlooker(small: Server) -> Iterator[Connection]:
         yield connection
 
 
-def configure(cluster: Cluster, **values: str | None) -> None:
-    """Set ring_memory and keep_ended of both modules."""
-    names = {
-        "ring_memory": ("sql_trace.ring_memory", "wait_event_timing.trace_memory"),
-        "keep_ended": ("sql_trace.keep_ended", "wait_event_timing.trace_keep_ended"),
-    }
-    cluster.configure({name: value for key, value in values.items() for name in names[key]})
+def configure(cluster: Cluster, ring_memory: str | None) -> None:
+    """Set how much memory the rings of each module may take."""
+    names = ("sql_trace.ring_memory", "wait_event_timing.trace_memory")
+    cluster.configure(dict.fromkeys(names, ring_memory))
     cluster.reload()
 
 
@@ -162,13 +190,13 @@ def test_many_sessions_at_once_share_the_budget(small: Server, onlooker: Connect
 
 def test_budget_that_is_set(small: Server, onlooker: Connection) -> None:
     cluster, volume = small
-    configure(cluster, ring_memory="0")
+    configure(cluster, "0")
     refused = "SELECT refused FROM pg_stat_sql_trace_info"
     refusals, before = one(onlooker, refused), volume.used
     short_session(cluster, onlooker)
     assert one(onlooker, refused) == refusals + 1
     assert volume.used == before
-    configure(cluster, ring_memory="16MB")
+    configure(cluster, "16MB")
     with traced_session(cluster, 1) as client:
         client.execute("SELECT 1")
         size = "SELECT ring_bytes FROM pg_stat_sql_trace WHERE pid = %s"
@@ -194,17 +222,16 @@ def test_volume_that_others_have_filled(small: Server, onlooker: Connection) -> 
             assert volume.used == before
 
 
-def test_traces_are_freed_after_a_while(small: Server, onlooker: Connection) -> None:
+def test_traces_are_freed_after_a_while(hasty: Server, hasty_onlooker: Connection) -> None:
     """By any session's request; and what nobody had read is counted."""
-    cluster, volume = small
+    (cluster, volume), onlooker = hasty, hasty_onlooker
     before = volume.used
     for _ in range(3):
         short_session(cluster, onlooker)
     assert len(ended(onlooker)) == 3
     assert ended_waits(onlooker) == 3
     lost = unread(onlooker)
-    configure(cluster, keep_ended="1s")
-    time.sleep(1.2)
+    time.sleep(KEEP_ENDED_S)
     onlooker.execute("SELECT 1")
     eventually(lambda: ended(onlooker) == [] and ended_waits(onlooker) == 0)
     assert volume.used <= before
@@ -212,10 +239,10 @@ def test_traces_are_freed_after_a_while(small: Server, onlooker: Connection) -> 
 
 
 def test_session_that_is_no_longer_traced_frees_its_ring(
-    small: Server, onlooker: Connection
+    hasty: Server, hasty_onlooker: Connection
 ) -> None:
     """And can be traced anew: with a whole trace, from its beginning."""
-    cluster, volume = small
+    (cluster, volume), onlooker = hasty, hasty_onlooker
     before = volume.used
     listed = (
         "SELECT (SELECT count(*) FROM pg_stat_sql_trace WHERE pid = %(pid)s) + "
@@ -224,7 +251,6 @@ def test_session_that_is_no_longer_traced_frees_its_ring(
     with session(cluster) as client:
         pid = client.info.backend_pid
         for _ in range(3):
-            configure(cluster, keep_ended=None)
             client.execute("SET sql_trace.level = 12")
             client.execute("SELECT 'traced'")
             *_, records = drain(onlooker, pid)
@@ -233,8 +259,7 @@ def test_session_that_is_no_longer_traced_frees_its_ring(
             client.execute("RESET sql_trace.level")
             client.execute("SELECT 1")
             assert onlooker.execute(listed, {"pid": pid}).fetchone() == (2,)
-            configure(cluster, keep_ended="1s")
-            time.sleep(1.2)
+            time.sleep(KEEP_ENDED_S + 0.2)
             with client.transaction():
                 client.execute("SELECT 1")
             client.execute("SELECT 1")
@@ -419,15 +444,15 @@ def test_background_processes_that_are_switched_off_at_once_keep_no_ring(
 
 
 def test_traces_are_freed_although_no_session_does_anything(
-    small: Server, onlooker: Connection
+    hasty: Server, hasty_onlooker: Connection
 ) -> None:
     """Workers of autovacuum come by."""
-    cluster, volume = small
+    (cluster, volume), onlooker = hasty, hasty_onlooker
     before = volume.used
     short_session(cluster, onlooker, 40000)
     assert volume.used - before > MB
     cluster.configure({"autovacuum_naptime": "1s"})
-    configure(cluster, keep_ended="1s")
+    cluster.reload()
     try:
         eventually(lambda: volume.used <= before, 30)
     finally:

@@ -7,9 +7,9 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.server.source import Link, Recipe, build, relink
-from pgtare.server.source_package import tarball
 from tests.servers import BUILT
+from tests.source import Link, Recipe, build, relink
+from tests.source_package import tarball
 
 pytestmark = [pytest.mark.source, pytest.mark.server, pytest.mark.timeout(1800)]
 

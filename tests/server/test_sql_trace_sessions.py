@@ -422,9 +422,10 @@ def test_memory_does_not_grow_over_100_000_statements(client: Connection) -> Non
 def test_clock_can_be_chosen(client: Connection, onlooker: Connection) -> None:
     for clock in ("monotonic", "syscall", "monotonic_coarse"):
         client.execute(f"SET sql_trace.clock = {clock}".encode())
-        trace = traced(onlooker, client, "SELECT pg_sleep(0.02)")
+        trace = traced(onlooker, client, "SELECT pg_sleep(0.2)")
         execute = trace.one("execute", "SELECT pg_sleep")
-        assert 15e6 <= execute.busy < 100e6
+        # the coarse clock stands still while a busy host keeps back the timer's interrupts
+        assert execute.busy > (100e6 if clock == "monotonic_coarse" else 199e6)
 
 
 def test_cpu_time(client: Connection, onlooker: Connection) -> None:

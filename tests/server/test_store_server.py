@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.watching.spool.spool import Spool
-from pgtare.watching.store import migrations, repair, roles, store_check
+from pgtare.watching.store import repair, roles, store_check, store_schema
 from pgtare.watching.store.address import read
 from pgtare.watching.store.connection import StoreConnection, connect
 from pgtare.watching.store.pusher import SpoolPusher
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def store() -> Iterator[StoreConnection]:
     with connect(read(URL or "")) as found:
-        migrations.apply(found)
+        store_schema.make(found)
         yield found
         found.command(f"DROP DATABASE {found.database}")
 

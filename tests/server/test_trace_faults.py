@@ -291,28 +291,3 @@ def test_the_reserve_ends_a_recording_as_a_full_disk_does(
     assert recorder.returncode == 1, (out, err)
     assert "less than the reserve of 700 KiB (--reserve); " in err
     assert load(rec).streams
-
-
-def test_a_volume_without_room_for_another_file(
-    tracer: Cluster, app: Connection, onlooker: Connection, as_root: None
-) -> None:
-    """What came before can be read, and nobody stays traced."""
-    with small_volume("size=8m,nr_inodes=4") as place:
-        rec = place / "rec"
-        recorder = start_pgtare(
-            "trace record {} --dsn {} --reserve 0 --file-size 100k --pid {}",
-            rec,
-            tracer.dsn(),
-            app.info.backend_pid,
-        )
-        wait_until_traced(onlooker, app)
-        eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
-        while recorder.poll() is None:
-            app.execute(f"SELECT '{os.urandom(5000).hex()}'".encode())
-        out, err = recorder.communicate(timeout=60)
-        assert recorder.returncode == 1, (out, err)
-        assert f"the disk of {rec} is full; {rec} holds what came before" in err
-        assert len(list(rec.iterdir())) == 2
-        trace = load(rec)
-        assert not trace.damages
-        assert level_of(onlooker, app.info.backend_pid) == 0

@@ -143,7 +143,7 @@ def test_what_a_trace_tells(
     assert modes
     assert all(stat.S_IMODE(mode) == 0o600 for mode in modes)
     assert stat.S_IMODE(rec.stat().st_mode) == 0o700
-    found = json.loads(trace("statements", rec, "--json", "--limit", "100").stdout)["statements"]
+    found = json.loads(trace("statements", rec, "--json").stdout)["statements"]
     outer = next(s for s in found if s["text"].startswith("SELECT outer_calls()"))
     assert outer["calls"]["execute"]["count"] == 3
     assert not outer["recursive"]
@@ -179,7 +179,7 @@ def test_a_statement_is_not_named_after_a_functions_expression(
         wait_until_traced(onlooker, app)
         for sql in ("SELECT declares()", "SELECT 1", "SELECT 1/1"):
             app.execute(sql.encode())
-    found = json.loads(trace("statements", rec, "--json", "--limit", "100").stdout)["statements"]
+    found = json.loads(trace("statements", rec, "--json").stdout)["statements"]
     assert {s["text"] for s in found if not s["recursive"]} >= {"SELECT ?", "SELECT ?/?"}
     for wanted, taken in (("SELECT 1", "SELECT ?"), ("1/", "SELECT ?/?")):
         document = json.loads(trace("profile", rec, "--statement", wanted, "--json").stdout)
@@ -377,7 +377,7 @@ def test_size_and_reserve_are_kept(
     assert "reserve" in message
     rec = tmp_path / "rec"
     recorder = start_pgtare(
-        "trace record {} --dsn {} --reserve 0 --max-size 100k --file-size 20k --pid {} --json",
+        "trace record {} --dsn {} --reserve 0 --max-size 100k --pid {} --json",
         rec,
         tracer.dsn(),
         app.info.backend_pid,
@@ -415,8 +415,8 @@ def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
         (("--reserve", "1000000G"), "nothing was begun"),
         (("--query-id", "0"), "--query-id 0"),
         (
-            ("--query-id", "5", "--application", "x*", "--sample", "10%"),
-            "leave out --application, --sample",
+            ("--query-id", "5", "--application", "x*", "--role", "app"),
+            "leave out --role, --application",
         ),
         (("--armed", "--pid", "1"), "leave out --pid"),
         (("--armed", "--level", "12"), "leave out --level"),

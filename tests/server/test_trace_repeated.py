@@ -127,7 +127,7 @@ def test_texts_of_before_that_are_used_again(
         "all ended",
         *(
             pytest.param(option, marks=pytest.mark.slow)
-            for option in ("--application", "--pid", "--role", "--database", "--armed", "--sample")
+            for option in ("--application", "--pid", "--role", "--database", "--armed")
         ),
     ],
 )
@@ -159,8 +159,8 @@ def test_only_sessions_that_are_asked_for(
         if how == "--armed":
             asked.execute("SET sql_trace.level = 12")
             options = ["--armed"]
-        if how in ("all ended", "--sample"):
-            options = ["--application", "bill*"] + (["--sample", "99.9999%"] * (how == "--sample"))
+        if how == "all ended":
+            options = ["--application", "bill*"]
         with recording(tracer, tmp_path / "b1", *options):
             if how in ("--query-id", "--armed"):
                 eventually(lambda: (tmp_path / "b1").exists(), 30)

@@ -21,8 +21,8 @@ from tests.trace_recorder import recording, wait_until_traced
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 MB = 1 << 20
-#: Statements: with this ring a text is kept up to 4 MB, an eighth of it.
-RING, WHOLE, CUT = "32MB", 3 * MB, 8 * MB
+#: Sizes of statements: 16 kB of a text are kept.
+RING, WHOLE, KEPT, CUT = "32MB", 12_000, 16_384, 8 * MB
 NODES = 500
 DEPTH = 100
 PARAMETERS = 1000
@@ -86,7 +86,6 @@ def rec(
         path = tmp_path_factory.mktemp("shapes") / "rec"
         with session(tracer, application_name="shapes") as app:
             app.execute(f"SET sql_trace.ring_size = '{RING}'".encode())
-            app.execute("SET sql_trace.text_length = '16MB'")
             app.execute("SET sql_trace.bind_length = -1")
             with recording(tracer, path, "--pid", str(app.info.backend_pid)):
                 wait_until_traced(onlooker, app)
@@ -118,13 +117,13 @@ def test_nothing_of_them_is_lost_or_misread(book: ledgers.Ledger) -> None:
     assert executions(book, "SELECT 'the end'")
 
 
-def test_statements_of_megabytes(book: ledgers.Ledger) -> None:
+def test_long_statements(book: ledgers.Ledger) -> None:
     (whole,) = executions(book, f"/*{WHOLE}*/")
     (cut,) = executions(book, f"/*{CUT}*/")
     texts = [book.processes[0].stream.texts[int(call["text"])] for call in (whole, cut)]
     assert [text.cut for text in texts] == [False, True]
     assert WHOLE < len(texts[0].text) == texts[0].length
-    assert len(texts[1].text) == 4 * MB
+    assert len(texts[1].text) == KEPT
     assert CUT < texts[1].length < CUT + 100
 
 
@@ -177,8 +176,8 @@ def test_bytes_that_are_no_text(book: ledgers.Ledger) -> None:
 def test_every_report_bears_them(rec: Path, tmp_path: Path, kind: str) -> None:
     for arguments in (
         ["profile", rec, "--by", "statement"],
-        ["statements", rec, "--limit", "500"],
-        ["statements", rec, "--json", "--limit", "500"],
+        ["statements", rec],
+        ["statements", rec, "--json"],
         ["clients", rec],
         ["report", rec, "--html", tmp_path / "page.html"],
         ["export", rec, tmp_path / kind, "--format", kind],

@@ -91,9 +91,7 @@ def test_who_was_asked_and_idles_is_given_back(
     assert level_of(onlooker, client.info.backend_pid) == 0
 
 
-def test_what_settings_have_traced_is_reported(
-    tracer: Cluster, onlooker: Connection
-) -> None:
+def test_what_settings_have_traced_is_reported(tracer: Cluster, onlooker: Connection) -> None:
     onlooker.execute('CREATE ROLE "night clerk" LOGIN')
     try:
         onlooker.execute('ALTER ROLE "night clerk" SET sql_trace.level = 1')

@@ -80,30 +80,6 @@ def test_sessions_of_a_role_or_in_a_database(
     assert level_of(onlooker, pid) == 0
 
 
-def test_sample_of_sessions(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:
-    """All or none of 16 are drawn three times in 100,000."""
-    asked = (
-        "SELECT count(*) FROM pg_stat_sql_trace WHERE ended IS NULL AND level > 0"
-        " AND application_name = 'drawn'"
-    )
-    with contextlib.ExitStack() as stack:
-        clients = [
-            stack.enter_context(session(tracer, application_name="drawn")) for _ in range(16)
-        ]
-        options = ("--application", "drawn", "--sample", "50%", "--level", "1")
-        with recording(tracer, tmp_path / "rec", *options):
-
-            def traced() -> int:
-                for client in clients:
-                    client.execute("SELECT 1")
-                return int(one(onlooker, asked))
-
-            eventually(traced)
-            assert 0 < traced() < 16
-    rings = load(tmp_path / "rec").rings.values()
-    assert 0 < len([ring for ring in rings if ring.application == "drawn"]) < 16
-
-
 def test_statement_by_its_identifier(
     tracer: Cluster, onlooker: Connection, sessions: dict[str, Connection], tmp_path: Path
 ) -> None:

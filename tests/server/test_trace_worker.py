@@ -25,6 +25,7 @@ from tests.module_sources import write_waiter
 from tests.process_limits import limit_memory
 from tests.servers import SESSIONS_LOAD_MODULES, tracing
 from tests.sessions import Connection, eventually, one, session
+from tests.shorter_modules import shorter
 from tests.small_volume import small_volume
 from tests.trace_recorder import KNOWN, known
 from tests.trace_worker import (
@@ -33,6 +34,7 @@ from tests.trace_worker import (
     configure,
     latest,
     place,
+    server_that_writes,
     with_statement,
     work,
     worker_of,
@@ -49,6 +51,20 @@ def each_server(request: pytest.FixtureRequest) -> Binaries:
     """PostgreSQL 18, and 15 where there is time."""
     found: Binaries = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture(scope="module")
+def rotating(each_server: Binaries) -> Iterator[tuple[Cluster, Path]]:
+    """Its worker begins another file after 64 kB."""
+    with server_that_writes(each_server, shorter) as found:
+        yield found
+
+
+@pytest.fixture
+def rotated(rotating: tuple[Cluster, Path]) -> Iterator[Connection]:
+    """A session of that server."""
+    with session(rotating[0], application_name="written") as connection:
+        yield connection
 
 
 @pytest.fixture
@@ -159,19 +175,14 @@ def test_parallel_workers_are_written_with_their_leader(
     assert pid not in eventually(workers)
 
 
-def test_files_rotate(writing: tuple[Cluster, Path], app: Connection) -> None:
-    cluster, directory = writing
-    configure(cluster, worker_file_size="64kB")
-    recording = latest(directory)
+def test_files_rotate(rotating: tuple[Cluster, Path], rotated: Connection) -> None:
+    app, recording = rotated, latest(rotating[1])
     before = len(list(recording.iterdir()))
     app.execute("SET sql_trace.level = 1")
-    try:
-        for _ in range(2):
-            work(app, 10)
-            eventually(lambda n=before: len(list(recording.iterdir())) > n)  # type: ignore[misc]
-            before = len(list(recording.iterdir()))
-    finally:
-        configure(cluster, worker_file_size="64MB")
+    for _ in range(2):
+        work(app, 10)
+        eventually(lambda n=before: len(list(recording.iterdir())) > n)  # type: ignore[misc]
+        before = len(list(recording.iterdir()))
     app.execute("SELECT 'after all files'")
     trace = with_statement(recording, "SELECT 'after all files'")
     assert not trace.damages
@@ -200,20 +211,17 @@ def test_size_limit(writing: tuple[Cluster, Path], app: Connection) -> None:
     with_statement(following, "SELECT 'anew'")
 
 
-def test_deleted_files_make_room(writing: tuple[Cluster, Path], app: Connection) -> None:
+def test_deleted_files_make_room(rotating: tuple[Cluster, Path], rotated: Connection) -> None:
     """Of the recording under way as well, once the configuration is read again."""
-    cluster, directory = writing
+    (cluster, directory), app = rotating, rotated
     recording = latest(directory)
     app.execute("SET sql_trace.level = 1")
-    configure(cluster, worker_file_size="64kB")
-    try:
-        before = set(recording.iterdir())
-        work(app, 10)
-        eventually(lambda: set(recording.iterdir()) - before)
-        for path in sorted(recording.iterdir())[:-1]:
-            path.unlink()
-    finally:
-        configure(cluster, worker_file_size="64MB")
+    before = set(recording.iterdir())
+    work(app, 10)
+    eventually(lambda: set(recording.iterdir()) - before)
+    for path in sorted(recording.iterdir())[:-1]:
+        path.unlink()
+    cluster.reload()
     app.execute("SELECT 'in the room'")
     with_statement(recording, "SELECT 'in the room'")
     assert load(recording).end is None
@@ -352,10 +360,10 @@ def app_lives(client: Connection) -> bool:
 
 
 @pytest.mark.slow
-def test_busy_session_holds_nobody_up(writing: tuple[Cluster, Path], app: Connection) -> None:
+def test_busy_session_holds_nobody_up(rotating: tuple[Cluster, Path], rotated: Connection) -> None:
     """While one writes faster than can be read, files rotate, which all others wait for."""
-    cluster, directory = writing
-    configure(cluster, worker_file_size="64kB", worker_max_size="4GB")
+    (cluster, directory), app = rotating, rotated
+    configure(cluster, worker_max_size="4GB")
     app.execute("SET sql_trace.ring_size = '8MB'; SET sql_trace.bind_length = -1")
     app.execute("SET sql_trace.level = 4")
     recording = latest(directory)
@@ -481,7 +489,6 @@ def test_places_that_will_not_do(wheel: Binaries) -> None:
 LEFTOVER = {
     "worker_directory": "/nowhere/traces",
     "worker_max_size": "2GB",
-    "worker_file_size": "much",
     "worker_reserve": "-7",
 }
 

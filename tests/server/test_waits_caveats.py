@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +16,9 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.wait_counters import rates
 from pgtare.server.wait_counters.model import Snapshot
 from pgtare.server.wait_counters.reader import open_reader
-from tests.commands import pgtare, refused, words
+from tests.commands import pgtare, refused
 from tests.loads import during
-from tests.sessions import Connection, eventually, one, rows, session
+from tests.sessions import Connection, eventually, one, role, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -37,21 +35,6 @@ def computing(watched: Connection) -> Iterator[Connection]:
     with during(compute):
         yield watched
         watched.cancel()
-
-
-@contextlib.contextmanager
-def role(observer: Connection, name: str) -> Iterator[str]:
-    """A user without rights who can name what is in the module's schema; yields that schema."""
-    ((schema,),) = rows(
-        observer,
-        "SELECT pronamespace::regnamespace::text FROM pg_proc "
-        "WHERE proname = 'wait_event_timing_set'",
-    )
-    observer.execute(f"CREATE ROLE {name} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {name}".encode())
-    try:
-        yield schema
-    finally:
-        observer.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
 
 
 def top(timed: Cluster) -> dict[str, object]:
@@ -174,45 +157,6 @@ def test_a_user_without_rights_has_others_waits_under_way(
 
 def _sleeps_ms(snapshot: Snapshot) -> float:
     return sum(row.counters.running_ms for row in snapshot.events if row.event.name == "PgSleep")
-
-
-def test_a_hang_is_recorded(timed: Cluster, observer: Connection, tmp_path: Path) -> None:
-    with session(timed) as holder, session(timed) as victim:
-        holder.execute("SELECT pg_advisory_lock(7)")
-        pid = victim.info.backend_pid
-        thread = threading.Thread(target=victim.execute, args=("SELECT pg_advisory_lock(7)",))
-        thread.start()
-        try:
-            blocked = "SELECT count(*) FROM pg_stat_wait_event_timing_current WHERE pid = %s"
-            eventually(lambda: one(observer, blocked + " AND wait_event_type = 'Lock'", pid))
-            out = tmp_path / "recording"
-            done = pgtare("waits", "record", out, "--duration", "1s", "--all", "--dsn", timed.dsn())
-            assert done.returncode == 0, done.stderr
-            assert "1 session waited throughout" in done.stdout
-            summed = json.loads(pgtare("waits", "report", out, "--json").stdout)
-            assert summed["active"]["Lock"] == pytest.approx(1, abs=0.05)
-            text = (out / "report.html").read_text()
-            assert f"process {pid}" in text
-            assert f"blocked by {holder.info.backend_pid}" in text
-        finally:
-            holder.execute("SELECT pg_advisory_unlock(7)")
-            thread.join(20)
-
-
-def test_rights_are_checked_before_a_directory_is_made(
-    timed: Cluster, observer: Connection, tmp_path: Path
-) -> None:
-    with role(observer, "recorder"):
-        out = tmp_path / "recording"
-        dsn = timed.dsn(user="recorder")
-        record = words("waits record {} --duration 0.5s --all --dsn {}", out, dsn)
-        message = refused(*record)
-        assert not out.exists()
-        grants = message.partition("has to run: ")[2].strip()
-        assert grants.count("GRANT ") == 2
-        observer.execute(grants.encode())
-        # it may, and nobody does anything meanwhile
-        assert "so none was traced" in pgtare(*record).stdout
 
 
 def test_an_event_is_found_whatever_its_case(timed: Cluster, watched: Connection) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from pgtare.errors import MeasurementError
 from pgtare.server.binaries import Binaries
-from pgtare.server.source import Link, Recipe, build, relink
 from tests.servers import BUILT, BUILT_NO_PLT, serving
 from tests.sessions import Connection, one, rows, session
+from tests.source import Link, Recipe, build, relink
 from tests.waits import CLASS_SETTINGS, see_every_class, waits
 
 # a build takes minutes, once

@@ -101,18 +101,6 @@ def test_debian_15_without_the_module_says_all_that_is_to_be_done(
     assert message.startswith("pgtare: --dsn and --pg-config: give one of them")
 
 
-def test_module_install_and_uninstall_below_a_destdir(wheel: Binaries, tmp_path: Path) -> None:
-    common = ["--pg-config", wheel.pg_config, "--destdir", tmp_path]
-    done = pgtare("module", "install", *common)
-    assert done.returncode == 0, done.stderr
-    assert list(tmp_path.rglob("pgtare.so"))
-    again = pgtare("module", "install", *common)
-    assert "unchanged" in again.stdout
-    gone = pgtare("module", "uninstall", *common)
-    assert gone.returncode == 0, gone.stderr
-    assert not list(tmp_path.rglob("pgtare.so"))
-
-
 def test_a_standby_is_refused(wheel: Binaries) -> None:
     module = loadable(wheel)
     with Cluster(wheel, {}, [module.library]) as server:

@@ -20,8 +20,8 @@ SCRIPT = (
     r"SELECT pg_advisory_xact_lock(1)\; SELECT pg_sleep("
     "CASE current_setting('work_mem') WHEN '8MB' THEN 0.0005 ELSE 0 END);\n"
 )
-# half-width of an interval that a correct program misses once in 10,000 runs, in units of 95 %
-WIDER = 3.89 / 1.96
+# half-width of an interval that a correct program misses once in a million runs, in units of 95 %
+WIDER = 4.89 / 1.96
 
 
 @pytest.fixture

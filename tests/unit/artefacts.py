@@ -1,4 +1,4 @@
-"""The six kinds of results on disk: how each is written and read. Run as a program, it is killed.
+"""The five kinds of results on disk: how each is written and read. Run as a program, it is killed.
 
 `python -m tests.unit.artefacts KIND DIRECTORY` writes the kind again and again, each time in a new
 directory, and each time a process is killed by SIGKILL one call of the system later than before.
@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 
 from pgtare.seeing.flame import recording as flame
-from pgtare.seeing.flame.record import FlameRecording
+from pgtare.seeing.flame.recording import FlameRecording
 from pgtare.seeing.flame.samples import StackSamples
 from pgtare.seeing.trace.file import blocks
 from pgtare.seeing.trace.file.disk_limits import Limits
 from pgtare.seeing.trace.file.reader import load as load_trace
-from pgtare.seeing.waits import recording as waits
 from pgtare.weighing.fleet.directory import (
     FleetDesign,
     FleetDirectory,
@@ -36,7 +35,7 @@ from pgtare.weighing.fleet.raw_data import FLEET_FILE
 from pgtare.weighing.ladder.directory import FACTS, Directory
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.measurement import Weighing
-from tests.unit import made_traces, sample_recording, sample_result, simulated_study
+from tests.unit import made_traces, sample_result, simulated_study
 from tests.unit.sample_result import save
 
 #: What a writer calls on its way: it is killed before each of these calls.
@@ -151,13 +150,6 @@ KINDS = {
         write_flame,
         lambda path: len(flame.load(path).samples),
         flame.DOCUMENT,
-        _later_schema,
-    ),
-    "waits": Made(
-        "recording of `pgtare waits record`",
-        lambda path: void(sample_recording.write(path)),
-        lambda path: (waits.load(path), sum(len(p["kind"]) for p in waits.parts(path))),
-        waits.DESCRIPTION,
         _later_schema,
     ),
     "fleet": Made("fleet weighing", write_fleet, read_fleet, FLEET_FILE, _later_schema, grows=True),

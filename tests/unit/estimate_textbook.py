@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.estimate.trial.design import Arm, Design, permuted_block
+from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
+from tests.assignment import permuted_block
 
 BAD = UnitFlag.SWITCH_FAILED | UnitFlag.APP_CHANGED | UnitFlag.RELOADED
 

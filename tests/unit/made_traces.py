@@ -61,7 +61,7 @@ class StreamBuilder:
             return text.encode().ljust(size, b"\0")
 
         began = BEGAN_US + since // 1000
-        body = struct.pack("<IiqqqIIiIQ", 1, pid, began, 7, began, 10, 5, 180006, 0, 1 << 20)
+        body = struct.pack("<IiqqqIIiIQ", 2, pid, began, 7, began, 10, 5, 180006, 0, 1 << 20)
         body += name(application) + name("alice") + name("shop") + name("UTF8", 24)
         self.record(RecordKind.SESSION, 0, body)
 

@@ -24,12 +24,9 @@ from pgtare.seeing.clock.schema import (
     Gap,
     Gaps,
     Meaning,
-    MeasuredTiming,
-    Middle,
     PlanTiming,
     Span,
     Stated,
-    TimedNode,
 )
 
 needs_tsc = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 alone has a TSC")
@@ -174,51 +171,11 @@ def sample() -> ClockReport:
     )
 
 
-def sample_plan(source: str = "SELECT 1", relation: str = "orders") -> PlanTiming:
+def sample_plan(source: str = "plan.json") -> PlanTiming:
     """What timing one plan of one node costs."""
-    some, none = Span(lo=1.0, likely=2.0, hi=3.0), Span(lo=0.0, likely=0.0, hi=0.0)
     return PlanTiming(
         source=source,
-        postgresql=18,
-        clock="monotonic",
-        read_ns=18.0,
-        rows_and_loops="actual",
+        calls=11,
         call_ns=Span(lo=35.0, likely=41.8, hi=51.4),
-        calls=some,
-        wall_ms=some,
-        cpu_ms=some,
-        triggers_ms=none,
-        execution_ms=50.0,
-        executed_with_timing=False,
-        without_timing_ms=50.0,
-        cost_pct=Span(lo=2.0, likely=4.0, hi=6.0),
-        postgresql19_wall_ms=some,
-        io_ns=Span(lo=36.0, likely=82.0, hi=92.0),
-        ios=some,
-        io_ms=some,
-        nodes=[
-            TimedNode(
-                node="Seq Scan",
-                depth=0,
-                subplan=None,
-                relation=relation,
-                rows=1.0,
-                loops=1.0,
-                processes=1.0,
-                calls=some,
-                stalls=none,
-                cpu_ms=some,
-                wall_ms=some,
-                note=None,
-            )
-        ],
-        notes=["it is a sample"],
-        measured=MeasuredTiming(
-            pairs=15,
-            interrupted=False,
-            by="processor time",
-            difference_ms=Middle(estimate=2.1, lo=1.9, hi=2.2),
-            execution_difference_ms=Middle(estimate=2.1, lo=1.9, hi=2.2),
-            without_timing_ms=Middle(estimate=50.0, lo=49.0, hi=51.0),
-        ),
+        timing_ms=Span(lo=1.0, likely=2.0, hi=3.0),
     )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.estimate.trial.design import Arm, Design, block_layout, permuted_block
+from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
 from pgtare.kit.interval import Interval
 from pgtare.weighing.instruments.proof_result import Proof
@@ -29,6 +29,7 @@ from pgtare.weighing.weigh.schema import (
     Verdict,
     WeighResult,
 )
+from tests.assignment import permuted_block
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -132,7 +133,7 @@ def make_result(design: Design, rows: Observations) -> WeighResult:
     backend = kept["backend"][order].reshape(-1, k)[:, 0]
     threshold = float(np.quantile(service, 0.999))
     base_body = float(np.minimum(service, threshold)[:, 0].mean())
-    p50, p95, p99 = (float(q) for q in np.quantile(service[:, 0], (0.5, 0.95, 0.99)))
+    p50, p99 = (float(q) for q in np.quantile(service[:, 0], (0.5, 0.99)))
     mde_us = 2.8 * float(np.std(np.minimum(service, threshold)[:, 1])) * (2 / len(service)) ** 0.5
     return WeighResult(
         created="2025-08-17T09:30:00+00:00",
@@ -175,7 +176,6 @@ def make_result(design: Design, rows: Observations) -> WeighResult:
             mean_us=float(service[:, 0].mean()),
             body_mean_us=base_body,
             p50_us=p50,
-            p95_us=p95,
             p99_us=p99,
             threshold_us=threshold,
             cpu_us=float(cpu[:, 0].mean()),
@@ -241,7 +241,7 @@ def _arm(
             - (own.estimate or 0.0),
             wider,
         )
-        for p, wider in ((0.5, 1.1), (0.95, 3.0), (0.99, 9.0))
+        for p, wider in ((0.5, 1.1), (0.99, 9.0))
     }
     common.effect = Effect(
         total_us=total,
@@ -254,7 +254,6 @@ def _arm(
         second_lag_us=_shift(carry, -CARRY_US[index]),
         mean_us=raw,
         p50_us=quantiles[0.5],
-        p95_us=quantiles[0.95],
         p99_us=quantiles[0.99],
         cpu_us=_mean(cpu[:, index] - cpu[:, 0]),
     )

@@ -15,12 +15,13 @@ import numpy.typing as npt
 from scipy import signal
 
 from pgtare.estimate.trial.blocks import select
-from pgtare.estimate.trial.design import RUNS_AFTER, Arm, Design, block_layout, runs_of
+from pgtare.estimate.trial.design import Arm, Design, block_layout, runs_of
 from pgtare.estimate.trial.effects import Effects
 from pgtare.estimate.trial.long_carry_over import REACH, LongEffects
 from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
 from pgtare.estimate.trial.run_pairs import select_pairs
 from pgtare.estimate.trial.threshold import threshold
+from tests.assignment import RUNS_AFTER
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

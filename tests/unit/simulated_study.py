@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pgtare.weighing.ladder import analysis
 from pgtare.weighing.ladder.planning import all_steps
-from pgtare.weighing.ladder.records import ALL, Part, Rate, Run, Step, StudyFacts, Wait
+from pgtare.weighing.ladder.records import ALL, Run, Step, StudyFacts, Wait
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_file import parse
@@ -68,23 +68,6 @@ also = ["latency_mean_us", "latency_p50_us", "latency_p95_us", "latency_p99_us"]
 event = "IO/DataFileRead"
 at_least = "80%"
 """
-#: The same by rounds and by units in one server.
-TRIALS = 8
-UNIT_EFFECTS = {"stats": 0.003, "trace": 0.05}
-#: vanilla needs a restart, so that one server cannot have it together with the others.
-_VARIANTS = (
-    STUDY.replace('name = "off"', 'name = "off"\nruntime = { work_mem = "4MB" }')
-    .replace('name = "stats"', 'name = "stats"\nruntime = { work_mem = "8MB", jit = true }')
-    .replace(
-        "[[comparison]]",
-        '[[variant]]\nname = "vanilla"\npreload = ["auto_explain"]\n[[comparison]]\n'
-        'arm = "off"\nbase = "vanilla"\n[[comparison]]',
-        1,
-    )
-)
-BY_UNITS = _VARIANTS.replace(
-    'name = "W1"', 'name = "W1"\nclients = 1\nprotocol = ["rounds", "units"]'
-).replace("[analysis]", f"[protocol.units]\ntrials = {TRIALS}\nrun = '3s'\n[analysis]")
 
 WAITS = (
     Wait(
@@ -141,7 +124,7 @@ def runs(found: Study, effects: Mapping[str, float], seed: int = 7) -> dict[str,
     made = {}
     for workload in found.workload:
         logs = rounds(
-            {name: effects.get(name.split()[0], 0.0) for name in found.in_a_block(workload)},
+            {name: effects.get(name.split()[0], 0.0) for name in found.members},
             found.protocol.rounds,
             rng,
         )
@@ -171,22 +154,6 @@ def runs(found: Study, effects: Mapping[str, float], seed: int = 7) -> dict[str,
     return made
 
 
-def tried(found: Study, noise: float = 0.001) -> dict[str, Run]:
-    """All trials of the study, done: each with a speed of its own, on all arms alike."""
-    rng = np.random.default_rng(3)
-    made = {}
-    for step in all_steps(found, 7):
-        if step.workload != "W1@units" or step.kind != "run":
-            continue
-        speed = rng.normal(0, 0.3)
-        parts = {}
-        for name in ("off", "stats", "trace", "off again"):
-            service = 50 * np.exp(speed + UNIT_EFFECTS.get(name, 0.0) + rng.normal(0, noise))
-            parts[name] = Part(metrics={"service_us": service, "cpu_us": service}, transactions=9)
-        made[step.id] = Run(step=step, started="", duration_s=2.0, parts=parts)
-    return made
-
-
 def analysed(found: Study, made: dict[str, Run], *, closed: bool = False) -> LadderResult:
     """The result of these runs."""
     steps_ = all_steps(found, 7)
@@ -198,6 +165,3 @@ def analysed(found: Study, made: dict[str, Run], *, closed: bool = False) -> Lad
 def line_of(text: str, wanted: str) -> int:
     """The number of the first line with these words."""
     return next(i for i, got in enumerate(text.splitlines(), start=1) if wanted in got)
-
-
-RATES: dict[str, Rate] = {}

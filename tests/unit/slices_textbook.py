@@ -9,16 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pgtare.estimate.trial.design import (
-    MIXED,
-    Arm,
-    Design,
-    Slices,
-    permuted_block,
-    slice_ends,
-    slice_order,
-)
+from pgtare.estimate.trial.design import MIXED, Arm, Design, Slices, slice_ends, slice_order
 from pgtare.estimate.trial.observations import OBSERVATION, Observations, UnitFlag
+from tests.assignment import permuted_block
 from tests.unit.estimate_textbook import BAD
 
 NO_BLOCK = 0xFFFFFFFF

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pgtare.watching.spool.tables import TABLES, SpoolTable
-from pgtare.watching.store import migrations
+from pgtare.watching.store import store_schema
 from pgtare.watching.store.connection import StoreConnection, listed
 from tests.unit.spool_rows import held, newest
 
@@ -37,7 +37,7 @@ def engine(directory: Path) -> Iterator[Any]:
 def new_store(client: Any) -> StoreConnection:
     """A store of its own in the engine, with all tables."""
     connection = StoreConnection(client, f"store{next(_numbers)}")
-    migrations.apply(connection)
+    store_schema.make(connection)
     client.command("SYSTEM STOP TTL MERGES")  # rows of tests may be old
     return connection
 

@@ -35,6 +35,7 @@ class SimulatedServer:
     now_us: int = 1_000_000
     started_us: int = 0
     reset_us: int = 0
+    memory_us: int = 0
     resets: int = 0
     totals: dict[Key, Counter[int]] = field(default_factory=dict)
     longest: dict[Key, int] = field(default_factory=dict)
@@ -66,7 +67,7 @@ class SimulatedServer:
     def restart(self) -> None:
         self.forget()
         self.running.clear()
-        self.started_us = self.reset_us = self.now_us
+        self.started_us = self.memory_us = self.reset_us = self.now_us
         self.resets = 0
 
     def reset(self) -> None:
@@ -85,7 +86,7 @@ class SimulatedServer:
         self.longest.pop(key, None)
 
     def origin(self) -> Origin:
-        return Origin(7, self.started_us, None, self.reset_us, self.resets)
+        return Origin(7, self.started_us, self.memory_us, self.reset_us, self.resets)
 
     def read(self) -> CounterTable:
         keys = sorted(self.totals.keys() | {key for key, _ in self.running})

@@ -33,7 +33,7 @@ class AnsweredSession:
             texts=None,
             trace=None,
             may_stat_file=False,
-            exact_statements=True,
+            sees_all=True,
         )
         self.answers: dict[str, list[tuple[Any, ...]]] = {}
         self.refusals: dict[str, Exception] = {}

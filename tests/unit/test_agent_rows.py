@@ -38,11 +38,16 @@ def test_a_reading_is_the_same_after_it_was_stored() -> None:
     assert waits_table(None, None)[0].sums.shape == (0, len(SUMS))
 
 
-def test_the_row_without_an_event_tells_what_was_busy() -> None:
-    rows = [[1, 10, 3, 10, 1, 0, 5, 6, -7, 8], [0] * 5 + [4] + [0] * 4]
-    found, busy = statements_table(b"IO\x1fx\x1e\x1f", matrix(*rows))
+def test_rows_of_one_statement_become_one_entry() -> None:
+    rows = [
+        [1, 10, 0, 10, 0, 0, 5, 6, -7, 0],
+        [0, 0, 3, 0, 1, 0, 5, 6, -7, 0],
+        [0] * 5 + [4] + [0] * 4,
+    ]
+    found, busy = statements_table(b"IO\x1fx\x1eIO\x1fx\x1e\x1f", matrix(*rows))
     assert busy == 4
-    assert found.sums[:, :3].tolist() == [[1, 10, 13]]
+    assert len(found) == 1
+    assert found.sums[0, :3].tolist() == [1, 10, 13]
     assert found.keys["query_id"].tolist() == [-7]
 
 

@@ -1,4 +1,4 @@
-"""Results on disk, all six kinds: complete or absent, and one sentence for what is wrong."""
+"""Results on disk, all five kinds: complete or absent, and one sentence for what is wrong."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_comes_back_and_is_not_overwritten(tmp_path: Path, kind: Made) -> None:
     assert os.listdir(tmp_path) == ["r"]
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KINDS)
 def test_killed_at_any_call_it_is_complete_or_absent(tmp_path: Path, name: str, every: int) -> None:
     kind = KINDS[name]
@@ -97,7 +97,7 @@ def test_a_later_version(tmp_path: Path, kind: Made) -> None:
     kind.write(tmp_path / "r")
     path = tmp_path / "r" / kind.document
     path.write_bytes(kind.later(path.read_bytes()))
-    with pytest.raises(UsageError, match=r"version \d+ of the format and this pgtare reads up to"):
+    with pytest.raises(UsageError, match=r"version \d+ .* this pgtare reads version"):
         kind.read(tmp_path / "r")
 
 
@@ -169,16 +169,13 @@ def test_a_rename_that_fails_is_one_sentence(
     assert os.listdir(tmp_path) == []
 
 
-def test_an_earlier_version_is_read_if_it_is_known(tmp_path: Path) -> None:
+def test_another_version_and_another_kind_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "thing.json"
     for schema, message in (
-        ("pgtare.thing/2", "no longer reads"),
+        ("pgtare.thing/2", "in version 2 of the format and this pgtare reads version 3"),
         ("pgtare.other/3", "its schema is 'pgtare.other/3'"),
         (None, "its schema is None"),
     ):
         path.write_text(f'{{"schema": {f"{chr(34)}{schema}{chr(34)}" if schema else "null"}}}')
         with pytest.raises(UsageError, match=message):
             KIND.open(tmp_path)
-    path.write_text('{"schema": "pgtare.thing/2"}')
-    known = ArtefactKind(KIND.what, KIND.document, KIND.schema, earlier=("pgtare.thing/2",))
-    assert known.open(tmp_path) == {"schema": "pgtare.thing/2"}

@@ -12,7 +12,6 @@ import jsonschema
 import numpy as np
 import pytest
 
-from pgtare.cli.json_pages import documents
 from pgtare.estimate.interval_sums import Bounds, dependent_sum, independent_sum
 from pgtare.joins import bill_overlap
 from pgtare.watching.spool.agent_cost import agent_cost
@@ -23,6 +22,7 @@ from pgtare.weighing.weigh.report import wording
 from pgtare.weighing.weigh.schema import WeighResult
 from tests.commands import in_process, refused
 from tests.fleet_data import OFF, SECONDS, SETTINGS, MadeServer, write_fleet, write_server
+from tests.json_documents import documents
 from tests.unit.spool_rows import START, UNLIMITED
 
 SERVERS = [

@@ -11,7 +11,7 @@ import pgtare
 SRC = Path(pgtare.__file__).parent
 
 #: Modules of JSON documents.
-DOCUMENTS = {"documents", "schema", "plan_document", "json_pages"}
+DOCUMENTS = {"documents", "schema"}
 
 #: Names that several modules define, and why they may. Nothing may be added without a reason.
 ALLOWED = {
@@ -22,7 +22,6 @@ ALLOWED = {
     "Display": "progress of a command, each built on kit.progress",
     "Progress": "how far a recording or a load is",
     "Row": "a row of a table on the page",
-    "Writer": "of a trace file, of a recording of waits",
     "Reader": "of perf's output, of the views of waits",
     "Request": "what a command was asked for",
     "Status": "how far a study is, how far a trial is",
@@ -32,7 +31,6 @@ ALLOWED = {
     "Client": "a connection, seen by a trace or by the views of waits",
     "Clock": "of the machine, as predicted, and as a server reads it",
     "Event": "of perf, of a trace, of waits",
-    "Node": "of a plan, as text and as traced",
     "Process": "of a trace, of the machine",
     "Profile": "of a trace, of waits",
     "Program": "a script that is compiled, a binary with symbols",

@@ -12,7 +12,6 @@ import pytest
 from pgtare.cli import commands
 from tests.commands import in_process, pgtare
 
-STUDY = Path(__file__).parents[2] / "studies" / "r1_published.toml"
 GROUPS = {
     "Weigh": ["weigh", "ladder", "report", "fleet", "bill", "status", "stop", "instruments"],
     "See": ["waits", "trace", "flame", "doctor"],
@@ -85,9 +84,14 @@ def test_any_terminal_will_do(
         assert done.stdout.isascii()
 
 
-def test_a_document_is_the_same_in_ascii() -> None:
+def test_a_document_is_the_same_in_ascii(tmp_path: Path) -> None:
+    catalog = tmp_path / "own.toml"
+    catalog.write_text(
+        '[mine]\ndescription = "µs"\nsafe_in_production = true\nreason = "writes nothing"\n'
+        "base = { jit = false }\n[mine.variants.on]\nsettings = { jit = true }\n"
+    )
     usual, plain = (
-        pgtare("ladder", "published", STUDY, "--json", PYTHONIOENCODING=e)
+        pgtare("instruments", "--catalog", catalog, "--json", PYTHONIOENCODING=e)
         for e in ("utf-8", "ascii")
     )
     assert not usual.stdout.isascii()

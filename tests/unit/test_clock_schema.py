@@ -25,13 +25,6 @@ def test_a_report_follows_the_schema_and_comes_back_as_it_was() -> None:
     assert ClockReport.model_validate_json(sample().to_json()) == sample()
 
 
-def test_a_report_of_before_plans_and_bounds_is_still_read() -> None:
-    old = document()
-    del old["plan"], old["meaning"][0]["cost_ns"]
-    found = ClockReport.model_validate_json(json.dumps(old))
-    assert (found.plan, found.meaning[0].cost_ns) == (None, None)
-
-
 @pytest.mark.parametrize("fault", ["verdict", "unknown", "missing", "schema"])
 def test_the_schema_refuses_what_does_not_follow_it(fault: str) -> None:
     broken = document()

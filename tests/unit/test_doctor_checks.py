@@ -14,15 +14,9 @@ import pytest
 from rich.console import Console
 
 from pgtare.cli.doctor import read_weights
-from pgtare.seeing.doctor import (
-    check_statements,
-    check_waits,
-    churn,
-    eviction_rate,
-    queries,
-    sweep_cost,
-)
+from pgtare.seeing.doctor import check_statements, churn, evictions, queries
 from pgtare.seeing.doctor import show as doctor_show
+from pgtare.seeing.doctor import waits as waiting
 from pgtare.seeing.doctor.check_settings import Traffic, Weight, observers
 from pgtare.seeing.doctor.collect import preload
 from pgtare.seeing.doctor.model import Server, Statements, Waits
@@ -33,7 +27,6 @@ from pgtare.seeing.doctor.observed import (
     Look,
     StatementEntries,
 )
-from pgtare.seeing.doctor.profile import profile
 from tests.unit.sample_result import sample
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,7 +34,7 @@ LOCK = check_statements.LOCK_EVENT
 SERVER = Server(
     version="18.6", standby=False, started=NOW, database="app", role="monitor", sees_all=True
 )
-DOCS = Path(__file__).parents[2] / "docs" / "pgss-evictions.md"
+DOCS = Path(__file__).parents[2] / "docs" / "questions.md"
 
 
 def texts(*lines: str, calls: int = 1) -> list[tuple[int, str, int]]:
@@ -136,22 +129,23 @@ def test_every_kind_has_a_remedy() -> None:
 
 
 def test_sweeps_of_sizes_between_those_measured() -> None:
-    for size, us in sweep_cost.MEASURED_US.items():
-        assert sweep_cost.sweep_s(size) == pytest.approx(us / 1e6)
-    assert sweep_cost.sweep_s(100) < sweep_cost.sweep_s(200) < sweep_cost.sweep_s(400)
-    assert sweep_cost.sweep_s(100_000) > 1.5 * sweep_cost.sweep_s(50_000)
-    assert (sweep_cost.victims(100), sweep_cost.victims(200), sweep_cost.victims(5000)) == (
+    for size, us in evictions.MEASURED_US.items():
+        assert evictions.sweep_s(size) == pytest.approx(us / 1e6)
+    assert evictions.sweep_s(100) < evictions.sweep_s(200) < evictions.sweep_s(400)
+    assert evictions.sweep_s(100_000) > 1.5 * evictions.sweep_s(50_000)
+    assert (evictions.victims(100), evictions.victims(200), evictions.victims(5000)) == (
         10,
         10,
         250,
     )
-    rate = sweep_cost.ONE_PERCENT_EVICTED_S[1000]
-    assert sweep_cost.lost(1000, rate) == pytest.approx(0.01)
+    rate = evictions.ONE_PERCENT_EVICTED_S[1000]
+    assert evictions.lost(1000, rate) == pytest.approx(0.01)
+    assert evictions.lost(100, 1e6) == 1.0  # no share exceeds all
 
 
 def test_the_figures_are_those_of_the_documentation() -> None:
     page = DOCS.read_text()
-    for table, column in ((sweep_cost.MEASURED_US, 2), (sweep_cost.ONE_PERCENT_EVICTED_S, 7)):
+    for table, column in ((evictions.MEASURED_US, 2), (evictions.ONE_PERCENT_EVICTED_S, 7)):
         for size, value in table.items():
             rows = re.findall(rf"^\| {size:,} \|.*$", page, re.MULTILINE)
             cells = [row.strip("|").split("|") for row in rows]
@@ -172,28 +166,28 @@ def look(seconds: float = 0.0, waits: CountedWaits | None = None) -> Look:
 def test_entries_that_vanished_or_began_anew_were_evicted() -> None:
     first = entries({1: 5, 2: 5, 3: 5})
     last = entries({1: 6, 2: 1, 4: 1}, 1.0)
-    assert eviction_rate.gone(first, last) == 2
+    assert evictions.gone(first, last) == 2
 
 
 def test_circulation_by_capture_and_recapture() -> None:
     # two random hundreds of 200 have about 50 in common
     first, last = entries(dict.fromkeys(range(100), 1)), entries(dict.fromkeys(range(50, 150), 1))
-    assert eviction_rate.circulating(first, last, ActivitySamples()) == pytest.approx(200, rel=0.02)
+    assert evictions.circulating(first, last, ActivitySamples()) == pytest.approx(200, rel=0.02)
     apart = entries(dict.fromkeys(range(1000, 1100), 1))
-    assert eviction_rate.circulating(first, apart, ActivitySamples()) == math.inf
+    assert evictions.circulating(first, apart, ActivitySamples()) == math.inf
     many = ActivitySamples(statements={(1, 1, key) for key in range(400)})
-    assert eviction_rate.circulating(first, last, many) == 400
+    assert evictions.circulating(first, last, many) == 400
 
 
 def test_one_sweep_in_a_short_moment_is_no_rate() -> None:
     """Moments of 10 ms, 60 in all of a minute: a sweep of 50 entries falls into one of them."""
     quiet = (entries(dict.fromkeys(range(1000), 1)), entries(dict.fromkeys(range(1000), 1), 0.01))
     swept = (quiet[0], entries(dict.fromkeys(range(50, 1000), 1), 0.01))
-    one = eviction_rate.at_least_s([swept, *[quiet] * 5], 1000)
+    one = evictions.at_least_s([swept, *[quiet] * 5], 1000)
     assert one < 50 / 0.06 / 20
-    many = eviction_rate.at_least_s([swept] * 60, 1000)
+    many = evictions.at_least_s([swept] * 60, 1000)
     assert 0.7 * 5000 < many < 5000
-    assert eviction_rate.at_least_s([quiet], 1000) == eviction_rate.at_least_s([], 1000) == 0.0
+    assert evictions.at_least_s([quiet], 1000) == evictions.at_least_s([], 1000) == 0.0
 
 
 def test_sessions_of_one_look_are_no_independent_samples() -> None:
@@ -202,7 +196,7 @@ def test_sessions_of_one_look_are_no_independent_samples() -> None:
     for number in range(60):
         stalled.add({LOCK: 16} if number == 30 else {"": 2})
         steady.add({LOCK: 1, "": 5})
-    once, often = (profile(look(), look(3.0), samples) for samples in (stalled, steady))
+    once, often = (waiting.profile(look(), look(3.0), samples) for samples in (stalled, steady))
     assert once is not None
     assert often is not None
     assert once.share(LOCK) == pytest.approx(16 / 134)
@@ -224,7 +218,7 @@ def test_counted_waits_have_no_share_where_computing_was_hardly_sampled() -> Non
     """Beside no sample of computing a thousandth of a session would be all of the active time."""
     before = CountedWaits(NOW, {LOCK: 0.0}, NOW)
     after = CountedWaits(NOW + timedelta(seconds=3), {LOCK: 3.0}, NOW)
-    found = profile(look(waits=before), look(3.0, after), ActivitySamples(looks=60))
+    found = waiting.profile(look(waits=before), look(3.0, after), ActivitySamples(looks=60))
     assert found is not None
     assert found.exact
     assert found.share(LOCK) is None
@@ -238,11 +232,11 @@ def test_sampled_figures_are_lower_bounds_and_have_no_share_from_few_samples() -
     for number in range(60):
         few.add({"Lock/tuple": 1} if number < 19 else {})
         many.add({"Lock/tuple": 2} if number < 55 else {"": 1})
-    found = [profile(look(), look(3.0), samples) for samples in (few, many)]
+    found = [waiting.profile(look(), look(3.0), samples) for samples in (few, many)]
     assert found[0] is not None
     assert found[1] is not None
-    assert check_waits.check(found[0]) == []
-    (finding,) = check_waits.check(found[1])
+    assert waiting.check(found[0]) == []
+    (finding,) = waiting.check(found[1])
     assert finding.title.startswith("at least 1.8 sessions on average wait")
     assert "96 % of active time, sampled; at least 9" in finding.seen[0]
     assert "a lower bound from 60 samples" in finding.because
@@ -285,7 +279,7 @@ def test_how_sure_depends_on_what_the_level_rests_on(
         sweep_ms=0.43,
         turnover_s=20 / rate,
         occupancy=0.00043 * rate,
-        lost_share=sweep_cost.lost(5000, 250 * rate),
+        lost_share=evictions.lost(5000, 250 * rate),
         lock_share=waited,
         lock_share_lo=waited,
     )
@@ -294,16 +288,10 @@ def test_how_sure_depends_on_what_the_level_rests_on(
     assert (finding.level, finding.sure) == (level, sure)
 
 
-def test_no_share_exceeds_all() -> None:
-    assert sweep_cost.lost(100, 1e6) == 1.0
-
-
 def test_a_cost_that_was_not_shown_is_no_finding() -> None:
     facts = DoctorFacts(
         server=SERVER,
-        superuser=False,
         settings={"track_io_timing": "on"},
-        units={},
         statements=None,
         waits=None,
         may_stat_file=False,
@@ -345,11 +333,12 @@ def test_costs_come_from_weighings(tmp_path: Path) -> None:
 
 
 def test_long_words_take_no_long_time() -> None:
-    assert churn._names('SELECT a1, bc, "t2x" FROM part_17b, 3d4, _5') == (
+    shorten = dict(churn._STEPS)["numbered names"]
+    assert shorten('SELECT a1, bc, "t2x" FROM part_17b, 3d4, _5') == (
         'SELECT a#, bc, "#" FROM p#, 3d#, _#'
     )
     began = time.perf_counter()
-    churn._names("a" * 30_000)
+    shorten("a" * 30_000)
     assert time.perf_counter() - began < 0.5
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,15 +11,11 @@ import scipy
 
 from pgtare.estimate.arrays import Floats
 from pgtare.estimate.fleet import (
-    BaseFacts,
     GuardedServer,
     GuardLook,
     HarmGuard,
-    HarmLimits,
-    detectable_harm,
 )
 from pgtare.estimate.fleet.wealth import (
-    ODDS_BETS,
     body_wealth,
     log_combined,
     log_mean,
@@ -172,7 +166,7 @@ def guard(names: str, groups: str = "", alpha: float = ALPHA) -> HarmGuard:
 def test_a_guard_without_data_has_no_evidence() -> None:
     fresh = guard("ab")
     assert fresh.e_value() == pytest.approx(1.0)
-    assert not fresh.breached
+    assert fresh.breach is None
 
 
 def test_a_harmless_fleet_is_left_alone() -> None:
@@ -181,7 +175,7 @@ def test_a_harmless_fleet_is_left_alone() -> None:
     for _ in range(60):
         for name in "abc":
             watching.update(name, look(rng))
-    assert not watching.breached
+    assert watching.breach is None
     assert watching.e_value() < 1
 
 
@@ -195,18 +189,17 @@ def test_each_harm_is_found_and_named(harm: str, changed: dict[str, float]) -> N
     for _ in range(40):
         for name in "abc":
             watching.update(name, look(rng, **(changed if name == "b" else {})))
-        if watching.breached:
+        if watching.breach is not None:
             break
     assert watching.breach is not None
     assert (watching.breach.harm, watching.breach.server) == (harm, "b")
     assert watching.breach.e_value >= 1 / ALPHA
-    assert watching.breach.server_e_value > watching.breach.e_value
 
 
 def test_a_breach_stays() -> None:
     rng = np.random.default_rng(5)
     watching = guard("a")
-    while not watching.breached:
+    while watching.breach is None:
         watching.update("a", look(rng, slower=2.0))
     first = watching.breach
     watching.update("a", look(rng, slower=2.0))
@@ -226,10 +219,6 @@ def test_servers_that_share_no_load_add_up_and_others_do_not() -> None:
             apart.update(name, seen)
             together.update(name, seen)
     assert apart.log_e_value() > together.log_e_value() + 2
-    # in a group the mean counts: no more than its largest, no less than a quarter of it
-    of_each = [together.server_e_value("body", name) for name in "abcd"]
-    assert together.e_value() <= max(of_each)
-    assert together.e_value() >= max(of_each) / 4 / 3
 
 
 def test_harm_on_one_server_of_many_is_not_drowned() -> None:
@@ -238,7 +227,7 @@ def test_harm_on_one_server_of_many_is_not_drowned() -> None:
     for _ in range(40):
         for name in "abcdefghijkl":
             watching.update(name, look(rng, slower=2.0 if name == "c" else 0.9))
-    assert watching.breached
+    assert watching.breach is not None
 
 
 def test_a_guard_gives_what_the_arrays_give() -> None:
@@ -256,138 +245,14 @@ def test_a_guard_gives_what_the_arrays_give() -> None:
 
 def test_evidence_beyond_all_numbers_is_a_number() -> None:
     watching = guard("a")
-    state = watching.state()
-    state["wealth"]["body"]["a"] = [1e5] * len(state["wealth"]["body"]["a"])
-    watching.resume(state)
+    watching._wealth["body"]["a"][:] = 1e5
     assert watching.e_value() == pytest.approx(math.exp(700))
     assert watching.log_e_value() == pytest.approx(1e5, rel=1e-4)
 
 
 def test_evidence_of_just_the_threshold_is_a_breach() -> None:
     watching = guard("a")
-    state = watching.state()
-    for of_servers in state["wealth"].values():
-        of_servers["a"] = [threshold(ALPHA)] * len(of_servers["a"])
-    watching.resume(state)
+    for of_servers in watching._wealth.values():
+        of_servers["a"][:] = threshold(ALPHA)
     watching.update("a", GuardLook(np.empty(0), np.empty(0), 0, 0, 0, 0, 0, 0))
-    assert watching.breached
-
-
-def test_a_guard_can_be_resumed() -> None:
-    rng = np.random.default_rng(10)
-    watching = guard("ab")
-    watching.update("a", look(rng, slower=1.3))
-    resumed = guard("ab")
-    resumed.resume(json.loads(json.dumps(watching.state())))
-    assert resumed.log_e_value() == watching.log_e_value()
-    seen = [look(rng, slower=3.0) for _ in range(5)]
-    for one in seen:
-        watching.update("b", one)
-        resumed.update("b", one)
-    assert resumed.breach == watching.breach is not None
-    again = guard("ab")
-    again.resume(json.loads(json.dumps(watching.state())))
-    assert again.breach == watching.breach
-    with pytest.raises(ValueError, match="other servers"):
-        guard("abc").resume(watching.state())
-
-
-@pytest.mark.parametrize(
-    ("servers", "alpha", "message"),
-    [
-        ({}, 0.05, "at least one server"),
-        ({"a": GuardedServer("a", math.inf)}, 0.05, "finite time"),
-        ({"a": GuardedServer("a", 0.0)}, 0.05, "finite time"),
-        ({"a": GuardedServer("a", 1.0)}, 1.0, "between 0 and 1"),
-        ({"a": GuardedServer("a", 1.0)}, 0.0, "between 0 and 1"),
-        ({"a": GuardedServer("a", 1.0), "b": GuardedServer("b", math.nan)}, 0.05, "finite time"),
-    ],
-)
-def test_a_guard_that_cannot_work_is_refused(
-    servers: dict[str, GuardedServer], alpha: float, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        HarmGuard(servers, alpha=alpha)
-
-
-FACTS = BaseFacts(
-    mean_us=990.0,
-    block_sd_us=1300.0,
-    cap_us=4600.0,
-    slow_rate=0.01,
-    abort_rate=0.002,
-    block=2,
-)
-
-
-@pytest.mark.parametrize("groups", [1, 5])
-def test_the_detectable_body_is_found_in_four_of_five(groups: int) -> None:
-    limits, blocks, trials = HarmLimits(), 2000, 400
-    harm = detectable_harm(FACTS, 2 * blocks, groups=groups, limits=limits).body
-    rng = np.random.default_rng(11)
-    shape = (trials, 20, groups, blocks // 20)
-    # gamma times, so that the cap hardly cuts: the mean and the SD of a difference as in FACTS
-    arm = (1 + harm) * rng.gamma(1.02, 1000 / 1.02, shape)
-    wealth = body_wealth(arm, rng.gamma(1.02, 1000 / 1.02, shape), 4600.0, limits.body)
-    found = ever(wealth, ALPHA / 3)
-    assert 0.65 < found < 0.95
-
-
-@pytest.mark.parametrize("transactions", [4_000, 40_000])
-def test_detectable_events_are_found_in_four_of_five(transactions: int) -> None:
-    stated = detectable_harm(FACTS, transactions)
-    rng = np.random.default_rng(12)
-    each = transactions // 2 // 20
-    for rate, base_rate, limit in (
-        (stated.slow_rate, 0.01, 2.0),
-        (stated.abort_rate, 0.002, 1.5),
-    ):
-        arm = rng.binomial(each, rate, (400, 20, 1))
-        base = rng.binomial(each, base_rate, (400, 20, 1))
-        found = ever(odds_wealth(arm, base, each, each, limit), ALPHA / 3)
-        assert 0.74 < found < 0.94
-
-
-def test_more_transactions_detect_less() -> None:
-    few, many = detectable_harm(FACTS, 2_000), detectable_harm(FACTS, 200_000)
-    assert many.body < few.body
-    assert many.slow_rate < few.slow_rate
-    assert many.abort_rate < few.abort_rate
-    assert many.body > HarmLimits().body
-
-
-def test_events_are_counted_by_the_slots_of_arm_and_base() -> None:
-    one = detectable_harm(FACTS, 8_000)
-    two = detectable_harm(replace(FACTS, block=4, arm_slots=2, base_slots=2), 8_000)
-    assert (two.slow_rate, two.abort_rate) == (one.slow_rate, one.abort_rate)
-    more = detectable_harm(replace(FACTS, base_slots=3), 8_000)
-    assert more.slow_rate < one.slow_rate
-
-
-def test_the_usual_limits() -> None:
-    assert HarmLimits() == HarmLimits(body=0.25, tail=2.0, aborts=1.5)
-
-
-def test_limits_that_tolerate_more_detect_less() -> None:
-    usual = detectable_harm(FACTS, 20_000)
-    more = detectable_harm(FACTS, 20_000, limits=HarmLimits(body=0.5, tail=4.0, aborts=3.0))
-    assert more.body > usual.body + 0.2
-    assert more.slow_rate > 1.3 * usual.slow_rate
-    assert more.abort_rate > 1.3 * usual.abort_rate
-
-
-def test_nothing_is_detectable_without_transactions() -> None:
-    none = detectable_harm(FACTS, 0)
-    assert math.isinf(none.body)
-    assert math.isnan(none.slow_rate)
-    assert math.isnan(none.abort_rate)
-
-
-def test_a_base_that_never_aborts_has_a_detectable_rate() -> None:
-    facts = BaseFacts(1000.0, 1400.0, 4600.0, 0.01, 0.0, 2)
-    assert 0 < detectable_harm(facts, 20_000).abort_rate < 0.01
-
-
-def test_bets_are_beyond_the_limit() -> None:
-    # a bet at or below it would win on what is tolerated
-    assert ODDS_BETS.min() > 1
+    assert watching.breach is not None

@@ -11,18 +11,10 @@ import pytest
 from scipy import stats
 
 from pgtare.estimate.inference import Expansion, Reference
-from pgtare.estimate.trial.design import (
-    MAX_RUN,
-    MAX_TURNS,
-    Arm,
-    Design,
-    Runs,
-    run_before,
-    run_drawn,
-    runs_of,
-)
+from pgtare.estimate.trial.design import MAX_RUN, MAX_TURNS, Arm, Design, Runs, runs_of
 from pgtare.estimate.trial.observations import Observations, UnitFlag, empty
 from pgtare.estimate.trial.run_pairs import MIN_PAIRS, SETTLING, run_effect, select_pairs
+from tests.assignment import run_before, run_drawn
 from tests.unit.simulated_runs import lognormal, trial, weighing
 
 DESIGN = weighing(4)

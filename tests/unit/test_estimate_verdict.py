@@ -52,45 +52,10 @@ def test_family_wise_error_of_cost_and_gain(noise: str, instruments: int) -> Non
 
 
 @pytest.mark.slow
-def test_failures_make_no_gain_at_length() -> None:
-    assert simulated.verdicts_despite_failures(100, 2).hits == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spells", [False, True])
-def test_failures_alike_are_seldom_found_to_differ(spells: bool) -> None:
-    assert at_most(simulated.failures_told_apart_by_chance(400, 3, spells), 0.05)
-
-
-@pytest.mark.slow
-def test_one_slow_session_at_length() -> None:
-    us, in_percent, differ = simulated.one_slow_session(60, 2)
-    assert differ.hits == 0
-    assert at_least(us, 0.94)
-    assert at_least(in_percent, 0.94)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("instruments", "trials"), [(1, 20), (5, 10), (30, 2)])
-def test_rare_stalls_are_a_cost_among_any_number(instruments: int, trials: int) -> None:
-    assert simulated.stalls_called_a_cost(trials, 3, instruments).hits == trials
-
-
-@pytest.mark.slow
 def test_tails_are_covered_where_they_are_judged() -> None:
     for count in simulated.tails_covered(120, 3, 1):
         assert count.trials > 80
         assert at_least(count, 0.95)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", [0.05, 0.3])
-def test_stalls_that_the_end_cuts_short_at_length(part: float) -> None:
-    found = simulated.stalls_cut_short(60, 3, part)
-    assert 0.9 < found.share < 1.12
-    assert found.harmless.hits == 0
-    if found.covered.trials:
-        assert at_least(found.covered, 0.94)
 
 
 @pytest.mark.slow

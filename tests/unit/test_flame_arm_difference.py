@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from pgtare.seeing.flame.arm_difference import Reasons, explain, system_call
-from pgtare.seeing.flame.samples import StackSamples
+from pgtare.seeing.flame.samples import Numbers, StackSamples
 
 STACKS = (
     ("backend", "run", "plan"),
     ("backend", "run", "execute"),
     ("backend", "run", "log", "__x64_sys_write_[k]"),
 )
+
+
+def _taken(
+    start: Numbers, stack: Numbers, weight_ns: Numbers, stacks: Any = STACKS
+) -> StackSamples:
+    """Samples of one process, some time after these moments."""
+    pid, kind = np.ones(len(start), np.int32), np.zeros(len(start), np.int8)
+    return StackSamples(stacks, start + 50, pid, stack.astype(np.int32), kind, weight_ns)
 
 
 def _trial(extra: float, seed: int, n: int = 40_000) -> list[Reasons]:
@@ -24,14 +34,7 @@ def _trial(extra: float, seed: int, n: int = 40_000) -> list[Reasons]:
     samples = rng.poisson(spent / each)
     which = np.repeat(np.arange(n), samples.sum(axis=1))
     stack = np.concatenate([np.repeat(np.arange(3), row) for row in samples])
-    taken = StackSamples(
-        STACKS,
-        start[which] + 50,
-        np.ones(len(which), np.int32),
-        stack.astype(np.int32),
-        np.zeros(len(which), np.int8),
-        np.full(len(which), 100_000, np.int64),
-    )
+    taken = _taken(start[which], stack, np.full(len(which), 100_000))
     return explain(taken, arm[which], start, arm, ["base", "logging"])
 
 
@@ -58,25 +61,14 @@ def test_what_was_put_around_others_has_only_what_it_added() -> None:
     # every transaction: 20 µs of the executor; in the arm 3 of the hook's own, which calls it
     parts = [(arm == 0, 0, 20), (arm == 1, 1, 20), (arm == 1, 2, 3), (arm >= 0, 3, 5)]
     start = np.arange(n) * 100_000
-    taken = [
-        StackSamples(
-            stacks,
-            start[chosen] + 50,
-            np.ones(chosen.sum(), np.int32),
-            np.full(chosen.sum(), stack, np.int32),
-            np.zeros(chosen.sum(), np.int8),
-            np.random.default_rng(stack).integers(0, 2000 * us + 1, chosen.sum()),
-        )
+    which = np.concatenate([np.flatnonzero(chosen) for chosen, _, _ in parts])
+    stack = np.concatenate([np.full(chosen.sum(), stack) for chosen, stack, _ in parts])
+    weights = [
+        np.random.default_rng(stack).integers(0, 2000 * us + 1, chosen.sum())
         for chosen, stack, us in parts
     ]
-    together = StackSamples(
-        stacks,
-        *(
-            np.concatenate([getattr(t, f) for t in taken])
-            for f in ("start_ns", "pid", "stack", "kind", "weight_ns")
-        ),
-    )
-    which = np.concatenate([arm[chosen] for chosen, _, _ in parts])
+    together = _taken(start[which], stack, np.concatenate(weights), stacks)
+    which = arm[which]
     (reason,) = explain(together, which, start, arm, ["base", "hooked"])
     found = {g.name: g for g in reason.functions}
     assert found["hook"].around == "execute"
@@ -104,23 +96,15 @@ def test_transactions_outside_the_recording_do_not_count() -> None:
     start, arm = np.arange(n) * 100_000, np.arange(n) % 2
     begin, end = int(start[n // 2]), int(start[3 * n // 4])
     which = np.arange(n // 2, 3 * n // 4)
-    samples = StackSamples(
-        STACKS,
-        start[which] + 50,
-        np.ones(len(which), np.int32),
-        np.zeros(len(which), np.int32),
-        np.zeros(len(which), np.int8),
-        np.full(len(which), 7000, np.int64),
-    )
+    samples = _taken(start[which], np.zeros(len(which)), np.full(len(which), 7000))
     (reason,) = explain(samples, arm[which], start, arm, ["base", "other"], recorded=(begin, end))
     assert reason.total.base_us == reason.total.arm_us == 7.0
 
 
 def test_a_recording_without_a_sample_explains_nothing() -> None:
     none = np.zeros(0, np.int64)
-    few = none.astype(np.int32)
     for stacks in ((), STACKS):
-        taken = StackSamples(stacks, none, few, few, few.astype(np.int8), none)
+        taken = _taken(none, none, none, stacks)
         (reason,) = explain(taken, none, np.arange(9) * 1000, np.arange(9) % 2, ["base", "other"])
         assert (reason.samples, reason.functions, reason.total.growth_us) == (0, (), 0)
 

@@ -9,13 +9,12 @@ import pytest
 
 from pgtare.cli.flame import _notes_on
 from pgtare.errors import PgtareError, UsageError
-from pgtare.seeing.flame import frames, sample_joins, speedscope
+from pgtare.seeing.flame import frames
 from pgtare.seeing.flame import profile as profiles
 from pgtare.seeing.flame import recording as keep
-from pgtare.seeing.flame.graph import graph
-from pgtare.seeing.flame.record import FlameRecording
-from pgtare.seeing.flame.sample_joins import Spans
-from pgtare.seeing.flame.samples import BLOCKED, RUNNING, Collected, Mode, StackSamples
+from pgtare.seeing.flame.page import graph
+from pgtare.seeing.flame.recording import FlameRecording
+from pgtare.seeing.flame.samples import BLOCKED, RUNNING, Collected, Mode, Spans, StackSamples
 
 A, B = ("backend", "f", "g"), ("backend", "f", "f", "h")
 
@@ -46,7 +45,7 @@ def test_folded_stacks_are_read_back(tmp_path: Path) -> None:
 
 
 def test_a_stack_of_another_tool_may_be_deep() -> None:
-    drawn = graph("g", "deep", {tuple(str(i) for i in range(3000)): 1.0})
+    drawn = graph("g", "deep", {tuple(str(i) for i in range(3000)): 1})
     assert len(drawn.data["nodes"]) == 3001
     assert drawn.data["nodes"][-1][0] == 3000
 
@@ -54,37 +53,27 @@ def test_a_stack_of_another_tool_may_be_deep() -> None:
 def test_changes_are_of_shares_not_of_totals() -> None:
     before, after = {A: 100, B: 100}, {A: 3000, B: 1000}
     change = {c.name: c for c in profiles.changes(before, after)}
-    assert change["f"].change_pct == 0
+    assert change["f"].points == 0
     assert change["g"].before_pct == 50
-    assert change["g"].change_pct == pytest.approx(25)
+    assert change["g"].points == pytest.approx(25)
 
 
 def test_how_far_chance_alone_moves_a_share() -> None:
     """Shares of 400 and 100 samples, drawn often: 95 % of the changes are within the bound."""
-    many, few = (
-        StackSamples(
-            (A,),
-            np.arange(n),
-            np.ones(n, np.int32),
-            np.zeros(n, np.int32),
-            np.zeros(n, np.int8),
-            np.full(n, 7),
-        )
-        for n in (400, 100)
-    )
+
+    def alike(weights: list[int], kind: int = RUNNING) -> StackSamples:
+        taken = Collected()
+        for weight in weights:
+            taken.add(0, 1, A, kind, weight)
+        return taken.samples()
+
+    many, few = alike([7] * 400), alike([7] * 100)
     bound = profiles.chance_points(many, few)
     assert bound is not None
     rng = np.random.default_rng(1)
     change = 100 * (rng.binomial(400, 0.5, 4000) / 400 - rng.binomial(100, 0.5, 4000) / 100)
     assert 0.93 < np.mean(np.abs(change) <= bound) < 0.97
-    one_wait = StackSamples(
-        (A,),
-        np.arange(100),
-        np.ones(100, np.int32),
-        np.zeros(100, np.int32),
-        np.ones(100, np.int8),
-        np.array([10**6] + [1] * 99),
-    )
+    one_wait = alike([10**6] + [1] * 99, BLOCKED)
     wide = profiles.chance_points(many, one_wait)
     assert wide is not None
     assert wide > 90  # a hundred waits, all time in one of them
@@ -110,8 +99,9 @@ def test_a_sample_takes_the_span_it_begins_in() -> None:
     spans = Spans(
         *(np.array(c) for c in ([1, 1, 2], [900, 1500, 0], [1500, 2000, 9999], [4, 5, 6]))
     )
-    assert sample_joins.at(_samples(), spans).tolist() == [4, -1, 6]
-    labelled = _samples().labelled(["wait: x"] * 7, sample_joins.at(_samples(), spans))
+    which = _samples().within(spans)
+    assert which.tolist() == [4, -1, 6]
+    labelled = _samples().framed(["wait: x"] * 7, which, depth=1)
     assert labelled.stacks[labelled.stack[0]] == ("backend", "wait: x", "f", "g")
     assert labelled.stacks[labelled.stack[1]] == B
 
@@ -120,24 +110,16 @@ def test_a_window_cuts_waits_at_its_ends() -> None:
     taken = Collected()
     taken.add(0, 1, A, BLOCKED, 10_000_000_000)
     taken.add(8_500_000_000, 1, B, RUNNING, 1_000_000)
-    part = sample_joins.window(taken.samples(), 0, 2.0, 5.0)
+    part = taken.samples().window(2_000_000_000, 5_000_000_000)
     assert part.weight_ns.tolist() == [3_000_000_000]
 
 
 def test_a_graph_holds_both_sides_and_counts_what_it_leaves_out() -> None:
-    after = {("a", "b"): 99.99, ("a", "tiny"): 0.001}
-    drawn = graph("x", "X", after, {("a", "gone"): 50.0})
+    after = {("a", "b"): 99_999, ("a", "tiny"): 1}
+    drawn = graph("x", "X", after, {("a", "gone"): 50})
     assert drawn.left_out == 1
     names = drawn.data["names"]
-    assert {names[row[1]]: row[2:] for row in drawn.data["nodes"]}["gone"] == [0.0, 50.0]
-
-
-def test_speedscope_takes_the_same_stacks() -> None:
-    document = speedscope.document("n", {"cpu": profiles.profile(_samples())})
-    (drawn,) = document["profiles"]
-    frames = [f["name"] for f in document["shared"]["frames"]]
-    assert [frames[i] for i in drawn["samples"][0]] == list(A)
-    assert sum(drawn["weights"]) == drawn["endValue"] == 21_000
+    assert {names[row[1]]: row[2:] for row in drawn.data["nodes"]}["gone"] == [0.0, 100.0]
 
 
 def test_a_recording_of_another_kind_is_refused(tmp_path: Path) -> None:
@@ -164,5 +146,5 @@ def test_labels_that_one_recording_lacks_are_no_change() -> None:
     for pair in ((plain, labelled), (labelled, plain)):
         found = profiles.changes(*profiles.alike(*pair))
         assert {c.name for c in found} == {"client backend", "main", "read", "work"}
-        assert not any(c.change_pct for c in found)
+        assert not any(c.points for c in found)
     assert profiles.alike(labelled, labelled) == (labelled, labelled)

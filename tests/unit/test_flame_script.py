@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pgtare.seeing.flame.frames import is_idle, own, plain
 from pgtare.seeing.flame.samples import BLOCKED, RUNNABLE, Collected
 from pgtare.seeing.flame.scheduler import Scheduler
@@ -44,17 +42,6 @@ def _read(wake: bool = False) -> tuple[Reader, Scheduler, Collected]:
         scheduler.take(event)
     scheduler.end(10_000_501_000)
     return reader, scheduler, collected
-
-
-def test_a_small_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    roomy, _, collected = _read()
-    before = collected.samples()
-    monkeypatch.setattr("pgtare.seeing.flame.script._CACHE_TEXT", 300)
-    reader, _, collected = _read()
-    after = collected.samples()
-    assert after.stacks == before.stacks
-    assert after.stack.tolist() == before.stack.tolist()
-    assert len(reader._stacks) < len(roomy._stacks)
 
 
 def test_blocked_and_runnable_time_are_distinguished() -> None:
@@ -122,20 +109,6 @@ def test_functions_are_called_as_their_authors_call_them() -> None:
     assert plain(".text") == ".text"
 
 
-def test_waits_for_something_to_do_are_idle() -> None:
-    assert is_idle(("backend", "PostgresMain", "pq_getbyte", "secure_read", "epoll_wait"))
-    assert not is_idle(("backend", "PostgresMain", "XLogFlush", "fdatasync"))
-    assert is_idle(("walwriter", "WalWriterMain", "WaitLatch", "epoll_wait", "schedule_[k]"))
-    assert not is_idle(("walwriter", "WalWriterMain", "XLogBackgroundFlush", "fdatasync"))
-
-
-def test_waits_of_a_server_whose_calls_are_timed_are_idle_as_well() -> None:
-    """wait_event_timing's own function is between the server's and libc's."""
-    latch = ("walwriter", "WalWriterMain", "WaitLatch", "wait_epoll_wait", "epoll_wait")
-    assert is_idle(latch)
-    assert not is_idle((*latch[:-2], "wait_something_else"))
-
-
 def test_a_program_with_a_short_name_is_no_frame() -> None:
     """perf pads names with spaces; `cc1` could be read as an address."""
     lines = TEXT.replace("      my app", "         cc1").replace("my app  9/9", f"{'cc1':>16}  9/9")
@@ -170,12 +143,25 @@ def test_one_process_weights_several() -> None:
     assert 2.3 * 200 * 300_000 < blocked < 2.7 * 200 * 300_000
 
 
-def test_idle_waits_are_known_under_labels_and_below_who_ended_them() -> None:
+def test_waits_for_something_to_do_are_idle() -> None:
+    """Under labels, below what ended them, and where wait_event_timing's function is in between."""
     latch = ("walwriter", "WalWriterMain", "WaitLatch", "epoll_wait")
-    assert is_idle((latch[0], "wait: Activity/WalWriterMain", *latch[1:]))
-    assert is_idle(("arm: base", *latch))
-    assert is_idle((*latch, "woken by interrupt", "hrtimer_wakeup_[k]"))
     flush = ("backend", "PostgresMain", "XLogFlush", "fdatasync")
-    assert not is_idle((*flush, "woken by backend", "secure_read"))
     asleep = ("backend", "waiting throughout: idle")
-    assert is_idle((asleep[0], "wait: Client/ClientRead", asleep[1]))
+    for idle in (
+        ("backend", "PostgresMain", "pq_getbyte", "secure_read", "epoll_wait"),
+        (*latch, "schedule_[k]"),
+        (*latch[:-1], "wait_epoll_wait", "epoll_wait"),
+        (latch[0], "wait: Activity/WalWriterMain", *latch[1:]),
+        ("arm: base", *latch),
+        (*latch, "woken by interrupt", "hrtimer_wakeup_[k]"),
+        (asleep[0], "wait: Client/ClientRead", asleep[1]),
+    ):
+        assert is_idle(idle), idle
+    for busy in (
+        flush,
+        (*flush, "woken by backend", "secure_read"),
+        ("walwriter", "WalWriterMain", "XLogBackgroundFlush", "fdatasync"),
+        (*latch[:-1], "wait_something_else"),
+    ):
+        assert not is_idle(busy), busy

@@ -8,8 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pgtare.cli.json_pages import documents
-from pgtare.errors import PgtareError, UsageError
+from pgtare.errors import UsageError
 from pgtare.server.inventory import InventoryServer
 from pgtare.weighing.fleet.directory import (
     FleetDirectory,
@@ -19,6 +18,7 @@ from pgtare.weighing.fleet.directory import (
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.measurement import Weighing
 from tests.commands import read, refused
+from tests.json_documents import documents
 from tests.unit import sample_result
 from tests.unit.artefacts import DESIGN
 
@@ -99,16 +99,6 @@ def test_nothing_that_connects_is_written(tmp_path: Path) -> None:
     assert "db1" not in text
 
 
-def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
-    made(tmp_path / "x")
-    with pytest.raises(UsageError, match="already holds a fleet weighing"):
-        made(tmp_path / "x")
-    (tmp_path / "y").mkdir()
-    (tmp_path / "y" / "file").touch()
-    with pytest.raises(UsageError, match="not empty"):
-        made(tmp_path / "y")
-
-
 def test_one_process_at_a_time_goes_on(tmp_path: Path) -> None:
     directory = made(tmp_path / "x")
     with pytest.raises(UsageError, match="another pgtare is weighing into"):
@@ -119,15 +109,6 @@ def test_one_process_at_a_time_goes_on(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="wait for its end"):
         FleetDirectory.resume(tmp_path / "x")
     again.release()
-
-
-def test_what_is_damaged_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not exist"):
-        FleetDirectory.open(tmp_path / "x")
-    made(tmp_path / "x")
-    (tmp_path / "x" / "fleet.json").write_text('{"schema": "pgtare.fleet/1"}')
-    with pytest.raises(PgtareError, match="is damaged"):
-        FleetDirectory.open(tmp_path / "x")
 
 
 @pytest.mark.parametrize(

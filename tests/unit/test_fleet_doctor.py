@@ -7,9 +7,9 @@ from typing import Literal
 
 import jsonschema
 
-from pgtare.cli.json_pages import documents
 from pgtare.joins.fleet_doctor import Examined, document, table
 from pgtare.seeing.doctor.model import Finding, Report, Server
+from tests.json_documents import documents
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""A fleet estimated again: the numbers of each server, whoever estimates, and what is left out."""
+"""A fleet estimated again: the numbers of each server, by one process or several, and gaps."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pgtare.cli.json_pages import documents
 from pgtare.errors import MeasurementError
-from pgtare.weighing.fleet import local_processes
-from pgtare.weighing.fleet.raw_data import LocalData
-from pgtare.weighing.fleet.reestimation import Workers, report
-from pgtare.weighing.fleet.server_task import ServerTask, estimate
+from pgtare.weighing.fleet import reestimation
+from pgtare.weighing.fleet.reestimation import Reestimation, report
 from pgtare.weighing.weigh import store
 from tests.commands import in_process, refused
 from tests.fleet_data import MadeServer, write_fleet
+from tests.json_documents import documents
 
 #: One server has three times the cost of the others, and the only spinning disk.
 SLOW = MadeServer("db3", (1.30, 1.0), {"disk": "hdd", "site": "b"})
@@ -52,7 +50,7 @@ def arm(found: dict[str, Any], name: str = "pg_stat_statements") -> dict[str, An
 
 
 def test_every_server_has_the_numbers_of_its_weighing(fleet: Path) -> None:
-    found = report(str(fleet))
+    found = report(fleet)
     assert [one.name for one in found.servers] == sorted(one.name for one in SERVERS)
     for kept in found.arms:
         for one in kept.servers:
@@ -88,16 +86,7 @@ def test_several_processes_give_the_same_document_to_the_last_digit(
     assert several.stdout == one.stdout
     assert json.loads(one.stdout)["arms"]
     cut_short(copy / "servers" / "db4")  # what is left out is the same as well
-    assert report(str(copy), workers=Workers(processes=processes)) == report(str(copy))
-
-
-def test_the_order_in_which_servers_come_changes_nothing(
-    fleet: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = report(str(fleet)).to_json()
-    names = LocalData.names
-    monkeypatch.setattr(LocalData, "names", lambda self: sorted(names(self), reverse=True))
-    assert report(str(fleet)).to_json() == before
+    assert Reestimation(copy).run(processes) == report(copy)
 
 
 def drop_result(server: Path) -> None:
@@ -155,7 +144,7 @@ def test_half_written_and_lost_servers_are_named(copy: Path) -> None:
         {"name": "db8", "labels": {}, "weight": 1, "state": "lost", "reason": "no answer"}
     )
     path.write_text(json.dumps(document))
-    gone = {one.server: one.reason for one in report(str(copy)).left_out}
+    gone = {one.server: one.reason for one in report(copy).left_out}
     assert set(gone) == {".db9.partial-x1", "db8"}
     assert gone["db8"] == "lost: no answer"
     assert "being written" in gone[".db9.partial-x1"]
@@ -178,7 +167,7 @@ def lose(copy: Path, name: str, *, observations: bool) -> None:
 
 def test_the_trial_in_which_a_server_was_lost_is_not_in_the_estimate(copy: Path) -> None:
     lose(copy, "db1", observations=True)
-    found = report(str(copy))
+    found = report(copy)
     (gone,) = found.left_out
     assert gone.server == "db1"
     assert gone.reason == (
@@ -189,16 +178,16 @@ def test_the_trial_in_which_a_server_was_lost_is_not_in_the_estimate(copy: Path)
     assert f"- db1: {gone.reason}" in in_process("fleet", "report", copy).stdout
     assert found.warnings == []
     (copy / "fleet.json").unlink()
-    unlabelled = report(str(copy))
+    unlabelled = report(copy)
     (gone,) = unlabelled.left_out
     assert gone.reason.startswith("its trial was ended by the server after 8,")
     shutil.rmtree(copy / "servers" / "db1")
-    assert report(str(copy)).arms == unlabelled.arms
+    assert report(copy).arms == unlabelled.arms
 
 
 def test_an_earlier_trial_of_a_lost_server_is_in_the_estimate(copy: Path) -> None:
     lose(copy, "db1", observations=False)
-    found = report(str(copy))
+    found = report(copy)
     assert (found.left_out, len(found.servers)) == ([], len(SERVERS))
     (warning,) = found.warnings
     assert warning == (
@@ -206,7 +195,7 @@ def test_an_earlier_trial_of_a_lost_server_is_in_the_estimate(copy: Path) -> Non
         "of it is kept, and included in the estimate."
     )
     shutil.rmtree(copy / "servers" / "db1")
-    (gone,) = report(str(copy)).left_out
+    (gone,) = report(copy).left_out
     assert gone.reason.endswith("connection reset; none of its observations are kept")
 
 
@@ -223,14 +212,14 @@ def test_a_server_that_was_stopped_has_a_warning(copy: Path) -> None:
     document["servers"][0] |= {"state": "stopped", "reason": "harm on db6"}
     path.write_text(json.dumps(document))
     name = document["servers"][0]["name"]
-    (warning,) = report(str(copy)).warnings
+    (warning,) = report(copy).warnings
     assert warning == f"{name}: stopped (harm on db6); the figures are of what it gave before."
 
 
 def test_without_fleet_json_there_are_no_labels(copy: Path) -> None:
-    before = report(str(copy))
+    before = report(copy)
     (copy / "fleet.json").unlink()
-    found = report(str(copy))
+    found = report(copy)
     assert [one.cost_pct.mean for one in found.arms] == [one.cost_pct.mean for one in before.arms]
     assert all(not one.labels for one in found.servers)
 
@@ -242,7 +231,7 @@ def test_an_instrument_that_was_not_seen_to_run_is_not_combined(copy: Path) -> N
         if one["name"] == "track_io_timing":
             one["proof"] = {"state": "missing", "evidence": "nothing was timed"}
     path.write_text(json.dumps(document))
-    (found,) = [one for one in report(str(copy)).arms if one.name == "track_io_timing"]
+    (found,) = [one for one in report(copy).arms if one.name == "track_io_timing"]
     assert found.k == len(SERVERS) - 1
     (gone,) = [one for one in found.servers if one.left_out]
     assert gone.server == "db0"
@@ -252,7 +241,7 @@ def test_an_instrument_that_was_not_seen_to_run_is_not_combined(copy: Path) -> N
 
 def test_a_margin_of_its_own(fleet: Path) -> None:
     def verdict(margin: float) -> str:
-        (found,) = [one for one in report(str(fleet), margin).arms if one.name == "track_io_timing"]
+        (found,) = [one for one in report(fleet, margin).arms if one.name == "track_io_timing"]
         return found.verdict
 
     assert verdict(0.05) == "equivalent"
@@ -274,26 +263,14 @@ def test_one_server_is_shown_by_itself(tmp_path: Path) -> None:
     assert "forest-1" in (tmp_path / "p.html").read_text()
 
 
-def test_a_worker_that_does_not_see_the_data_is_an_error(tmp_path: Path) -> None:
-    task = ServerTask(LocalData(str(tmp_path / "elsewhere")), "db1")
-    with pytest.raises(MeasurementError, match="every machine that takes part"):
-        estimate(task)
-
-
-def test_another_version_of_pgtare_does_not_do_the_work(tmp_path: Path) -> None:
-    task = ServerTask(LocalData(str(tmp_path)), "db1", pgtare_version="0.1.0")
-    with pytest.raises(MeasurementError, match="install one version everywhere"):
-        estimate(task)
-
-
-def _die(task: ServerTask) -> None:
+def _die() -> None:
     os._exit(9)
 
 
 def test_a_killed_process_is_an_error(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_processes, "estimate", _die)
+    monkeypatch.setattr(reestimation, "_begin", _die)
     with pytest.raises(MeasurementError, match="was killed"):
-        report(str(fleet), workers=Workers(processes=2))
+        Reestimation(fleet).run(2)
 
 
 @pytest.mark.parametrize(
@@ -301,13 +278,9 @@ def test_a_killed_process_is_an_error(fleet: Path, monkeypatch: pytest.MonkeyPat
     [
         (("{tmp}/none",), "there is no fleet weighing"),
         (("{tmp}",), "has no directory servers/"),
-        (("{fleet}", "--processes", "0"), "at least 1"),
-        (("{fleet}", "--processes", "2", "--scheduler", "tcp://x:1"), "choose one"),
-        (("{fleet}", "--scheduler", "tcp://127.0.0.1:1"), "no Dask scheduler answers"),
-        (("{fleet}", "--scheduler", "nonsense"), "Dask scheduler"),
+        (("{fleet}", "--processes", "0"), "greater than or equal to 1"),
         (("{fleet}", "--margin", "1"), "percentage"),
         (("{fleet}", "--html", "{tmp}/none/p.html"), "there is no directory"),
-        (("gopher://x/y",), "cannot be read"),
     ],
 )
 def test_bad_input_is_one_sentence(

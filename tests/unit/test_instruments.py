@@ -32,7 +32,6 @@ from pgtare.weighing.instruments.model import FlagRule
 from pgtare.weighing.instruments.proof import judge_counter, judge_flags
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.instruments.requirements import _facts
-from pgtare.weighing.instruments.table import markdown_table
 from pgtare.weighing.instruments.toml_lines import line_of
 
 DOC = Path(__file__).parents[2] / "docs" / "instruments.md"
@@ -44,31 +43,6 @@ def catalogue() -> Catalogue:
 
 
 # ------------------------------------------------------------------------------ catalogue
-
-
-def test_the_shipped_catalogue_has_the_promised_instruments(catalogue: Catalogue) -> None:
-    variants = {name: list(entry.variants) for name, entry in catalogue.items()}
-    assert (
-        variants.items()
-        >= {
-            "pg_stat_statements": ["top", "all", "planning"],
-            "pg_stat_statements_prepared": ["top", "all"],
-            "compute_query_id": ["on"],
-            "track_io_timing": ["on"],
-            "timing_clock_source": ["system"],
-            "track_wal_io_timing": ["on"],
-            "track_functions": ["pl", "all"],
-            "auto_explain": ["analyze", "no_timing", "sampled"],
-            "wait_event_timing": ["stats", "trace"],
-            "sql_trace": ["calls", "values", "rows"],
-            "sql_trace_waits": ["waits", "all", "rows"],
-            "sql_trace_recorder": ["all", "waits", "values", "calls"],
-            "log_min_duration_statement": ["zero"],
-            "log_statement": ["all"],
-            "log_duration": ["on"],
-            "log_lock_waits": ["on"],
-        }.items()
-    )
 
 
 def test_every_shipped_entry_says_what_it_leaves_out_and_can_be_proved(
@@ -592,20 +566,6 @@ def test_a_unit_out_of_force_counts_against_the_arm() -> None:
 
 
 # ------------------------------------------------------------------------------ the page
-
-
-def between(text: str, start: str, end: str) -> str:
-    return text.split(start)[1].split("-->\n", 1)[1].split(end)[0]
-
-
-def test_the_page_shows_the_catalogue_as_it_is(catalogue: Catalogue) -> None:
-    page = DOC.read_text()
-    shown = between(page, "<!-- catalogue:", "<!-- end of catalogue -->")
-    assert shown == markdown_table(catalogue.values())
-    remarks = between(page, "<!-- remarks:", "<!-- end of remarks -->")
-    for entry in catalogue.values():
-        for remark in entry.remarks:
-            assert remark in remarks, f"{entry.name}: {remark}"
 
 
 def test_the_entry_and_arms_on_the_page_are_valid() -> None:

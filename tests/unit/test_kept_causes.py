@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from pgtare.seeing.doctor import check_kept
+from pgtare.seeing.doctor import check_settings
 from pgtare.seeing.trace.output import documents, show_incident
 
 TRIGGER = Path(__file__).parents[2] / "server/sql_trace/core/trigger.c"
@@ -13,6 +13,6 @@ def test_every_cause_has_words() -> None:
     body = TRIGGER.read_text().partition("trigger_cause_name(KeptCause cause)\n{")[2]
     causes = set(re.findall(r'"(\w+)"', body.partition("};")[0]))
     assert "slower_than_usual" in causes
-    assert causes == set(check_kept._WORDS) == set(show_incident._FIRED)
+    assert causes == set(check_settings._WORDS) == set(show_incident._FIRED)
     told = documents.KeptTrace.model_fields["cause"].description or ""
     assert causes == set(re.findall(r"`(\w+)`", told))

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import special
 
 from pgtare.estimate.inference import holm
 from pgtare.estimate.study import rounds as estimate
@@ -79,38 +78,3 @@ def test_four_thousand_studies(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         for name, rate in rates.items():
             print(f"{name}: {100 * rate:.2f} %")
-
-
-@pytest.mark.parametrize(("fewest", "least"), [(6, 0.92), (12, 0.935)])
-def test_stopping_on_width_costs_little_coverage(fewest: int, least: float) -> None:
-    """By t of normal rounds, which is quick: intervals, at the first that is narrow enough."""
-    x = np.random.default_rng(5).normal(0, 1, (40_000, 30))
-    rates = []
-    for width in (0.3, 0.4, 0.5, 0.7, 0.9, 1.1):
-        done, covered = np.zeros(len(x), dtype=bool), np.zeros(len(x), dtype=bool)
-        for n in range(fewest, 31):
-            half = special.stdtrit(n - 1, 0.975) * x[:, :n].std(axis=1, ddof=1) / math.sqrt(n)
-            stop = ~done & ((half <= width) | (n == 30))
-            covered[stop] = (np.abs(x[:, :n].mean(axis=1)) <= half)[stop]
-            done |= stop
-        rates.append(float(covered.mean()))
-    print(f"from {fewest} rounds on: {100 * min(rates):.1f} to {100 * max(rates):.1f} %")
-    assert least <= min(rates) < 0.945  # it costs some
-    assert max(rates) < 0.955
-
-
-@pytest.mark.slow
-def test_stopping_on_width_keeps_the_coverage() -> None:
-    rng = np.random.default_rng(5)
-    studies, covered, stopped = 400, 0, 0
-    for _ in range(studies):
-        log = rounds({"a": 0.0, "b": 0.01}, 20, rng)
-        d = log["b"] - log["a"]
-        for n in range(8, 21):
-            lo, hi = estimate.Flips(d[:n]).interval()
-            if (hi - lo) / 2 <= 0.006:
-                stopped += n < 20
-                break
-        covered += lo <= math.log1p(0.01) <= hi
-    assert stopped > studies / 10
-    assert clopper_pearson(covered, studies, COVERAGE_LEVEL)[1] > EXACT_COVERAGE

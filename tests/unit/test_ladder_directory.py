@@ -10,10 +10,9 @@ import pytest
 
 from pgtare.errors import PgtareError, UsageError
 from pgtare.kit import machine
-from pgtare.weighing.ladder import continuation, scripts
+from pgtare.weighing.ladder import planning, scripts
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.planning import StudyPlan, all_steps, plan, resumed
-from pgtare.weighing.ladder.records import StudyFacts
 from pgtare.weighing.ladder.study_file import parse
 from tests.unit.simulated_study import STUDY, runs, study
 
@@ -93,9 +92,9 @@ def test_a_study_keeps_the_number_of_its_clients(study_file: Path, tmp_path: Pat
     begin(dataclasses.replace(found, facts=facts))
     assert resumed(out).study.workload[0].clients == 14
     assert parse(TEXT, "s.toml", 3).workload[0].clients == 6
-    by_duet = TEXT.replace('clients = "2/core"', 'protocol = "duet"\nclients = 9').replace(
-        "IO/DataFileRead", "Client/ClientRead"
-    )
+    by_duet = TEXT.replace(
+        'clients = "2/core"', 'protocol = "duet"\nmetric = "cpu_us"\nclients = 9'
+    ).replace("IO/DataFileRead", "Client/ClientRead")
     assert parse(by_duet, "s.toml", 9).workload[0].clients == 9
     with pytest.raises(UsageError, match=r"more clients \(9\) than the machine has processors"):
         parse(by_duet, "s.toml", 8)
@@ -110,7 +109,7 @@ HERE = machine.describe()
         ({"main": "PostgreSQL 18.1"}, {}, "the server main was PostgreSQL 18.1 and is PostgreSQL"),
         ({}, {"cpus_usable": 1000}, "the number of usable processors was 1000 and is"),
         ({}, {"cpu_model": "Z80"}, "the processor was Z80 and is"),
-        ({"gone": "PostgreSQL 15.1"}, {"load_1min": 99.0}, ""),
+        ({"main": "PostgreSQL 18.2"}, {"load_1min": 99.0}, ""),
     ],
 )
 def test_a_study_goes_on_only_as_it_was_begun(
@@ -123,17 +122,10 @@ def test_a_study_goes_on_only_as_it_was_begun(
     facts = planned(study_file, tmp_path / "out").facts
     begun = facts.model_copy(update={"servers": servers, "machine": {**HERE, **machines}})
     if not message:
-        continuation.check(begun, begun, {"main": "PostgreSQL 18.2"}, tmp_path)
+        planning.check_continued(begun, begun, {"main": "PostgreSQL 18.2"}, tmp_path)
         return
     with pytest.raises(UsageError, match=message):
-        continuation.check(begun, begun, {"main": "PostgreSQL 18.2"}, tmp_path)
-
-
-def test_facts_of_an_older_pgtare_are_still_read(study_file: Path, tmp_path: Path) -> None:
-    facts = planned(study_file, tmp_path / "out").facts
-    older = facts.model_dump(by_alias=True, exclude={"servers"})
-    found = StudyFacts.model_validate(older)
-    continuation.check(found, found, {"main": "PostgreSQL 18.2"}, tmp_path)
+        planning.check_continued(begun, begun, {"main": "PostgreSQL 18.2"}, tmp_path)
 
 
 def test_a_study_that_another_process_began_meanwhile_is_not_mixed(
@@ -143,4 +135,4 @@ def test_a_study_that_another_process_began_meanwhile_is_not_mixed(
     assert all_steps(mine.study, 1) != all_steps(theirs.study, 2)
     begun = begin(theirs).facts()
     with pytest.raises(UsageError, match="begun just now"):
-        continuation.check(begun, mine.facts, {}, tmp_path)
+        planning.check_continued(begun, mine.facts, {}, tmp_path)

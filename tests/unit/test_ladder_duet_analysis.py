@@ -23,7 +23,10 @@ PLACES = (0.0, 0.4, -0.3, 0.1)
 EFFECTS = {"off": 0.0, "stats": 0.003, "trace": 0.05, "off again": 0.0}
 TEXT = (
     STUDY.replace("[analysis]", f"[protocol.duet]\nsets = {SETS}\n[analysis]")
-    .replace('name = "W1"', 'name = "W1"\nclients = 1\nprotocol = "duet"')
+    .replace(
+        'name = "W1"', 'name = "W1"\nclients = 1\nprotocol = "duet"\nmetric = "latency_p50_us"'
+    )
+    .replace('"latency_p50_us", "latency_p95_us"', '"cpu_us", "latency_p95_us"')
     .replace("IO/DataFileRead", "Client/ClientRead")
 )
 
@@ -50,12 +53,12 @@ def played(found: Study, noise: float = 0.002) -> dict[str, Run]:
 
 
 def analysed(made: dict[str, Run], found: Study | None = None) -> LadderResult:
-    return simulated_study.analysed(found or study(TEXT).resolved(), made)
+    return simulated_study.analysed(found or study(TEXT), made)
 
 
 @pytest.fixture
 def made() -> dict[str, Run]:
-    return played(study(TEXT).resolved())
+    return played(study(TEXT))
 
 
 def at(made: dict[str, Run], number: int) -> str:
@@ -128,7 +131,7 @@ def test_a_round_that_could_not_be_made_takes_its_set(made: dict[str, Run]) -> N
 
 
 def test_a_set_that_is_not_done_counts_for_nothing_yet(made: dict[str, Run]) -> None:
-    found = study(TEXT).resolved()
+    found = study(TEXT)
     gone = at(made, 32)
     made.pop(gone)
     left = remaining(found, all_steps(found, 7), made, {})
@@ -141,7 +144,7 @@ def test_a_set_that_is_not_done_counts_for_nothing_yet(made: dict[str, Run]) -> 
 def test_every_report_says_which_protocol_gave_a_row(
     made: dict[str, Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = study(TEXT + STUDY[STUDY.index("[[workload]]") :].replace('"W1"', '"W2"')).resolved()
+    other = study(TEXT + STUDY[STUDY.index("[[workload]]") :].replace('"W1"', '"W2"'))
     for key, run in runs(other, {"trace": -0.01}).items():
         if run.step.workload == "W2":
             made[key] = run

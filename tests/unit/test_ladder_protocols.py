@@ -12,7 +12,8 @@ import pgtare.weighing.ladder
 from pgtare.weighing.ladder import protocol_registry
 from pgtare.weighing.ladder.protocol import StudyProtocol
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
-from tests.unit.simulated_study import BY_UNITS, study
+from tests.unit.simulated_study import study
+from tests.unit.test_ladder_duet_analysis import TEXT
 
 LADDER = Path(pgtare.weighing.ladder.__file__).parent
 #: The modules of the protocols themselves, and the one that lists them.
@@ -21,8 +22,10 @@ OWN = {Path(inspect.getfile(type(one))) for one in PROTOCOLS.values()} | {
 }
 #: Values of a file, not questions.
 VALUES = {
-    "study_sections.py": ['kind: str = "rounds"'],
-    "published_table.py": ['kind: Literal["rounds"]'],
+    "study_sections.py": [
+        'ProtocolName = Literal["rounds", "duet"]',
+        'kind: ProtocolName = "rounds"',
+    ],
 }
 
 
@@ -52,7 +55,7 @@ def test_no_module_asks_which_protocol_it_has(path: Path) -> None:
     [
         'if study.protocol_name(workload) == "duet": pass',
         'gather = {"rounds": 1}[name]',
-        "if isinstance(protocol, UnitTrials): pass",
+        "if isinstance(protocol, Rounds): pass",
         "from pgtare.weighing.ladder.protocols.duet_rounds import DuetRounds",
     ],
 )
@@ -61,12 +64,11 @@ def test_such_questions_are_seen(question: str) -> None:
 
 
 def test_every_protocol_is_whole() -> None:
-    text = BY_UNITS[: BY_UNITS.index("[[workload.profile]]")]
-    found = study(text.replace('"rounds", "units"', '"rounds", "duet", "units"')).resolved()
+    by_rounds = TEXT[TEXT.index("[[workload]]") :].replace('"duet"', '"rounds"')
+    found = study(TEXT + by_rounds.replace('"W1"', '"W2"'))
     for name, protocol in PROTOCOLS.items():
         assert isinstance(protocol, StudyProtocol)
         assert protocol.name == name
-        assert protocol.members(found)[-1] == f"{found.analysis.floor} again"
         assert protocol.blocks(found) > 1
         steps = protocol.plan(found, 1)
         assert steps == protocol.plan(found, 1)

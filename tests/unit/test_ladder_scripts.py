@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.weighing.ladder import run_figures, scripts, study_file, tables, wording
+from pgtare.weighing.ladder import scripts, study_file, tables, wording
+from pgtare.weighing.ladder.server_reading import ServerReading
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import placed
 from tests.unit.simulated_study import STUDY
@@ -76,11 +78,12 @@ def test_lines_of_the_log_are_counted_between_two_places(tmp_path: Path) -> None
     early *= 3
     log.write_text(early)
     workload = evictions().the_workload("E2")
-    before = {"deallocations": 10.0, "over-20-ms": float(len(early))}
+    nothing = ServerReading(0.0, {}, None, {}, {}, ())
+    before = replace(nothing, figures={"deallocations": 10.0, "over-20-ms": float(len(early))})
     line = "LOG:  duration: 25.0 ms  statement: SELECT 1\n"
     log.write_text(early + line + "LOG:  checkpoint starting\n" + line)
-    after = {"deallocations": 40.0, "over-20-ms": float(log.stat().st_size)}
-    found = run_figures.between(before, after, log, workload, 3.0)
+    grown = {"deallocations": 40.0, "over-20-ms": float(log.stat().st_size)}
+    found = replace(nothing, figures=grown).figures_since(before, log, workload, 3.0)
     assert found == {"deallocations": 10.0, "over-20-ms": 2.0}
 
 

@@ -59,7 +59,7 @@ def test_percentages_are_read() -> None:
 
 @pytest.mark.parametrize("text", ["50", "0.5", "0%", "100%", "150%", "-5%", "half", ""])
 def test_a_bad_headroom_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--headroom .* as in --headroom 50%"):
+    with pytest.raises(UsageError, match=r"--rate .* as in --rate 50%"):
         parse_headroom(text)
 
 
@@ -93,10 +93,6 @@ def test_the_arguments_are_those_asked_for() -> None:
 def test_jobs_are_no_more_than_clients() -> None:
     assert LoadSpec(clients=1).threads == 1
     assert LoadSpec(clients=2, jobs=5).threads == 2
-
-
-def test_each_load_has_a_recorded_seed_of_its_own() -> None:
-    assert LoadSpec().seed != LoadSpec().seed
 
 
 @pytest.mark.parametrize(
@@ -160,18 +156,13 @@ def test_other_secrets_and_nonsense_are_refused() -> None:
             Progress(2.0, 99.0, 1.5, 3),
         ),
         ("progress: 12.5 s, 10.1 tps, lat 0.5 ms stddev 0.1", Progress(12.5, 10.1, 0.5, 0)),
+        ("progress: 1.0 s, 0.0 tps, lat 0.000 ms stddev 0.000, 0 failed", Progress(1, 0, 0, 0)),
         ("pgbench: error: client 1 aborted", None),
         ("", None),
     ],
 )
 def test_progress_lines_are_read(line: str, progress: Progress | None) -> None:
     assert parse_progress(line) == progress
-
-
-def test_a_report_without_transactions_is_read() -> None:
-    report = parse_progress("progress: 1.0 s, 0.0 tps, lat 0.000 ms stddev 0.000, 0 failed")
-    assert report is not None
-    assert report.tps == 0
 
 
 # ------------------------------------------------------------------------------ headroom
@@ -196,7 +187,7 @@ def test_saturation_is_the_median_probe_at_full_speed() -> None:
 
 
 def test_a_load_that_does_nothing_has_no_saturation() -> None:
-    with pytest.raises(MeasurementError, match="give --rate instead"):
+    with pytest.raises(MeasurementError, match="give --rate as a number"):
         find_saturation(Path(), "", LoadSpec(), run=lambda *_: RunResult(0.0, 0))
 
 

@@ -24,7 +24,6 @@ from tests.unit.simulated_runs import (
     carry_over_coverage,
     false_costs,
     headline_coverage,
-    lasting,
     lognormal,
     long_effects,
     precision_lost,
@@ -171,16 +170,6 @@ def test_the_table_has_a_column_by_runs_where_there_were_any() -> None:
 #: Bounds that a correct program misses once in 10,000 runs; the seeds are fixed besides.
 TRIALS = 200
 LEAST = 0.88  # of coverage .94 in so many trials
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_cost_over_six_transactions_is_hardly_ever_equivalent() -> None:
-    """The body alone would call it so each time; it shows a seventh of it."""
-    by_body, without_limit = lasting(60, np.random.default_rng(11))
-    assert by_body.rate > 0.8
-    assert without_limit.hits == 0
-    assert shown_to_last(60, np.random.default_rng(12)).rate > 0.9
 
 
 @pytest.mark.slow

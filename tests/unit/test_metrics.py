@@ -28,8 +28,8 @@ from pgtare.errors import UsageError
 from pgtare.kit.option_values import address, is_loopback
 from pgtare.watching.agent.config import MetricsSettings
 from pgtare.watching.agent.counter_table import SUMS
+from pgtare.watching.metrics.collector import bound_s, shown_buckets
 from pgtare.watching.metrics.exporter import MetricsExporter
-from pgtare.watching.metrics.families import bound_s, shown_buckets
 from pgtare.watching.metrics.scrape_server import MOST_CLIENTS
 from pgtare.watching.metrics.wait_totals import OTHER, ZERO_S, WaitKey, WaitTotals
 from pgtare.watching.spool.limits import SpoolLimits
@@ -361,14 +361,6 @@ def test_what_has_no_room_is_counted_as_other() -> None:
 
 
 # Totals
-
-
-def test_totals_of_another_layout_are_let_go() -> None:
-    strange = {("shop", part): pa.table({"a": [1]}) for part in ("metrics-waits", "metrics-losses")}
-    found = going_on(strange)
-    commit(found, waits=waits({READ: (5, SECOND)}), ticks=tick())
-    assert value(found, "pgtare_wait_duration_seconds_count") == [5]
-
 
 changes = st.lists(
     st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 100)), max_size=4), max_size=12

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from pgtare.kit.parallel import for_each
+from pgtare.errors import UsageError
+from pgtare.server.parallel import for_each
 
 
 def test_outcomes_in_the_order_of_the_names() -> None:
@@ -16,13 +17,16 @@ def test_outcomes_in_the_order_of_the_names() -> None:
     assert [outcome.answer for outcome in found.values()] == ["B", "A", "C"]
 
 
-def test_an_error_is_an_outcome() -> None:
+def test_a_failure_is_an_outcome_and_a_fault_of_ours_is_raised() -> None:
     def job(name: str) -> int:
+        if name == "x":
+            raise UsageError("no such server")
         return int(name)
 
     found = for_each(["1", "x"], job, at_once=2, limit_s=10)
-    assert found["1"].answer == 1
-    assert isinstance(found["x"].error, ValueError)
+    assert (found["1"].answer, found["x"].problem) == (1, "no such server")
+    with pytest.raises(ValueError, match="invalid literal"):
+        for_each(["1", "y"], job, at_once=2, limit_s=10)
 
 
 def test_one_that_hangs_is_given_up_and_delays_no_other() -> None:

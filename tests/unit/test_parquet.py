@@ -13,14 +13,14 @@ import pytest
 from pgtare.errors import DiskFull, PgtareError, UsageError
 from pgtare.kit import parquet
 from pgtare.seeing.flame import recording
-from pgtare.seeing.flame.record import FlameRecording
+from pgtare.seeing.flame.recording import FlameRecording
 from pgtare.seeing.flame.samples import StackSamples
 from pgtare.seeing.trace.output import export
 from pgtare.weighing.weigh import store
 from tests.commands import failed, in_process
 from tests.sample_trace import two_requests
 from tests.small_volume import fill, small_volume
-from tests.unit import made_traces, sample_recording, sample_result
+from tests.unit import made_traces, sample_result
 
 #: What only DuckDB says.
 _DUCKDB = ("exception", "Error:", "{", "errno", "LINE 1", "[Errno")
@@ -88,11 +88,6 @@ def test_an_export_says_that_the_disk_is_full(full: Path, tmp_path: Path, format
     assert "the disk is full; free some space" in last
 
 
-def waits_report(directory: Path) -> tuple[Path, list[str]]:
-    sample_recording.write(directory)
-    return directory / "part-00001.parquet", ["waits", "report", str(directory)]
-
-
 def flame_show(directory: Path) -> tuple[Path, list[str]]:
     save_flame(directory)
     return directory / "samples.parquet", ["flame", "show", str(directory)]
@@ -110,7 +105,7 @@ def report(directory: Path) -> tuple[Path, list[str]]:
     return directory / store.OBSERVATIONS_FILE, ["report", str(directory)]
 
 
-@pytest.mark.parametrize("made", [waits_report, flame_show, flame_diff, report])
+@pytest.mark.parametrize("made", [flame_show, flame_diff, report])
 @pytest.mark.parametrize("kept", [0, 3, 0.5, -1])
 def test_a_truncated_file_is_one_sentence(
     tmp_path: Path, made: Callable[[Path], tuple[Path, list[str]]], kept: float

@@ -17,7 +17,7 @@ from pgtare.seeing.trace.file import blocks, columns
 from pgtare.weighing.weigh import store
 from tests.commands import in_process
 from tests.sample_trace import two_requests
-from tests.unit import made_traces, sample_recording, sample_result
+from tests.unit import made_traces, sample_result
 
 
 class Counts:
@@ -70,15 +70,6 @@ def test_a_trace_is_read_once(tmp_path: Path, counts: Counts, command: list[str]
     # the page has the sessions, and the parallel workers; --json the sessions for themselves
     scopes = {"profile": 1, "report": 2 + ("--json" in command)}
     assert counts.found["select"] == scopes.get(command[0], 0)
-
-
-def test_parts_of_waits_are_read_once(tmp_path: Path, counts: Counts) -> None:
-    sample_recording.write(tmp_path / "r")
-    counts.of(parquet.read)
-    for options in ([], ["--json"]):
-        counts.found.clear()
-        assert in_process("waits", "report", tmp_path / "r", *options).returncode == 0
-        assert counts.found["read"] == len(list((tmp_path / "r").glob("part-*"))) == 3
 
 
 def test_observations_are_read_once(tmp_path: Path, counts: Counts) -> None:

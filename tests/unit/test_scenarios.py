@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from bench.scenario_table import seed_of
 from bench.scenarios import simulator, verdicts
-from bench.scenarios.__main__ import seed_of
 from bench.scenarios.contents import ALL
 from bench.scenarios.registry import Counts, Scenario
 

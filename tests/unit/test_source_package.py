@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server import source_package
-from pgtare.server.source_package import tarball, version_of
+from tests import source_package
+from tests.source_package import tarball, version_of
 
 
 def test_version_is_in_the_name() -> None:

@@ -195,8 +195,8 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 
 
 #: Of a scene with hundreds of steps, which repeat, one in this number is tried, and the last all.
-STRIDES = {"minute": 10, "hour": 3, "late": 3, "merge": 3, "old": 3, "torn": 3}
-LAST_STEPS = 20
+STRIDES = {"minute": 25, "hour": 7, "late": 7, "merge": 7, "old": 7, "torn": 7}
+LAST_STEPS = 14
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,8 @@
-"""The tables of a spool: one meaning for each column, and their place in the docs."""
+"""The tables of a spool: one meaning for each column."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from pgtare.watching.spool import table_pages
 from pgtare.watching.spool.tables import COMMON, TABLES, rollups
-
-PAGE = Path(__file__).parents[2] / "docs" / "spool.md"
-
-
-def test_the_docs_hold_the_tables_as_they_are_printed() -> None:
-    assert "\n".join(table_pages.lines()) in PAGE.read_text()
 
 
 def test_every_table_begins_with_the_common_columns() -> None:

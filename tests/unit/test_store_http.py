@@ -21,17 +21,17 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pgtare.cli.json_pages import documents
 from pgtare.errors import UsageError
 from pgtare.watching.agent.agent_log import AgentLog
 from pgtare.watching.spool.spool import Spool
-from pgtare.watching.store import migrations
+from pgtare.watching.store import store_schema
 from pgtare.watching.store.address import PASSWORD, read
 from pgtare.watching.store.connection import StoreConnection, StoreError, connect
 from pgtare.watching.store.push_thread import PushThread
 from pgtare.watching.store.pusher import SpoolPusher
 from tests.clickhouse_stand_in import ClickHouseStandIn
 from tests.commands import in_process, refused
+from tests.json_documents import documents
 from tests.unit.spool_rows import UNLIMITED, random_rows
 from tests.unit.store_engine import differences
 
@@ -52,7 +52,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseSta
     pytest.importorskip("clickhouse_connect")
     with ClickHouseStandIn(str(tmp_path_factory.mktemp("engine"))) as found:
         with connect(read(found.url)) as connection:
-            migrations.apply(connection)
+            store_schema.make(connection)
         yield found
 
 
@@ -186,10 +186,10 @@ def test_the_commands(
     make(filled(tmp_path)).step()
     url = stand_in.url
     again = in_process("store", "create", "--store", url)
-    assert "up to date" in again.stdout
+    assert "there already" in again.stdout
     checked = in_process("store", "check", "--store", url)
     assert checked.returncode == 0, checked
-    assert "20 migrations, 17 tables" in checked.stdout
+    assert "; 17 tables; its clock" in checked.stdout
     other = url.replace("/pgtare", "/nothing")
     assert "tables are missing" in in_process("store", "check", "--store", other).stdout
     planned = in_process("store", "plan", "--servers", "10", "--store", url, "--json")
@@ -235,12 +235,11 @@ def test_the_agent_checks_its_store(
     assert "may not insert into waits, pushes: GRANT pgtare_agent" in checked(stand_in.url)[0]
     stand_in.refused = set()
     assert rows_of(stand_in) == before
-    last = migrations.migrations()[-1].name
-    stand_in.run(
-        f"ALTER TABLE pgtare.migrations DELETE WHERE name = '{last}' SETTINGS mutations_sync = 1"
-    )
-    assert f"migrations are missing: {last}" in checked(stand_in.url)[0]
-    store.command(migrations.record(migrations.migrations()[-1], "pgtare"))
+    store.command("INSERT INTO pgtare.version (version) VALUES (2)")
+    assert "its tables are of version 2 and this pgtare uses" in checked(stand_in.url)[0]
+    assert "make a store in another database" in refused("live", "--store", stand_in.url)
+    forgotten = "ALTER TABLE pgtare.version DELETE WHERE version = 2 SETTINGS mutations_sync = 1"
+    stand_in.run(forgotten)
     assert "tables are missing" in checked(stand_in.url.replace("/pgtare", "/nothing"))[0]
     assert "must not hold a password" in checked(stand_in.url.replace("agent@", "a:hush@"))[0]
     stand_in.down = True

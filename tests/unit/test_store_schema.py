@@ -1,4 +1,4 @@
-"""The store's schema: what the migrations make is what the spool's tables need."""
+"""The store's schema: the engine has the tables as they are meant."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.watching.spool.tables import TABLES
 from pgtare.watching.store import (
-    migrations,
     repair,
     roles,
     size_plan,
     store_check,
+    store_schema,
     store_tables,
-    table_sql,
 )
 from pgtare.watching.store.connection import StoreConnection
 from tests.commands import in_process, refused
@@ -36,7 +35,6 @@ def store(client: Any) -> StoreConnection:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_has_the_columns_of_the_spool(name: str, store: StoreConnection) -> None:
-    """A column that is new in a spool needs a migration."""
     found = store.rows(
         f"SELECT name, type FROM system.columns WHERE database = '{store.database}' "
         f"AND table = '{name}' ORDER BY position"
@@ -54,12 +52,6 @@ def test_a_table_has_the_columns_of_the_spool(name: str, store: StoreConnection)
     assert found == expected
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_first_migrations_are_as_they_were_generated(name: str) -> None:
-    (one,) = [m for m in migrations.migrations() if m.name.partition("_")[2] == name]
-    assert one.text == "\n".join(table_sql.lines(name)) + "\n"
-
-
 def test_rows_go_as_in_the_spool(store: StoreConnection) -> None:
     found = dict(
         store.rows(
@@ -75,30 +67,14 @@ def test_rows_go_as_in_the_spool(store: StoreConnection) -> None:
             assert "PARTITION BY toDate(ts)" in found[name]
 
 
-def test_migrations_are_applied_once(store: StoreConnection) -> None:
-    assert migrations.faults(migrations.applied(store)) == []
-    assert migrations.apply(store) == []
-    store.command(f"INSERT INTO {store.database}.migrations (name, sha256) VALUES ('9999_x', '')")
-    try:
-        (sentence,) = migrations.faults(migrations.applied(store))
-        assert "a later version of pgtare" in sentence
-        with pytest.raises(UsageError, match="update pgtare"):
-            migrations.apply(store)
-    finally:
-        store.command(
-            f"ALTER TABLE {store.database}.migrations DELETE WHERE name = '9999_x'",
-            {"mutations_sync": 2},
-        )
-
-
-def test_an_interrupted_migration_is_applied_again(client: Any) -> None:
+def test_tables_are_made_once(client: Any) -> None:
     connection = StoreConnection(client, "interrupted")
-    for statement in migrations.first_statements("interrupted", None):
+    for statement in list(store_schema.statements("interrupted"))[:5]:
         connection.command(statement)
-    for one in migrations.migrations()[:5]:  # done, but not noted
-        for statement in one.statements("interrupted"):
-            connection.command(statement)
-    assert len(migrations.apply(connection)) == len(migrations.migrations())
+    assert store_schema.version(connection) is None
+    assert store_schema.make(connection)
+    assert not store_schema.make(connection)
+    assert store_schema.version(connection) == store_schema.VERSION
 
 
 def test_a_check_finds_what_is_missing(client: Any, store: StoreConnection) -> None:
@@ -107,10 +83,8 @@ def test_a_check_finds_what_is_missing(client: Any, store: StoreConnection) -> N
     assert abs(found.clock_s) < 5
     empty = StoreConnection(client, "empty")
     empty.command("CREATE DATABASE IF NOT EXISTS empty")
-    faults = store_check.check(empty).faults
-    assert len(faults) == 2
-    assert "migrations are missing" in faults[0]
-    assert "tables are missing" in faults[1]
+    (fault,) = store_check.check(empty).faults
+    assert "tables are missing" in fault
     assert repair.partial(store) == []
 
 
@@ -119,7 +93,7 @@ def test_other_statements_are_understood_by_the_engine(store: StoreConnection) -
     some = [
         *roles.statements("pgtare", ("env=prod", "team=check-out")),
         *roles.statements("pgtare", cluster="main"),
-        *migrations.script("pgtare", "main", list(migrations.migrations())),
+        *store_schema.statements("pgtare", "main"),
     ]
     assert len(some) > 100
     for statement in some:
@@ -141,7 +115,7 @@ def test_roles_have_no_more_than_they_need() -> None:
 
 
 def test_a_cluster_has_replicated_and_distributed_tables() -> None:
-    text = "\n".join(migrations.script("pgtare", "main", list(migrations.migrations())))
+    text = "\n".join(store_schema.statements("pgtare", "main"))
     assert (
         "ENGINE = ReplicatedMergeTree('/clickhouse/tables/{shard}/pgtare/waits', '{replica}')"
         in text
@@ -158,7 +132,7 @@ def test_a_cluster_has_replicated_and_distributed_tables() -> None:
 
 def test_a_dry_run_prints_all_sql_and_needs_no_store() -> None:
     done = in_process("store", "create", "--store", "clickhouse://h/logs", "--dry-run", "--roles")
-    assert done.stdout.count("CREATE TABLE IF NOT EXISTS logs.") == len(migrations.migrations())
+    assert done.stdout.count("CREATE TABLE IF NOT EXISTS logs.") == len(TABLES) + 3
     assert "CREATE ROLE IF NOT EXISTS pgtare_agent;" in done.stdout
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +15,14 @@ from hypothesis import strategies as st
 
 from pgtare.errors import UsageError
 from pgtare.seeing.trace.analysis import aggregate
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.profile import GROUPINGS, profile
 from pgtare.seeing.trace.file import blocks, columns
 from pgtare.seeing.trace.file.blocks import BLOCK_HEADER, BLOCK_MAGIC, FILE_HEADER
 from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.records import CallKind
 from pgtare.seeing.trace.file.tables import NO_RING, Table
 from pgtare.seeing.trace.file.writer import Writer
 from tests.sample_trace import ROWS, two_requests
+from tests.small_volume import small_volume
 from tests.unit.made_traces import BEGAN_NS, NO_RESERVE, define_events, ring, waits, write
 
 pytestmark = pytest.mark.timeout(120)
@@ -88,18 +86,7 @@ def test_pieces_are_those_of_pairs() -> None:
         columns.decode(fewer, n)
 
 
-def test_a_column_in_the_order_of_single_values() -> None:
-    """As earlier files have them: encoding 5."""
-    packed = bytes.fromhex(
-        "05026576656e74100000000100000000000600000001000102000106056761705f6e73220000000503"
-        "6576656e74020000000000060000000201010300640006000000000000000200"
-    )
-    found = columns.decode(packed, 6)
-    assert np.asarray(found["event"]).tolist() == [1, 0, 1, 2, 0, 1]
-    assert np.asarray(found["gap_ns"]).tolist() == [8, 16, 24, 800, 8, 4096]
-
-
-def test_a_file_of_version_1(tmp_path: Path) -> None:
+def test_a_file_as_the_server_writes_it(tmp_path: Path) -> None:
     """Waits to the ns, each column by itself."""
     path = tmp_path / "t.pgtrace"
     rows = {
@@ -223,12 +210,13 @@ def test_bytes_cut_out_and_blocks_that_stand_twice_are_reported(
     assert len(found.rings) == 2
 
 
-def test_a_version_of_the_future_is_refused_in_a_sentence(whole: Path) -> None:
+@pytest.mark.parametrize("version", [blocks.VERSION - 1, blocks.VERSION + 1])
+def test_another_version_is_refused_in_a_sentence(whole: Path, version: int) -> None:
     data = bytearray(whole.read_bytes())
-    struct.pack_into("<H", data, 8, blocks.VERSION + 1)
+    struct.pack_into("<H", data, 8, version)
     struct.pack_into("<I", data, FILE_HEADER - 4, zlib.crc32(data[: FILE_HEADER - 4]))
     whole.write_bytes(data)
-    with pytest.raises(UsageError, match=f"version {blocks.VERSION + 1}.*reads up to"):
+    with pytest.raises(UsageError, match=f"version {version} .*pgtare that wrote it"):
         load(whole)
 
 
@@ -369,23 +357,25 @@ def test_a_block_header_stands_where_the_documentation_says(whole: Path) -> None
     assert (FILE_HEADER, BLOCK_HEADER) == (36, 32)
 
 
-def test_a_recording_of_the_format_before() -> None:
-    """What was recorded with version 1 of the stream: a file that is kept for this."""
-    book = ledgers.ledger(load(Path(__file__).parent / "kept" / "format-1.pgtrace"))
-    assert not book.notes
-    (process,) = book.processes
-    stream = process.stream
-    assert (stream.session["version"], stream.notes, stream.gaps) == (1, [], [])
-    kinds = Counter(CallKind(kind).name for kind in stream.calls["kind"].tolist())
-    expected = {"PARSE": 15, "BIND": 5, "PLAN": 10, "EXECUTE": 11, "FETCH": 2, "COMMIT": 11}
-    assert kinds == expected | {"ROLLBACK": 1, "UTILITY": 7}
-    assert (len(stream.requests), len(stream.transactions), len(stream.plans)) == (17, 24, 9)
-    assert [bind.data for binds in stream.binds.values() for bind in binds] == [
-        bytes([key, 0]) for key in (10, 11, 12)
-    ]
-    assert [(error.sqlstate, error.message) for error in stream.errors] == [
-        ("22012", "division by zero")
-    ]
-    assert "SELECT pg_sleep(0.01)" in [text.text for text in stream.texts.values()]
-    totals = [sum(line.ns for line in profile(book, by).lines) for by in GROUPINGS]
-    assert totals == pytest.approx([totals[0]] * len(totals), rel=1e-9)
+def test_a_volume_without_room_for_another_file(as_root: None) -> None:
+    """What came before can be read."""
+    with small_volume("size=8m,nr_inodes=4") as place:
+        writer = Writer(place / "rec", b"{}", Limits(file=100_000, reserve=0))
+
+        def fill() -> None:
+            for position in range(0, 10_000_000, 10_000):
+                rows = {
+                    "ring": np.array([1]),
+                    "position": np.array([position]),
+                    "data": [os.urandom(10_000)],
+                }
+                writer.add(Table.STREAM, rows)
+                writer.flush()
+
+        with pytest.raises(LimitReached, match="is full"):
+            fill()
+        writer.close(b"{}")
+        assert len(list((place / "rec").iterdir())) == 2
+        found = load(place / "rec")
+        assert not found.damages
+        assert sum(len(chunks) for chunks in found.streams.values()) > 10

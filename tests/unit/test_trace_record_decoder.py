@@ -17,6 +17,16 @@ pytestmark = pytest.mark.timeout(60)
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
+def test_a_stream_of_another_version_says_so_in_a_sentence() -> None:
+    b = StreamBuilder()
+    b.session()
+    data = bytearray(b.data)
+    struct.pack_into("<I", data, 32, 3)
+    sentence = "the server's stream has version 3; this pgtare reads version 2"
+    assert record_decoder.decode([(0, bytes(data))]).notes == [sentence]
+    assert record_decoder.decode([(0, b.data)]).notes == []
+
+
 def test_every_kind_of_record_comes_back() -> None:
     b = StreamBuilder()
     b.session(pid=99, application="naïve")

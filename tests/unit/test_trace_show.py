@@ -40,35 +40,33 @@ def book(tmp_path: Path) -> Ledger:
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_no_figure_is_cut_however_narrow_the_terminal(book: Ledger, width: int) -> None:
     found = profile(book)
-    text = printed(show.profile_view(found, 30), width)
+    text = printed(show.profile_view(found), width)
     assert all(cell_len(line) <= width for line in text.splitlines())
     for line in found.lines:
         assert show.ns(line.ns) in text
     assert ("no room for" in text) == (width < 80)
     statements = report(book)
-    text = printed(show.statements_view(statements, len(statements)), width)
+    text = printed(show.statements_view(statements), width)
     for call in (call for s in statements for call in s.calls.values()):
         assert show.ns(call.elapsed_ns) in text
     assert "UPDATE t SET a = ?" in text
 
 
 def test_a_profile_by_node_tells_how_to_have_row_sources(book: Ledger) -> None:
-    assert "sql_trace.rowsource_sampling" in printed(
-        show.profile_view(profile(book, "node"), 9), 80
-    )
-    assert "rowsource" not in printed(show.profile_view(profile(book), 9), 80)
+    assert "sql_trace.rowsource_sampling" in printed(show.profile_view(profile(book, "node")), 80)
+    assert "rowsource" not in printed(show.profile_view(profile(book)), 80)
 
 
 def test_a_profile_says_that_its_lengths_are_those_of_whole_waits(book: Ledger) -> None:
     """If one of them began before the recording, its mean can be more than its time."""
     found = profile(book)
     told = "of whole waits"
-    assert told not in printed(show.profile_view(found, 30), 200)
+    assert told not in printed(show.profile_view(found), 200)
     cut = [
         dataclasses.replace(line, ns=line.mean_ns * line.times / 2) if line.times else line
         for line in found.lines
     ]
-    assert told in printed(show.profile_view(dataclasses.replace(found, lines=cut), 30), 200)
+    assert told in printed(show.profile_view(dataclasses.replace(found, lines=cut)), 200)
 
 
 def test_an_error_of_a_statement_that_made_no_call_is_reported(tmp_path: Path) -> None:
@@ -157,7 +155,7 @@ def test_a_plan_of_two_sessions_is_one(tmp_path: Path) -> None:
     (statement,) = report(ledgers.ledger(load(path)))
     (plan,) = statement.plans
     assert (plan.executions, plan.nodes[0].calls, plan.nodes[0].time_ns) == (2, 6, 8 * MS)
-    assert "row source of 2 executions" in printed(show.statements_view([statement], 1), 120)
+    assert "row source of 2 executions" in printed(show.statements_view([statement]), 120)
 
 
 def test_an_export_is_refused_before_its_trace_is_read(tmp_path: Path) -> None:
@@ -205,9 +203,9 @@ def test_the_kernels_share_is_explained_where_it_is_shown(book: Ledger) -> None:
     found = profile(book)
     lines = tuple(dataclasses.replace(line, kernel_ns=line.ns / 2) for line in found.lines)
     explained = "in which the kernel worked"
-    assert explained not in printed(show.profile_view(found, 9), 200)
+    assert explained not in printed(show.profile_view(found), 200)
     split = dataclasses.replace(found, lines=lines)
-    assert explained in printed(show.profile_view(split, 9), 200)
+    assert explained in printed(show.profile_view(split), 200)
 
 
 def test_one_process_is_one(book: Ledger) -> None:

@@ -84,15 +84,6 @@ def test_a_recording_notes_costs_and_one_without_has_the_usual_ones() -> None:
     assert of_recording({"costs": {"call_ns": "much", "wait_ns": -1, "other": 3}}) == Costs()
 
 
-def test_costs_in_older_files_of_the_servers_worker_are_not_used() -> None:
-    old = {
-        "pgtare": "sql_trace 0.1",
-        "costs": {"wait_ns": 40, "call_ns": 1000, "fetch_ns": 37},
-    }
-    assert of_recording(old) == Costs()
-    assert of_recording({**old, "pgtare": "0.1.0"}).call_ns == 1000
-
-
 def test_workers_calls_are_not_the_leaders(tmp_path: Path) -> None:
     costs = replace(NOTHING, counted_ns=10.0)
     b = cursor()

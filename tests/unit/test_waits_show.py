@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import pytest
+
 from pgtare.seeing.waits import show
 from pgtare.server.wait_counters.model import Counters, Event, Session, Statement
 from pgtare.server.wait_counters.rates import Profile, StatementRate
@@ -58,7 +60,7 @@ def test_percentiles_are_bounds_of_buckets() -> None:
     )
 
 
-def test_the_table_of_statements_adds_up() -> None:
+def test_the_table_of_statements_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """With rows for those that are not listed, and for what is at no statement."""
     statements = tuple(
         StatementRate(Statement(0, 0, i), None, active, None, active / 4.0, ())
@@ -66,7 +68,8 @@ def test_the_table_of_statements_adds_up() -> None:
     )
     found = Profile(1.0, 4.0, 0.25, (), statements, "counted", cpu_elsewhere=0.25)
     found = dataclasses.replace(found, waits_elsewhere=2.0)
-    rows = printed(show.profile_view(found, 1), 120).splitlines()
+    monkeypatch.setattr(show, "_ROWS", 1)
+    rows = printed(show.profile_view(found), 120).splitlines()
     shown = rows[next(i for i, row in enumerate(rows) if row.startswith("statement")) + 1 :]
     active = [float(re.findall(r" (\d\.\d\d) ", f"{row} ")[0]) for row in shown if row.strip()]
     assert len(active) == 4

@@ -18,7 +18,6 @@ from pgtare.kit.page_frame import breakable, embeddable
 from pgtare.weighing.weigh.report import chart_data
 from pgtare.weighing.weigh.report.charts import charts
 from pgtare.weighing.weigh.report.page import page, write_page
-from pgtare.weighing.weigh.report.rows import table
 from tests.small_volume import raise_no_space
 from tests.unit.sample_result import sample
 
@@ -76,22 +75,6 @@ def test_a_total_without_an_interval_is_not_drawn_as_if_it_were_exact() -> None:
     assert chart.layout["xaxis"]["range"][1] < 987
 
 
-def test_the_control_carries_no_verdict() -> None:
-    drawn = sample(60)
-    control = drawn.result.arms[1]
-    assert control.role == "control"
-    assert control.effect is not None
-    control.verdict = "cost"
-    for bounds, text in (((0.2, 0.4), "misses 0"), ((-0.2, 0.4), "covers 0")):
-        control.effect.body_us = Interval(estimate=0.3, lo=bounds[0], hi=bounds[1])
-        row = next(r for r in table(drawn.result) if r.arm.role == "control")
-        assert row.verdict == text
-        assert row.tone in ("", "inconclusive")
-        cell = re.search(rf"<td[^>]*>{text}</td>", page(drawn.result, drawn.observations))
-        assert cell is not None
-        assert "cost" not in cell[0]
-
-
 def test_an_arm_without_proof_is_not_drawn() -> None:
     drawn = sample()
     drawn.result.arms[2].verdict = "not_verified"
@@ -134,14 +117,13 @@ def test_embedded_json_cannot_end_its_element() -> None:
 
 def test_the_head_tells_server_load_and_time_only() -> None:
     drawn = sample()
-    drawn.result.server["version"] = "PostgreSQL 18.6 on x86_64-pc-linux-gnu, compiled by gcc"
     drawn.result.load |= {"clients": 1, "median_tps": 20535.0, "seed": 7, "rate_tps": None}
-    for version_num in (180006, None):
+    for version_num, shown in ((180006, "18.6"), (None, "of unknown version")):
         drawn.result.server["version_num"] = version_num
         text = page(drawn.result, empty())
         assert (
-            '<p class="sub">PostgreSQL 18.6 · pgbench select-only, 1 client, 20,535 transactions/s '
-            "· 2025-08-17 09:30 UTC</p>" in text
+            f'<p class="sub">PostgreSQL {shown} · pgbench select-only, 1 client, '
+            "20,535 transactions/s · 2025-08-17 09:30 UTC</p>" in text
         )
 
 
@@ -161,17 +143,6 @@ def test_arms_list_only_what_differs_from_the_base() -> None:
     assert "the same as the base" in arms["control"]
     assert "5 µs added to each transaction" in arms["inject 5 µs"]
     assert "(base)" not in "".join(arms)
-
-
-def test_evidence_on_the_page_names_no_flag() -> None:
-    drawn = sample()
-    arm = drawn.result.arms[2]
-    assert arm.proof is not None
-    arm.proof.evidence = "TOTAL_TIMED in 9 of 9 transactions with EXECUTED (100 %), base 0 %"
-    text = page(drawn.result, drawn.observations)
-    sentence = "of 9 transactions that ran a plan, all ran with whole-query timing (base: none)"
-    assert f"seen at work: {sentence}" in text
-    assert "TOTAL_TIMED" not in text
 
 
 def test_a_trial_the_server_ended_shows_no_proof() -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import get_args
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from pgtare.cli import standard_output
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
+from pgtare.kit.terminal_text import plain
 from pgtare.weighing import verdict_names
 from pgtare.weighing.instruments.catalogue import load_catalogue
 from pgtare.weighing.instruments.model import FlagRule
@@ -26,7 +23,7 @@ from tests.unit.sample_result import sample
 
 def printed(result: WeighResult, width: int = 80, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding=encoding)
+    file = io.TextIOWrapper(raw, encoding=encoding, errors=standard_output._SIMPLER)
     render(result, Console(file=file, width=width, force_terminal=False))
     file.flush()
     return raw.getvalue().decode(encoding)
@@ -295,15 +292,6 @@ def test_equivalence_of_several_is_said_to_be_of_each() -> None:
     )
 
 
-def test_which_margin_is_said() -> None:
-    result = sample().result
-    arm = instrument(result)
-    arm.verdict = "inconclusive"
-    arm.verdict_reason = "neither distinguished from zero nor shown to be inside the margin"
-    text = words(printed(result))
-    assert "nor shown to be inside the margin of ±0.5 %." in text
-
-
 def test_the_load_is_reported_with_its_rate() -> None:
     result = sample().result
     assert "load pgbench select-only, 2 clients (full speed)" in words(printed(result))
@@ -421,16 +409,6 @@ def test_a_tail_that_cannot_be_judged_is_reported_and_not_shown() -> None:
     assert "Too few slow transactions to judge the tail." in words(printed(result))
 
 
-def test_what_ended_a_trial_is_the_reason_shown_and_not_what_was_proven() -> None:
-    result = sample().result
-    arm = instrument(result)
-    arm.verdict = "not_verified"
-    arm.verdict_reason = "the trial ended early: the deadline for it had come"
-    text = words(printed(result))
-    assert "no figure; the trial ended early: the deadline for it had come." in text
-    assert f"{arm.verdict_reason}: " not in text
-
-
 def test_without_proof_there_is_no_number() -> None:
     result = sample().result
     arm = instrument(result)
@@ -451,12 +429,6 @@ def test_a_gain_is_said_without_a_sign() -> None:
     arm.effect.body_us = Interval(estimate=-1.2, lo=-1.4, hi=-1.0)
     arm.effect.body_pct = Interval(estimate=-1.7, lo=-2.0, hi=-1.4)
     assert "on saves 1.20 µs (1.7 %) a transaction" in words(printed(result))
-
-
-def test_a_dear_tail_is_said_beside_the_body() -> None:
-    result = sample().result
-    instrument(result).effect.excess_us = Interval(estimate=0.8, lo=0.4, hi=1.2)
-    assert "; slow transactions add +0.8 µs to the average." in words(printed(result))
 
 
 def test_partial_trials_are_marked_before_anything_else() -> None:
@@ -536,7 +508,7 @@ def test_a_result_without_numbers_still_prints() -> None:
             arm.verdict, arm.verdict_reason = "inconclusive", "no whole block"
     base = result.baseline
     base.mean_us = base.body_mean_us = base.threshold_us = None
-    base.p50_us = base.p95_us = base.p99_us = None
+    base.p50_us = base.p99_us = None
     result.design.mde_us = result.design.mde_pct = result.design.participation = None
     result.carry_over.switch_us = result.carry_over.switch_throughput_pct = None
     assert "inconclusive" in printed(result)
@@ -550,15 +522,8 @@ def test_an_ascii_terminal_gets_ascii() -> None:
     text = printed(result, 80, "ascii")
     assert text.isascii()
     assert " us (" in text
-    assert "+/-0.5 %" in text
+    assert "~0.5 %" in text
     assert "na?ve ?" in text
-
-
-def test_a_latin_1_terminal_keeps_what_it_has() -> None:
-    text = printed(sample().result, 80, "latin-1")
-    assert " µs (" in text
-    assert "±0.5 %" in text
-    assert "\u2212" not in text
 
 
 @pytest.mark.parametrize(
@@ -571,45 +536,8 @@ def test_names_cannot_steer_the_terminal(name: str) -> None:
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "\u202e" not in text
-    expected = "".join("?" if c in "\x1b\x07\n\u202e" else c for c in name)
+    expected = plain(name)
     assert f"Leaving {expected} on costs" in text
-
-
-def run(tmp_path: Path, **environment: str) -> str:
-    """Print the sample in a process of its own, into a pipe."""
-    stored = tmp_path / "result.json"
-    stored.write_text(sample().result.to_json(), encoding="utf-8")
-    script = (
-        "import sys; from pathlib import Path; from rich.console import Console; "
-        "from pgtare.weighing.weigh.report.terminal import render; "
-        "from pgtare.weighing.weigh.store import load_result; "
-        "render(load_result(Path(sys.argv[1])), Console())"
-    )
-    kept = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS")}
-    done = subprocess.run(
-        [sys.executable, "-c", script, stored],
-        env=kept | environment,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode("utf-8")
-
-
-def test_a_pipe_gets_no_colour_unless_forced(tmp_path: Path) -> None:
-    assert "\x1b[" not in run(tmp_path, LC_ALL="C.UTF-8", TERM="xterm-256color")
-    assert "\x1b[" in run(tmp_path, LC_ALL="C.UTF-8", TERM="xterm-256color", FORCE_COLOR="1")
-    forced = run(tmp_path, TERM="xterm-256color", FORCE_COLOR="1", NO_COLOR="1")
-    assert "\x1b[3" not in forced  # bold may stay, colours may not
-
-
-def test_a_pipe_in_an_ascii_locale_survives(tmp_path: Path) -> None:
-    text = run(
-        tmp_path, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii"
-    )
-    assert text.isascii()
-    assert "us" in text
 
 
 @pytest.mark.parametrize(
@@ -643,14 +571,6 @@ def test_lengths_of_time_take_the_unit_that_suits() -> None:
     assert numbers.duration(None) == "\u2013"
     assert numbers.percent(99.98) == "99.9 %"
     assert numbers.percent(0.043) == "0.04 %"
-
-
-def test_every_verdict_has_words_and_a_style() -> None:
-    assert (
-        set(verdict_names.NAMES)
-        == set(get_args(verdict_names.Verdict))
-        == set(verdict_names.STYLES)
-    )
 
 
 def test_a_control_that_is_off_by_its_total_alone_is_not_passed_over() -> None:

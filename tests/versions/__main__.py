@@ -45,7 +45,7 @@ TESTS = (
     "test_trace_short_sessions.py", "test_trace_status.py",
     "test_load_pgbench.py", "test_doctor_churn.py",
     "test_weigh_embedded.py", "test_weigh_trace.py", "test_weigh_clock_source.py",
-    "test_clock_predict.py", "test_clock_query.py", "test_doctor.py", "test_pooler.py",
+    "test_doctor.py", "test_pooler.py",
     "test_agent.py", "test_agent_faults.py",
 )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 The modules are compiled without a warning, and a server of aarch64 runs with all of them. Clients
 are of this machine. An emulation on x86-64 shows that hooks and arithmetic work; it has the memory
-order of x86-64, so it shows nothing about that of aarch64 (docs/memory-order.md).
+order of x86-64, so it shows nothing about that of aarch64 (server/MEMORY-ORDER.md).
 """
 
 from __future__ import annotations

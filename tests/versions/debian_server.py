@@ -18,7 +18,7 @@ from pathlib import Path
 from pgtare.errors import UsageError
 from pgtare.server.directories import locked, place
 from pgtare.server.os_account import environment
-from pgtare.server.source_package import KEYRING, mirror
+from tests.source_package import KEYRING, mirror
 
 SUITES = {15: ("bookworm",), 17: ("trixie",), 19: ("sid", "experimental")}
 """Where the packages of a major version and the libraries that they need are."""

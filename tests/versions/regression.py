@@ -27,7 +27,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import SUPERUSER, Cluster
 from pgtare.server.modules import PRELOAD_ORDER, loadable
 from pgtare.server.os_account import server_account
-from pgtare.server.source_package import tarball, version_of
+from tests.source_package import tarball, version_of
 from tests.trials import trial
 from tests.versions.servers import MAJORS, number, say, server
 

@@ -23,7 +23,6 @@ from pgtare.watching.agent.server_check import ServerCheck, check_server, requir
 if TYPE_CHECKING:
     from pgtare.watching.agent.documents import StoreSeen
     from pgtare.watching.metrics.exporter import MetricsExporter
-    from pgtare.watching.metrics.otlp import OtlpSender
     from pgtare.watching.spool.spool import Spool
     from pgtare.watching.store.address import StoreAddress
     from pgtare.watching.store.push_thread import PushThread
@@ -49,10 +48,6 @@ def agent(
         str | None,
         typer.Option(help="Serve metrics to Prometheus at this address, as 127.0.0.1:9187."),
     ] = None,
-    otlp: Annotated[
-        str | None,
-        typer.Option(help="Send metrics by OTLP to this address, as http://127.0.0.1:4318."),
-    ] = None,
     duration: Duration = None,
 ) -> None:
     """Watch servers all the time: every wait, exactly, in a directory that any tool can read.
@@ -66,11 +61,11 @@ def agent(
     Example: `pgtare agent --dsn "host=db dbname=app" --spool /var/lib/pgtare-agent/spool`
     """
     if context.invoked_subcommand is not None:
-        if any(option is not None for option in (dsn, config, spool, metrics, otlp, duration)):
+        if any(option is not None for option in (dsn, config, spool, metrics, duration)):
             name = context.invoked_subcommand
             raise UsageError(f"options go after the command: pgtare agent {name} --config FILE")
         return
-    found = _with_metrics(_read(dsn, config), metrics, otlp)
+    found = _with_metrics(_read(dsn, config), metrics)
     directory = spool or found.spool.directory
     if directory is None:
         raise UsageError(
@@ -83,16 +78,13 @@ def agent(
     from pgtare.watching.spool.spool import Spool
 
     leave_pandas_out()
-    with contextlib.ExitStack() as opened:
-        store = opened.enter_context(Spool.open(directory, found.spool.limits))
+    with Spool.open(directory, found.spool.limits) as store:
         reload = (
-            None
-            if config is None
-            else lambda: _with_metrics(configuration.read(config), metrics, otlp)
+            None if config is None else lambda: _with_metrics(configuration.read(config), metrics)
         )
         log = AgentLog()
         pushing = _push_thread(found, store, directory, log)
-        running = Agent(found, store, log, reload, _show_metrics(found.metrics, store, log, opened))
+        running = Agent(found, store, log, reload, _show_metrics(found.metrics, store, log))
         stop_after(lasting_s, running.stop)
         with pushing or contextlib.nullcontext():
             running.run()
@@ -180,19 +172,14 @@ def _spool_sentence(found: SpoolConfig) -> str:
     )
 
 
-def _with_metrics(found: AgentConfig, address: str | None, otlp: str | None) -> AgentConfig:
-    """A configuration with the addresses of --metrics and --otlp, if they were given."""
-    changes: dict[str, object] = {}
-    if address is not None:
-        option_values.address("--metrics", address)
-        changes["listen"] = address
-    if otlp is not None:
-        try:
-            endpoint = configuration.otlp_endpoint(otlp)
-        except ValueError as ex:
-            raise UsageError(f"--otlp: {ex}") from None
-        changes["otlp"] = found.metrics.otlp.model_copy(update={"endpoint": endpoint})
-    return found.model_copy(update={"metrics": found.metrics.model_copy(update=changes)})
+def _with_metrics(found: AgentConfig, address: str | None) -> AgentConfig:
+    """A configuration with the address of --metrics, if it was given."""
+    if address is None:
+        return found
+    option_values.address("--metrics", address)
+    return found.model_copy(
+        update={"metrics": found.metrics.model_copy(update={"listen": address})}
+    )
 
 
 def _push_thread(
@@ -218,43 +205,19 @@ def _store_address(settings: StoreSettings) -> StoreAddress:
     )
 
 
-def _show_metrics(
-    settings: MetricsSettings, spool: Spool, log: AgentLog, opened: contextlib.ExitStack
-) -> MetricsExporter | None:
-    """Metrics for Prometheus and OTLP, if either is wanted."""
-    if settings.listen is None and settings.otlp.endpoint is None:
+def _show_metrics(settings: MetricsSettings, spool: Spool, log: AgentLog) -> MetricsExporter | None:
+    """Metrics for Prometheus, if they are wanted."""
+    if settings.listen is None:
         return None
     from pgtare.watching.metrics.exporter import MetricsExporter
 
     exporter = MetricsExporter(settings, spool.reading)
-    if settings.listen is not None:
-        host, port = exporter.listen(*option_values.address("--metrics", settings.listen))
-        log.write("info", "metrics", listen=f"{host}:{port}")
-        if not option_values.is_loopback(host):
-            why = "anybody who can reach this address can read the metrics: there is no password"
-            log.write("warning", "metrics", why=why)
-    if settings.otlp.endpoint is not None:
-        sender = _otlp_sender(settings, exporter, spool.uuid, log)
-        opened.enter_context(sender)
-        log.write("info", "otlp", endpoint=sender.address, interval=f"{settings.otlp.interval:g}s")
-        if sender.is_open:
-            why = "metrics and headers are sent without encryption: name an address of https"
-            log.write("warning", "otlp", why=why)
+    host, port = exporter.listen(*option_values.address("--metrics", settings.listen))
+    log.write("info", "metrics", listen=f"{host}:{port}")
+    if not option_values.is_loopback(host):
+        why = "anybody who can reach this address can read the metrics: there is no password"
+        log.write("warning", "metrics", why=why)
     return exporter
-
-
-def _otlp_sender(
-    settings: MetricsSettings, exporter: MetricsExporter, agent: str, log: AgentLog
-) -> OtlpSender:
-    try:
-        from pgtare.watching.metrics.otlp import OtlpSender
-    except ModuleNotFoundError as ex:
-        raise UsageError(
-            f"OTLP needs the package {(ex.name or '').partition('.')[0]}: install pgtare with its "
-            "extra, as in pip install 'pgtare[otlp]'"
-        ) from ex
-    shown = exporter.collector
-    return OtlpSender(settings.otlp, shown.families, shown.bounds_s, agent, log)
 
 
 def _read(dsn: str | None, config: Path | None) -> AgentConfig:

@@ -20,11 +20,10 @@ CURRENCY = "USD"
 
 def bill(
     weighed: Annotated[
-        list[str],
+        list[Path],
         typer.Argument(
             metavar="RESULT...",
-            help="What `pgtare fleet weigh --out` or `pgtare weigh --out` made; of a fleet also "
-            "s3://BUCKET/PREFIX.",
+            help="What `pgtare fleet weigh --out` or `pgtare weigh --out` made.",
         ),
     ],
     spool: Annotated[
@@ -61,7 +60,7 @@ def bill(
     made = bills.make(
         found.weighed,
         found.left_out,
-        origins=weighed,
+        origins=[str(place) for place in weighed],
         basis=basis,
         price=price,
         watching=watching,

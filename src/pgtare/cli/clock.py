@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,16 +18,13 @@ from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit import files
 from pgtare.kit.progress import Display
-from pgtare.seeing.clock import compare_reports as comparing
-from pgtare.seeing.clock import plan_text, show
+from pgtare.seeing.clock import show
 from pgtare.seeing.clock.clocks import BY_NAME
-from pgtare.seeing.clock.consequences import SYSTEM
+from pgtare.seeing.clock.consequences import ROW, SYSTEM
+from pgtare.seeing.clock.explain_timing import node_calls, plan_timing
 from pgtare.seeing.clock.pg_test_timing import MOST_SECONDS
 from pgtare.seeing.clock.schema import ClockReport
 from pgtare.seeing.clock.survey import Request, Tick, planned_s, survey
-
-if TYPE_CHECKING:
-    from pgtare.seeing.clock.plan_source import Given
 
 #: Progress is shown of what takes longer, in s.
 _SHOWN_S = 2.0
@@ -58,28 +55,10 @@ def clock(
     explain: Annotated[
         Path | None,
         typer.Option(
-            help="Predict what EXPLAIN's TIMING and track_io_timing cost this plan: a file that "
+            help="Predict what EXPLAIN's TIMING costs this plan: a file that "
             "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) wrote."
         ),
     ] = None,
-    query: Annotated[
-        str | None,
-        typer.Option(
-            help="The same for a statement, by the planner's estimates: it is not executed. "
-            "Needs --dsn."
-        ),
-    ] = None,
-    dsn: Annotated[
-        str | None, typer.Option(help="The server for --query, as a libpq connection string.")
-    ] = None,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Check the prediction: run the statement of --query 16 times with TIMING on and "
-            "16 times off, in read-only transactions.",
-        ),
-    ] = False,
     # here for its help alone: pgtare.cli.compat_args takes these arguments before they are parsed
     compat: Annotated[
         bool,
@@ -90,13 +69,6 @@ def clock(
         ),
     ] = False,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
-    compare: Annotated[
-        Path | None,
-        typer.Option(
-            help="An earlier document of this command; exit status 1 if anything is worse beyond "
-            "noise."
-        ),
-    ] = None,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -109,20 +81,18 @@ def clock(
 
     `pgtare clock -d 3 --clock tsc --exact`
 
-    `pgtare clock --output before.json`, and later `pgtare clock --compare before.json`
-
-    `pgtare clock --query "SELECT count(*) FROM t" --dsn "dbname=app" --measure`
+    `pgtare clock --explain plan.json`
     """
     request = Request(tuple(clocks or ()), _duration(duration), cpu)
     percent = _cutoff(cutoff)
     files.check_target(html)
     destination = Destination(json, output)
-    before = comparing.load(compare) if compare is not None else None
-    given = _given(request, explain, query, dsn, measure)
+    calls = _node_calls(request, explain)
     with _reading(request) as tick:
         report = survey(request, command_line(), tick)
-    if given is not None and report.clock(SYSTEM) is not None:  # else interrupted before
-        given.predict(report)
+    cost = next((one.cost_ns for one in report.meaning if one.what == ROW), None)
+    if explain is not None and calls is not None and cost is not None:  # else interrupted before
+        report.plan = plan_timing(explain, calls, cost)
     if not destination.printed:
         _print(report, Console(), histogram, percent if exact else None)
     destination.write(report.to_json())
@@ -131,15 +101,8 @@ def clock(
 
         write_page(report, html)
         destination.tell(f"page: {html}")
-    worse = False
-    if before is not None:
-        lines = comparing.compare(before, report)
-        destination.console().print(show.comparison(lines), highlight=False)
-        worse = any(line.worse for line in lines)
     if report.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
-    if worse:
-        raise typer.Exit(1)
 
 
 def _duration(text: str | None) -> int | None:
@@ -161,36 +124,16 @@ def _cutoff(text: str) -> float:
     return value
 
 
-def _given(
-    request: Request, explain: Path | None, query: str | None, dsn: str | None, measure: bool
-) -> Given | None:
-    """The plan to predict for, fetched before the clocks are read; None if none is asked for."""
-    if explain is not None and query is not None:
-        raise UsageError("--explain and --query: give the one or the other")
-    if query is None and dsn is not None:
-        raise UsageError("--dsn goes with --query, the statement to plan there")
-    if query is None and measure:
-        raise UsageError("--measure goes with --query, the statement to run")
-    if explain is None and query is None:
+def _node_calls(request: Request, explain: Path | None) -> int | None:
+    """The calls of the plan's nodes, before the clocks are read; None without a plan."""
+    if explain is None:
         return None
     if request.clocks and SYSTEM not in request.clocks:
         raise UsageError(
             f"PostgreSQL's timing is predicted from the clock {SYSTEM}: add --clock {SYSTEM}, "
             "or leave --clock out"
         )
-    from pgtare.seeing.clock import plan_source as given  # loads what talks to servers
-
-    if explain is not None:
-        return given.from_file(explain)
-    assert query is not None
-    if dsn is None:
-        raise UsageError("--query needs --dsn, the server that plans the statement")
-    if not measure:
-        return given.from_server(query, dsn)
-    with Display(cli.stderr(), "running it with TIMING on and off,", None) as display:
-        return given.run_on_server(
-            query, dsn, lambda seconds, text: display.tick(seconds, text, "; Ctrl-C ends it")
-        )
+    return node_calls(explain)
 
 
 @contextlib.contextmanager
@@ -212,4 +155,4 @@ def _print(report: ClockReport, console: Console, histogram: bool, exact: float 
         if exact is not None:
             console.print(show.exact(one, exact), highlight=False)
     if report.plan is not None:
-        console.print(plan_text.view(report.plan), highlight=False)
+        console.print(f"\n{show.plan(report.plan)}", highlight=False, markup=False)

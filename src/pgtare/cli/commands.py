@@ -64,7 +64,8 @@ _COMMANDS = {
     "trace": _Command(
         "trace",
         SEE,
-        "Trace sessions of a server that has sql_trace loaded, and say where their time went.",
+        "Trace sessions of a server that has sql_trace or wait_event_timing loaded, and say where "
+        "their time went.",
     ),
     "flame": _Command(
         "flame",

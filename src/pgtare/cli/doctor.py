@@ -21,8 +21,8 @@ from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
 from pgtare.seeing.doctor import queries
 from pgtare.seeing.doctor.check_settings import Weight
-from pgtare.seeing.doctor.examine import Tick, watch
-from pgtare.seeing.doctor.model import EXIT_STATUS, ORDER, Level, Report
+from pgtare.seeing.doctor.examine import Tick, examine, watch
+from pgtare.seeing.doctor.model import Report
 from pgtare.seeing.doctor.session import Session
 from pgtare.seeing.doctor.show import view
 from pgtare.weighing.weigh import store
@@ -44,9 +44,6 @@ def doctor(
     watching: Annotated[
         bool, typer.Option("--watch", help="Look again and again; Ctrl-C ends it.")
     ] = False,
-    iterations: Annotated[
-        int | None, typer.Option(min=1, help="With --watch: how many looks; without end if none.")
-    ] = None,
     weighed: Annotated[
         list[Path] | None,
         typer.Option(
@@ -78,49 +75,37 @@ def doctor(
         return
     if dsn is None:
         raise UsageError("--dsn is missing: name the server, as in --dsn 'host=db dbname=app'")
-    if iterations is not None and not watching:
-        raise UsageError("--iterations goes with --watch")
     every = seconds("--interval", interval)
     if every < _SHORTEST_S:
         raise UsageError(f"--interval {interval}: give {_SHORTEST_S:g}s or more")
     destination = Destination(json, output)
     weights = read_weights(weighed or ())
-    worst: Level = "ok"
-    with _progress(every, watching) as tick:
-        if watching and iterations is None:
-            reports = _without_end(dsn, every, weights, tick)
-        else:
-            reports = _reports(dsn, every, iterations or 1, weights, tick)
-        try:
-            for number, report in enumerate(reports):
-                worst = min(worst, report.level, key=ORDER.index)
-                _print(report, destination, first=not number, watching=watching)
-        except KeyboardInterrupt:
-            if not watching:
-                raise
-            raise typer.Exit(cli.INTERRUPTED) from None
-    raise typer.Exit(EXIT_STATUS[worst])
+    if watching:
+        with contextlib.suppress(KeyboardInterrupt):
+            for number, report in enumerate(_without_end(dsn, every, weights)):
+                if number and not destination.printed:
+                    typer.echo()
+                destination.write_line(report.to_json(indent=None))
+                _print(report, destination)
+        raise typer.Exit(cli.INTERRUPTED)
+    with _progress(every) as tick, Session(dsn) as session:
+        report = examine(session, every, weights, tick)
+    destination.write(report.to_json())
+    _print(report, destination)
+    raise typer.Exit(report.exit_status)
 
 
-def _reports(
-    dsn: str, every: float, count: int | None, weights: Mapping[str, Weight], tick: Tick
-) -> Iterator[Report]:
-    with Session(dsn) as session:
-        yield from watch(session, every, count, weights, tick)
-
-
-def _without_end(
-    dsn: str, every: float, weights: Mapping[str, Weight], tick: Tick
-) -> Iterator[Report]:
+def _without_end(dsn: str, every: float, weights: Mapping[str, Weight]) -> Iterator[Report]:
     """Reports; a server that goes away after the first, to be restarted maybe, is waited for."""
     begun = waiting = False
     while True:
         try:
-            for report in _reports(dsn, every, None, weights, tick):
-                if waiting:
-                    _tell("the server is back")
-                begun, waiting = True, False
-                yield report
+            with Session(dsn) as session:
+                for report in watch(session, every, weights):
+                    if waiting:
+                        _tell("the server is back")
+                    begun, waiting = True, False
+                    yield report
         except MeasurementError as ex:
             if not begun:
                 raise
@@ -135,24 +120,18 @@ def _tell(text: str) -> None:
 
 
 @contextlib.contextmanager
-def _progress(every: float, watching: bool) -> Iterator[Tick]:
-    if watching or every <= _SHOWN_S:
+def _progress(every: float) -> Iterator[Tick]:
+    if every <= _SHOWN_S:
         yield lambda seconds: None
         return
     with Display(cli.stderr(), "looking", every) as display:
         yield lambda seconds: display.tick(seconds, "sampling sessions")
 
 
-def _print(report: Report, destination: Destination, *, first: bool, watching: bool) -> None:
-    if watching:
-        destination.write_line(report.to_json(indent=None))
-    else:
-        destination.write(report.to_json(indent=2))
+def _print(report: Report, destination: Destination) -> None:
     if destination.printed:
         return
     console = Console()
-    if not first:
-        typer.echo()
     if console.is_terminal:
         console.print(view(report), highlight=False)
         return

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json as jsonlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import psycopg
 import typer
@@ -20,11 +19,12 @@ from pgtare.joins import flame_labels
 from pgtare.kit import artefact, files
 from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
-from pgtare.seeing.flame import documents, page, permission, show, speedscope, targets
+from pgtare.seeing.flame import page, perf, permission, show, targets
 from pgtare.seeing.flame import profile as profiles
 from pgtare.seeing.flame import recording as keep
-from pgtare.seeing.flame.profile import Profile
-from pgtare.seeing.flame.record import FlameRecording, SamplingPlan, record
+from pgtare.seeing.flame.documents import FlameDifference
+from pgtare.seeing.flame.record import SamplingPlan, record
+from pgtare.seeing.flame.recording import FlameRecording
 from pgtare.seeing.flame.samples import Mode
 from pgtare.seeing.flame.targets import FlameTarget
 from pgtare.server import own_session
@@ -48,8 +48,8 @@ Postmaster = Annotated[
 Duration = Annotated[str, typer.Option("--duration", "-d", help="How long: 10, 10s, 2m.")]
 Idle = Annotated[bool, typer.Option("--idle", help="Include waits for something to do.")]
 Walk = Annotated[
-    str,
-    typer.Option(help="How stacks are walked: fp, dwarf, or auto (what the program allows)."),
+    Literal["auto", "fp", "dwarf"],
+    typer.Option(help="How stacks are walked; auto: what the program allows."),
 ]
 Trace = Annotated[
     bool,
@@ -57,10 +57,10 @@ Trace = Annotated[
 ]
 Html = Annotated[Path | None, typer.Option(help="Write one self-contained page.")]
 Folded = Annotated[Path | None, typer.Option(help="Write folded stacks, in µs.")]
-Speedscope = Annotated[Path | None, typer.Option(help="Write a file for speedscope.app.")]
 Out = Annotated[
     Path | None, typer.Option(help="Keep the samples and the page in this new directory.")
 ]
+_WALKS = {"auto": None, "fp": perf.FRAME_POINTERS, "dwarf": perf.DWARF}
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,11 @@ class _Outputs:
 
     html: Path | None
     folded: Path | None
-    speedscope: Path | None
     out: Path | None
     destination: Destination
 
     def check(self) -> None:
-        for path in (self.html, self.folded, self.speedscope):
+        for path in (self.html, self.folded):
             files.check_target(path)
         if self.out is not None:
             artefact.check_new(self.out, keep.KIND)
@@ -91,7 +90,6 @@ def on(
     trace: Trace = False,
     html: Html = None,
     folded: Folded = None,
-    speedscope: Speedscope = None,
     out: Out = None,
     json: Json = False,
     output: Output = None,
@@ -100,8 +98,8 @@ def on(
 
     Example: `sudo $(command -v pgtare) flame on --pid 4711 --duration 30s --html cpu.html`
     """
-    outputs = _Outputs(html, folded, speedscope, out, Destination(json, output))
-    _run("on", dsn, pid, postmaster, duration, rate, walk, trace, True, outputs)
+    outputs = _Outputs(html, folded, out, Destination(json, output))
+    _run("on", dsn, pid, postmaster, duration, rate, walk, trace, False, outputs)
 
 
 def _waits(mode: Mode, text: str) -> None:
@@ -117,12 +115,11 @@ def _waits(mode: Mode, text: str) -> None:
         trace: Trace = False,
         html: Html = None,
         folded: Folded = None,
-        speedscope: Speedscope = None,
         out: Out = None,
         json: Json = False,
         output: Output = None,
     ) -> None:
-        outputs = _Outputs(html, folded, speedscope, out, Destination(json, output))
+        outputs = _Outputs(html, folded, out, Destination(json, output))
         _run(mode, dsn, pid, postmaster, duration, 99, walk, trace, idle, outputs)
 
     app.command(mode, help=text)(command)
@@ -154,7 +151,6 @@ def show_command(
     idle: Idle = False,
     html: Html = None,
     folded: Folded = None,
-    speedscope: Speedscope = None,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -162,12 +158,12 @@ def show_command(
 
     Example: `pgtare flame show cpu --arms weighed --html by-arm.html`
     """
-    outputs = _Outputs(html, folded, speedscope, None, Destination(json, output))
+    outputs = _Outputs(html, folded, None, Destination(json, output))
     outputs.check()
     recording = flame_labels.cut(keep.load(directory), from_s, to_s)
     if arms is not None:
         recording = flame_labels.by_arm(recording, arms)
-    _deliver(recording, idle or recording.mode == "on", outputs)
+    _deliver(recording, idle, outputs)
 
 
 @app.command("diff")
@@ -187,31 +183,29 @@ def diff(
     destination = Destination(json, output)
     kept = [keep.load(path) if path.is_dir() else None for path in (before, after)]
     notes = _notes_on((before, after), kept, idle)
-    old, new = (
-        profiles.parse_folded(path) if recording is None else _profile_of(recording, idle)
-        for path, recording in zip((before, after), kept, strict=True)
+    old, new = profiles.alike(
+        *(
+            profiles.parse_folded(path)
+            if recording is None
+            else profiles.profile(recording.shown(idle=idle))
+            for path, recording in zip((before, after), kept, strict=True)
+        )
     )
-    old, new = profiles.alike(old, new)
     found = profiles.changes(old, new)
     if html is not None:
-        graph = show.difference(old, new, names=(before.name, after.name))
+        graph = show.difference(old, new, id="change", names=(before.name, after.name))
         text = page.page(
             "What changed",
             f"{before.name} against {after.name}",
             [graph],
-            table=show.change_rows(found, 60),
+            table=show.change_rows(found, show.PAGE_ROWS),
             table_head=show.CHANGE_HEAD,
             notes=notes,
         )
         files.write_text(html, text)
-    destination.write(documents.difference(found, notes).to_json())
-    if destination.printed:
-        return
-    _console().print(show.table(show.CHANGE_HEAD, show.change_rows(found)), highlight=False)
-    for note in notes:
-        typer.echo(f"note: {note}")
-    if html is not None:
-        typer.echo(f"page: {html}")
+    destination.write(FlameDifference(frames=found, notes=notes).to_json())
+    if not destination.printed:
+        _print(show.CHANGE_HEAD, show.change_rows(found), notes, {"page": html})
 
 
 def _run(
@@ -229,11 +223,10 @@ def _run(
     if trace and dsn is None:
         raise UsageError("--trace asks the server: give --dsn")
     length = seconds("--duration", duration)
-    way = _walk(walk)
     outputs.check()
     permission.find_perf()
     with _target(dsn, pid, postmaster) as target:
-        plan = SamplingPlan(mode, target, length, rate, way)
+        plan = SamplingPlan(mode, target, length, rate, _WALKS[walk])
         with (
             Display(cli.stderr(), f"recording {target.name}", length) as display,
             flame_labels.labels(dsn, target, trace=trace) as joined,
@@ -248,13 +241,6 @@ def _run(
     _deliver(recording, idle, outputs)
     if recording.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
-
-
-def _walk(text: str) -> str | None:
-    ways = {"auto": None, "fp": "fp", "dwarf": "dwarf,8192"}
-    if text not in ways:
-        raise UsageError(f"--walk {text}: choose fp, dwarf or auto")
-    return ways[text]
 
 
 @contextlib.contextmanager
@@ -287,44 +273,37 @@ def _connected(dsn: str) -> psycopg.Connection[Any]:
 
 
 def _deliver(recording: FlameRecording, idle: bool, outputs: _Outputs) -> None:
-    found = show.main_profile(recording.mode, recording.samples, idle=idle)
+    found = profiles.profile(recording.shown(idle=idle))
     if outputs.html is not None:
         files.write_text(outputs.html, show.recording_page(recording, found, idle=idle))
     if outputs.folded is not None:
         files.write_text(outputs.folded, profiles.folded(found))
-    if outputs.speedscope is not None:
-        document = speedscope.document(recording.target, {show.TITLES[recording.mode]: found})
-        files.write_text(outputs.speedscope, jsonlib.dumps(document) + "\n")
     if outputs.out is not None:
         keep.save(outputs.out, recording)
-        files.write_text(
-            outputs.out / "report.html", show.recording_page(recording, found, idle=idle)
-        )
+        text = show.recording_page(recording, found, idle=idle)
+        files.write_text(outputs.out / "report.html", text)
         files.hand_over(outputs.out)
-    outputs.destination.write(documents.graph(recording, found).to_json())
+    outputs.destination.write(show.document(recording, found).to_json())
     if outputs.destination.printed:
         return
     for line in show.lines(recording, found, idle=idle):
         typer.echo(line)
-    if found:
-        _console().print(show.table(show.HEAD, show.rows(found)), highlight=False)
-    else:
+    if not found:
         typer.echo("There are no samples: the processes did nothing of this kind.")
-    for note in recording.notes:
+    written = {"page": outputs.html, "folded stacks": outputs.folded, "kept": outputs.out}
+    _print(show.HEAD, show.rows(found), recording.notes, written)
+
+
+def _print(
+    head: list[str], rows: list[list[str]], notes: list[str], written: dict[str, Path | None]
+) -> None:
+    if rows:
+        Console(soft_wrap=False).print(show.table(head, rows), highlight=False)
+    for note in notes:
         typer.echo(f"note: {note}")
-    for what, path in (
-        ("page", outputs.html),
-        ("folded stacks", outputs.folded),
-        ("speedscope", outputs.speedscope),
-        ("kept", outputs.out),
-    ):
+    for what, path in written.items():
         if path is not None:
             typer.echo(f"{what}: {path}")
-
-
-def _profile_of(recording: FlameRecording, idle: bool) -> Profile:
-    # a process that computes has something to do, even if it then waits for more
-    return show.main_profile(recording.mode, recording.samples, idle=idle or recording.mode == "on")
 
 
 def _notes_on(paths: tuple[Path, Path], kept: list[FlameRecording | None], idle: bool) -> list[str]:
@@ -342,19 +321,10 @@ def _notes_on(paths: tuple[Path, Path], kept: list[FlameRecording | None], idle:
             f"{paths[0]} is a recording of {before.mode}, {paths[1]} one of {after.mode}: compare "
             "time on the processor with the same, and blocked time with blocked time"
         )
-    points = profiles.chance_points(
-        *(
-            show.main_samples(r.mode, r.samples, idle=idle or r.mode == "on")
-            for r in (before, after)
-        )
-    )
+    points = profiles.chance_points(before.shown(idle=idle), after.shown(idle=idle))
     if points is not None:
         lines.append(
             f"Of two recordings as short as these chance alone moves a share of 50 % by up to "
             f"{points:.2g} points (95 %, if no two samples belong together), smaller ones less."
         )
     return lines
-
-
-def _console() -> Console:
-    return Console(soft_wrap=False)

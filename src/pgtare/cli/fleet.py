@@ -11,12 +11,25 @@ import typer
 from pgtare import cli
 from pgtare.cli.command_line import command_line
 from pgtare.cli.commands import GLOSSARY
-from pgtare.cli.fleet_report import report
 from pgtare.cli.json_output import Destination, Json, Output
+from pgtare.cli.shared_options import (
+    Allow,
+    Application,
+    Arms,
+    Catalogues,
+    InjectNs,
+    Instruments,
+    Margin,
+    OtherMargin,
+    Participation,
+    Role,
+    Yes,
+)
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.kit import numbers
+from pgtare.kit import files, numbers
 from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.option_values import percentage, seconds
+from pgtare.kit.progress import Counted
 from pgtare.load import parse_participation
 from pgtare.server import inventory as inventories
 from pgtare.weighing.instruments import Chosen, choose, load_catalogue
@@ -29,9 +42,6 @@ if TYPE_CHECKING:
 InventoryFile = Annotated[
     Path,
     typer.Option("--inventory", "-i", help="A file that names the servers: see docs/fleet.md."),
-]
-Catalogues = Annotated[
-    list[Path] | None, typer.Option("--catalog", help="A file with instruments of your own.")
 ]
 
 app = typer.Typer(
@@ -48,10 +58,7 @@ app = typer.Typer(
 @app.command("check")
 def check(
     inventory: InventoryFile,
-    instruments: Annotated[
-        list[str] | None,
-        typer.Argument(help="What to weigh: names as `pgtare instruments` lists them."),
-    ] = None,
+    instruments: Instruments = None,
     catalogue: Catalogues = None,
     limit: Annotated[
         str, typer.Option(help="Longest time for each server, for example 20s.")
@@ -157,14 +164,8 @@ def doctor(
 @app.command("weigh")
 def weigh(
     inventory: InventoryFile,
-    instruments: Annotated[
-        list[str] | None,
-        typer.Argument(help="What to weigh: names as `pgtare instruments` lists them."),
-    ] = None,
-    arm: Annotated[
-        list[str] | None,
-        typer.Option(help="An arm of your own, as 'name: setting=value, setting=value'."),
-    ] = None,
+    instruments: Instruments = None,
+    arm: Arms = None,
     duration: Annotated[
         str, typer.Option("--duration", "-d", help="How long to weigh each server, as 60s, 10m.")
     ] = "60s",
@@ -172,31 +173,18 @@ def weigh(
         str | None,
         typer.Option(help="How long each earlier stage takes; by default a sixth, 5s to 60s."),
     ] = None,
-    margin: Annotated[
-        str, typer.Option(help="Equivalence margin, as a share of transaction time.")
-    ] = "0.5%",
+    margin: Margin = "0.5%",
     harm: Annotated[
         str,
         typer.Option(help="Harm at which all trials are stopped, as a share of transaction time."),
     ] = "25%",
-    participation: Annotated[
-        str, typer.Option(help="Chance of each session to be drawn, in the last stage.")
-    ] = "100%",
-    role: Annotated[str | None, typer.Option(help="Only sessions of this role take part.")] = None,
-    application: Annotated[
-        str,
-        typer.Option(help="Only sessions whose application_name fits this shell pattern."),
-    ] = "*",
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(help="Weigh this instrument although it is not safe in production."),
-    ] = None,
-    inject_ns: Annotated[
-        list[int] | None, typer.Option(help="An arm with this known delay, for calibration.")
-    ] = None,
+    participation: Participation = "100%",
+    role: Role = None,
+    application: Application = "*",
+    allow: Allow = None,
+    inject_ns: InjectNs = None,
     at_once: Annotated[int, typer.Option(min=1, help="Most servers to weigh at a time.")] = 16,
     catalogue: Catalogues = None,
-    seed: Annotated[int | None, typer.Option(help="Repeat the assignment of a result.")] = None,
     out: Annotated[Path | None, typer.Option(help="Keep everything in this new directory.")] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Continue the weighing in this directory.")
@@ -204,7 +192,7 @@ def weigh(
     skip_unready: Annotated[
         bool, typer.Option("--skip-unready", help="Weigh only the servers that are ready.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Answer yes to questions.")] = False,
+    yes: Yes = False,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -234,7 +222,7 @@ def weigh(
             instruments=list(instruments or ()),
             arms=list(arm or ()),
             inject_ns=list(inject_ns or ()),
-            seed=new_seed() if seed is None else seed,
+            seed=new_seed(),
             duration_s=seconds("--duration", duration),
             canary_s=None if canary is None else seconds("--canary", canary),
             margin_pct=100 * percentage("--margin", margin),
@@ -285,7 +273,7 @@ def _deliver(directory: FleetDirectory, destination: Destination) -> None:
             err=True,
         )
     if directory.usable():
-        result = combined(str(directory.path))
+        result = combined(directory.path)
         directory.write_result(result.to_json())
         if not destination.printed:
             render(result, cli.stdout())
@@ -304,4 +292,46 @@ def _deliver(directory: FleetDirectory, destination: Destination) -> None:
         )
 
 
-app.command("report")(report)
+@app.command("report")
+def report(
+    prefix: Annotated[
+        Path,
+        typer.Argument(metavar="PREFIX", help="What `pgtare fleet weigh --out` made."),
+    ],
+    margin: OtherMargin = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="PAGE", help="Write the page to this file.")
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Processes of this machine that estimate servers.")
+    ] = 1,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Estimate each server of a fleet again from its raw observations, and combine them.
+
+    The estimators are those of `pgtare weigh`. Servers whose data are damaged or incomplete are
+    named and left out. It needs no server.
+
+    Example: `pgtare fleet report results/monday --html monday.html --processes 4`
+    """
+    from pgtare.weighing.fleet.reestimation import Reestimation
+    from pgtare.weighing.fleet.report.page import write_page
+    from pgtare.weighing.fleet.report.terminal import render
+
+    files.check_target(html)
+    destination = Destination(json, output)
+    share = percentage("--margin", margin) if margin else None
+    with cli.stderr().status(f"pgtare: looking for servers in {prefix}"):
+        found = Reestimation(prefix, share)
+    with Counted(cli.stderr(), "estimating", len(found.listing.servers), "servers") as display:
+        result = found.run(processes, display.tick)
+    if destination.printed:  # the table says it as well
+        for one in result.left_out:
+            cli.say(f"pgtare: {one.server} is left out: {one.reason}", err=True)
+    if html is not None:
+        write_page(result, html)
+        destination.tell(f"page: {html}")
+    if not destination.printed:
+        render(result, cli.stdout())
+    destination.write(result.to_json())

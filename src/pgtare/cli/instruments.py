@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from pgtare.cli.json_output import Destination, Json, Output
+from pgtare.cli.shared_options import Catalogues
 from pgtare.server import own_session
 from pgtare.weighing.instruments import load_catalogue, read_facts
 from pgtare.weighing.instruments.listing import Instrument, listing
@@ -21,9 +21,7 @@ def instruments(
     dsn: Annotated[
         str | None, typer.Option(help="Say what this server has and what it lacks.")
     ] = None,
-    catalogue: Annotated[
-        list[Path] | None, typer.Option("--catalog", help="A file with instruments of your own.")
-    ] = None,
+    catalogue: Catalogues = None,
     json: Json = False,
     output: Output = None,
 ) -> None:

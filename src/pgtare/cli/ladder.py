@@ -16,15 +16,13 @@ from pgtare.errors import MeasurementError
 from pgtare.joins import ladder_flames
 from pgtare.kit import files
 from pgtare.weighing.ladder import (
-    installations,
     markdown,
     planning,
-    published,
     run,
+    settings_check,
     status,
     terminal,
 )
-from pgtare.weighing.ladder import published_table as table
 from pgtare.weighing.ladder import study_file as studies
 from pgtare.weighing.ladder import wait_check as proving
 from pgtare.weighing.ladder.page import write_page
@@ -97,7 +95,7 @@ def run_study(
     )
     for warning in planned.warnings:
         cli.stderr().print(f"pgtare: {warning}", highlight=False, markup=False)
-    installations.check(planned.study)
+    settings_check.check_installations(planned.study)
     if plan:
         with cli.stderr().status(f"pgtare: {run.ASKING}"):
             found = status.dry_run(planned)
@@ -193,23 +191,6 @@ def prove(
     destination.write(proving.Proofs(workloads=proofs).to_json())
     if any(proof.missed for proof in proofs):
         raise typer.Exit(1)
-
-
-@app.command("published")
-def published_table(
-    study: Annotated[Path, typer.Argument(help="A published table, a TOML file.")],
-    json: Json = False,
-    output: Output = None,
-) -> None:
-    """Say which conclusions of a published table are supported by its effects and rounds.
-
-    Example: `pgtare ladder published studies/r1_published.toml`
-    """
-    destination = Destination(json, output)
-    found = published.judge(table.read(study))
-    if not destination.printed:
-        published.show(found, Console())
-    destination.write(found.to_json())
 
 
 def _go_on(planned: planning.StudyPlan, destination: Destination) -> None:

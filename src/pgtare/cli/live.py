@@ -114,13 +114,13 @@ def live(
 
 def _reachable(store: str, password_file: Path | None) -> StoreAddress:
     """A store that answers, and has its tables."""
-    from pgtare.watching.store import address, migrations
+    from pgtare.watching.store import address, store_schema
     from pgtare.watching.store.connection import connect
 
     found = address.read(store).of_user(None, password_file)
     with connect(found) as connection:
-        if faults := migrations.faults(migrations.applied(connection)):
-            raise UsageError(f"{found}: {faults[0]}")
+        if fault := store_schema.fault(store_schema.version(connection)):
+            raise UsageError(f"{found} cannot be used: {fault}")
     return found
 
 

@@ -208,7 +208,6 @@ def uninstall(
     dsn: Annotated[
         str | None, typer.Option(help="Look in this server for settings that name the module.")
     ] = None,
-    destdir: Annotated[Path | None, typer.Option(help="As given to install.")] = None,
     force: Annotated[
         bool, typer.Option(help="Do not look whether a server still uses it.")
     ] = False,
@@ -221,7 +220,7 @@ def uninstall(
     """
     destination = Destination(json, output)
     found = binaries.from_pg_config(pg_config)
-    removed = modules.uninstall(found, module, dsn=dsn, destdir=destdir, force=force)
+    removed = modules.uninstall(found, module, dsn=dsn, force=force)
     destination.write(module_documents.uninstalled(module, removed).to_json())
     if not destination.printed:
         for path in removed:

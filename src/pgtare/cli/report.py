@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from pgtare.cli.json_output import Destination, Json, Output
+from pgtare.cli.shared_options import OtherMargin
 from pgtare.kit import files
 from pgtare.kit.option_values import percentage
 from pgtare.weighing.weigh import store
@@ -19,9 +20,7 @@ from pgtare.weighing.weigh.report.terminal import render
 
 def report(
     directory: Annotated[Path, typer.Argument(help="What `pgtare weigh --out` made.")],
-    margin: Annotated[
-        str | None, typer.Option(help="Another equivalence margin, for example 1%.")
-    ] = None,
+    margin: OtherMargin = None,
     html: Annotated[
         Path | None, typer.Option(help="Where to write the page; default DIRECTORY/report.html.")
     ] = None,

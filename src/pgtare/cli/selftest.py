@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,22 +10,18 @@ from rich.table import Table
 
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
+from pgtare.cli.shared_options import PgConfig
 from pgtare.kit.option_values import seconds
 from pgtare.load import LoadSpec
 from pgtare.weighing.weigh import selftest as selftests
-from pgtare.weighing.weigh.request import Request, new_seed
+from pgtare.weighing.weigh.request import Request
 
 
 def selftest(
     duration: Annotated[
         str, typer.Option("--duration", "-d", help="Length of each of two recordings.")
     ] = "15s",
-    clients: Annotated[int, typer.Option("--clients", "-c", help="Sessions of the load.")] = 1,
-    pg_config: Annotated[
-        Path | None,
-        typer.Option(help="Start a server of this installation, not the embedded one."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Repeat an earlier self-test.")] = None,
+    pg_config: PgConfig = None,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -42,9 +37,8 @@ def selftest(
         chosen=(),
         inject_ns=selftests.DELAYS_NS,
         duration_s=seconds("--duration", duration),
-        load=LoadSpec(clients=clients),
+        load=LoadSpec(),
         pg_config=pg_config,
-        seed=new_seed() if seed is None else seed,
     )
     done = selftests.run(request, cli.stderr())
     if not destination.printed:

@@ -61,46 +61,40 @@ def create(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Make the tables of a store, or bring them up to date: each missing migration is applied once.
+    """Make the tables of a store.
 
-    --dry-run connects to nothing, and prints the SQL of all migrations.
+    --dry-run connects to nothing, and prints all SQL.
 
     Example: `pgtare store create --store clickhouse://admin@ch.example:8443/pgtare --roles`
     """
     destination = Destination(json, output)
-    from pgtare.watching.store import migrations
     from pgtare.watching.store import roles as store_roles
+    from pgtare.watching.store import store_schema
     from pgtare.watching.store.documents import StoreCreated
 
     if label and not roles:
         raise UsageError("--label goes with --roles")
     if cluster is not None:
-        migrations.check_cluster(cluster)
+        store_schema.check_cluster(cluster)
     address = _address(store, password_file)
     of_roles = []
     if roles:
         of_roles = list(store_roles.statements(address.database, tuple(label or ()), cluster))
     if dry_run:
-        everything = list(migrations.migrations())
-        statements = [*migrations.script(address.database, cluster, everything), *of_roles]
+        statements = [*store_schema.statements(address.database, cluster), *of_roles]
         destination.write(
-            StoreCreated(database=address.database, applied=[], statements=statements).to_json()
+            StoreCreated(database=address.database, made=False, statements=statements).to_json()
         )
         if not destination.printed:
             for statement in statements:
                 typer.echo(f"{statement};\n")
         return
     with _connected(address) as connection:
-        applied = migrations.apply(connection, cluster)
+        made = store_schema.make(connection, cluster)
         for statement in of_roles:
             connection.command(statement)
-    destination.write(
-        StoreCreated(database=address.database, applied=applied, statements=[]).to_json()
-    )
-    if applied:
-        destination.tell(f"{address}: {len(applied)} migrations applied")
-    else:
-        destination.tell(f"{address}: up to date")
+    destination.write(StoreCreated(database=address.database, made=made, statements=[]).to_json())
+    destination.tell(f"{address}: {'tables made' if made else 'the tables are there already'}")
     if roles:
         destination.tell(f"roles: {store_roles.AGENT}, {store_roles.PAGE}, {store_roles.REPAIR}")
 
@@ -109,7 +103,7 @@ def create(
 def check(
     store: Store, password_file: PasswordFile = None, json: Json = False, output: Output = None
 ) -> None:
-    """Say whether a store can be used: version, tables, migrations, rights, clock, what was sent.
+    """Say whether a store can be used: version, tables, rights, clock, what was sent.
 
     The exit status is 1 if something keeps it from being used.
 
@@ -237,7 +231,7 @@ def _print_check(found: StoreCheck, name: str) -> None:
     roles = ", ".join(found.roles) or "no role"
     cli.say(
         f"{name}: ClickHouse {found.version} on {found.server}, as {found.user} ({roles}); "
-        f"{found.migrations} migrations, {found.tables} tables; its clock is "
+        f"{found.tables} tables; its clock is "
         f"{found.clock_s:+.1f} s from this machine's"
     )
     if found.spools:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Annotated
@@ -26,8 +27,8 @@ from pgtare.seeing.trace.analysis.moment import others_of_incident
 from pgtare.seeing.trace.analysis.profile import Scope, check_grouping, profile
 from pgtare.seeing.trace.analysis.statements import SORTS, report
 from pgtare.seeing.trace.capture.record import UNNUMBERED, Progress, Recorded, TraceRecorder
-from pgtare.seeing.trace.capture.server import open_server
-from pgtare.seeing.trace.capture.target import DEFAULT_LEVEL, LEVELS, Target
+from pgtare.seeing.trace.capture.server import Need, open_server
+from pgtare.seeing.trace.capture.target import LEVELS, Target
 from pgtare.seeing.trace.file.disk_limits import MIB, Limits
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.output import documents, show
@@ -35,7 +36,8 @@ from pgtare.seeing.trace.output import export as exports
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Trace sessions of a server that has sql_trace loaded, and say where their time went.\n\n"
+    help="Trace sessions of a server that has sql_trace or wait_event_timing loaded, and say where "
+    "their time went.\n\n"
     'Example: `pgtare trace record monday --dsn "dbname=app" --application "shop*" -d 60s`, '
     "then `pgtare trace profile monday`",
 )
@@ -63,23 +65,23 @@ def record(
     query_id: Annotated[
         list[int] | None, typer.Option(help="These statements, in any session.")
     ] = None,
-    sample: Annotated[
-        str, typer.Option(help="Trace this share of the sessions, for example 10%.")
-    ] = "100%",
     armed: Annotated[
         bool, typer.Option("--armed", help="Record only what is traced already.")
     ] = False,
     level: Annotated[
         int | None,
         typer.Option(
-            help="1 calls and SQL, 4 with values, 8 with waits, 12 with both.",
-            show_default=str(DEFAULT_LEVEL),
+            help="1 calls and SQL, 4 with values, 8 with waits, 12 with both; the most there is by "
+            "default."
         ),
     ] = None,
+    waits: Annotated[
+        bool,
+        typer.Option("--waits", help="Record waits and statements alone, without sql_trace."),
+    ] = False,
     duration: Annotated[
         str | None, typer.Option("--duration", "-d", help="How long; without it, until Ctrl-C.")
     ] = None,
-    file_size: Annotated[str, typer.Option(help="Size at which the next file is begun.")] = "64M",
     max_size: Annotated[str, typer.Option(help="Size at which the recording stops.")] = "1G",
     reserve: Annotated[str, typer.Option(help="Space to leave free on the volume.")] = "512M",
     json: Json = False,
@@ -99,20 +101,17 @@ def record(
         raise UsageError("--query-id 0: none has it; see pg_stat_statements.queryid")
     length = seconds("--duration", duration) if duration is not None else None
     target = Target(
-        level or DEFAULT_LEVEL,
-        frozenset(pid or ()),
-        frozenset(role or ()),
-        frozenset(database or ()),
-        application,
-        _share(sample),
-        tuple(query_id or ()),
-        armed,
+        pids=frozenset(pid or ()),
+        roles=frozenset(role or ()),
+        databases=frozenset(database or ()),
+        application=application,
+        query_ids=tuple(query_id or ()),
+        armed_only=armed,
     )
-    limits = Limits(
-        size("--file-size", file_size), size("--max-size", max_size), size("--reserve", reserve)
-    )
+    limits = Limits(total=size("--max-size", max_size), reserve=size("--reserve", reserve))
     destination = Destination(json, output)
-    with open_server(dsn) as server:
+    with open_server(dsn, Need.WAITS if waits else Need.EITHER) as server:
+        target = dataclasses.replace(target, level=server.level(level))
         recorder = TraceRecorder(server, dsn, path, target, limits, command_line())
         with Display(cli.stderr(), "tracing", length) as display:
             done = recorder.run(length, lambda now: _tick(display, now))
@@ -121,11 +120,16 @@ def record(
         for line in _summary(done, target):
             cli.say(line)
     if done.stopped_by == "space":
-        kept = done.call_bytes or done.waits
-        why = done.why if done.call_bytes else f"{done.why}, and no call had room"
-        raise files.ended_by_full_disk(path, why, f"pgtare trace profile {path}" if kept else None)
-    if not done.call_bytes:
+        lacks_calls = done.calls and not done.call_bytes
+        why = f"{done.why}, and no call had room" if lacks_calls else done.why
+        read = f"pgtare trace profile {path}" if _kept(done) else None
+        raise files.ended_by_full_disk(path, why, read)
+    if not _kept(done):
         raise typer.Exit(1)
+
+
+def _kept(done: Recorded) -> bool:
+    return bool(done.call_bytes or done.waits)
 
 
 #: What the bar, the seconds and the time left take of a line.
@@ -167,21 +171,25 @@ _NOBODY_ARMED = (
     "`pgtare trace status` shows what is armed, and `ALTER ROLE name SET sql_trace.level = 12` "
     "arms sessions to come"
 )
+_NOBODY_ARMED_WAITS = (
+    "no session had wait_event_timing.capture = trace, so none was recorded: leave out --armed to "
+    "have them traced"
+)
 _NO_STATEMENT = (
     "no session ran a statement with that identifier, so none was traced: identifiers are in "
     "pg_stat_statements.queryid and pg_stat_activity.query_id"
 )
 
 
-def _nobody(target: Target) -> str:
+def _nobody(target: Target, calls: bool) -> str:
     if target.armed_only:
-        return _NOBODY_ARMED
+        return _NOBODY_ARMED if calls else _NOBODY_ARMED_WAITS
     return _NO_STATEMENT if target.query_ids else _NOBODY
 
 
 def _summary(done: Recorded, target: Target) -> list[str]:
     lines = [
-        f"{_sessions(done.sessions)}, {_amounts(done.call_bytes, done.waits)} in "
+        f"{_sessions(done.sessions)}, {_amounts(done, done.call_bytes, done.waits)} in "
         f"{done.seconds:.1f} s; {volume(done.bytes)} on disk"
     ]
     lines += _lost(done)
@@ -191,9 +199,11 @@ def _summary(done: Recorded, target: Target) -> list[str]:
     if done.stopped_by == "space":
         return lines  # the error says the rest
     if not done.sessions:
-        return [*lines, _nobody(target)]
-    if not done.call_bytes:
-        return [*lines, f"no call of theirs could be kept in {done.path}"]
+        lines.append(_nobody(target, done.calls))
+    elif not _kept(done):
+        lines.append(f"nothing of theirs could be kept in {done.path}")
+    if not _kept(done):
+        return lines
     return [*lines, f"trace: {done.path} (`pgtare trace profile {done.path}` says where time went)"]
 
 
@@ -201,12 +211,12 @@ def _lost(done: Recorded) -> list[str]:
     if not done.losses:
         return []
     named, others = some(sorted(done.losses.items(), key=lambda item: item[1], reverse=True))
-    lines = [f"process {pid}: {_amounts(*lost)} lost" for pid, lost in named]
+    lines = [f"process {pid}: {_amounts(done, *lost)} lost" for pid, lost in named]
     if others:
         calls, waits = (sum(lost[i] for _, lost in others) for i in (0, 1))
         lines.append(
             counted(len(others), "more process", "more processes")
-            + f": {_amounts(calls, waits)} lost"
+            + f": {_amounts(done, calls, waits)} lost"
         )
     return [
         *lines,
@@ -214,25 +224,17 @@ def _lost(done: Recorded) -> list[str]:
     ]
 
 
-def _amounts(calls: int, waits: int) -> str:
+def _amounts(done: Recorded, calls: int, waits: int) -> str:
+    if not done.calls:
+        return counted(waits, "wait")
     return f"{volume(calls)} of calls and {counted(waits, 'wait')}"
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= 1:
-        raise UsageError(f"--sample {text}: write a share above 0, up to 100%, as 10%")
-    return value
 
 
 @app.command("profile")
 def profile_(
     path: Source,
     by: Annotated[
-        str, typer.Option(help="event, statement, call, node, relation or session.")
+        str, typer.Option(help="event, class, statement, call, node, relation or session.")
     ] = "event",
     pid: Pids = None,
     statement: Annotated[
@@ -251,7 +253,6 @@ def profile_(
         bool, typer.Option("--workers", help="Parallel workers instead of the sessions.")
     ] = False,
     busy: Annotated[bool, typer.Option("--busy", help="Leave out the client's time.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows to print.")] = 30,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -280,7 +281,7 @@ def profile_(
     if destination.printed:
         return
     console = cli.stdout()
-    console.print(show.profile_view(found, limit), highlight=False)
+    console.print(show.profile_view(found), highlight=False)
     if console.is_terminal and by == "event":
         console.print(
             f"next: --by statement, or pgtare trace report {path}",
@@ -318,7 +319,6 @@ def statements(
     path: Source,
     sort: Annotated[str, typer.Option(help=", ".join(SORTS))] = "elapsed",
     pid: Pids = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most statements.")] = 20,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -332,10 +332,10 @@ def statements(
     found = report(_book(path), sort, frozenset(pid) if pid else None)
     if sum(not statement.query_id for statement in found) >= _MANY:
         cli.say(f"note: {UNNUMBERED}", err=True)
-    destination.write(documents.listed(found[:limit]).to_json())
+    destination.write(documents.listed(found).to_json())
     if destination.printed:
         return
-    cli.stdout().print(show.statements_view(found[:limit], len(found)), highlight=False)
+    cli.stdout().print(show.statements_view(found), highlight=False)
 
 
 @app.command("export")

@@ -14,14 +14,9 @@ from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit import files
-from pgtare.kit.numbers import counted
 from pgtare.kit.option_values import seconds
-from pgtare.kit.progress import Display
 from pgtare.seeing.waits import documents, show
 from pgtare.seeing.waits.live import watch
-from pgtare.seeing.waits.record import Progress, WaitRecorder
-from pgtare.seeing.waits.recording import Recording, unwritten_note
-from pgtare.seeing.waits.summary import throughout
 from pgtare.server.wait_counters import caveats, rates
 from pgtare.server.wait_counters.model import FOREGROUND, Counters, Event, Snapshot
 from pgtare.server.wait_counters.reader import Reader, open_reader
@@ -34,7 +29,6 @@ app = typer.Typer(
 Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
 Idle = Annotated[bool, typer.Option("--idle", help="Include waits for something to do.")]
 Background = Annotated[bool, typer.Option("--background", help="Include background processes.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Most rows to print.")]
 
 
 @app.command("top")
@@ -47,7 +41,6 @@ def top(
     ] = None,
     idle: Idle = False,
     background: Background = False,
-    limit: Limit = 15,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -68,12 +61,12 @@ def top(
         if not live:
             for found in profiles:
                 if not destination.printed:
-                    console.print(show.profile_view(found, limit), highlight=False)
+                    console.print(show.profile_view(found), highlight=False)
                 destination.write_line(documents.profile(found).to_json(indent=None))
             return
         with Live(f"the first figures come in {every:g} s", console=console) as screen:
             for found in profiles:
-                screen.update(show.profile_view(found, limit), refresh=True)
+                screen.update(show.profile_view(found), refresh=True)
                 destination.write_line(documents.profile(found).to_json(indent=None))
 
 
@@ -126,7 +119,6 @@ def sessions(
     dsn: Dsn,
     idle: Idle = False,
     background: Background = False,
-    limit: Limit = 50,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -145,14 +137,14 @@ def sessions(
         ]
         _doubt(reader)
     found.sort(key=lambda session: rank.get(session.pid, len(rank)))
-    destination.write(documents.sessions(found[:limit], events).to_json())
+    destination.write(documents.sessions(found, events).to_json())
     if destination.printed:
         return
-    cli.stdout().print(show.sessions_view(found[:limit], events), highlight=False)
+    cli.stdout().print(show.sessions_view(found, events), highlight=False)
 
 
 @app.command("statements")
-def statements(dsn: Dsn, limit: Limit = 20, json: Json = False, output: Output = None) -> None:
+def statements(dsn: Dsn, json: Json = False, output: Output = None) -> None:
     """List statements by the time they waited since the counters were reset.
 
     Their texts come from pg_stat_statements, if it is there.
@@ -162,100 +154,15 @@ def statements(dsn: Dsn, limit: Limit = 20, json: Json = False, output: Output =
     destination = Destination(json, output)
     with open_reader(dsn) as reader:
         found = rates.by_statement(reader.statements())
-        shown = dict(list(found.items())[:limit])
-        texts = reader.texts(shown)
+        texts = reader.texts(found)
         _doubt(reader)
-    destination.write(documents.statements(shown, texts).to_json())
+    destination.write(documents.statements(found, texts).to_json())
     if destination.printed:
         return
-    if not shown:
+    if not found:
         typer.echo("no statement has waited yet; are compute_query_id and capture on?")
         return
-    cli.stdout().print(show.totals_view(shown, texts), highlight=False)
-
-
-@app.command("record")
-def record(
-    directory: Annotated[Path, typer.Argument(help="A new directory for the recording.")],
-    dsn: Dsn,
-    duration: Annotated[
-        str | None, typer.Option("--duration", "-d", help="How long; without it, until Ctrl-C.")
-    ] = None,
-    trace_all: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Trace every client session during the recording, new ones too."
-        ),
-    ] = False,
-    json: Json = False,
-    output: Output = None,
-) -> None:
-    """Keep the traces of all traced sessions as Parquet, until the time is up or Ctrl-C.
-
-    Example: `pgtare waits record monday --duration 5m --all --dsn "host=/var/run/postgresql"`
-    """
-    length = seconds("--duration", duration) if duration else None
-    destination = Destination(json, output)
-    with open_reader(dsn) as reader:
-        recorder = WaitRecorder(reader, dsn, directory, trace_all=trace_all)
-        with Display(cli.stderr(), "recording", length) as display:
-            done = recorder.run(length, lambda now: _tick(display, now))
-    destination.write(done.model_dump_json(by_alias=True, indent=2))
-    if not destination.printed:
-        for line in _summary(done, trace_all):
-            cli.say(line)
-    full = done.stopped_by == "space"
-    kept = bool(done.records if full else done.sessions) or bool(throughout(done))
-    if not kept:
-        recorder.writer.discard()
-    if full:
-        raise files.ended_by_full_disk(
-            directory,
-            f"the disk of {directory} is full",
-            f"pgtare waits report {directory}" if kept else None,
-        )
-    if not kept:
-        raise typer.Exit(1)
-    if not destination.printed:
-        cli.say(f"recording: {directory} (`pgtare waits report {directory}` makes its page)")
-
-
-def _tick(display: Display, now: Progress) -> None:
-    text = f"{_records(now.records, now.sessions)}, {now.lost:,} lost"
-    display.tick(now.seconds, text, hint="; Ctrl-C ends it")
-
-
-def _records(records: int, sessions: int) -> str:
-    return f"{counted(records, 'record')} of {counted(sessions, 'session')}"
-
-
-def _summary(done: Recording, all_asked: bool) -> list[str]:
-    lines = [
-        f"{_records(done.records, len(done.sessions))} in {done.duration_s:.1f} s, "
-        f"{done.lost:,} lost"
-    ]
-    lines += [
-        f"process {s.pid}: {counted(s.lost, 'record')} lost; larger rings "
-        "(wait_event_timing.trace_ring_records) lose less"
-        for s in done.sessions
-        if s.lost
-    ]
-    if done.unwritten:
-        lines.append(unwritten_note(done.unwritten))
-    lines += [f"process {s.pid}: no right to read its trace" for s in done.sessions if s.refused]
-    lines += [f"process {s.pid}: its end was given up unread" for s in done.sessions if s.gone]
-    if waited := throughout(done):
-        lines.append(
-            f"{counted(len(waited), 'session')} waited throughout and left no trace: the page "
-            "shows for what"
-        )
-    elif not done.sessions:
-        lines.append(
-            "no session answered a request in that time, so none was traced"
-            if all_asked
-            else "no session was traced: set wait_event_timing.capture = trace, or use --all"
-        )
-    return lines
+    cli.stdout().print(show.totals_view(found, texts), highlight=False)
 
 
 @app.command("snapshot")
@@ -283,7 +190,6 @@ def diff(
     b: Annotated[Path, typer.Argument(help="The later one.")],
     idle: Idle = False,
     background: Background = False,
-    limit: Limit = 20,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -296,7 +202,7 @@ def diff(
     destination.write(documents.profile(found).to_json())
     if destination.printed:
         return
-    cli.stdout().print(show.profile_view(found, limit), highlight=False)
+    cli.stdout().print(show.profile_view(found), highlight=False)
 
 
 def _load(path: Path) -> Snapshot:
@@ -309,26 +215,3 @@ def _load(path: Path) -> Snapshot:
             f"{path} is no snapshot of this version of pgtare: take one with "
             "`pgtare waits snapshot`"
         ) from ex
-
-
-@app.command("report")
-def report(
-    directory: Annotated[Path, typer.Argument(help="What `pgtare waits record` made.")],
-    html: Annotated[
-        Path | None, typer.Option(help="Where to write the page; default DIRECTORY/report.html.")
-    ] = None,
-    json: Json = False,
-    output: Output = None,
-) -> None:
-    """Write the page of a recording: sessions over time, histograms, a heat map, statements.
-
-    Example: `pgtare waits report monday`
-    """
-    path = html or directory / "report.html"
-    files.check_target(html)
-    destination = Destination(json, output)
-    from pgtare.seeing.waits.page import write_page  # the charts take long to load
-
-    found = write_page(directory, path)
-    destination.tell(f"page: {path}")
-    destination.write(documents.summary(found).to_json())

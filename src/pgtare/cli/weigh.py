@@ -11,10 +11,23 @@ from rich.console import Console
 
 from pgtare import cli
 from pgtare.cli.command_line import command_line
-from pgtare.cli.json_output import JSON_HELP, OUTPUT_HELP, Destination
+from pgtare.cli.json_output import Destination, Json, Output
+from pgtare.cli.shared_options import (
+    Allow,
+    Application,
+    Arms,
+    Catalogues,
+    InjectNs,
+    Instruments,
+    Margin,
+    Participation,
+    PgConfig,
+    Role,
+    Yes,
+    what,
+)
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Unit
-from pgtare.kit import files
 from pgtare.kit.option_values import percentage, seconds
 from pgtare.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
 from pgtare.weighing.instruments import choose, load_catalogue
@@ -30,25 +43,16 @@ from pgtare.weighing.weigh.run import weigh as run_weighing
 if TYPE_CHECKING:
     from pgtare.joins.weigh_why import Why
 
-_what = partial(typer.Option, rich_help_panel="What")
 _how_long = partial(typer.Option, rich_help_panel="How long")
 _load_option = partial(typer.Option, rich_help_panel="Load")
 _server = partial(typer.Option, rich_help_panel="Server")
-_sessions = partial(typer.Option, rich_help_panel="A running server's sessions")
-_result = partial(typer.Option, rich_help_panel="Result")
 
 _LOADS = ("select-only", "simple-update", "tpcb-like", "none")
 
 
 def weigh(
-    instruments: Annotated[
-        list[str] | None,
-        typer.Argument(help="What to weigh: names as `pgtare instruments` lists them."),
-    ] = None,
-    arm: Annotated[
-        list[str] | None,
-        _what(help="An arm of your own, as 'name: setting=value, setting=value'."),
-    ] = None,
+    instruments: Instruments = None,
+    arm: Arms = None,
     duration: Annotated[
         str,
         _how_long("--duration", "-d", help="How long to measure, for example 90, 90s, 2m, 1h."),
@@ -60,10 +64,7 @@ def weigh(
             "--duration is the limit."
         ),
     ] = None,
-    margin: Annotated[
-        str,
-        _what(help="Equivalence margin, as a share of transaction time."),
-    ] = "0.5%",
+    margin: Margin = "0.5%",
     load: Annotated[
         str | None,
         _load_option(help=f"{', '.join(_LOADS)}; none (default with --dsn): the server's own."),
@@ -77,78 +78,54 @@ def weigh(
     scale: Annotated[int, _load_option(help="pgbench's scale: 15 MB each.")] = 10,
     rate: Annotated[
         str | None,
-        _load_option(help="Transactions a second over all clients."),
+        _load_option(
+            help="Transactions a second over all clients, for example 500, or a share of full "
+            "speed, for example 50%."
+        ),
     ] = None,
-    headroom: Annotated[
-        str | None,
-        _load_option(help="Drive the load at this share of its full speed, for example 50%."),
-    ] = None,
-    pg_config: Annotated[
-        Path | None,
-        _server(help="Start a server of this installation, not the embedded one."),
-    ] = None,
+    pg_config: PgConfig = None,
     dsn: Annotated[
         str | None,
         _server(help="Weigh on this running server, and on its own traffic."),
     ] = None,
-    role: Annotated[
-        str | None,
-        _sessions(help="Only sessions of this role take part."),
-    ] = None,
-    application: Annotated[
-        str,
-        _sessions(help="Only sessions whose application_name fits this shell pattern."),
-    ] = "*",
-    participation: Annotated[
-        str,
-        _sessions(help="Chance of each session to be drawn for the trial."),
-    ] = "100%",
+    role: Role = None,
+    application: Application = "*",
+    participation: Participation = "100%",
     base: Annotated[
         str,
-        _what(help="off: instruments off in the base arm; current: as they are today."),
+        what(help="off: instruments off in the base arm; current: as they are today."),
     ] = "off",
-    allow: Annotated[
-        list[str] | None,
-        _sessions(help="Weigh this instrument although it is not safe in production."),
-    ] = None,
-    inject_ns: Annotated[
-        list[int] | None,
-        _what(help="An arm with this known delay, for calibration."),
-    ] = None,
-    catalogue: Annotated[
-        list[Path] | None,
-        _what("--catalog", help="A file with instruments of your own."),
-    ] = None,
+    allow: Allow = None,
+    inject_ns: InjectNs = None,
+    catalogue: Catalogues = None,
     unit: Annotated[
         str,
-        _what(
+        what(
             help="What is randomised: transaction; slice: all sessions together, for some ms; "
             "both: one instrument, and what it costs other sessions."
         ),
     ] = "transaction",
     slice_ms: Annotated[
-        str, _what(help="Shortest and longest slice in ms, for --unit slice or both.")
+        str, what(help="Shortest and longest slice in ms, for --unit slice or both.")
     ] = "15-45",
-    seed: Annotated[int | None, _what(help="Repeat the assignment of a result.")] = None,
-    cpu: Annotated[bool, _what(help="Measure CPU time for each transaction.")] = True,
+    seed: Annotated[int | None, what(help="Repeat the assignment of a result.")] = None,
+    cpu: Annotated[bool, what(help="Measure CPU time for each transaction.")] = True,
     why: Annotated[
         bool,
-        _what(
+        what(
             help="Sample the server with perf during the trial, as root, and name the functions "
             "and waits that each costing arm spends more time in."
         ),
     ] = False,
-    json: Annotated[bool, _result("--json", help=JSON_HELP)] = False,
-    output: Annotated[Path | None, _result("--output", help=OUTPUT_HELP)] = None,
-    html: Annotated[Path | None, _result(help="Write one self-contained page.")] = None,
+    json: Json = False,
+    output: Output = None,
     out: Annotated[
         Path | None,
-        _result(help="Keep result, page and raw observations (Parquet) in this new directory."),
+        typer.Option(
+            help="Keep result, page and raw observations (Parquet) in this new directory."
+        ),
     ] = None,
-    yes: Annotated[
-        bool,
-        _sessions("--yes", "-y", help="Answer yes to questions."),
-    ] = False,
+    yes: Yes = False,
     plan_only: Annotated[
         bool,
         _how_long("--dry-run", help="Print what would be done, and do nothing."),
@@ -175,7 +152,7 @@ def weigh(
         unit=_unit(unit),
         slice_ms=slice_bounds("--slice-ms", slice_ms),
         load=_load_spec(load, script, clients, protocol, rate, dsn),
-        headroom=parse_headroom(headroom) if headroom else None,
+        headroom=parse_headroom(rate) if rate and "%" in rate else None,
         scale=scale,
         pg_config=pg_config,
         dsn=dsn,
@@ -194,14 +171,13 @@ def weigh(
                 typer.echo(line)
         destination.write(planned.to_json())
         return
-    files.check_target(html)
     if out is not None:
         store.check_target(out)
     asked = _why() if why else None
     done = run_weighing(
         request, command_line(), cli.stderr(), cli.confirm, asked.during if asked else alone
     )
-    _deliver(done, destination, html, out, asked)
+    _deliver(done, destination, out, asked)
     if done.result.design.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
     if done.result.design.partial:
@@ -241,7 +217,7 @@ def _load_spec(
         scripts=tuple(Script.parse(s) for s in scripts or ()),
         protocol=protocol,  # type: ignore[arg-type]
         clients=clients,
-        rate=parse_rate(rate) if rate else None,
+        rate=parse_rate(rate) if rate and "%" not in rate else None,
     )
 
 
@@ -254,7 +230,6 @@ def _why() -> Why:
 def _deliver(
     done: Weighing,
     destination: Destination,
-    html: Path | None,
     out: Path | None,
     why: Why | None,
 ) -> None:
@@ -269,9 +244,6 @@ def _deliver(
             weigh_why.render(done, found, why.notes, Console())
         result = result.model_copy(update={"why": weigh_why.document(found, why.notes)})
     destination.write(result.to_json())
-    if html is not None:
-        write_page(done.result, done.observations, html)
-        destination.tell(f"page: {html}")
     if out is not None:
         store.save(out, done.design, done.observations, done.result)
         write_page(done.result, done.observations, out / "report.html")

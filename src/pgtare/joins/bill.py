@@ -19,6 +19,7 @@ from pgtare.joins.bill_document import (
     BillAmount,
     BillLine,
     BillServer,
+    LineKind,
     NotCounted,
     SwitchOff,
 )
@@ -64,17 +65,10 @@ class _Line:
     bounds: Bounds
 
 
-class _Maker:
-    """Writes amounts in cores and in money."""
-
-    def __init__(self, price: Price | None) -> None:
-        self.price = price
-
-    def amount(self, cores: Bounds) -> BillAmount:
-        money = None
-        if self.price is not None:
-            money = _interval(cores.times(self.price.core_month))
-        return BillAmount(cores=_interval(cores), money=money)
+def _amount(cores: Bounds, price: Price | None) -> BillAmount:
+    """In cores and in money."""
+    money = None if price is None else _interval(cores.times(price.core_month))
+    return BillAmount(cores=_interval(cores), money=money)
 
 
 def make(
@@ -91,22 +85,21 @@ def make(
 
     Raises PgtareError if there is nothing to count.
     """
-    maker = _Maker(price)
     not_counted = [NotCounted(server=one.server, name="", reason=one.reason) for one in left_out]
     lines: list[_Line] = []
     servers: list[tuple[BillServer, Bounds]] = []
     hints: dict[tuple[str, str], str] = {}
     unweighed = dict(watching.looks) if watching else {}
     for one in sorted(weighed, key=lambda one: one.server):
-        found, missing = _of_server(one, basis, maker)
+        found, missing = _of_server(one, basis, price)
         not_counted += missing
         hints |= {(one.server, arm.name): _sql(arm, one.result) for arm in one.result.arms}
         if one.server in unweighed:
-            found.append(_looks(one.server, unweighed.pop(one.server), maker))
+            found.append(_looks(one.server, unweighed.pop(one.server), price))
         lines += found
-        servers.append(_server(one, found, maker))
+        servers.append(_server(one, found, price))
     for server, cores in sorted(unweighed.items()):
-        looks = _looks(server, cores, maker)
+        looks = _looks(server, cores, price)
         lines.append(looks)
         empty = BillServer(
             server=server,
@@ -118,7 +111,8 @@ def make(
         servers.append((empty, looks.bounds))
     parts = [bounds for _, bounds in servers]
     if watching is not None:
-        process = _process(watching.process, maker)
+        bounds = Bounds(*[watching.process] * 3)
+        process = _of_agent("", "agent", "processor time of the agent", bounds, price)
         lines.append(process)
         parts.append(process.bounds)
     if not lines:
@@ -130,23 +124,25 @@ def make(
         basis=basis,
         core_month=price.core_month if price else None,
         currency=price.currency if price else None,
-        total=maker.amount(total),
-        off_now=maker.amount(_over_servers(off)),
+        total=_amount(total, price),
+        off_now=_amount(_over_servers(off), price),
         servers=[shown for shown, _ in sorted(servers, key=lambda one: _dearest(one[1]))],
         lines=[line.shown for line in sorted(lines, key=lambda line: _dearest(line.bounds))],
-        switch_off=_switch_off(lines, total, hints, maker),
+        switch_off=_switch_off(lines, total, hints, price),
         not_counted=not_counted,
         notes=[*notes, *_notes(lines, servers, basis)],
     )
 
 
-def _of_server(one: Weighed, basis: Basis, maker: _Maker) -> tuple[list[_Line], list[NotCounted]]:
+def _of_server(
+    one: Weighed, basis: Basis, price: Price | None
+) -> tuple[list[_Line], list[NotCounted]]:
     """The lines of a weighing, and its instruments that are not counted."""
     rate = transaction_rate(one.result)
     found: list[tuple[ArmResult, _Line]] = []
     missing = []
     for arm in wording.by_cost(wording.of_role(one.result, "instrument")):
-        line = _line(one, arm, rate, basis, maker)
+        line = _line(one, arm, rate, basis, price)
         if isinstance(line, str):
             missing.append(NotCounted(server=one.server, name=arm.name, reason=line))
         else:
@@ -159,7 +155,7 @@ def _of_server(one: Weighed, basis: Basis, maker: _Maker) -> tuple[list[_Line], 
 
 
 def _line(
-    one: Weighed, arm: ArmResult, rate: TransactionRate | None, basis: Basis, maker: _Maker
+    one: Weighed, arm: ArmResult, rate: TransactionRate | None, basis: Basis, price: Price | None
 ) -> _Line | str:
     """A line, or why there is none."""
     effect = wording.figures(arm)
@@ -180,52 +176,39 @@ def _line(
         name=arm.name,
         cost_us=interval,
         transactions_per_s=rate.per_s,
-        amount=maker.amount(cores),
+        amount=_amount(cores, price),
         verdict=arm.verdict,
         now=bill_overlap.state_now(arm, one.result),
     )
     return _Line(shown, cores)
 
 
-def _server(one: Weighed, lines: Sequence[_Line], maker: _Maker) -> tuple[BillServer, Bounds]:
+def _server(one: Weighed, lines: Sequence[_Line], price: Price | None) -> tuple[BillServer, Bounds]:
     rate = transaction_rate(one.result)
     total = dependent_sum(line.bounds for line in lines)
-    number_ = one.result.server.get("version_num")
-    known = isinstance(number_, int) and number_ >= 100_000
     shown = BillServer(
         server=one.server,
-        version=f"{number_ // 10_000}.{number_ % 10_000}" if known else "",  # type: ignore[operator]
+        version=one.result.server_version,
         transactions_per_s=rate.per_s if rate else None,
         whole_rate=rate is not None and rate.whole,
-        amount=maker.amount(total),
+        amount=_amount(total, price),
     )
     return shown, total
 
 
-def _looks(server: str, cores: float, maker: _Maker) -> _Line:
-    """Lines of the agent's looks. Their time includes the network: an upper bound of the cost."""
-    bounds = Bounds(cores, 0.0, cores)
+def _looks(server: str, cores: float, price: Price | None) -> _Line:
+    """The agent's looks. Their time includes the network: an upper bound of the cost."""
+    return _of_agent(server, "looks", "looks of the agent", Bounds(cores, 0.0, cores), price)
+
+
+def _of_agent(server: str, kind: LineKind, name: str, bounds: Bounds, price: Price | None) -> _Line:
     shown = BillLine(
         server=server,
-        kind="looks",
-        name="looks of the agent",
+        kind=kind,
+        name=name,
         cost_us=None,
         transactions_per_s=None,
-        amount=maker.amount(bounds),
-        now="on",
-    )
-    return _Line(shown, bounds)
-
-
-def _process(cores: float, maker: _Maker) -> _Line:
-    bounds = Bounds(cores, cores, cores)
-    shown = BillLine(
-        server="",
-        kind="agent",
-        name="processor time of the agent",
-        cost_us=None,
-        transactions_per_s=None,
-        amount=maker.amount(bounds),
+        amount=_amount(bounds, price),
         now="on",
     )
     return _Line(shown, bounds)
@@ -243,7 +226,7 @@ def _switch_off(
     lines: Sequence[_Line],
     total: Bounds,
     hints: Mapping[tuple[str, str], str],
-    maker: _Maker,
+    price: Price | None,
 ) -> list[SwitchOff]:
     """Instruments over all servers, and the agent, without what is off or saves time."""
     groups: dict[str, list[_Line]] = {}
@@ -263,7 +246,7 @@ def _switch_off(
             how = dict.fromkeys(["stop `pgtare agent`, or give it longer intervals"])
         row = SwitchOff(
             name=name,
-            amount=maker.amount(bounds),
+            amount=_amount(bounds, price),
             share_pct=number(share),
             servers=servers,
             how=[text for text in how if text],

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.joins.bill import Weighed
-from pgtare.weighing.fleet.prefix import open_prefix
-from pgtare.weighing.fleet.raw_data import SERVERS, LeftOut, RawData
+from pgtare.weighing.fleet import raw_data
+from pgtare.weighing.fleet.raw_data import SERVERS, LeftOut
 from pgtare.weighing.weigh import store
 
 
@@ -21,20 +21,19 @@ class BillInput:
     left_out: list[LeftOut]
 
 
-def read(places: Sequence[str]) -> BillInput:
+def read(places: Sequence[Path]) -> BillInput:
     """The results at these places. A damaged server of a fleet is left out.
 
     Raises UsageError if one of the places holds no result, or two have a server of one name.
     """
     found = BillInput([], [])
     for place in places:
-        path = Path(place)
-        if "://" in place or (path / SERVERS).is_dir():
-            _read_fleet(open_prefix(place), found)
+        if (place / SERVERS).is_dir():
+            _read_fleet(place, found)
         else:
-            store.RESULT.open(path)
-            result = store.load_result(path / store.RESULT_FILE)
-            found.weighed.append(Weighed(path.absolute().name, result))
+            store.RESULT.open(place)
+            result = store.load_result(place / store.RESULT_FILE)
+            found.weighed.append(Weighed(place.absolute().name, result))
     names = [one.server for one in found.weighed]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -45,17 +44,15 @@ def read(places: Sequence[str]) -> BillInput:
     return found
 
 
-def _read_fleet(data: RawData, found: BillInput) -> None:
-    listing = data.listing()
+def _read_fleet(prefix: Path, found: BillInput) -> None:
+    listing = raw_data.listing(prefix)
     found.left_out.extend(listing.left_out)
     for name in listing.servers:
-        with data.fetched(name, (store.RESULT_FILE,)) as directory:
-            try:
-                result = store.load_result(directory / store.RESULT_FILE)
-            except MeasurementError:
-                raise
-            except PgtareError as ex:
-                reason = str(ex).replace(str(directory), data.place(name))
-                found.left_out.append(LeftOut(name, reason))
-            else:
-                found.weighed.append(Weighed(name, result))
+        try:
+            result = store.load_result(prefix / SERVERS / name / store.RESULT_FILE)
+        except MeasurementError:
+            raise
+        except PgtareError as ex:
+            found.left_out.append(LeftOut(name, str(ex)))
+        else:
+            found.weighed.append(Weighed(name, result))

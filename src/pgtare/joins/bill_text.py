@@ -73,7 +73,7 @@ def _lines(found: Bill) -> Fitted:
             "sum",
             server.server,
             "",
-            _rate(server.transactions_per_s),
+            "" if server.transactions_per_s is None else numbers.rate(server.transactions_per_s),
             *_amount(server.amount, found),
         )
     table.add_row("sum of all", "", "", "", *_amount(found.total, found))
@@ -86,7 +86,7 @@ def _line(line: BillLine, found: Bill) -> tuple[str, ...]:
         line.name,
         line.server or "(agent)",
         _size(line.cost_us) if line.cost_us else "",
-        _rate(line.transactions_per_s),
+        "" if line.transactions_per_s is None else numbers.rate(line.transactions_per_s),
         *_amount(line.amount, found),
         verdict,
         "" if line.now == "unknown" else line.now,
@@ -102,12 +102,6 @@ def _amount(amount: BillAmount, found: Bill) -> tuple[str, ...]:
 
 def _money_heading(found: Bill) -> tuple[str, ...]:
     return () if found.currency is None else (f"{found.currency} a month",)
-
-
-def _rate(per_s: float | None) -> str:
-    if per_s is None:
-        return ""
-    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.2g}"
 
 
 def _size(interval: Interval | None) -> str:

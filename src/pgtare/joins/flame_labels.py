@@ -16,20 +16,20 @@ import numpy as np
 
 from pgtare.errors import PgtareError, UsageError
 from pgtare.estimate.trial.observations import Observations, UnitFlag
-from pgtare.seeing.flame import frames, sample_joins
-from pgtare.seeing.flame.record import FlameRecording
-from pgtare.seeing.flame.sample_joins import Spans
+from pgtare.seeing.flame import frames
+from pgtare.seeing.flame.recording import FlameRecording
+from pgtare.seeing.flame.samples import Spans
 from pgtare.seeing.flame.targets import FlameTarget
-from pgtare.seeing.waits import recording as wait_recordings
-from pgtare.seeing.waits.record import WaitRecorder
-from pgtare.seeing.waits.recording import Columns
+from pgtare.seeing.trace.capture.record import TraceRecorder
+from pgtare.seeing.trace.capture.server import Need, open_server
+from pgtare.seeing.trace.capture.target import Target
+from pgtare.seeing.trace.file.disk_limits import Limits
+from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.waits.show import one_line
 from pgtare.server import signals
 from pgtare.server.module_versions import VersionMismatch
 from pgtare.server.statement_spans import Ending, spans
-from pgtare.server.statement_spans import Spans as StatementSpans
-from pgtare.server.wait_counters.reader import open_reader
-from pgtare.server.wait_ring import RingRecordKind, epoch_ns
+from pgtare.server.wait_ring import epoch_ns
 from pgtare.weighing.weigh import store
 
 #: Sessions begin their trace at the end of the request that is under way.
@@ -37,6 +37,8 @@ _TRACE_BEGINS_S = 0.3
 NOTHING = Spans(*(np.empty(0, np.int64) for _ in range(4)))
 #: In the place of an end that nobody has seen, in ns since 1970.
 _FOREVER = 1 << 62
+#: What is recorded is forgotten with the samples: the disk is the only limit.
+_LIMITS = Limits(total=1 << 62, reserve=0)
 _NO_TRACE = (
     "Frames carry no wait event and no statement: no session had wait_event_timing.capture = trace "
     "(--trace switches it on during the recording)."
@@ -69,9 +71,9 @@ class FrameLabels:
         if not self.traced:
             recording = _noted(recording, _NO_TRACE_YET if self.tracing else _NO_TRACE)
         samples = recording.samples
-        waits = sample_joins.at(samples, self._moved(self.waits, recording))
-        statements = sample_joins.at(samples, self._moved(self.statements, recording))
-        samples = samples.labelled(self.names, waits).labelled(self.names, statements)
+        for label in (self.waits, self.statements):  # a statement's frame is outside its waits'
+            which = samples.within(self._moved(label, recording))
+            samples = samples.framed(self.names, which, depth=1)
         return dataclasses.replace(recording, samples=samples)
 
     def _moved(self, spans: Spans, recording: FlameRecording) -> Spans:
@@ -97,9 +99,10 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
             yield found
             return
         try:
-            reader = stack.enter_context(open_reader(dsn))
+            server = stack.enter_context(open_server(dsn, Need.WAITS))
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgtare-")))
-            recorder = WaitRecorder(reader, dsn, place / "waits", trace_all=trace)
+            meant = Target(8, armed_only=not trace)
+            recorder = TraceRecorder(server, dsn, place / "waits.pgtrace", meant, _LIMITS)
         except UsageError as ex:
             if trace:
                 raise
@@ -111,7 +114,8 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
 
         def drain() -> None:
             try:
-                recorder.run(None, lambda progress: None, ended.is_set)
+                done = recorder.run(None, lambda progress: None, ended.is_set)
+                found.traced = done.sessions > 0
             except PgtareError as ex:
                 found.trouble = f"Traces of waits could not be read: {ex}"
 
@@ -128,12 +132,13 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
         if not found.trouble:
             found.asked = True
             found.server_pids = target.by_server_pid()
-            _fill(found, place / "waits")
+            if found.traced:
+                _fill(found, recorder.path)
 
 
-def _fill(found: FrameLabels, directory: Path) -> None:
+def _fill(found: FrameLabels, path: Path) -> None:
     """The stretches of waits and of statements in a recording of traces."""
-    recorded = wait_recordings.load(directory)
+    trace = load(path)
     index: dict[str, int] = {}
     waits: list[tuple[int, int, int, int]] = []
     statements: list[tuple[int, int, int, int]] = []
@@ -142,49 +147,24 @@ def _fill(found: FrameLabels, directory: Path) -> None:
         return index.setdefault(" ".join(text.replace(";", ",").split()), len(index))
 
     def statement(query_id: int) -> int:
-        return name(frames.STATEMENT + one_line(recorded.texts.get(str(query_id)), query_id))
+        return name(frames.STATEMENT + one_line(trace.texts.get(query_id), query_id))
 
-    pids = {s.number: s.pid for s in recorded.sessions}
-    marks: list[Columns] = []
-    for columns in wait_recordings.parts(directory):
-        of_waits = columns["kind"] == RingRecordKind.WAIT
-        wanted = ("session", "event", "start_ns", "value")
-        lists = (columns[column][of_waits].tolist() for column in wanted)
-        for session, event, start, value in zip(*lists, strict=True):
-            what = name(frames.WAIT + "/".join(recorded.events.get(str(event), ["?", "?"])))
-            waits.append((pids[session], start, start + max(value, 1), what))
-        marks.append({column: columns[column][~of_waits] for column in columns})
-    for session, ran in _statements(marks):
+    for ring, of in trace.waits.items():
+        pid = trace.rings[ring].pid
+        rows = (of.start.tolist(), of.length.tolist(), of.event.tolist())
+        for start, length, event in zip(*rows, strict=True):
+            waits.append(
+                (pid, start, start + max(length, 1), name(frames.WAIT + trace.label(event)))
+            )
+    for ring, marks in trace.marks.items():
+        ran = spans(marks["kind"], marks["depth"], marks["when_ns"], marks["value"], outermost=True)
+        ran = ran.where(ran.ending != Ending.LOST)
         for since, end, query_id in zip(
             ran.begin_ns.tolist(), ran.end_ns.tolist(), ran.query_id.tolist(), strict=True
         ):
-            statements.append((pids[session], since, min(end, _FOREVER), statement(query_id)))
-    traced = set(pids.values())
-    for wait in recorded.waiting_at_end:
-        if wait.pid not in traced:  # whether it waited all the time, nobody saw
-            continue
-        label = name(f"{frames.WAIT}{wait.type}/{wait.event}")
-        waits.append((wait.pid, epoch_ns(wait.started), _FOREVER, label))
-        if wait.query_id:
-            statements.append(
-                (wait.pid, epoch_ns(wait.started), _FOREVER, statement(wait.query_id))
-            )
-    found.traced = bool(recorded.sessions)
+            last = min(end, _FOREVER)
+            statements.append((trace.rings[ring].pid, since, last, statement(query_id)))
     found.names, found.waits, found.statements = list(index), _spans(waits), _spans(statements)
-
-
-def _statements(parts: list[Columns]) -> Iterator[tuple[int, StatementSpans]]:
-    """The client's statements of each session, without those whose end was lost."""
-    if not parts:
-        return
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    for session in np.unique(columns["session"]).tolist():
-        own = columns["session"] == session
-        kind, depth, when, value = (
-            columns[name][own] for name in ("kind", "depth", "start_ns", "value")
-        )
-        found = spans(kind, depth, when, value, outermost=True)
-        yield session, found.where(found.ending != Ending.LOST)
 
 
 def _spans(found: list[tuple[int, int, int, int]]) -> Spans:
@@ -198,8 +178,9 @@ def cut(recording: FlameRecording, from_s: float, to_s: float) -> FlameRecording
         raise UsageError(
             f"--from {from_s:g} --to {to_s:g}: the recording is {recording.duration_s:.1f} s long"
         )
-    samples = sample_joins.window(recording.samples, recording.begin_ns, from_s, to_s)
     seconds = min(to_s, recording.duration_s) - from_s
+    first, last = (recording.begin_ns + int(1e9 * min(s, 1e9)) for s in (from_s, to_s))
+    samples = recording.samples.window(first, last)
     return dataclasses.replace(recording, samples=samples, duration_s=seconds)
 
 
@@ -225,11 +206,11 @@ def by_arm(recording: FlameRecording, directory: Path) -> FlameRecording:
         raise UsageError(f"{directory} does not tell when its trial began")
     began = epoch_ns(datetime.fromisoformat(kept.result.design.started))
     spans = arm_spans(kept.observations, began - recording.realtime_ns, {})
-    arms = sample_joins.at(recording.samples, spans)
+    arms = recording.samples.within(spans)
     if not (arms >= 0).any():
         raise UsageError(f"no sample was taken in a transaction of the trial in {directory}")
     names = [frames.ARM + arm.name.replace(";", ",") for arm in kept.design.arms]
-    inside = recording.samples.where(arms >= 0).under(names, arms[arms >= 0])
+    inside = recording.samples.where(arms >= 0).framed(names, arms[arms >= 0])
     outside = int((arms < 0).sum())
     return _noted(
         dataclasses.replace(recording, samples=inside),

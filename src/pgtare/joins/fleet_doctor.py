@@ -6,19 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import psycopg
 from pydantic import Field
 
-from pgtare.errors import PgtareError
-from pgtare.kit import parallel
 from pgtare.kit.document import Document, Model
 from pgtare.kit.fitted_table import Fitted
 from pgtare.seeing.doctor.check_settings import Weight
 from pgtare.seeing.doctor.examine import examine
 from pgtare.seeing.doctor.model import EXIT_STATUS, ORDER, Finding, Level, Report
 from pgtare.seeing.doctor.session import Session
+from pgtare.server import parallel
 from pgtare.server.inventory import InventoryServer
-from pgtare.server.own_session import first_line
 
 #: How many servers to look at at a time; each may take the interval and this long, in s.
 AT_ONCE = 16
@@ -53,15 +50,8 @@ def examine_fleet(
     outcomes = parallel.for_each(servers, look, at_once=at_once, limit_s=limit_s)
     found = []
     for name, outcome in outcomes.items():
-        problem = ""
-        if outcome.late:
-            problem = f"no answer within {limit_s:g} s"
-        elif isinstance(outcome.error, PgtareError | psycopg.Error):
-            problem = first_line(outcome.error)
-        elif outcome.error is not None:
-            raise outcome.error
         server = servers[name]
-        found.append(Examined(name, server.labels, server.weight, outcome.answer, problem))
+        found.append(Examined(name, server.labels, server.weight, outcome.answer, outcome.problem))
     return found
 
 

@@ -15,9 +15,9 @@ from pgtare.kit.page_section import Addition
 from pgtare.kit.progress import Display
 from pgtare.load import PgbenchLoad, find_pgbench
 from pgtare.seeing.flame import permission, show, targets
+from pgtare.seeing.flame import profile as profiles
 from pgtare.seeing.flame import recording as keep
-from pgtare.seeing.flame.graph import Graph
-from pgtare.seeing.flame.page import fragment
+from pgtare.seeing.flame.page import Graph, fragment
 from pgtare.seeing.flame.page import script as drawing
 from pgtare.seeing.flame.record import SamplingPlan, record
 from pgtare.seeing.flame.samples import Mode
@@ -46,20 +46,15 @@ def _missing(planned: StudyPlan) -> list[_Part]:
     return [
         part
         for name in _names(planned.study)
-        for variant in _pair(planned.study, _workload(planned.study, name))
+        for variant in _pair(planned.study, planned.study.the_workload(name))
         if (part := _Part(planned.directory.path, name, variant)).left
     ]
 
 
 def _names(study: Study) -> list[str]:
     """The workloads to record, of those that are played."""
-    played = {workload.stated for workload in study.workload if study.compared(workload)}
+    played = {workload.name for workload in study.workload if study.compared(workload)}
     return [name for name in study.flames if name in played]
-
-
-def _workload(study: Study, name: str) -> Workload:
-    """The workload by its name in the file, by the first of its protocols that compares any."""
-    return next(w for w in study.workload if w.stated == name and study.compared(w))
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,7 @@ def additions(planned: StudyPlan) -> list[Addition]:
     """A section for each workload that was recorded: both variants, and the change."""
     made = []
     for name in _names(planned.study):
-        pair = _pair(planned.study, _workload(planned.study, name))
+        pair = _pair(planned.study, planned.study.the_workload(name))
         parts = [_Part(planned.directory.path, name, variant) for variant in pair]
         if not any(part.place(mode).exists() for part in parts for mode in _MODES):
             continue
@@ -144,7 +139,7 @@ def _drawn(parts: Sequence[_Part], mode: Mode) -> tuple[list[Graph], list[str]]:
             notes.append(f"{title}: not recorded.")
             continue
         recording = keep.load(part.place(mode))
-        profile = show.main_profile(mode, recording.samples, idle=mode == "on")
+        profile = profiles.profile(recording.shown())
         found.append(profile)
         id = f"{part.workload}-{part.variant}-{mode}"
         graphs.append(show.alone(profile, id, title, recording.duration_s))
@@ -170,9 +165,9 @@ def _pair(study: Study, workload: Workload) -> tuple[str, str]:
 
 def _record(planned: StudyPlan, bench: Bench, part: _Part, tell: Callable[[str], None]) -> None:
     study, directory = planned.study, planned.directory
-    workload = _workload(study, part.workload)
+    workload = study.the_workload(part.workload)
     rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
-    spec = study.load_spec(workload, directory.path, rates.get(workload.stated))
+    spec = study.load_spec(workload, directory.path, rates.get(workload.name))
     serving = bench.serve(part.variant, workload)
     with PgbenchLoad(find_pgbench(serving.binaries), serving.dsn, spec) as load:
         load.wait_ready()

@@ -17,9 +17,10 @@ from pgtare.estimate.trial.observations import UnitFlag, finished
 from pgtare.joins import flame_labels
 from pgtare.kit import numbers
 from pgtare.seeing.flame import arm_difference as reasons
-from pgtare.seeing.flame import perf, permission, sample_joins, show, targets
+from pgtare.seeing.flame import perf, permission, show, targets
 from pgtare.seeing.flame.arm_difference import Growth, Reasons
-from pgtare.seeing.flame.record import FlameRecorder, FlameRecording, SamplingPlan
+from pgtare.seeing.flame.record import FlameRecorder, SamplingPlan
+from pgtare.seeing.flame.recording import FlameRecording
 from pgtare.seeing.flame.samples import BLOCKED, Mode
 from pgtare.seeing.flame.targets import FlameTarget
 from pgtare.server.wait_ring import epoch_ns
@@ -84,7 +85,7 @@ class Why:
             samples = recording.samples
             if mode == "off":
                 samples = samples.of(BLOCKED)
-            which = sample_joins.at(samples, flame_labels.arm_spans(data, zero, self._pids))
+            which = samples.within(flame_labels.arm_spans(data, zero, self._pids))
             found[mode] = reasons.explain(
                 samples,
                 which,

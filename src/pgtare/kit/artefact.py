@@ -1,10 +1,10 @@
 """Results on disk: a directory is complete or absent, and opening one says what is wrong with it.
 
-Six kinds build on this: results of `pgtare weigh`, weighings of a fleet, studies of
-`pgtare ladder`, recordings of `pgtare waits record` and of `pgtare flame`, and traces. What is
-written at once goes into a hidden sibling (`Staged`), and one rename commits it. What grows while
-it is measured (fleets, studies, traces) consists of files that are each written whole
-(`files.write_text`, `parquet.write`).
+Five kinds build on this: results of `pgtare weigh`, weighings of a fleet, studies of
+`pgtare ladder`, recordings of `pgtare flame`, and traces. What is written at once goes into a
+hidden sibling (`Staged`), and one rename commits it. What grows while it is measured (fleets,
+studies, traces) consists of files that are each written whole (`files.write_text`,
+`parquet.write`).
 
 Every kind is refused in the same sentences: `not_there`, `other_kind`, `other_version`, `damaged`.
 """
@@ -36,14 +36,13 @@ class ArtefactKind:
 
     what: what it is and the command that makes it, as "recording of `pgtare flame`". document: the
     file that describes it. schema: of that file, as pgtare.flame.recording/1. parts: its other
-    files. earlier: schemas that are read as well.
+    files.
     """
 
     what: str
     document: str
     schema: str
     parts: tuple[str, ...] = ()
-    earlier: tuple[str, ...] = ()
 
     def open(self, directory: Path) -> dict[str, Any]:
         """The document of an artefact that has all its files.
@@ -71,7 +70,7 @@ class ArtefactKind:
         except (ValueError, RecursionError) as ex:
             raise damaged(path, "it is not a JSON document") from ex
         found = document.get("schema") if isinstance(document, dict) else None
-        if found in (self.schema, *self.earlier):
+        if found == self.schema:
             assert isinstance(document, dict)
             return document
         family, _, version = str(found).rpartition("/")
@@ -104,14 +103,9 @@ def other_kind(path: Path, what: str, why: str) -> UsageError:
 
 def other_version(path: Path, found: int, known: int) -> UsageError:
     """The error for a version of a format that is not read."""
-    if found < known:
-        return UsageError(
-            f"{path} was written in version {found} of the format, which this pgtare no longer "
-            "reads: read it by the pgtare that wrote it"
-        )
     return UsageError(
-        f"{path} was written in version {found} of the format and this pgtare reads up to "
-        f"{known}: read it by the pgtare that wrote it, or by a later one"
+        f"{path} was written in version {found} of the format and this pgtare reads version "
+        f"{known}: read it by the pgtare that wrote it"
     )
 
 

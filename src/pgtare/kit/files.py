@@ -127,43 +127,6 @@ def write_bytes(path: Path, data: bytes) -> None:
             os.unlink(staging)
 
 
-class Room:
-    """Space for one file, taken early so that the file can be written to a disk that is full."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._staging = path.with_name(f".{path.name}.room")
-
-    def keep(self, size: int) -> None:
-        """Take at least as many bytes. Raises MeasurementError; what was taken before stays."""
-        try:
-            fd = os.open(self._staging, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            try:
-                os.posix_fallocate(fd, 0, size)
-            finally:
-                os.close(fd)
-        except OSError as ex:
-            raise failure(f"{self.path} could not be written", ex) from ex
-
-    def write_text(self, text: str) -> None:
-        """Put `text` at the path, as the function of this name does, in the space taken."""
-        data = text.encode()
-        try:
-            with open(self._staging, "r+b") as file:
-                file.write(data)
-                file.truncate()
-                file.flush()
-                _hand_over(file.fileno())
-                os.fsync(file.fileno())
-            os.replace(self._staging, self.path)
-        except OSError as ex:
-            raise failure(f"{self.path} could not be written", ex) from ex
-
-    def give_back(self) -> None:
-        """Leave no space taken."""
-        self._staging.unlink(missing_ok=True)
-
-
 def hand_over(directory: Path) -> None:
     """Give a directory of ours and its files to the user who ran us by sudo, if there is one."""
     for path in (*directory.iterdir(), directory):

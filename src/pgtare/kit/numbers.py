@@ -154,6 +154,11 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
+def rate(per_s: float) -> str:
+    """How many a second: 20,535 or 2.5."""
+    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.2g}"
+
+
 def span(least: str, most: str) -> str:
     """Both ends, or the one if they read alike: 3 to 12, 1.2 s."""
     return least if least == most else f"{least} to {most}"

@@ -82,10 +82,8 @@ def _number(ex: duckdb.Error) -> int:
     return next((number for number in _CAUSES if os.strerror(number) in message), errno.EIO)
 
 
-def read(
-    path: Path, wanted: Iterable[str] = (), remedy: str = REMEDY
-) -> dict[str, np.ndarray[Any, Any]]:
-    """The columns of the file at `path`, with all that are wanted. remedy: for a damaged file.
+def read(path: Path, wanted: Iterable[str] = ()) -> dict[str, np.ndarray[Any, Any]]:
+    """The columns of the file at `path`, with all that are wanted.
 
     Raises UsageError if the file cannot be read, PgtareError if it is damaged, and MeasurementError
     if it needs too much memory.
@@ -108,9 +106,9 @@ def read(
     except duckdb.OutOfMemoryException as ex:
         raise MeasurementError(f"{path} needs more memory than this machine can give") from ex
     except duckdb.Error as ex:
-        raise PgtareError(f"{path} is damaged: it cannot be read as Parquet; {remedy}") from ex
+        raise PgtareError(f"{path} is damaged: it cannot be read as Parquet; {REMEDY}") from ex
     if missing := [name for name in wanted if name not in columns]:
-        raise PgtareError(f"{path} is damaged: it lacks the column {missing[0]}; {remedy}")
+        raise PgtareError(f"{path} is damaged: it lacks the column {missing[0]}; {REMEDY}")
     return columns
 
 

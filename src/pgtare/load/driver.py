@@ -7,14 +7,13 @@ import filecmp
 import hashlib
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pgtare
 from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries, from_wheel
 from pgtare.server.build import ARTEFACTS, compiler, is_artefact, run_make
-from pgtare.server.directories import is_plain, locked, place
+from pgtare.server.directories import is_plain, locked, made_once
 from pgtare.server.module_package import embedded_program
 from pgtare.server.os_account import environment
 
@@ -53,21 +52,17 @@ def build_driver(binaries: Binaries, source: Path | None = None) -> Path:
         return _installed(ready, binaries)
     source = source or driver_source()
     _require(binaries)
-    shelf = place("drivers")
-    target = shelf / f"{PROGRAM}-{_key(binaries, source)[:16]}"
-    with locked(shelf / ".lock"):
-        if not target.exists():
-            for left in shelf.glob(".build-*"):  # by a build that was killed; we hold the lock
-                shutil.rmtree(left)
-            with tempfile.TemporaryDirectory(prefix=".build-", dir=shelf) as work:
-                copy = Path(work) / "source"
-                shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*ARTEFACTS))
-                command = ["make", "-C", str(copy), f"PG_CONFIG={binaries.pg_config}"]
-                run_make([*command, *compiler(binaries), PROGRAM], "the duet driver", binaries)
-                built = copy / PROGRAM
-                built.chmod(0o755)
-                built.rename(target)
-    return target
+
+    def make(work: Path) -> Path:
+        copy = work / "source"
+        shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*ARTEFACTS))
+        command = ["make", "-C", str(copy), f"PG_CONFIG={binaries.pg_config}"]
+        run_make([*command, *compiler(binaries), PROGRAM], "the duet driver", binaries)
+        built = copy / PROGRAM
+        built.chmod(0o755)
+        return built
+
+    return made_once("drivers", f"{PROGRAM}-{_key(binaries, source)[:16]}", make)
 
 
 def _installed(ready: Path, binaries: Binaries) -> Path:

@@ -60,7 +60,6 @@ class Records:
     n_threads: int
     warmup_ns: int
     duration_ns: int
-    zero_unix_ns: int
 
     @property
     def measured(self) -> np.ndarray[Any, Any]:
@@ -89,7 +88,7 @@ def read_records(path: Path) -> Records:
             head = file.read(_HEADER.size)
             if len(head) < _HEADER.size:
                 raise MeasurementError(f"{path} ends before its first record")
-            magic, size, clusters, threads, _, warmup, duration, zero = _HEADER.unpack(head)
+            magic, size, clusters, threads, _, warmup, duration, _ = _HEADER.unpack(head)
             if magic != MAGIC or size != DTYPE.itemsize:
                 raise MeasurementError(f"{path} was not written by this version's duet driver")
             data = file.read()
@@ -97,4 +96,4 @@ def read_records(path: Path) -> Records:
         raise MeasurementError(f"cannot read {path}: {ex.strerror}") from ex
     whole = len(data) - len(data) % DTYPE.itemsize
     rows = np.frombuffer(data[:whole], dtype=DTYPE)
-    return Records(rows, clusters, threads, warmup, duration, zero)
+    return Records(rows, clusters, threads, warmup, duration)

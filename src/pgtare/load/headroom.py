@@ -75,7 +75,7 @@ def find_saturation(
     if min(rates) <= 0:
         raise MeasurementError(
             f"the load did no transaction in a probe of {probe_s} s: its saturation rate is"
-            " unknown; give --rate instead"
+            " unknown; give --rate as a number"
         )
     return Saturation(rates, probe_s)
 

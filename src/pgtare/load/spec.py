@@ -116,7 +116,8 @@ def parse_rate(text: str) -> float:
     rate = float(found[1]) * (1000 if found[2] else 1) if found else 0.0
     if not rate:
         raise UsageError(
-            f"--rate {text}: give transactions a second over all clients, over 0, as in --rate 500"
+            f"--rate {text}: give transactions a second over all clients, over 0, as in --rate "
+            "500, or a share of full speed, as in --rate 50%"
         )
     return rate
 
@@ -129,8 +130,8 @@ def parse_headroom(text: str) -> float:
     share = _percentage(text)
     if share is None or not 0 < share < 1:
         raise UsageError(
-            f"--headroom {text}: give the load's rate as a percentage of saturation, over 0 and"
-            " below 100, as in --headroom 50%"
+            f"--rate {text}: give the load's rate as a percentage of saturation, over 0 and"
+            " below 100, as in --rate 50%"
         )
     return share
 

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pgtare
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.server.binaries import Binaries
-from pgtare.server.directories import is_plain, locked, place
+from pgtare.server.directories import is_plain, made_once
 from pgtare.server.os_account import environment
 
 COMMON = "common"
@@ -102,22 +101,20 @@ def build_cached(
     The files lie where servers that we start can read them. An absolute path in
     shared_preload_libraries loads the library from there.
     """
-    shelf = place("modules")
-    target = shelf / f"{module}-{build_key(binaries, module, source)[:16]}"
-    with locked(shelf / ".lock"):
-        if not target.exists():
-            tell()
-            for left in shelf.glob(".build-*"):  # by a build that was killed; we hold the lock
-                shutil.rmtree(left)
-            with tempfile.TemporaryDirectory(prefix=".build-", dir=shelf) as work:
-                built = build(binaries, module, Path(work), source)
-                ready = Path(work) / "ready"
-                ready.mkdir()
-                for path in (built.so_path, built.control_path, *built.sql_paths):
-                    shutil.copyfile(path, ready / path.name)
-                    (ready / path.name).chmod(0o755 if path == built.so_path else 0o644)
-                ready.chmod(0o755)
-                ready.rename(target)
+
+    def make(work: Path) -> Path:
+        tell()
+        built = build(binaries, module, work, source)
+        ready = work / "ready"
+        ready.mkdir()
+        for path in (built.so_path, built.control_path, *built.sql_paths):
+            shutil.copyfile(path, ready / path.name)
+            (ready / path.name).chmod(0o755 if path == built.so_path else 0o644)
+        ready.chmod(0o755)
+        return ready
+
+    name = f"{module}-{build_key(binaries, module, source)[:16]}"
+    target = made_once("modules", name, make)
     return describe(module, target / f"{module}.so", target, f"the build of {module}")
 
 

@@ -4,8 +4,10 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import stat
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pgtare.errors import UsageError
@@ -83,6 +85,22 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def made_once(shelf_name: str, name: str, make: Callable[[Path], Path]) -> Path:
+    """What we keep under this name, on the shelf of that name; made if it is not there.
+
+    make: gets an empty directory and returns what it made in it.
+    """
+    shelf = place(shelf_name)
+    target = shelf / name
+    with locked(shelf / ".lock"):
+        if not target.exists():
+            for left in shelf.glob(".build-*"):  # by a build that was killed; we hold the lock
+                shutil.rmtree(left)
+            with tempfile.TemporaryDirectory(prefix=".build-", dir=shelf) as work:
+                make(Path(work)).rename(target)
+    return target
 
 
 def existing() -> Path | None:

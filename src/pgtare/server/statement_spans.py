@@ -95,28 +95,6 @@ def spans(
     )
 
 
-def running(
-    kind: npt.NDArray[Any], depth: npt.NDArray[Any], value: npt.NDArray[Any], query_id: int = 0
-) -> tuple[Numbers, int]:
-    """The query identifier of the client's statement at each record (N,), and after the last.
-
-    value: of each record; that of a begin is its query identifier. query_id: what ran before the
-    first record.
-    """
-    begins, ends = _marks(kind, depth)
-    begins, ends = begins & (depth == 0), ends & (depth == 0)
-    last = np.maximum.accumulate(np.where(begins | ends, np.arange(len(kind)), -1))
-    values = np.where(begins, value, 0)
-    current = np.where(last >= 0, values[np.maximum(last, 0)], query_id).astype(np.int64)
-    after = int(current[-1]) if len(current) else query_id
-    # The end itself belongs to what it ends.
-    own = current.copy()
-    own[1:][ends[1:]] = current[:-1][ends[1:]]
-    if len(own) and ends[0]:
-        own[0] = query_id
-    return own, after
-
-
 def _marks(
     kind: npt.NDArray[Any], depth: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

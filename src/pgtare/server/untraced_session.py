@@ -19,7 +19,7 @@ UNTIMED, UNTRACED = "wait_event_timing.capture=off", "sql_trace.level=0"
 FUNCTIONS = """
 SELECT p.proname, n.nspname, has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname),
        quote_ident(current_user), has_function_privilege(p.oid, 'EXECUTE'),
-       p.oid::regprocedure::text
+       p.oid::regprocedure::text, coalesce(p.proargnames, '{}')
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang
 WHERE l.lanname = 'c' AND p.proname = ANY(%s)
 """
@@ -70,7 +70,7 @@ class ExtensionFunction(NamedTuple):
     """A function in C of an extension.
 
     usable: we have the right to use its schema. executable: and to call it, wherever it is.
-    signature: as GRANT names it.
+    signature: as GRANT names it. columns: names of its arguments, those of its rows included.
     """
 
     name: str
@@ -80,6 +80,7 @@ class ExtensionFunction(NamedTuple):
     quoted_user: str
     executable: bool
     signature: str
+    columns: list[str]
 
 
 def find_functions(conn: psycopg.Connection[Any], *names: str) -> list[ExtensionFunction]:

@@ -152,22 +152,3 @@ def decode(data: bytes) -> Records:
             f"{RECORD.itemsize} bytes: its module is of another version"
         )
     return np.frombuffer(data, RECORD)
-
-
-def numbers(records: Records, following: int) -> Numbers:
-    """The full number of each record; following: that of the next record to be read.
-
-    A record holds the low 32 bits of its number + 1. Records are fewer than 2^32 behind.
-    """
-    low = (records["seq"].astype(np.int64) - 1) & 0xFFFFFFFF
-    behind = (following - 1 - low) & 0xFFFFFFFF
-    return np.asarray(following - 1 - behind, dtype=np.int64)
-
-
-def bucket(duration_ns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """The histogram bucket, from 0, of each duration: below 256 ns, then powers of two."""
-    value = np.maximum(np.asarray(duration_ns, dtype=np.int64), 1)
-    # log2 in double precision rounds 2^k - 1 up if k is large: take the exponent instead.
-    exponent = np.frexp(value.astype(np.float64))[1].astype(np.int64) - 1
-    exponent -= (value < np.left_shift(np.int64(1), np.minimum(exponent, 62))).astype(np.int64)
-    return np.clip(exponent - 7, 0, 31)

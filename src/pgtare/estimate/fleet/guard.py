@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -78,7 +78,6 @@ class Breach:
     harm: Harm
     server: str
     e_value: float  # of the guard
-    server_e_value: float  # of this harm on this server alone
 
 
 @dataclass
@@ -120,11 +119,6 @@ class HarmGuard:
         if self.breach is None and self.log_e_value() >= threshold(self.alpha):
             self.breach = self._worst()
 
-    @property
-    def breached(self) -> bool:
-        """Whether the e-value ever reached 1 / α."""
-        return self.breach is not None
-
     def e_value(self) -> float:
         """Evidence that an arm harms some server beyond a limit: 1 is none, 1 / α is a breach."""
         return _exp(self.log_e_value())
@@ -132,28 +126,6 @@ class HarmGuard:
     def log_e_value(self) -> float:
         """Logarithm of the e-value: the mean of body, tail and aborts."""
         return float(log_mean(np.array([self._of_harm(harm) for harm in HARMS])))
-
-    def server_e_value(self, harm: Harm, server: str) -> float:
-        """Evidence of one harm on one server; 1 / α means nothing for the largest of many."""
-        return _exp(float(log_mean(self._wealth[harm][server])))
-
-    def state(self) -> dict[str, Any]:
-        """What a resumed guard must know, as JSON can have it."""
-        wealth = {
-            harm: {name: logs.tolist() for name, logs in self._wealth[harm].items()}
-            for harm in HARMS
-        }
-        breach = None if self.breach is None else vars(self.breach)
-        return {"wealth": wealth, "breach": breach}
-
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` gave, of a guard with the same servers, limits and α."""
-        for harm in HARMS:
-            if sorted(state["wealth"][harm]) != sorted(self.servers):
-                raise ValueError("the guard's state is of other servers; start the stage anew")
-            for name, logs in state["wealth"][harm].items():
-                self._wealth[harm][name] = np.array(logs, dtype=np.float64)
-        self.breach = None if state["breach"] is None else Breach(**state["breach"])
 
     def _of_harm(self, harm: Harm) -> float:
         groups: dict[str, list[float]] = {}
@@ -169,7 +141,7 @@ class HarmGuard:
             for name, logs in self._wealth[harm].items()
         }
         harm, name = max(by_evidence, key=lambda key: by_evidence[key])
-        return Breach(harm, name, self.e_value(), _exp(by_evidence[harm, name]))
+        return Breach(harm, name, self.e_value())
 
 
 def _bets(harm: Harm) -> int:

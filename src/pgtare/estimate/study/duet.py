@@ -13,18 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import scipy
 
 from pgtare.estimate.arrays import Floats
 
-Statistic = Literal["mean", "body", "trimmed", "typical", "p50", "p95", "p99"]
-Metric = Literal["latency_us", "service_us"]
+Statistic = Literal["mean", "body", "p50", "p95", "p99"]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 #: The body's cap is this percentile, pooled over the variants so that it favours none.
 CAP = 0.999
-#: Cut off at either end by the trimmed means.
-TRIMMED = 0.1
 _PERCENTILES: Mapping[Statistic, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 
@@ -32,12 +28,11 @@ _PERCENTILES: Mapping[Statistic, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99
 class Cycles:
     """The complete cycles of a round, (n, K): variant k's transaction in column k, in µs.
 
-    latency: from the time it was due; service: from the time it was sent; equal in a closed loop.
-    incomplete: transactions left out because their cycle lacks another one.
+    latency: from the time it was due, or in a closed loop sent. incomplete: transactions left out
+    because their cycle lacks another one.
     """
 
     latency_us: Floats
-    service_us: Floats
     incomplete: int
 
     @property
@@ -47,7 +42,7 @@ class Cycles:
 
 
 def pair_cycles(
-    thread: Ints, cycle: Ints, variant: Ints, latency_ns: Ints, service_ns: Ints, n_variants: int
+    thread: Ints, cycle: Ints, variant: Ints, latency_ns: Ints, n_variants: int
 ) -> Cycles:
     """Put the transactions (N,) of the same thread and cycle side by side.
 
@@ -63,26 +58,19 @@ def pair_cycles(
     kept = order[rows]
     if not np.array_equal(variant[kept], np.broadcast_to(np.arange(n_variants), kept.shape)):
         raise ValueError("a cycle holds a variant twice")
-    return Cycles(latency_ns[kept] / 1000.0, service_ns[kept] / 1000.0, len(order) - int(rows.size))
+    return Cycles(latency_ns[kept] / 1000.0, len(order) - int(rows.size))
 
 
 def statistics_of(values: Floats) -> dict[Statistic, Floats]:
-    """Each statistic of each variant (K,), from the cycles' values (n, K); variant 0 is the base.
+    """Each statistic of each variant (K,), from the cycles' values (n, K).
 
-    mean: of all; body: of min(x, c), c the pooled 99.9th percentile; trimmed: of the middle 80 %;
-    typical: the base's trimmed mean plus the trimmed mean of the cycles' differences from the
-    base; p50, p95, p99: percentiles. All positive for positive values but for `typical`, which a
-    gain larger than the base would take below zero.
+    mean: of all; body: of min(x, c), c the pooled 99.9th percentile; p50, p95, p99: percentiles.
     """
     if not len(values):
         raise ValueError("a round without a complete cycle has no statistics")
-    trimmed = scipy.stats.trim_mean(values, TRIMMED, axis=0)
-    differences = scipy.stats.trim_mean(values - values[:, :1], TRIMMED, axis=0)
     result: dict[Statistic, Floats] = {
         "mean": values.mean(axis=0),
         "body": np.minimum(values, np.quantile(values, CAP)).mean(axis=0),
-        "trimmed": trimmed,
-        "typical": trimmed[0] + differences,
     }
     for name, p in _PERCENTILES.items():
         result[name] = np.quantile(values, p, axis=0)
@@ -94,29 +82,23 @@ class RoundStatistics:
     """What a round says of each variant, in µs: statistic -> (K,). cycles: complete ones."""
 
     latency_us: Mapping[Statistic, Floats]
-    service_us: Mapping[Statistic, Floats]
     cycles: int
     incomplete: int
 
 
 def summarise(cycles: Cycles) -> RoundStatistics:
     """The statistics of one round. Raises ValueError if it has no complete cycle."""
-    return RoundStatistics(
-        statistics_of(cycles.latency_us),
-        statistics_of(cycles.service_us),
-        cycles.n,
-        cycles.incomplete,
-    )
+    return RoundStatistics(statistics_of(cycles.latency_us), cycles.n, cycles.incomplete)
 
 
 def round_values(
-    rounds: Sequence[RoundStatistics | None], metric: Metric, statistic: Statistic, n_variants: int
+    rounds: Sequence[RoundStatistics | None], statistic: Statistic, n_variants: int
 ) -> Floats:
     """One number for each round and variant (R, K), in µs; NaN for rounds that were dropped."""
     table = np.full((len(rounds), n_variants), np.nan)
     for row, summary in zip(table, rounds, strict=True):
         if summary is not None:
-            row[:] = getattr(summary, metric)[statistic]
+            row[:] = summary.latency_us[statistic]
     return table
 
 

@@ -12,7 +12,6 @@ JASA 64).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -129,13 +128,6 @@ class Flips:
             return NAN
         return max(self.p_above(margin_low), self.p_below(margin_high))
 
-    def hodges_lehmann(self) -> float:
-        """Median of the means of all pairs of rounds; descriptive only."""
-        if not self.n:
-            return NAN
-        i, j = np.triu_indices(self.n)
-        return float(np.median((self.d[i] + self.d[j]) / 2))
-
 
 @dataclass(frozen=True)
 class Paired:
@@ -154,7 +146,6 @@ class Paired:
     p_equivalence: float
     se: float
     mde: float
-    hodges_lehmann: float
     positive: int
     exact: bool
 
@@ -199,38 +190,9 @@ def paired(
         p_equivalence=p_equivalence,
         se=flips.se,
         mde=mde,
-        hodges_lehmann=flips.hodges_lehmann(),
         positive=int((flips.d > 0).sum()),
         exact=flips.exact,
     )
-
-
-def joint_p(rounds: Sequence[Floats], *, seed: int, draws: int = DRAWS) -> float:
-    """Two-sided p of "no arm of these differs from the base they share", all taken together.
-
-    rounds: one array a workload, (n, 1 + arms), the log metric, the base in the first column. The
-    deltas of arms that share a base are dependent, so their signs may not be counted as if each
-    were a fresh coin; what chance may do here is to deal the rungs of a round anew. Statistic: the
-    mean over workloads and arms of arm − base. p = (k + 1) / (draws + 1).
-    """
-    rng = np.random.default_rng((seed, 2))
-    observed, drawn, n_workloads = 0.0, np.zeros(draws), 0
-    for table in rounds:
-        if not len(table):
-            continue
-        n_workloads += 1
-        arms = table.shape[1] - 1
-        # mean(arms) − base = (total − base) / arms − base, for each choice of the base
-        contrast = (table.sum(axis=1, keepdims=True) - table) / arms - table
-        observed += float(contrast[:, 0].mean())
-        for start in range(0, draws, 8_192):
-            size = min(8_192, draws - start)
-            pick = rng.integers(0, table.shape[1], size=(size, len(table)))
-            drawn[start : start + size] += contrast[np.arange(len(table)), pick].mean(axis=1)
-    if not n_workloads:
-        return NAN
-    hits = int((np.abs(drawn) >= abs(observed) * (1 - 1e-12)).sum())
-    return (hits + 1) / (draws + 1)
 
 
 def _tie(theta: float) -> float:

@@ -131,7 +131,6 @@ class Comparison:
             second_lag_us=MISSING,
             mean_us=MISSING,
             p50_us=MISSING,
-            p95_us=MISSING,
             p99_us=MISSING,
             cpu_us=None,
         )
@@ -264,7 +263,6 @@ class Comparisons:
         return replace(
             arm,
             effect=effect,
-            excess_pct=scale.tail_percent(found.excess),
             tail_rate_ratio=found.rate_ratio,
             tail_bound=found.tail_bound,
             p=found.p_body,

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from pgtare.estimate.arrays import Bools, Floats
-from pgtare.estimate.inference import MISSING, NAN, Estimate, Expansion, Reference, percent
+from pgtare.estimate.inference import NAN, Estimate, Expansion, Reference, percent
 from pgtare.estimate.trial.design import MIXED, Design
 from pgtare.estimate.trial.observations import Observations
 from pgtare.estimate.trial.results import Contention, ContentionState, Live, LiveArm
@@ -54,7 +54,6 @@ def contention(
         spillover_us=found.interval(found.spillover),
         spillover_pct=found.percent(found.spillover),
         total_less_own_us=found.interval(found.total - found.own),
-        plain_total_us=found.means.plain(found.body, 1) if units.n_blocks else MISSING,
         blocks=units.n_blocks,
         blocks_discarded=selection.blocks_discarded,
         sessions=units.n_sessions,
@@ -71,7 +70,6 @@ def live_contention(obs: Observations, design: Design) -> Live:
     return Live(
         blocks=found.units.n_blocks,
         duration_s=duration_s(obs),
-        base_body_us=found.base.value,
         arms=tuple(
             LiveArm.of(name, cost, found.base, found.reference(cost))
             for name, cost in (("total", found.total), ("spillover", found.spillover))

@@ -10,15 +10,15 @@ from pgtare.estimate.arrays import Floats
 from pgtare.estimate.inference import MISSING, Estimate, Reference, mean_of_blocks
 from pgtare.estimate.trial.blocks import Blocks
 
-PERCENTILES = (0.50, 0.95, 0.99)
+PERCENTILES = (0.50, 0.99)
 
 
 @dataclass(frozen=True)
 class Quantiles:
     """The percentiles of one arm, and the influence of its units on each."""
 
-    value: Floats  # (3,) microseconds
-    psi: Floats  # (3, B) mean influence of the arm's units in each block
+    value: Floats  # (2,) microseconds
+    psi: Floats  # (2, B) mean influence of the arm's units in each block
 
 
 def _step(p: float) -> float:

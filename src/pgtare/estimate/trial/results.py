@@ -29,7 +29,6 @@ class Effect:
     second_lag_us: Estimate
     mean_us: Estimate
     p50_us: Estimate
-    p95_us: Estimate
     p99_us: Estimate
     cpu_us: Estimate | None
     runs_us: Estimate | None = None
@@ -52,10 +51,7 @@ class ArmEstimate:
     longest_open_us: float = 0.0  # the longest of them so far
     threshold_us: float | None = None  # c, which the arm shares with the base
     effect: Effect | None = None
-    plain_body_us: Estimate | None = None  # body by block differences, no carry-over
-    excess_pct: Estimate | None = None
     tail_rate_ratio: Estimate | None = None  # 95 % interval of P(x > c), relative to the base's
-    tail_rate_difference: Estimate | None = None  # of P(x > c)
     tail_bound: float | None = None  # one-sided 95 % upper bound of the ratio
     p: float | None = None  # of the body
     p_total: float | None = None  # NaN if the tail is not judged
@@ -85,7 +81,6 @@ class Baseline:
     mean_us: float  # raw
     body_mean_us: float  # of min(x, c): what percentages and the margin are of
     p50_us: float
-    p95_us: float
     p99_us: float
     threshold_us: float  # c of `body_mean_us`
     cpu_us: float | None
@@ -138,7 +133,6 @@ class Contention:
     spillover_us: Estimate  # on other sessions' base transactions, in mixed slices
     spillover_pct: Estimate
     total_less_own_us: Estimate  # below 0: slices of the instrument hold another mix of work
-    plain_total_us: Estimate  # the total by differences of slice means, a check
     blocks: int  # of slices
     blocks_discarded: int
     sessions: int
@@ -204,5 +198,4 @@ class Live:
 
     blocks: int
     duration_s: float
-    base_body_us: float
     arms: tuple[LiveArm, ...]  # all but the base

@@ -55,7 +55,6 @@ def live_slices(obs: Observations, design: Design) -> Live:
     return Live(
         blocks=units.n_blocks,
         duration_s=duration_s(obs),
-        base_body_us=base.value,
         arms=tuple(arms),
     )
 
@@ -145,17 +144,16 @@ class _SliceAnalysis:
     def _quantiles(self, arm: int) -> list[float]:
         service = self.units.service_us[self._members(arm)]
         if not len(service):
-            return [NAN] * 3
-        return [float(q) for q in np.quantile(service, (0.5, 0.95, 0.99))]
+            return [NAN] * 2
+        return [float(q) for q in np.quantile(service, (0.5, 0.99))]
 
     def _baseline(self) -> Baseline:
-        p50, p95, p99 = self._quantiles(0)
+        p50, p99 = self._quantiles(0)
         return Baseline(
             n=int(self.selection.used[0]),
             mean_us=self._mean(self.units.service_us, 0).value,
             body_mean_us=self.base.value,
             p50_us=p50,
-            p95_us=p95,
             p99_us=p99,
             threshold_us=self.c[0],
             cpu_us=self._mean(self.units.cpu_us, 0).value if self._cpu_taken() else None,
@@ -166,7 +164,7 @@ class _SliceAnalysis:
 
     def _arm(self, index: int) -> ArmEstimate:
         arm = self.design.arms[index]
-        p50, _, p99 = self._quantiles(index)
+        p50, p99 = self._quantiles(index)
         described = ArmEstimate(
             name=arm.name,
             role=arm.role,
@@ -192,13 +190,11 @@ class _SliceAnalysis:
             unanswered=self.unanswered[index],
         )
         assert judged.effect is not None
-        body = self._body(index)
-        differences = self.means.differences(body, index)
+        differences = self.means.differences(self._body(index), index)
         return replace(
             judged,
             threshold_us=self.c[index],
             effect=self._effect(index, judged.effect),
-            plain_body_us=self.means.plain(body, index),
             p_randomisation=randomisation.sign_flips(differences, seed=self.asked.seed),
         )
 
@@ -208,7 +204,7 @@ class _SliceAnalysis:
             c = _shared(self.units.cpu_us, self.units.kind, index, self.design)
             scale = self.compared.arms[index].scale
             cpu_us = scale.interval(self._cost(np.minimum(self.units.cpu_us, c), index))
-        p50, p95, p99 = (
+        p50, p99 = (
             Estimate(q - base, NAN, NAN, NAN)
             for q, base in zip(self._quantiles(index), self._quantiles(0), strict=True)
         )
@@ -216,7 +212,6 @@ class _SliceAnalysis:
             found,
             mean_us=self.means.plain(self.units.service_us, index),
             p50_us=p50,
-            p95_us=p95,
             p99_us=p99,
             cpu_us=cpu_us,
         )

@@ -125,13 +125,12 @@ class _Analysis:
         )
 
     def _baseline(self) -> Baseline:
-        p50, p95, p99 = (float(q) for q in self.quantiles[0].value)
+        p50, p99 = (float(q) for q in self.quantiles[0].value)
         return Baseline(
             n=int(self.selection.used[0]),
             mean_us=self.effects.mean(self.blocks.service_us, 0).value,
             body_mean_us=self.effects.base_body.value,
             p50_us=p50,
-            p95_us=p95,
             p99_us=p99,
             threshold_us=self.effects.c,
             cpu_us=self.cpu[0] if self.cpu else None,
@@ -146,7 +145,7 @@ class _Analysis:
             excluded=int(self.selection.excluded[index]),
             mean_us=effects.mean(self.blocks.service_us, index).value,
             p50_us=float(self.quantiles[index].value[0]),
-            p99_us=float(self.quantiles[index].value[2]),
+            p99_us=float(self.quantiles[index].value[1]),
             aborted=int(self.blocks.aborted[:, self.blocks.slots(index)].sum()),
             open=self.unanswered[index].n,
             longest_open_us=self.unanswered[index].longest_us,
@@ -173,8 +172,6 @@ class _Analysis:
             effect=self._effect(index, judged.effect),
             run_pairs=lasts.by_runs(index).n,
             outlasts=lasts.outlasts(index, margin.value, family),
-            plain_body_us=effects.plain(effects.body, index),
-            tail_rate_difference=effects.plain(effects.exceeds, index),
             p_randomisation=float(self.p_randomisation[index]),
         )
         if not found.outlasts:
@@ -190,9 +187,7 @@ class _Analysis:
 
     def _effect(self, index: int, found: Effect) -> Effect:
         effects, blocks = self.of[index], self.blocks
-        p50, p95, p99 = quantiles.differences(
-            self.quantiles[index], self.quantiles[0], effects.by_block
-        )
+        p50, p99 = quantiles.differences(self.quantiles[index], self.quantiles[0], effects.by_block)
         return replace(
             found,
             own_us=effects.interval(effects.own(index)),
@@ -202,7 +197,6 @@ class _Analysis:
             long_carry_over_us=self.long_effects.long_carry_over_us(index),
             mean_us=effects.plain(blocks.service_us, index),
             p50_us=p50,
-            p95_us=p95,
             p99_us=p99,
             cpu_us=self.cpu[1][index] if self.cpu else None,
         )
@@ -248,6 +242,5 @@ def live(obs: Observations, design: Design) -> Live:
     return Live(
         blocks=blocks.n,
         duration_s=duration_s(obs),
-        base_body_us=effects.base_body.value,
         arms=tuple(arms),
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from pgtare.kit import files, numbers, page_frame
-from pgtare.seeing.clock import plan_text, show
+from pgtare.seeing.clock import show
 from pgtare.seeing.clock.charts import charts
-from pgtare.seeing.clock.schema import ClockReport, ClockResult, PlanTiming
+from pgtare.seeing.clock.schema import ClockReport, ClockResult
 
 
 def write_page(report: ClockReport, path: Path) -> None:
@@ -31,7 +30,7 @@ def page(report: ClockReport) -> str:
         lacking=sorted(report.lacking.items()),
         facts=_facts(report),
         meaning=[[m.what, m.server, m.clock, show.costs(m)] for m in report.meaning],
-        plan=report.plan and _plan(report.plan),
+        plan=report.plan and show.plan(report.plan),
         gaps=[
             [f"{gap.at_ms:,.1f} ms", show.ns(gap.duration_ns), gap.cause]
             for gap in (report.gaps.longest if report.gaps else ())
@@ -66,16 +65,6 @@ def _row(clock: ClockResult) -> list[str]:
         numbers.count(clock.backward),
         numbers.count(clock.differences),
     ]
-
-
-def _plan(plan: PlanTiming) -> dict[str, Any]:
-    return {
-        "source": plan.source,
-        "answers": list(plan_text.answers(plan)),
-        "heads": [*plan_text.HEADS[:-1], "remarks"],
-        "rows": list(plan_text.rows(plan)),
-        "notes": list(plan_text.notes(plan)),
-    }
 
 
 def _facts(report: ClockReport) -> list[tuple[str, list[str]]]:

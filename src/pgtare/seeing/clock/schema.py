@@ -1,4 +1,4 @@
-"""The report of `pgtare clock`, schema `pgtare.clock/1`: `--json` and `--compare` share it."""
+"""The report of `pgtare clock`, schema `pgtare.clock/1`."""
 
 from __future__ import annotations
 
@@ -181,75 +181,16 @@ class Meaning(_Model):
     readings_ns: float = Field(
         description="readings times their cost in a loop: a part of `cost_ns`"
     )
-    cost_ns: Span | None = Field(
-        default=None, description="with the other work; null in reports of old"
-    )
-
-
-class TimedNode(_Model):
-    """What timing one node of a plan costs."""
-
-    node: str = Field(description="kind of node, as PostgreSQL names it")
-    depth: int = Field(description="nodes above it")
-    subplan: str | None = Field(description="name of the subplan that it begins")
-    relation: str | None = Field(description="the table it reads")
-    rows: float = Field(description="rows it returns, in all loops and processes")
-    loops: float = Field(description="how often it is begun")
-    processes: float = Field(description="processes that share its calls")
-    calls: Span = Field(description="calls that are timed")
-    stalls: Span = Field(description="loads that may stall at a reading of the clock")
-    cpu_ms: Span = Field(description="cost in all processes")
-    wall_ms: Span = Field(description="cost in one of them")
-    note: str | None = Field(description="what is special about its calls")
-
-
-class Middle(_Model):
-    """A median with its 95 % interval by signs; null ends if there are too few values."""
-
-    estimate: float = Field(description="the median")
-    lo: float | None = Field(description="lower end of its 95 % interval")
-    hi: float | None = Field(description="upper end")
-
-
-class MeasuredTiming(_Model):
-    """The statement run with TIMING on and off, pair by pair."""
-
-    pairs: int = Field(description="pairs of executions")
-    interrupted: bool = Field(description="ended early by Ctrl-C")
-    by: Literal["processor time", "execution time"] = Field(description="what is compared")
-    difference_ms: Middle = Field(description="TIMING on less off")
-    execution_difference_ms: Middle = Field(description="the same by EXPLAIN's Execution Time")
-    without_timing_ms: Middle = Field(description="the statement without TIMING")
+    cost_ns: Span = Field(description="with the other work")
 
 
 class PlanTiming(_Model):
-    """What PostgreSQL's timing costs for one plan, predicted from the measured clock."""
+    """What EXPLAIN's TIMING adds to a plan, by the clock that PostgreSQL up to 18 reads."""
 
-    source: str = Field(description="the file of the plan, or the statement")
-    postgresql: int = Field(description="major version that the prediction is for")
-    clock: str = Field(description="the clock it reads")
-    read_ns: float = Field(description="what a reading of it costs in a loop")
-    rows_and_loops: Literal["actual", "estimated"] = Field(
-        description="of an execution, or the planner's"
-    )
-    call_ns: Span = Field(description="cost of a call of a node: two readings and the other work")
-    calls: Span = Field(description="timed calls of all nodes, in all processes")
-    wall_ms: Span = Field(description="what TIMING adds to EXPLAIN ANALYZE, in one process")
-    cpu_ms: Span = Field(description="the same in all processes")
-    triggers_ms: Span = Field(description="of that, calls of triggers")
-    execution_ms: float | None = Field(description="the execution, null if there was none")
-    executed_with_timing: bool = Field(description="whether that had TIMING on")
-    without_timing_ms: float | None = Field(description="the execution less the predicted cost")
-    cost_pct: Span | None = Field(description="the cost in percent of that")
-    postgresql19_wall_ms: Span | None = Field(
-        description="the same plan on PostgreSQL 19 by RDTSC; null if it would not choose that"
-    )
-    io_ns: Span = Field(description="what track_io_timing adds to an I/O")
-    ios: Span | None = Field(description="I/Os of the plan; null without BUFFERS")
-    io_ms: Span | None = Field(description="what track_io_timing adds to the plan")
-    nodes: list[TimedNode] = Field(description="the plan's nodes, each before those below it")
-    notes: list[str] = Field(description="what limits the prediction")
-    measured: MeasuredTiming | None = Field(description="`--measure`; null without")
+    source: str = Field(description="the file of the plan")
+    calls: int = Field(description="timed calls of all nodes, in all processes")
+    call_ns: Span = Field(description="what timing a call costs")
+    timing_ms: Span = Field(description="the calls times that, over all processes")
 
 
 class ClockReport(_Model):
@@ -272,7 +213,7 @@ class ClockReport(_Model):
     gaps: Gaps | None = Field(description="where time was lost; null if it was not reached")
     meaning: list[Meaning] = Field(description="what it means for PostgreSQL")
     plan: PlanTiming | None = Field(
-        default=None, description="what timing a plan costs (`--explain`, `--query`); else null"
+        default=None, description="what timing a plan costs (`--explain`); else null"
     )
 
     def clock(self, name: str) -> ClockResult | None:

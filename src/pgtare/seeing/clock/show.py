@@ -1,4 +1,4 @@
-"""A report as a terminal shows it: summary, histograms, exact durations, a comparison."""
+"""A report as a terminal shows it: summary, histograms, exact durations, a plan."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from rich.table import Table
 from rich.text import Text
 
 from pgtare.kit import numbers
-from pgtare.seeing.clock import plan_text
-from pgtare.seeing.clock.compare_reports import ComparisonLine
 from pgtare.seeing.clock.diagnosis import VAGUE_NS
-from pgtare.seeing.clock.schema import ClockReport, ClockResult, Cores, Frequency, Gaps, Meaning
+from pgtare.seeing.clock.schema import (
+    ClockReport,
+    ClockResult,
+    Cores,
+    Frequency,
+    Gaps,
+    Meaning,
+    PlanTiming,
+    Span,
+)
 
 _BAR = 24
 _VERDICT = {"good": "green", "slow": "yellow", "faulty": "red"}
@@ -202,8 +209,28 @@ def _meaning(report: ClockReport) -> Table:
 
 
 def costs(one: Meaning) -> str:
-    """What a thing costs, with its bounds; without them in reports of old."""
-    return plan_text.ns_span(one.cost_ns) if one.cost_ns is not None else ns(one.readings_ns)
+    """What a thing costs, with its bounds."""
+    return _ns_span(one.cost_ns)
+
+
+def plan(found: PlanTiming) -> str:
+    """What EXPLAIN's TIMING adds to a plan, in a sentence."""
+    likely, low, high = (
+        numbers.duration(1000 * ms)
+        for ms in (found.timing_ms.likely, max(found.timing_ms.lo, 0), found.timing_ms.hi)
+    )
+    return (
+        f"{found.source}: {numbers.counted(found.calls, 'timed call')} of plan nodes, "
+        f"{_ns_span(found.call_ns)} each: EXPLAIN's TIMING adds {likely} [{low}, {high}]."
+    )
+
+
+def _ns_span(value: Span) -> str:
+    """Nanoseconds with their bounds, in the unit that suits the likely value."""
+    scale, unit = (1e3, "µs") if value.likely >= 9999.5 else (1.0, "ns")
+    likely, low, high = (v / scale for v in (value.likely, max(value.lo, 0), value.hi))
+    digits = 0 if likely >= 99.95 else 1
+    return f"{likely:,.{digits}f} {unit} [{low:,.{digits}f}, {high:,.{digits}f}]"
 
 
 def histogram(clock: ClockResult) -> RenderableType:
@@ -254,23 +281,3 @@ def _heading(clock: ClockResult) -> str:
     return (
         f"{clock.name}: {numbers.counted(clock.differences, 'reading')} in {clock.duration_s:.2f} s"
     )
-
-
-def comparison(lines: Sequence[ComparisonLine]) -> RenderableType:
-    """What was compared; what is worse is in bold."""
-    table = _table("compared", "before", "now", "noise", "", left=("compared", ""))
-    for line in lines:
-        table.add_row(
-            line.what,
-            line.before,
-            line.after,
-            line.limit,
-            Text("worse" if line.worse else "", style="bold red"),
-        )
-    worse = sum(line.worse for line in lines)
-    conclusion = (
-        f"Worse beyond the noise: {worse} of {numbers.counted(len(lines), 'figure')}."
-        if worse
-        else "Nothing is worse beyond the noise."
-    )
-    return Group(Text(""), table, Text(conclusion, style="bold"))

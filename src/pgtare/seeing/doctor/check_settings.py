@@ -1,13 +1,13 @@
-"""Checks what observes and logs: what is on, what it costs, and logging that hurts."""
+"""Checks what observes and logs: what is on, what it costs, logging that hurts, what is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgtare.kit import numbers
 from pgtare.seeing.doctor.model import Clock, Finding, Observer, Unseen
-from pgtare.seeing.doctor.observed import DoctorFacts
+from pgtare.seeing.doctor.observed import DoctorFacts, KeptByCause
 
 #: A cost that weighing found, as a share of a transaction, from which on it is reported.
 WARNING_COST_PCT, CRITICAL_COST_PCT = 5.0, 25.0
@@ -20,6 +20,16 @@ _USE_TSC = (
     "  -- as root on the server's host, where tsc is among available_clocksource"
 )
 _RELOAD = "SELECT pg_reload_conf();"
+#: Why sql_trace keeps the trace of an incident.
+_WORDS = {
+    "sqlstate": "an error of sql_trace.keep_sqlstates",
+    "lock_wait": "a wait for a lock longer than sql_trace.keep_lock_wait",
+    "request": "a request slower than sql_trace.keep_slower_than",
+    "slower_than_usual": "a request slower than sql_trace.keep_slower_than_usual",
+    "transaction": "a transaction slower than sql_trace.keep_transaction_slower_than",
+    "blocker": "holding up a session that waited for a lock",
+    "deadlock": "having been in a deadlock with its victim",
+}
 
 
 @dataclass(frozen=True)
@@ -51,58 +61,46 @@ Settings = Mapping[str, str]
 
 @dataclass(frozen=True)
 class _Kind:
-    """An observer: the arm by which `pgtare weigh` knows it, and whether it is on."""
+    """An observer: the arm by which `pgtare weigh` knows it, and the setting's value that is it."""
 
     arm: str
     setting: str
-    on: Callable[[Settings], bool]
+    value: str = "on"
+
+    def on(self, settings: Settings) -> bool:
+        """Whether it observes."""
+        if self.arm == "auto_explain" and settings.get(_EXPLAINS, "-1") == "-1":
+            return False
+        return settings.get(self.setting) == self.value
 
 
-def _is(name: str, *values: str) -> Callable[[Settings], bool]:
-    return lambda settings: settings.get(name) in values
-
-
-def _explains(settings: Settings) -> bool:
-    return settings.get("auto_explain.log_min_duration", "-1") != "-1"
-
-
-def _analyses(settings: Settings) -> bool:
-    return _explains(settings) and settings.get("auto_explain.log_analyze") == "on"
-
-
+_EXPLAINS = "auto_explain.log_min_duration"
+_AUTO_EXPLAIN = _Kind("auto_explain", "auto_explain.log_analyze")
 _KINDS = (
-    _Kind("pg_stat_statements", "pg_stat_statements.track", _is("pg_stat_statements.track", "top")),
-    _Kind(
-        "pg_stat_statements/all", "pg_stat_statements.track", _is("pg_stat_statements.track", "all")
-    ),
-    _Kind(
-        "pg_stat_statements/planning",
-        "pg_stat_statements.track_planning",
-        _is("pg_stat_statements.track_planning", "on"),
-    ),
-    _Kind("compute_query_id", "compute_query_id", _is("compute_query_id", "on")),
-    _Kind("track_io_timing", "track_io_timing", _is("track_io_timing", "on")),
-    _Kind("track_wal_io_timing", "track_wal_io_timing", _is("track_wal_io_timing", "on")),
-    _Kind("track_functions", "track_functions", _is("track_functions", "pl")),
-    _Kind("track_functions/all", "track_functions", _is("track_functions", "all")),
-    _Kind("auto_explain", "auto_explain.log_analyze", _analyses),
-    _Kind(
-        "wait_event_timing", "wait_event_timing.capture", _is("wait_event_timing.capture", "stats")
-    ),
-    _Kind(
-        "wait_event_timing/trace",
-        "wait_event_timing.capture",
-        _is("wait_event_timing.capture", "trace"),
-    ),
-    _Kind(
-        "log_min_duration_statement",
-        "log_min_duration_statement",
-        _is("log_min_duration_statement", "0"),
-    ),
-    _Kind("log_statement", "log_statement", _is("log_statement", "all")),
-    _Kind("log_duration", "log_duration", _is("log_duration", "on")),
-    _Kind("log_lock_waits", "log_lock_waits", _is("log_lock_waits", "on")),
+    _Kind("pg_stat_statements", "pg_stat_statements.track", "top"),
+    _Kind("pg_stat_statements/all", "pg_stat_statements.track", "all"),
+    _Kind("pg_stat_statements/planning", "pg_stat_statements.track_planning"),
+    _Kind("compute_query_id", "compute_query_id"),
+    _Kind("track_io_timing", "track_io_timing"),
+    _Kind("track_wal_io_timing", "track_wal_io_timing"),
+    _Kind("track_functions", "track_functions", "pl"),
+    _Kind("track_functions/all", "track_functions", "all"),
+    _AUTO_EXPLAIN,
+    _Kind("wait_event_timing", "wait_event_timing.capture", "stats"),
+    _Kind("wait_event_timing/trace", "wait_event_timing.capture", "trace"),
+    _Kind("log_min_duration_statement", "log_min_duration_statement", "0"),
+    _Kind("log_statement", "log_statement", "all"),
+    _Kind("log_duration", "log_duration"),
+    _Kind("log_lock_waits", "log_lock_waits"),
 )
+#: What to set instead of what costs much; `off` for any other.
+_CHEAPER = {
+    "pg_stat_statements.track": "'none'",
+    "wait_event_timing.capture": "'off'",
+    "log_min_duration_statement": "'1s'",
+    "log_statement": "'ddl'",
+    "track_functions": "'none'",
+}
 
 
 def observers(
@@ -113,23 +111,22 @@ def observers(
     for kind in _KINDS:
         if not kind.on(facts.settings):
             continue
-        weight = weights.get(kind.arm)
-        value = facts.settings[kind.setting]
-        if weight is not None:
-            listed.append(
-                Observer(
-                    name=kind.arm,
-                    value=value,
-                    cost_us=weight.cost_us,
-                    cost_pct=weight.cost_pct,
-                    source=weight.source,
-                )
-            )
-            if weight.costs and weight.cost_pct >= WARNING_COST_PCT:
-                findings.append(_costly(kind, value, weight))
+        value, weight = facts.settings[kind.setting], weights.get(kind.arm)
+        if weight is None:
+            computed = _computed(kind, facts, traffic)
+            listed.append(computed or Observer(name=kind.arm, value=value, source=_weigh(kind.arm)))
             continue
-        computed = _computed(kind, facts, traffic)
-        listed.append(computed or Observer(name=kind.arm, value=value, source=_weigh(kind.arm)))
+        listed.append(
+            Observer(
+                name=kind.arm,
+                value=value,
+                cost_us=weight.cost_us,
+                cost_pct=weight.cost_pct,
+                source=weight.source,
+            )
+        )
+        if weight.costs and weight.cost_pct >= WARNING_COST_PCT:
+            findings.append(_costly(kind, value, weight))
     return listed, findings
 
 
@@ -155,14 +152,6 @@ def _computed(kind: _Kind, facts: DoctorFacts, traffic: Traffic) -> Observer | N
 def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:
     severe = weight.cost_pct >= CRITICAL_COST_PCT
     least = CRITICAL_COST_PCT if severe else WARNING_COST_PCT
-    off = {
-        "pg_stat_statements.track": "'none'",
-        "wait_event_timing.capture": "'off'",
-        "log_min_duration_statement": "'1s'",
-        "log_statement": "'ddl'",
-        "track_functions": "'none'",
-        "pg_stat_statements.track_planning": "off",
-    }
     cost = numbers.signed(weight.cost_us, 2)
     return Finding(
         check="observer",
@@ -170,63 +159,61 @@ def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:
         title=f"{kind.arm} costs {weight.cost_pct:.2g} % of a transaction",
         seen=[f"{kind.setting} = {value}; weighed: {cost} µs a transaction"],
         why="that is what leaving it on costs, by the weighing that was given",
-        remedy=[f"ALTER SYSTEM SET {kind.setting} = {off.get(kind.setting, 'off')}; {_RELOAD}"],
+        remedy=[_set(kind.setting, _CHEAPER.get(kind.setting, "off"))],
         sure="certain" if weight.low_pct >= least else "likely",
         because=weight.source,
         figures={"cost_us": weight.cost_us, "cost_pct": weight.cost_pct},
     )
 
 
+def _set(name: str, value: str, comment: str = "") -> str:
+    """The command that sets it at once."""
+    return f"ALTER SYSTEM SET {name} = {value}; {_RELOAD}{comment}"
+
+
 def logging(facts: DoctorFacts, traffic: Traffic) -> list[Finding]:
     """Logging of every statement, plan or node, and what writes more than anybody reads."""
     settings = facts.settings
     lines = max(traffic.statements_per_s or 0.0, traffic.transactions_per_s or 0.0)
-    costly = []
     every = [
-        (name, value)
-        for name, bad, value in (
+        _every_statement(name, bad, better, lines)
+        for name, bad, better in (
             ("log_min_duration_statement", "0", "'1s'"),
             ("log_statement", "all", "'ddl'"),
             ("log_duration", "on", "off"),
-            ("auto_explain.log_min_duration", "0", "'1s'"),
+            (_EXPLAINS, "0", "'1s'"),
         )
         if settings.get(name) == bad
     ]
-    for name, better in every:
-        costly.append(
-            Finding(
-                check="logging",
-                level="critical" if lines >= 1000 else "warning",
-                title=f"{name} = {settings[name]} writes every statement to the log",
-                seen=[
-                    f"{name} = {settings[name]}",
-                    f"about {lines:,.0f} statements or transactions a second",
-                ],
-                why="each statement's session formats and writes its line itself, through one pipe "
-                "or file that all sessions share; the log also holds the statements' values",
-                remedy=[
-                    f"ALTER SYSTEM SET {name} = {better}; {_RELOAD}",
-                    *(
-                        [
-                            "ALTER SYSTEM SET log_min_duration_sample = '100ms'; ALTER SYSTEM SET "
-                            f"log_statement_sample_rate = 0.01; {_RELOAD}  -- a sample, if wanted"
-                        ]
-                        if name == "log_min_duration_statement"
-                        else []
-                    ),
-                ],
-                sure="certain" if lines >= _FEW_LINES_S else "likely",
-                because=f"the setting was read; `pgtare weigh {name.split('.')[0]}` tells its cost",
-                figures={"lines_per_s": lines},
-            )
-        )
-    return [*costly, *_plans(settings), *_debugging(settings), *_names(settings)]
+    return [*every, *_plans(settings), *_debugging(settings), *_names(settings)]
+
+
+def _every_statement(name: str, value: str, better: str, lines_per_s: float) -> Finding:
+    remedy = [_set(name, better)]
+    if name == "log_min_duration_statement":
+        rate = _set("log_statement_sample_rate", "0.01", "  -- a sample, if wanted")
+        remedy.append(f"ALTER SYSTEM SET log_min_duration_sample = '100ms'; {rate}")
+    return Finding(
+        check="logging",
+        level="critical" if lines_per_s >= 1000 else "warning",
+        title=f"{name} = {value} writes every statement to the log",
+        seen=[
+            f"{name} = {value}",
+            f"about {lines_per_s:,.0f} statements or transactions a second",
+        ],
+        why="each statement's session formats and writes its line itself, through one pipe or file "
+        "that all sessions share; the log also holds the statements' values",
+        remedy=remedy,
+        sure="certain" if lines_per_s >= _FEW_LINES_S else "likely",
+        because=f"the setting was read; `pgtare weigh {name.split('.')[0]}` tells its cost",
+        figures={"lines_per_s": lines_per_s},
+    )
 
 
 def _plans(settings: Settings) -> list[Finding]:
     timed = settings.get("auto_explain.log_timing", "on") == "on"
     sampled = float(settings.get("auto_explain.sample_rate", "1")) < 1
-    if not _analyses(settings) or not timed or sampled:
+    if not _AUTO_EXPLAIN.on(settings) or not timed or sampled:
         return []
     return [
         Finding(
@@ -237,8 +224,8 @@ def _plans(settings: Settings) -> list[Finding]:
             why="the clock is read twice for each row of each node, whether or not a plan is "
             "logged in the end: queries over many rows may take twice as long",
             remedy=[
-                f"ALTER SYSTEM SET auto_explain.log_timing = off; {_RELOAD}",
-                f"ALTER SYSTEM SET auto_explain.sample_rate = 0.01; {_RELOAD}  -- or a sample",
+                _set("auto_explain.log_timing", "off"),
+                _set("auto_explain.sample_rate", "0.01", "  -- or a sample"),
             ],
             sure="likely",
             because="the settings were read; `pgtare weigh auto_explain` tells its cost here",
@@ -290,7 +277,7 @@ def _names(settings: Settings) -> list[Finding]:
             title="every connection looks up a host name",
             seen=[f"log_hostname = on, log_connections = {settings.get('log_connections')}"],
             why="a slow name server holds up every login",
-            remedy=[f"ALTER SYSTEM SET log_hostname = off; {_RELOAD}"],
+            remedy=[_set("log_hostname", "off")],
             sure="possible",
             because="the settings were read; how fast names are found was not",
         )
@@ -329,4 +316,34 @@ def unweighed(weights: Iterable[str], facts: DoctorFacts) -> list[Unseen]:
         Unseen(what=f"weight of {name}", why="it is not on in this server", remedy="")
         for name in weights
         if name not in on
+    ]
+
+
+def kept(found: Sequence[KeptByCause]) -> list[Finding]:
+    """One finding of all that is kept: how much, since when, and for which causes."""
+    if not found:
+        return []
+    traces = sum(one.traces for one in found)
+    first = min(one.first for one in found)
+    counted = numbers.counted
+    return [
+        Finding(
+            check="kept",
+            level="warning",
+            title=f"{counted(traces, 'trace')} of incidents kept since {first:%Y-%m-%d %H:%M} UTC",
+            seen=[
+                f"{counted(one.traces, 'trace')} because of {_WORDS.get(one.cause, one.cause)}, "
+                f"the latest at {one.last:%Y-%m-%d %H:%M:%S} UTC"
+                for one in found
+            ],
+            why="a trigger that somebody has set fired, and the session's calls and waits before "
+            "that can be read",
+            remedy=[
+                "pgtare trace kept --dsn …  -- lists them, and takes one by its ID",
+                "SELECT sql_trace_kept_forget(id);  -- when it has been looked into",
+            ],
+            sure="certain",
+            because="the server lists them",
+            figures={"kept_traces": float(traces)},
+        )
     ]

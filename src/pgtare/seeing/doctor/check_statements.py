@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from pgtare.seeing.doctor import churn, sweep_cost
-from pgtare.seeing.doctor.eviction_rate import Evictions
+from pgtare.seeing.doctor import churn, evictions
+from pgtare.seeing.doctor.evictions import Evictions
 from pgtare.seeing.doctor.model import Finding, Statements, Sure, Waits
 from pgtare.seeing.doctor.observed import DoctorFacts, Look, Texts
 from pgtare.seeing.doctor.queries import quoted
@@ -48,7 +48,7 @@ def figures(
     ages = [t.age_s for t in texts.rows or () if t.age_s is not None]
     rows = texts.rows
     evicted = found.evicted_per_s
-    sweep_s = sweep_cost.sweep_s(size)
+    sweep_s = evictions.sweep_s(size)
     return Statements(
         schema_name=facts.statements.schema,
         version=facts.statements.version,
@@ -65,7 +65,7 @@ def figures(
         if found.deallocations_per_s is None
         else min(1.0, found.deallocations_per_s * sweep_s),
         turnover_s=size / evicted if evicted else None,
-        lost_share=None if evicted is None else sweep_cost.lost(size, evicted),
+        lost_share=None if evicted is None else evictions.lost(size, evicted),
         distinct=found.distinct,
         statements_per_s=statements_per_s,
         live_text_bytes=None
@@ -83,20 +83,16 @@ def check(facts: DoctorFacts, found: Statements, texts: Texts) -> list[Finding]:
     """The findings, evictions before what follows from them."""
     findings = []
     tracked = facts.settings.get("pg_stat_statements.track", "top")
-    evicting = _evictions(found, _families(texts), tracked)
+    rows = texts.rows or ()
+    families = churn.families((t.queryid, t.text, t.calls) for t in rows if t.text is not None)
+    evicting = _evictions(found, families, tracked)
     if evicting is not None:
         findings.append(evicting)
-        findings += _churn(found, texts)
+        findings += _churn(found, families, len(rows))
     findings += _texts(found)
     if facts.settings.get("pg_stat_statements.track_planning") == "on":
         findings.append(_planning(found))
     return findings
-
-
-def _families(texts: Texts) -> list[churn.Family]:
-    return churn.families(
-        (t.queryid, t.text, t.calls) for t in texts.rows or () if t.text is not None
-    )
 
 
 def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str) -> Finding | None:
@@ -170,7 +166,7 @@ def _sureness(found: Statements, *, severe: bool) -> tuple[Sure, str]:
         return "certain", "the server counts deallocations, and entries that come and go so fast"
     return "likely", (
         "the server counts deallocations; what they cost is taken from measurements on another "
-        "machine (docs/pgss-evictions.md)"
+        "machine (docs/questions.md)"
     )
 
 
@@ -201,9 +197,8 @@ def _reset(found: Statements) -> str:
     return f"SELECT {where}pg_stat_statements_reset();"
 
 
-def _churn(found: Statements, texts: Texts) -> list[Finding]:
+def _churn(found: Statements, families: Sequence[churn.Family], entries: int) -> list[Finding]:
     findings = []
-    families, entries = _families(texts), len(texts.rows or ())
     for family in families:
         share = family.members / entries
         if share < _CHURN_SHARE:

@@ -95,22 +95,6 @@ REMEDIES = {
 }
 
 
-def _literals(text: str) -> str:
-    return _LITERAL.sub("?", text)
-
-
-def _lists(text: str) -> str:
-    return _LIST_CUT.sub(r"\1", _LIST.sub("?, ...", text))
-
-
-def _names(text: str) -> str:
-    return _NUMBERED.sub(r"\1#", text)
-
-
-def _schemas(text: str) -> str:
-    return _SCHEMA.sub("", text)
-
-
 def _plain(text: str) -> str:
     return _SPACE.sub(" ", text).strip().rstrip(";")
 
@@ -123,10 +107,10 @@ def _uncommented(text: str) -> str:
 _STEPS: Sequence[tuple[str, Callable[[str], str]]] = (
     ("identical", _plain),
     ("comments", lambda text: _plain(_uncommented(text))),
-    ("literals", _literals),
-    ("lists of values", _lists),
-    ("numbered names", _names),
-    ("schemas", _schemas),
+    ("literals", lambda text: _LITERAL.sub("?", text)),
+    ("lists of values", lambda text: _LIST_CUT.sub(r"\1", _LIST.sub("?, ...", text))),
+    ("numbered names", lambda text: _NUMBERED.sub(r"\1#", text)),
+    ("schemas", lambda text: _SCHEMA.sub("", text)),
 )
 
 

@@ -47,10 +47,9 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         queries.IDENTITY
     )
     found = session.rows(queries.EXTENSIONS)
-    settings = session.rows(queries.SETTINGS)
+    settings = dict(session.rows(queries.SETTINGS))
     if superuser and any(name == STATEMENTS for name, *_ in found):
         session.stay_out()
-    values = {name: value for name, value, _, _ in settings}
     where = _PRIMARY if standby else ""
     ((may_stat, may_read),) = session.rows(queries.MAY_EXECUTE)
     extensions = {}
@@ -74,8 +73,8 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
             )
         )
     if STATEMENTS not in {name for name, *_ in found}:
-        unseen.append(_absent(values, database, where))
-    capture = values.get(f"{WAITS}.capture", "off")
+        unseen.append(_absent(settings, database, where))
+    capture = settings.get(f"{WAITS}.capture", "off")
     waits = extensions.get(WAITS) if capture in ("stats", "trace") and sees_all else None
     if waits is not None:
         wrong = _wrong_version(session, waits, database, standby)
@@ -91,9 +90,7 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
             role=role,
             sees_all=sees_all,
         ),
-        superuser=superuser,
-        settings=values,
-        units={name: unit for name, _, unit, _ in settings},
+        settings=settings,
         statements=extensions.get(STATEMENTS),
         waits=waits,
         may_stat_file=may_stat,

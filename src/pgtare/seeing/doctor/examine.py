@@ -7,26 +7,19 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
 import pgtare
-from pgtare.seeing.doctor import (
-    check_kept,
-    check_settings,
-    check_statements,
-    check_waits,
-    eviction_rate,
-)
+from pgtare.seeing.doctor import check_settings, check_statements, evictions
+from pgtare.seeing.doctor import waits as waiting
 from pgtare.seeing.doctor.check_settings import Traffic, Weight
 from pgtare.seeing.doctor.collect import read_facts, read_look, read_texts, sample, sample_entries
-from pgtare.seeing.doctor.eviction_rate import Evictions, StatisticsReset
-from pgtare.seeing.doctor.model import ORDER, Finding, Level, Report
+from pgtare.seeing.doctor.evictions import Evictions, StatisticsReset
+from pgtare.seeing.doctor.model import ORDER, Report
 from pgtare.seeing.doctor.observed import ActivitySamples, DoctorFacts, Look, Texts
-from pgtare.seeing.doctor.profile import profile
 from pgtare.seeing.doctor.session import Session, Unreadable
 
 #: How often sessions are looked at, in s.
 SAMPLE_S = 0.05
 #: How often at which statements are in the table, in s.
 ENTRIES_S = 0.5
-_NOTHING = Evictions(False, None, None, None)
 #: Called with the seconds that an interval has lasted.
 Tick = Callable[[float], None]
 
@@ -34,23 +27,21 @@ Tick = Callable[[float], None]
 def watch(
     session: Session,
     interval_s: float,
-    iterations: int | None,
     weights: Mapping[str, Weight],
     tick: Tick = lambda seconds: None,
 ) -> Iterator[Report]:
-    """A report after each interval; without end if iterations is None.
+    """A report after each interval, without end.
 
     Raises MeasurementError if the server goes away.
     """
     facts = read_facts(session)
     first = read_look(session, facts)
-    while iterations is None or iterations > 0:
+    while True:
         samples = _samples(session, facts, first, interval_s, tick)
         facts = _again(session, facts)
         last = read_look(session, facts)
         yield _report(session, facts, first, last, samples, weights)
         first = last
-        iterations = None if iterations is None else iterations - 1
 
 
 def _again(session: Session, facts: DoctorFacts) -> DoctorFacts:
@@ -68,7 +59,7 @@ def examine(
     tick: Tick = lambda seconds: None,
 ) -> Report:
     """One report."""
-    return next(watch(session, interval_s, 1, weights, tick))
+    return next(watch(session, interval_s, weights, tick))
 
 
 def _samples(
@@ -77,7 +68,7 @@ def _samples(
     """Look at the sessions until the interval is over, and now and then at a table that is full."""
     found = ActivitySamples()
     began = next_entries = time.monotonic()
-    full = first.entries is not None and eviction_rate.is_full(first.entries, facts.table_size)
+    full = first.entries is not None and evictions.is_full(first.entries, facts.table_size)
     while (spent := time.monotonic() - began) < seconds:
         try:
             sample(session, facts, found)
@@ -102,14 +93,14 @@ def _report(
     seconds = (last.taken - first.taken).total_seconds()
     notes = []
     try:
-        evicted = eviction_rate.between(facts, first, last, samples)
+        evicted = evictions.between(facts, first, last, samples)
     except StatisticsReset:
-        evicted = _NOTHING
+        evicted = Evictions()
         when = f" at {last.dealloc.reset.astimezone():%H:%M:%S}" if last.dealloc is not None else ""
         notes.append(
             f"pg_stat_statements was reset{when}, within this interval: no rates of evictions"
         )
-    waits = profile(first, last, samples)
+    waits = waiting.profile(first, last, samples)
     if waits is not None and last.waits is not None and not waits.exact:
         notes.append("the wait timing was reset within this interval: the waits are sampled")
     traffic = _traffic(first, last)
@@ -120,11 +111,11 @@ def _report(
     observers, costly = check_settings.observers(facts, weights, traffic)
     found = [
         *(check_statements.check(facts, statements, texts) if statements else ()),
-        *(check_waits.check(waits) if waits else ()),
+        *(waiting.check(waits) if waits else ()),
         *check_settings.logging(facts, traffic),
         *costly,
         *check_settings.clock(facts.clock),
-        *check_kept.check(facts.kept),
+        *check_settings.kept(facts.kept),
     ]
     ordered = sorted(found, key=lambda finding: ORDER.index(finding.level))
     return Report(
@@ -132,7 +123,7 @@ def _report(
         duration_s=seconds,
         pgtare_version=pgtare.__version__,
         server=facts.server,
-        level=_worst(ordered),
+        level=ordered[0].level if ordered else "ok",
         findings=ordered,
         statements=statements,
         waits=waits,
@@ -147,10 +138,6 @@ def _report(
         ],
         notes=notes,
     )
-
-
-def _worst(findings: list[Finding]) -> Level:
-    return findings[0].level if findings else "ok"
 
 
 def _traffic(first: Look, last: Look) -> Traffic:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-SCHEMA: Literal["pgtare.doctor/1"] = "pgtare.doctor/1"
+from pgtare.kit.document import Document, Model
+
 Level = Literal["ok", "warning", "critical"]
 Sure = Literal["certain", "likely", "possible"]
 
@@ -18,16 +19,8 @@ FEWEST_HITS = 20
 ORDER: tuple[Level, ...] = ("critical", "warning", "ok")
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", populate_by_name=True, ser_json_inf_nan="null")
-
-
-class Finding(_Model):
-    """Something that is wrong: what was seen, why it matters, what to do, and how sure that is.
-
-    remedy: commands and, if words are needed, SQL comments. figures: what was seen, as numbers
-    with the unit in the name.
-    """
+class Finding(Model):
+    """Something that is wrong: what was seen, why it matters, what to do, and how sure that is."""
 
     check: str = Field(
         description="`evictions`, `churn`, `texts`, `text file`, `track_planning`, `observer`, "
@@ -47,7 +40,7 @@ class Finding(_Model):
     )
 
 
-class Unseen(_Model):
+class Unseen(Model):
     """What could not be looked at, and what would let it be."""
 
     what: str = Field(description="what was not looked at")
@@ -55,11 +48,8 @@ class Unseen(_Model):
     remedy: str = Field(description="what would let it be")
 
 
-class Observer(_Model):
-    """Something that observes the server, and what it costs a transaction, if that is known.
-
-    source: where the cost comes from, or how to get it.
-    """
+class Observer(Model):
+    """Something that observes the server, and what it costs a transaction, if that is known."""
 
     name: str = Field(description="as `pgtare weigh` names it")
     value: str = Field(description="its setting")
@@ -72,12 +62,8 @@ class Observer(_Model):
     source: str = Field(description="where the cost comes from, or how to get it")
 
 
-class WaitShare(_Model):
-    """One event: sessions that waited for it on average, and its share of all active time.
-
-    share_lo: if it is sampled, the lower end of the share's 95 % interval; None if there are too
-    few samples.
-    """
+class WaitShare(Model):
+    """One event: sessions that waited for it on average, and its share of all active time."""
 
     event: str = Field(description="class and name, as `IO/DataFileRead`")
     active: float = Field(
@@ -91,11 +77,8 @@ class WaitShare(_Model):
     )
 
 
-class Waits(_Model):
-    """Where the sessions' time went. exact: counted by wait_event_timing, else sampled.
-
-    samples: looks at all sessions; hits: sessions at work that were seen in them.
-    """
+class Waits(Model):
+    """Where the sessions' time went."""
 
     exact: bool = Field(description="whether waits were counted; else they were sampled")
     on_cpu_exact: bool = Field(
@@ -121,13 +104,8 @@ class Waits(_Model):
         return next((w.share_lo for w in self.events if w.event == event), 0.0)
 
 
-class Statements(_Model):
-    """pg_stat_statements in figures; None for what is not known.
-
-    counted: the deallocations are the server's own count, else inferred from entries that
-    vanished. turnover_s: how long an entry lives at the present rate. occupancy: share of the time
-    in which the table is locked for sweeps. distinct: statements estimated to be in circulation.
-    """
+class Statements(Model):
+    """pg_stat_statements in figures; None for what is not known."""
 
     schema_name: str = Field(description="schema of the extension")
     version: str = Field(description="version of the extension")
@@ -168,14 +146,14 @@ class Statements(_Model):
     )
 
 
-class Clock(_Model):
+class Clock(Model):
     """What a reading of the clock costs the server, in ns."""
 
     read_ns: float = Field(description="what a reading of the clock costs the server")
     source: str | None = Field(default=None, description="the clock's source")
 
 
-class Server(_Model):
+class Server(Model):
     """What was looked at."""
 
     version: str = Field(description="version of PostgreSQL")
@@ -186,11 +164,11 @@ class Server(_Model):
     sees_all: bool = Field(description="whether this role sees all sessions")
 
 
-class Report(_Model):
-    """One look. findings: the worst first. notes: what makes figures incomplete."""
+class Report(Document):
+    """One look."""
 
     schema_: Literal["pgtare.doctor/1"] = Field(
-        default=SCHEMA, alias="schema", description="name and version"
+        default="pgtare.doctor/1", alias="schema", description="name and version"
     )
     taken: datetime = Field(description="when, UTC")
     duration_s: float = Field(description="time between the two looks")
@@ -214,12 +192,3 @@ class Report(_Model):
     def exit_status(self) -> int:
         """For monitoring."""
         return EXIT_STATUS[self.level]
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """The document."""
-        return self.model_dump_json(by_alias=True, indent=indent)
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON schema of the document."""
-    return Report.model_json_schema(by_alias=True)

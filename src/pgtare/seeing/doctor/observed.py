@@ -47,9 +47,7 @@ class DoctorFacts:
     """
 
     server: Server
-    superuser: bool
     settings: dict[str, str]
-    units: dict[str, str]
     statements: Extension | None
     waits: Extension | None
     may_stat_file: bool

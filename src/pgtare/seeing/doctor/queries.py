@@ -13,6 +13,7 @@ TIMEOUT_S = 10
 CLOCK_READINGS = 1_000
 #: Of a statement's text so much is fetched, in characters.
 TEXT_CHARACTERS = 600
+_CAPTURES = "wait_event_timing is loaded and captures"
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
@@ -74,7 +75,7 @@ GROUP BY cause ORDER BY 2 DESC, 1""",
 SETTINGS = Query(
     "settings",
     "settings that observe, log, or size what observes",
-    """SELECT name, coalesce(reset_val, setting), coalesce(unit, ''), context FROM pg_settings
+    """SELECT name, coalesce(reset_val, setting) FROM pg_settings
 WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
   OR name LIKE 'pg\\_stat\\_statements.%' OR name LIKE 'auto\\_explain.%'
   OR name LIKE 'wait\\_event\\_timing.%' OR name IN ('compute_query_id', 'logging_collector',
@@ -157,7 +158,7 @@ WAITS = Query(
   sum(total_time + coalesce(running_time, 0))
 FROM {schema}.wait_event_timing_moment()
 WHERE backend_type IN ('client backend', 'parallel worker') GROUP BY 2, 3, 4""",
-    "wait_event_timing is loaded and captures",
+    _CAPTURES,
 )
 CAPTURED = Query(
     "captured sessions",
@@ -165,19 +166,19 @@ CAPTURED = Query(
     """SELECT coalesce(bool_and(s.capture <> 'off'), false)
 FROM pg_stat_activity a LEFT JOIN {schema}.wait_event_timing_sessions() s USING (pid)
 WHERE a.backend_type = 'client backend'""",
-    "wait_event_timing is loaded and captures",
+    _CAPTURES,
 )
 WAITS_RESET = Query(
     "reset of the waits",
     "whether the waits were reset in between",
     "SELECT stats_reset FROM {schema}.wait_event_timing_info()",
-    "wait_event_timing is loaded and captures",
+    _CAPTURES,
 )
 WAITS_LIBRARY = Query(
     "version of the library",
     "whether the waits are counted by a library that this pgtare can read",
     "SELECT version FROM {schema}.wait_event_timing_info()",
-    "wait_event_timing is loaded and captures",
+    _CAPTURES,
 )
 WAITS_FILES = Query(
     "version of the files",
@@ -186,27 +187,8 @@ WAITS_FILES = Query(
     "its library and its extension are of versions that do not go together",
 )
 
-QUERIES = (
-    IDENTITY,
-    EXTENSIONS,
-    KEPT,
-    SETTINGS,
-    MAY_EXECUTE,
-    CLOCK,
-    CLOCK_SOURCE,
-    DATABASES,
-    INFO,
-    ENTRIES,
-    WAITS_LIBRARY,
-    WAITS_FILES,
-    WAITS_RESET,
-    WAITS,
-    CAPTURED,
-    ACTIVITY,
-    TEXTS,
-    TEXTS_WITH_AGES,
-    TEXT_FILE,
-)
+#: All of them, in the order above.
+QUERIES = tuple(value for value in tuple(globals().values()) if isinstance(value, Query))
 
 
 def quoted(name: str) -> str:

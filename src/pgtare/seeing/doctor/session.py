@@ -60,11 +60,6 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self._conn.close()
 
-    @property
-    def major(self) -> int:
-        """The server's major version."""
-        return self._conn.info.server_version // 10000
-
     def stay_out(self) -> None:
         """Keep our statements out of pg_stat_statements, if it is loaded; a superuser's right."""
         before = self._settings

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import scipy
 import scipy.sparse
 
+from pgtare.estimate.inference import holm
 from pgtare.seeing.flame import frames
 from pgtare.seeing.flame.samples import Stack, StackSamples
 
@@ -161,7 +162,7 @@ def _compare(
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(spread > 0, difference / spread, 0.0)
     p = 2 * scipy.stats.t.sf(np.abs(t), BLOCKS - 1)
-    p[1:] = _holm(p[1:])
+    p[1:] = holm(p[1:].tolist())
     listed = ["everything", *names]
     around = ["", *(names[c] if c >= 0 else "" for c in wrapped.tolist())]
     made = [
@@ -217,11 +218,3 @@ def _jackknife(spent: Array, runs: Array) -> tuple[Array, Array, Array, Array]:
     count = len(each)
     spread = np.sqrt((count - 1) / count * ((each - each.mean(axis=0)) ** 2).sum(axis=0))
     return rates[1] - rates[0], spread, rates[0], rates[1]
-
-
-def _holm(p: Array) -> Array:
-    order = np.argsort(p)
-    scaled = np.maximum.accumulate(p[order] * (len(p) - np.arange(len(p))))
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(1.0, scaled)
-    return adjusted

@@ -41,25 +41,11 @@ _MAINS = {
     "PostmasterMain": "postmaster",
 }
 # Of several in one stack the innermost begins its work.
-_OUTER = frozenset(
-    {"ServerLoop", "PostmasterMain", "BackgroundWorkerMain", "StartBackgroundWorker"}
-)
+_OUTER = {"ServerLoop", "PostmasterMain", "BackgroundWorkerMain", "StartBackgroundWorker"}
 _SESSIONS = frozenset({"backend", "parallel worker"})
 # What waits for something to do passes through nothing else.
-_LATCH = frozenset(
-    {
-        "WaitLatch",
-        "WaitLatchOrSocket",
-        "WaitEventSetWait",
-        "WaitEventSetWaitBlock",
-        "epoll_wait",
-        "__select",
-        "pg_usleep",
-        "poll",
-        "sigsuspend",
-        "ppoll",
-    }
-)
+_LATCH = {"WaitLatch", "WaitLatchOrSocket", "WaitEventSetWait", "WaitEventSetWaitBlock"}
+_LATCH |= {"epoll_wait", "__select", "pg_usleep", "poll", "sigsuspend", "ppoll"}
 #: What wait_event_timing puts around each of libc's calls is called as that, behind this.
 _WRAPPED = "wait_"
 _CLIENT = frozenset({"secure_read", "pq_getbyte", "pq_recvbuf", "pq_getmessage", "SocketBackend"})

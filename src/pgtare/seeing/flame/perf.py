@@ -15,7 +15,7 @@ from typing import IO, Self
 
 from pgtare.errors import MeasurementError
 from pgtare.load.process import die_with
-from pgtare.seeing.flame import permission
+from pgtare.seeing.flame import permission, processes
 from pgtare.seeing.flame.samples import Mode
 from pgtare.server import signals
 
@@ -27,6 +27,8 @@ _STOP_S = 20.0
 #: at most, in MB; it has to be a power of two.
 _BUFFERS_MB, _LEAST_MB, _MOST_MB = 128, 4, 16
 _PRIORITY = -10
+_RECORD = ["record", "-q", "-k", "CLOCK_MONOTONIC", "-D", "-1", "--no-buildid-cache", "-o", "-"]
+_SCRIPT = ["script", "-i", "-", "--ns", "--no-inline", "--show-lost-events", "-F"]
 _FIELDS = "comm,pid,tid,time,event,{}ip,sym,dso"
 # Above this many counters (processes x processors) the whole machine is watched and sifted here.
 _MOST_COUNTERS = 2048
@@ -49,30 +51,20 @@ def scheduling(mode: Mode, walk: str, pids: Sequence[int], *, by_name: bool) -> 
     that leaves, and for "wake" of the one that wakes it; no other stack is copied.
     """
     by_pid = not by_name and len(pids) <= FILTERED
-    leaving, back, woken = (
-        " || ".join(f"{field} == {pid}" for pid in pids)
-        if by_pid
-        else " || ".join(f'{name} == "{program}"' for program in ("postgres", "postmaster"))
-        for field, name in (("prev_pid", "prev_comm"), ("next_pid", "next_comm"), ("pid", "comm"))
-    )
     bare = "/call-graph=no/"
-    return [
-        "-a",
-        "--call-graph",
-        walk,
-        "-e",
-        "sched:sched_switch",
-        "--filter",
-        leaving,
-        "-e",
-        f"sched:sched_switch{bare}",
-        "--filter",
-        back,
-        "-e",
-        f"sched:sched_waking{'' if mode == 'wake' else bare}",
-        "--filter",
-        woken,
-    ]
+    arguments = ["-a", "--call-graph", walk]
+    for event, number, name in (
+        ("sched:sched_switch", "prev_pid", "prev_comm"),
+        (f"sched:sched_switch{bare}", "next_pid", "next_comm"),
+        (f"sched:sched_waking{'' if mode == 'wake' else bare}", "pid", "comm"),
+    ):
+        wanted = (
+            [f"{number} == {pid}" for pid in pids]
+            if by_pid
+            else [f'{name} == "{program}"' for program in sorted(processes.PROGRAMS)]
+        )
+        arguments += ["-e", event, "--filter", " || ".join(wanted)]
+    return arguments
 
 
 class Collector:
@@ -103,12 +95,12 @@ class Collector:
     ) -> None:
         self._close()
 
-    @property
-    def lines(self) -> IO[str]:
-        """What perf prints, until it has ended."""
+    def lines(self) -> Iterator[str]:
+        """What perf prints, until it has ended, or is no longer read."""
         found: IO[str] | None = self._script.stdout
         assert found is not None
-        return found
+        with contextlib.suppress(ValueError):  # the stream was closed
+            yield from found
 
     def stop(self) -> None:
         """Record no more; what was recorded still comes."""
@@ -138,6 +130,7 @@ class Collector:
         self._complaints = self._clean.enter_context(
             tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         )
+        control = f"--control=fd:{command_in},{answer_out}"
         buffer = ["-m", f"{_buffer_mb()}M"] if permission.capable() else []
         common = {
             "stderr": self._complaints,
@@ -149,38 +142,14 @@ class Collector:
         }
         try:
             self._record = subprocess.Popen(
-                [
-                    self._perf,
-                    "record",
-                    "-q",
-                    "-k",
-                    "CLOCK_MONOTONIC",
-                    "-D",
-                    "-1",
-                    f"--control=fd:{command_in},{answer_out}",
-                    "--no-buildid-cache",
-                    *buffer,
-                    *self._arguments,
-                    "-o",
-                    "-",
-                ],
+                [self._perf, *_RECORD, control, *buffer, *self._arguments],
                 stdout=subprocess.PIPE,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(command_in, answer_out),
                 **common,  # type: ignore[call-overload]
             )
             self._script = subprocess.Popen(
-                [
-                    self._perf,
-                    "script",
-                    "-i",
-                    "-",
-                    "--ns",
-                    "--no-inline",
-                    "--show-lost-events",
-                    "-F",
-                    self._fields,
-                ],
+                [self._perf, *_SCRIPT, self._fields],
                 stdin=self._record.stdout,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -214,16 +183,15 @@ class Collector:
             process: subprocess.Popen[str] | None = getattr(self, name, None)
             if process is None:
                 continue
-            for signum, seconds in ((signal.SIGINT, _STOP_S), (signal.SIGKILL, None)):
-                if process.poll() is None:
-                    if name == "_record" or signum == signal.SIGKILL:
-                        process.send_signal(signum)
-                    elif process.stdout is not None:
-                        process.stdout.close()
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(seconds)
-            if process.stdout is not None and not process.stdout.closed:
-                process.stdout.close()
+            if name == "_record":
+                self.stop()
+            assert process.stdout is not None
+            process.stdout.close()  # what nobody reads ends
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         self._clean.close()
 
 
@@ -240,9 +208,3 @@ def _buffer_mb() -> int:
     """Memory of one processor's buffer."""
     share = _BUFFERS_MB // (os.cpu_count() or 1)
     return max(_LEAST_MB, min(_MOST_MB, 1 << max(0, share.bit_length() - 1)))
-
-
-def iterate(lines: IO[str]) -> Iterator[str]:
-    """The lines until the end; if the stream is closed, that is the end."""
-    with contextlib.suppress(ValueError):
-        yield from lines

@@ -21,20 +21,11 @@ from pgtare.seeing.flame.samples import Stack
 PROGRAMS = frozenset({"postgres", "postmaster"})
 #: The inode of the machine's own pid namespace.
 _MACHINE = "pid:[4026531836]"
-#: Processes that mostly wait for something to do.
-BACKGROUND = (
-    "checkpointer",
-    "background writer",
-    "walwriter",
-    "autovacuum launcher",
-    "archiver",
-    "logical replication launcher",
-    "io worker",
-    "logger",
-    "stats collector",
-    "walsummarizer",
+# The title of a process that mostly waits for something to do.
+_BACKGROUND = re.compile(
+    r": (checkpointer|background writer|walwriter|autovacuum launcher|archiver|io worker|logger"
+    r"|logical replication launcher|stats collector|walsummarizer)\b[^:]*$"
 )
-_BACKGROUND = re.compile(rf": ({'|'.join(BACKGROUND)})\b[^:]*$")
 # Only a session's title names a client; user and database before it may be called anything.
 _CLIENT = re.compile(r".* (?:\[local\]|\S+\(\d+\))(?: |$)")
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 from pgtare.errors import UsageError
 from pgtare.seeing.flame import frames
+from pgtare.seeing.flame.documents import FlameFrame, FrameChange
 from pgtare.seeing.flame.samples import Stack, StackSamples
 
 #: Time in ns by stack, outermost frame first.
 Profile = dict[Stack, int]
 
 
-def profile(samples: StackSamples, *, idle: bool = True) -> Profile:
-    """Time by stack; idle: waits for something to do as well."""
+def profile(samples: StackSamples) -> Profile:
+    """Time by stack."""
     sums = np.bincount(samples.stack, samples.weight_ns, len(samples.stacks)).astype(np.int64)
-    return {
-        stack: ns
-        for stack, ns in zip(samples.stacks, sums.tolist(), strict=True)
-        if ns > 0 and (idle or not frames.is_idle(stack))
-    }
+    pairs = zip(samples.stacks, sums.tolist(), strict=True)
+    return {stack: ns for stack, ns in pairs if ns > 0}
 
 
-def total(found: Mapping[Stack, int]) -> int:
+def total(found: Profile) -> int:
     """All time of a profile, in ns."""
     return sum(found.values())
 
 
-def folded(found: Mapping[Stack, int]) -> str:
+def folded(found: Profile) -> str:
     """A line for each stack: its frames joined by semicolons, and its time in µs."""
     lines = sorted(f"{';'.join(stack)} {max(1, round(ns / 1000))}" for stack, ns in found.items())
     return "".join(f"{line}\n" for line in lines)
@@ -40,7 +37,7 @@ def folded(found: Mapping[Stack, int]) -> str:
 
 def parse_folded(path: Path) -> Profile:
     """What `folded` wrote, or another tool. Raises UsageError if it is something else."""
-    found: Profile = {}
+    found: Counter[Stack] = Counter()
     try:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             stack, _, count = line.rpartition(" ")
@@ -50,59 +47,35 @@ def parse_folded(path: Path) -> Profile:
                 raise UsageError(
                     f"{path}, line {number}: no folded stack (frame;frame;frame count)"
                 )
-            key = tuple(stack.split(";"))
-            found[key] = found.get(key, 0) + int(count) * 1000
+            found[tuple(stack.split(";"))] += int(count) * 1000
     except OSError as ex:
         raise UsageError(f"{path} cannot be read: {ex.strerror}") from ex
     except UnicodeDecodeError as ex:
         raise UsageError(f"{path} holds no folded stacks") from ex
     if not found:
         raise UsageError(f"{path} holds no folded stacks")
-    return found
+    return dict(found)
 
 
-@dataclass(frozen=True)
-class Function:
-    """A frame's time: with all that it calls, and in itself."""
-
-    name: str
-    total_ns: int
-    own_ns: int
-
-
-def functions(found: Mapping[Stack, int]) -> list[Function]:
+def functions(found: Profile) -> list[FlameFrame]:
     """Every frame by its time with callees, largest first; a recurring one counts once.
 
     Of those that are alike, a caller comes before what it calls.
     """
-    with_callees: dict[str, int] = {}
-    alone: dict[str, int] = {}
+    with_callees: Counter[str] = Counter()
+    alone: Counter[str] = Counter()
     depths: dict[str, int] = {}
     for stack, ns in found.items():
         for depth, name in enumerate(stack):
             depths[name] = min(depth, depths.get(name, depth))
         for name in set(stack):
-            with_callees[name] = with_callees.get(name, 0) + ns
+            with_callees[name] += ns
         if stack:
-            alone[stack[-1]] = alone.get(stack[-1], 0) + ns
-    return sorted(
-        (Function(name, ns, alone.get(name, 0)) for name, ns in with_callees.items()),
-        key=lambda f: (-f.total_ns, depths[f.name], f.name),
-    )
-
-
-@dataclass(frozen=True)
-class Change:
-    """A frame's share of all time before and after, in %; the sum of its change over its stacks."""
-
-    name: str
-    before_pct: float
-    after_pct: float
-
-    @property
-    def change_pct(self) -> float:
-        """After minus before, in percentage points."""
-        return self.after_pct - self.before_pct
+            alone[stack[-1]] += ns
+    return [
+        FlameFrame(name=name, total_ns=with_callees[name], own_ns=alone[name])
+        for name in sorted(depths, key=lambda name: (-with_callees[name], depths[name], name))
+    ]
 
 
 def chance_points(before: StackSamples, after: StackSamples) -> float | None:
@@ -133,20 +106,20 @@ def alike(before: Profile, after: Profile) -> tuple[Profile, Profile]:
 
 
 def _without(found: Profile, label: str) -> Profile:
-    sums: Profile = {}
+    sums: Counter[Stack] = Counter()
     for stack, ns in found.items():
-        rest = tuple(name for name in stack if not name.startswith(label))
-        sums[rest] = sums.get(rest, 0) + ns
-    return sums
+        sums[tuple(name for name in stack if not name.startswith(label))] += ns
+    return dict(sums)
 
 
-def changes(before: Mapping[Stack, int], after: Mapping[Stack, int]) -> list[Change]:
+def changes(before: Profile, after: Profile) -> list[FrameChange]:
     """Every frame's share with callees of its profile's total; largest change first."""
-    a, b = total(before) or 1, total(after) or 1
-    old = {f.name: f.total_ns for f in functions(before)}
-    new = {f.name: f.total_ns for f in functions(after)}
+    old, new = (
+        {f.name: 100 * f.total_ns / (total(one) or 1) for f in functions(one)}
+        for one in (before, after)
+    )
     found = [
-        Change(name, 100 * old.get(name, 0) / a, 100 * new.get(name, 0) / b)
+        FrameChange(name=name, before_pct=old.get(name, 0), after_pct=new.get(name, 0))
         for name in old.keys() | new.keys()
     ]
-    return sorted(found, key=lambda c: (-abs(c.change_pct), c.name))
+    return sorted(found, key=lambda c: (-abs(c.points), c.name))

@@ -8,14 +8,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 from pgtare.errors import MeasurementError
 from pgtare.seeing.flame import frames, perf, permission, process_sample, processes, script, symbols
 from pgtare.seeing.flame.perf import Collector
 from pgtare.seeing.flame.process_sample import Watched
-from pgtare.seeing.flame.samples import RUNNING, Collected, Mode, StackSamples
+from pgtare.seeing.flame.recording import FlameRecording, StoppedBy
+from pgtare.seeing.flame.samples import RUNNING, Collected, Mode
 from pgtare.seeing.flame.scheduler import Scheduler
 from pgtare.seeing.flame.targets import FlameTarget
 from pgtare.server import signals
@@ -28,7 +28,6 @@ MOST_SAMPLES = 20_000_000
 #: Switches a second that can be read next to a busy server, by how their stacks are walked.
 _MOST_SWITCHES = {perf.FRAME_POINTERS: 10_000, perf.DWARF: 2_000}
 
-StoppedBy = Literal["time", "interrupt", "target", "full", "perf"]
 Tell = Callable[[float, int, int], None]  # seconds, samples, lost
 
 
@@ -41,26 +40,6 @@ class SamplingPlan:
     seconds: float | None
     rate: int = 99
     walk: str | None = None
-
-
-@dataclass
-class FlameRecording:
-    """Samples, and how they came about. Times are of CLOCK_MONOTONIC."""
-
-    mode: Mode
-    target: str
-    samples: StackSamples
-    begin_ns: int
-    duration_s: float
-    walk: str
-    rate: int
-    stopped_by: StoppedBy
-    events: int = 0
-    lost: int = 0
-    unmatched: int = 0
-    #: wall-clock time is CLOCK_MONOTONIC plus this
-    realtime_ns: int = 0
-    notes: list[str] = field(default_factory=list)
 
 
 def record(plan: SamplingPlan, tell: Tell = lambda seconds, samples, lost: None) -> FlameRecording:
@@ -139,7 +118,7 @@ class FlameRecorder:
             begin_ns=collector.begin_ns,
             duration_s=(end_ns - collector.begin_ns) / 1e9,
             walk=self.walk,
-            rate=plan.rate if plan.mode == "on" else 0,
+            rate_hz=plan.rate if plan.mode == "on" else 0,
             stopped_by=stopped_by,
             events=counts.events,
             lost=counts.lost,
@@ -203,7 +182,7 @@ class FlameRecorder:
         weight = 1_000_000_000 // self.plan.rate
         wants = self.plan.target.wants
         try:
-            for event in self.reader.events(perf.iterate(collector.lines)):
+            for event in self.reader.events(collector.lines()):
                 if self.plan.mode != "on":
                     self.scheduler.take(event)
                 elif wants(event.tid):

@@ -1,4 +1,4 @@
-"""Samples as columns: when, which process, which stack, and how much time each represents."""
+"""Samples as columns: when, which process, which stack, how much time, and what went on then."""
 
 from __future__ import annotations
 
@@ -13,10 +13,24 @@ import numpy.typing as npt
 Mode = Literal["on", "off", "wake"]
 Stack = tuple[str, ...]  # from the outermost frame to the innermost
 Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
 
 #: What a sample's time was spent on.
 RUNNING, BLOCKED, RUNNABLE = 0, 1, 2
-KINDS = {RUNNING: "running", BLOCKED: "blocked", RUNNABLE: "runnable"}
+COLUMNS = ("start_ns", "pid", "stack", "kind", "weight_ns")
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Stretches of time of processes, which do not overlap within one. Times: CLOCK_MONOTONIC.
+
+    what: a number of the caller's for each stretch.
+    """
+
+    pid: Numbers
+    start_ns: Numbers
+    end_ns: Numbers
+    what: Numbers
 
 
 @dataclass(frozen=True)
@@ -35,14 +49,7 @@ class StackSamples:
 
     def where(self, mask: Mask) -> StackSamples:
         """The samples that the mask picks."""
-        return replace(
-            self,
-            start_ns=self.start_ns[mask],
-            pid=self.pid[mask],
-            stack=self.stack[mask],
-            kind=self.kind[mask],
-            weight_ns=self.weight_ns[mask],
-        )
+        return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
 
     def of(self, kind: int) -> StackSamples:
         """The samples of one kind."""
@@ -53,27 +60,40 @@ class StackSamples:
         """The time that all samples represent."""
         return int(self.weight_ns.sum())
 
-    def under(self, names: Sequence[str], which: npt.NDArray[np.int64]) -> StackSamples:
-        """Each sample's stack put under the frame names[which]; -1 leaves it as it is."""
+    def framed(self, names: Sequence[str], which: Numbers, depth: int = 0) -> StackSamples:
+        """Each sample's stack with the frame names[which] at this depth; -1 leaves it as it is."""
         keys = which.astype(np.int64) * len(self.stacks) + self.stack
         used, stack = np.unique(keys, return_inverse=True)
         stacks = []
         for key in used.tolist():
             name, old = divmod(key, len(self.stacks))
             own = self.stacks[old]
-            stacks.append(own if name < 0 else (names[name], *own))
+            stacks.append(own if name < 0 else (*own[:depth], names[name], *own[depth:]))
         return replace(self, stacks=tuple(stacks), stack=stack.astype(np.int32))
 
-    def labelled(self, names: Sequence[str], which: npt.NDArray[np.int64]) -> StackSamples:
-        """Each sample's stack with the frame names[which] below its outermost one; -1: none."""
-        keys = which.astype(np.int64) * len(self.stacks) + self.stack
-        used, stack = np.unique(keys, return_inverse=True)
-        stacks = []
-        for key in used.tolist():
-            name, old = divmod(key, len(self.stacks))
-            own = self.stacks[old]
-            stacks.append(own if name < 0 else (*own[:1], names[name], *own[1:]))
-        return replace(self, stacks=tuple(stacks), stack=stack.astype(np.int32))
+    def within(self, spans: Spans) -> Numbers:
+        """`what` of the stretch that each sample begins in; -1 if there is none."""
+        found = np.full(len(self), -1, np.int64)
+        for pid in np.unique(self.pid):
+            mine = np.flatnonzero(self.pid == pid)
+            theirs = np.flatnonzero(spans.pid == pid)
+            if not len(theirs):
+                continue
+            theirs = theirs[np.argsort(spans.start_ns[theirs], kind="stable")]
+            times = self.start_ns[mine]
+            place = np.searchsorted(spans.start_ns[theirs], times, side="right") - 1
+            within = (place >= 0) & (times < spans.end_ns[theirs][np.maximum(place, 0)])
+            found[mine] = np.where(within, spans.what[theirs][np.maximum(place, 0)], -1)
+        return found
+
+    def window(self, first_ns: int, last_ns: int) -> StackSamples:
+        """The samples between two times; waits are cut to it."""
+        point = self.kind == RUNNING
+        end = np.where(point, self.start_ns + 1, self.start_ns + self.weight_ns)
+        inside = (end > first_ns) & (self.start_ns < last_ns)
+        cut = np.minimum(end, last_ns) - np.maximum(self.start_ns, first_ns)
+        weight = np.where(point, self.weight_ns, cut)
+        return replace(self, weight_ns=weight).where(inside & (weight > 0))
 
 
 @dataclass
@@ -97,11 +117,4 @@ class Collected:
 
     def samples(self) -> StackSamples:
         """What has been taken."""
-        return StackSamples(
-            tuple(self.index),
-            np.array(self.start_ns, np.int64),
-            np.array(self.pid, np.int32),
-            np.array(self.stack, np.int32),
-            np.array(self.kind, np.int8),
-            np.array(self.weight_ns, np.int64),
-        )
+        return StackSamples(tuple(self.index), *(np.array(getattr(self, c)) for c in COLUMNS))

@@ -13,7 +13,7 @@ from pgtare.seeing.flame.samples import BLOCKED, RUNNABLE, Collected, Stack
 from pgtare.seeing.flame.script import Event
 
 _SWITCH = re.compile(r"prev_pid=(\d+) .*prev_state=(\S+) ==> .*next_pid=(\d+) ")
-_SWITCH_SHORT = re.compile(r"^(.*):(\d+) \[\d+\] (\S+) ==> (.*):(\d+) \[\d+\]")
+_SWITCH_SHORT = re.compile(r"^.*:(\d+) \[\d+\] (\S+) ==> .*:(\d+) \[\d+\]")
 _WAKING = re.compile(r"(?:^|\s)pid=(\d+)\s|^.*?:(\d+) \[\d+\]")
 # Below these a stack is that of an interrupt, not of the process it interrupted.
 _INTERRUPT = re.compile(
@@ -80,13 +80,10 @@ class Scheduler:
         self._away.clear()
 
     def _switch(self, event: Event) -> None:
-        found = _SWITCH.search(event.fields) or None
-        if found is not None:
-            leaving, state, coming = int(found[1]), found[2], int(found[3])
-        elif (short := _SWITCH_SHORT.match(event.fields)) is not None:
-            leaving, state, coming = int(short[2]), short[3], int(short[5])
-        else:
+        found = _SWITCH.search(event.fields) or _SWITCH_SHORT.match(event.fields)
+        if found is None:
             return
+        leaving, state, coming = int(found[1]), found[2], int(found[3])
         # perf is asked for each event twice: with the stack of what leaves, without what comes
         if event.stack:
             if event.tid != leaving:
@@ -114,19 +111,15 @@ class Scheduler:
         away = self._away.get(self._ours.get(woken, woken))
         if away is not None and not away.woken_ns and not away.runnable:
             away.woken_ns = event.time_ns
-            if self.wake:
-                away.waker = waker(event)
+            away.waker = waker(event) if self.wake else ()
 
     def _back(self, pid: int, away: _Away, time_ns: int) -> None:
         if away.runnable:
             self._add(away.since_ns, pid, away.stack, RUNNABLE, time_ns)
             return
-        woken = away.woken_ns or time_ns
-        stack = (
-            away.stack + (away.waker or (f"{frames.WAKER}nobody seen",))
-            if self.wake
-            else (away.stack)
-        )
+        woken, stack = away.woken_ns or time_ns, away.stack
+        if self.wake:
+            stack += away.waker or (f"{frames.WAKER}nobody seen",)
         self._add(away.since_ns, pid, stack, BLOCKED, woken)
         if time_ns > woken:
             self._add(woken, pid, away.stack, RUNNABLE, time_ns)

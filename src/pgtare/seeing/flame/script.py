@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
 
 from pgtare.seeing.flame import frames
 from pgtare.seeing.flame.samples import Stack
@@ -15,10 +17,9 @@ _HEAD = re.compile(
 _LOST = re.compile(r"PERF_RECORD_LOST(?:_SAMPLES)? lost (\d+)")
 _FRAME = re.compile(r"^\s*([0-9a-f]+) (.*?)(?: \((.*)\))?$")
 _UNKNOWN = "[unknown]"
-#: Entries of a cache after which it begins anew: stacks repeat within seconds.
-_CACHE = 100_000
-#: Characters of stacks as perf prints them, some kB each, after which their cache begins anew.
-_CACHE_TEXT = 50_000_000
+#: How many frames, and stacks of some kB each, are held as perf prints them: they repeat within
+#: seconds.
+_FRAMES, _STACKS = 100_000, 10_000
 
 #: Names a function that perf has no name for: program file, offset in it.
 Naming = Callable[[str, int], str]
@@ -57,27 +58,20 @@ class Reader:
         self.counts = Counts()
         self._naming = naming
         self._gap = lost
-        self._frames: dict[str, str | None] = {}
-        self._stacks: dict[str, Stack] = {}
-        self._held = 0
+        self._frame = lru_cache(_FRAMES)(self._named)
+        self._stack = lru_cache(_STACKS)(self._read)
 
     def events(self, lines: Iterable[str]) -> Iterator[Event]:
-        """The events in these lines; an event ends with an empty line."""
+        """The events in these lines: a head, and a line for each frame."""
         head = ""
         body: list[str] = []
-        for line in lines:
-            if line == "\n":
-                if head and (event := self._event(head, body)) is not None:
-                    yield event
-                head, body = "", []
-            elif line[0] == "\t":  # not by spaces: a short program's name is padded with them
+        for line in chain(lines, ["\n"]):
+            if line[0] == "\t":  # not by spaces: a short program's name is padded with them
                 body.append(line)
-            else:
-                if head and (event := self._event(head, body)) is not None:
-                    yield event
-                head, body = line, []
-        if head and (event := self._event(head, body)) is not None:
-            yield event
+                continue
+            if head and (event := self._event(head, body)) is not None:
+                yield event
+            head, body = "" if line == "\n" else line, []
 
     def _event(self, head: str, body: list[str]) -> Event | None:
         if (lost := _LOST.search(head)) is not None:
@@ -92,40 +86,21 @@ class Reader:
         comm, first, second, seconds, fraction, name, details = found.groups()
         self.counts.events += 1
         time_ns = int(seconds) * 1_000_000_000 + int(fraction.ljust(9, "0")[:9])
-        return Event(comm, int(second or first), time_ns, name, details, self._stack(body))
+        return Event(comm, int(second or first), time_ns, name, details, self._stack("".join(body)))
 
-    def _stack(self, body: list[str]) -> Stack:
-        key = "".join(body)
-        stack = self._stacks.get(key)
-        if stack is None:
-            self._held += len(key)
-            if self._held > _CACHE_TEXT:
-                self._stacks.clear()
-                self._held = len(key)
-            names = [self._frame(line) for line in body]
-            stack = tuple(name for name in reversed(names) if name is not None)
-            self._stacks[key] = stack
-        return stack
-
-    def _frame(self, line: str) -> str | None:
-        """The name of a frame; None for what is none (where a copied stack ends)."""
-        if line in self._frames:
-            return self._frames[line]
-        if len(self._frames) >= _CACHE:
-            self._frames.clear()
-        name = self._frames[line] = self._named(line)
-        return name
+    def _read(self, body: str) -> Stack:
+        names = [self._frame(line) for line in body.split("\n")]
+        return tuple(name for name in reversed(names) if name is not None)
 
     def _named(self, line: str) -> str | None:
+        """The name of a frame; None for what is none (where a copied stack ends)."""
         found = _FRAME.match(line.strip())
         if found is None:
             return None
         address, symbol, file = int(found[1], 16), found[2], found[3] or ""
         symbol = re.sub(r"\+0x[0-9a-f]+$", "", symbol)
-        kernel = (
-            file.startswith("[kernel")
-            or file.startswith("[guest.kernel")
-            or (file.startswith("[") and file.endswith("]") and address >> 63)
+        kernel = file.startswith(("[kernel", "[guest.kernel")) or (
+            file.startswith("[") and file.endswith("]") and address >> 63
         )
         if file == _UNKNOWN and symbol == _UNKNOWN:
             return None
@@ -133,6 +108,5 @@ class Reader:
             self.counts.unnamed[file] = self.counts.unnamed.get(file, 0) + 1
             return "kernel" + frames.KERNEL if kernel else self._naming(file, address)
         self.counts.named[file] = self.counts.named.get(file, 0) + 1
-        # what would end a frame or a line in a folded stack
-        clean = symbol.replace(";", ":").replace("\n", " ")
-        return frames.plain(clean) + frames.KERNEL if kernel else frames.plain(clean)
+        # a semicolon would end a frame in a folded stack
+        return frames.plain(symbol.replace(";", ":")) + (frames.KERNEL if kernel else "")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import bisect
-import struct
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+import numpy as np
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import NoteSection
 
@@ -26,7 +26,6 @@ class Program:
 
     path: str
     stripped: bool
-    debug_package: bool
     starts: tuple[int, ...]
     frame_pointers: bool
 
@@ -51,17 +50,11 @@ def read(path: str, shown: str = "") -> Program:
     try:
         with open(path, "rb") as file:
             elf = ELFFile(file)
-            text = elf.get_section_by_name(".text")
             starts = _starts(elf)
-            has_table = elf.get_section_by_name(".symtab") is not None
-            notes = elf.get_section_by_name(".note.gnu.build-id")
-            debug = isinstance(notes, NoteSection) and _has_debug_file(
-                next(iter(notes.iter_notes()))["n_desc"]
-            )
-            kept = _keeps_frames(elf, text, starts)
+            named = elf.get_section_by_name(".symtab") is not None or _has_debug_package(elf)
+            return Program(shown, not named, starts, _keeps_frames(elf, starts))
     except Exception:  # of a damaged file the parser raises anything
-        return Program(shown, True, False, (), False)
-    return Program(shown, not has_table and not debug, debug, starts, kept)
+        return Program(shown, True, (), False)
 
 
 def _starts(elf: ELFFile) -> tuple[int, ...]:
@@ -72,33 +65,31 @@ def _starts(elf: ELFFile) -> tuple[int, ...]:
     data = section.data()
     if len(data) < 12 or data[3] != _TABLE_ENCODING:
         return ()
-    (count,) = struct.unpack_from("<I", data, 8)
-    base = section["sh_addr"]
-    places = struct.unpack_from(f"<{2 * count}i", data, 12)[::2]
-    loads = [s for s in elf.iter_segments("PT_LOAD")]
-    starts = []
-    for place in places:
-        address = base + place
-        for load in loads:
-            if load["p_vaddr"] <= address < load["p_vaddr"] + load["p_filesz"]:
-                starts.append(address - load["p_vaddr"] + load["p_offset"])
-                break
-    return tuple(sorted(starts))
+    table = np.frombuffer(data, "<i4", 2 * int.from_bytes(data[8:12], "little"), offset=12)
+    addresses = section["sh_addr"] + table[::2].astype(np.int64)
+    found: list[int] = []
+    for load in elf.iter_segments("PT_LOAD"):
+        within = addresses - load["p_vaddr"]
+        within = within[(within >= 0) & (within < load["p_filesz"])]
+        found += (within + load["p_offset"]).tolist()
+    return tuple(sorted(found))
 
 
-def _keeps_frames(elf: ELFFile, text: object, starts: tuple[int, ...]) -> bool:
+def _keeps_frames(elf: ELFFile, starts: tuple[int, ...]) -> bool:
     if elf["e_machine"] != "EM_X86_64":
         return True  # the usual calling sequence elsewhere
-    step = max(1, len(starts) // _LOOKED_AT)
-    looked = kept = 0
-    file = elf.stream
-    for start in starts[::step]:
-        file.seek(start)
-        head = file.read(_PROLOGUE)
-        looked += 1
+    looked = starts[:: max(1, len(starts) // _LOOKED_AT)]
+    kept = 0
+    for start in looked:
+        elf.stream.seek(start)
+        head = elf.stream.read(_PROLOGUE)
         kept += _PUSH in head and _MOVE in head
-    return looked > 0 and kept > looked / 2
+    return kept > len(looked) / 2
 
 
-def _has_debug_file(build_id: str) -> bool:
+def _has_debug_package(elf: ELFFile) -> bool:
+    notes = elf.get_section_by_name(".note.gnu.build-id")
+    if not isinstance(notes, NoteSection):
+        return False
+    build_id = next(iter(notes.iter_notes()))["n_desc"]
     return Path(f"/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug").exists()

@@ -8,7 +8,6 @@ from typing import Literal
 from pydantic import Field
 
 from pgtare.kit.document import Document, Model, renamed
-from pgtare.seeing.waits.summary import Sum, Summary, is_idle
 from pgtare.server.wait_counters import rates
 from pgtare.server.wait_counters.model import Counters, Event, Session
 from pgtare.server.wait_counters.reader import Bucket
@@ -239,77 +238,4 @@ def _counted(event: Event, counters: Counters) -> EventCounters:
         name=event.name,
         idle=event.idle,
         **counters.model_dump(exclude={"histogram"}),
-    )
-
-
-class RecordedEvent(Model):
-    """One event in a recording."""
-
-    event: str = Field(description="class and name, as `IO/DataFileRead`")
-    idle: bool = Field(description="whether it is a wait for something to do")
-    waits: int = Field(description="waits that ended")
-    open: int = Field(description="waits under way at the end")
-    total_ms: float = Field(description="time waited within the recording")
-    max_ms: float = Field(description="the longest wait")
-    histogram: list[int] = Field(description="waits by powers of two of their length")
-
-
-class RecordedStatement(Model):
-    """One statement in a recording."""
-
-    query_id: int = Field(description="query identifier; 0: none")
-    text: str | None = Field(description="its text, if it is known")
-    runs: int = Field(description="how often it ran")
-    cpu_ms: float = Field(description="CPU time, parallel workers included")
-    events: list[RecordedEvent] = Field(description="what it waited for, the longest first")
-
-
-class WaitsSummary(Document):
-    """A recording in sums."""
-
-    schema_: Literal["pgtare.waits.summary/1"] = Field(
-        default="pgtare.waits.summary/1", alias="schema", description="name and version"
-    )
-    duration_s: float = Field(description="length of the recording")
-    records: int = Field(description="records kept")
-    lost: int = Field(description="records lost to overwriting")
-    active: dict[str, float] = Field(description="sessions on average, by class of event")
-    events: list[RecordedEvent] = Field(description="events, the longest waited for first")
-    statements: list[RecordedStatement] = Field(description="statements")
-
-
-def summary(found: Summary) -> WaitsSummary:
-    """The document of a recording's sums."""
-
-    def sums(events: Mapping[int, Sum]) -> list[RecordedEvent]:
-        ordered = sorted(events.items(), key=lambda item: -item[1].total_ns)
-        return [
-            RecordedEvent(
-                event=found.label(event),
-                idle=is_idle(event),
-                waits=one.waits,
-                open=one.open,
-                total_ms=one.total_ns / 1e6,
-                max_ms=one.max_ns / 1e6,
-                histogram=one.histogram.tolist(),
-            )
-            for event, one in ordered
-        ]
-
-    return WaitsSummary(
-        duration_s=found.recording.duration_s,
-        records=found.recording.records,
-        lost=found.recording.lost,
-        active={name: float(values.mean()) for name, values in found.active.items()},
-        events=sums(found.events),
-        statements=[
-            RecordedStatement(
-                query_id=query_id,
-                text=found.recording.texts.get(str(query_id)),
-                runs=one.runs,
-                cpu_ms=one.cpu_ns / 1e6,
-                events=sums(one.events),
-            )
-            for query_id, one in found.statements.items()
-        ],
     )

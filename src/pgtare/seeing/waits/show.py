@@ -19,6 +19,8 @@ _BAR = 24
 #: Less of a session is 0.00.
 _LEAST = 0.005
 _TEXT = 60
+#: Most rows of a table that a terminal shows; --json lists all.
+_ROWS, _SESSIONS = 15, 50
 
 
 def length(ms: float | None) -> str:
@@ -28,13 +30,13 @@ def length(ms: float | None) -> str:
     return numbers.duration(None if ms is None else ms * 1000)
 
 
-def profile_view(profile: Profile, limit: int = 20) -> RenderableType:
+def profile_view(profile: Profile) -> RenderableType:
     """Time by event and by statement."""
     parts: list[RenderableType] = [Text(line) for line in _heading(profile)]
     parts += [Text(plain(f"note: {note}")) for note in profile.notes]
-    parts.append(_events(profile, limit))
+    parts.append(_events(profile))
     if profile.statements:
-        parts.append(_statements(profile, limit))
+        parts.append(_statements(profile))
     return Group(*parts)
 
 
@@ -88,7 +90,7 @@ def _cell(text: str, style: str = "") -> Text:
     return Text(plain(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _events(profile: Profile, limit: int) -> Table:
+def _events(profile: Profile) -> Table:
     table = _table("event", "active", "share", "", "waits/s", "mean", text=("event", ""))
     if profile.on_cpu is not None:
         known = profile.active and not profile.hides_much
@@ -98,7 +100,7 @@ def _events(profile: Profile, limit: int) -> Table:
         )
     # what rounds to nothing is worth no row, but an idle event was requested
     shown = [rate for rate in profile.events if rate.event.idle or rate.active >= 0.005]
-    for rate in shown[:limit]:
+    for rate in shown[:_ROWS]:
         table.add_row(
             _cell(rate.event.label, style="dim" if rate.event.idle else ""),
             f"{rate.active:.2f}",
@@ -114,7 +116,7 @@ def _percent(share: float | None) -> str:
     return numbers.percent(None if share is None else 100 * share)
 
 
-def _statements(profile: Profile, limit: int) -> Table:
+def _statements(profile: Profile) -> Table:
     table = _table(
         "statement",
         "active",
@@ -123,7 +125,7 @@ def _statements(profile: Profile, limit: int) -> Table:
         "waits for",
         text=("statement", "waits for"),
     )
-    for rate in profile.statements[:limit]:
+    for rate in profile.statements[:_ROWS]:
         table.add_row(
             _cell(one_line(rate.text, rate.statement.query_id)),
             f"{rate.active:.2f}",
@@ -131,7 +133,7 @@ def _statements(profile: Profile, limit: int) -> Table:
             "" if profile.on_cpu is None else cpu_by_samples(rate),
             _cell(", ".join(f"{event.label} {active:.2f}" for event, active in rate.events[:3])),
         )
-    others = profile.statements[limit:]
+    others = profile.statements[_ROWS:]
     rest = [
         (f"{len(others):,} more", sum(rate.active for rate in others)),
         ("waits of no statement", profile.waits_elsewhere),
@@ -156,7 +158,7 @@ def cpu_by_samples(rate: StatementRate) -> str:
 def totals_view(totals: Mapping[int, Mapping[Event, Counters]], texts: Mapping[int, str]) -> Table:
     """Statements by the time they waited since the reset, with their main events."""
     table = _table("statement", "waited", "waits", "waits for", text=("statement", "waits for"))
-    for query_id, events in totals.items():
+    for query_id, events in itertools.islice(totals.items(), _ROWS):
         summed = sum(events.values(), Counters())
         main = sorted(events.items(), key=lambda item: -item[1].spent_ms)[:3]
         table.add_row(
@@ -174,7 +176,7 @@ def sessions_view(
     """Sessions by the time they waited, and what each waits for now."""
     columns = ("pid", "session", "waited", "most for", "now", "for", "blocked by", "capture")
     table = _table(*columns, text=("session", "most for", "now", "blocked by", "capture"))
-    for session in sessions:
+    for session in itertools.islice(sessions, _SESSIONS):
         own = events.get(session.pid, {})
         most = max(own.items(), key=lambda item: item[1].spent_ms, default=None)
         table.add_row(

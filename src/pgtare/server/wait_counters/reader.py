@@ -323,14 +323,14 @@ class Reader:
 
 
 @contextlib.contextmanager
-def open_reader(dsn: str, *, any_version: bool = False) -> Iterator[Reader]:
-    """A reader with a session of its own. any_version: as for `Reader`.
+def open_reader(dsn: str) -> Iterator[Reader]:
+    """A reader with a session of its own.
 
     Raises UsageError if the extension is not there or not loaded, VersionMismatch if its version
     is not ours, MeasurementError if the server cannot be reached or stops answering.
     """
     with untraced_session.connect(dsn, [untraced_session.UNTIMED]) as conn, telling():
-        yield Reader(conn, any_version=any_version)
+        yield Reader(conn)
 
 
 def telling() -> contextlib.AbstractContextManager[None]:

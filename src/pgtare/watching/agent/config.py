@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
@@ -24,7 +23,6 @@ _AGE, _AGE_UNIT_S = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([hd])\s*"), {"h": 3600.0,
 _OLDEST_S = 3650 * _AGE_UNIT_S["d"]
 #: A spool that may be smaller would drop what was just read.
 _LEAST_BYTES = 64 << 20
-_HEADER_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _SHORTEST_S = {"waits": 1.0, "statements": 2.0, "sessions": 0.1, "activity": 1.0, "findings": 60.0}
 
 
@@ -121,67 +119,12 @@ class SpoolConfig(ConfigModel):
         )
 
 
-def otlp_endpoint(text: str) -> str:
-    """The address that metrics are sent to, with the usual path if it has none.
-
-    Raises ValueError. The words do not repeat it: it may hold a secret.
-    """
-    example = "as in 'http://127.0.0.1:4318/v1/metrics'"
-    try:
-        found = urlsplit(text.strip())
-        port = found.port
-    except ValueError:
-        raise ValueError(f"give an address, {example}") from None
-    if found.scheme not in ("http", "https") or not found.hostname or port == 0:
-        raise ValueError(f"give an address of HTTP or HTTPS, {example}")
-    if found.username is not None:
-        raise ValueError("name user and password in metrics.otlp.headers, not in the address")
-    if not re.fullmatch(r"[!-~]+", text.strip()):
-        raise ValueError(f"write spaces and other letters as %20, {example}")
-    path = found.path if found.path.strip("/") else "/v1/metrics"
-    return found._replace(path=path, fragment="").geturl()
-
-
-class OtlpSettings(ConfigModel):
-    """Whether and where metrics are sent by OTLP. interval: in s. headers: may hold secrets."""
-
-    endpoint: str | None = None
-    interval: float = 30.0
-    headers: dict[str, str] = Field(default={})
-
-    @field_validator("endpoint")
-    @classmethod
-    def _http(cls, value: str | None) -> str | None:
-        return None if value is None else otlp_endpoint(value)
-
-    @field_validator("interval", mode="before")
-    @classmethod
-    def _seconds(cls, value: Any) -> Any:
-        return _quoted_seconds(value)
-
-    @field_validator("interval", mode="after")
-    @classmethod
-    def _long_enough(cls, value: float) -> float:
-        if value < 1:
-            raise ValueError("give 1s or more")
-        return value
-
-    @field_validator("headers")
-    @classmethod
-    def _one_line(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, content in value.items():
-            if not (re.fullmatch(_HEADER_NAME, name) and re.fullmatch(r"[ -~]*", content)):
-                raise ValueError("a header has a name without spaces, and one line of ASCII")
-        return value
-
-
 class MetricsSettings(ConfigModel):
     """Whether and how metrics are shown to others. most_series: time series of a server."""
 
     listen: str | None = None
     all_buckets: bool = False
     most_series: int = Field(default=5000, ge=100, le=1_000_000)
-    otlp: OtlpSettings = OtlpSettings()
 
     @field_validator("listen")
     @classmethod
@@ -207,12 +150,7 @@ class StoreSettings(ConfigModel):
     @field_validator("every", mode="before")
     @classmethod
     def _seconds(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            raise ValueError("write a time in quotes, as in '60s'")
-        try:
-            found = seconds("", value)
-        except UsageError as ex:
-            raise ValueError(str(ex).partition(": ")[2]) from ex
+        found = _quoted_seconds(value)
         if not 10 <= found <= 600:
             raise ValueError("give 10s to 10m")
         return found

@@ -114,7 +114,7 @@ def between(
         gap = WatchGap(*_anew(first, last, then.agent_us))
         return Transition(ReadingBaseline.ANEW, 0, lost, gap)
     covered = min(elapsed, 1000 * max(0, now.server_us - last.began_us))
-    if _restarted(first, last):
+    if (first.started_us, first.memory_us) != (last.started_us, last.memory_us):
         detail = "the server was restarted; what it counted since the last reading is lost"
         gap = WatchGap("restart", then.agent_us, detail)
         return Transition(ReadingBaseline.ZERO, covered, elapsed - covered, gap)
@@ -122,10 +122,6 @@ def between(
     return Transition(
         ReadingBaseline.RESET, covered, elapsed - covered, WatchGap("reset", then.agent_us, detail)
     )
-
-
-def _restarted(first: Origin, last: Origin) -> bool:
-    return first.started_us != last.started_us or first.memory_us != last.memory_us
 
 
 def _anew(first: Origin, last: Origin, since: int) -> tuple[str, int, str]:

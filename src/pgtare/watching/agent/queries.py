@@ -30,13 +30,11 @@ END_SESSION = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start::text = %s
 """
 
-#: The last one: the version of wait_event_timing; null without the extension.
 SERVER = """
 SELECT current_setting('server_version'), pg_is_in_recovery(), current_database(), current_user,
   pg_has_role('pg_read_all_stats', 'USAGE'), quote_ident(current_user),
   has_function_privilege('pg_control_system()', 'EXECUTE'),
-  has_function_privilege('pg_stat_file(text, boolean)', 'EXECUTE'),
-  (SELECT extversion FROM pg_extension WHERE extname = 'wait_event_timing')
+  has_function_privilege('pg_stat_file(text, boolean)', 'EXECUTE')
 """
 SYSTEM_IDENTIFIER = "SELECT system_identifier FROM pg_control_system()"
 #: The functions that the agent calls, of those that `untraced_session.FUNCTIONS` finds.

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pgtare.errors import MeasurementError
+from pgtare.watching.agent import queries
 from pgtare.watching.agent.counter_table import ACTIVE_NS, WIDTH, Array, CounterTable
 from pgtare.watching.agent.epoch import Origin, Taken
-from pgtare.watching.agent.queries import INFO, MOMENT, NAME_END, ROW_END, STATEMENTS
+from pgtare.watching.agent.queries import NAME_END, ROW_END
 from pgtare.watching.agent.server_session import ServerSession
 
 #: How often a reading is taken again if counters were reset meanwhile, and the pause, in s.
@@ -82,15 +83,15 @@ def read(session: ServerSession, *, statements: bool) -> WaitsReading:
             before = _info(session)
             reading = _counters(session, before, statements=statements)
             after = _info(session)
-        reset_runs = (before.origin.resets or 0) % 2 == 1
-        if before.origin == after.origin and not reset_runs:
+        # a reset counts when it begins and when it is done: it runs if the number is odd
+        if before.origin == after.origin and (before.origin.resets or 0) % 2 == 0:
             return reading
         time.sleep(_PAUSE_S)
     raise UnsteadyReading("the counters were reset again and again while they were read")
 
 
 def _info(session: ServerSession) -> TimingInfo:
-    ((started, reset, resets, server_us, *losses, memory, processors),) = session.rows(INFO)
+    ((started, reset, resets, server_us, *losses, memory, processors),) = session.rows(queries.INFO)
     names = ("missed", "overflows", "statements_evicted", "statements_missed")
     origin = Origin(session.offer.system_identifier, started, memory, reset, resets)
     return TimingInfo(origin, server_us, dict(zip(names, losses, strict=True)), processors)
@@ -98,12 +99,12 @@ def _info(session: ServerSession) -> TimingInfo:
 
 def _counters(session: ServerSession, info: TimingInfo, *, statements: bool) -> WaitsReading:
     asked = time.monotonic_ns()
-    ((taken_us, names, matrix),) = session.rows(MOMENT)
+    ((taken_us, names, matrix),) = session.rows(queries.MOMENT)
     taken = answered(info.server_us if taken_us is None else taken_us, asked)
     waits, unread = waits_table(names, matrix)
     if not statements:
         return WaitsReading(info.origin, taken, waits, unread, info)
-    ((names, matrix),) = session.rows(STATEMENTS)
+    ((names, matrix),) = session.rows(queries.STATEMENTS)
     table, busy = statements_table(names, matrix)
     return WaitsReading(info.origin, taken, waits, unread, info, table, busy)
 
@@ -129,7 +130,7 @@ def statements_table(names: bytes | None, matrix: Array | None) -> tuple[Counter
         **columns,
     }
     table = _table(keys, values, values[:, 4], _STATEMENTS_COLUMNS)
-    return table.select(columns["type"] != ""), int(values[:, 5].sum())
+    return table.select(columns["type"] != "").grouped(tuple(keys)), int(values[:, 5].sum())
 
 
 def _table(

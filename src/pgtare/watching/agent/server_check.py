@@ -43,7 +43,7 @@ def check_server(name: str, server: InventoryServer) -> ServerCheck:
             if offer.waits is not None:
                 if not reading.captures(reading.read(session, statements=True)):
                     notes.append(reading.CAPTURE_OFF)
-                waits, statements = "exact", "exact" if offer.exact_statements else "approximate"
+                waits, statements = "exact", "exact" if offer.sees_all else "approximate"
             watched = session.watched_by()
             if watched is not None:
                 notes.append(f"an agent watches it now (its session is process {watched})")

@@ -193,7 +193,7 @@ class ServerLooks:
         all_waits = differences.difference(self._minute_waits, waits, change)
         all_waits = all_waits.select(all_waits.keys["type"] != "")
         rows = differences.statement_rows(grown, all_waits, self.most)
-        quality = EXACT if session.offer.exact_statements else APPROXIMATE
+        quality = EXACT if session.offer.sees_all else APPROXIMATE
         interval = self.interval(change.covered_ns, quality, found.taken.agent_us)
         own = rows.rows.select(rows.kind == differences.STATEMENT)
         self._read_names(session, own)

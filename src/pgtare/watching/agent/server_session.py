@@ -15,10 +15,8 @@ from psycopg import pq, sql
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 
-import pgtare
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import own_session, pooler, untraced_session
-from pgtare.server.module_versions import series
 from pgtare.server.untraced_session import ExtensionFunction
 from pgtare.watching.agent import queries
 from pgtare.watching.agent.counter_table import Array
@@ -124,11 +122,6 @@ class Offer:
     trace: str | None = None
     may_stat_file: bool = False
     unseen: tuple[str, ...] = ()
-
-    @property
-    def exact_statements(self) -> bool:
-        """Whether rows of statements have identities, and none of them are hidden."""
-        return self.waits is not None and self.sees_all
 
 
 class ServerSession:
@@ -245,19 +238,9 @@ class ServerSession:
             self._unlocked = None
             self._lock(None)
         with self.look("connect"):
-            (
-                (
-                    version,
-                    standby,
-                    database,
-                    role,
-                    sees_all,
-                    quoted,
-                    may_control,
-                    may_stat,
-                    waits_are,
-                ),
-            ) = self.rows(queries.SERVER)
+            ((version, standby, database, role, sees_all, quoted, may_control, may_stat),) = (
+                self.rows(queries.SERVER)
+            )
             found = self.rows(untraced_session.FUNCTIONS, list(queries.FUNCTION_NAMES))
             identifier = self.rows(queries.SYSTEM_IDENTIFIER)[0][0] if may_control else 0
         unseen = [] if self._unlocked is None else [self._unlocked]
@@ -267,11 +250,14 @@ class ServerSession:
                 f"GRANT pg_monitor TO {quoted};"
             )
         schemas: dict[str, str] = {}
+        names: set[str] = set()
         hidden: set[str] = set()
         closed: dict[str, list[str]] = {}
         for function in (ExtensionFunction(*row) for row in found):
             if function.usable and function.executable:
                 schemas[function.name] = function.schema
+                if function.name == "wait_event_timing_moment":
+                    names |= set(function.columns)
             elif function.name != _KEPT or sees_all:  # pg_monitor brings that one
                 hidden.add(function.name)
                 closed.setdefault(function.quoted_schema, []).append(function.signature)
@@ -284,17 +270,17 @@ class ServerSession:
         waits = schemas.get("wait_event_timing_info")
         if not {"wait_event_timing_moment", "wait_event_timing_statements"} <= schemas.keys():
             waits = None
-        if waits is None and not any(name.startswith("wait_event") for name in hidden):
-            unseen.append(
-                f"database {database} has no extension wait_event_timing, so waits are only "
-                "sampled once a second: docs/install.md says how to install it"
-            )
-        if waits is not None and waits_are and series(waits_are) != series(pgtare.__version__):
+            if not any(name.startswith("wait_event") for name in hidden):
+                unseen.append(
+                    f"database {database} has no extension wait_event_timing, so waits are only "
+                    "sampled once a second: docs/install.md says how to install it"
+                )
+        elif "total_ns" not in names:
             waits = None
             unseen.append(
-                f"wait_event_timing in database {database} is of version {waits_are} and this "
-                f"command of {pgtare.__version__}, so waits are only sampled once a second: "
-                "docs/install.md says how to upgrade"
+                f"the extension wait_event_timing of database {database} is of another version "
+                "than the agent, so waits are only sampled once a second: docs/install.md says how "
+                "to install it"
             )
         texts = schemas.get("pg_stat_statements")
         if texts is None and "pg_stat_statements" not in hidden:

@@ -15,8 +15,7 @@ import pgtare
 from pgtare.errors import UsageError
 from pgtare.watching.agent.config import MetricsSettings
 from pgtare.watching.metrics import scrape_server
-from pgtare.watching.metrics.collector import SnapshotCollector
-from pgtare.watching.metrics.families import MetricsSnapshot, shown_buckets
+from pgtare.watching.metrics.collector import MetricsSnapshot, SnapshotCollector, shown_buckets
 from pgtare.watching.metrics.server_totals import (
     LOSSES_PART,
     WAITS_PART,

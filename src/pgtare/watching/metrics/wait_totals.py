@@ -18,7 +18,7 @@ OTHER = "(other)"
 #: Prometheus cannot see an increase up to the first value of a series.
 ZERO_S = 60.0
 _KEYS = ("backend_type", "type", "event", "idle")
-_SHOWN, _SINCE = "shown_", "since_us"
+_SHOWN = "shown_"
 
 
 class WaitKey(NamedTuple):
@@ -32,15 +32,11 @@ class WaitKey(NamedTuple):
 
 @dataclass(frozen=True)
 class WaitSeries:
-    """The totals of one pair of process and event, in the order of SUMS.
-
-    since_us: when counting began, since 1970; 0 if that is unknown.
-    """
+    """The totals of one pair of process and event, in the order of SUMS."""
 
     key: WaitKey
     sums: Array
     new_until_s: float
-    since_us: int
 
 
 class WaitTotals:
@@ -59,7 +55,6 @@ class WaitTotals:
         self._sums = np.zeros((0, WIDTH), np.int64)
         self._shown = np.zeros((0, WIDTH), np.int64)
         self._new_until_s: list[float] = []
-        self._since_us: list[int] = []
         self._left_out: dict[WaitKey, int] = {}
         self.series = 0
         """time series of the pairs that have a place"""
@@ -77,11 +72,9 @@ class WaitTotals:
         keys = [WaitKey(*values) for values in zip(*columns, strict=True)]
         sums = np.stack([rows[name].to_numpy() for name in SUMS], axis=1).astype(np.int64)
         began = now_s + ZERO_S if self._rows else 0.0
-        ended_us = rows["ts"].cast(pa.int64()).to_numpy()
-        since_us = int(np.min(ended_us - rows["covered_ns"].to_numpy() // 1000))
         largest_first = np.argsort(-np.abs(sums[:, SUMS.index("active_ns")]), kind="stable")
         for row in largest_first.tolist():
-            self._find_place(keys[row], began, since_us)
+            self._find_place(keys[row], began)
         places = [self._rows.get(key, self._rows.get(other(key), -1)) for key in keys]
         np.add.at(self._sums, places, sums)
         np.maximum(self._shown, self._sums, out=self._shown)
@@ -90,9 +83,9 @@ class WaitTotals:
         """All series to show; the arrays are copies."""
         shown = self._shown.copy()
         for key, row in self._rows.items():
-            yield WaitSeries(key, shown[row], self._new_until_s[row], self._since_us[row])
+            yield WaitSeries(key, shown[row], self._new_until_s[row])
 
-    def _find_place(self, key: WaitKey, began_s: float, since_us: int) -> None:
+    def _find_place(self, key: WaitKey, began_s: float) -> None:
         if key in self._rows or key in self._left_out:
             return
         series = self._series_of(key)
@@ -103,15 +96,14 @@ class WaitTotals:
                 return
         else:
             self.series += series
-        self._add_row(key, began_s, since_us)
+        self._add_row(key, began_s)
 
-    def _add_row(self, key: WaitKey, began_s: float, since_us: int) -> None:
+    def _add_row(self, key: WaitKey, began_s: float) -> None:
         self._rows[key] = len(self._rows)
         none = np.zeros((1, WIDTH), np.int64)
         self._sums = np.concatenate([self._sums, none])
         self._shown = np.concatenate([self._shown, none])
         self._new_until_s.append(began_s)
-        self._since_us.append(since_us)
 
     def _series_of(self, key: WaitKey) -> int:
         """A histogram has its buckets, a sum and a count; what is not idle has its active time."""
@@ -131,37 +123,26 @@ class WaitTotals:
             above = self._shown[:, number] - self._sums[:, number]
             if np.any(above):  # few columns ever fall
                 columns[_SHOWN + name] = above
-        columns[_SINCE] = self._since_us
-        types = {"idle": pa.bool_(), _SINCE: pa.int64()}
+        types = {"idle": pa.bool_(), **dict.fromkeys(_KEYS[:3], pa.string())}
         return pa.table(
-            {
-                name: pa.array(column, types.get(name, pa.string() if name in _KEYS else None))
-                for name, column in columns.items()
-            }
+            {name: pa.array(column, types.get(name)) for name, column in columns.items()}
         )
 
     def restore(self, table: pa.Table) -> None:
-        """Continue from a table of `to_table`. Pairs without room are dropped.
-
-        A table of another layout is dropped as a whole: then counters begin with zero.
-        """
-        if not {*_KEYS, *SUMS} <= set(table.column_names):
-            return
+        """Continue from a table of `to_table`. Pairs without room are dropped."""
         columns = [table[name].to_pylist() for name in _KEYS]
         sums = np.stack([table[name].to_numpy() for name in SUMS], axis=1).astype(np.int64)
         shown = sums.copy()
         for number, name in enumerate(SUMS):
             if _SHOWN + name in table.column_names:
                 shown[:, number] += table[_SHOWN + name].to_numpy()
-        known = _SINCE in table.column_names
-        since_us = table[_SINCE].to_pylist() if known else [0] * len(shown)
         for row, values in enumerate(zip(*columns, strict=True)):
             key = WaitKey(*values)
             series = 0 if key == other(key) else self._series_of(key)
             if self.series + series > self._most:
                 continue
             self.series += series
-            self._add_row(key, 0.0, since_us[row])
+            self._add_row(key, 0.0)
             self._sums[-1], self._shown[-1] = sums[row], shown[row]
 
 

@@ -175,7 +175,7 @@ def _select(columns: Iterable[Column], files: list[str]) -> str:
         return f"SELECT {empty} WHERE false"
     names = ", ".join(column.name for column in columns)
     listed = ", ".join(_quoted(pattern(file)) for file in files)
-    return f"SELECT {names} FROM read_parquet([{listed}], union_by_name = true)"
+    return f"SELECT {names} FROM read_parquet([{listed}])"
 
 
 def type_name(column: Column) -> str:

@@ -16,7 +16,7 @@ class StoreCreated(Document):
         default="pgtare.store.create/1", alias="schema", description="name and version"
     )
     database: str = Field(description="the database")
-    applied: list[str] = Field(description="migrations that were applied now; of --dry-run: none")
+    made: bool = Field(description="whether tables were made now; of --dry-run: false")
     statements: list[str] = Field(description="of --dry-run: the SQL; else empty")
 
 
@@ -50,7 +50,6 @@ class StoreChecked(Document):
     user: str = Field(description="the user")
     roles: list[str] = Field(description="the user's roles in use")
     clock_s: float = Field(description="its clock minus this machine's, s")
-    migrations: int = Field(description="migrations that were applied")
     tables: int = Field(description="tables that are there and may be read")
     spools: list[StoreSpool] = Field(description="spools that were sent, the newest first")
     partial: list[StorePartial] = Field(description="what `pgtare store repair` would delete")

@@ -16,7 +16,7 @@ from pgtare.watching.store.connection import quoted
 AGENT, PAGE, REPAIR = "pgtare_agent", "pgtare_page", "pgtare_repair"
 #: Columns that the agent counts its rows by.
 _KEYS = "spool, seq, ts"
-_NOTES = ("migrations", "pushes", "partial_segments")
+_NOTES = ("version", "pushes", "partial_segments")
 #: What an agent inserts into.
 FILLED = (*TABLES, *_NOTES[1:])
 _LABEL = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=([A-Za-z0-9_.-]+)")

@@ -1,4 +1,4 @@
-"""What `pgtare store check` finds: version, tables, migrations, rights, clock, what was sent.
+"""What `pgtare store check` finds: version, tables, rights, clock, what was sent.
 
 `pgtare agent check` asks for less, and whether the agent may insert.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pgtare.errors import PgtareError
 from pgtare.watching.spool.tables import TABLES
-from pgtare.watching.store import migrations, repair, roles
+from pgtare.watching.store import repair, roles, store_schema
 from pgtare.watching.store.address import StoreAddress
 from pgtare.watching.store.connection import StoreConnection, StoreError, connect, quoted
 from pgtare.watching.store.repair import PartialRows
@@ -44,7 +44,6 @@ class StoreCheck:
     user: str
     roles: tuple[str, ...]
     clock_s: float
-    migrations: int
     tables: int
     spools: tuple[SentSpool, ...]
     partial: tuple[PartialRows, ...]
@@ -114,20 +113,20 @@ def check(connection: StoreConnection) -> StoreCheck:
             f"the store's clock is {clock_s:+.1f} s away from this machine's: rows are kept by the "
             "agents' clocks; set both by NTP"
         )
-    applied: dict[str, str] = {}
-    try:
-        applied = migrations.applied(connection)
-        faults += migrations.faults(applied)
-    except StoreError as ex:
-        faults.append(f"the migrations cannot be read: {ex}")
     tables = _tables(connection, faults)
+    try:
+        found_version = store_schema.version(connection)
+        wrong = store_schema.fault(found_version)
+        if wrong and (found_version is not None or not faults):  # what is missing is said already
+            faults.append(wrong)
+    except StoreError as ex:
+        faults.append(f"the version of the tables cannot be read: {ex}")
     return StoreCheck(
         version=str(version),
         server=str(server),
         user=str(user),
         roles=_roles(connection),
         clock_s=clock_s,
-        migrations=len(applied),
         tables=tables,
         spools=_spools(connection, faults) if tables == len(TABLES) else (),
         partial=_partial(connection, notes) if tables == len(TABLES) else (),

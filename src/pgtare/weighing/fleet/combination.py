@@ -16,10 +16,9 @@ from pgtare.estimate.inference import Estimate
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.weighing.fleet import documents
-from pgtare.weighing.fleet.inventory_labels import ServerRecord
-from pgtare.weighing.fleet.raw_data import LeftOut
+from pgtare.weighing.fleet.raw_data import LeftOut, ServerRecord
 from pgtare.weighing.fleet.server_estimate import ArmFigures, ServerFigures
-from pgtare.weighing.weigh.schema import ArmRole, interval, number
+from pgtare.weighing.weigh.schema import ArmRole, filled, interval, number
 
 LEVEL = 0.95
 #: A label that every server has, unless the inventory gives it another meaning.
@@ -246,16 +245,10 @@ def _root(value: float, unit: float) -> float | None:
 
 def _server_arm(member: _Member, share: float | None) -> documents.ServerArm:
     arm = member.arm
-    return documents.ServerArm(
+    return filled(
+        documents.ServerArm,
+        arm,
         server=member.server,
-        n=arm.n,
-        verdict=arm.verdict,
-        verdict_reason=arm.verdict_reason,
-        body_us=interval(arm.body_us),
-        body_pct=interval(arm.body_pct),
-        se_us=number(arm.body_us.se),
-        log_ratio=number(arm.log_ratio),
-        log_ratio_se=number(arm.log_ratio_se),
         effective_clusters=arm.clusters,
         weight_pct=None if share is None else 100 * share,
         left_out=arm.unusable,
@@ -263,19 +256,7 @@ def _server_arm(member: _Member, share: float | None) -> documents.ServerArm:
 
 
 def _server(one: ServerFigures, record: ServerRecord) -> documents.FleetServer:
-    return documents.FleetServer(
-        name=one.name,
-        labels=dict(record.labels),
-        weight=record.weight,
-        version=one.version,
-        base_us=number(one.base_us),
-        margin_pct=one.margin_pct,
-        transactions=one.transactions,
-        transactions_per_s=number(one.transactions_per_s),
-        whole_rate=one.whole_rate,
-        duration_s=one.duration_s,
-        alarms=list(one.alarms),
-    )
+    return filled(documents.FleetServer, one, labels=dict(record.labels), weight=record.weight)
 
 
 def _warnings(servers: Sequence[ServerFigures], records: Mapping[str, ServerRecord]) -> list[str]:

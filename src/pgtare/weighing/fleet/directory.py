@@ -22,8 +22,7 @@ from pgtare.kit import artefact, files
 from pgtare.kit.artefact import ArtefactKind
 from pgtare.kit.document import Document, Model
 from pgtare.server.inventory import InventoryServer
-from pgtare.weighing.fleet.inventory_labels import SCHEMA
-from pgtare.weighing.fleet.raw_data import FLEET_FILE, SERVERS, WHAT
+from pgtare.weighing.fleet.raw_data import FLEET_FILE, SCHEMA, SERVERS, WHAT
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.measurement import Weighing
 

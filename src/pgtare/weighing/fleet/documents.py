@@ -23,7 +23,6 @@ class ServerArm(Model):
     verdict_reason: str = Field(description="why, if the verdict needs a reason")
     body_us: Interval = Field(description="interval: the body, as `pgtare weigh` has it")
     body_pct: Interval = Field(description="the same as a percentage of the base's body")
-    se_us: float | None = Field(description="standard error of `body_us`")
     log_ratio: float | None = Field(
         description="logarithm of the body with the instrument over that of the base"
     )

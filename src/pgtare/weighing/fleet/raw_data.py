@@ -1,26 +1,25 @@
-"""Where the raw data of a fleet are: PREFIX/servers/NAME/, in a directory or in a bucket.
+"""The raw data of a fleet: PREFIX/servers/NAME/, as `pgtare weigh --out` leaves each of them.
 
-Each of these is what `pgtare weigh --out` leaves. A local directory is read in place. From a bucket
-one server's files at a time are copied to a temporary directory, and removed again.
+`fleet.json` has the labels and weights of the servers, and how far each is; it may be missing.
 """
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
-import socket
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from pgtare.errors import MeasurementError, UsageError
+from pgtare.errors import UsageError
 from pgtare.kit import artefact
 from pgtare.weighing.weigh import store
 
 SERVERS = "servers"
 #: What describes the fleet: the inventory, and how far the weighing of each server is.
 FLEET_FILE = "fleet.json"
+SCHEMA = "pgtare.fleet/1"
 WHAT = "fleet weighing"
 _LAYOUT = "the raw data of a server are expected in PREFIX/servers/NAME/"
 
@@ -41,101 +40,97 @@ class Listing:
     left_out: tuple[LeftOut, ...]
 
 
-class RawData(ABC):
-    """The raw data of a fleet. It can be sent to another process."""
+@dataclass(frozen=True)
+class ServerRecord:
+    """One server in `fleet.json`. state: waiting, running, done, stopped or lost; reason: of that.
 
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
+    transactions: measured, in all its trials.
+    """
 
-    @abstractmethod
-    def names(self) -> list[str]:
-        """What is in PREFIX/servers. Raises UsageError if that is not there."""
-
-    @abstractmethod
-    def files(self, server: str) -> list[str]:
-        """The names of a server's files."""
-
-    @abstractmethod
-    def text(self) -> str | None:
-        """The text of PREFIX/fleet.json; None if there is none."""
-
-    @abstractmethod
-    def fetched(
-        self, server: str, names: Sequence[str] = store.FILES
-    ) -> contextlib.AbstractContextManager[Path]:
-        """A local directory that holds these files of a server."""
-
-    def place(self, server: str) -> str:
-        """What messages call a server's directory."""
-        return f"{self.prefix.rstrip('/')}/{SERVERS}/{server}"
-
-    def listing(self) -> Listing:
-        """Which servers there are. One whose files are not all there is left out.
-
-        Raises UsageError if there is no directory of servers, or nothing in it.
-        """
-        found, left_out = [], []
-        for name in sorted(self.names()):
-            if name.startswith("."):
-                reason = "a directory that was being written when the weighing was cut off"
-                left_out.append(LeftOut(name, reason))
-                continue
-            present = self.files(name)
-            missing = [file for file in store.FILES if file not in present]
-            if missing:
-                left_out.append(LeftOut(name, _incomplete(missing)))
-            else:
-                found.append(name)
-        if not found and not left_out:
-            raise UsageError(f"{self.prefix} holds no {WHAT}: {SERVERS}/ in it is empty; {_LAYOUT}")
-        return Listing(tuple(found), tuple(left_out))
+    labels: Mapping[str, str] = field(default_factory=dict)
+    weight: float = 1.0
+    state: str = ""
+    reason: str = ""
+    transactions: int = 0
 
 
-class LocalData(RawData):
-    """In a directory of this machine, or one that it has mounted."""
+def listing(prefix: Path) -> Listing:
+    """Which servers there are. One whose files are not all there is left out.
 
-    @property
-    def _servers(self) -> Path:
-        return Path(self.prefix) / SERVERS
+    Raises UsageError if there is no directory of servers, or nothing in it.
+    """
+    found, left_out = [], []
+    for name in _names(prefix):
+        if name.startswith("."):
+            reason = "a directory that was being written when the weighing was cut off"
+            left_out.append(LeftOut(name, reason))
+            continue
+        present = _files(prefix / SERVERS / name)
+        missing = [file for file in store.FILES if file not in present]
+        if missing:
+            left_out.append(LeftOut(name, _incomplete(missing)))
+        else:
+            found.append(name)
+    if not found and not left_out:
+        raise UsageError(f"{prefix} holds no {WHAT}: {SERVERS}/ in it is empty; {_LAYOUT}")
+    return Listing(tuple(found), tuple(left_out))
 
-    def names(self) -> list[str]:
-        try:
-            return [one.name for one in os.scandir(self._servers) if one.is_dir()]
-        except (FileNotFoundError, NotADirectoryError) as ex:
-            if not Path(self.prefix).exists():
-                raise artefact.not_there(Path(self.prefix), WHAT) from ex
-            raise UsageError(
-                f"{self.prefix} holds no {WHAT}: it has no directory {SERVERS}/; {_LAYOUT}"
-            ) from ex
-        except OSError as ex:
-            raise artefact.unreadable(self._servers, ex) from ex
 
-    def files(self, server: str) -> list[str]:
-        try:
-            return os.listdir(self._servers / server)
-        except OSError as ex:
-            raise artefact.unreadable(self._servers / server, ex) from ex
+def read_records(prefix: Path) -> dict[str, ServerRecord]:
+    """The servers of `fleet.json` by name; none if there is no such file.
 
-    def text(self) -> str | None:
-        path = Path(self.prefix) / FLEET_FILE
-        try:
-            return path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        except OSError as ex:
-            raise artefact.unreadable(path, ex) from ex
-        except ValueError as ex:
-            raise artefact.damaged(path, "it is not a JSON document") from ex
+    Raises UsageError if it is another document, and PgtareError if it is damaged.
+    """
+    path = prefix / FLEET_FILE
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as ex:
+        raise artefact.unreadable(path, ex) from ex
+    except (ValueError, RecursionError) as ex:
+        raise artefact.damaged(path, "it is not a JSON document") from ex
+    found = document.get("schema") if isinstance(document, dict) else None
+    if found != SCHEMA:
+        raise UsageError(
+            f"{path} does not describe a fleet that this pgtare reads: its schema is {found!r}"
+        )
+    try:
+        return {str(one["name"]): _record(one) for one in document["servers"]}
+    except (KeyError, TypeError, ValueError, AttributeError) as ex:
+        raise artefact.damaged(path, "it does not list its servers") from ex
 
-    @contextlib.contextmanager
-    def fetched(self, server: str, names: Sequence[str] = store.FILES) -> Iterator[Path]:
-        directory = self._servers / server
-        if not directory.is_dir():
-            raise MeasurementError(
-                f"{directory} is not there on {socket.gethostname()}: every machine that takes "
-                "part must have the raw data under the same path"
-            )
-        yield directory
+
+def _record(one: Mapping[str, Any]) -> ServerRecord:
+    return ServerRecord(
+        labels={str(name): str(value) for name, value in (one.get("labels") or {}).items()},
+        weight=float(one.get("weight", 1.0)),
+        state=str(one.get("state") or ""),
+        reason=str(one.get("reason") or ""),
+        transactions=int(one.get("transactions") or 0),
+    )
+
+
+def _names(prefix: Path) -> list[str]:
+    """The directories in PREFIX/servers, in order."""
+    servers = prefix / SERVERS
+    try:
+        return sorted(one.name for one in os.scandir(servers) if one.is_dir())
+    except (FileNotFoundError, NotADirectoryError) as ex:
+        if not prefix.exists():
+            raise artefact.not_there(prefix, WHAT) from ex
+        raise UsageError(
+            f"{prefix} holds no {WHAT}: it has no directory {SERVERS}/; {_LAYOUT}"
+        ) from ex
+    except OSError as ex:
+        raise artefact.unreadable(servers, ex) from ex
+
+
+def _files(server: Path) -> list[str]:
+    try:
+        return os.listdir(server)
+    except OSError as ex:
+        raise artefact.unreadable(server, ex) from ex
 
 
 def _incomplete(missing: Sequence[str]) -> str:

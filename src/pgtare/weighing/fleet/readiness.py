@@ -12,11 +12,9 @@ from psycopg import sql
 from pydantic import Field
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.kit import parallel
 from pgtare.kit.document import Document, Model
-from pgtare.server import module_versions, own_session, pooler
+from pgtare.server import module_versions, own_session, parallel, pooler
 from pgtare.server.inventory import InventoryServer
-from pgtare.server.own_session import first_line
 from pgtare.weighing.instruments import Chosen, availability, combine, read_facts
 from pgtare.weighing.trials import ModuleInfo, Trials, setup_steps
 from pgtare.weighing.weigh.target import PURPOSE, needs_of
@@ -86,15 +84,9 @@ def check_fleet(
     for name, outcome in outcomes.items():
         if outcome.answer is not None:
             found.append(outcome.answer)
-        elif outcome.late:
-            why = f"no answer within {limit_s:g} s"
-            steps = ("look whether the server hangs, or raise --limit",)
-            found.append(Readiness(name, problem=why, steps=steps))
-        elif isinstance(outcome.error, PgtareError | psycopg.Error):
-            found.append(Readiness(name, problem=first_line(outcome.error)))
         else:
-            assert outcome.error is not None
-            raise outcome.error
+            steps = ("look whether the server hangs, or raise --limit",) if outcome.late else ()
+            found.append(Readiness(name, problem=outcome.problem, steps=steps))
     return _each_once(found)
 
 
@@ -253,27 +245,17 @@ class FleetCheck(Document):
     servers: list[FleetServerCheck] = Field(description="the servers, in the inventory's order")
 
 
+_SHOWN = set(FleetServerCheck.model_fields) - {"labels"}
+
+
 def document(found: Sequence[Readiness], servers: Mapping[str, InventoryServer]) -> FleetCheck:
     """The document of what was found."""
     return FleetCheck(
         ready=all(one.ready for one in found),
         servers=[
-            FleetServerCheck(
-                server=one.server,
-                labels=dict(servers[one.server].labels),
-                ready=one.ready,
-                version=one.version,
-                library=one.library,
-                extension=one.extension,
-                role=one.role,
-                superuser=one.superuser,
-                standby=one.standby,
-                pooled=one.pooled,
-                clock=one.clock,
-                trial_runs=one.trial_runs,
-                problem=one.problem,
-                steps=list(one.steps),
-                notes=list(one.notes),
+            FleetServerCheck.model_validate(
+                {name: getattr(one, name) for name in _SHOWN}
+                | {"labels": servers[one.server].labels}
             )
             for one in found
         ],

@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from pathlib import Path
 
-from pgtare.errors import UsageError
+from pgtare.errors import MeasurementError, PgtareError
+from pgtare.interrupt import INTERRUPTED
+from pgtare.weighing.fleet import raw_data
 from pgtare.weighing.fleet.combination import combine_servers
 from pgtare.weighing.fleet.documents import FleetWeighing
-from pgtare.weighing.fleet.inventory_labels import read_records
-from pgtare.weighing.fleet.local_processes import in_processes, in_this_process
-from pgtare.weighing.fleet.prefix import open_prefix
-from pgtare.weighing.fleet.raw_data import LeftOut
-from pgtare.weighing.fleet.server_task import Progress, ServerOutcome, ServerTask
+from pgtare.weighing.fleet.raw_data import SERVERS, LeftOut
+from pgtare.weighing.fleet.server_estimate import ServerFigures, estimate_server
+
+#: Called with the number of servers that are done, and words on where the work runs.
+Progress = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)
-class Workers:
-    """Where to estimate: in processes of this machine, or on the cluster of a Dask scheduler."""
+class _Task:
+    """The servers of one fleet to estimate again; it can be sent to another process.
 
-    processes: int = 1
-    scheduler: str | None = None
+    margin: for their own verdicts, as a share; None: as before.
+    """
 
-    def estimate(self, tasks: Sequence[ServerTask], progress: Progress) -> list[ServerOutcome]:
-        """The outcomes, in the order of the tasks."""
-        if self.scheduler is not None and tasks:
-            from pgtare.weighing.fleet.dask_cluster import on_cluster
+    prefix: Path
+    margin: float | None
 
-            return on_cluster(tasks, self.scheduler, progress)
-        if self.processes > 1 and len(tasks) > 1:
-            return in_processes(tasks, self.processes, progress)
-        return in_this_process(tasks, progress)
+    def estimate(self, server: str) -> ServerFigures | LeftOut:
+        """Figures, or why there are none: data that are damaged are an outcome.
 
-
-def _silent(done: int, words: str) -> None:
-    pass
+        What has nothing to do with the data is a MeasurementError, so that no server is left out
+        because of it: too little memory, for example.
+        """
+        directory = self.prefix / SERVERS / server
+        try:
+            return estimate_server(server, directory, self.margin)
+        except MeasurementError:
+            raise
+        except PgtareError as ex:
+            return LeftOut(server, str(ex))
+        except MemoryError as ex:
+            raise MeasurementError(
+                f"{directory} needs more memory than there is: give fewer --processes, or a "
+                "machine with more"
+            ) from ex
 
 
 class Reestimation:
@@ -43,39 +59,62 @@ class Reestimation:
     Raises UsageError if there is no fleet weighing at the prefix.
     """
 
-    def __init__(self, prefix: str, margin: float | None = None) -> None:
-        self.margin = margin
-        self.data = open_prefix(prefix)
-        self.records = read_records(self.data)
-        self.listing = self.data.listing()
+    def __init__(self, prefix: Path, margin: float | None = None) -> None:
+        self.prefix, self.margin = prefix, margin
+        self.records = raw_data.read_records(prefix)
+        self.listing = raw_data.listing(prefix)
 
-    def run(self, workers: Workers, progress: Progress = _silent) -> FleetWeighing:
+    def run(
+        self, processes: int = 1, progress: Progress = lambda done, words: None
+    ) -> FleetWeighing:
         """The fleet's result. A server whose data are damaged is left out of it, by name.
 
-        Raises MeasurementError if no server is left, or the workers fail.
+        Raises MeasurementError if no server is left, or a process is killed.
         """
-        tasks = [ServerTask(self.data, name, self.margin) for name in self.listing.servers]
-        outcomes = workers.estimate(tasks, progress)
-        damaged = [LeftOut(one.server, one.reason) for one in outcomes if one.figures is None]
+        task, servers = _Task(self.prefix, self.margin), self.listing.servers
+        number = min(processes, len(servers))
+        words = "1 process" if number <= 1 else f"{number} processes"
+        outcomes = []
+        progress(0, words)
+        for outcome in (
+            map(task.estimate, servers) if number <= 1 else _in_processes(task, servers, number)
+        ):
+            outcomes.append(outcome)
+            progress(len(outcomes), words)
         return combine_servers(
-            [one.figures for one in outcomes if one.figures is not None],
-            [*self.listing.left_out, *damaged],
+            [one for one in outcomes if isinstance(one, ServerFigures)],
+            [*self.listing.left_out, *(one for one in outcomes if isinstance(one, LeftOut))],
             self.records,
             self.margin,
         )
 
 
-def report(
-    prefix: str, margin: float | None = None, workers: Workers | None = None
-) -> FleetWeighing:
-    """A fleet's result from its raw data, by default in this process."""
-    return Reestimation(prefix, margin).run(workers or Workers())
+def _in_processes(
+    task: _Task, servers: tuple[str, ...], number: int
+) -> Iterator[ServerFigures | LeftOut]:
+    """Several servers at once, in new processes; outcomes in the order of the servers."""
+    # a fork of a process in which libraries have threads may hang
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(number, mp_context=context, initializer=_begin) as pool:
+        try:
+            yield from pool.map(task.estimate, servers)
+        except BrokenProcessPool as ex:
+            raise MeasurementError(
+                "a process that estimated a server was killed, perhaps because memory ran out: "
+                "give fewer --processes"
+            ) from ex
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
-def check_workers(processes: int, scheduler: str | None) -> Workers:
-    """What --processes and --scheduler request. Raises UsageError."""
-    if processes < 1:
-        raise UsageError("--processes: give a number of at least 1")
-    if scheduler is not None and processes > 1:
-        raise UsageError("--processes are of this machine, --scheduler names a cluster: choose one")
-    return Workers(processes, scheduler)
+def _begin() -> None:
+    """Ctrl-C reaches all processes of a terminal; the first one says so for all."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+
+
+def report(prefix: Path, margin: float | None = None) -> FleetWeighing:
+    """A fleet's result from its raw data, in this process."""
+    return Reestimation(prefix, margin).run()

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psycopg
 from rich.console import Console
 
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.estimate.fleet import HarmLimits
 from pgtare.estimate.trial.design import Design
-from pgtare.kit import parallel
+from pgtare.server import parallel
 from pgtare.server.inventory import Inventory, InventoryServer
-from pgtare.server.own_session import first_line
 from pgtare.weighing.fleet import stages
 from pgtare.weighing.fleet.coordinator import Coordinator
 from pgtare.weighing.fleet.directory import (
@@ -145,13 +143,8 @@ def prepare(request: FleetRequest, *, lease: Lease = LEASE) -> Prepared:
     for name, outcome in outcomes.items():
         if outcome.answer is not None:
             traffic[name] = replace(outcome.answer, weight=servers[name].weight)
-        elif outcome.late:
-            unready[name] = f"no answer within {_LOOK_LIMIT_S:g} s"
-        elif isinstance(outcome.error, PgtareError | psycopg.Error):
-            unready[name] = first_line(outcome.error)
         else:
-            assert outcome.error is not None
-            raise outcome.error
+            unready[name] = outcome.problem
     if not traffic or (unready and not request.skip_unready):
         for weighing in weighings.values():
             weighing.close()

@@ -80,7 +80,7 @@ def estimate_server(name: str, directory: Path, margin: float | None = None) -> 
         name=name,
         created=stored.result.created,
         pgtare_version=stored.result.pgtare_version,
-        version=_version(stored.result),
+        version=stored.result.server_version,
         transactions=sum(arm.n for arm in found.arms),
         transactions_per_s=rate.per_s if rate else math.nan,
         whole_rate=rate is not None and rate.whole,
@@ -146,10 +146,3 @@ def _alarms(result: WeighResult) -> tuple[str, ...]:
     if any(wording.control_off(arm) for arm in wording.of_role(result, "control")):
         found.append("its control is off: the base measured again differs from the base")
     return tuple(found)
-
-
-def _version(result: WeighResult) -> str:
-    number = result.server.get("version_num")
-    if isinstance(number, int) and number >= 100_000:
-        return f"{number // 10_000}.{number % 10_000}"
-    return ""

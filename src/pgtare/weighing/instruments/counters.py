@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from pgtare.server.own_session import first_line
 from pgtare.weighing.instruments.model import Chosen, Entry, SqlRule
 
 #: A counter that cannot be read in this time counts as unreadable.
@@ -69,7 +70,7 @@ def _read(conn: psycopg.Connection[Any], sql: str) -> Reading:
             # only: a catalogue's text cannot end the read-only transaction and go on.
             row = cur.execute(sql.encode(), binary=True).fetchone()
     except psycopg.Error as ex:
-        return Reading(None, _first_line(ex))
+        return Reading(None, first_line(ex))
     if row is None or len(row) != 1:
         return Reading(None, "it does not return one number")
     try:
@@ -77,8 +78,3 @@ def _read(conn: psycopg.Connection[Any], sql: str) -> Reading:
     except (TypeError, ValueError):
         return Reading(None, "it does not return one number")
     return Reading(value) if math.isfinite(value) else Reading(None, "it is not a finite number")
-
-
-def _first_line(ex: psycopg.Error) -> str:
-    text = ex.diag.message_primary or str(ex)
-    return text.strip().splitlines()[0] if text.strip() else type(ex).__name__

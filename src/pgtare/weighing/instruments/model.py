@@ -151,7 +151,6 @@ class SqlRule(_Model):
 
     sql: str = Field(min_length=1)
     label: str = Field(min_length=1, description="the counter in words")
-    grows: Literal[True] = True
     per_unit: float = Field(default=0.0, ge=0)
     work_sql: str | None = None
     work_label: str = "work"

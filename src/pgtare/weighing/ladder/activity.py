@@ -1,7 +1,4 @@
-"""Proof that a variant did what it is there for: counters that must grow with its transactions.
-
-If other variants share the server, as arms of a trial do, what all of them did must add up.
-"""
+"""Proof that a variant did what it is there for: counters that must grow with its transactions."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class Activity(BaseModel):
         return self
 
     def grows_with(self, settings: Mapping[str, SettingValue]) -> bool:
-        """Whether it must grow in a server or session with these settings."""
+        """Whether it must grow in a server with these settings."""
         return all(
             settings.get(name) in (values if isinstance(values, tuple) else (values,))
             for name, values in self.when.items()
@@ -58,30 +55,22 @@ def judge(
     wanted: tuple[Activity, ...],
     before: Mapping[str, float],
     after: Mapping[str, float],
-    transactions: Mapping[str, int],
-    settings: Mapping[str, Mapping[str, SettingValue]],
-    unfinished: Mapping[str, int] | None = None,
+    transactions: int,
+    settings: Mapping[str, SettingValue],
 ) -> tuple[list[str], list[str]]:
-    """What shows that the variants did their work, and what speaks against it.
-
-    transactions: of a run by its variant, of a trial by every arm. settings: those of each.
-    unfinished: transactions that had not ended; nobody knows how much of their work they had done.
-    """
+    """What shows that a run's variant did its work, and what speaks against it."""
     shown, against = [], []
     for one in wanted:
-        active, begun = (
-            sum(n for name, n in counts.items() if one.grows_with(settings[name]))
-            for counts in (transactions, unfinished or {})
-        )
+        active = transactions if one.grows_with(settings) else 0
         grown = after[one.name] - before[one.name]
         edge = max(_TOLERANCE * active, _AT_THE_EDGES)
         least = max(active - edge, 0.0) * one.per_transaction
-        most = (active + begun + edge) * one.per_transaction + _OURS
+        most = (active + edge) * one.per_transaction + _OURS
         growth = f"{one.name} grew by {grown:,.0f}"
-        if not active + begun:
+        if not active:
             if grown > 0:
                 against.append(f"{growth}, though nothing in it should have made it grow")
-        elif grown < least or (active and grown <= 0):
+        elif grown < least or grown <= 0:
             against.append(
                 f"{growth} in {active:,} transactions, not by {one.per_transaction:g} each"
             )

@@ -11,16 +11,14 @@ import numpy as np
 
 import pgtare
 from pgtare.estimate.inference import holm
-from pgtare.estimate.study import rounds as estimate
 from pgtare.weighing.ladder import caveats, evidence, wording
 from pgtare.weighing.ladder.blocks import FEWEST, Blocks, an, too_many_dropped
-from pgtare.weighing.ladder.compare import compare, known, not_counted, pct
+from pgtare.weighing.ladder.compare import compare, known, not_counted
 from pgtare.weighing.ladder.field_types import percent
 from pgtare.weighing.ladder.protocol import proof_id
-from pgtare.weighing.ladder.protocol_comparison import side_by_side
 from pgtare.weighing.ladder.records import Rate, Run, Step, StudyFacts
-from pgtare.weighing.ladder.remaining_steps import narrow, remaining
-from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload, Rung, Together
+from pgtare.weighing.ladder.remaining_steps import remaining
+from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload, Rung
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import AGAIN, HIGHER_IS_BETTER, UNITS, Workload
 from pgtare.weighing.verdict_names import Verdict
@@ -51,7 +49,6 @@ def analyse(
     family = [c for w in per_workload for c in w.compared]
     if state != "unfinished":
         _adjust(study, family)
-    together = _together(study, runs, per_workload, facts.seed) if state == "finished" else ()
     return LadderResult(
         title=study.title,
         about=study.about.strip(),
@@ -76,8 +73,6 @@ def analyse(
         warnings=tuple(warnings),
         variants=tuple(v.model_dump() for v in study.variant),
         workloads=tuple(per_workload),
-        together=together,
-        side_by_side=side_by_side(per_workload),
     )
 
 
@@ -113,7 +108,6 @@ def _workload(
     last = {name: run for _, block in sorted(blocks.items()) for name, run in block.items()}
     return OnWorkload(
         name=workload.name,
-        stated=workload.stated,
         title=workload.title,
         protocol=study.protocol_name(workload),
         spent_s=sum(
@@ -124,7 +118,7 @@ def _workload(
         metric=workload.metric,
         unit=UNITS[workload.metric],
         clients=workload.clients,
-        rate_tps=rates[workload.stated].rate_tps if workload.stated in rates else None,
+        rate_tps=rates[workload.name].rate_tps if workload.name in rates else None,
         proven=bool(proof and proof.usable),
         profile=tuple(_profile(workload, proof)),
         waits=proof.waits if proof else (),
@@ -141,11 +135,8 @@ def _workload(
             *caveats.remarks(found.remarked, words.round),
         ),
         why_not=why_not,
-        stopped_on_width=narrow(study, workload, runs),
         figure_units={figure.name: figure.unit for figure in workload.figure},
-        rungs=tuple(_rung(name, blocks, workload) for name in study.in_a_block(workload))
-        if shown
-        else (),
+        rungs=tuple(_rung(name, blocks, workload) for name in study.members) if shown else (),
         floor=floor,
         compared=tuple(compared),
         by_round=tuple(
@@ -236,54 +227,3 @@ def _verdict(study: Study, compared: Compared) -> Verdict:
         better = (compared.effect.pct > 0) == (compared.metric in HIGHER_IS_BETTER)
         return "gain" if better else "cost"
     return "inconclusive"
-
-
-def _together(
-    study: Study, runs: Mapping[str, Run], found: Sequence[OnWorkload], seed: int
-) -> tuple[Together, ...]:
-    """Arms that share a base, taken together: the right way to ask "are they all slower?".
-
-    Workloads with one metric only, so that the deltas have one direction.
-    """
-    joint = []
-    counted = {w.name for w in found if w.floor is not None}
-    bases = dict.fromkeys(c.base for c in study.comparison)
-    for base in bases:
-        for metric in dict.fromkeys(w.metric for w in study.workload):
-            chosen = [w for w in study.workload if w.metric == metric and w.name in counted]
-            arms_of = {
-                w.name: [
-                    c.arm
-                    for c in study.compared(w)
-                    # dealing rungs anew says nothing of other linkings
-                    if c.base == base and not study.over_layouts(c.arm, c.base)
-                ]
-                for w in chosen
-            }
-            chosen = [w for w in chosen if len(arms_of[w.name]) > 1]
-            if not chosen:
-                continue
-            arms = tuple(arms_of[chosen[0].name])
-            chosen = [w for w in chosen if tuple(arms_of[w.name]) == arms]
-            tables = []
-            for workload in chosen:
-                blocks = study.gathered(workload, runs).kept
-                tables.append(
-                    np.array(
-                        [
-                            [math.log(block[name].metrics[metric]) for name in (base, *arms)]
-                            for _, block in sorted(blocks.items())
-                        ]
-                    )
-                )
-            mean = float(np.mean([(t[:, 1:] - t[:, :1]).mean() for t in tables]))
-            joint.append(
-                Together(
-                    arms=arms,
-                    base=base,
-                    workloads=tuple(w.name for w in chosen),
-                    mean_pct=pct(mean),
-                    p=estimate.joint_p(tables, seed=seed),
-                )
-            )
-    return tuple(joint)

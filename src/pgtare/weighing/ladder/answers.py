@@ -1,4 +1,4 @@
-"""What a study found, a sentence each: verdicts, arms taken together, what else was seen."""
+"""What a study found, a sentence each: verdicts, and what else was seen."""
 
 from __future__ import annotations
 
@@ -72,13 +72,9 @@ def found(result: LadderResult) -> list[tuple[str, str]]:
 
 
 def _not_counted(result: LadderResult) -> list[str]:
-    """The workloads without figures, those with one reason together, and what to do about them."""
-    alike: dict[tuple[str, str], list[OnWorkload]] = {}
-    for workload in result.workloads:
-        if workload.why_not:
-            alike.setdefault((workload.stated, workload.why_not), []).append(workload)
-    sentences = [f"{_all_of(those)} not count: {why}." for (_, why), those in alike.items()]
-    left_out = [w for those in alike.values() for w in those]
+    """The workloads without figures, and what to do about them."""
+    left_out = [workload for workload in result.workloads if workload.why_not]
+    sentences = [f"{w.name} does not count: {w.why_not}." for w in left_out]
     if any(w.proven and w.dropped for w in left_out):
         sentences.append(
             "The caveats list the runs that did not pass a gate, each with its reason: run the "
@@ -91,14 +87,6 @@ def _not_counted(result: LadderResult) -> list[str]:
             "study file states of it."
         )
     return sentences
-
-
-def _all_of(workloads: list[OnWorkload]) -> str:
-    """W1 by rounds does, or W1 by rounds, duet and units in one server do."""
-    if len(workloads) == 1:
-        return f"{workloads[0].called} does"
-    *names, last = (workload.words.name for workload in workloads)
-    return f"{workloads[0].stated} by {', '.join(names)} and {last} do"
 
 
 def variants(result: LadderResult) -> str:
@@ -120,12 +108,9 @@ def _variant(variant: dict[str, Any]) -> str:
 
 
 def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
-    where = f"{workload.stated} ({workload.title})" if workload.title else workload.stated
-    where += (
-        ""
-        if workload.words.usual and workload.called == workload.stated
-        else f" by {workload.words.name}"
-    )
+    where = f"{workload.name} ({workload.title})" if workload.title else workload.name
+    if not workload.words.usual:
+        where += f" by {workload.words.name}"
     what = METRICS[c.metric]
     if c.verdict == "equivalent":
         return (
@@ -190,20 +175,3 @@ def terms(result: LadderResult) -> list[str]:
             "difference this machine can show."
         )
     return sentences
-
-
-def together(result: LadderResult) -> list[str]:
-    """Arms that share a base: whether any of them differs, without a figure pooled over them."""
-    called = {workload.name: workload.called for workload in result.workloads}
-    sentences = [
-        f"Does any of {', '.join(t.arms)} differ from {t.base} on "
-        f"{', '.join(called[name] for name in t.workloads)}? Joint p = {p_text(t.p)}"
-        for t in result.together
-    ]
-    if not sentences:
-        return []
-    how = (
-        "from shuffling the variants within each round, as differences from one base depend on "
-        "each other; not part of the correction for the number of comparisons"
-    )
-    return [f"{sentences[0]} ({how}).", *(f"{sentence}." for sentence in sentences[1:])]

@@ -16,22 +16,19 @@ from psycopg.conninfo import make_conninfo
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import machine
 from pgtare.load import BenchDatabase, initialise
-from pgtare.server import own_session, source
+from pgtare.server import own_session
 from pgtare.server.binaries import Binaries, from_pg_config, from_wheel, version_number
 from pgtare.server.cluster import DEFAULTS, Cluster
 from pgtare.server.modules import loadable, own_modules
 from pgtare.server.processes import kill_leftovers
 from pgtare.server.registry import servers_directory
 from pgtare.server.settings import Value, library_list
-from pgtare.weighing.ladder import linkings
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.duet_clusters import DuetBlock, DuetVariant
 from pgtare.weighing.ladder.study_sections import AGAIN, Server, Variant, Workload, placed
 
 WAITS = "wait_event_timing"
-TRIALS = "pgtare"
 PROOF = " proof"  # ends the name of the variant that shows a workload's profile
-SWITCHED = " switched"  # ends that of the variant whose server holds all that are switched in it
 
 # What would otherwise fall into some runs and not into others; a study's settings come on top.
 QUIET: dict[str, Value] = {
@@ -40,8 +37,6 @@ QUIET: dict[str, Value] = {
     "max_wal_size": "16GB",
     "max_connections": 200,
 }
-#: Observations of several seconds of a fast load.
-_RING_MEMORY = "128MB"
 MB_A_SCALE = 16
 _WAL_MB = 4_096
 _RESERVE = 1.2
@@ -80,7 +75,6 @@ class Bench:
         self._binaries: dict[str, Binaries] = {}
         self._databases: set[tuple[str, int]] = set()
         self._with_functions: set[tuple[Cluster, str, str]] = set()
-        self._static: dict[str, dict[str, Value]] = {}
         self._all: dict[str, dict[str, Value]] = {}
         self._stack = contextlib.ExitStack()
         self._duet: DuetBlock | None = None
@@ -95,14 +89,9 @@ class Bench:
             self._duet_stack.close()
 
     def variant(self, name: str) -> Variant:
-        """A variant of the study, or one made of the floor's.
-
-        PROOF: the floor's with waits timed; SWITCHED: a server whose sessions draw their settings.
-        """
+        """A variant of the study, or the floor's with waits timed (PROOF)."""
         if name.endswith(PROOF):
             return _proving(self.study.the_variant(name.removesuffix(PROOF)), name)
-        if name.endswith(SWITCHED):
-            return _switched(self.study.the_variant(name.removesuffix(SWITCHED)), name)
         return self.study.the_variant(name)
 
     def binaries(self, server: str) -> Binaries:
@@ -118,20 +107,11 @@ class Bench:
         """
         for variant in self.study.variant:
             name = variant.server
-            # what is to be built need not be there for that
-            if (major := self.study.servers[name].build) is None:
-                version = (known or {}).get(name)
-                major = version_number(version) // 10_000 if version else self.binaries(name).major
+            version = (known or {}).get(name)
+            major = version_number(version) // 10_000 if version else self.binaries(name).major
             if major < workload.oldest:
                 return f"it needs PostgreSQL {workload.oldest}, and {variant.name} is {major}"
         return ""
-
-    def link(self) -> None:
-        """Make all linkings that the rounds will use, before any is measured."""
-        for name in sorted({v.server for v in self.study.variant}):
-            if (recipe := self.study.servers[name].recipe) is not None:
-                for number in range(1, (self.study.protocol.layouts or 0) + 1):
-                    linkings.linked(recipe, name, number, source.on_stderr())
 
     def check_disk(self, more_mb: float = 0.0) -> None:
         """Raises UsageError if the data would not fit, before anything is made.
@@ -151,24 +131,17 @@ class Bench:
                 "disk"
             )
 
-    def serve(self, name: str, workload: Workload, layout: int = 0) -> Serving:
+    def serve(self, name: str, workload: Workload) -> Serving:
         """Put a variant into force for a workload and make its data as every run finds them.
 
-        layout: the linking that a built server is to have. Raises MeasurementError, with the end of
-        the server's log, if it cannot start.
+        Raises MeasurementError, with the end of the server's log, if it cannot start.
         """
         self._rest_duet()
         variant = self.variant(name.removesuffix(AGAIN))
         cluster = self._cluster(variant.server)
-        self._link(cluster, variant.server, layout)
         self._configure(cluster, variant, workload)
         dsn = self._prepared(cluster, variant, workload)
         return Serving(cluster, self.binaries(variant.server), dsn, variant, workload)
-
-    def ready(self, server: str) -> bool:
-        """Whether a server of the study is there without being built first."""
-        recipe = self.study.servers[server].recipe
-        return recipe is None or source.is_built(recipe)
 
     def serve_bare(self, variant: Variant, workload: Workload) -> Cluster:
         """Start a variant's server with its libraries for a workload, and none of their settings.
@@ -248,14 +221,11 @@ class Bench:
         dsn: where they are wanted, if not in the database that every server has.
         """
         where = cluster.dsn() if dsn is None else dsn
-        own = (name for name, known in self._clusters.items() if known is cluster)
-        # of the build, not of a linking, which loads the module of the build
-        found = next((self.binaries(name) for name in own), cluster.binaries)
         for module in own_modules():
             key = (cluster, module, where)
             if key not in self._with_functions and carries(cluster, module):
                 with own_session.connect(where) as conn:
-                    conn.execute(loadable(found, module).create_sql.encode())
+                    conn.execute(loadable(cluster.binaries, module).create_sql.encode())
                 self._with_functions.add(key)
 
     def _rest_duet(self) -> None:
@@ -278,36 +248,18 @@ class Bench:
             self._clusters[server] = self._stack.enter_context(cluster)
         return self._clusters[server]
 
-    def _link(self, cluster: Cluster, server: str, layout: int) -> None:
-        """Let a server's next start be from a linking. Modules stay those of the build itself."""
-        wanted, recipe = self.binaries(server), self.study.servers[server].recipe
-        if recipe is not None and layout:
-            wanted = linkings.linked(recipe, server, layout)
-        if cluster.binaries != wanted:
-            cluster.stop()
-            cluster.binaries = wanted
-
     def _configure(self, cluster: Cluster, variant: Variant, workload: Workload) -> None:
-        static = {**DEFAULTS, **_static_settings(variant, workload)}
+        wanted = {**DEFAULTS, **_static_settings(variant, workload), **variant.runtime}
         if preload := self._preloaded(variant, workload):
-            static["shared_preload_libraries"] = library_list(preload)
-        wanted = {**static, **variant.runtime}
+            wanted["shared_preload_libraries"] = library_list(preload)
         gone = dict.fromkeys(self._all.get(variant.server, {}).keys() - wanted.keys())
         cluster.configure({**gone, **wanted})
-        restart = (
-            self.study.protocol.restart == "always"
-            or self._static.get(variant.server) != static
-            or not cluster.answers()
-        )
+        # A postmaster that was killed leaves its children, which hold the data directory.
         if not cluster.running:
-            # A postmaster that was killed leaves its children, which hold the data directory.
             kill_leftovers(cluster.data_directory)
         # Even if the start fails: the file has them from now on.
-        self._all[variant.server], self._static[variant.server] = wanted, static
-        if restart:
-            cluster.restart()
-        else:
-            cluster.reload()
+        self._all[variant.server] = wanted
+        cluster.restart()
 
     def _preloaded(self, variant: Variant, workload: Workload) -> tuple[str, ...]:
         names = dict.fromkeys([*workload.preload, *variant.preload])
@@ -348,18 +300,6 @@ def _proving(base: Variant, name: str) -> Variant:
             "capture": "stats",
             "settings": {**base.settings, **forced},
             "runtime": {k: v for k, v in base.runtime.items() if k not in forced},
-        }
-    )
-
-
-def _switched(base: Variant, name: str) -> Variant:
-    # Arms bring their run-time settings; one that lacks a setting has the server's own value.
-    return base.model_copy(
-        update={
-            "name": name,
-            "preload": (*base.preload, TRIALS),
-            "runtime": {},
-            "settings": {**base.settings, "pgtare.ring_memory": _RING_MEMORY},
         }
     )
 
@@ -410,8 +350,6 @@ def _telling(variant: str, workload: Workload) -> Any:
 
 
 def _installation(server: Server) -> Binaries:
-    if server.recipe is not None:
-        return source.build(server.recipe, source.on_stderr())
     return from_pg_config(Path(server.pg_config)) if server.pg_config else from_wheel()
 
 

@@ -51,11 +51,6 @@ def too_many_dropped(study: DeclaredStudy, dropped: int, blocks: int) -> bool:
     return dropped > max(1.0, study.gates.dropped_at_most * blocks)
 
 
-def dropped_block(number: int, reasons: list[str], names: Iterable[str]) -> Dropped:
-    variants = tuple(dict.fromkeys(named_first(reasons, names)))
-    return Dropped(round=number, reasons=tuple(reasons), variants=variants)
-
-
 def named_first(reasons: Iterable[str], names: Iterable[str]) -> list[str]:
     """The variants that reasons begin with, as "off, trace: a checkpoint fell into it"."""
     known = set(names)
@@ -84,7 +79,7 @@ def reasons_against(
 
 
 def parts_of(run: Run) -> Block:
-    """A duet round, or a trial, as runs of its variants."""
+    """A duet round as runs of its variants."""
     return {
         name: run.model_copy(
             update={

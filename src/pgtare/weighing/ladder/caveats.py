@@ -24,25 +24,11 @@ def of_runs(result: LadderResult) -> list[str]:
             reasons = "; ".join(dropped.reasons[:3])
             more = len(dropped.reasons) - 3
             tail = f"; and {more} more" if more > 0 else ""
-            which = f"{workload.called}, {block(workload)} {dropped.round}"
+            which = f"{workload.name}, {block(workload)} {dropped.round}"
             lines.append(f"{which} was dropped: {reasons}{tail}.")
-        lines += [f"{workload.called}: {caveat}." for caveat in workload.caveats]
-        for c in workload.compared:
-            if c.over_layouts is not None:
-                lines.append(
-                    f"{workload.called}: {c.arm} and {c.base} are builds, compared over "
-                    f"{count(c.over_layouts.layouts, 'linking')} of each: the interval holds for "
-                    "other linkings of the same objects, and more rounds alone do not narrow it."
-                )
+        lines += [f"{workload.name}: {caveat}." for caveat in workload.caveats]
         if workload.floor is not None:
-            lines.append(f"{workload.called}: {_floor(result, workload, workload.floor)}.")
-        if workload.stopped_on_width:
-            lines.append(
-                f"{workload.called} was ended after {workload.rounds_kept} {block(workload)}s, "
-                "when every interval was as narrow as requested; such a rule looks at no effect, "
-                "but stops if they happen to vary little, so that its intervals are a little "
-                "too narrow."
-            )
+            lines.append(f"{workload.name}: {_floor(result, workload, workload.floor)}.")
     return lines
 
 
@@ -98,15 +84,9 @@ def remarks(by_variant: Mapping[str, Sequence[tuple[str, ...]]], noun: str) -> l
     ]
 
 
-SIDE_BY_SIDE = (
-    "Each protocol's own metric, and the time that its runs of all variants took, the proof apart. "
-    "SE is the standard error of the blocks' mean, and SE in 1 min what it would be if the "
-    "protocol ran for a minute: errors go with the square root of time. A half width needs six "
-    "blocks or more."
-)
 _ALWAYS = (
     "Variants of one server binary share their code's layout; variants of different binaries "
-    "differ in it as well, which is in the interval only if both are built over layouts.",
+    "differ in it as well, by a per cent or more, which is in no interval.",
     "One machine, one PostgreSQL, one load a workload: the figures carry no further than that.",
 )
 
@@ -142,7 +122,7 @@ def protocols(result: LadderResult) -> list[str]:
     n = len(result.variants) + 1
     lines = []
     for name, protocol in PROTOCOLS.items():
-        if names := [w.stated for w in result.workloads if w.protocol == name]:
+        if names := [w.name for w in result.workloads if w.protocol == name]:
             how = protocol.how(result.protocol, n, result.floor)
             lines.append(f"{', '.join(names)}: {how}; seed {result.seed}.")
     return lines

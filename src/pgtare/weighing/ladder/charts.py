@@ -144,8 +144,8 @@ def _rounds(result: LadderResult, workload: OnWorkload) -> Chart | None:
     ]
     return Chart(
         id=f"rounds-{workload.name}",
-        title=f"{workload.called}: {noun} by {noun}",
-        label=f"Dot plot of {len(relative)} {noun}s of {workload.called}: each variant in "
+        title=f"{workload.name}: {noun} by {noun}",
+        label=f"Dot plot of {len(relative)} {noun}s of {workload.name}: each variant in "
         f"percent of {base} in the same {noun}, a line joining the variants of a {noun}.",
         caption=f"A dot a variant, a line a {noun}, in percent of {base} in the same {noun} (log "
         f"scale); the scatter of {base} again is the floor.",
@@ -209,7 +209,7 @@ def _quantiles(workload: OnWorkload, alpha: float) -> Chart | None:
         )
     return Chart(
         id=f"quantiles-{workload.name}",
-        title=f"{workload.called}: percentiles of latency",
+        title=f"{workload.name}: percentiles of latency",
         label=f"Shift of mean, median, 95th and 99th percentile of latency in {workload.name}.",
         caption="Percentiles of each run, compared within rounds (by duet, sets of rounds), with "
         f"{wording.level_interval(alpha)}s; an absent bar means that so few rounds give no end.",
@@ -228,8 +228,7 @@ def _cells(points: list[tuple[str, float, float | None, float | None]]) -> list[
 
 def _waits(result: LadderResult) -> Chart | None:
     """Where the sessions of each workload spent their time."""
-    # A workload is proven once, by however many protocols it is played.
-    shown = list({w.stated: w for w in reversed(result.workloads) if w.waits}.values())[::-1]
+    shown = [w for w in result.workloads if w.waits]
     if not shown:
         return None
     events: dict[str, float] = {}
@@ -251,7 +250,7 @@ def _waits(result: LadderResult) -> Chart | None:
                 "type": "bar",
                 "orientation": "h",
                 "name": plots.text(event),
-                "y": [plots.text(w.stated) for w in shown],
+                "y": [plots.text(w.name) for w in shown],
                 "x": [round(100 * _share(w.waits, event), 2) for w in shown],
                 "marker": {"color": f"c{(i + 1) % plots.PALETTE}"},
                 "hovertemplate": "%{x:.2f} %<extra>%{fullData.name}</extra>",
@@ -261,7 +260,7 @@ def _waits(result: LadderResult) -> Chart | None:
         id="waits",
         title="The waits that each workload showed",
         label="Stacked bars of the share of the sessions' time in each wait event, a bar a "
-        "workload: " + "; ".join(f"{w.stated} mostly {w.waits[0].event}" for w in shown),
+        "workload: " + "; ".join(f"{w.name} mostly {w.waits[0].event}" for w in shown),
         caption="From the run that proves a workload's profile, before its numbers count; the rest "
         "of the bar is CPU, or waiting for a processor.",
         height=height,
@@ -269,7 +268,7 @@ def _waits(result: LadderResult) -> Chart | None:
         layout=layout,
         table_head=["workload", *names],
         table_rows=[
-            [w.stated, *(numbers.percent(100 * _share(w.waits, e)) for e in names)] for w in shown
+            [w.name, *(numbers.percent(100 * _share(w.waits, e)) for e in names)] for w in shown
         ],
     )
 
@@ -314,7 +313,7 @@ def _histogram(workload: OnWorkload) -> Chart | None:
     layout["legend"] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
     return Chart(
         id=f"histogram-{workload.name}",
-        title=f"{workload.called}: lengths of {event}",
+        title=f"{workload.name}: lengths of {event}",
         label=f"Histogram of {event} by powers of two, in {', '.join(columns)}.",
         caption="As the views of wait_event_timing counted it in the last round kept: the evidence "
         "that the instrument ran.",
@@ -335,9 +334,8 @@ def _share(waits: tuple[Wait, ...], event: str) -> float:
 
 
 def _label(workload: OnWorkload, c: Compared, floor: bool) -> str:
-    plain = workload.words.usual and workload.called == workload.stated
-    by = "" if plain else f" ({workload.protocol})"
-    return f"{workload.stated} {'floor' if floor else f'{c.arm} − {c.base}'}{by}"
+    by = "" if workload.words.usual else f" ({workload.protocol})"
+    return f"{workload.name} {'floor' if floor else f'{c.arm} − {c.base}'}{by}"
 
 
 def _arm(upper: float | None, lower: float | None, reach: float) -> float:

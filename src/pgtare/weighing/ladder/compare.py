@@ -7,12 +7,12 @@ import math
 
 import numpy as np
 
+from pgtare.estimate.arrays import Floats
 from pgtare.estimate.study import rounds as estimate
 from pgtare.estimate.study.attainable import attainable_p
 from pgtare.estimate.study.power import rounds_to_settle
 from pgtare.weighing.ladder import wording
 from pgtare.weighing.ladder.blocks import Blocks
-from pgtare.weighing.ladder.pair_comparison import described, differences, estimated
 from pgtare.weighing.ladder.result import Compared, Effect, OtherMetric
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import UNITS, Metric, Workload
@@ -30,7 +30,7 @@ def compare(
     """The comparison of an arm with its base; its verdict waits for the family's correction."""
     analysis = study.analysis
     d = differences(blocks, arm, base, workload.metric)
-    found, over = estimated(
+    found = estimated(
         study,
         blocks,
         arm,
@@ -59,12 +59,11 @@ def compare(
         if peeked
         else _effect(dataclasses.replace(found, lo=found.within[0], hi=found.within[1])),
         mde_pct=known(100 * found.mde),
-        hodges_lehmann_pct=known(pct(found.hodges_lehmann)),
         positive=found.positive,
-        attainable_p=0.0 if over else attainable_p(found.n),
-        # more rounds do not settle what linkings leave open, nor come to a study that is closed
+        attainable_p=attainable_p(found.n),
+        # no more rounds come to a study that is closed
         rounds_to_settle=None
-        if over or peeked
+        if peeked
         else rounds_to_settle(
             found.mean,
             found.se * math.sqrt(found.n),
@@ -74,10 +73,9 @@ def compare(
             done=found.n,
         ),
         verdict="inconclusive",
-        derivation=wording.over_layouts(found, over, peeked=peeked)
-        if over
-        else wording.derivation(found, peeked=peeked, noun=study.played_by(workload).words.block),
-        over_layouts=described(over),
+        derivation=wording.derivation(
+            found, peeked=peeked, noun=study.played_by(workload).words.block
+        ),
         round_pct=tuple(pct(float(x)) for x in d),
         other_metrics=tuple(
             _other_metric(
@@ -99,7 +97,7 @@ def _other_metric(
     seed: int,
     planned: int,
 ) -> OtherMetric:
-    found, _ = estimated(study, blocks, arm, base, metric, seed, peeked=peeked, planned=planned)
+    found = estimated(study, blocks, arm, base, metric, seed, peeked=peeked, planned=planned)
     return OtherMetric(
         metric=metric,
         unit=UNITS[metric],
@@ -125,12 +123,46 @@ def not_counted(study: Study, workload: Workload, arm: str, base: str) -> Compar
         p_adjusted=None,
         p_equivalence=None,
         mde_pct=None,
-        hodges_lehmann_pct=None,
         positive=0,
         attainable_p=attainable_p(study.blocks_planned(workload)),
         rounds_to_settle=None,
         verdict="not_verified",
         derivation="",
+    )
+
+
+def estimated(
+    study: Study,
+    blocks: Blocks,
+    arm: str,
+    base: str,
+    metric: str,
+    seed: int,
+    *,
+    planned: int = 0,
+    family: int = 1,
+    peeked: bool = False,
+) -> estimate.Paired:
+    """A comparison by its blocks."""
+    return estimate.paired(
+        differences(blocks, arm, base, metric),
+        margin=study.analysis.margin,
+        family=family,
+        alpha=study.analysis.alpha,
+        seed=seed,
+        peeked=peeked,
+        planned=planned,
+    )
+
+
+def differences(blocks: Blocks, arm: str, base: str, metric: str) -> Floats:
+    """Log-ratios of arm to base by block, of blocks that have the metric in both."""
+    return np.array(
+        [
+            math.log(block[arm].metrics[metric] / block[base].metrics[metric])
+            for _, block in sorted(blocks.items())
+            if all(block[name].metrics.get(metric, 0.0) > 0 for name in (arm, base))
+        ]
     )
 
 

@@ -12,6 +12,7 @@ from pgtare.weighing.ladder.study_sections import (
     Analysis,
     Comparison,
     Gates,
+    ProtocolName,
     ProtocolSection,
     QuickSection,
     Section,
@@ -45,43 +46,14 @@ class DeclaredStudy(Section):
     def the_workload(self, name: str) -> Workload:
         return next(w for w in self.workload if w.name == name)
 
-    def protocol_names(self, workload: Workload) -> tuple[str, ...]:
-        """The protocols that play a workload."""
-        return workload.protocol or (self.protocol.kind,)
-
-    def protocol_name(self, workload: Workload) -> str:
-        """The protocol of a workload in a resolved study, if each has one."""
-        return self.protocol_names(workload)[0]
-
-    def over_layouts(self, arm: str, base: str) -> bool:
-        """Whether a comparison is of two builds that each round links anew.
-
-        Variants of one server share its linking in a round, so that layout drops out.
-        """
-        return self.protocol.layouts is not None and self._built(arm, base) == 2
-
-    def half_linked(self, arm: str, base: str) -> bool:
-        """Whether only one of two servers could be linked anew: the other has its one layout."""
-        return self.protocol.layouts is not None and self._built(arm, base) == 1
-
-    def _built(self, arm: str, base: str) -> int:
-        """How many of the two servers of a comparison are built here; none if it is one."""
-        a, b = (self.the_variant(name).server for name in (arm, base))
-        return 0 if a == b else sum(self.servers[name].build is not None for name in (a, b))
+    def protocol_name(self, workload: Workload) -> ProtocolName:
+        """The protocol that plays a workload."""
+        return workload.protocol or self.protocol.kind
 
     @property
-    def switched(self) -> tuple[str, ...]:
-        """The variants that differ in run-time settings only; the floor's is their base, and first.
-
-        One server can hold them all.
-        """
-        floor = self.the_variant(self.analysis.floor)
-
-        def at_start(v: Variant) -> tuple[object, ...]:
-            return v.server, v.preload, sorted(v.settings.items()), v.companion
-
-        others = (v.name for v in self.variant if v != floor and at_start(v) == at_start(floor))
-        return (floor.name, *others)
+    def members(self) -> tuple[str, ...]:
+        """The variants that a block compares, the floor's a second time at the end."""
+        return (*(v.name for v in self.variant), self.analysis.floor + AGAIN)
 
     def load_spec(self, workload: Workload, directory: Path, rate: float | None) -> LoadSpec:
         """What to drive; directory: of the scripts."""

@@ -12,7 +12,7 @@ import psycopg
 
 from pgtare.server.wait_counters import rates
 from pgtare.server.wait_counters.model import Counters, Event, EventRow
-from pgtare.server.wait_counters.reader import Reader, open_reader
+from pgtare.server.wait_counters.reader import open_reader
 from pgtare.weighing.ladder.bench import WAITS, Serving, carries
 from pgtare.weighing.ladder.field_types import percent
 from pgtare.weighing.ladder.records import Wait
@@ -93,25 +93,7 @@ def look(serving: Serving, seen: Halfway) -> None:
             if (session.application or "").startswith(LOAD_NAME):
                 seen.captures[session.capture] = seen.captures.get(session.capture, 0) + 1
         if serving.variant.capture == "trace":
-            seen.rings = rings(reader)
-
-
-def rings(reader: Reader) -> int:
-    """How many sessions have a trace ring."""
-    return len(reader.rows("SELECT FROM {waits}.wait_event_timing_rings()"))
-
-
-def waits_between(before: Iterable[EventRow], after: Iterable[EventRow]) -> int:
-    """The waits that the load's sessions ended in between."""
-    return sum(counters.waits for counters in _grown(before, after).values())
-
-
-def lacking_calls(reader: Reader) -> str:
-    """Why waits could pass by uncounted, or nothing."""
-    ((_, installed, intact),) = reader.rows(_INFO)
-    if not installed or intact != installed:
-        return f"only {intact} of {installed} replaced calls are still in place"
-    return ""
+            seen.rings = len(reader.rows("SELECT FROM {waits}.wait_event_timing_rings()"))
 
 
 def judge_capture(
@@ -131,13 +113,12 @@ def judge_capture(
         return [], [f"{WAITS} is not in the server's memory"]
     with open_reader(serving.cluster.dsn()) as reader:
         ((hooks, installed, intact),) = reader.rows(_INFO)
-        lacking = lacking_calls(reader)
     if level == "unhooked":
         if hooks or installed:
             return [], [f"{installed} calls are replaced, though this variant replaces none"]
         return ["loaded, no call replaced"], []
-    if lacking:
-        return [], [lacking]
+    if not installed or intact != installed:
+        return [], [f"only {intact} of {installed} replaced calls are still in place"]
     sessions = sum(seen.captures.values())
     wrong = [f"{n} at {name}" for name, n in seen.captures.items() if name != level]
     if wrong or not sessions:

@@ -52,8 +52,6 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.+-]{0,39}$")]
 
 
 SettingValue = bool | int | float | str
-#: A level of a factor, as it is written in the study file.
-Level = int | str
 
 
 def percent(share: float) -> str:

@@ -18,12 +18,6 @@ def render(result: LadderResult) -> str:
     lines += [f"- {sentence}" for sentence in answers.seen(result)]
     for workload in result.workloads:
         lines += ["", *_workload(workload, result)]
-    head, body = tables.side_by_side(result)
-    if body:
-        lines += ["", "## The same comparison by several protocols", "", *_table(head, body)]
-        lines += ["", caveats.SIDE_BY_SIDE]
-    if joint := answers.together(result):
-        lines += ["", *joint]
     lines += ["", "## Caveats", ""]
     lines += [f"- {line}" for line in [*caveats.of_runs(result), *caveats.not_shown(result)]]
     lines += ["", "## How it was measured", "", *_how(result)]
@@ -40,8 +34,6 @@ def _workload(workload: OnWorkload, result: LadderResult) -> list[str]:
     lines += ["", *(f"- {line}" for line in workload.profile)]
     if workload.why_not:
         lines += ["", f"**These figures do not count: {workload.why_not}.**"]
-    for grid in tables.grids(workload, result):
-        lines += ["", f"{grid.caption}:", "", *_table(grid.head, grid.body)]
     found, headings = tables.rows(workload), list(tables.headings(result.alpha))
     if found:
         lines += ["", *_table(headings, [list(row.cells) for row in found])]

@@ -36,11 +36,8 @@ def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
         answers=answers.found(result),
         terms=answers.terms(result),
         also=[answers.variants(result), *answers.seen(result)],
-        together=answers.together(result),
         caveats=caveats.of_runs(result),
         not_shown=caveats.not_shown(result),
-        side_by_side=tables.side_by_side(result),
-        side_by_side_note=caveats.SIDE_BY_SIDE,
         headings=tables.headings(result.alpha),
         workloads=[_workload(w, result) for w in result.workloads],
         command=f"{shlex.join(result.command)} --seed {result.seed}",
@@ -68,14 +65,13 @@ def _workload(workload: OnWorkload, result: LadderResult) -> dict[str, Any]:
     other_head, other = tables.other_metrics(workload, result.alpha)
     waits_head, waits = tables.profile(workload)
     return {
-        "name": workload.called,
+        "name": workload.name,
         "title": wording.heading(workload),
         "what": f"{wording.METRICS[workload.metric]}, {wording.count(workload.clients, 'client')}"
         + (f" at {workload.rate_tps:,.0f} a second" if workload.rate_tps else "")
         + f"; {wording.blocks(workload)} count, in {span(workload.spent_s)}",
         "why_not": workload.why_not,
         "profile": workload.profile,
-        "grids": tables.grids(workload, result),
         "rows": tables.rows(workload),
         "tables": [
             (caption, head, body)

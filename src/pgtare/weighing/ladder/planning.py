@@ -21,6 +21,8 @@ from pgtare.weighing.ladder.protocols.rounds import proof_step
 from pgtare.weighing.ladder.records import Step, StudyFacts
 from pgtare.weighing.ladder.study import Study
 
+_MACHINE = {"cpu_model": "the processor", "cpus_usable": "the number of usable processors"}
+
 
 @dataclass(frozen=True)
 class StudyPlan:
@@ -45,17 +47,13 @@ def protocol_of(study: Study, step: Step) -> StudyProtocol:
 
 
 def all_steps(study: Study, seed: int) -> tuple[Step, ...]:
-    """Every step of a study, workload by workload; the same for the same seed.
-
-    A workload that several protocols play is proven once, before all of them.
-    """
+    """Every step of a study, workload by workload, its proof first; the same for the same seed."""
     runs = [step for protocol in PROTOCOLS.values() for step in protocol.plan(study, seed)]
-    planned: dict[str, Step] = {}
+    planned: list[Step] = []
     for workload in study.workload:
-        proof = proof_step(study, workload)
-        planned.setdefault(proof.id, proof)
-        planned |= {step.id: step for step in runs if step.workload == workload.name}
-    return tuple(planned.values())
+        planned.append(proof_step(study, workload))
+        planned += (step for step in runs if step.workload == workload.name)
+    return tuple(planned)
 
 
 def plan(
@@ -116,6 +114,33 @@ def resumed(out: Path) -> StudyPlan:
     return _planned(chosen, facts, directory, studies.check_rounds(chosen, quick=facts.quick))
 
 
+def check_continued(
+    begun: StudyFacts, planned: StudyFacts, servers: Mapping[str, str], directory: Path
+) -> None:
+    """Compare what a study was begun with to what it would go on with.
+
+    planned: the facts that this process goes by; servers: the versions found, by name. Raises
+    UsageError that names what differs: runs of both would be counted as one study's.
+    """
+    if begun != planned:
+        raise UsageError(f"{directory} holds a study that was begun just now: start again")
+    here = machine.describe()
+    compared = [
+        ("pgtare", begun.pgtare_version, pgtare.__version__),
+        *(
+            (f"the server {name}", begun.servers.get(name), found)
+            for name, found in servers.items()
+        ),
+        *((what, begun.machine.get(key), here[key]) for key, what in _MACHINE.items()),
+    ]
+    changes = [f"{what} was {was} and is {now}" for what, was, now in compared if was != now]
+    if changes:
+        raise UsageError(
+            f"the study in {directory} cannot go on as it was begun: {'; '.join(changes)}; go on "
+            f"where that is as it was, or end it with `pgtare ladder report {directory} --close`"
+        )
+
+
 def _chosen(
     study: Study, quick: bool, workloads: Sequence[str], left_out: Mapping[str, str]
 ) -> Study:
@@ -130,15 +155,14 @@ def _chosen(
             quick_ones = study.quick.model_copy(update={"workloads": asked})
             study = study.model_copy(update={"quick": quick_ones})
         study = study.made_quick()
-    study = study.resolved()
     if left_out:
         study = study.without(left_out)
     return study.only(workloads) if workloads else study
 
 
 def names(study: Study) -> tuple[str, ...]:
-    """Its workloads as the file calls them, each once."""
-    return tuple(dict.fromkeys(w.stated for w in study.workload))
+    """Its workloads."""
+    return tuple(w.name for w in study.workload)
 
 
 def _planned(
@@ -162,6 +186,6 @@ def _check_scripts(study: Study, source: Path) -> None:
 def full_seconds(planned: StudyPlan) -> float:
     """How long the study takes that a quick one is made of, about."""
     facts = planned.facts
-    full = studies.parse(facts.source, facts.study_file).resolved().without(facts.left_out)
+    full = studies.parse(facts.source, facts.study_file).without(facts.left_out)
     steps = all_steps(full, facts.seed)
     return sum(protocol_of(full, step).seconds(full, step) for step in steps)

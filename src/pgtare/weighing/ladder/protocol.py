@@ -24,7 +24,7 @@ from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.blocks import Gathered
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.records import Rate, Run, Step
-from pgtare.weighing.ladder.study_sections import AGAIN, Metric, Workload
+from pgtare.weighing.ladder.study_sections import Workload
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Words:
 
     name: after "by"; block: what counts as one in every test; blocks: several, as opposed to other
     protocols'; round: what is done, kept and dropped as one; part: what a variant has in it; usual:
-    whether it is taken for granted, so that its name is left out if there is no other;
-    explained: its name in one sentence for a newcomer, if it needs that.
+    whether it is taken for granted, so that its name is left out; explained: its name in one
+    sentence for a newcomer, if it needs that.
     """
 
     name: str
@@ -78,31 +78,21 @@ class StudyProtocol(ABC):
     not_shown: ClassVar[str]
     #: Where a study file has its number of blocks, below [protocol] and [quick]; "" is in them.
     section: ClassVar[str] = ""
-    #: Whether its runs go through the linkings of built servers ([protocol] layouts).
-    relinks: ClassVar[bool] = False
-    #: Whether sessions of one server change the variants' run-time settings, with no reload.
-    switches_in_sessions: ClassVar[bool] = False
 
     # What follows from the study file
 
     def why_not(self, study: DeclaredStudy, workload: Workload, cores: int) -> str:
-        """Why it cannot play a workload, in words that follow "cannot be played by ..., as"; or "".
+        """Why it cannot play a workload, and what to do; follows "cannot be played by ..., as".
+
+        Empty if it can.
 
         cores: the usable processors.
         """
         return ""
 
-    def members(self, study: DeclaredStudy) -> tuple[str, ...]:
-        """The variants that a block compares, the floor's a second time at the end."""
-        return (*(v.name for v in study.variant), study.analysis.floor + AGAIN)
-
     @abstractmethod
     def blocks(self, study: DeclaredStudy) -> int:
         """How many blocks are planned: the units of inference."""
-
-    def tested(self, study: DeclaredStudy, workload: Workload) -> tuple[Metric, tuple[Metric, ...]]:
-        """The metric that is tested, and those that are shown next to it."""
-        return workload.metric, workload.also
 
     def check_load(self, workload: Workload, spec: LoadSpec) -> None:
         """Raise UsageError if it cannot drive this load."""
@@ -118,7 +108,7 @@ class StudyProtocol(ABC):
     def plan(self, study: DeclaredStudy, seed: int) -> tuple[Step, ...]:
         """The runs of its workloads (see `own_workloads`), in order; the same for the same seed.
 
-        The proofs of the workloads' waits are planned for all protocols alike.
+        Proofs of waits are planned elsewhere, for all protocols alike.
         """
 
     @abstractmethod
@@ -134,7 +124,7 @@ class StudyProtocol(ABC):
 
     def rate_name(self, workload: Workload) -> str:
         """The name under which the rate of an open-loop workload is kept."""
-        return workload.stated
+        return workload.name
 
     def rate(self, workload: Workload, context: StepContext) -> Rate:
         """Find the rate of an open-loop workload: its share of what the floor does at full speed.
@@ -176,15 +166,15 @@ class StudyProtocol(ABC):
     # For its own use
 
     def own_workloads(self, study: DeclaredStudy) -> Iterator[tuple[int, Workload]]:
-        """The workloads of a resolved study that it plays, with their places in the study."""
+        """The workloads that it plays, with their places in the study."""
         for index, workload in enumerate(study.workload):
             if study.protocol_name(workload) == self.name:
                 yield index, workload
 
 
 def proof_id(workload: Workload) -> str:
-    """The id of the step that proves a workload; one, however many protocols play it."""
-    return f"{workload.stated}-proof"
+    """The id of the step that proves a workload."""
+    return f"{workload.name}-proof"
 
 
 def attempt(

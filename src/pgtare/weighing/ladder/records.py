@@ -16,11 +16,10 @@ ALL = "all at once"
 
 
 class Step(_Model):
-    """One thing to do: prove a profile, run one variant, or all in a duet round or a trial.
+    """One thing to do: prove a profile, run one variant, or all in a duet round.
 
     variant: with the floor's ending if it is the floor's second run; ALL if all play.
-    roles: of a duet round, the variant that each cluster plays; seed: of its load. layout: the
-    number of the linking that built servers have in it, 0 for the build's own.
+    roles: of a duet round, the variant that each cluster plays; seed: of its load.
     """
 
     id: str
@@ -31,7 +30,6 @@ class Step(_Model):
     position: int = 0
     roles: tuple[str, ...] = ()
     seed: int = 0
-    layout: int = 0
 
 
 class Wait(_Model):
@@ -51,7 +49,7 @@ class Wait(_Model):
 
 
 class Part(_Model):
-    """What a duet round or a trial gave for one of its variants; events, remarks: as of a run."""
+    """What a duet round gave for one of its variants; events, remarks: as of a run."""
 
     metrics: dict[str, float]
     transactions: int
@@ -68,7 +66,7 @@ class Run(_Model):
     events: checkpoints and the like which fell into it; they spoil its block unless every run of
     the block had them. remarks: what only some variants can show, as those that count waits;
     reported, but no reason to drop a run, since a gate that meets one side of a comparison only
-    would choose among its rounds. parts: of a duet round or a trial, by variant.
+    would choose among its rounds. parts: of a duet round, by variant.
     """
 
     step: Step

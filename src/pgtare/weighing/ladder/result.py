@@ -15,7 +15,7 @@ SCHEMA: Literal["pgtare.ladder/1"] = "pgtare.ladder/1"
 
 
 def _field(description: str, **more: Any) -> Any:
-    """A field that says what it is; docs/ladder-json.md prints it."""
+    """A field that says what it is; docs/json.md shows it."""
     return Field(description=description, **more)
 
 
@@ -44,17 +44,6 @@ class Effect(_Model):
         return low and (self.hi_pct is None or self.hi_pct >= 0)
 
 
-class OverLayouts(_Model):
-    """How far apart linkings of the builds compared came out."""
-
-    layouts: int = _field("linkings of each build")
-    sd_layout_pct: float | None = _field("standard deviation of linkings beyond that of rounds")
-    sd_layout_lo_pct: float | None = _field("lower end of its 1 − α interval")
-    sd_layout_hi_pct: float | None = _field("upper end of its 1 − α interval")
-    sd_round_pct: float | None = _field("standard deviation of rounds of one linking")
-    p: float | None = _field("p-value of all linkings being alike")
-
-
 class OtherMetric(_Model):
     """Another metric of a comparison: described, not tested in the family."""
 
@@ -66,14 +55,14 @@ class OtherMetric(_Model):
 
 
 class Compared(_Model):
-    """One comparison on one workload by one protocol."""
+    """One comparison on one workload."""
 
     workload: str = _field("`name` of the workload")
     arm: str = _field("the variant that is compared")
     base: str = _field("the variant it is compared with")
-    metric: str = _field("what is tested: `tps`, `cpu_us`, `latency_*_us` or `service_*_us`")
+    metric: str = _field("what is tested: `tps`, `cpu_us` or `latency_*_us`")
     unit: str = _field("the metric's unit")
-    rounds: int = _field("blocks that entered: rounds, sets of a duet, trials")
+    rounds: int = _field("blocks that entered: rounds, or sets of a duet")
     effect: Effect = _field("the difference, see below")
     se_pct: float | None = _field("standard error of the mean log-ratio")
     absolute: float | None = _field("the difference in the metric's unit")
@@ -89,7 +78,6 @@ class Compared(_Model):
         "smallest effect that these tests would find with 80 % power, at Holm's first step; "
         "`null` if so few blocks can find none"
     )
-    hodges_lehmann_pct: float | None = _field("Hodges-Lehmann estimate, descriptive")
     positive: int = _field("blocks in which the arm's value is the larger")
     attainable_p: float = _field("the smallest p-value that its blocks can give")
     rounds_to_settle: int | None = _field(
@@ -98,9 +86,6 @@ class Compared(_Model):
     )
     verdict: Verdict = _field("`cost`, `gain`, `equivalent`, `inconclusive` or `not_verified`")
     derivation: str = _field("where the p-value comes from, in words")
-    over_layouts: OverLayouts | None = _field(
-        "of builds compared over linkings, see below; else `null`", default=None
-    )
     round_pct: tuple[float, ...] = _field("each block's difference, in their order", default=())
     other_metrics: tuple[OtherMetric, ...] = _field("other metrics, see below", default=())
 
@@ -118,12 +103,11 @@ class Rung(_Model):
 
 
 class OnWorkload(_Model):
-    """Everything of one workload by one protocol."""
+    """Everything of one workload."""
 
-    name: str = _field("its name, with `@` and the protocol if it is played by several")
-    stated: str = _field("its name in the study file")
+    name: str = _field("its name")
     title: str = _field("its title")
-    protocol: str = _field("`rounds`, `duet` or `units`")
+    protocol: str = _field("`rounds` or `duet`")
     spent_s: float = _field("time that all its runs took, the proof apart")
     metric: str = _field("what is tested")
     unit: str = _field("the metric's unit")
@@ -133,12 +117,11 @@ class OnWorkload(_Model):
     profile: tuple[str, ...] = _field("what its waits had to be and what was found, in words")
     waits: tuple[Wait, ...] = _field("its waits in the run that proves them, longest first")
     idle: float | None = _field("share of the processors' time that was idle in that run")
-    rounds_planned: int = _field("blocks that were planned: rounds, sets of a duet, trials")
+    rounds_planned: int = _field("blocks that were planned: rounds, or sets of a duet")
     rounds_kept: int = _field("blocks that count")
     dropped: tuple[Dropped, ...] = _field("blocks that do not, see below")
     caveats: tuple[str, ...] = _field("what fell into all runs of a block alike, in words")
     why_not: str = _field("why its figures do not count; empty if they do")
-    stopped_on_width: bool = _field("whether it was ended as every interval was narrow enough")
     figure_units: dict[str, str] = _field(
         "what is counted apart from the metrics: its name and unit", default={}
     )
@@ -156,50 +139,6 @@ class OnWorkload(_Model):
     def words(self) -> Words:
         """How to speak of its protocol."""
         return PROTOCOLS[self.protocol].words
-
-    @property
-    def called(self) -> str:
-        """Its name for readers: W1, or W1 by duet."""
-        several = self.name != self.stated
-        return f"{self.stated} by {self.words.name}" if several else self.name
-
-
-class Way(_Model):
-    """What one protocol made of a comparison, and in what time."""
-
-    protocol: str = _field("`rounds`, `duet` or `units`")
-    metric: str = _field("what it tests")
-    blocks: int = _field("blocks that entered")
-    spent_s: float = _field("time that its runs of all variants took, the proof apart")
-    effect: Effect = _field("the difference, see above")
-    half_width_pct: float | None = _field(
-        "half the width of the 1 − α interval; `null` if it lacks an end"
-    )
-    se_pct: float | None = _field("standard error of the mean log-ratio")
-    se_1min_pct: float | None = _field("what that would be after a minute of the protocol")
-
-
-class SideBySide(_Model):
-    """The same comparison by several protocols."""
-
-    workload: str = _field("the workload's name in the study file")
-    title: str = _field("its title")
-    arm: str = _field("the variant that is compared")
-    base: str = _field("the variant it is compared with")
-    ways: tuple[Way, ...] = _field("a protocol each, see below")
-
-
-class Together(_Model):
-    """Several arms that share a base, taken together over the workloads."""
-
-    arms: tuple[str, ...] = _field("the arms")
-    base: str = _field("their base")
-    workloads: tuple[str, ...] = _field("`name` of the workloads, all of one metric")
-    mean_pct: float = _field("mean difference in percent")
-    p: float = _field(
-        "p-value, by dealing the variants of each block anew; outside the family of Holm's "
-        "correction"
-    )
 
 
 class LadderResult(_Model):
@@ -232,11 +171,7 @@ class LadderResult(_Model):
     runs_planned: int = _field("those and the ones that are left")
     warnings: tuple[str, ...] = _field("what a reader must know, in plain sentences")
     variants: tuple[dict[str, Any], ...] = _field("the study file's variants")
-    workloads: tuple[OnWorkload, ...] = _field("one for each workload and protocol, see below")
-    together: tuple[Together, ...] = _field("arms that share a base, see below")
-    side_by_side: tuple[SideBySide, ...] = _field(
-        "comparisons that several protocols made, see below", default=()
-    )
+    workloads: tuple[OnWorkload, ...] = _field("one for each workload, see below")
 
     def to_json(self) -> str:
         """The document."""

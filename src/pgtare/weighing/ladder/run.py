@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psycopg
@@ -13,11 +15,10 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.server.own_session import first_line
 from pgtare.weighing.ladder import (
     analysis,
-    continuation,
     gates,
+    planning,
     scripts,
     settings_check,
-    stuck_servers,
 )
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.directory import Directory
@@ -81,7 +82,7 @@ def _go(planned: StudyPlan, bench: Bench, skipped: dict[str, str], console: Cons
     study, directory = planned.study, planned.directory
     servers = {v.server: bench.binaries(v.server).version for v in study.variant}
     if directory.begun:
-        continuation.check(directory.facts(), planned.facts, servers, directory.path)
+        planning.check_continued(directory.facts(), planned.facts, servers, directory.path)
     else:
         source = Path(planned.facts.study_directory)
         directory.begin(
@@ -140,7 +141,7 @@ def _announcement(planned: StudyPlan, steps: Sequence[Step], runs: dict[str, Run
         chosen = [w for _, w in protocol.own_workloads(study)]
         if chosen:
             alone = len(chosen) == len(study.workload)
-            whose = "" if alone else f"{', '.join(w.stated for w in chosen)} by "
+            whose = "" if alone else f"{', '.join(w.name for w in chosen)} by "
             layouts.append(whose + protocol.layout(study))
     whole = f" (the whole study: {span(full_seconds(planned))})" if planned.facts.quick else ""
     return (
@@ -155,9 +156,6 @@ def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Disp
     possible = [w for w in study.workload if w.name not in skipped]
     if not possible:
         raise UsageError("no workload of the study can be run on its servers")
-    if study.protocol.layouts:
-        display.say(f"linking every built server in {study.protocol.layouts} orders")
-        bench.link()
     display.say("starting every variant once")
     for variant in study.variant:
         try:
@@ -194,7 +192,7 @@ def _conduct(
         if workload.load is not None and name not in rates:
             display.say(f"{name}: finding the saturation rate")
             try:
-                with stuck_servers.watched(_PATIENCE_S, bench.kill):
+                with watched(_PATIENCE_S, bench.kill):
                     rate = protocol.rate(workload, context)
             except (MeasurementError, psycopg.Error, OSError) as ex:
                 display.say(f"{name}: no rate was found: {ex}")
@@ -203,7 +201,7 @@ def _conduct(
                 continue
             directory.keep_rate(rate)
             rates[name] = rate.rate_tps
-        with stuck_servers.watched(_PATIENCE_S + 2 * protocol.seconds(study, step), bench.kill):
+        with watched(_PATIENCE_S + 2 * protocol.seconds(study, step), bench.kill):
             run, samples = protocol.play(step, context)
         # A proof that could not be made says nothing of the profile, nor does one whose processors
         # others had: it is tried again.
@@ -219,6 +217,22 @@ def _conduct(
         else:
             unmade.append(step.id)
             _end_if_hopeless(directory, runs, unmade, run.failed[0])
+
+
+@contextlib.contextmanager
+def watched(seconds: float, end: Callable[[], None]) -> Iterator[None]:
+    """Call `end`, in another thread, if the block takes longer than this.
+
+    A statement that waits for its answer cannot be given up by its client; it fails as soon as its
+    server is gone.
+    """
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def disturbed(run: Run, study: Study) -> list[str]:
@@ -243,7 +257,7 @@ def _end_if_hopeless(
 
 def _name(step: Step, study: Study) -> str:
     if step.kind == "proof":
-        return f"{study.the_workload(step.workload).stated}, proof of its waits"
+        return f"{step.workload}, proof of its waits"
     workload = study.the_workload(step.workload)
     number = study.blocks_planned(workload) * max(len(step.roles), 1)
     noun = study.played_by(workload).words.round

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from pgtare.server.wait_counters.model import EventRow
-from pgtare.weighing.ladder import activity, evidence, run_figures
+from pgtare.weighing.ladder import activity, evidence
 from pgtare.weighing.ladder.bench import Serving
 from pgtare.weighing.ladder.records import Wait
+from pgtare.weighing.ladder.study_sections import Workload
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,18 @@ class ServerReading:
         """Where the load's sessions spent the time since an earlier reading."""
         return evidence.profile(first.events, self.events, seconds, clients, transactions)
 
+    def figures_since(
+        self, first: ServerReading, log: Path, workload: Workload, seconds: float
+    ) -> dict[str, float]:
+        """What a run's figures came to: growth a second of a query, lines of the log."""
+        before, after = first.figures, self.figures
+        return {
+            f.name: (after[f.name] - before[f.name]) / seconds
+            if f.log is None
+            else float(_lines(log, round(before[f.name]), round(after[f.name]), f.log))
+            for f in workload.figure
+        }
+
 
 def read(serving: Serving, conn: psycopg.Connection[Any]) -> ServerReading:
     """Read a server. conn: a session in the workload's database, see `Serving.connect`."""
@@ -49,6 +63,19 @@ def read(serving: Serving, conn: psycopg.Connection[Any]) -> ServerReading:
         calm=evidence.disturbances(conn),
         events=evidence.read_events(serving),
         activity=activity.read(conn, workload.activity),
-        figures=run_figures.read(conn, serving.cluster.log_path, workload),
+        # of a query its value, of the log its length
+        figures={
+            figure.name: evidence.counter(conn, figure.query)
+            if figure.query
+            else float(serving.cluster.log_path.stat().st_size)
+            for figure in workload.figure
+        },
         refused=tuple(evidence.not_in_force(conn)),
     )
+
+
+def _lines(log: Path, first: int, last: int, text: str) -> int:
+    """Lines with this text between two places of the log."""
+    with open(log, "rb") as file:
+        file.seek(first)
+        return sum(text.encode() in line for line in file.read(last - first).splitlines())

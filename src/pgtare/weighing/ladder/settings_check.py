@@ -18,7 +18,9 @@ from psycopg import sql
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import own_session
 from pgtare.server.cluster import Cluster
+from pgtare.server.modules import own_modules
 from pgtare.server.settings import Value, checked
+from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.instruments.model import setting_value
 from pgtare.weighing.instruments.requirements import ServerFacts, read_facts, unknown_setting
 from pgtare.weighing.ladder.bench import Bench
@@ -26,11 +28,9 @@ from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import Variant, Workload
 
 _SESSION_LIBRARIES = "session_preload_libraries"
-#: What pg_settings calls the settings that a session can change.
-_BY_SESSION = frozenset({"user", "superuser"})
 
 
-By = Literal["restart", "reload", "session"]
+By = Literal["restart", "reload"]
 
 
 @dataclass(frozen=True)
@@ -53,21 +53,17 @@ class _Group:
     given: dict[_Given, None] = field(default_factory=dict)
 
 
-def check(study: Study, bench: Bench, skipped: Collection[str]) -> tuple[str, ...]:
+def check(study: Study, bench: Bench, skipped: Collection[str]) -> None:
     """Ask each server about the settings of its variants and workloads.
 
-    skipped: workloads that are left out. Returns the names of servers that were not asked, as they
-    are yet to be built. Raises UsageError, naming variant, setting and next step, for settings that
-    a server does not have, cannot change that way, or does not take the value of; MeasurementError
-    if a server does not start with its variants' libraries.
+    skipped: workloads that are left out. Raises UsageError, naming variant, setting and next step,
+    for settings that a server does not have, cannot change that way, or does not take the value of;
+    MeasurementError if a server does not start with its variants' libraries.
     """
     unknown: dict[_Given, str] = {}
     refused: dict[_Given, str] = {}
     known: set[_Given] = set()
-    not_built = tuple(s for s in sorted({v.server for v in study.variant}) if not bench.ready(s))
     for group in _groups(study, {*skipped}):
-        if group.variant.server in not_built:
-            continue
         try:
             cluster = bench.serve_bare(group.variant, group.workload)
             _ask(cluster, group, unknown, refused, known)
@@ -77,28 +73,45 @@ def check(study: Study, bench: Bench, skipped: Collection[str]) -> tuple[str, ..
     refused |= {given: why for given, why in unknown.items() if given not in known}
     if refused:
         raise UsageError("\n  and ".join(_sentences(refused)))
-    return not_built
+
+
+def check_installations(study: Study) -> None:
+    """Look at installations and disk, before any server is started; the wheel is not asked.
+
+    Raises UsageError for a pg_config that is not there, for a library to preload that its
+    installation lacks, and for too small a disk.
+    """
+    with Bench(study) as bench:
+        for variant in study.variant:
+            if study.servers[variant.server].pg_config is None:
+                continue
+            folder = bench.binaries(variant.server).pkglibdir
+            there = sorted({*(path.stem for path in folder.glob("*.so")), *own_modules()})
+            for library in dict.fromkeys(
+                (*variant.preload, *(name for w in study.workload for name in w.preload))
+            ):
+                if "/" not in library and library not in there:
+                    raise UsageError(
+                        f"the variant {variant.name} preloads {library!r}, which the server "
+                        f"{variant.server!r} lacks in {folder}{near(library, there)}"
+                    )
+        bench.check_disk()
 
 
 def _groups(study: Study, skipped: set[str]) -> Iterable[_Group]:
     groups: dict[object, _Group] = {}
     for workload in study.workload:
-        protocol = study.played_by(workload)
-        members = protocol.members(study)
         if workload.name in skipped:
             continue
         for variant in study.variant:
-            if variant.name not in members:
-                continue
             libraries = dict.fromkeys((*workload.preload, *variant.preload))
             in_sessions = {**workload.settings, **variant.in_force}.get(_SESSION_LIBRARIES, "")
             key = (variant.server, tuple(libraries), in_sessions, workload.extensions)
             group = groups.setdefault(key, _Group(variant, workload, str(in_sessions)))
-            by_protocol: By = "session" if protocol.switches_in_sessions else "reload"
             for given in (
-                *_given(f"the workload {workload.stated}", workload.settings, "restart"),
+                *_given(f"the workload {workload.name}", workload.settings, "restart"),
                 *_given(f"the variant {variant.name}", variant.settings, "restart"),
-                *_given(f"the variant {variant.name}", variant.runtime, by_protocol),
+                *_given(f"the variant {variant.name}", variant.runtime, "reload"),
             ):
                 group.given[given] = None
     return groups.values()
@@ -150,11 +163,6 @@ def _why_not_so(given: _Given, facts: ServerFacts) -> str:
         return (
             f"{given.name} is fixed when the server starts, so that runtime cannot change it: put "
             "it into settings"
-        )
-    if given.by == "session" and context not in _BY_SESSION:
-        return (
-            f"no session can change {given.name}, so that it cannot be switched in one server: "
-            "play its workloads by rounds"
         )
     return ""
 

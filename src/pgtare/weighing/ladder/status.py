@@ -149,14 +149,14 @@ def dry_run(planned: StudyPlan) -> LadderPlan:
     study = planned.study
     with Bench(study) as bench:
         skipped = skipped_workloads(study, bench, planned.facts.servers)
-        not_built = settings_check.check(study, bench, skipped)
+        settings_check.check(study, bench, skipped)
     lines = [study.title]
     workloads = []
     for workload in study.workload:
         steps = [step for step in planned.steps if step.workload == workload.name]
         compared = [f"{c.arm} against {c.base}" for c in study.compared(workload)]
         lines.append(
-            f"{f'{workload.stated} {workload.title}'.strip()}: {count(len(steps), 'run')} by "
+            f"{f'{workload.name} {workload.title}'.strip()}: {count(len(steps), 'run')} by "
             f"{study.played_by(workload).words.name}, "
             f"{span(planned.seconds(steps))}; tested: {METRICS[workload.metric]}; "
             + ", ".join(compared)
@@ -177,10 +177,6 @@ def dry_run(planned: StudyPlan) -> LadderPlan:
     )
     if planned.facts.quick:
         lines.append(f"The whole study, without --quick, takes about {span(full_seconds(planned))}")
-    lines += [
-        f"The settings on the server {name} will be checked once it has been built"
-        for name in not_built
-    ]
     return LadderPlan(
         title=study.title,
         seed=planned.facts.seed,

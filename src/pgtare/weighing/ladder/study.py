@@ -8,13 +8,12 @@ from pydantic import PrivateAttr
 
 from pgtare.errors import UsageError
 from pgtare.weighing.instruments.catalogue import near
-from pgtare.weighing.ladder import factorial
 from pgtare.weighing.ladder.blocks import Gathered
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.protocol import StudyProtocol
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
 from pgtare.weighing.ladder.records import Run
-from pgtare.weighing.ladder.study_sections import BY, Comparison, Workload
+from pgtare.weighing.ladder.study_sections import Comparison, Workload
 
 
 class Study(DeclaredStudy):
@@ -27,12 +26,8 @@ class Study(DeclaredStudy):
         """The protocol that plays a workload."""
         return PROTOCOLS[self.protocol_name(workload)]
 
-    def in_a_block(self, workload: Workload) -> tuple[str, ...]:
-        """What a block of a workload compares: its variants, the floor's twice."""
-        return self.played_by(workload).members(self)
-
     def blocks_planned(self, workload: Workload) -> int:
-        """The planned units of inference of a workload: rounds, a duet's sets of them, trials."""
+        """The planned units of inference of a workload: rounds, a duet's sets of them."""
         return self.played_by(workload).blocks(self)
 
     def gathered(self, workload: Workload, runs: Mapping[str, Run]) -> Gathered:
@@ -43,14 +38,9 @@ class Study(DeclaredStudy):
         return self.played_by(workload).gather(self, workload, own)
 
     def compared(self, workload: Workload) -> tuple[Comparison, ...]:
-        """The comparisons declared for a workload that its protocol can make, in order."""
-        there = self.in_a_block(workload)
+        """The comparisons declared for a workload, in order."""
         return tuple(
-            c
-            for c in self.comparison
-            if (c.workloads is None or workload.stated in c.workloads)
-            and c.arm in there
-            and c.base in there
+            c for c in self.comparison if c.workloads is None or workload.name in c.workloads
         )
 
     @property
@@ -60,62 +50,42 @@ class Study(DeclaredStudy):
             return self._declared
         return sum(len(self.compared(w)) for w in self.workload)
 
-    def resolved(self) -> Study:
-        """The study with a workload for each protocol that plays it, and what that one tests."""
-        return self.model_copy(
-            update={
-                "workload": tuple(
-                    self._by(name, w) for w in self.workload for name in self.protocol_names(w)
-                )
-            }
-        )
-
-    def _by(self, protocol: str, workload: Workload) -> Workload:
-        several = len(self.protocol_names(workload)) > 1
-        name = f"{workload.name}{BY}{protocol}" if several else workload.name
-        metric, also = PROTOCOLS[protocol].tested(self, workload)
-        return workload.model_copy(
-            update={"name": name, "protocol": (protocol,), "metric": metric, "also": also}
-        )
-
     def made_quick(self) -> Study:
         """The study as `--quick` runs it."""
         quick = self.quick
         chosen = set(quick.workloads or [w.name for w in self.workload])
         gates = {} if quick.dropped_at_most is None else {"dropped_at_most": quick.dropped_at_most}
-        names = [v.name for v in self.variant]
-        wanted = ["*"] if quick.variants is None else [*quick.variants, self.analysis.floor]
-        played = [n for n in names if any(factorial.matching(one, [n]) for one in wanted)]
-        return factorial.kept(self, played).model_copy(
+        return self.model_copy(
             update={
                 "protocol": self.protocol.made_quick(quick),
                 "gates": self.gates.model_copy(update=gates),
-                "workload": tuple(
-                    w.model_copy(update={"protocol": quick.protocols.get(w.name, w.protocol)})
-                    for w in self.workload
-                    if w.name in chosen
-                ),
+                "workload": tuple(w for w in self.workload if w.name in chosen),
             }
         )
 
     def without(self, names: Collection[str]) -> Study:
         """The study without some variants; its family stays what it was."""
-        left = factorial.kept(self, [v.name for v in self.variant if v.name not in names])
+        left = self.model_copy(
+            update={
+                "variant": tuple(v for v in self.variant if v.name not in names),
+                "comparison": tuple(c for c in self.comparison if not {c.arm, c.base} & {*names}),
+            }
+        )
         left._declared = self.family
         return left
 
     def only(self, names: Sequence[str]) -> Study:
-        """The study on these workloads, by their names in the file; its family stays what it was.
+        """The study on these workloads; its family stays what it was.
 
         Otherwise, a user who has seen the others and runs a few would need less evidence. Raises
         UsageError for a workload that there is not.
         """
-        known = list(dict.fromkeys(w.stated for w in self.workload))
+        known = [w.name for w in self.workload]
         for name in names:
             if name not in known:
                 raise UsageError(f"there is no workload {name!r}{near(name, known)}")
         chosen = self.model_copy(
-            update={"workload": tuple(w for w in self.workload if w.stated in names)}
+            update={"workload": tuple(w for w in self.workload if w.name in names)}
         )
         chosen._declared = self.family
         return chosen

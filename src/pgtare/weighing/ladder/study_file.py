@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,13 +15,8 @@ from pgtare.estimate.study.attainable import attainable_p, rounds_for_level
 from pgtare.load.spec import cores as usable_cores
 from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.instruments.toml_lines import line_of
-from pgtare.weighing.ladder import factorial
 from pgtare.weighing.ladder.field_types import CORES
-from pgtare.weighing.ladder.protocol_registry import PROTOCOLS, WHOLE_RUNS
 from pgtare.weighing.ladder.study import Study
-from pgtare.weighing.ladder.study_sections import (
-    SERVICE,
-)
 
 
 def read(path: Path) -> tuple[Study, str]:
@@ -49,11 +44,8 @@ def parse(source: str, file: str, cores: int | None = None) -> Study:
         errors = sorted(ex.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
         raise UsageError(_message(dict(errors[0]), source, file)) from ex
     _check_names(study, source, file)
-    whole = factorial.expanded(study)
-    _check_protocols(whole, source, file, cores)
-    if why := _why_no_layouts(whole):
-        raise UsageError(f"{file}, line {line_of(source, ('protocol', 'layouts'))}: {why}")
-    return whole
+    _check_protocols(study, source, file, cores)
+    return study
 
 
 def check_rounds(study: Study, *, quick: bool) -> str | None:
@@ -67,8 +59,6 @@ def check_rounds(study: Study, *, quick: bool) -> str | None:
     planned = {
         study.played_by(workload).words: study.blocks_planned(workload)
         for workload in study.workload
-        # of builds with linkings the test is no sign-flip test
-        if not all(study.over_layouts(c.arm, c.base) for c in study.compared(workload))
     }
     few = {words: n for words, n in planned.items() if n < needed}
     if not few:
@@ -129,17 +119,12 @@ def _check_names(study: Study, source: str, file: str) -> None:
     def refuse(location: tuple[str | int, ...], reason: str) -> None:
         raise UsageError(f"{file}, line {line_of(source, location)}: {reason}")
 
-    several = [[one.name for one in factorial.combinations(v)] for v in study.variant]
-    variants = [name for names in several for name in names]
+    variants = [v.name for v in study.variant]
     workloads = [w.name for w in study.workload]
-    named = {"variant": several, "workload": [[name] for name in workloads]}
-    for kind, entries in named.items():
-        seen: set[str] = set()
-        for i, names in enumerate(entries):
-            for name in names:
-                if name in seen:
-                    refuse((kind, i, "name"), f"there is already a {kind} {name!r}")
-                seen.add(name)
+    for kind, names in (("variant", variants), ("workload", workloads)):
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                refuse((kind, i, "name"), f"there is already a {kind} {name!r}")
     for i, variant in enumerate(study.variant):
         if variant.server not in study.servers:
             refuse(
@@ -156,7 +141,7 @@ def _check_names(study: Study, source: str, file: str) -> None:
     for i, comparison in enumerate(study.comparison):
         for key in ("arm", "base"):
             name = getattr(comparison, key)
-            if not (factorial.matching(name, variants) if key == "arm" else name in variants):
+            if name not in variants:
                 refuse(
                     ("comparison", i, key),
                     f"a comparison names the variant {name!r}, which is absent"
@@ -177,85 +162,15 @@ def _check_names(study: Study, source: str, file: str) -> None:
     for name in study.flames:
         if name not in workloads:
             refuse(("flames",), f"flames names the workload {name!r}, which is absent")
-    for name in study.quick.protocols:
-        if name not in workloads:
-            refuse(
-                ("quick", "protocols"),
-                f"quick.protocols names the workload {name!r}, which is absent"
-                f"{near(name, workloads)}",
-            )
-    for pattern in study.quick.variants or ():
-        if not factorial.matching(pattern, variants):
-            refuse(("quick", "variants"), f"quick names the variant {pattern!r}, which is absent")
-    for i, workload in enumerate(study.workload):
-        for key, metrics in (("metric", (workload.metric,)), ("also", workload.also)):
-            for metric in metrics:
-                if metric in SERVICE:
-                    refuse(
-                        ("workload", i, key),
-                        f"{metric} is measured by units only, which name their metrics themselves",
-                    )
 
 
 def _check_protocols(study: Study, source: str, file: str, cores: int) -> None:
-    """Raise UsageError for a protocol that is none, or that cannot play its workload."""
-
-    def refuse(location: tuple[str | int, ...], reason: str) -> None:
-        raise UsageError(f"{file}, line {line_of(source, location)}: {reason}")
-
-    def known(location: tuple[str | int, ...], names: Iterable[str]) -> None:
-        for name in names:
-            if name not in PROTOCOLS:
-                refuse(
-                    location,
-                    f"there is no protocol {name!r}{near(name, PROTOCOLS)}: give "
-                    + " or ".join(f'"{one}"' for one in PROTOCOLS),
-                )
-
-    known(("protocol", "kind"), [study.protocol.kind])
-    for names in study.quick.protocols.values():
-        known(("quick", "protocols"), names)
+    """Raise UsageError for a protocol that cannot play its workload."""
     for i, workload in enumerate(study.workload):
-        known(("workload", i, "protocol"), workload.protocol)
-        stated = study.protocol_names(workload)
-        quick = study.quick.protocols.get(workload.name, ())
-        at: tuple[str | int, ...] = ("workload", i, "protocol" if workload.protocol else "name")
-        for name in dict.fromkeys((*stated, *quick)):
-            if why := PROTOCOLS[name].why_not(study, workload, cores):
-                refuse(
-                    at if name in stated else ("quick", "protocols"),
-                    f"{workload.name} cannot be played by {PROTOCOLS[name].words.name}, as {why}: "
-                    f"play it by {WHOLE_RUNS.words.name}",
-                )
-
-
-def _why_no_layouts(study: Study) -> str:
-    """Why the linkings that a study requests cannot be made; empty if they can."""
-    layouts, rounds = study.protocol.layouts, study.protocol.rounds
-    if layouts is None:
-        return ""
-    if not any(server.build for server in study.servers.values()):
-        return "layouts are of servers built from source, and none has build = 18"
-    if rounds < layouts:
-        return f"{rounds} rounds do not use each of {layouts} linkings: give as many, or more"
-    for c in study.comparison:
-        if study.half_linked(c.arm, c.base):
-            return (
-                f"{c.arm} and {c.base} are on different servers of which only one is built here, "
-                "so that the other would keep its one layout whatever is linked: give both "
-                "servers build = 18"
+        protocol = study.played_by(workload)
+        if why := protocol.why_not(study, workload, cores):
+            key = "name" if workload.protocol is None else "protocol"
+            raise UsageError(
+                f"{file}, line {line_of(source, ('workload', i, key))}: {workload.name} cannot be "
+                f"played by {protocol.words.name}, as {why}"
             )
-    for workload in study.workload:
-        names = (*study.protocol_names(workload), *study.quick.protocols.get(workload.name, ()))
-        for protocol in (PROTOCOLS[name] for name in names):
-            members = set(protocol.members(study))
-            if not protocol.relinks and any(
-                study.over_layouts(c.arm, c.base)
-                for c in study.compared(workload)
-                if {c.arm, c.base} <= members
-            ):
-                return (
-                    f"{workload.name} is played by {protocol.words.name}, which has no linkings: "
-                    f"play it by {WHOLE_RUNS.words.name}"
-                )
-    return ""

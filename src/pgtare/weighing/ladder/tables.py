@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from pgtare.kit import numbers
 from pgtare.weighing import verdict_names
 from pgtare.weighing.ladder import wording
-from pgtare.weighing.ladder.progress import span
-from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
-from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload
+from pgtare.weighing.ladder.result import Compared, OnWorkload
 
 #: Columns that a narrow terminal goes without, the first of them first.
 LEAST_IMPORTANT = (3, 6, 7, 4)
-#: Likewise of the protocols side by side, of which the first is the protocol.
-LEAST_SIDE_BY_SIDE = (3, 7, 1, 5)
 LEFT = (0, 8)
 
 
@@ -99,60 +95,6 @@ def _mde(c: Compared) -> str:
     return "> 100 %" if c.mde_pct > 100 else f"{c.mde_pct:.2f} %"
 
 
-@dataclass(frozen=True)
-class Grid:
-    """Comparisons of variants by factors: a row for each level of all factors but the last."""
-
-    caption: str
-    head: list[str]
-    body: list[list[str]]
-
-
-def grids(workload: OnWorkload, result: LadderResult) -> list[Grid]:
-    """A grid for each base that variants by factors are compared with: arm ÷ base, with interval.
-
-    Of variants that one entry of the study file makes; levels in the file's order.
-    """
-    levels: dict[str, dict[str, str]] = {
-        str(variant["name"]): {name: str(one[0]) for name, one in variant["factors"].items()}
-        for variant in result.variants
-        if variant.get("factors")
-    }
-    found: dict[tuple[str, ...], list[Compared]] = {}
-    for c in workload.compared:
-        if c.arm in levels and c.base not in levels and c.effect.pct is not None:
-            found.setdefault((c.base, *levels[c.arm]), []).append(c)
-    return [
-        _grid(base, tuple(factors), compared, levels)
-        for (base, *factors), compared in found.items()
-        if len(compared) > 1
-    ]
-
-
-def _grid(
-    base: str,
-    factors: tuple[str, ...],
-    compared: list[Compared],
-    levels: dict[str, dict[str, str]],
-) -> Grid:
-    *leading, last = factors
-    columns = list(dict.fromkeys(levels[c.arm][last] for c in compared))
-    cells: dict[tuple[str, ...], dict[str, str]] = {}
-    for c in compared:
-        at = levels[c.arm]
-        row = cells.setdefault(tuple(at[name] for name in leading), {})
-        row[at[last]] = wording.ratio(c.effect)
-    metric = wording.METRICS[compared[0].metric]
-    return Grid(
-        caption=f"{metric[0].upper()}{metric[1:]} as a multiple of that of {base}",
-        head=[", ".join([*leading, f"{last} →"]), *columns],
-        body=[
-            [", ".join(row), *(found.get(column, numbers.NONE) for column in columns)]
-            for row, found in cells.items()
-        ],
-    )
-
-
 def means(workload: OnWorkload) -> tuple[list[str], list[list[str]]]:
     """Each variant's geometric means, and how far its runs scatter."""
     metrics = list(dict.fromkeys(m for rung in workload.rungs for m in rung.metrics))
@@ -204,43 +146,6 @@ def other_metrics(workload: OnWorkload, alpha: float) -> tuple[list[str], list[l
                 ]
             )
     return head, body
-
-
-def side_by_side(result: LadderResult) -> tuple[list[str], list[list[str]]]:
-    """The comparisons that several protocols made, a row each."""
-    head = [
-        "comparison",
-        "by",
-        "blocks",
-        "time",
-        "metric",
-        "effect",
-        wording.level_interval(result.alpha),
-        "half width",
-        "SE",
-        "SE in 1 min",
-    ]
-    body = [
-        [
-            f"{found.workload} {found.arm} − {found.base}",
-            PROTOCOLS[way.protocol].words.name,
-            numbers.count(way.blocks),
-            span(way.spent_s),
-            wording.SHORT[way.metric],
-            wording.pct(way.effect.pct),
-            wording.interval(way.effect),
-            _width(way.half_width_pct),
-            _width(way.se_pct),
-            _width(way.se_1min_pct),
-        ]
-        for found in result.side_by_side
-        for way in found.ways
-    ]
-    return head, body
-
-
-def _width(pct: float | None) -> str:
-    return numbers.NONE if pct is None else f"{pct:.2f} %"
 
 
 def profile(workload: OnWorkload, most: int = 6) -> tuple[list[str], list[list[str]]]:

@@ -27,10 +27,8 @@ def render(result: LadderResult, console: Console) -> None:
         if workload.floor:
             console.print()
             _workload(console, workload, result.alpha)
-            _grids(console, workload, result)
-    _side_by_side(console, result)
     console.print()
-    for sentence in [*answers.together(result), *answers.seen(result)]:
+    for sentence in answers.seen(result):
         _line(console, sentence)
     _line(
         console,
@@ -67,42 +65,6 @@ def _workload(console: Console, workload: OnWorkload, alpha: float) -> None:
         shown[-1].stylize("" if row.floor else verdict_names.STYLES.get(row.tone, ""))
         table.add_row(*shown, style="dim" if row.floor else "")
     console.print(table)
-
-
-def _grids(console: Console, workload: OnWorkload, result: LadderResult) -> None:
-    for grid in tables.grids(workload, result):
-        console.print()
-        _line(console, f"{grid.caption}:")
-        table = _grid(console)
-        for i, title in enumerate(grid.head):
-            table.add_column(title, justify="right" if i else "left")
-        for row in grid.body:
-            table.add_row(*row)
-        console.print(table)
-
-
-def _side_by_side(console: Console, result: LadderResult) -> None:
-    """A row a protocol, below the name of the comparison."""
-    head, body = tables.side_by_side(result)
-    if not body:
-        return
-    console.print()
-    _line(console, "The same comparison by several protocols", "bold")
-    table = _grid(console)
-    columns = _columns(
-        head[1:], [row[1:] for row in body], tables.LEAST_SIDE_BY_SIDE, console.width
-    )
-    for i in columns:
-        left = i == 0 or head[1 + i] == "metric"
-        table.add_column(head[1 + i], justify="left" if left else "right", no_wrap=True)
-    named = ""
-    for name, *cells in body:
-        if name != named:
-            table.add_row(Text(name, style="bold"), *("" for _ in columns[1:]))
-            named = name
-        table.add_row(*(Text(cells[i]) for i in columns))
-    console.print(table)
-    _line(console, caveats.SIDE_BY_SIDE, "dim")
 
 
 def _grid(console: Console) -> Table:

@@ -6,14 +6,11 @@ import math
 
 from pgtare.estimate.study import rounds as estimate
 from pgtare.estimate.study.attainable import DRAWS
-from pgtare.estimate.study.layouts import Layouts
 from pgtare.kit import numbers
 from pgtare.weighing.ladder.field_types import percent
 from pgtare.weighing.ladder.result import Compared, Effect, OnWorkload
 from pgtare.weighing.ladder.study_sections import Expected
 
-#: No end of an interval is worth its digits from here on, in percent.
-_ENDLESS = 1e5
 METRICS = {
     "tps": "transactions a second",
     "cpu_us": "CPU time a transaction",
@@ -21,9 +18,6 @@ METRICS = {
     "latency_p50_us": "median latency",
     "latency_p95_us": "95th percentile of latency",
     "latency_p99_us": "99th percentile of latency",
-    "service_us": "mean service time (below its 99.9th percentile)",
-    "service_p50_us": "median service time",
-    "service_p99_us": "99th percentile of service time",
 }
 
 SHORT = {
@@ -33,25 +27,21 @@ SHORT = {
     "latency_p50_us": "median latency",
     "latency_p95_us": "p95 latency",
     "latency_p99_us": "p99 latency",
-    "service_us": "service time",
-    "service_p50_us": "median service",
-    "service_p99_us": "p99 service",
 }
 
 
 def heading(workload: OnWorkload) -> str:
-    """A workload's name, its title if it has one, and its protocol if it has several."""
-    by = f" by {workload.words.name}" if workload.called != workload.stated else ""
-    return f"{workload.stated} {workload.title}".strip() + by
+    """A workload's name, and its title if it has one."""
+    return f"{workload.name} {workload.title}".strip()
 
 
 def blocks(workload: OnWorkload) -> str:
-    """How many rounds, a duet's sets, or trials count, and by which protocol they were played."""
+    """How many rounds, or a duet's sets, count, and by which protocol they were played."""
     return f"{workload.rounds_kept} of {workload.rounds_planned} {workload.words.blocks}"
 
 
 def block(workload: OnWorkload) -> str:
-    """What counts as one: a round, a duet's set of rounds, a trial."""
+    """What counts as one: a round, a duet's set of rounds."""
     return workload.words.block
 
 
@@ -89,20 +79,6 @@ def interval(effect: Effect, places: int = 2) -> str:
     return f"[{left}, {right}]"
 
 
-def ratio(effect: Effect) -> str:
-    """An effect as a multiple of the base, with its interval: 1.052 (1.048-1.056)."""
-
-    places = numbers.apart(effect.lo_pct, effect.hi_pct, 1) + 2  # of the ratio, a hundredth
-
-    def times(pct: float | None, endless: str) -> str:
-        return endless if pct is None or pct > _ENDLESS else f"{1 + pct / 100:.{places}f}"
-
-    if effect.pct is None:
-        return numbers.NONE
-    low, high = times(effect.lo_pct, "0"), times(effect.hi_pct, "∞")
-    return f"{times(effect.pct, '∞')} ({low}-{high})"
-
-
 def absolute(compared: Compared) -> str:
     """The difference in the metric's own unit."""
     if compared.absolute is None:
@@ -131,27 +107,6 @@ def derivation(found: estimate.Paired, *, peeked: bool, noun: str = "round") -> 
     return (
         f"{DRAWS:,} sign flips drawn of 2^{found.n}: p = 2 (k + 1) / "
         f"{DRAWS + 1:,} = {p_text(found.p)}"
-    )
-
-
-def over_layouts(found: estimate.Paired, over: Layouts, *, peeked: bool) -> str:
-    """Where the p-value of two builds comes from, and what their linkings did."""
-    if over.layouts < 2 or math.isnan(found.p):
-        return f"no p: {count(over.layouts, 'linking')} of the builds in {count(found.n, 'round')}"
-    by = "the confidence sequence of Waudby-Smith et al." if peeked else f"t, {over.df} df"
-    text = (
-        f"mean over {count(over.layouts, 'pair')} of linkings in {count(found.n, 'round')}, {by}: "
-        f"p = {p_text(found.p)}"
-    )
-    if math.isnan(over.sd_layout):
-        return f"{text}; each linking in one round, so that the two cannot be separated"
-    spread, lo, hi, of_round = (
-        numbers.percent(100 * sd)
-        for sd in (over.sd_layout, over.sd_layout_lo, over.sd_layout_hi, over.sd_round)
-    )
-    return (
-        f"{text}; SD between linkings {spread} [{lo}, {hi}], of a round {of_round}, all linkings "
-        f"alike: p = {p_text(over.p_layout)}"
     )
 
 

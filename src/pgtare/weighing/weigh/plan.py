@@ -5,19 +5,20 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
+from pydantic import Field
 
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import MIXED, Arm, Design, block_layout, runs_of, slices_of
+from pgtare.kit.document import Document, Model
 from pgtare.load.spec import cores
 from pgtare.server import module_versions
 from pgtare.server.build import own_modules
 from pgtare.server.own_session import APPLICATION_NAME, first_line
 from pgtare.weighing.instruments import availability, combine, read_facts
 from pgtare.weighing.trials import MAX_SESSIONS, Population
-from pgtare.weighing.weigh.plan_document import PlannedArm, PlannedWeighing
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.session_lengths import session_lengths, too_short
 from pgtare.weighing.weigh.statistics_gaps import holes, nothing_new
@@ -192,6 +193,29 @@ def _runs_lines(design: Design) -> list[str]:
         f"now and then a session keeps an arm for {runs.shortest} to {runs.longest} transactions, "
         "and the base for as many (runs), to see effects that last"
     ]
+
+
+class PlannedArm(Model):
+    """One arm."""
+
+    name: str = Field(description="name of the arm")
+    settings: dict[str, str] = Field(description="settings that the arm puts in force")
+    inject_ns: int = Field(description="busy-wait added to each transaction")
+
+
+class PlannedWeighing(Document):
+    """A weighing that was not carried out."""
+
+    schema_: Literal["pgtare.weigh.plan/1"] = Field(
+        default="pgtare.weigh.plan/1", alias="schema", description="name and version"
+    )
+    seed: int = Field(description="seed of the assignment, 64 bits without sign")
+    planned_s: float = Field(description="how long it would measure, at most")
+    unit: str = Field(description="unit of randomisation: `transaction`, `slice` or `both`")
+    block: list[int] = Field(description="indexes into `arms`: the arms of one block")
+    arms: list[PlannedArm] = Field(description="the arms; the first is the base")
+    description: list[str] = Field(description="the plan in words, line by line")
+    warnings: list[str] = Field(description="what a reader must know")
 
 
 def document(plan: WeighPlan, rate_tps: float | None) -> PlannedWeighing:

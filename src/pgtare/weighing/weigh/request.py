@@ -66,14 +66,10 @@ class Request:
             )
         if self.load is None and self.dsn is None:
             raise UsageError("--load none weighs on a server's own traffic: name it with --dsn")
-        if self.load is not None and self.load.rate is not None and self.headroom is not None:
-            raise UsageError("--rate and --headroom both set the load's speed: choose one")
         if self.unit == "both" and len(self.chosen) + len(self.inject_ns) != 1:
             raise UsageError(
                 "--unit both compares one instrument with the base: name one, or use --unit slice"
             )
-        if self.load is None and self.headroom is not None:
-            raise UsageError("--headroom drives a load of pgtare's own; --load none has none")
 
 
 _BOUNDS_MS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*-\s*(\d+(?:\.\d+)?)\s*(?:ms)?\s*")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
-from pydantic import BaseModel
 
 import pgtare
-from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.results import ArmEstimate, TrialEstimate
 from pgtare.kit import machine
@@ -23,43 +21,18 @@ from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.recording import TrialRecording
 from pgtare.weighing.weigh.warnings import of_estimate, of_recording
 
-_Document = TypeVar("_Document", bound=BaseModel)
-
 #: Settings that may hold secrets or commands never leave the server.
 _PRIVATE = ("password", "conninfo", "command", "krb_", "ssl_passphrase")
 
 
-def _filled(model: type[_Document], source: Any, **more: Any) -> _Document:
-    """The document's model with the fields of an estimate that have the same names.
-
-    So a field is described once, in the schema. NaN becomes null, an estimate with its standard
-    error an interval; `more` has the fields that come from elsewhere.
-    """
-    values = {
-        name: _written(getattr(source, name)) for name in model.model_fields if name not in more
-    }
-    return model(**values, **more)
-
-
-def _written(value: Any) -> Any:
-    """A value of an estimate as the document has it."""
-    if isinstance(value, Estimate):
-        return schema.interval(value)
-    if isinstance(value, float):
-        return schema.number(value)
-    if isinstance(value, dict):
-        return {name: _written(one) for name, one in value.items()}
-    return value
-
-
 def _arm(arm: ArmEstimate, design: Arm, proof: Proof | None) -> schema.ArmResult:
-    return _filled(
+    return schema.filled(
         schema.ArmResult,
         arm,
         settings=design.settings,
         inject_ns=design.inject_ns,
         longest_open_us=schema.number(arm.longest_open_us) if arm.open else None,
-        effect=_filled(schema.Effect, arm.effect) if arm.effect else None,
+        effect=schema.filled(schema.Effect, arm.effect) if arm.effect else None,
         proof=proof,
     )
 
@@ -70,11 +43,11 @@ def estimated(
     """The fields of a result that come from the observations alone."""
     found = estimate.contention
     return {
-        "baseline": _filled(schema.Baseline, estimate.baseline),
-        "carry_over": _filled(schema.CarryOver, estimate.carry_over),
+        "baseline": schema.filled(schema.Baseline, estimate.baseline),
+        "carry_over": schema.filled(schema.CarryOver, estimate.carry_over),
         "arms": [_arm(a, design.arms[i], proofs[i]) for i, a in enumerate(estimate.arms)],
-        "by_backend": [_filled(schema.ByBackend, one) for one in estimate.by_backend],
-        "contention": _filled(schema.Contention, found) if found else None,
+        "by_backend": [schema.filled(schema.ByBackend, one) for one in estimate.by_backend],
+        "contention": schema.filled(schema.Contention, found) if found else None,
     }
 
 

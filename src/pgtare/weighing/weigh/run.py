@@ -21,8 +21,7 @@ from pgtare.weighing.trials import ModuleInfo, Status, Trials
 from pgtare.weighing.weigh import plan as planning
 from pgtare.weighing.weigh import recording
 from pgtare.weighing.weigh.measurement import Measurement, Weighing
-from pgtare.weighing.weigh.plan import WeighPlan
-from pgtare.weighing.weigh.plan_document import PlannedWeighing
+from pgtare.weighing.weigh.plan import PlannedWeighing, WeighPlan
 from pgtare.weighing.weigh.progress import Display, Stages
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.target import (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from pgtare.estimate.inference import Estimate
 from pgtare.kit.interval import Interval
@@ -13,6 +13,8 @@ from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.verdict_names import Verdict
 
 SCHEMA: Final = "pgtare.weigh/1"
+
+_Document = TypeVar("_Document", bound=BaseModel)
 
 ArmRole = Literal["base", "control", "instrument", "injected"]
 ContentionState = Literal[
@@ -28,6 +30,29 @@ def number(x: float | None) -> float | None:
 def interval(e: Estimate) -> Interval:
     """An estimate as documents have it."""
     return Interval(estimate=number(e.estimate), lo=number(e.lo), hi=number(e.hi))
+
+
+def filled(model: type[_Document], source: Any, **more: Any) -> _Document:
+    """The document's model with the fields of an estimate that have the same names.
+
+    So a field is described once, in the schema. NaN becomes null, an estimate with its standard
+    error an interval; `more` has the fields that come from elsewhere.
+    """
+    values = {
+        name: _written(getattr(source, name)) for name in model.model_fields if name not in more
+    }
+    return model(**values, **more)
+
+
+def _written(value: Any) -> Any:
+    """A value of an estimate as the document has it."""
+    if isinstance(value, Estimate):
+        return interval(value)
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, dict):
+        return {name: _written(one) for name, one in value.items()}
+    return value
 
 
 class _Model(BaseModel):
@@ -49,7 +74,6 @@ class Effect(_Model):
     second_lag_us: Interval = Field(description="body: effect on the one after that, a check")
     mean_us: Interval = Field(description="raw difference of means, descriptive")
     p50_us: Interval = Field(description="difference of medians, descriptive")
-    p95_us: Interval = Field(description="difference of 95th percentiles, descriptive")
     p99_us: Interval = Field(description="difference of 99th percentiles, descriptive")
     cpu_us: Interval | None = Field(
         description="difference of CPU time of a cycle; `null` if not taken"
@@ -63,14 +87,6 @@ class Effect(_Model):
         default=None,
         description="`runs_us` less `body_us`: the part that outlasts the next transaction",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_former(cls, given: Any) -> Any:
-        """Earlier results also had a trimmed mean, which was biased with two base slots."""
-        if isinstance(given, dict):
-            return {name: value for name, value in given.items() if name != "typical_us"}
-        return given
 
 
 class ArmResult(_Model):
@@ -186,7 +202,6 @@ class Baseline(_Model):
         description="mean of min(x, c), c being `threshold_us`; every percentage refers to it"
     )
     p50_us: float | None = Field(description="median")
-    p95_us: float | None = Field(description="95th percentile")
     p99_us: float | None = Field(description="99th percentile")
     threshold_us: float | None = Field(
         description="99.9th percentile of the base and its control, that of `body_mean_us`"
@@ -271,10 +286,6 @@ class Contention(_Model):
         description="interval: `total_us` less `own_us`; below zero if the instrument's slices "
         "hold fewer of the slow transactions that it makes slower, so that the "
         "total understates its cost",
-    )
-    plain_total_us: Interval = Field(
-        description="interval: the total by differences of slice means over all transactions "
-        "as they come, a check",
     )
     blocks: int = Field(description="blocks of slices that entered")
     blocks_discarded: int = Field(
@@ -428,6 +439,14 @@ class WeighResult(_Model):
         default=None,
         description="what `--why` found; else, and in a result directory, `null`",
     )
+
+    @property
+    def server_version(self) -> str:
+        """The number of the server's version, such as 18.6; empty if it is not known."""
+        number_ = self.server.get("version_num")
+        if isinstance(number_, int) and number_ >= 100_000:
+            return f"{number_ // 10_000}.{number_ % 10_000}"
+        return ""
 
     def to_json(self) -> str:
         """The JSON document, keys as in the schema."""

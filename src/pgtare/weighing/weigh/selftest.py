@@ -98,7 +98,7 @@ class SelftestReport(Document):
     )
     passed: bool = Field(description="whether every check passed")
     transactions: int = Field(description="transactions that were recorded")
-    seed: int = Field(description="the seed, for `--seed`")
+    seed: int = Field(description="the seed of the assignment")
     checks: list[SelftestCheck] = Field(description="check by check")
 
 

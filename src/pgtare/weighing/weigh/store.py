@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pgtare.estimate.trial.design import Arm, Design, Runs, Slices
-from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations
+from pgtare.estimate.trial.observations import OBSERVATION, Observations
 from pgtare.kit import artefact, files, parquet
 from pgtare.kit.artefact import ArtefactKind
 from pgtare.weighing.weigh.schema import SCHEMA, WeighResult
 
-DESIGN_SCHEMA = "pgtare.design/2"
-#: Before there were slices: no "slices" here, and a column "reserved" in the observations.
-_WITHOUT_SLICES = "pgtare.design/1"
+DESIGN_SCHEMA = "pgtare.design/1"
 OBSERVATIONS_FILE = "observations.parquet"
 DESIGN_FILE = "design.json"
 RESULT_FILE = "result.json"
@@ -24,9 +22,7 @@ FILES = (OBSERVATIONS_FILE, DESIGN_FILE, RESULT_FILE)
 RESULT = ArtefactKind(
     "result of `pgtare weigh`", RESULT_FILE, SCHEMA, parts=(OBSERVATIONS_FILE, DESIGN_FILE)
 )
-_DESIGN = ArtefactKind(
-    "design of `pgtare weigh`", DESIGN_FILE, DESIGN_SCHEMA, earlier=(_WITHOUT_SLICES,)
-)
+_DESIGN = ArtefactKind("design of `pgtare weigh`", DESIGN_FILE, DESIGN_SCHEMA)
 
 
 class Stored(NamedTuple):
@@ -119,7 +115,7 @@ def _read_design(path: Path) -> tuple[Design, int]:
             for arm in document["arms"]
         )
         block = tuple(int(index) for index in document["block"])
-        slices, runs = _slices(document.get("slices")), _runs(document.get("runs"))
+        slices, runs = _slices(document["slices"]), _runs(document["runs"])
         design = Design(arms, block, int(document["seed"]), slices, runs)
         return design, int(document["observations"])
     except (KeyError, TypeError, ValueError, AttributeError) as ex:
@@ -138,7 +134,6 @@ def _slices(described: dict[str, Any] | None) -> Slices | None:
 
 
 def _runs(described: dict[str, Any] | None) -> Runs | None:
-    """None also of a design that was written before there were runs."""
     if described is None:
         return None
     return Runs(
@@ -155,26 +150,15 @@ def _write_parquet(path: Path, observations: Observations) -> None:
 
 def _read_parquet(path: Path) -> Observations:
     columns = parquet.read(path)
-    if "slice" not in columns and "reserved" in columns:
-        columns["slice"] = np.full_like(columns["reserved"], NO_SLICE)
     missing = [name for name in _names() if name not in columns]
     if missing:
         raise artefact.damaged(path, f"it lacks the column {missing[0]}")
     observations = np.empty(len(columns[_names()[0]]), dtype=OBSERVATION)
     for name in _names():
-        if np.ma.is_masked(columns[name]) or not _fits(columns[name], OBSERVATION[name]):
+        if np.ma.is_masked(columns[name]) or columns[name].dtype != OBSERVATION[name]:
             raise artefact.damaged(path, f"the column {name} has the wrong type")
         observations[name] = columns[name]
     return observations
-
-
-def _fits(values: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> bool:
-    """Whether a column has the type, or an earlier version's width of it and no value too large."""
-    if values.dtype == wanted:
-        return True
-    if values.dtype != np.uint16 or wanted.kind != "u":
-        return False
-    return not values.size or int(values.max()) <= np.iinfo(wanted).max
 
 
 def _names() -> tuple[str, ...]:

@@ -70,8 +70,8 @@
           + `${a >= b ? "+" : "−"}${number(Math.abs(a - b))} points`;
       }
       const own = node.after - node.children.reduce((sum, c) => sum + c.after, 0);
-      return `${node.name}: ${number(node.after)} ${data.unit}, `
-        + `${number(share(node.after, root.after))} %, in itself ${number(Math.max(0, own))} ${data.unit}`;
+      return `${node.name}: ${number(node.after)} ms, `
+        + `${number(share(node.after, root.after))} %, in itself ${number(Math.max(0, own))} ms`;
     }
 
     function matches(node) {

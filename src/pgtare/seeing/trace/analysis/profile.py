@@ -17,17 +17,17 @@ from pgtare.seeing.trace.file.records import CallKind
 
 #: Statements that a heading names, and characters of each.
 _NAMED, _WIDTH = 3, 200
-GROUPINGS = ("event", "statement", "call", "node", "relation", "session")
+GROUPINGS = ("event", "class", "statement", "call", "node", "relation", "session")
 
 
 @dataclass(frozen=True)
 class ProfileLine:
     """A line of a profile; lengths in ns.
 
-    times: by event the waits, or the bookings of CPU (and so on) by call; by statement and session
-    the executions and utility calls; by call the calls; by node and relation the executions in
-    which row sources were measured. 0 if nothing is counted; mean_ns, min_ns and max_ns, of one
-    of these, are 0 then.
+    times: by event and class the waits, or the bookings of CPU (and so on) by call; by statement
+    and session the executions and utility calls; by call the calls; by node and relation the
+    executions in which row sources were measured. 0 if nothing is counted; mean_ns, min_ns and
+    max_ns, of one of these, are 0 then.
     kernel_ns: of waits, what the kernel worked (estimated), part of ns.
     """
 
@@ -105,10 +105,10 @@ def _profile(
     ledger: Ledger, by: str, scope: Scope, entries: LedgerEntries, heading: str
 ) -> Profile:
     names, key, ns, times = _grouped(ledger, by, entries)
-    if by == "event":
+    if by in ("event", "class"):
         # a wait that was cut is still one, of its whole length
         lines = _lines(names, key, ns, _or_rests(key, times), entries.whole)
-        lines = [_with_kernel(ledger, line, entries) for line in lines]
+        lines = [_with_kernel(ledger, line) for line in lines]
     else:
         lines = _lines(names, key, ns, times, ns / np.maximum(times, 1))
     return Profile(
@@ -230,6 +230,12 @@ def _by_event(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
     return [ledger.name(int(c)) for c in met], np.asarray(key), entries.ns, entries.times
 
 
+def _by_class(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
+    """By the class of wait events; what is no wait as by event."""
+    names, key, ns, times = _by_event(ledger, entries)
+    return [name.partition("/")[0] for name in names], key, ns, times
+
+
 def _by_statement(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
     """By outermost statement: for each run once, whatever calls and components its time has."""
     labels = statement_labels(ledger)
@@ -315,6 +321,7 @@ def _by_relation(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
 
 _GROUPERS: dict[str, Callable[[Ledger, LedgerEntries], _Grouped]] = {
     "event": _by_event,
+    "class": _by_class,
     "statement": _by_statement,
     "call": _by_call,
     "node": _by_node,
@@ -368,7 +375,7 @@ def _lines(
     return found
 
 
-def _with_kernel(ledger: Ledger, line: ProfileLine, entries: LedgerEntries) -> ProfileLine:
+def _with_kernel(ledger: Ledger, line: ProfileLine) -> ProfileLine:
     for event, share in ledger.kernel_share.items():
         if ledger.name(event) == line.name:
             return ProfileLine(**{**line.__dict__, "kernel_ns": share * line.ns})

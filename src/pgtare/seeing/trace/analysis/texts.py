@@ -72,8 +72,10 @@ def _labels(ledger: Ledger) -> StatementLabels:
         found = ledger.processes[process].stream.texts.get(text_id & 0xFFFFFFFFFFFFFFFF)
         query_id = query_id or (found.query_id if found else 0)
         text = found.text if found and not found.suppressed else None
+        if found is None:
+            text = ledger.trace.texts.get(query_id)
         label = (normalised(text) if text else "") or _without_text(query_id, kind, bool(found))
-        complete = bool(text and found and not found.cut)
+        complete = bool(text and not (found and found.cut))
         key = ("id", query_id) if query_id else ("text", label)
         if key not in known:
             known[key] = len(names)

@@ -27,13 +27,14 @@ from pgtare.seeing.trace.file.records import (
     CALL,
     COMMITTED,
     ESTIMATED,
+    FAILED,
     POSTGRES_EPOCH_US,
     PREPARE,
     SEVERAL,
     CallKind,
     Stream,
 )
-from pgtare.server.statement_spans import Ending, spans
+from pgtare.server.statement_spans import FOREVER, Ending, spans
 from pgtare.server.wait_ring import RingRecordKind
 
 Integers = npt.NDArray[np.int64]
@@ -447,7 +448,7 @@ def _queue(trace: Trace, rings: set[int]) -> Integers:
 
 
 def _of_waits(trace: Trace, ring: Ring) -> Process | None:
-    """A process of which there is only a ring of waits: a parallel worker, or lower levels."""
+    """A process of which there is only a ring of waits: a parallel worker, or waits alone."""
     waits, marks = trace.waits.get(ring.number), trace.marks.get(ring.number)
     if waits is None and marks is None:
         return None
@@ -465,7 +466,7 @@ def _of_waits(trace: Trace, ring: Ring) -> Process | None:
     if waits is not None:
         process.waits = waits
     if marks is not None:
-        calls = _calls_of_marks(marks)
+        calls = _calls_of_marks(marks, None if ring.leader_pid is not None else process.end)
         process.calls = calls[calls["end"] > process.begin]
         of = marks["kind"] == RingRecordKind.CPU
         process.cpu = _rising(np.stack([marks["when_ns"][of], marks["value"][of]], axis=1))
@@ -474,23 +475,43 @@ def _of_waits(trace: Trace, ring: Ring) -> Process | None:
         process.cpu = _rising(np.concatenate([[[born, 0]], process.cpu]))
         process.requests = np.array([[process.begin, process.end]], np.int64)
     else:
-        outer = process.calls[process.calls["depth"] == 0]
-        process.requests = _apart(np.stack([outer["start"], outer["end"]], axis=1))
+        process.requests = _between_waits_for_clients(trace, process)
     process.queue = _queue(trace, {ring.number})
     return process
 
 
-def _calls_of_marks(marks: dict[str, Integers]) -> npt.NDArray[np.void]:
-    """Executions that ended, from the begins and ends of statements in a ring of waits."""
+def _between_waits_for_clients(trace: Trace, process: Process) -> Integers:
+    """When a session worked, as far as its waits tell: while it did not wait for its client."""
+    clients = [number for number, event in trace.events.items() if event.type == "Client"]
+    of = np.isin(process.waits.event, clients)
+    start = np.clip(process.waits.start[of], process.begin, process.end)
+    end = np.clip((process.waits.start + process.waits.length)[of], process.begin, process.end)
+    order = np.argsort(start, kind="stable")
+    begins = np.concatenate([[process.begin], np.maximum.accumulate(end[order])])
+    ends = np.concatenate([start[order], [process.end]])
+    return _apart(np.stack([begins, np.maximum(begins, ends)], axis=1))
+
+
+def _calls_of_marks(marks: dict[str, Integers], until: int | None) -> npt.NDArray[np.void]:
+    """Executions, from the begins and ends of statements in a ring of waits.
+
+    until: of a session, when what has not ended was last seen; None: only what has ended.
+    """
     found = spans(marks["kind"], marks["depth"], marks["when_ns"], marks["value"])
-    ended = np.flatnonzero(found.ending == Ending.END)
-    ended = ended[np.argsort(found.end[ended])]
+    endings = [Ending.END] if until is None else [Ending.END, Ending.ABORT, Ending.OPEN]
+    ended = np.flatnonzero(np.isin(found.ending, endings))
+    end_ns = np.minimum(found.end_ns, FOREVER if until is None else until)
+    ended = ended[np.lexsort((-found.depth[ended], end_ns[ended]))]
     calls = np.zeros(len(ended), CALL)
     calls["call"], calls["parent"] = ended + 1, found.parent[ended] + 1
     calls["kind"], calls["depth"] = CallKind.EXECUTE, found.depth[ended]
     calls["query_id"] = found.query_id[ended]
-    calls["start"], calls["end"] = found.begin_ns[ended], found.end_ns[ended]
+    calls["flags"] = np.where(found.ending[ended] == Ending.ABORT, FAILED, 0)
+    calls["start"] = np.minimum(found.begin_ns[ended], end_ns[ended])
+    calls["end"] = end_ns[ended]
     calls["busy"] = calls["end"] - calls["start"]
     calls["cpu"] = -1
-    calls["rows"] = marks["value"][found.end[ended]]
+    last = np.minimum(found.end[ended], len(marks["value"]) - 1)
+    complete = (found.ending == Ending.END)[ended]
+    calls["rows"] = np.where(complete, marks["value"][last], 0)
     return calls

@@ -79,13 +79,9 @@ def noted(costs: Costs) -> dict[str, float]:
 
 
 def of_recording(recording: dict[str, Any]) -> Costs:
-    """What a recording notes of them; else the usual ones.
-
-    The server's own worker measures none. Its older files have some, which are not used.
-    """
+    """What a recording notes of them; else the usual ones: the server's worker measures none."""
     noted_costs = recording.get("costs")
-    by_worker = str(recording.get("pgtare", "")).startswith("sql_trace ")
-    found = noted_costs if isinstance(noted_costs, dict) and not by_worker else {}
+    found = noted_costs if isinstance(noted_costs, dict) else {}
     names = {field.name for field in fields(Costs)}
     return Costs(
         **{

@@ -9,11 +9,11 @@ import psycopg
 
 from pgtare.kit.notes import alike, who
 from pgtare.seeing.trace.capture import recorder_locks
+from pgtare.seeing.trace.capture.recorder_guard import Guard
 from pgtare.seeing.trace.capture.ring_selection import Choice, Key
 from pgtare.seeing.trace.capture.server import Server, telling
 from pgtare.seeing.trace.capture.target import BY_RECORDER, BY_STATEMENT, Target
 from pgtare.server import pooler
-from pgtare.server.recorder_guard import Guard
 
 _CLIENTS = """
 SELECT a.pid, a.backend_start, a.usename, a.datname, a.application_name, coalesce(s.level, 0),
@@ -22,6 +22,20 @@ FROM pg_stat_activity a
 LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
 WHERE a.backend_type = 'client backend' AND a.pid <> {own} ORDER BY a.pid
 """
+#: The same of waits alone; nothing tells who had them traced, nor how much its ring holds.
+_CLIENTS_OF_WAITS = """
+SELECT a.pid, a.backend_start, a.usename, a.datname, a.application_name,
+       CASE s.capture WHEN 'trace' THEN 8 ELSE 0 END, 'wait_event_timing.capture', r.started,
+       NULL::bigint
+FROM pg_stat_activity a
+LEFT JOIN {waits}.pg_stat_wait_event_timing_sessions s USING (pid)
+LEFT JOIN {waits}.wait_event_timing_rings() r ON r.pid = a.pid AND r.ended IS NULL
+WHERE a.backend_type = 'client backend' AND a.pid <> {own} ORDER BY a.pid
+"""
+#: Why a session is not traced though a trace was requested: a limit or an order came later.
+_STOPPED = {
+    "sql_trace_set": "sql_trace_set(..., 0) was called for it",
+}
 
 
 @dataclass
@@ -68,6 +82,7 @@ class Arming:
         """Ask for sessions that match and that we have not met yet, and for those we have lost."""
         if self.target.query_ids or self.target.armed_only:
             return
+        query = _CLIENTS if self.server.has_calls else _CLIENTS_OF_WAITS
         for (
             pid,
             started,
@@ -78,7 +93,7 @@ class Arming:
             reason,
             ring,
             held,
-        ) in self.server.rows(_CLIENTS):
+        ) in self.server.rows(query):
             if not self.choice.means(pid, started, role or "", database or "", application or ""):
                 continue
             traced = level > 0 and reason not in (BY_STATEMENT, BY_RECORDER)
@@ -92,11 +107,9 @@ class Arming:
                     self._arm(pid, started)
             elif traced or not session.traced or session.over:
                 session.traced |= traced
-            elif reason == "sql_trace_set":  # an order that came later
+            elif reason in _STOPPED:
                 session.over = True
-                self._said.append(
-                    (pid, "no longer traced: sql_trace_set(..., 0) was called for it")
-                )
+                self._said.append((pid, f"no longer traced: {_STOPPED[reason]}"))
             else:
                 session.traced = False
                 self._said.append(
@@ -110,7 +123,7 @@ class Arming:
 
     def _arm(self, pid: int, started: datetime) -> None:
         self._answer_for(pid, started)
-        self.server.rows("SELECT {trace}.sql_trace_set(%s, %s)", pid, self.target.level)
+        self.server.trace(pid, self.target.level)
 
     def _leave(self, pid: int, started: datetime, level: int, reason: str | None) -> None:
         """It is traced already, at its own level: that is not ours to change."""
@@ -118,7 +131,8 @@ class Arming:
             reason or "", reason or "sql_trace.level"
         )
         others = [pooler.backend_pid(self.server.conn)]
-        if reason == "sql_trace_set" and recorder_locks.owned(self.server, [pid], others):
+        asked = reason == "sql_trace_set" or not self.server.has_calls
+        if asked and recorder_locks.owned(self.server, [pid], others):
             by = "another recording"
             self._answer_for(pid, started)  # when that one ends, it leaves the session to us
         self._kept.setdefault((by, level), []).append(pid)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ import numpy as np
 import psycopg
 
 from pgtare.seeing.trace.capture.before_recording import Earlier
+from pgtare.seeing.trace.capture.open_waits import OpenWait
 from pgtare.seeing.trace.capture.ring_selection import Key, Traced
 from pgtare.seeing.trace.capture.server import Server, Unread
 from pgtare.seeing.trace.file.records import POSTGRES_EPOCH_US
@@ -24,6 +26,8 @@ from pgtare.server.wait_ring import Records, RingRecordKind, WaitRing, epoch_ns
 _MUCH = 256 * 1024
 #: How much older than the recording a wait may be, in ns: clocks of rings drift.
 _SLACK = 10**9
+#: The server tells begins of waits to the µs: ns.
+_STEP = 1000
 #: Where a record SESSION says when the session began.
 _SESSION_STARTED = slice(56, 64)
 #: Reads of one ring in a row, so that others have their turn.
@@ -38,13 +42,16 @@ LEFT JOIN pg_stat_activity a ON a.pid = s.pid AND s.ended IS NULL
 WHERE s.started IS NOT NULL AND s.pid <> {own}
 AND (s.ended IS NULL OR s.ended >= %s)
 """
-DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s, %s)"
-
-
-_OPEN_WAITS = """
-SELECT pid, wait_event_type, wait_event, wait_start FROM {waits}.wait_event_timing_current()
-WHERE pid = ANY(%s)
+#: The same of waits alone. What a session was called is forgotten when it ends, but for its role.
+_SESSIONS_OF_WAITS = """
+SELECT r.pid, r.started, r.ended, o.rolname, a.datname, a.application_name, a.client_addr::text,
+       CASE s.capture WHEN 'trace' THEN 8 ELSE 0 END, NULL, NULL::bigint, a.backend_start
+FROM {waits}.wait_event_timing_rings() r LEFT JOIN pg_roles o ON o.oid = r.userid
+LEFT JOIN pg_stat_activity a ON a.pid = r.pid AND r.ended IS NULL
+LEFT JOIN {waits}.pg_stat_wait_event_timing_sessions s ON s.pid = r.pid AND r.ended IS NULL
+WHERE r.backend_type = 'client backend' AND r.pid <> {own} AND (r.ended IS NULL OR r.ended >= %s)
 """
+DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s, %s)"
 
 
 @dataclass
@@ -65,10 +72,16 @@ class _Ring:
 
 @dataclass
 class _Waits:
-    """One ring of waits: its number in the trace, and how far it has been read."""
+    """One ring of waits: its number in the trace, and how far it has been read.
+
+    kept: anything of it is in the trace. reached: when the last wait of it ended, ns since 1970.
+    """
 
     number: int
     ring: WaitRing
+    leader_pid: int | None
+    kept: bool = False
+    reached: int = 0
 
     @property
     def pid(self) -> int:
@@ -81,6 +94,20 @@ class _Waits:
     @property
     def lost(self) -> int:
         return self.ring.lost
+
+
+@dataclass(frozen=True)
+class _Session:
+    """A session that is recorded: its ring, and when it began; None: that is not known yet."""
+
+    ring: Traced
+    started: datetime | None
+
+    def has(self, ring_started: datetime) -> bool:
+        """Whether a ring of waits is its own or its workers': numbers of processes come again."""
+        if self.started is None or ring_started < self.started:
+            return False
+        return self.ring.ended is None or ring_started <= self.ring.ended
 
 
 class WhichRings(Protocol):
@@ -100,7 +127,8 @@ class WhichRings(Protocol):
 class Drain:
     """Reads every ring once a look; lost: rows of waits, and bytes of calls, by process.
 
-    unread: sessions that ended and made way for others before anybody had read them.
+    unread: sessions that ended and made way for others before anybody had read them. query_ids: of
+    statements that only rings of waits tell of, and whose texts no ring has.
     """
 
     def __init__(self, server: Server, writer: Writer, choice: WhichRings, *, waits: bool) -> None:
@@ -112,13 +140,17 @@ class Drain:
         self._labels: dict[int, tuple[str, str]] = {}
         self.kept_bytes = self.kept_waits = 0
         self.unread = Unread()
+        self.query_ids: set[int] = set()
+        self._untraced: set[int] = set()
         self._unread_before = server.unread()
         self._rings = 0
 
     @property
     def sessions(self) -> int:
-        """Sessions whose calls were traced."""
-        return len(self.calls)
+        """Sessions whose calls were traced, or whose waits, if these are all that is recorded."""
+        if self.server.has_calls:
+            return len(self.calls)
+        return sum(waits.kept and waits.leader_pid is None for waits in self.rings.values())
 
     @property
     def lost_bytes(self) -> int:
@@ -143,16 +175,30 @@ class Drain:
                 found[of_waits.pid] = calls, waits + of_waits.lost
         return found
 
-    def damaged(self) -> list[int]:
-        """Processes whose rings held what is no record, and were read no further."""
-        return sorted({ring.pid for ring in self.calls.values() if ring.damaged})
+    def unreadable(self) -> list[tuple[int, str]]:
+        """Processes whose rings could not be read to their end, and why."""
+        found = [
+            (ring.pid, "a damaged ring, which was read no further")
+            for ring in self.calls.values()
+            if ring.damaged
+        ]
+        for waits in self.rings.values():
+            if waits.ring.refused:
+                found.append((waits.pid, "no right to read its waits"))
+            elif waits.ring.gone:
+                found.append((waits.pid, "the ring of its waits was given up before its last"))
+        return sorted(set(found))
 
     def look(self) -> bool:
         """Read every ring; whether one is so full that it wants to be read again at once."""
         busy = False
-        sessions: dict[int, tuple[Traced, _Ring]] = {}
+        sessions: dict[int, list[_Session]] = defaultdict(list)
         for found in rings(self.server, self.began):
             if not self.choice.takes(found):
+                continue
+            if not self.server.has_calls:
+                started = found.session_started or found.started
+                sessions[found.pid].append(_Session(found, started))
                 continue
             ring = self.calls.get(found.key)
             if ring is None:
@@ -160,41 +206,82 @@ class Drain:
                 ring = _Ring(number, found.pid, found.started)
                 ring.earlier = self.choice.earlier(found.key)
                 self.calls[found.key] = ring
-            sessions[found.pid] = found, ring
             if not ring.done:
                 busy |= self._drain_calls(ring)
                 ring.done = found.ended is not None and ring.done
+            sessions[found.pid].append(_Session(found, ring.session_started))
         if self.waits and sessions:
             busy |= self._look_at_waits(sessions)
         self._look_at_unread()
         return busy
 
-    def take_open_waits(self) -> datetime:
-        """Take waits that have not ended, as long as they are by now; returns what time that is."""
-        now: datetime
-        ((now,),) = self.server.rows("SELECT clock_timestamp()")
-        of = {waits.pid: waits for waits in self.rings.values() if not waits.done}
-        if not of:
-            return now
-        for pid, kind, name, start in self.server.rows(_OPEN_WAITS, list(of)):
-            known = {label: number for number, label in self._labels.items()}
-            event = known.get((kind, name))
-            if event is None:
-                event = len(self._labels)
-                self._define([event], [0], [(kind, name)])
-            length = max(epoch_ns(now) - epoch_ns(start), 0)
-            self.writer.add(
-                Table.WAITS,
-                {
-                    "ring": np.array([of[pid].number]),
-                    "event": np.array([event]),
-                    "gap_ns": np.array([epoch_ns(start)]),
-                    "length_ns": np.array([length]),
-                    "calls": np.array([1]),
-                },
+    def keep_open_waits(
+        self, waits: Sequence[OpenWait], until: datetime, *, idle: bool = True
+    ) -> list[OpenWait]:
+        """Take waits under way, as long as they are by then; those that were taken.
+
+        Of sessions with a ring that is still read; those that have ended since are in it. idle:
+        those for the client, too, of sessions whose calls are recorded.
+        """
+        of = {ring.pid: ring for ring in self.rings.values() if not ring.done}
+        calls = {ring.pid for ring in self.calls.values()}
+        taken = []
+        for wait in waits:
+            ring = of.get(wait.pid)
+            start = epoch_ns(wait.started)
+            if ring is None or ring.reached > start + _STEP:
+                continue
+            if wait.idle and not idle and wait.pid in calls:
+                continue
+            self._keep_open_wait(ring.number, wait, until)
+            taken.append(wait)
+        return taken
+
+    def knows(self, pid: int) -> bool:
+        """Whether anything of a process has been read."""
+        return any(ring.pid == pid for ring in self.calls.values()) or any(
+            ring.kept and ring.pid == pid for ring in self.rings.values()
+        )
+
+    def keep_untraced(self, wait: OpenWait, until: datetime) -> None:
+        """Take the wait of a session that has no ring, and the statement that waits."""
+        described = {
+            "kind": "waits",
+            "user": wait.user,
+            "database": wait.database,
+            "application": wait.application,
+            "client": wait.client,
+        }
+        number = self._new(wait.pid, wait.started, described)
+        self._untraced.add(number)
+        self._keep_open_wait(number, wait, until)
+        if wait.query_id:
+            self._keep_marks(
+                number,
+                kind=np.array([int(RingRecordKind.STATEMENT_BEGIN)]),
+                depth=np.array([0]),
+                when_ns=np.array([epoch_ns(wait.started)]),
+                value=np.array([wait.query_id]),
             )
-            self.kept_waits += 1
-        return now
+
+    def _keep_open_wait(self, ring: int, wait: OpenWait, until: datetime) -> None:
+        known = {label: number for number, label in self._labels.items()}
+        event = known.get((wait.type, wait.event))
+        if event is None:
+            event = len(self._labels)
+            self._define([event], [0], [(wait.type, wait.event)])
+        start = epoch_ns(wait.started)
+        self.writer.add(
+            Table.WAITS,
+            {
+                "ring": np.array([ring]),
+                "event": np.array([event]),
+                "gap_ns": np.array([start]),
+                "length_ns": np.array([max(epoch_ns(until) - start, 0)]),
+                "calls": np.array([1]),
+            },
+        )
+        self.kept_waits += 1
 
     def _look_at_unread(self) -> None:
         now = self.server.unread() - self._unread_before
@@ -272,21 +359,22 @@ class Drain:
             Table.LOSSES, {"ring": np.array([ring]), "when_ns": when, "lost": np.array([lost])}
         )
 
-    def _look_at_waits(self, sessions: dict[int, tuple[Traced, _Ring]]) -> bool:
+    def _look_at_waits(self, sessions: Mapping[int, list[_Session]]) -> bool:
         busy = False
         for found in wait_ring.rings(self.server.rows, self.began):
-            session, calls = sessions.get(found.leader_pid or found.pid, (None, None))
-            if session is None or calls is None or not _of_session(found.started, session, calls):
+            candidates = sessions.get(found.leader_pid or found.pid, [])
+            session = next((s.ring for s in candidates if s.has(found.started)), None)
+            if session is None:
                 continue
             waits = self.rings.get((found.pid, found.started))
             if waits is None:
                 who = {"kind": "waits", "leader_pid": found.leader_pid, **_names(session)}
                 number = self._new(found.pid, found.started, who)
-                waits = _Waits(number, WaitRing(found.pid, found.started))
+                waits = _Waits(number, WaitRing(found.pid, found.started), found.leader_pid)
                 self.rings[found.pid, found.started] = waits
             if not waits.done:
                 busy |= self._drain_waits(waits)
-                waits.ring.done = found.ended is not None
+                waits.ring.done |= found.ended is not None
         return busy
 
     def _drain_waits(self, waits: _Waits) -> bool:
@@ -315,6 +403,7 @@ class Drain:
 
     def _keep(self, ring: _Waits, records: Records) -> None:
         started_ns = ring.ring.started_ns
+        ring.kept |= len(records) > 0
         waits = records[records["kind"] == RingRecordKind.WAIT]
         marks = records[records["kind"] != RingRecordKind.WAIT]
         if len(waits):
@@ -329,17 +418,22 @@ class Drain:
                 },
             )
             self.kept_waits += len(waits)
+            ends = waits["start_ns"] + waits["value"] + started_ns
+            ring.reached = max(ring.reached, int(ends.max()))
         if len(marks):
-            self.writer.add(
-                Table.MARKS,
-                {
-                    "ring": np.full(len(marks), ring.number),
-                    "kind": marks["kind"].astype(int),
-                    "depth": marks["depth"].astype(int),
-                    "when_ns": marks["start_ns"] + started_ns,
-                    "value": marks["value"].astype(np.int64),
-                },
+            self._keep_marks(
+                ring.number,
+                kind=marks["kind"].astype(int),
+                depth=marks["depth"].astype(int),
+                when_ns=marks["start_ns"] + started_ns,
+                value=marks["value"].astype(np.int64),
             )
+
+    def _keep_marks(self, ring: int, **columns: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        if not self.server.has_calls or ring in self._untraced:
+            begins = columns["kind"] == RingRecordKind.STATEMENT_BEGIN
+            self.query_ids |= set(columns["value"][begins].tolist()) - {0}
+        self.writer.add(Table.MARKS, {"ring": np.full(len(columns["kind"]), ring), **columns})
 
     def _numbers(self, waits: Records) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Events by our own numbers, which are small; names of new ones are looked up."""
@@ -371,8 +465,9 @@ class Drain:
 
 
 def rings(server: Server, ended_since: datetime | None) -> list[Traced]:
-    """All rings of calls; of sessions that have ended, those that did so since then."""
-    return [Traced(*row) for row in server.rows(_SESSIONS, ended_since)]
+    """All rings of calls, or of sessions' waits alone; of ended sessions, those since then."""
+    query = _SESSIONS if server.has_calls else _SESSIONS_OF_WAITS
+    return [Traced(*row) for row in server.rows(query, ended_since)]
 
 
 def _names(session: Traced) -> dict[str, str | None]:
@@ -388,10 +483,3 @@ def _session_started(data: bytes) -> datetime:
     """When the session of a ring began, by the record SESSION with which its stream begins."""
     us = int.from_bytes(data[_SESSION_STARTED], "little", signed=True) + POSTGRES_EPOCH_US
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=us)
-
-
-def _of_session(started: datetime, session: Traced, calls: _Ring) -> bool:
-    """Whether a ring of waits is of a session or its workers: numbers of processes come again."""
-    if calls.session_started is None or started < calls.session_started:
-        return False
-    return session.ended is None or started <= session.ended

@@ -15,6 +15,7 @@ import pgtare
 from pgtare.errors import MeasurementError
 from pgtare.kit.numbers import counted, duration, span
 from pgtare.seeing.trace.analysis.tracing_cost import Costs, noted
+from pgtare.seeing.trace.capture import open_waits
 from pgtare.seeing.trace.capture.before_recording import NOBODY, Earlier, records
 from pgtare.seeing.trace.capture.drain import DRAIN, Drain, rings
 from pgtare.seeing.trace.capture.ring_selection import Key, Traced
@@ -232,7 +233,10 @@ def _take(server: Server, writer: Writer, held: _Held, reaches: tuple[Reach, ...
             for _ in range(_LOOKS):
                 if not drain.look():
                     break
-            until = drain.take_open_waits() if server.has_waits else None
+            until = None
+            if server.has_waits:
+                until, waits = open_waits.look(server)
+                drain.keep_open_waits(waits, until)
         known = {waits.pid for waits in drain.rings.values()}
         reaches = tuple(dataclasses.replace(r, waits=r.pid in known) for r in reaches)
         notes = _notes(reaches)

@@ -13,7 +13,8 @@ SEE = "pg_read_all_stats"
 
 def set_level(server: Server) -> str:
     """The right to trace sessions of others, and to end that."""
-    return f"EXECUTE ON FUNCTION {server.name('sql_trace_set')}(integer, integer)"
+    level = "integer" if server.has_calls else "text"
+    return f"EXECUTE ON FUNCTION {server.setter_name}(integer, {level})"
 
 
 def others_hidden(server: Server) -> str:

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import machine
 from pgtare.kit.notes import alike
 from pgtare.seeing.trace.analysis.tracing_cost import Costs, noted
-from pgtare.seeing.trace.capture import recorder_guard
+from pgtare.seeing.trace.capture import open_waits
 from pgtare.seeing.trace.capture.arming import Arming
 from pgtare.seeing.trace.capture.drain import Drain, rings
+from pgtare.seeing.trace.capture.open_waits import OpenWait
+from pgtare.seeing.trace.capture.recorder_guard import Guard
 from pgtare.seeing.trace.capture.ring_selection import Choice
 from pgtare.seeing.trace.capture.server import Server, require_outside, telling
 from pgtare.seeing.trace.capture.target import NUMBERING, Target, check, unnumbered
@@ -30,7 +33,7 @@ from pgtare.seeing.trace.file.reader import unread_note, unwritten_note
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
 from pgtare.server import pooler, signals
-from pgtare.server.recorder_guard import Guard
+from pgtare.server.wait_counters.reader import Reader
 
 #: Pause between two looks at the rings, in s, and the longest time before rows are on disk.
 PAUSE_S = 0.1
@@ -41,6 +44,10 @@ UNNUMBERED = (
     "without query identifiers statements are distinguished by their text without literals, so a "
     "list of another length is another statement; before the next "
     f"recording, as a superuser: {NUMBERING}"
+)
+_NO_STATEMENTS = (
+    "without query identifiers all statements are one; before the next recording, as a superuser: "
+    + NUMBERING
 )
 
 
@@ -65,14 +72,16 @@ class Progress:
 class Recorded:
     """A recording that has ended. stopped_by: time, interrupt, size, space or error.
 
-    call_bytes, waits: in the files. unwritten: read, but without room in them. unread: of sessions
-    that ended, and whose traces made way for others' before anybody had read them.
+    calls: they were recorded, not waits alone. call_bytes, waits: in the files. unwritten: read,
+    but without room in them. unread: of sessions that ended, and whose traces made way for others'
+    before anybody had read them.
     """
 
     path: str
     seconds: float
     stopped_by: str
     why: str
+    calls: bool
     sessions: int
     call_bytes: int
     waits: int
@@ -101,9 +110,10 @@ class TraceRecorder:
         command: list[str] | None = None,
     ) -> None:
         self.server, self.target, self.path = server, target, path
-        # its locks tell other recordings which sessions it answers for
-        pooler.require_one_session(server.conn, dsn, "recording a trace")
-        self.guard = Guard(recorder_guard.MODULE, dsn, pooler.backend_pid(server.conn))
+        if server.has_calls and not target.armed_only:
+            # its locks tell other recordings which sessions it answers for
+            pooler.require_one_session(server.conn, dsn, "recording a trace of calls")
+        self.guard = Guard(dsn, pooler.backend_pid(server.conn), calls=server.has_calls)
         try:
             self._check(path)
             with telling():
@@ -112,31 +122,41 @@ class TraceRecorder:
                     "SELECT clock_timestamp(), current_setting('server_version_num')"
                 )
                 self.unnumbered = unnumbered(server)
-            self.waits = server.has_waits
+                # a session that is not asked for can answer unnoticed, and wait anew
+                asks = self._takes_waits and not target.armed_only
+                self.waits_first = open_waits.look(server)[1] if asks else []
             document = {
                 "pgtare": pgtare.__version__,
                 "began": self.began.isoformat(),
                 "server": version,
                 "level": None if target.armed_only else target.level,  # then settings say
                 "command": command or [],
+                "calls": server.has_calls,
                 "costs": noted(self._costs()),
             }
             self.writer = Writer(path, json.dumps(document).encode(), limits)
         except BaseException:
             self.guard.__exit__(None, None, None)
             raise
-        choice = Choice(target, self.began)
-        choice.sighted(earlier)
-        self.arming = Arming(server, target, self.guard, choice)
-        self.drain = Drain(server, self.writer, choice, waits=self.waits)
+        self.choice = Choice(target, self.began)
+        self.choice.sighted(earlier)
+        self.arming = Arming(server, target, self.guard, self.choice)
+        self.drain = Drain(server, self.writer, self.choice, waits=server.has_waits)
+        self.until: datetime | None = None
+        self.notes: list[str] = []
         self._schedstat = server.local
 
     def _check(self, path: Path) -> None:
-        if self.target.level >= 8:
-            self.server.require_waits()
+        self.server.level(None if self.target.armed_only else self.target.level)
+        if self.target.query_ids:
+            self.server.require_calls("--query-id")
         if not self.target.armed_only:
             check(self.server, self.target)
         require_outside(self.server, path)
+
+    @property
+    def _takes_waits(self) -> bool:
+        return self.server.has_waits and (self.target.armed_only or self.target.level >= 8)
 
     def _costs(self) -> Costs:
         """What the trace takes of its sessions, with this server's clock if it is known."""
@@ -146,8 +166,13 @@ class TraceRecorder:
             return Costs(reading_ns=float(reading))
         return Costs()
 
-    def run(self, seconds: float | None, tell: Callable[[Progress], None]) -> Recorded:
-        """Record for `seconds`, or until a signal asks to stop; what was recorded is kept.
+    def run(
+        self,
+        seconds: float | None,
+        tell: Callable[[Progress], None],
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Recorded:
+        """Record for `seconds`, or until a signal or `stop` ends it; what was recorded is kept.
 
         Raises MeasurementError if the server goes away; the files written until then stay.
         """
@@ -156,7 +181,7 @@ class TraceRecorder:
         stopped, why = "error", ""
         with self.guard, signals.asked_to_stop() as asked:
             try:
-                stopped, why = self._loop(start, limit, asked, tell)
+                stopped, why = self._loop(start, limit, lambda: asked.made or stop(), tell)
             except MeasurementError as ex:
                 why = str(ex)
                 self._end("error", why, time.monotonic() - start)
@@ -171,14 +196,14 @@ class TraceRecorder:
         self,
         start: float,
         limit: float,
-        asked: signals.StopRequest,
+        asked: Callable[[], bool],
         tell: Callable[[Progress], None],
     ) -> tuple[str, str]:
         flushed = start
         try:
             if self.target.query_ids:
                 self.arming.arm_statements()
-            while not asked.made and time.monotonic() - start < limit:
+            while not asked() and time.monotonic() - start < limit:
                 with telling():
                     self.arming.arm_new()
                     busy = self.drain.look()
@@ -192,18 +217,24 @@ class TraceRecorder:
                     time.sleep(min(PAUSE_S, max(limit - (now - start), 0.0)))
         except LimitReached as ex:
             return ex.limit, str(ex)
-        return ("interrupt", "") if asked.made else ("time", "")
+        return ("interrupt", "") if asked() else ("time", "")
 
     def _finish(self, stopped: str, why: str, start: float) -> Recorded:
         notes: list[str] = []
         with signals.deferred():
             try:
                 with telling():
+                    # before it is given back: a session that is woken waits anew
+                    now, waits = (
+                        open_waits.look(self.server) if self._takes_waits else (self.began, [])
+                    )
                     self.arming.disarm()
                     if stopped not in ("size", "space"):
                         for _ in range(100):
                             if not self.drain.look():
                                 break
+                        self._keep_open_waits(waits, now)
+                        self._keep_texts()
                 self._sample_processor()
             except LimitReached as ex:
                 stopped, why = ex.limit, str(ex)
@@ -212,7 +243,7 @@ class TraceRecorder:
             seconds = time.monotonic() - start
             stopped, why = self._end(stopped, why, seconds)
             nobody = not (self.drain.sessions or self.drain.unread.sessions)
-            if (nobody and self.writer.empty) or (stopped == "space" and self.writer.holds_nothing):
+            if (nobody or stopped == "space") and self.writer.holds_nothing:
                 self.writer.discard()
         p, unread = self._progress(seconds), self.drain.unread
         no_bytes, no_waits = self._unwritten()
@@ -220,13 +251,12 @@ class TraceRecorder:
             notes.append(unwritten_note(no_bytes, no_waits))
         if unread.sessions:
             notes.append(unread_note(unread.sessions, unread.records, unread.bytes))
-        damaged = "a damaged ring, which was read no further"
-        notes += alike("process", ((pid, damaged) for pid in self.drain.damaged()))
         return Recorded(
             str(self.path),
             seconds,
             stopped,
             why,
+            self.server.has_calls,
             p.sessions,
             self.writer.taken[Table.STREAM] - no_bytes,
             self.writer.taken[Table.WAITS] - no_waits,
@@ -239,8 +269,38 @@ class TraceRecorder:
             unread.sessions,
             unread.records,
             unread.bytes,
-            (*self.arming.notes, *self._hints(), *notes),
+            (*self.arming.notes, *self._hints(), *self.notes, *notes),
         )
+
+    def _keep_open_waits(self, waits: list[OpenWait], now: datetime) -> None:
+        """Waits that no ring has: those under way, and those of sessions that never answered."""
+        taken = self.drain.keep_open_waits(waits, now, idle=False)
+        if not (self.target.query_ids or (self.target.armed_only and self.server.has_calls)):
+            untraced = [
+                wait
+                for wait in open_waits.throughout(self.waits_first, waits, self.began)
+                if not self.drain.knows(wait.pid) and self._means(wait)
+            ]
+            for wait in untraced:
+                self.drain.keep_untraced(wait, now)
+            if untraced:
+                self.notes.append(open_waits.note(untraced, now))
+            taken += untraced
+        self.until = now if taken else None
+
+    def _means(self, wait: OpenWait) -> bool:
+        names = wait.user or "", wait.database or "", wait.application or ""
+        return wait.leader_pid is None and self.choice.means(wait.pid, wait.session_started, *names)
+
+    def _keep_texts(self) -> None:
+        """What statements say of which there are only identifiers, if the server knows."""
+        if not self.drain.query_ids:
+            return
+        reader = Reader(self.server.conn, any_version=True)
+        if found := reader.texts(self.drain.query_ids):
+            texts = [text.encode() for text in found.values()]
+            query_ids = np.array(list(found), np.int64)
+            self.writer.add(Table.TEXTS, {"query_id": query_ids, "text": texts})
 
     def _unwritten(self) -> tuple[int, int]:
         unwritten = self.writer.unwritten
@@ -253,6 +313,7 @@ class TraceRecorder:
         except LimitReached as ex:
             if not why:
                 stopped, why = ex.limit, str(ex)
+        self.notes += alike("process", self.drain.unreadable())
         losses = {str(pid): lost for pid, lost in self.drain.losses().items()}
         unwritten = dict(zip(("bytes", "waits"), self._unwritten(), strict=True))
         document: dict[str, Any] = {
@@ -260,7 +321,8 @@ class TraceRecorder:
             "why": why,
             "duration_s": seconds,
             "losses": losses,
-            "notes": self.arming.notes,
+            "notes": [*self.arming.notes, *self.notes],
+            "until": self.until.isoformat() if self.until else None,
             "unwritten": unwritten,
             "unread": dataclasses.asdict(self.drain.unread),
         }
@@ -272,7 +334,9 @@ class TraceRecorder:
         return stopped, why
 
     def _hints(self) -> list[str]:
-        return [UNNUMBERED] if self.unnumbered and self.drain.sessions else []
+        if not self.unnumbered or not self.drain.sessions:
+            return []
+        return [UNNUMBERED if self.server.has_calls else _NO_STATEMENTS]
 
     def _progress(self, seconds: float) -> Progress:
         d = self.drain

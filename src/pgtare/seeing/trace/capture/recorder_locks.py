@@ -14,8 +14,9 @@ from pgtare.seeing.trace.capture.server import Server
 from pgtare.seeing.trace.capture.target import QUERY_SETTINGS
 from pgtare.server import pooler
 
-#: The first half of our locks' keys ("pgtr"); the second is the process.
-_CLASS = 0x70677472
+#: The first half of our locks' keys ("pgtr"), and of those of recorders of waits alone, which ask
+#: another module for them; the second is the process.
+_CLASS, _OF_WAITS = 0x70677472, 0x70677473
 
 _OWNERS = """
 SELECT DISTINCT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
@@ -29,7 +30,7 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %s::bigint::oid AND 
 AND l.objid::bigint = ANY(%s::bigint[]) GROUP BY l.pid, a.client_addr ORDER BY l.pid
 """
 _GIVE_BACK = """
-SELECT {trace}.sql_trace_set(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
+SELECT {}(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
 (SELECT * FROM unnest(%s::int[], %s::timestamptz[])) AND backend_type = 'client backend'
 """
 
@@ -52,16 +53,30 @@ def recorders(server: Server, pids: Collection[int]) -> list[RunningRecorder]:
     return [RunningRecorder(pid, client, tuple(sessions)) for pid, client, sessions in found]
 
 
+def _class_of(server: Server) -> int:
+    return _CLASS if server.has_calls else _OF_WAITS
+
+
+def _holds(server: Server) -> bool:
+    """Whether locks are of use: in a pool's session they would outlast us.
+
+    Recording waits alone goes through a pool, and then knows of no other recorder.
+    """
+    return server.has_calls or not server.pooled
+
+
 def own(server: Server, pid: int) -> None:
     """Be answerable for a session, as others may be."""
-    server.rows("SELECT pg_try_advisory_lock_shared(%s::int, %s::int)", _CLASS, pid)
+    if _holds(server):
+        query = "SELECT pg_try_advisory_lock_shared(%s::int, %s::int)"
+        server.rows(query, _class_of(server), pid)
 
 
 def owned(server: Server, pids: Collection[int], apart_from: Sequence[int]) -> set[int]:
     """For which of these sessions a recorder is answerable, apart from those recorders."""
     if not pids:
         return set()
-    return {pid for (pid,) in server.rows(_OWNERS, _CLASS, list(pids), list(apart_from))}
+    return {pid for (pid,) in server.rows(_OWNERS, _class_of(server), list(pids), list(apart_from))}
 
 
 def give_back(
@@ -74,12 +89,14 @@ def give_back(
     """
     own_pid = pooler.backend_pid(server.conn)
     for pid in sessions:  # first: of two that end together, one at least sees the other gone
-        if recorder is None:
-            server.rows("SELECT pg_advisory_unlock_shared(%s::int, %s::int)", _CLASS, pid)
+        if recorder is None and _holds(server):
+            query = "SELECT pg_advisory_unlock_shared(%s::int, %s::int)"
+            server.rows(query, _class_of(server), pid)
     apart_from = [own_pid] if recorder is None else [own_pid, recorder]
     left = sorted(set(sessions) - owned(server, sessions, apart_from))
     # a session that has ended would only cause a warning; another with its number is not ours
-    server.rows(_GIVE_BACK, left, [sessions[pid] for pid in left])
+    setter = f"{{trace}}.{server.setter}" if server.has_calls else f"{{waits}}.{server.setter}"
+    server.rows(_GIVE_BACK.format(setter), left, [sessions[pid] for pid in left])
 
 
 def reset_queries(server: Server) -> None:

@@ -6,8 +6,7 @@ ended: what was traced before is still there to be read, whether it was requeste
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -22,9 +21,10 @@ Key = tuple[int, datetime]
 
 @dataclass(frozen=True)
 class Traced:
-    """A ring of calls on the server; bytes: written to it so far.
+    """A ring on the server, of calls or of waits alone.
 
-    session_started: of a live session; a ring has one session, and a session one ring.
+    bytes: written to it so far; None: not known, of waits. session_started: of a live session; a
+    ring has one session, and a session one ring.
     """
 
     pid: int
@@ -36,7 +36,7 @@ class Traced:
     client: str | None
     level: int
     reason: str | None
-    bytes: int
+    bytes: int | None
     session_started: datetime | None
 
     @property
@@ -51,10 +51,8 @@ class Choice:
 
     target: Target
     began: datetime
-    draw: Callable[[], float] = field(default_factory=lambda: random.Random().random)
     _before: dict[Key, int] = field(default_factory=dict)
     _meant: dict[Key, Key | None] = field(default_factory=dict)
-    _passed: set[Key] = field(default_factory=set)
     _others: set[Key] = field(default_factory=set)
     _traced: set[Key] = field(default_factory=set)
     _taken: set[Key] = field(default_factory=set)
@@ -62,7 +60,7 @@ class Choice:
     def sighted(self, rings: Iterable[Traced]) -> None:
         """What these rings hold by now was written before the recording."""
         for ring in rings:
-            self._before[ring.key] = ring.bytes
+            self._before[ring.key] = ring.bytes or 0
 
     def before(self, key: Key) -> int:
         """Up to which position a ring is not for the recording."""
@@ -75,18 +73,15 @@ class Choice:
     def means(
         self, pid: int, started: datetime, role: str, database: str, application: str
     ) -> bool:
-        """Whether a live session is meant: it matches, now or earlier, and was drawn."""
+        """Whether a live session is meant: it matches, now or earlier."""
         session = pid, started
-        if session in self._meant or session in self._passed:
-            return session in self._meant
+        if session in self._meant:
+            return True
         if not self.target.matches(pid, role, database, application):
             self._others.add(session)  # an application may take its name later
             return False
         # the number of a process that has ended comes again: that is another's session
         if pid in self.target.pids and any(pid == p for p, _ in self._meant):
-            return False
-        if self.draw() >= self.target.sample:
-            self._passed.add(session)
             return False
         self._meant[session] = None
         return True
@@ -104,11 +99,13 @@ class Choice:
         if ring.key in self._taken:
             return True
         if ring.key not in self._before and ring.started < self.began:
-            self._before[ring.key] = ring.bytes
+            self._before[ring.key] = ring.bytes or 0
         by_ring = self.target.armed_only or bool(self.target.query_ids)
         if not (self._by_ring(ring) if by_ring else self._by_session(ring)):
             return False
-        if ring.bytes - self.before(ring.key) <= (_END if ring.ended else 0):
+        if ring.bytes is not None and ring.bytes - self.before(ring.key) <= (
+            _END if ring.ended else 0
+        ):
             return False
         self._taken.add(ring.key)
         return True
@@ -140,12 +137,10 @@ class Choice:
         """Of a session whose ring began and ended between two looks."""
         earlier = [
             session
-            for session in (*self._meant, *self._passed)
+            for session in self._meant
             if session[0] == ring.pid and session[1] <= ring.started
         ]
         session = max(earlier, default=None)
-        if session is not None and session in self._passed:
-            return False
         if session is not None and self._meant[session] is None:
             self._meant[session] = ring.key
             return True

@@ -169,7 +169,7 @@ def remedies(server: Server, now: Standing, pids: frozenset[int] | None = None) 
     """The SQL that ends what `stop` cannot: traces that settings turn on, and those to come."""
     kept_on = (ASKED, BY_RECORDER)
     left = [s for s in now.sessions if s.reason not in kept_on and (pids is None or s.pid in pids)]
-    found = [f"SELECT {server.name('sql_trace_set')}({s.pid}, 0);" for s in left]
+    found = [f"SELECT {server.setter_name}({s.pid}, 0);" for s in left]
     if pids is not None:
         return found
     with telling():

@@ -23,7 +23,7 @@ _RIGHTS = """
 SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
        (SELECT has_function_privilege(p.oid, 'EXECUTE') FROM pg_proc p
         JOIN pg_language l ON l.oid = p.prolang
-        WHERE l.lanname = 'c' AND p.proname = 'sql_trace_set')
+        WHERE l.lanname = 'c' AND p.proname = %s)
 """
 
 
@@ -56,8 +56,7 @@ UNION ALL SELECT 'database', name FROM unnest(%s::text[]) name WHERE NOT EXISTS
 class Target:
     """Sessions to trace at a level: all that match every field that is set.
 
-    application: a shell pattern. sample: the share of sessions drawn (0 to 1]. query_ids: only
-    these statements, in whatever session.
+    application: a shell pattern. query_ids: only these statements, in whatever session.
     """
 
     level: int = DEFAULT_LEVEL
@@ -65,7 +64,6 @@ class Target:
     roles: frozenset[str] = frozenset()
     databases: frozenset[str] = frozenset()
     application: str | None = None
-    sample: float = 1.0
     query_ids: tuple[int, ...] = ()
     armed_only: bool = False
 
@@ -82,7 +80,6 @@ class Target:
             "--role": self.roles,
             "--database": self.databases,
             "--application": self.application is not None,
-            "--sample": self.sample < 1,
         }
         if named := [option for option, wish in wishes.items() if wish]:
             why = (
@@ -108,7 +105,7 @@ def check(server: Server, target: Target) -> None:
         _check_statements(server)
         return
     with telling():
-        ((user, sees, may),) = server.rows(_RIGHTS)
+        ((user, sees, may),) = server.rows(_RIGHTS, server.setter)
     demand("trace other sessions", user, {SEE: sees, set_level(server): may})
     require_known(server, target.pids, target)
 

@@ -19,8 +19,8 @@ from pgtare.kit.numbers import volume
 from pgtare.seeing.trace.file.columns import MAX_BYTES, MAX_ROWS, Column, Damaged, decode, encode
 from pgtare.seeing.trace.file.tables import GROUPED
 
-#: Of the format: files of a later version are refused, those of earlier ones are read.
-VERSION = 2
+#: Of the format; the server's own worker writes the same one. Files of another are refused.
+VERSION = 1
 MAGIC = b"PGTARE\x00T"
 BLOCK_MAGIC = b"\xb6TB\x01"
 #: How the names of trace files end.
@@ -93,7 +93,7 @@ def block(table: int, rows: int, number: int, columns: dict[str, Column]) -> byt
 
 
 def read_header(path: Path, file: BinaryIO) -> FileHeader | Damage:
-    """The header of a file. Raises UsageError if it is no trace, or one of a later version."""
+    """The header of a file. Raises UsageError if it is no trace, or one of another version."""
     head = file.read(FILE_HEADER)
     if not head:
         raise UsageError(f"{path} is empty: its recorder has written nothing yet")
@@ -103,7 +103,7 @@ def read_header(path: Path, file: BinaryIO) -> FileHeader | Damage:
         return Damage(path, 0, len(head), "the file ends within its header", tail=True)
     _, version, _, number, recording, checksum = _FILE.unpack(head)
     sound = zlib.crc32(head[:-4]) == checksum
-    if version > VERSION and sound:
+    if version != VERSION and sound:
         raise artefact.other_version(path, version, VERSION)
     if not sound:
         return Damage(path, 0, FILE_HEADER, "the header is damaged")

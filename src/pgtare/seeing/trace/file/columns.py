@@ -24,7 +24,7 @@ MAX_ROWS = 1 << 20
 #: Bytes of a block at most, decoded.
 MAX_BYTES = 1 << 28
 
-_CONSTANT, _PLANES, _RUNS, _BYTES, _GROUPED, _PIECES = 1, 2, 3, 4, 5, 6
+_CONSTANT, _PLANES, _RUNS, _BYTES, _PIECES = 1, 2, 3, 4, 5
 _STORED, _ZSTD = 0, 1
 _LEVEL = 3
 #: Rows of a piece at least: what is alike in it must be worth a table of its own.
@@ -69,7 +69,6 @@ def decode(payload: bytes | memoryview, rows: int) -> dict[str, Column]:
         raise Damaged(f"a block of {rows:,} rows")
     source = _Source(memoryview(payload))
     columns: dict[str, Column] = {}
-    orders: dict[str, Integers] = {}
     pairs: dict[str, Integers] = {}
     decompress = zstandard.ZstdDecompressor()
     while source.left():
@@ -82,8 +81,6 @@ def decode(payload: bytes | memoryview, rows: int) -> dict[str, Column]:
         body = _Source(source.take(size))
         if kind == _BYTES:
             columns[name] = _decode_bytes(body, rows, decompress)
-        elif kind == _GROUPED:
-            columns[name] = _decode_grouped(body, rows, columns, orders, decompress)
         elif kind == _PIECES:
             columns[name] = _decode_pieces(body, rows, columns, pairs, decompress)
         else:
@@ -172,13 +169,6 @@ def _decode_integers(
     raise Damaged(f"a column of the unknown encoding {kind}")
 
 
-def _order(key: Integers) -> Integers:
-    """Where the values of a column come from when they are in the order of `key`."""
-    if len(key) and int(key.min()) >= 0 and int(key.max()) < 1 << 16:
-        key = key.astype(np.uint16)  # sorting 16-bit numbers stably is a radix sort
-    return np.argsort(key, kind="stable")
-
-
 def _pairs(key: Integers) -> tuple[Integers, Integers]:
     """Where values come from in the order of `key` and the one before it, and where pairs begin."""
     before = np.concatenate([key[:1], key[:-1]])
@@ -242,21 +232,6 @@ def _key(source: _Source, columns: Mapping[str, Column]) -> tuple[Integers, str,
     if key is None or isinstance(key, list) or shift > 63:
         raise Damaged("a column in the order of one that is not there")
     return key, name, shift
-
-
-def _decode_grouped(
-    source: _Source,
-    rows: int,
-    columns: Mapping[str, Column],
-    orders: dict[str, Integers],
-    decompress: zstandard.ZstdDecompressor,
-) -> Integers:
-    key, name, shift = _key(source, columns)
-    if name not in orders:
-        orders[name] = _order(key)
-    values = np.empty(rows, np.int64)
-    values[orders[name]] = _from_planes(source, rows, decompress) << shift
-    return values
 
 
 def _width(values: Integers) -> int:

@@ -77,6 +77,7 @@ class Trace:
     streams: by ring, the chunks of bytes that the server gave, each with its position.
     marks: by ring, columns kind, depth, when_ns (since 1970) and value of the ring of waits.
     processor: by ring, columns when_ns, cpu_ns and queue_ns, cumulated, from the kernel.
+    texts: by query identifier, of statements that only rings of waits tell of.
     losses: by ring, rows that were overwritten unread (of streams: bytes); of NO_RING, bytes of the
     traces of sessions that ended and were given up before anybody had read them.
     """
@@ -91,6 +92,7 @@ class Trace:
     streams: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
     losses: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     processor: dict[int, dict[str, Integers]] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
     damages: list[Damage] = field(default_factory=list)
     size: int = 0
 
@@ -323,12 +325,19 @@ def _read_losses(trace: Trace, block: Block) -> None:
         trace.losses[ring] += lost
 
 
+def _read_texts(trace: Trace, block: Block) -> None:
+    c = block.columns
+    for query_id, text in zip(_ints(c["query_id"]), c["text"], strict=True):
+        trace.texts[query_id] = _text(bytes(text))
+
+
 _READ = {
     Table.RECORDING: _read_recording,
     Table.RINGS: _read_rings,
     Table.EVENTS: _read_events,
     Table.STREAM: _read_stream,
     Table.LOSSES: _read_losses,
+    Table.TEXTS: _read_texts,
     Table.END: _read_end,
 }
 

@@ -38,7 +38,7 @@ from pgtare.seeing.trace.file.records import (
 )
 
 _HEADER = 32
-#: The latest version of the stream; earlier ones are part of it.
+#: The version of the stream.
 _VERSION = 2
 #: Bytes of a record CALL before its counters.
 _CALL = 112
@@ -266,7 +266,7 @@ class _Decoder:
         names = [r[a:b].split(b"\0", 1)[0] for a, b in ((88, 152), (152, 216), (216, 280))]
         encoding = r[280:304].split(b"\0", 1)[0].decode("ascii", "replace")
         self.encoding = _python_encoding(encoding)
-        if version > _VERSION:
+        if version != _VERSION:
             self.into.notes.append(
                 f"the server's stream has version {version}; this pgtare reads version {_VERSION}"
             )

@@ -16,12 +16,13 @@ class Table(IntEnum):
     STREAM = 6
     LOSSES = 7
     PROCESSOR = 8
+    TEXTS = 9
     END = 127
 
 
 #: In the place of a ring's number: of all sessions that ended before anybody had read their traces.
 NO_RING = 0
-#: Column names by table. All are integers but `json`, `class`, `name` and `data`, which are bytes.
+#: Column names by table. All are integers but those OF_BYTES.
 COLUMNS: dict[Table, tuple[str, ...]] = {
     Table.RECORDING: ("json",),
     Table.RINGS: ("ring", "pid", "started_ns", "json"),
@@ -31,6 +32,7 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
     Table.STREAM: ("ring", "position", "data"),
     Table.LOSSES: ("ring", "when_ns", "lost"),
     Table.PROCESSOR: ("ring", "when_ns", "cpu_ns", "queue_ns"),
+    Table.TEXTS: ("query_id", "text"),
     Table.END: ("json",),
 }
 #: Columns of a table that are stored in the order of another.
@@ -38,4 +40,4 @@ GROUPED: dict[int, dict[str, str]] = {
     Table.WAITS: {"gap_ns": "event", "length_ns": "event"},
 }
 #: Columns of bytes; the others are 64-bit integers.
-OF_BYTES = frozenset({"json", "class", "name", "data"})
+OF_BYTES = frozenset({"json", "class", "name", "data", "text"})

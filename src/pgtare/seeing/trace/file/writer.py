@@ -79,11 +79,6 @@ class Writer:
         """Whether no call and no wait is in a file."""
         return all(self.taken[of] == self.unwritten[of] for of in (Table.STREAM, Table.WAITS))
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was recorded."""
-        return self._files == 1 and not any(self.taken.values())
-
     def discard(self) -> None:
         """Leave no trace of a recording that holds nothing of any session."""
         self._unclaim()

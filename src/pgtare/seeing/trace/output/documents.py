@@ -33,6 +33,7 @@ class TraceRecorded(Document):
     duration_s: float = Field(description="how long it was recorded")
     stopped_by: str = Field(description="`time`, `interrupt`, `size`, `space` or `error`")
     why: str = Field(description="the same in words; empty if there is no more to say")
+    calls: bool = Field(description="whether calls were recorded, not waits alone")
     sessions: int = Field(description="sessions traced")
     call_bytes: int = Field(description="of calls, in the files")
     waits: int = Field(description="waits in the files")
@@ -441,9 +442,7 @@ class TraceStatements(Document):
     schema_: Literal["pgtare.trace.statements/1"] = Field(
         default="pgtare.trace.statements/1", alias="schema", description="name and version"
     )
-    statements: list[TracedStatement] = Field(
-        description="as sorted, those within others last, as many as `--limit` allows"
-    )
+    statements: list[TracedStatement] = Field(description="as sorted, those within others last")
 
 
 def listed(found: Iterable[statements.Statement]) -> TraceStatements:

@@ -24,6 +24,7 @@ from pgtare.seeing.trace.file.records import (
     CallKind,
     sqlstate,
 )
+from pgtare.server.wait_ring import RingRecordKind
 
 FORMATS = ("parquet", "jsonl")
 _ROWS = 1 << 16
@@ -93,6 +94,7 @@ def tables(ledger: Ledger) -> dict[str, Columns]:
         "calls": _calls(ledger),
         "waits": _waits(ledger),
         "bookings": _bookings(ledger),
+        "marks": _marks(ledger),
         "requests": _requests(ledger),
         "transactions": _transactions(ledger),
         "plans": _plans(ledger),
@@ -131,7 +133,8 @@ def _calls(ledger: Ledger) -> Columns:
     for i, process in enumerate(ledger.call_process.tolist()):
         stream = ledger.processes[process].stream
         found = stream.texts.get(int(c["text"][i]))
-        text.append(found.text if found else None)
+        stated = ledger.trace.texts.get(int(c["query_id"][i]))
+        text.append(found.text if found else stated)
         counted = stream.buffers.get(int(c["call"][i]))
         if counted:
             buffers[i] = np.minimum(np.array(counted, np.float64), 2.0**62).astype(np.int64)
@@ -184,6 +187,27 @@ def _bookings(ledger: Ledger) -> Columns:
         "component": names[np.asarray(which).ravel()] if len(e) else _texts([]),
         "ns": e.ns,
         "times": e.times,
+    }
+
+
+def _marks(ledger: Ledger) -> Columns:
+    """What rings of waits hold beside waits, of the processes whose rings have no calls."""
+    found = [
+        (i, ledger.trace.marks[p.ring.number])
+        for i, p in enumerate(ledger.processes)
+        if p.ring.number in ledger.trace.marks
+    ]
+    kinds = {int(kind): kind.name.lower() for kind in RingRecordKind}
+    columns = {
+        name: np.concatenate([_ints([]), *(marks[name] for _, marks in found)])
+        for name in ("kind", "depth", "when_ns", "value")
+    }
+    return {
+        "process": np.repeat(_ints([i for i, _ in found]), [len(m["kind"]) for _, m in found]),
+        "kind": _texts([kinds.get(kind) for kind in columns["kind"].tolist()]),
+        "depth": columns["depth"],
+        "when": columns["when_ns"],
+        "value": columns["value"],
     }
 
 

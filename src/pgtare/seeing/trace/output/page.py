@@ -18,11 +18,13 @@ from pgtare.seeing.trace.analysis import moment as moments
 from pgtare.seeing.trace.analysis import plan_nodes
 from pgtare.seeing.trace.analysis import profile as profiles
 from pgtare.seeing.trace.analysis.ledger import Ledger
+from pgtare.seeing.trace.analysis.over_time import OverTime, over_time
 from pgtare.seeing.trace.analysis.profile import Profile, Scope
 from pgtare.seeing.trace.analysis.statements import Statement, report
 from pgtare.seeing.trace.analysis.texts import StatementLabels, statement_labels
 from pgtare.seeing.trace.file.records import CallKind
 from pgtare.seeing.trace.output import show, waterfall
+from pgtare.seeing.trace.output.charts import charts
 from pgtare.seeing.trace.output.waterfall import Waterfall
 
 _LINES = 40
@@ -48,16 +50,17 @@ def page(ledger: Ledger, others: Sequence[Ledger] = ()) -> str:
     labels = statement_labels(ledger)
     found = _profiles(ledger)
     first = found[0] if found else None
+    times = over_time(ledger)
     began = _began(ledger)
     version = str(ledger.trace.recording.get("server", ""))
     return page_frame.render(
         "pgtare.seeing.trace.output",
         "trace.html.j2",
-        [],
+        charts(times, None if first is None or first.workers else first),
         title=f"Where the time of {_name(ledger.trace.path.resolve())} went",
         subtitle=f"PostgreSQL {_version(version)} · {_processes(ledger)} · {_span(ledger, began)}",
         alarms=ledger.notes,
-        answers=_answers(first) if first else ["Nothing was traced."],
+        answers=_answers(first, times) if first else ["Nothing was traced."],
         moment=_moment(ledger, others),
         profiles=[_rows(p) for p in found],
         sessions=_sessions(ledger, labels),
@@ -123,7 +126,9 @@ def _facts(ledger: Ledger) -> list[tuple[str, str]]:
     facts = []
     if isinstance(command, list) and command:
         facts.append(("recorded by", shlex.join(map(str, command))))
-    if isinstance(level, int) and level in _LEVELS:
+    if recording.get("calls") is False:
+        facts.append(("level", "waits and statements alone, without sql_trace"))
+    elif isinstance(level, int) and level in _LEVELS:
         facts.append(("level", f"{level}: {_LEVELS[level]}"))
     if end and end.get("stopped_by"):
         facts.append(("ended by", str(end["stopped_by"])))
@@ -144,10 +149,10 @@ def _profiles(ledger: Ledger) -> list[Profile]:
     return found
 
 
-def _answers(profile: Profile) -> list[str]:
+def _answers(profile: Profile, times: OverTime) -> list[str]:
     facts = [
-        f"{show.ns(profile.total_ns)} of {profile.sessions} "
-        f"{'session' if profile.sessions == 1 else 'sessions'} are accounted for."
+        f"{show.ns(profile.total_ns)} of {numbers.counted(profile.sessions, 'session')} are "
+        f"accounted for; {times.mean:.2f} were active on average, parallel workers included."
     ]
     return facts + [
         f"{line.name}: {numbers.percent(profile.share(line))}, {show.ns(line.ns)}."

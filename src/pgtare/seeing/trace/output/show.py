@@ -21,6 +21,8 @@ _NO_NODES = (
     "while a trace is recorded"
 )
 #: Short: a narrow terminal wraps it.
+#: Most lines of a profile, and most statements, that a terminal shows.
+_LINES, _STATEMENTS = 30, 20
 _WHOLE = "mean, min and max are those of whole waits; of some, the time holds a part only"
 _KERNEL = "of it kernel CPU: the part of a wait in which the kernel worked for it (estimated)"
 
@@ -53,8 +55,8 @@ def counted(line: ProfileLine) -> tuple[str, str, str, str]:
     return numbers.count(line.times), ns(line.mean_ns), ns(line.min_ns), ns(line.max_ns)
 
 
-def profile_view(profile: Profile, limit: int) -> RenderableType:
-    """The profile of a trace; what does not fit is one line."""
+def profile_view(profile: Profile) -> RenderableType:
+    """The profile of a trace; what goes beyond the longest lines is one line."""
     what = "process" if profile.workers else "session"
     plural = "" if profile.sessions == 1 else "es" if profile.workers else "s"
     heading = (
@@ -74,7 +76,7 @@ def profile_view(profile: Profile, limit: int) -> RenderableType:
         "lengths",
         spare=("lengths", *(["of it kernel CPU"] if split else []), "min", "max", "mean", "times"),
     )
-    for line in profile.lines[:limit]:
+    for line in profile.lines[:_LINES]:
         table.add_row(
             one_line(line.name),
             ns(line.ns),
@@ -83,12 +85,12 @@ def profile_view(profile: Profile, limit: int) -> RenderableType:
             *([kernel(line)] if split else []),
             spark(line),
         )
-    if len(profile.lines) > limit:
-        table.add_row(*rest(profile, limit))
+    if len(profile.lines) > _LINES:
+        table.add_row(*rest(profile, _LINES))
     table.add_row("total", ns(sum(line.ns for line in profile.lines)), "100 %")
     parts: list[RenderableType] = [Text(plain(heading)), table]
     if profile.by == "event" and any(
-        line.mean_ns * line.times > 1.01 * line.ns for line in profile.lines[:limit]
+        line.mean_ns * line.times > 1.01 * line.ns for line in profile.lines[:_LINES]
     ):
         parts.append(Text(_WHOLE, style="dim"))
     if split:
@@ -125,17 +127,17 @@ def clients_view(found: list[Client]) -> RenderableType:
     return table
 
 
-def statements_view(found: list[Statement], all_of_them: int) -> RenderableType:
-    """Statements one after another, those within others last."""
+def statements_view(found: list[Statement]) -> RenderableType:
+    """The first statements one after another, those within others last."""
     parts: list[RenderableType] = []
     recursive = False
-    for statement in found:
+    for statement in found[:_STATEMENTS]:
         if statement.recursive and not recursive:
             recursive = True
             parts.append(Text("Statements within others (functions, triggers)\n", style="bold"))
         parts += [_statement(statement), Text("")]
-    if all_of_them > len(found):
-        parts.append(Text(f"{all_of_them - len(found)} more statements (--limit)"))
+    if len(found) > _STATEMENTS:
+        parts.append(Text(f"{len(found) - _STATEMENTS} more statements (--json lists all)"))
     return Group(*parts)
 
 

@@ -43,7 +43,6 @@ HEADINGS = (
     "I²",
     "verdict",
 )
-SUBGROUP_HEADINGS = ("label", "servers", "mean %", "difference", "interval", "p (Holm)")
 SERVER_HEADINGS = (
     "server",
     "version",
@@ -76,7 +75,7 @@ def page(result: FleetWeighing) -> str:
         headings=HEADINGS,
         rows=[_row(arm) for arm in arms],
         parts=[_part(arm) for arm in wording.instruments(result)],
-        subgroup_headings=SUBGROUP_HEADINGS,
+        subgroup_headings=wording.SUBGROUP_HEADINGS,
         server_headings=SERVER_HEADINGS,
         servers=[_server(one) for one in result.servers],
         left_out=result.left_out,
@@ -98,22 +97,13 @@ def _subtitle(result: FleetWeighing) -> str:
 
 
 def _row(arm: FleetArm) -> _Row:
-    cells = [
-        (HEADINGS[1], str(arm.k)),
-        (HEADINGS[2], numbers.estimate(arm.cost_pct.mean)),
-        (HEADINGS[3], numbers.bounds(arm.cost_pct.mean)),
-        (HEADINGS[4], numbers.bounds(arm.cost_pct.prediction)),
-        (HEADINGS[5], numbers.estimate(arm.cost_us.mean)),
-        (HEADINGS[6], numbers.bounds(arm.cost_us.mean)),
-        (HEADINGS[7], numbers.percent(arm.cost_pct.i2_pct)),
-    ]
+    cells = list(zip(HEADINGS[1:-1], wording.arm_cells(arm), strict=True))
+    verdict = wording.verdict(arm)
     if arm.role == "instrument":
         tone = "" if arm.verdict == "list" else arm.verdict
-        return _Row(arm.name, False, cells, wording.VERDICTS[arm.verdict], tone)
-    name = f"{arm.name} (base again)" if arm.role == "control" else arm.name
-    misses = numbers.bounded(arm.cost_pct.mean) and not numbers.covers_zero(arm.cost_pct.mean)
-    tone = "inconclusive" if misses and arm.role == "control" else ""
-    return _Row(name, True, cells, "misses 0" if misses else "covers 0", tone)
+    else:
+        tone = "inconclusive" if arm.role == "control" and verdict == "misses 0" else ""
+    return _Row(wording.arm_name(arm), arm.role != "instrument", cells, verdict, tone)
 
 
 def _part(arm: FleetArm) -> _Part:
@@ -123,24 +113,14 @@ def _part(arm: FleetArm) -> _Part:
         if arm.k > 1
         else "",
         wording.outliers(arm),
-        [
-            [
-                f"{one.label} = {one.value}",
-                str(len(one.servers)),
-                numbers.estimate(one.mean),
-                numbers.estimate(one.difference),
-                numbers.bounds(one.difference),
-                numbers.chance(one.p_adjusted or 0.0),
-            ]
-            for one in wording.shown_subgroups(arm.cost_pct)
-        ],
+        [wording.subgroup_cells(one) for one in wording.shown_subgroups(arm.cost_pct)],
         [(one.server, one.left_out) for one in arm.servers if one.left_out],
     )
 
 
 def _server(one: FleetServer) -> list[str]:
     per_s = one.transactions_per_s
-    rate = numbers.NONE if per_s is None else f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.2g}"
+    rate = numbers.NONE if per_s is None else numbers.rate(per_s)
     return [
         one.name,
         one.version or numbers.NONE,

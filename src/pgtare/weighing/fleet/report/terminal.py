@@ -59,25 +59,8 @@ def _arms(result: FleetWeighing) -> Fitted:
         spare=("I²", "interval µs", "mean µs", "servers"),
     )
     for arm in wording.all_arms(result):
-        table.add_row(
-            f"{arm.name} (base again)" if arm.role == "control" else arm.name,
-            str(arm.k),
-            numbers.estimate(arm.cost_pct.mean),
-            numbers.bounds(arm.cost_pct.mean),
-            numbers.bounds(arm.cost_pct.prediction),
-            numbers.estimate(arm.cost_us.mean),
-            numbers.bounds(arm.cost_us.mean),
-            numbers.percent(arm.cost_pct.i2_pct),
-            _verdict(arm),
-        )
+        table.add_row(wording.arm_name(arm), *wording.arm_cells(arm), wording.verdict(arm))
     return table
-
-
-def _verdict(arm: FleetArm) -> str:
-    """The control is only a check."""
-    if arm.role == "instrument" or not numbers.bounded(arm.cost_pct.mean):
-        return wording.VERDICTS[arm.verdict]
-    return "covers 0" if numbers.covers_zero(arm.cost_pct.mean) else "misses 0"
 
 
 def _arm(arm: FleetArm, result: FleetWeighing, console: Console) -> None:
@@ -133,15 +116,7 @@ def _base(us: float | None) -> str:
 
 
 def _subgroups(arm: FleetArm) -> Fitted:
-    table = Fitted("label", "servers", "mean %", "difference", "interval", "p (Holm)")
+    table = Fitted(*wording.SUBGROUP_HEADINGS)
     for one in wording.shown_subgroups(arm.cost_pct)[:_MOST_SUBGROUPS]:
-        p = numbers.chance(one.p_adjusted) if one.p_adjusted is not None else numbers.NONE
-        table.add_row(
-            f"{one.label} = {one.value}",
-            str(len(one.servers)),
-            numbers.estimate(one.mean),
-            numbers.estimate(one.difference),
-            numbers.bounds(one.difference),
-            p,
-        )
+        table.add_row(*wording.subgroup_cells(one))
     return table

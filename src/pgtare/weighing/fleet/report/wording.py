@@ -23,6 +23,7 @@ VERDICTS = {
     "inconclusive": "inconclusive",
     "list": "a list",
 }
+SUBGROUP_HEADINGS = ("label", "servers", "mean %", "difference", "interval", "p (Holm)")
 HOW = (
     "Each server is estimated by itself, as pgtare weigh and pgtare report do it. What divides its "
     "body from its tail is its own, taken as known; all figures here are of the body.",
@@ -169,6 +170,43 @@ def spread(scale: FleetScale, unit: str) -> str:
         f"servers' true effects spread by {size} {unit}{ends} (standard deviation); "
         f"I² {numbers.percent(scale.i2_pct)}, all alike: {_p(scale.q_p)}"
     )
+
+
+def arm_cells(arm: FleetArm) -> list[str]:
+    """The row of an arm in the table of arms, between its name and its verdict."""
+    return [
+        str(arm.k),
+        numbers.estimate(arm.cost_pct.mean),
+        numbers.bounds(arm.cost_pct.mean),
+        numbers.bounds(arm.cost_pct.prediction),
+        numbers.estimate(arm.cost_us.mean),
+        numbers.bounds(arm.cost_us.mean),
+        numbers.percent(arm.cost_pct.i2_pct),
+    ]
+
+
+def arm_name(arm: FleetArm) -> str:
+    """The arm in the table of arms."""
+    return f"{arm.name} (base again)" if arm.role == "control" else arm.name
+
+
+def verdict(arm: FleetArm) -> str:
+    """The verdict in the table of arms; the control and a known delay are only checks."""
+    if arm.role == "instrument" or not numbers.bounded(arm.cost_pct.mean):
+        return VERDICTS[arm.verdict]
+    return "covers 0" if numbers.covers_zero(arm.cost_pct.mean) else "misses 0"
+
+
+def subgroup_cells(one: FleetSubgroup) -> list[str]:
+    """The row of a subgroup that was tested."""
+    return [
+        f"{one.label} = {one.value}",
+        str(len(one.servers)),
+        numbers.estimate(one.mean),
+        numbers.estimate(one.difference),
+        numbers.bounds(one.difference),
+        numbers.chance(one.p_adjusted or 0.0),
+    ]
 
 
 def _p(p: float | None) -> str:

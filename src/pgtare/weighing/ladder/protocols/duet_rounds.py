@@ -23,16 +23,14 @@ from pgtare.kit import machine
 from pgtare.kit.window import Window
 from pgtare.load import LoadSpec
 from pgtare.load.duet import DuetRun
-from pgtare.load.duet_plan import CLIENT, Length, compile_load
+from pgtare.load.duet_plan import CLIENT, MAX_CLUSTERS, Length, compile_load
 from pgtare.load.duet_records import Outcome
 from pgtare.load.headroom import PROBE_S, PROBES, Saturation
 from pgtare.weighing.ladder import evidence, gates, server_reading
 from pgtare.weighing.ladder.bench import MB_A_SCALE, Bench, Serving
 from pgtare.weighing.ladder.blocks import Gathered, named_first, parts_of, reasons_against
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
-from pgtare.weighing.ladder.duet_clusters import judge
-from pgtare.weighing.ladder.duet_roles import load_seed, roles_of_set
-from pgtare.weighing.ladder.duet_rules import why_not_by_duet
+from pgtare.weighing.ladder.duet_clusters import judge, load_seed, roles_of_set
 from pgtare.weighing.ladder.protocol import (
     StepContext,
     StepResult,
@@ -43,8 +41,10 @@ from pgtare.weighing.ladder.protocol import (
 from pgtare.weighing.ladder.protocols.rounds import SETTLE_S, load_gates
 from pgtare.weighing.ladder.records import ALL, Dropped, Part, Rate, Run, Step
 from pgtare.weighing.ladder.server_reading import ServerReading
-from pgtare.weighing.ladder.study_sections import BY, SERVICE, UNITS, Metric, Workload
+from pgtare.weighing.ladder.study_sections import Metric, Workload
 
+#: Waits for what servers side by side share.
+_SHARED = ("IO/", "LWLock/", "Lock/", "BufferPin/", "Buffer/")
 #: A server's stop, start and making ready.
 _RESTART_S = 0.3
 #: Looking at a server before, in and after a round.
@@ -84,27 +84,26 @@ class DuetRounds(StudyProtocol):
     section = ".duet"
 
     def why_not(self, study: DeclaredStudy, workload: Workload, cores: int) -> str:
-        return why_not_by_duet(workload, len(study.variant), cores)
+        if why := _spoiled(workload, len(study.variant), cores):
+            return f"{why}: play it by rounds"
+        if workload.metric == "tps":
+            return 'it tests tps, which a duet does not measure: test "latency_p50_us"'
+        return ""
 
     def blocks(self, study: DeclaredStudy) -> int:
         return study.protocol.duet.sets
-
-    def tested(self, study: DeclaredStudy, workload: Workload) -> tuple[Metric, tuple[Metric, ...]]:
-        """Its own metric, next to the other latencies: it has no throughput."""
-        tested = study.protocol.duet.metric
-        return tested, tuple(m for m in UNITS if m not in ("tps", tested, *SERVICE))
 
     def check_load(self, workload: Workload, spec: LoadSpec) -> None:
         """Whether the driver understands its scripts."""
         compile_load(spec, {"scale": workload.scale, CLIENT: 0})
 
     def disk_mb(self, study: DeclaredStudy, workload: Workload) -> float:
-        return len(self.members(study)) * (MB_A_SCALE * workload.scale + _SERVER_MB)
+        return len(study.members) * (MB_A_SCALE * workload.scale + _SERVER_MB)
 
     def plan(self, study: DeclaredStudy, seed: int) -> tuple[Step, ...]:
         """For each workload its sets, each of as many rounds as there are roles."""
         planned: list[Step] = []
-        names = self.members(study)
+        names = study.members
         for index, workload in self.own_workloads(study):
             own = int(np.random.default_rng((seed, _WORKLOADS, index)).integers(2**31))
             rounds = [
@@ -129,17 +128,17 @@ class DuetRounds(StudyProtocol):
     def seconds(self, study: DeclaredStudy, step: Step) -> float:
         """Restarts, warm-up and run; for the first round, also the making of the clusters."""
         workload, duet = study.the_workload(step.workload), study.protocol.duet
-        n = len(self.members(study))
+        n = len(study.members)
         making = n * (_MAKE_S + _SCALE_S * workload.scale) if step.round == 1 else 0.0
         return making + n * (_RESTART_S + _LOOKS_S) + SETTLE_S + duet.warm_up + duet.run
 
     def rehearse(self, study: DeclaredStudy, bench: Bench, workload: Workload) -> None:
         """Start all its servers."""
-        bench.duet(workload, self.members(study))
+        bench.duet(workload, study.members)
 
     def rate_name(self, workload: Workload) -> str:
-        """Whole runs of the same load have a rate of their own."""
-        return f"{workload.stated}{BY}{self.name}"
+        """The proof, a whole run of the same load, has a rate of its own."""
+        return f"{workload.name} by {self.name}"
 
     def rate(self, workload: Workload, context: StepContext) -> Rate:
         """Its share of what all its servers together do at full speed.
@@ -148,7 +147,7 @@ class DuetRounds(StudyProtocol):
         """
         assert workload.load is not None
         study = context.study
-        block = context.bench.duet(workload, self.members(study))
+        block = context.bench.duet(workload, study.members)
         block.assign(tuple(range(len(block.variants))))
         spec = study.load_spec(workload, context.directory, None)
         length = Length(PROBE_S, warmup_s=study.protocol.duet.warm_up)
@@ -179,7 +178,7 @@ class DuetRounds(StudyProtocol):
         So placement cancels. A variant's figure is its geometric mean over the set, and so the
         log-ratio of two variants the mean of the rounds' log-ratios.
         """
-        size = len(self.members(study))
+        size = len(study.members)
         by_set: dict[int, dict[int, Run]] = defaultdict(dict)
         for run in runs:
             by_set[(run.step.round - 1) // size + 1][run.step.round] = run
@@ -204,7 +203,7 @@ class DuetRounds(StudyProtocol):
         return found
 
     def layout(self, study: DeclaredStudy) -> str:
-        duet, n = study.protocol.duet, len(self.members(study))
+        duet, n = study.protocol.duet, len(study.members)
         return f"{duet.sets} duet sets of {n} rounds of {duet.run} s, {n} servers up together"
 
     def how(self, protocol: Mapping[str, Any], n: int, floor: str) -> str:
@@ -218,7 +217,7 @@ class DuetRounds(StudyProtocol):
     def _measured(self, step: Step, context: StepContext) -> StepResult:
         study = context.study
         workload = study.the_workload(step.workload)
-        names = self.members(study)
+        names = study.members
         block = context.bench.duet(workload, names)
         roles = tuple(names.index(name) for name in step.roles)
         block.assign(roles)
@@ -296,6 +295,32 @@ class DuetRounds(StudyProtocol):
             parts=parts,
         )
         return StepResult(made, run.records.columns())
+
+
+def _spoiled(workload: Workload, variants: int, cores: int) -> str:
+    """What would make a workload of so many variants another load in a duet; or "".
+
+    Each server gets a share of the concurrency only, and all share page cache, disk and its queue.
+    """
+    if variants >= MAX_CLUSTERS:
+        return f"its {variants} variants and the floor again need more than {MAX_CLUSTERS} servers"
+    if workload.clients > cores:
+        return (
+            f"it has more clients ({workload.clients}) than the machine has processors ({cores}) "
+            "and each server would get a share of the concurrency only"
+        )
+    if workload.writes or workload.builtin in ("simple-update", "tpcb-like"):
+        return "it writes and the servers would share the disk's queue"
+    if workload.figure:
+        return "its figures are counted in whole runs of one server"
+    for expected in workload.profile:
+        if expected.at_least is None:
+            continue
+        for event in expected.events:
+            if event.startswith(_SHARED):
+                shared = "the page cache and the disk" if event.startswith("IO/") else "the load"
+                return f"it is about waits of {event} and the servers would share {shared}"
+    return ""
 
 
 class _Looks:

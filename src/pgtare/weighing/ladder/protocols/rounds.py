@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,12 +30,10 @@ from pgtare.weighing.ladder import (
     companion,
     evidence,
     gates,
-    linkings,
-    run_figures,
     server_reading,
 )
 from pgtare.weighing.ladder.bench import PROOF
-from pgtare.weighing.ladder.blocks import Blocks, Gathered, dropped_block, reasons_against
+from pgtare.weighing.ladder.blocks import Blocks, Gathered, named_first, reasons_against
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.protocol import (
     StepContext,
@@ -45,7 +43,7 @@ from pgtare.weighing.ladder.protocol import (
     attempt,
     proof_id,
 )
-from pgtare.weighing.ladder.records import Run, Step
+from pgtare.weighing.ladder.records import Dropped, Run, Step
 from pgtare.weighing.ladder.study_sections import Workload
 
 #: Stop, start, and making the data ready.
@@ -54,6 +52,8 @@ _RESTART_S = 1.0
 _LOGGED = 50_000
 #: The shortest and the longest run that proves a workload's profile, in s.
 _PROOF_S = (3, 10)
+#: A workload's own counter must grow by so much a transaction.
+_COUNTED = 0.9
 #: What getrusage counts may be a little late.
 SETTLE_S = 0.2
 
@@ -67,7 +67,6 @@ class Rounds(StudyProtocol):
         "Whole runs are compared: what else differs between runs than the variant (where memory "
         "lies, what the machine's other guests do) is in the intervals as noise."
     )
-    relinks = True
 
     def blocks(self, study: DeclaredStudy) -> int:
         return study.protocol.rounds
@@ -76,11 +75,10 @@ class Rounds(StudyProtocol):
         """The rounds of each workload, each in an order of its own."""
         rng = np.random.default_rng(seed)
         planned: list[Step] = []
-        names, rounds = self.members(study), study.protocol.rounds
-        for index, workload in self.own_workloads(study):
-            layouts = linkings.order(seed, index, rounds, study.protocol.layouts)
+        names, rounds = study.members, study.protocol.rounds
+        for _, workload in self.own_workloads(study):
             for number in range(1, rounds + 1):
-                for position, drawn in enumerate(self.order(rng, len(names))):
+                for position, drawn in enumerate(rng.permutation(len(names))):
                     planned.append(
                         Step(
                             id=f"{workload.name}-{number:03}-{position}",
@@ -89,14 +87,9 @@ class Rounds(StudyProtocol):
                             variant=names[drawn],
                             round=number,
                             position=position,
-                            layout=layouts[number - 1],
                         )
                     )
         return tuple(planned)
-
-    def order(self, rng: np.random.Generator, n: int) -> Sequence[int]:
-        """In which order a round plays its members (n,)."""
-        return [int(i) for i in rng.permutation(n)]
 
     def seconds(self, study: DeclaredStudy, step: Step) -> float:
         """Restart, warm-up and run."""
@@ -114,24 +107,26 @@ class Rounds(StudyProtocol):
             by_round[one.step.round][one.step.variant] = one
         found = Gathered()
         for number, block in sorted(by_round.items()):
-            if len(block) < len(self.members(study)):
+            if len(block) < len(study.members):
                 continue  # not done yet
             failed = [f"{name}: {reason}" for name, one in block.items() for reason in one.failed]
             if reasons := reasons_against(workload, block, failed, found):
-                found.dropped.append(dropped_block(number, reasons, block))
+                variants = tuple(dict.fromkeys(named_first(reasons, block)))
+                found.dropped.append(
+                    Dropped(round=number, reasons=tuple(reasons), variants=variants)
+                )
             else:
                 found.kept[number] = block
         return found
 
     def layout(self, study: DeclaredStudy) -> str:
-        protocol, n = study.protocol, len(self.members(study))
+        protocol, n = study.protocol, len(study.members)
         return f"{counted(protocol.rounds, 'round')} of {counted(n, 'run')} of {protocol.run} s"
 
     def how(self, protocol: Mapping[str, Any], n: int, floor: str) -> str:
         return (
             f"rounds of {n} runs of {protocol['run']} s after {protocol['warm_up']} s of warm-up, "
-            f"every variant once in random order and {floor} twice (the floor); restart: "
-            f"{protocol['restart']}"
+            f"every variant once in random order and {floor} twice (the floor)"
         )
 
 
@@ -148,14 +143,14 @@ def proof_step(study: DeclaredStudy, workload: Workload) -> Step:
 def _measured(step: Step, context: StepContext) -> StepResult:
     study = context.study
     workload = study.the_workload(step.workload)
-    spec = study.load_spec(workload, context.directory, context.rates.get(workload.stated))
-    serving = context.bench.serve(step.variant, workload, step.layout)
+    spec = study.load_spec(workload, context.directory, context.rates.get(workload.name))
+    serving = context.bench.serve(step.variant, workload)
     log_path = serving.cluster.log_path
     pgbench = find_pgbench(serving.binaries)
     # Its speed says how many transactions a sample must be drawn from.
     warm = run(pgbench, serving.dsn, spec, study.protocol.warm_up)
     length = _proof_s(study) if step.kind == "proof" else study.protocol.run
-    sample = workload.sample or min(1.0, _LOGGED / max(warm.tps * length, 1.0))
+    sample = min(1.0, _LOGGED / max(warm.tps * length, 1.0))
     seen = evidence.Halfway()
 
     def look() -> None:
@@ -188,8 +183,8 @@ def _measured(step: Step, context: StepContext) -> StepResult:
         workload.activity,
         first.activity,
         last.activity,
-        {step.variant: got.transactions},
-        {step.variant: serving.variant.in_force},
+        got.transactions,
+        serving.variant.in_force,
     )
     # A profile is a matter of shares, which another load does not move as it moves a speed.
     failed = [
@@ -210,7 +205,7 @@ def _measured(step: Step, context: StepContext) -> StepResult:
         started="",
         duration_s=0.0,
         metrics=_metrics(got, latencies, window.ticks[0]),
-        figures=run_figures.between(first.figures, last.figures, log_path, workload, length),
+        figures=last.figures_since(first, log_path, workload, length),
         transactions=got.transactions,
         failed=tuple(failed),
         events=last.disturbed(first),
@@ -231,11 +226,10 @@ def load_gates(workload: Workload, transactions: int, failures: int, counted: fl
         reasons.append(f"{failures:,} transactions of the load failed")
     if not transactions:
         reasons.append("the load did no transaction")
-    wanted = workload.counted_per_transaction
-    if workload.counter and counted < wanted * transactions:
+    if workload.counter and counted < _COUNTED * transactions:
         reasons.append(
             f"the workload's counter grew by {counted:,.0f} in {transactions:,} transactions, "
-            f"not by {wanted:g} each"
+            f"not by {_COUNTED:g} each"
         )
     return reasons
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -99,16 +98,8 @@ def _title(result: WeighResult) -> str:
 
 def _subtitle(result: WeighResult) -> str:
     load = traffic.describe(result.load, speed=False)
-    return f"PostgreSQL {_version(result.server)} · {load} · {_when(result.created)}"
-
-
-def _version(server: Mapping[str, Any]) -> str:
-    """The number of the version: 18.6."""
-    number = server.get("version_num")
-    if isinstance(number, int) and number >= 100_000:
-        return f"{number // 10_000}.{number % 10_000}"
-    found = re.search(r"\d+\S*", str(server.get("version", "")))
-    return found[0] if found else "of unknown version"
+    version = result.server_version or "of unknown version"
+    return f"PostgreSQL {version} · {load} · {_when(result.created)}"
 
 
 def _when(created: str) -> str:

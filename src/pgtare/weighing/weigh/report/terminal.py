@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 
 from rich import box
 from rich.cells import cell_len
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pgtare.kit import numbers
+from pgtare.kit.terminal_text import plain
 from pgtare.weighing import verdict_names
 from pgtare.weighing.weigh.report import contention, footnotes, wording
 from pgtare.weighing.weigh.report.rows import Row, headings, table
@@ -38,9 +38,6 @@ _GAP = 2
 _NARROWEST_NAME = 18
 _INDENT = 2  # of a folded name's further lines, to tell them from the next row
 _LEFT = ("name", "verdict", "proof")
-_FALLBACKS = str.maketrans(
-    {"µ": "u", "−": "-", "–": "-", "—": "-", "±": "+/-", "…": "...", "’": "'", "“": '"', "”": '"'}
-)
 # Like rich's SIMPLE_HEAD, for terminals that have no line-drawing characters.
 _ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
@@ -48,8 +45,7 @@ _ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=
 def render(result: WeighResult, console: Console) -> None:
     """Print a result; colours and width are the console's.
 
-    Characters the console's encoding lacks are replaced, and control characters in names never
-    reach the terminal.
+    Control characters in names never reach the terminal.
     """
     _Report(result, console).print()
 
@@ -75,7 +71,7 @@ class _Report:
             self._line("No instrument was weighed; the control shows the floor.")
         for arm, sentence in answers:
             line = self._text(sentence)
-            line.highlight_words([self._fit(arm.name)], "bold")
+            line.highlight_words([plain(arm.name)], "bold")
             self.console.print(line, highlight=False)
         found = contention.figures(self.result)
         if found is not None and not wording.ended_by_server(self.result):
@@ -87,19 +83,12 @@ class _Report:
             self.console.print()
             return
         heads = {
-            key: self._fit(text)
+            key: text
             for key, text in headings(self.result).items()
             if key in _IMPORTANCE[:_CORE] or any(getattr(row, key) != numbers.NONE for row in rows)
         }
         shown = self._columns(rows, heads)
-        ascii_only = self.console.options.ascii_only
-        grid = Table(
-            box=_ASCII_HEAD if ascii_only else box.SIMPLE_HEAD,
-            pad_edge=False,
-            padding=(0, _GAP - 1, 0, 0),  # the box adds a column between
-            header_style="bold",
-            show_edge=False,
-        )
+        grid = self._grid()
         for key in heads:
             if key in shown:
                 grid.add_column(
@@ -127,19 +116,21 @@ class _Report:
         self._line(threshold, "dim")
         self.console.print()
 
+    def _grid(self) -> Table:
+        return Table(
+            box=_ASCII_HEAD if self.console.options.ascii_only else box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, _GAP - 1, 0, 0),  # the box adds a column between
+            header_style="bold",
+            show_edge=False,
+        )
+
     def _contention(self) -> None:
         """Where the cost falls, of a saturation design."""
         found = contention.figures(self.result)
         if found is None or wording.ended_by_server(self.result):
             return
-        ascii_only = self.console.options.ascii_only
-        grid = Table(
-            box=_ASCII_HEAD if ascii_only else box.SIMPLE_HEAD,
-            pad_edge=False,
-            padding=(0, _GAP - 1, 0, 0),
-            header_style="bold",
-            show_edge=False,
-        )
+        grid = self._grid()
         for i, heading in enumerate(contention.headings(self.result)):
             grid.add_column(self._text(heading), justify="right" if i else "left", overflow="fold")
         for row in contention.table(found):
@@ -195,16 +186,7 @@ class _Report:
 
     def _text(self, text: str, style: str = "") -> Text:
         # Text, never markup: a name such as "[red]" must stay what it is.
-        return Text(self._fit(text), style=style)
-
-    def _fit(self, text: str) -> str:
-        """`text` in the console's encoding and without control characters."""
-        safe = "".join("?" if unicodedata.category(c)[0] == "C" else c for c in text)
-        encoding = self.console.encoding
-        if _encodes(safe, encoding):
-            return safe
-        fitted = "".join(c if _encodes(c, encoding) else c.translate(_FALLBACKS) for c in safe)
-        return fitted.encode(encoding, "replace").decode(encoding)
+        return Text(plain(text), style=style)
 
 
 def _fold(name: str, width: int) -> str:
@@ -226,11 +208,3 @@ def _pieces(part: str, width: int) -> list[str]:
             pieces.append("")
         pieces[-1] += c
     return pieces
-
-
-def _encodes(text: str, encoding: str) -> bool:
-    try:
-        text.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

@@ -29,7 +29,7 @@ def describe(load: Mapping[str, Any], speed: bool = True) -> str:
         parts.append(f"{numbers.count(clients)} {'client' if clients == 1 else 'clients'}")
     tps = _number(load.get("median_tps"))
     if tps is not None:
-        parts.append(f"{_rate(tps)} transactions/s")
+        parts.append(f"{numbers.rate(tps)} transactions/s")
     text = ", ".join(part for part in parts if part) or "not recorded"
     if speed and load.get("kind") == "pgbench":
         text += f" ({_asked(load)})"
@@ -49,7 +49,8 @@ def off_rate(load: Mapping[str, Any], seconds: float) -> str | None:
     if abs(tps - asked) <= max(_OFF_RATE * asked, chance):
         return None
     return (
-        f"The load did not keep its rate: {_rate(tps)} transactions/s instead of {_rate(asked)}/s."
+        f"The load did not keep its rate: {numbers.rate(tps)} transactions/s instead of "
+        f"{numbers.rate(asked)}/s."
     )
 
 
@@ -57,7 +58,7 @@ def _asked(load: Mapping[str, Any]) -> str:
     asked = _number(load.get("rate_tps"))
     if asked is None:
         return "full speed"
-    text = f"target {_rate(asked)}/s"
+    text = f"target {numbers.rate(asked)}/s"
     headroom = load.get("headroom")
     if not isinstance(headroom, Mapping):
         return text
@@ -65,7 +66,7 @@ def _asked(load: Mapping[str, Any]) -> str:
     if share is None or saturation is None:
         return text
     part = "half" if share == 0.5 else numbers.percent(100 * share)
-    return f"{text}; {part} of {_rate(saturation)}/s at saturation"
+    return f"{text}; {part} of {numbers.rate(saturation)}/s at saturation"
 
 
 def _script(load: Mapping[str, Any]) -> str:
@@ -78,10 +79,6 @@ def _script(load: Mapping[str, Any]) -> str:
     return " + ".join(
         PurePath(path).name + ("" if equal else f" (weight {weight})") for path, weight in pairs
     )
-
-
-def _rate(tps: float) -> str:
-    return f"{tps:,.0f}" if tps >= 10 else f"{tps:.2g}"
 
 
 def _number(value: Any) -> float | None:

@@ -1,0 +1,185 @@
+"""The JSON documents of all commands, and the tables of their fields.
+
+`.venv/bin/python docs/_ext/json_documents.py pgtare.weigh/1` prints a document's JSON Schema.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from pgtare.joins.bill_document import Bill
+from pgtare.joins.fleet_doctor import FleetDoctor
+from pgtare.seeing.clock.schema import ClockReport
+from pgtare.seeing.doctor.model import Report
+from pgtare.seeing.flame.documents import FlameDifference, FlameGraph
+from pgtare.seeing.trace.output import documents as trace
+from pgtare.seeing.waits import documents as waits
+from pgtare.server import module_documents as module
+from pgtare.server.wait_counters.model import Snapshot
+from pgtare.watching.agent.documents import AgentCheck
+from pgtare.watching.spool.documents import SpoolInfo, SpoolRows
+from pgtare.watching.store import documents as store
+from pgtare.weighing.fleet.directory import FleetState
+from pgtare.weighing.fleet.documents import FleetWeighing
+from pgtare.weighing.fleet.readiness import FleetCheck
+from pgtare.weighing.instruments.listing import Instruments
+from pgtare.weighing.ladder.result import LadderResult
+from pgtare.weighing.ladder.status import LadderPlan, Status
+from pgtare.weighing.ladder.wait_check import Proofs
+from pgtare.weighing.trial_status import TrialStatus, TrialStopped
+from pgtare.weighing.weigh.plan import PlannedWeighing
+from pgtare.weighing.weigh.schema import WeighResult
+from pgtare.weighing.weigh.selftest import SelftestReport
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A document and the commands that print it; headings replace those made of field names."""
+
+    commands: str
+    model: type[BaseModel]
+    headings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of what is printed."""
+        return self.model.model_json_schema(by_alias=True, mode="serialization")
+
+    @property
+    def name(self) -> str:
+        """What the document's field `schema` holds."""
+        return str(self.schema["properties"]["schema"]["const"])
+
+
+ENTRIES = (
+    Entry(
+        "`pgtare weigh`, `pgtare report`",
+        WeighResult,
+        {"Interval": "An interval", "Growth": "`total`, and an element of `functions`"},
+    ),
+    Entry("`pgtare weigh --dry-run`", PlannedWeighing),
+    Entry("`pgtare fleet report`", FleetWeighing),
+    Entry("`pgtare bill`", Bill),
+    Entry("`pgtare instruments`", Instruments),
+    Entry("`pgtare status`", TrialStatus),
+    Entry("`pgtare stop`", TrialStopped),
+    Entry("`pgtare selftest`", SelftestReport),
+    Entry("`pgtare fleet check`", FleetCheck),
+    Entry("`pgtare fleet doctor`", FleetDoctor),
+    Entry("`fleet.json` of `pgtare fleet weigh`", FleetState),
+    Entry("`pgtare ladder`, `resume` and `report`", LadderResult),
+    Entry("`pgtare ladder --dry-run`", LadderPlan),
+    Entry("`pgtare ladder status`", Status),
+    Entry("`pgtare ladder prove`", Proofs),
+    Entry("`pgtare waits top`, `pgtare waits diff`", waits.WaitsProfile),
+    Entry("`pgtare waits histogram`", waits.WaitsHistogram),
+    Entry("`pgtare waits sessions`", waits.WaitsSessions),
+    Entry("`pgtare waits statements`", waits.WaitsStatements),
+    Entry("`pgtare waits snapshot`", Snapshot),
+    Entry("`pgtare trace record`", trace.TraceRecorded),
+    Entry("`pgtare trace grab`", trace.TraceGrabbed),
+    Entry("`pgtare trace kept`", trace.TraceKept),
+    Entry("`pgtare trace kept ID`", trace.TraceIncident),
+    Entry("`pgtare trace kept ID --out`", trace.TraceTaken),
+    Entry("`pgtare trace status`", trace.TraceStatus),
+    Entry("`pgtare trace stop`", trace.TraceStopped),
+    Entry("`pgtare trace profile`, `pgtare trace report`", trace.TraceProfile),
+    Entry("`pgtare trace statements`", trace.TraceStatements),
+    Entry("`pgtare trace clients`", trace.TraceClients),
+    Entry("`pgtare trace export`", trace.TraceExport),
+    Entry("`pgtare flame on`, `off`, `wake` and `show`", FlameGraph),
+    Entry("`pgtare flame diff`", FlameDifference),
+    Entry("`pgtare doctor`", Report),
+    Entry("`pgtare agent check`", AgentCheck),
+    Entry("`pgtare spool sql`", SpoolRows),
+    Entry("`pgtare spool info`", SpoolInfo),
+    Entry("`pgtare store create`", store.StoreCreated),
+    Entry("`pgtare store check`", store.StoreChecked),
+    Entry("`pgtare store plan`", store.StorePlanned),
+    Entry("`pgtare store repair`", store.StoreRepaired),
+    Entry("`pgtare module install`", module.ModulesInstalled),
+    Entry("`pgtare module list`", module.ModuleList),
+    Entry("`pgtare module uninstall`", module.ModuleUninstalled),
+    Entry("`pgtare uninstall`", module.Uninstalled),
+    Entry(
+        "`pgtare clock`",
+        ClockReport,
+        {"Span": "A likely value between bounds"},
+    ),
+)
+
+
+def documents() -> dict[str, Entry]:
+    """Every document by the name of its schema."""
+    return {entry.name: entry for entry in ENTRIES}
+
+
+def lines() -> Iterator[str]:
+    """The tables of all documents, as Markdown."""
+    for entry in ENTRIES:
+        yield from _section(entry)
+
+
+def _section(entry: Entry) -> Iterator[str]:
+    schema = entry.schema
+    models = schema.get("$defs", {})
+    yield f"## {entry.commands}"
+    yield ""
+    about = " ".join(schema["description"].split())
+    yield f"Schema `{entry.name}`. {about}"
+    yield ""
+    yield from _table(schema)
+    uses = _uses(schema)
+    for name in uses:
+        yield f"### {entry.headings.get(name) or _joined(uses[name])}"
+        yield ""
+        yield from _table(models[name])
+
+
+def _table(model: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("| field | meaning |", "|---|---|")
+    for name, about in model["properties"].items():
+        yield f"| `{name}` | {about.get('description', '')} |"
+    yield ""
+
+
+def _uses(schema: Mapping[str, Any]) -> dict[str, list[str]]:
+    """How each model is referred to, in the order in which a reader comes to it."""
+    models = schema.get("$defs", {})
+    found: dict[str, list[str]] = {}
+    queue = [schema]
+    while queue:
+        for name, about in queue.pop(0)["properties"].items():
+            for form, target in _references(about):
+                if target not in found:
+                    queue.append(models[target])
+                words = form.format(f"`{name}`")
+                if words not in found.setdefault(target, []):
+                    found[target].append(words)
+    return found
+
+
+def _references(about: Mapping[str, Any], form: str = "{}") -> Iterator[tuple[str, str]]:
+    if "$ref" in about:
+        yield form, about["$ref"].rpartition("/")[2]
+    for one in about.get("anyOf", ()):
+        yield from _references(one, form)
+    if isinstance(about.get("items"), dict):
+        yield from _references(about["items"], "an element of {}")
+    if isinstance(about.get("additionalProperties"), dict):
+        yield from _references(about["additionalProperties"], "a value of {}")
+
+
+def _joined(words: list[str]) -> str:
+    text = " or ".join(words)
+    return text[0].upper() + text[1:]
+
+
+if __name__ == "__main__":
+    print(json.dumps(documents()[sys.argv[1]].schema, indent=2))
