@@ -118,12 +118,12 @@ class KeptTrace(Model):
     application: str = Field(description="its application_name when the trigger fired")
     cause: str = Field(
         description="what fired: `sqlstate`, `lock_wait`, `request`, `slower_than_usual`, "
-        "`transaction` or `buffers`; or `blocker`, which held up a session that waited for a lock, "
+        "or `transaction`; or `blocker`, which held up a session that waited for a lock, "
         "or `deadlock`, which was in one with its victim"
     )
     detail: str = Field(
         description="the SQLSTATE, the time in ms (of `slower_than_usual` also what was usual), "
-        "the blocks, or the process that waited or was the victim"
+        "or the process that waited or was the victim"
     )
     query_id: int | None = Field(description="query identifier of the statement, if it is known")
     at: datetime = Field(description="when the trigger fired")
