@@ -35,6 +35,6 @@ man_pages = command_pages.man_pages()
 man_make_section_directory = False
 man_show_urls = False
 
-#: `make docs-links` asks each address once; anchors of other sites come and go.
+#: `sphinx-build -b linkcheck` asks each address once; anchors of other sites come and go.
 linkcheck_anchors = False
 linkcheck_timeout = 20

@@ -1,4 +1,4 @@
-"""Build the sdist and the wheel of the command, with all that is in C compiled: `make wheel`.
+"""Build the sdist and the wheel of the command, with all that is in C compiled: `make packages`.
 
 The wheel holds the clock's probe, and the server modules and the duet driver for the bundled
 PostgreSQL: with it, pgtare needs no compiler. It gets the tag of the C library that it needs.

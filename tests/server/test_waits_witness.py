@@ -1,6 +1,6 @@
 """Against processor and kernel: each wait of a load, counted and timed by hardware watchpoints.
 
-`make bench-truth` runs the same loads longer, and prints what docs/ground-truth.md shows.
+`python -m bench ground_truth` runs the same loads longer, and prints what docs/ground-truth.md shows.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Some seconds of the fuzzer (`make fuzz-trace` runs it for minutes)."""
+"""Some seconds of the fuzzer (`python -m tests.unit.fuzz_trace 300` runs it for minutes)."""
 
 from __future__ import annotations
 

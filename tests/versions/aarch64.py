@@ -1,4 +1,4 @@
-"""Try the server modules on aarch64, emulated by QEMU: `make test-aarch64`.
+"""Try the server modules on aarch64, emulated by QEMU: `python -m tests.versions.aarch64`.
 
 The modules are compiled without a warning, and a server of aarch64 runs with all of them. Clients
 are of this machine. An emulation on x86-64 shows that hooks and arithmetic work; it has the memory
