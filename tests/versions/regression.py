@@ -1,6 +1,6 @@
 """Run PostgreSQL's own regression and isolation suites with every module loaded and at work.
 
-`python -m tests.versions.regression` (`VERSIONS="17 18"` for some). Each version's suites come from Debian's
+`python -m tests.versions.regression` (`17 18` for some). Each version's suites come from Debian's
 source package; its pg_regress and isolationtester are those of the installation. A test that fails
 is run again on a server without the modules: only what passes there counts against them.
 """

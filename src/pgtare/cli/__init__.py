@@ -41,6 +41,9 @@ class _Commands(TyperGroup):
             raise _Interrupted(interrupt.INTERRUPTION) from None
 
 
+#: Packages that only some commands need, by the extra that installs them.
+EXTRAS = {"agent": ("prometheus_client", "pyarrow", "starlette", "uvicorn")}
+
 app = typer.Typer(
     name="pgtare",
     cls=_Commands,
@@ -116,6 +119,15 @@ def main() -> None:
         _fail(f"{message}{stop} See `{path} --help`.", ex.exit_code)
     except (KeyboardInterrupt, Abort):
         _fail(interrupt.INTERRUPTION, INTERRUPTED)
+    except ModuleNotFoundError as ex:
+        package = (ex.name or "").partition(".")[0]
+        extra = next((name for name, packages in EXTRAS.items() if package in packages), None)
+        if extra is None:
+            raise
+        _fail(
+            f"`{_command()}` needs packages that are not installed: pip install 'pgtare[{extra}]'",
+            USAGE,
+        )
     except BrokenPipeError:
         standard_output.give_up()  # the program that read our output has gone
         raise SystemExit(1) from None

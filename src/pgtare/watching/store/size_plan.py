@@ -14,7 +14,8 @@ from pgtare.watching.spool.tables import TABLES
 from pgtare.watching.store.connection import StoreConnection, quoted
 
 _DAY_S, _DAY_US = 86400, 86_400_000_000
-#: Rows a day of a simulated server with 500 sessions, some 12 of them active (`python -m bench spool`).
+#: Rows a day of a simulated server with 500 sessions, some 12 of them active (`python -m bench
+#: spool`).
 SIMULATED_RATES: dict[str, float] = {
     "waits": 345_600,
     "waits_1m": 57_600,
@@ -29,8 +30,8 @@ SIMULATED_RATES: dict[str, float] = {
     "ticks_1h": 24,
     "agent": 51_840,
 }
-#: Bytes a row of such rows in ClickHouse, merged: measured by `python -m bench store` on hours of one
-#: server. Hours of statements and minutes of waits: of two hours, the others of four.
+#: Bytes a row of such rows in ClickHouse, merged: measured by `python -m bench store` on hours of
+#: one server. Hours of statements and minutes of waits: of two hours, the others of four.
 SIMULATED_BYTES: dict[str, float] = {
     "waits": 23.0,
     "waits_1m": 53.6,
