@@ -401,6 +401,7 @@ def test_a_server_that_cannot_be_reached_for_long_is_an_absence(
 # Extensions, sessions, rights
 
 
+@pytest.mark.slow
 def test_an_extension_that_moves_to_another_schema_loses_nothing(watched: Cluster) -> None:
     with session(watched) as admin:
         require_extension(admin)

@@ -212,6 +212,7 @@ def lost_alone(directory: Path, name: str) -> dict[str, Any]:
     return lost
 
 
+@pytest.mark.slow
 def test_a_server_whose_connection_ends_is_marked_and_the_rest_goes_on(
     fleet: dict[str, Cluster], tmp_path: Path
 ) -> None:

@@ -207,10 +207,10 @@ def test_instructions_of_a_traced_statement(wheel: Binaries, open_directory: Pat
                 for level in bounds:
                     client = recorded if level == RECORDER else first
                     set_level(client, level)
-                    for key in range(1000 + 100 * level, 1042 + 100 * level):
+                    for key in range(1000 + 100 * level, 1028 + 100 * level):
                         select_by_key(protocol, client, key)
-                    dumps = counted.dumps(client.info.backend_pid, end)[-30:]
-                    assert len(dumps) == 30
+                    dumps = counted.dumps(client.info.backend_pid, end)[-20:]
+                    assert len(dumps) == 20
                     least = min(dump.total for dump in dumps)
                     if level == 0:
                         off = least

@@ -105,7 +105,6 @@ def test_of_installing(wheel: Binaries, tmp_path: Path) -> None:
     where = ("--pg-config", wheel.pg_config)
     below = (*where, "--destdir", tmp_path, "--module", "pgtare")
     document("pgtare.module.installed/1", printed("module", "install", *below))
-    document("pgtare.module.uninstalled/1", printed("module", "uninstall", *below))
     document("pgtare.modules/1", printed("module", "list", *where))
     document("pgtare.uninstalled/1", printed("uninstall", *where))
 

@@ -127,6 +127,7 @@ def document(*command: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_each_step_of_an_upgrade_is_said(upgraded: Binaries) -> None:
     """From the other version to this one, and what is said if a library is put back."""
     for name in PRELOAD_ORDER:

@@ -54,6 +54,7 @@ def check_proof(directory: Path, arms: Sequence[str], unit: str, *server: str | 
     assert {state for state, _ in states.values()} == {"active"}, states
 
 
+@pytest.mark.slow
 def test_every_level_proves_itself(wheel: Binaries, tmp_path: Path) -> None:
     """On a running server that has the extensions."""
     modules = [loadable(wheel, name) for name in ("pgtare", "wait_event_timing", "sql_trace")]
