@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pydantic import BaseModel
@@ -46,7 +47,7 @@ class Entry:
     model: type[BaseModel]
     headings: Mapping[str, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of what is printed."""
         return self.model.model_json_schema(by_alias=True, mode="serialization")

@@ -113,7 +113,7 @@ def test_new_rows_show_up_by_themselves(reader: Callable[..., Reader], spool: Pa
     page = opened.page
     page.goto(f"{opened.url}/findings?last=1h")
     opened.drawn("Findings", 0)
-    page.wait_for_function("document.getElementById('live-state').textContent === 'live'")
+    page.wait_for_selector("#live-state:text-is('live')")
     page.locator("main caption a").first.focus()
     _find(spool, "A new finding")
     page.wait_for_selector("html[data-renewed='1']", timeout=15_000)

@@ -441,13 +441,14 @@ def test_killed_at_any_step_of_a_commit(memory: Path) -> None:
     operations = (memory / "steps").read_text().split()
     assert len(operations) > 20
     checked = 0
-    for last in range(len(operations) // 2, len(operations) + 1):  # the second one
+    second = len(operations) // 2  # the second commit: every other step
+    for last in range(second, len(operations) + 1, 2):
         for torn in (False, True) if operations[last - 1] == "write" else (False,):
             copy()
             assert play(now, last, torn) == -signal.SIGKILL
             check(now, json.loads(note.read_text()) if note.exists() else {})
             checked += note.exists()
-    assert checked > 10
+    assert checked > 5
 
 
 def check(root: Path, seen: Mapping[str, float]) -> None:

@@ -195,8 +195,8 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 
 
 #: Of a scene with hundreds of steps, which repeat, one in this number is tried, and the last all.
-STRIDES = {"minute": 25, "hour": 7, "late": 7, "merge": 7, "old": 7, "torn": 7}
-LAST_STEPS = 14
+STRIDES = {"minute": 40, "hour": 11, "late": 11, "merge": 11, "old": 11, "torn": 11}
+LAST_STEPS = 10
 
 
 @pytest.mark.parametrize(
