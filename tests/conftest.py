@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import os
 import re
 import shutil
@@ -97,6 +98,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         for module in sorted(own_modules()):
             with _usual_place():
                 loadable(binaries, module)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and tests, which stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

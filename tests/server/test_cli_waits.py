@@ -186,6 +186,7 @@ def test_the_reader_stays_out_of_its_own_picture(waits18: Cluster) -> None:
         assert reader.pid not in [row.pid for row in reader.by_process()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "binaries",
     ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],

@@ -54,6 +54,7 @@ def played(study: Study, variant: str, bench: Bench, where: Path) -> Run:
     return Rounds().play(step, StepContext(study, bench, where, {})).run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
 )

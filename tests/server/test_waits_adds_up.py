@@ -114,7 +114,10 @@ slowly_on_15 = pytest.mark.parametrize(
 
 
 @slowly_on_15
-@pytest.mark.parametrize("coming", [False, True], ids=["staying", "coming and going"])
+@pytest.mark.parametrize(
+    "coming",
+    [pytest.param(False, id="staying", marks=pytest.mark.slow), pytest.param(True, id="changing")],
+)
 def test_the_parts_of_each_interval_add_up(timed: Cluster, coming: bool) -> None:
     with load(timed, coming=coming), open_reader(timed.dsn()) as reader:
         snapshots = [reader.snapshot(texts=False)]

@@ -245,6 +245,7 @@ def test_base_current_keeps_what_is_set(running: Cluster, tmp_path: Path) -> Non
     assert arm(result, "pg_stat_statements")["verdict"] == "not_verified"
 
 
+@pytest.mark.slow
 def test_sysbench_traffic(running: Cluster, tmp_path: Path) -> None:
     try:
         subprocess.run(["sysbench", "--version"], capture_output=True, check=True)

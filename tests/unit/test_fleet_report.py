@@ -76,7 +76,7 @@ def test_the_unlike_server_is_named_with_what_only_it_has(fleet: Path) -> None:
     assert "Only it has disk = hdd." in printed
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_several_processes_give_the_same_document_to_the_last_digit(
     fleet: Path, copy: Path, processes: int
 ) -> None:

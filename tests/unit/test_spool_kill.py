@@ -195,7 +195,16 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 
 
 #: Of a scene with hundreds of steps, which repeat, one in this number is tried, and the last all.
-STRIDES = {"minute": 40, "hour": 11, "late": 11, "merge": 11, "old": 11, "torn": 11}
+STRIDES = {
+    "begin": 3,
+    "commit": 3,
+    "minute": 40,
+    "hour": 11,
+    "late": 11,
+    "merge": 11,
+    "old": 11,
+    "torn": 11,
+}
 LAST_STEPS = 10
 
 
