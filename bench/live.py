@@ -117,6 +117,7 @@ class Rows:
             {
                 **common,
                 "backend_type": _words(event % 4, ["client backend", "walwriter", "a", "b"]),
+                "background": event % 4 == 1,
                 "type": _words(event, classes),
                 "event": _words(event, [f"Event{number}" for number in range(EVENTS)]),
                 "idle": np.isin(event % len(CLASSES), [4, 6]),
@@ -143,6 +144,7 @@ class Rows:
                 "kind": pa.repeat("statement", count),
                 "type": _words(event, ["IO", "LWLock", "Lock", "IPC"]),
                 "event": _words(event, ["Event1", "Event2", "Event3", "Event5"]),
+                "idle": np.zeros(count, bool),
                 **self._times(count, 1.0),
             },
         )

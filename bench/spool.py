@@ -20,6 +20,7 @@ import psutil
 import pyarrow as pa
 
 from pgtare.kit.numbers import volume
+from pgtare.server.backend_types import is_background
 from pgtare.watching.spool import information, reader
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import HISTOGRAM, TABLES, rows
@@ -84,6 +85,7 @@ class Server:
                 {
                     **self._common(EVENTS, ts, TICK_S),
                     "backend_type": BACKENDS,
+                    "background": [is_background(name) for name in BACKENDS],
                     "type": [f"Type{i % 7}" for i in range(EVENTS)],
                     "event": [f"WaitEventOfTheServer{i}" for i in range(EVENTS)],
                     "idle": [i % 9 == 0 for i in range(EVENTS)],
@@ -155,6 +157,7 @@ class Server:
                 "kind": ["statement"] * STATEMENTS,
                 "type": [f"Type{i % 7}" for i in range(STATEMENTS)],
                 "event": [f"WaitEventOfTheServer{i % 20}" for i in range(STATEMENTS)],
+                "idle": [False] * STATEMENTS,
                 **self._times(STATEMENTS, 100_000),
             },
         )

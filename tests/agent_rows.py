@@ -5,10 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from pgtare.server.backend_types import BACKGROUND
 from pgtare.server.cluster import Cluster
 from pgtare.watching.agent.counter_table import SUMS
 from pgtare.watching.agent.rows import Batch
@@ -37,6 +41,12 @@ def summed(tables: list[Any], keys: tuple[str, ...]) -> Cells:
     return Counter({cell: value for cell, value in cells.items() if value})
 
 
+def at_work(waits: Iterable[pa.Table]) -> list[pa.Table]:
+    """The rows of `waits` that rows of `statements` add up to: without the server's background."""
+    apart = pa.array(BACKGROUND)
+    return [table.filter(pc.invert(pc.is_in(table["backend_type"], apart))) for table in waits]
+
+
 def flat(batch: Batch) -> Cells:
     """The reading that a batch ends at, by key and column."""
     table = counters(batch.readings["waits"])
@@ -45,7 +55,7 @@ def flat(batch: Batch) -> Cells:
         names = [str(table.keys[key][row]) for key in ("backend_type", "type", "event")]
         for number, column in enumerate(SUMS):
             if names[1]:
-                cells[*names, column] = int(table.sums[row, number])
+                cells[*names, column] += int(table.sums[row, number])
     return cells
 
 

@@ -33,7 +33,7 @@
 static inline uint64
 statement_of(uint32 event)
 {
-	if (MyBEEntry == NULL || WAIT_CLASS(event) == CLASS_ACTIVITY ||
+	if (MyBEEntry == NULL || IS_IDLE(event) ||
 		(WAIT_CLASS(event) == CLASS_CLIENT && debug_query_string == NULL))
 		return 0;
 	return (uint64) MyBEEntry->st_query_id;

@@ -251,8 +251,7 @@ put_times(FunctionCallInfo fcinfo, const Moment *moment)
 
 		if (timed->total_ns == 0 && timed->skipped == 0)
 			continue;
-		values[0] = CStringGetTextDatum(sql_backend_type(type == TIMED_TYPES - 1 ?
-														 PARALLEL_WORKER : type));
+		values[0] = CStringGetTextDatum(sql_backend_type(TYPE_TIMED(type)));
 		nulls[1] = nulls[2] = nulls[3] = nulls[5] = nulls[7] = nulls[8] = true;
 		nulls[9] = nulls[10] = nulls[13] = nulls[14] = true;
 		values[4] = Int64GetDatum(timed->processes);

@@ -71,7 +71,7 @@ ring_put(RingWriter *writer, const Pending *wait, int64 length)
 	pg_write_barrier();
 	record->kind = mark ? (uint16) wait->event : RECORD_WAIT;
 	record->depth = mark ? (uint16) wait->calls : 0;
-	record->event = mark ? 0 : wait->event;
+	record->event = mark ? 0 : EVENT_NUMBER(wait->event);
 	record->calls = mark ? 0 : wait->calls;
 	record->value = length;
 	/* a wait can have begun before its ring */

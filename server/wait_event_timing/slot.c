@@ -42,14 +42,20 @@ slot_of_leader(Shared *shared)
 	return slot->pid == leader->pid ? slot : NULL;
 }
 
+static bool
+is_worker_of_server(const char *function)
+{
+	return MyBgworkerEntry && strcmp(MyBgworkerEntry->bgw_library_name, "postgres") == 0 &&
+		strcmp(MyBgworkerEntry->bgw_function_name, function) == 0;
+}
+
 /* A parallel worker can wait before the server itself says that it is one. */
 static int
 own_type(void)
 {
-	return IsParallelWorker() ||
-		(MyBgworkerEntry && strcmp(MyBgworkerEntry->bgw_library_name, "postgres") == 0 &&
-		 strcmp(MyBgworkerEntry->bgw_function_name, "ParallelWorkerMain") == 0) ?
-		PARALLEL_WORKER : MyBackendType;
+	if (IsParallelWorker() || is_worker_of_server("ParallelWorkerMain"))
+		return PARALLEL_WORKER;
+	return is_worker_of_server("ApplyLauncherMain") ? LOGICAL_LAUNCHER : MyBackendType;
 }
 
 /*

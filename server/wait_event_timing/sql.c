@@ -51,14 +51,21 @@ sql_is_live(uint32 number, int pid)
 const char *
 sql_backend_type(int backend_type)
 {
-	return backend_type == PARALLEL_WORKER ? "parallel worker" :
-		GetBackendTypeDesc((BackendType) backend_type);
+	switch (backend_type)
+	{
+		case PARALLEL_WORKER:
+			return "parallel worker";
+		case LOGICAL_LAUNCHER:
+			return "logical replication launcher";
+		default:
+			return GetBackendTypeDesc((BackendType) backend_type);
+	}
 }
 
 const char *
 sql_event_type(uint32 event)
 {
-	const char *type = event ? pgstat_get_wait_event_type(event) : "Other";
+	const char *type = event ? pgstat_get_wait_event_type(EVENT_NUMBER(event)) : "Other";
 
 	return type ? type : "???";
 }
@@ -66,7 +73,7 @@ sql_event_type(uint32 event)
 const char *
 sql_event_name(uint32 event)
 {
-	return event ? event_name(event) : "Other";
+	return event ? event_name(EVENT_NUMBER(event)) : "Other";
 }
 
 /* wait_event_type, wait_event, idle */

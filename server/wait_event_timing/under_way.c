@@ -85,7 +85,7 @@ statement_now(uint32 number, int pid, uint32 event)
 {
 	volatile PgBackendStatus *status;
 
-	if (WAIT_CLASS(event) == CLASS_ACTIVITY || MyBEEntry == NULL || !HAS_STATUS(number))
+	if (IS_IDLE(event) || MyBEEntry == NULL || !HAS_STATUS(number))
 		return 0;
 	status = MyBEEntry + STATUS_FROM_MINE(number);
 	for (int attempt = 0; attempt < ATTEMPTS; attempt++)

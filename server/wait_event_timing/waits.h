@@ -53,9 +53,15 @@
 #define CLASS_EXTENSION		0x07
 #define CLASS_TIMEOUT		0x09
 
-/* Waits for work to do, not waits that hold work up */
+/*
+ * Waits for work to do, and pauses that pace work in the background: they hold nothing
+ * up.  Other waits of the same event can, so the process that waits decides, and sets a
+ * bit that no event's number has.  Tables then hold the two kinds as two events.
+ */
+#define RESTING UINT32_C(0x00800000)
+#define EVENT_NUMBER(event) ((event) & ~RESTING)
 #define IS_IDLE(event) \
-	(WAIT_CLASS(event) == CLASS_ACTIVITY || WAIT_CLASS(event) == CLASS_CLIENT)
+	(WAIT_CLASS(event) == CLASS_ACTIVITY || ((event) & RESTING) != 0)
 
 #define HISTOGRAM_BUCKETS 32
 #define FIRST_BUCKET_BITS 8		/* bucket 0 holds what is shorter than 256 ns */
@@ -193,14 +199,19 @@ typedef struct TraceRing
 	TraceRecord records[FLEXIBLE_ARRAY_MEMBER];
 } TraceRing;
 
-/* Parallel workers are distinguished from other background workers; beyond any BackendType */
+/* Background workers that the server starts by itself; beyond any BackendType */
 #define PARALLEL_WORKER 100
+#define LOGICAL_LAUNCHER 101
 
 #define SMALLEST_RING 1024		/* records */
 
-/* Types of process whose time is summed up; the last is for parallel workers */
-#define TIMED_TYPES 33
-#define TIMED_TYPE(type) Min((uint32) (type), TIMED_TYPES - 1)
+/* Types of process whose time is summed up; the last two are those above */
+#define TIMED_TYPES 34
+#define TIMED_TYPE(type) \
+	((uint32) (type) < PARALLEL_WORKER ? Min((uint32) (type), TIMED_TYPES - 3) : \
+	 TIMED_TYPES - 2 + (uint32) (type) - PARALLEL_WORKER)
+#define TYPE_TIMED(timed) \
+	((timed) < TIMED_TYPES - 2 ? (timed) : PARALLEL_WORKER + (timed) - (TIMED_TYPES - 2))
 
 #define MAX_ENDED_RINGS 8		/* kept of processes that have gone, and of parallel workers */
 #define MAX_KEPT_RINGS 8		/* copies kept of slow statements */

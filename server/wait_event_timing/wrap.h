@@ -10,6 +10,9 @@
 
 #include "waits.h"
 
+/* Classes of waits of which some hold nothing up */
+#define RESTING_CLASSES ((1u << CLASS_CLIENT) | (1u << CLASS_EXTENSION) | (1u << CLASS_TIMEOUT))
+
 /* Classes of waits that can last: nothing may stay unseen behind them */
 #define LASTING_CLASSES \
 	((1u << CLASS_LOCK) | (1u << CLASS_BUFFERPIN) | (1u << CLASS_ACTIVITY) | \
@@ -17,6 +20,7 @@
 
 #pragma GCC visibility push(hidden)
 extern void wrap_before_lasting(uint32 event);
+extern bool wrap_rests(uint32 event);
 #pragma GCC visibility pop
 
 static inline bool
@@ -25,6 +29,14 @@ wrap_wanted(uint32 event)
 	return event != 0 &&
 		pg_atomic_read_u32(capture.level) != CAPTURE_OFF &&
 		(likely(capture.slot != NULL) || slot_attach());
+}
+
+/* The event as the tables know it */
+static inline uint32
+wrap_marked(uint32 event)
+{
+	return unlikely(RESTING_CLASSES & (1u << (WAIT_CLASS(event) & 31))) && wrap_rests(event) ?
+		event | RESTING : event;
 }
 
 static inline int64
@@ -89,6 +101,7 @@ wait_##name parameters \
 \
 	if (!wrap_wanted(event)) \
 		return real_##name arguments; \
+	event = wrap_marked(event); \
 	start = wrap_begin(event, kind); \
 	result = real_##name arguments; \
 	wrap_end(event, start, kind, interrupted); \

@@ -22,7 +22,9 @@
 #include <sys/uio.h>
 #include <time.h>
 
+#include "access/xact.h"
 #include "miscadmin.h"
+#include "tcop/tcopprot.h"
 
 #include "../common/interpose.h"
 #include "waits.h"
@@ -32,6 +34,36 @@ struct sembuf;
 struct io_uring;
 struct io_uring_cqe;
 struct __kernel_timespec;
+
+/*
+ * Whether this wait, of one of RESTING_CLASSES, is one for something to do.
+ *
+ * Of a client, a session waits between its statements; within one, for the rows of a
+ * COPY or to send its answer, the client keeps the statement waiting.  Other waits of
+ * that class are those of senders and receivers of WAL for each other.  Pauses pace a
+ * process of the background; a VACUUM that a client sent is longer by them.  Background
+ * workers of extensions wait for their next turn outside of transactions.
+ */
+bool
+wrap_rests(uint32 event)
+{
+	switch (event)
+	{
+		case WAIT_EVENT_CLIENT_READ:
+		case WAIT_EVENT_VACUUM_DELAY:
+			return debug_query_string == NULL;
+		case WAIT_EVENT_CLIENT_WRITE:
+			return false;
+		case WAIT_EVENT_CHECKPOINT_WRITE_DELAY:
+		case WAIT_EVENT_RECOVERY_APPLY_DELAY:
+		case WAIT_EVENT_RECOVERY_RETRIEVE_RETRY_INTERVAL:
+		case WAIT_EVENT_BASE_BACKUP_THROTTLE:
+			return true;
+	}
+	return WAIT_CLASS(event) == CLASS_CLIENT ||
+		(WAIT_CLASS(event) == CLASS_EXTENSION && MyBackendType == B_BG_WORKER &&
+		 !IsTransactionState());
+}
 
 /*
  * Called before a wait that can last.  A process that grants a lock clears the time since
@@ -165,6 +197,7 @@ wait_##name(const char *path, int flags, ...) \
 	} \
 	if (!wrap_wanted(event)) \
 		return real_##name(path, flags, mode); \
+	event = wrap_marked(event); \
 	start = wrap_begin(event, CALL_OTHER); \
 	result = real_##name(path, flags, mode); \
 	wrap_end(event, start, CALL_OTHER, BY_ERRNO); \

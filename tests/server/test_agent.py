@@ -29,6 +29,7 @@ from pgtare.watching.spool import reader
 from tests.agent_rows import (
     TICK_S,
     WAITS_KEYS,
+    at_work,
     epochs,
     flat,
     grown,
@@ -113,7 +114,7 @@ def test_rows_sum_to_the_last_reading_less_the_first_in_every_column(watched: Cl
         assert last["client backend", "Timeout", "PgSleep", "calls"] >= 120
         # panels of statements add up to those of waits
         statements = [table for batch in batches for table in batch.rows.get("statements", [])]
-        assert summed(statements, ("type", "event")) == summed(waits, ("type", "event"))
+        assert summed(statements, ("type", "event")) == summed(at_work(waits), ("type", "event"))
         kinds = {row["kind"] for table in statements for row in table.to_pylist()}
         assert kinds == {"statement", "rest", "outside"}
         texts = [

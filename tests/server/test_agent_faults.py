@@ -32,6 +32,7 @@ from pgtare.watching.spool.spool import Spool
 from tests.agent_rows import (
     WAITS_KEYS,
     Cells,
+    at_work,
     epochs,
     flat,
     grown,
@@ -452,7 +453,7 @@ def test_short_connections_as_fast_as_they_come(watched: Cluster, open_directory
         assert one(observer, ended) > before + 100
         assert_exact(batches, flat(first), flat(batches[-1]))
         assert summed(tables(batches, "statements"), ("type", "event")) == summed(
-            tables(batches, "waits"), ("type", "event")
+            at_work(tables(batches, "waits")), ("type", "event")
         )
         calls = sum(row["calls"] for row in rows_of(batches, "waits") if row["event"] == "PgSleep")
         # pgbench and the server have processes of their own, and a few end before they sleep
@@ -615,6 +616,6 @@ def test_a_look_that_is_cancelled_is_made_again(watched: Cluster) -> None:
                 look(looks, opened, minute=True)
         last = look(looks, opened, minute=True)
         assert summed(tables([last], "statements"), ("type", "event")) == summed(
-            tables([last], "waits"), ("type", "event")
+            at_work(tables([last], "waits")), ("type", "event")
         )
         assert_exact([last], flat(first), flat(last))

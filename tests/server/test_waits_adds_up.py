@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from pgtare.server.backend_types import is_background
 from pgtare.server.cluster import Cluster
-from pgtare.server.wait_counters.model import FOREGROUND, Snapshot
+from pgtare.server.wait_counters.model import Snapshot
 from pgtare.server.wait_counters.rates import profile
 from pgtare.server.wait_counters.reader import open_reader
 from tests.commands import in_process
@@ -95,12 +96,12 @@ def grown(before: Snapshot, after: Snapshot) -> tuple[float, dict[str, float]]:
     ms = sum(
         timed.total_ms - (before.timed[kind].total_ms if kind in before.timed else 0.0)
         for kind, timed in after.timed.items()
-        if kind in FOREGROUND
+        if not is_background(kind)
     )
     found: dict[str, float] = {}
     for sign, snapshot in ((-1, before), (1, after)):
         for row in snapshot.events:
-            if row.backend_type in FOREGROUND:
+            if not is_background(row.backend_type):
                 label = row.event.label
                 found[label] = found.get(label, 0.0) + sign * row.counters.spent_ms
     return ms, found

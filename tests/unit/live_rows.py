@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pgtare.server.backend_types import is_background
 from pgtare.watching.spool.limits import SpoolLimits
 from pgtare.watching.spool.spool import Spool
 from pgtare.watching.spool.tables import HISTOGRAM, TABLES, rows
@@ -165,6 +166,7 @@ def _waits(story: Story, times: list[datetime], rng: np.random.Generator) -> pa.
         {
             **_common(all_times, SHOP, TICK_S, "exact"),
             "backend_type": [one[0] for one in each],
+            "background": [is_background(one[0]) for one in each],
             "type": [one[1] for one in each],
             "event": [one[2] for one in each],
             "idle": [one[3] for one in each],
@@ -180,7 +182,9 @@ def _statements(story: Story, minutes: list[datetime], rng: np.random.Generator)
     cells: list[tuple[Any, ...]] = []
     for ts in minutes:
         left = {
-            (one[1], one[2]): story.busy(ts, one[2], one[4]) for one in EVENTS if one[1] != "CPU"
+            (one[1], one[2]): story.busy(ts, one[2], one[4])
+            for one in EVENTS
+            if one[1] != "CPU" and not is_background(one[0])
         }
         for query_id, type_, event, share in _SHARES:
             busy = story.busy(ts, event, events[type_, event][4]) * share
@@ -205,6 +209,7 @@ def _statements(story: Story, minutes: list[datetime], rng: np.random.Generator)
             "kind": [cell[4] for cell in cells],
             "type": [cell[5] for cell in cells],
             "event": [cell[6] for cell in cells],
+            "idle": [events[cell[5], cell[6]][3] for cell in cells],
             **_figures(np.array([cell[7] * 60 for cell in cells]), np.array(means), rng),
         },
     )

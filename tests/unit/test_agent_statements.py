@@ -77,6 +77,7 @@ class SimulatedEntries:
             "identity": np.array([row[1] for row in rows], np.int64),
             "type": np.full(len(rows), "Lock"),
             "event": np.full(len(rows), "relation"),
+            "idle": np.zeros(len(rows), bool),
         }
         under_way = np.array([row[5] for row in rows], np.int64)
         return CounterTable(keys, sums, sums[:, TOTAL_NS].copy(), under_way, ones)

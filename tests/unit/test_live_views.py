@@ -50,7 +50,7 @@ AAS = """
 SELECT {by}, active_ns / covered_ns, active_ns, calls FROM
   (SELECT server, {by}, sum(active_ns) AS active_ns, sum(calls) AS calls FROM {rows}
    WHERE ts > '2026-11-02 14:00:00' AND ts <= '2026-11-02 15:00:00'
-     AND type NOT IN ('Client', 'Activity') {only} GROUP BY ALL)
+     AND NOT idle {only} GROUP BY ALL)
 JOIN (SELECT server, sum(covered_ns) AS covered_ns FROM ticks WHERE source = '{rows}'
    AND ts > '2026-11-02 14:00:00' AND ts <= '2026-11-02 15:00:00' GROUP BY ALL)
 USING (server) ORDER BY active_ns DESC
@@ -60,8 +60,13 @@ USING (server) ORDER BY active_ns DESC
 @pytest.mark.parametrize(
     ("path", "rows", "by", "only"),
     [
-        ("/activity.csv?table=by_type&", "waits", "type", ""),
-        ("/breakdown.csv?by=event&table=by_event&type=IO&", "waits", "event", "AND type = 'IO'"),
+        ("/activity.csv?table=by_type&", "waits", "type", "AND NOT background"),
+        (
+            "/breakdown.csv?by=event&table=by_event&type=IO&",
+            "waits",
+            "event",
+            "AND NOT background AND type = 'IO'",
+        ),
         ("/breakdown.csv?by=role&table=by_role&", "statements", "role", ""),
         (
             "/breakdown.csv?by=event&table=by_event&role=web&",

@@ -71,6 +71,7 @@ def waits(
     }
     calls = [count for count, _ in found.values()]
     active = [active_ns for _, active_ns in found.values()]
+    columns |= {"background": [False] * len(found)}
     columns |= {"calls": calls, "total_ns": active, "active_ns": active}
     columns |= {name: [0] * len(found) for name in HISTOGRAM} | {"h03": calls}
     columns |= {"max_ns": [None] * len(found), "sessions": [1] * len(found)}

@@ -17,8 +17,9 @@ from pgtare.kit import files
 from pgtare.kit.option_values import seconds
 from pgtare.seeing.waits import documents, show
 from pgtare.seeing.waits.live import watch
+from pgtare.server.backend_types import is_background
 from pgtare.server.wait_counters import caveats, rates
-from pgtare.server.wait_counters.model import FOREGROUND, Counters, Event, Snapshot
+from pgtare.server.wait_counters.model import Counters, Event, Snapshot
 from pgtare.server.wait_counters.reader import Reader, open_reader
 
 app = typer.Typer(
@@ -103,9 +104,9 @@ def _find_event(name: str, totals: dict[Event, Counters]) -> Event:
     if not name.strip():
         raise UsageError("EVENT is empty: name a wait event, as DataFileRead")
     ended = {event: counters for event, counters in totals.items() if counters.waits}
-    for event in ended:
-        if name.lower() in (event.name.lower(), event.label.lower()):
-            return event
+    named = [event for event in ended if name.lower() in (event.name.lower(), event.label.lower())]
+    if named:  # of an event that is both, waits within statements, not those for the next one
+        return min(named, key=lambda event: event.idle)
     names = {event.name.lower(): event.name for event in ended}
     near = difflib.get_close_matches(name.rpartition("/")[2].lower(), names, n=1)
     hint = (
@@ -133,7 +134,7 @@ def sessions(
         found = [
             session
             for session in reader.sessions()
-            if background or session.backend_type in FOREGROUND
+            if background or not is_background(session.backend_type)
         ]
         _doubt(reader)
     found.sort(key=lambda session: rank.get(session.pid, len(rank)))

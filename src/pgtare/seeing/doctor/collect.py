@@ -234,7 +234,7 @@ def sample(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:
     if facts.server.sees_all:
         look: Counter[str] = Counter()
         for state, kind, name, n in session.rows(queries.ACTIVITY):
-            if state == "active" and kind != "Client":
+            if state == "active" and kind != "Activity":
                 look[f"{kind}/{name}" if kind else ""] += n
         into.add(look)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pgtare.server.backend_types import BACKGROUND_SQL
 from pgtare.server.pooler import CLOSED_PATH, PID, UNTRACKED
 
 #: How long the server may take for one query before it cancels it.
@@ -90,8 +91,8 @@ FROM pg_stat_database""",
 ACTIVITY = Query(
     "activity",
     "what sessions do just now: sampled twenty times a second",
-    """SELECT state, wait_event_type, wait_event, count(*) FROM pg_stat_activity
-WHERE backend_type IN ('client backend', 'parallel worker') AND pid <> pg_backend_pid()
+    f"""SELECT state, wait_event_type, wait_event, count(*) FROM pg_stat_activity
+WHERE backend_type NOT IN {BACKGROUND_SQL} AND pid <> pg_backend_pid()
 GROUP BY 1, 2, 3""",
 )
 INFO = Query(
@@ -154,10 +155,10 @@ MAY_EXECUTE = Query(
 WAITS = Query(
     "exact waits",
     "time waited by event as counted, and in the row without an event what time that is part of",
-    """SELECT min(taken), wait_event_type, wait_event, idle,
+    f"""SELECT min(taken), wait_event_type, wait_event, idle,
   sum(total_time + coalesce(running_time, 0))
-FROM {schema}.wait_event_timing_moment()
-WHERE backend_type IN ('client backend', 'parallel worker') GROUP BY 2, 3, 4""",
+FROM {{schema}}.wait_event_timing_moment()
+WHERE backend_type NOT IN {BACKGROUND_SQL} GROUP BY 2, 3, 4""",
     _CAPTURES,
 )
 CAPTURED = Query(

@@ -11,9 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 SCHEMA: Literal["pgtare.waits.snapshot/1"] = "pgtare.waits.snapshot/1"
 BUCKETS = 32
 
-#: Processes that work for a client; the others are the background.
-FOREGROUND = frozenset({"client backend", "parallel worker"})
-
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)

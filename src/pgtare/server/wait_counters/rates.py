@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from pgtare.errors import UsageError
+from pgtare.server.backend_types import is_background
 from pgtare.server.wait_counters import caveats
 from pgtare.server.wait_counters.cpu_samples import FEWEST, CpuSamples, share
 from pgtare.server.wait_counters.model import (
-    FOREGROUND,
     Counters,
     Event,
     EventRow,
@@ -104,8 +104,7 @@ def profile(
 
     samples: of processes on CPU in between. They split that time by statement, and give its length
     if the snapshots do not. run_queue: sessions that waited for a processor on average.
-    idle: list waits for something to do as well. background: not only processes that work for
-    clients.
+    idle: list waits for something to do as well. background: the server's own processes as well.
     Raises UsageError if the two cannot be compared.
     """
     seconds = _check(before, after)
@@ -113,7 +112,7 @@ def profile(
         after.events,
         before.events,
         lambda row: row.event,
-        lambda row: background or row.backend_type in FOREGROUND,
+        lambda row: background or not is_background(row.backend_type),
     )
     ms = seconds * 1000
     waiting = sum(c.total_ms for event, c in events.items() if not event.idle) / ms
@@ -171,7 +170,7 @@ def _sessions(before: Snapshot, after: Snapshot, ms: float, *, background: bool)
         sum(
             timed.total_ms - (before.timed[kind].total_ms if kind in before.timed else 0.0)
             for kind, timed in after.timed.items()
-            if background or kind in FOREGROUND
+            if background or not is_background(kind)
         )
         / ms
     )
@@ -270,7 +269,7 @@ def totals(
     """Counters by event over the types of process, since the last reset."""
     sums: dict[Event, Counters] = defaultdict(Counters)
     for row in rows:
-        if (idle or not row.event.idle) and (background or row.backend_type in FOREGROUND):
+        if (idle or not row.event.idle) and (background or not is_background(row.backend_type)):
             sums[row.event] += row.counters
     return sums
 

@@ -14,6 +14,7 @@ import psycopg
 
 from pgtare.errors import UsageError
 from pgtare.server import module_setup, module_versions, pooler, untraced_session
+from pgtare.server.backend_types import BACKGROUND_SQL
 from pgtare.server.sql_text import normalised
 from pgtare.server.wait_counters.model import (
     Client,
@@ -61,12 +62,12 @@ WHERE s.pid <> {own} ORDER BY s.pid
 """
 # A session that is "idle" and waits for nothing reads its next request or finishes the last one;
 # the state of one that we may not see is null.
-_ON_CPU = """
+_ON_CPU = f"""
 SELECT a.backend_type = 'parallel worker',
        CASE a.state WHEN 'active' THEN coalesce(a.query_id, 0) ELSE 0 END, count(*)
-FROM pg_stat_activity a JOIN {waits}.pg_stat_wait_event_timing_sessions s USING (pid)
+FROM pg_stat_activity a JOIN {{waits}}.pg_stat_wait_event_timing_sessions s USING (pid)
 WHERE a.wait_event IS NULL AND a.state IS NOT NULL AND pid <> pg_backend_pid()
-  AND a.backend_type IN ('client backend', 'parallel worker') AND s.capture <> 'off'
+  AND a.backend_type NOT IN {BACKGROUND_SQL} AND s.capture <> 'off'
 GROUP BY 1, 2
 """
 _CLIENTS = """

@@ -27,10 +27,8 @@ from pgtare.watching.agent.epoch import ReadingBaseline, Transition
 
 #: Kinds of rows in table `statements`.
 STATEMENT, REST, OUTSIDE = "statement", "rest", "outside"
-#: Types of events that are waits for work.
-IDLE_TYPES = ("Activity", "Client")
 _STATEMENT_KEYS = ("role_oid", "database_oid", "query_id")
-_EVENT_KEYS = ("type", "event")
+_EVENT_KEYS = ("type", "event", "idle")
 _WITHOUT_IDENTITY = (*_STATEMENT_KEYS, *_EVENT_KEYS)
 #: Time that a process did not wait.
 PROCESSOR_TYPE, PROCESSOR_EVENT = "CPU", "Running"
@@ -209,13 +207,12 @@ def statement_rows(statements: CounterTable, waits: CounterTable, most: int) -> 
 
 
 def _most_expensive(by_event: CounterTable, most: int) -> Array:
-    """A mask of the rows of those statements that were active longest, idle waits left out."""
+    """A mask of the rows of those statements that were active longest."""
     if not len(by_event):
         return np.zeros(0, bool)
     codes = codes_of({name: by_event.keys[name] for name in _STATEMENT_KEYS})
-    active = np.where(np.isin(by_event.keys["type"], IDLE_TYPES), 0, by_event.sums[:, ACTIVE_NS])
     cost = np.zeros(codes.max() + 1, np.int64)
-    np.add.at(cost, codes, active)
+    np.add.at(cost, codes, by_event.sums[:, ACTIVE_NS])
     calls = np.zeros_like(cost)
     np.add.at(calls, codes, by_event.sums[:, CALLS])
     return np.isin(codes, np.lexsort((-calls, -cost))[:most])

@@ -128,6 +128,8 @@ def statements_table(names: bytes | None, matrix: Array | None) -> tuple[Counter
         "query_id": values[:, 8],
         "identity": values[:, 9],
         **columns,
+        # a statement waits, for its client too, only while it is carried out
+        "idle": np.zeros(len(values), bool),
     }
     table = _table(keys, values, values[:, 4], _STATEMENTS_COLUMNS)
     return table.select(columns["type"] != "").grouped(tuple(keys)), int(values[:, 5].sum())

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pgtare.server.backend_types import BACKGROUND
 from pgtare.watching.agent.counter_table import SUMS, Array, CounterTable
 from pgtare.watching.agent.difference import OUTSIDE, REST, StatementRows
 from pgtare.watching.agent.epoch import WatchGap
@@ -94,6 +95,7 @@ class Batch:
         """Add what waits grew by."""
         columns = {
             **{name: arrow(column) for name, column in grown.keys.items()},
+            "background": arrow(np.isin(grown.keys["backend_type"], BACKGROUND)),
             **_sums(grown),
             "sessions": grown.processes.astype(np.int32),
         }
@@ -120,6 +122,7 @@ class Batch:
             "kind": arrow(kinds),
             "type": arrow(rows.keys["type"]),
             "event": arrow(rows.keys["event"]),
+            "idle": arrow(rows.keys["idle"]),
             **_sums(rows),
         }
         self.add("statements", columns, interval, len(rows))

@@ -14,6 +14,7 @@ from pgtare.kit import numbers
 from pgtare.seeing.doctor.examine import examine
 from pgtare.seeing.doctor.model import Finding
 from pgtare.seeing.doctor.session import Session
+from pgtare.server.backend_types import BACKGROUND
 from pgtare.watching.agent import difference as differences
 from pgtare.watching.agent import epoch, queries, reading, texts
 from pgtare.watching.agent.counter_table import Array, CounterTable, codes_of
@@ -191,7 +192,8 @@ class ServerLooks:
             statements = differences.carried_over(first, statements)
         grown = differences.statement_difference(first, statements, change)
         all_waits = differences.difference(self._minute_waits, waits, change)
-        all_waits = all_waits.select(all_waits.keys["type"] != "")
+        at_work = ~np.isin(all_waits.keys["backend_type"], BACKGROUND)
+        all_waits = all_waits.select(at_work & (all_waits.keys["type"] != ""))
         rows = differences.statement_rows(grown, all_waits, self.most)
         quality = EXACT if session.offer.sees_all else APPROXIMATE
         interval = self.interval(change.covered_ns, quality, found.taken.agent_us)

@@ -1,7 +1,9 @@
 """The page's queries: one file each, in an SQL that DuckDB and ClickHouse understand alike.
 
-A file has ClickHouse's parameters, `{name:Type}`. Two kinds are filled in as text, from fixed sets:
-`{name:Identifier}`, and `{filters}`, a condition for each dimension that is filtered by.
+A file has ClickHouse's parameters, `{name:Type}`. Three kinds are filled in as text, from fixed
+sets: `{name:Identifier}`; `{filters}`, a condition for each dimension that is filtered by; and
+`{at_work}`, which leaves out PostgreSQL's background processes, unless types of processes are what
+is asked for.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ _DUCKDB_TYPES = {
     "String": "VARCHAR",
     "Array(Int64)": "BIGINT[]",
 }
+_AT_WORK = "AND NOT background"
 _RELATION = re.compile(r"\b(?:FROM|JOIN)\s+([a-z]\w*)")
 _PLACEHOLDER = re.compile(r"\{(\w+):([\w()]+)\}")
 
@@ -69,6 +72,9 @@ def filled(name: str, identifiers: Mapping[str, str], filters: Sequence[str]) ->
 
     conditions = [f"AND {one} = {{only_{one}:{DIMENSIONS[one]}}}" for one in sorted(filters)]
     sql = text(name).replace("{filters}", " ".join(conditions))
+    by_process = "backend_type" in (*filters, identifiers.get("dimension"))
+    all_at_work = by_process or identifiers.get("rows") == "statements"
+    sql = sql.replace("{at_work}", "" if all_at_work else _AT_WORK)
     return _PLACEHOLDER.sub(identifier, sql)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from pgtare.server.backend_types import BACKGROUND_SQL
 from pgtare.watching.spool import reader
 from pgtare.watching.spool.manifest import SpoolManifest
 from pgtare.watching.spool.segments import Segment
@@ -31,17 +32,17 @@ _LEVELS = {
 _WHOLE = ("texts", "recordings")
 #: Columns that a relation has on top of its table's: times as integers, in µs since 1970.
 _ADDED = {
-    "statements": ", type IN ('Activity', 'Client') AS idle",
     "gaps": ", epoch_us(from_ts) AS from_ts_us",
     "recordings": ", epoch_us(started) AS started_us",
 }
 #: Active sessions in the form of waits: each row stands for the time since the look before.
 SAMPLES = (
-    "SELECT server, ts, ts_us, quality, backend_type, role, database, application, pid, "
+    f"SELECT backend_type IN {BACKGROUND_SQL} AS background, "
+    "server, ts, ts_us, quality, backend_type, role, database, application, pid, "
     "coalesce(sessions.query_id, 0) AS query_id, query_age_us, "
     "CASE WHEN sessions.query_id IS NULL THEN 'outside' ELSE 'statement' END AS kind, "
     "coalesce(sessions.type, 'CPU') AS type, coalesce(sessions.event, 'Running') AS event, "
-    "coalesce(sessions.type, 'CPU') IN ('Activity', 'Client') AS idle, "
+    "coalesce(sessions.type, 'CPU') = 'Activity' AS idle, "
     "covered_ns AS active_ns, CAST(0 AS BIGINT) AS calls, CAST(0 AS BIGINT) AS total_ns, "
     "nullif(covered_ns, covered_ns) AS max_ns "
     "FROM sessions WHERE state = 'active'"

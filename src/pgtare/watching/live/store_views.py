@@ -15,7 +15,6 @@ from pgtare.watching.store.connection import listed, quoted
 
 _MICROS = "toUnixTimestamp64Micro"
 _ADDED = {
-    "statements": "type IN ('Activity', 'Client') AS idle",
     "gaps": f"{_MICROS}(from_ts) AS from_ts_us",
     "recordings": f"{_MICROS}(started) AS started_us",
 }

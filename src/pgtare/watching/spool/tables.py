@@ -125,7 +125,10 @@ _TIMES = (
         True,
     ),
 )
-_EVENT = _texts(type="type of the wait event; CPU: it did not wait", event="wait event")
+_EVENT = (
+    *_texts(type="type of the wait event; CPU: it did not wait", event="wait event"),
+    Column("idle", pa.bool_(), "whether the wait means that there is nothing to do"),
+)
 _WHO = (
     _key("role_oid", "OID of the role"),
     *_texts(role="role"),
@@ -136,8 +139,8 @@ _WHO = (
 _WAITS = (
     *COMMON,
     *_texts(backend_type="kind of process"),
+    Column("background", pa.bool_(), "whether it is a process of the server's own background"),
     *_EVENT,
-    Column("idle", pa.bool_(), "whether such a wait means that there is nothing to do"),
     *_TIMES,
     Column("sessions", pa.int32(), "processes that the figures come from", "max"),
     *_buckets(),

@@ -5,7 +5,7 @@ FROM (
   SELECT server, (ts_us - 1) - (ts_us - 1) % {step_us:Int64} AS bucket_us,
     CAST({dimension:Identifier} AS VARCHAR) AS member, sum(active_ns) AS busy_ns
   FROM {rows:Identifier}
-  WHERE ts_us > {from_us:Int64} AND ts_us <= {to_us:Int64} AND NOT idle {filters}
+  WHERE ts_us > {from_us:Int64} AND ts_us <= {to_us:Int64} AND NOT idle {at_work} {filters}
   GROUP BY server, bucket_us, member
 ) AS busy
 JOIN (

@@ -7,7 +7,7 @@ FROM (
   SELECT server, kind AS sort, query_id AS statement, sum(active_ns) AS busy_ns,
     sum(calls) AS ended, sum(total_ns) AS ended_ns, max(max_ns) AS longest_ns, min(quality) AS worst
   FROM {rows:Identifier}
-  WHERE ts_us > {from_us:Int64} AND ts_us <= {to_us:Int64} AND NOT idle {filters}
+  WHERE ts_us > {from_us:Int64} AND ts_us <= {to_us:Int64} AND NOT idle {at_work} {filters}
   GROUP BY server, sort, statement
 ) AS busy
 JOIN (
