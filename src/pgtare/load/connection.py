@@ -8,7 +8,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgtare.errors import UsageError
-from pgtare.server.own_session import UNREADABLE
+from pgtare.server import chosen_host
+from pgtare.server.own_session import unreadable
 
 # Secrets for which libpq has no environment variable.
 _UNSAFE = ("sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret")
@@ -25,9 +26,9 @@ def client_connection(
     Raises UsageError if the string cannot be read or holds another secret.
     """
     try:
-        parameters = conninfo_to_dict(dsn)
+        parameters = conninfo_to_dict(chosen_host.one_host(dsn))
     except psycopg.ProgrammingError as ex:
-        raise UsageError(UNREADABLE) from ex
+        raise UsageError(unreadable(ex, dsn)) from ex
     for secret in _UNSAFE:
         if parameters.get(secret):
             raise UsageError(

@@ -12,7 +12,7 @@ import psycopg
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pgtare.errors import UsageError
-from pgtare.server.own_session import UNREADABLE
+from pgtare.server.own_session import unreadable
 
 #: A name is a directory's and a label's value, too.
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
@@ -79,7 +79,7 @@ def _where(name: str, dsn: str) -> tuple[str, ...]:
     try:
         parts = psycopg.conninfo.conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as ex:
-        raise ValueError(f"{name}.dsn: {UNREADABLE}") from ex
+        raise ValueError(f"{name}.dsn: {unreadable(ex, dsn)}") from ex
     host = parts.get("hostaddr") or parts.get("host")
     if parts.get("service") and host is None:
         return ("service", str(parts["service"]))

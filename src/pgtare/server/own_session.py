@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import psycopg
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.server import encodings, pooler
+from pgtare.server import chosen_host, encodings, pooler
 
 #: Our own sessions; the module never lets them take part.
 APPLICATION_NAME = "pgtare"
@@ -20,6 +21,8 @@ UNREADABLE = (
     "cannot read the connection string: percent-encode special characters in a URI, quote values "
     "with spaces, or use a password file"
 )
+_NO_KEY = re.compile(r'(?:connection option|URI query parameter:?) "(\w+)"')
+_KEYS = sorted(each.keyword.decode() for each in psycopg.pq.Conninfo.get_defaults())
 _QUOTED, _HIDDEN = re.compile(r"""(["'])(.*?)\1"""), '"…"'
 #: So long an answer takes at most before we say that we wait, in s.
 _LONG_S = 3.0
@@ -33,31 +36,50 @@ def connect(dsn: str, **parameters: str) -> pooler.Connection:
     """A session of pgtare's own, in autocommit mode.
 
     Every session on a server that is not ours begins here. Nothing that it sends may last longer
-    than a transaction: behind a pooler the server's session is the application's next.
+    than a transaction: behind a pooler the server's session is the application's next. Of several
+    hosts, all sessions go to the one that the first went to, as long as that one can be reached.
 
     Raises MeasurementError if the server cannot be reached, UsageError if the connection
     string cannot be read, and if a pooler allows no transactions.
     """
     try:
-        conn = pooler.Connection.connect(
-            dsn,
-            autocommit=True,
-            application_name=APPLICATION_NAME,
-            connect_timeout=10,
-            prepare_threshold=None,  # a prepared statement would stay
-            **parameters,  # type: ignore[arg-type]
-        )
+        conn = chosen_host.connect(lambda target: _open(target, parameters), dsn)
         encodings.read_any(conn)
         with _waiting_is_said():
             pooler.look(conn)
         return conn
     except psycopg.ProgrammingError as ex:
-        raise UsageError(UNREADABLE) from ex
+        raise UsageError(unreadable(ex, dsn)) from ex
     except psycopg.OperationalError as ex:
         # psycopg says once more what libpq says
         why = first_line(ex).removeprefix("connection is bad: ").removeprefix("connection failed: ")
         why = without_secrets(why, dsn)
         raise MeasurementError(f"cannot connect to the server: {why}") from ex
+
+
+def _open(dsn: str, parameters: Mapping[str, str]) -> pooler.Connection:
+    return pooler.Connection.connect(
+        dsn,
+        autocommit=True,
+        application_name=APPLICATION_NAME,
+        connect_timeout=10,
+        prepare_threshold=None,  # a prepared statement would stay
+        **parameters,  # type: ignore[arg-type]
+    )
+
+
+def unreadable(ex: BaseException, dsn: str) -> str:
+    """What is wrong with a connection string, by libpq's error.
+
+    A word that libpq takes for a key is named only if it is nearly one: it could be a part of a
+    password.
+    """
+    found = _NO_KEY.search(str(ex))
+    least = 0.85 if "password" in dsn or "@" in dsn else 0.7
+    near = difflib.get_close_matches(found[1], _KEYS, n=1, cutoff=least) if found else []
+    if found and near:
+        return f'cannot read the connection string: there is no key "{found[1]}"; {near[0]} is one'
+    return UNREADABLE
 
 
 def without_secrets(why: str, dsn: str) -> str:

@@ -24,6 +24,14 @@ CLOSED_PATH = "search_path = pg_catalog, pg_temp"
 UNTRACKED = "pg_stat_statements.track = 'none'"
 #: Which process answers.
 PID = "SELECT pg_catalog.pg_backend_pid()"
+#: Transactions of ours have characteristics of their own, whatever is the default of the role or
+#: the database: a serializable one may wait for others if it is deferrable, and a standby has none.
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE"
+BEGIN_READ_ONLY = f"{BEGIN} READ ONLY"
+_ASK_PID = f"{BEGIN_READ_ONLY}; {PID}; COMMIT".encode()
+LIKE_OURS = (
+    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE"
+)
 #: Looks at whose session answers, before it is taken for ours alone, and the pause between two.
 _LOOKS = 6
 _PAUSE_S = 0.02
@@ -51,7 +59,7 @@ def transaction(
     conn: psycopg.Connection[Any], *settings: str, read_only: bool = False
 ) -> Iterator[None]:
     """A transaction in which these settings ("name = value") hold; all of them end with it."""
-    begin = "BEGIN READ ONLY" if read_only else "BEGIN"
+    begin = BEGIN_READ_ONLY if read_only else BEGIN
     own = (UNTRACKED,) if UNTRACKED not in settings and _may_stay_out(conn) else ()
     lines = [begin, *(f"SET LOCAL {setting}" for setting in (*own, *settings))]
     try:
@@ -99,19 +107,22 @@ def backend_pid(conn: psycopg.Connection[Any]) -> int:
 def look(conn: Connection) -> None:
     """Find out whether there is a pooler, and whether it allows transactions.
 
-    Raises UsageError if it does not. A pooler gives each client a key of its own, with a number
+    Raises UsageError if it does not. Without a pooler, each statement's own transaction is like
+    ours from then on. A pooler gives each client a key of its own, with a number
     in it that is no process's, or another's.
     """
     conn.pooled = _pid(conn) != conn.info.backend_pid
-    if conn.pooled:
-        try:
-            conn.execute("BEGIN")
-            conn.rollback()
-        except psycopg.Error as ex:
-            conn.close()
-            if "statement pooling" in str(ex):
-                raise UsageError(_STATEMENT_MODE) from ex
-            raise
+    if not conn.pooled:  # the session is ours alone, and ends with us
+        conn.execute(LIKE_OURS.encode())
+        return
+    try:
+        conn.execute("BEGIN")
+        conn.rollback()
+    except psycopg.Error as ex:
+        conn.close()
+        if "statement pooling" in str(ex):
+            raise UsageError(_STATEMENT_MODE) from ex
+        raise
 
 
 def require_one_session(conn: psycopg.Connection[Any], dsn: str, purpose: str) -> None:
@@ -145,14 +156,21 @@ def _is_shared(conn: psycopg.Connection[Any], dsn: str) -> bool:
 
 
 def _pid(conn: psycopg.Connection[Any]) -> int:
-    ((pid,),) = conn.execute(PID).fetchall()
+    try:
+        cursor = conn.execute(_ASK_PID)
+    except psycopg.Error:
+        if not conn.closed:
+            conn.rollback()
+        raise
+    cursor.nextset()
+    ((pid,),) = cursor.fetchall()
     return int(pid)
 
 
 def _pid_within(conn: psycopg.Connection[Any], seconds: float) -> int | None:
     """The same; None if no answer comes within that time, and the session is of no more use."""
     raw = conn.pgconn
-    raw.send_query(PID.encode())
+    raw.send_query(_ASK_PID)
     deadline = time.monotonic() + seconds
     while raw.is_busy():
         left = deadline - time.monotonic()

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from pgtare.server.backend_types import BACKGROUND_SQL
-from pgtare.server.pooler import CLOSED_PATH, PID, UNTRACKED
+from pgtare.server.pooler import BEGIN_READ_ONLY, CLOSED_PATH, LIKE_OURS, PID, UNTRACKED
 
 #: How long the server may take for one query before it cancels it.
 TIMEOUT_S = 10
@@ -201,10 +201,12 @@ def listing() -> str:
     """All of them, as a reader can run them by hand."""
     lines = [
         "-- Whether there is a pooler (behind one BEGIN and ROLLBACK are tried, too)",
-        f"{PID};",
+        f"{BEGIN_READ_ONLY}; {PID}; COMMIT;",
+        "-- Without one, each statement's own transaction is like those below",
+        f"{LIKE_OURS};",
         "-- Around each query (ROLLBACK after one that failed)",
         "COMMIT;",
-        "BEGIN READ ONLY;",
+        f"{BEGIN_READ_ONLY};",
         *(f"SET LOCAL {setting};" for setting in SET_UP),
         "-- Only if the role is a superuser: its own statements stay out of the table",
         f"SET LOCAL {UNTRACKED};",

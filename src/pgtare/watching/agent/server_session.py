@@ -144,7 +144,7 @@ class ServerSession:
                 dsn, tcp_user_timeout=str(_VANISHED_MS), **_KEEPALIVES
             )
         except psycopg.ProgrammingError as ex:
-            raise UsageError(own_session.UNREADABLE) from ex
+            raise UsageError(own_session.unreadable(ex, dsn)) from ex
         self.conn = untraced_session.connect(full, [untraced_session.UNTIMED], _SERVER_KEEPALIVES)
         self._locked = False
         self._unlocked: str | None = None
