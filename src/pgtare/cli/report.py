@@ -22,20 +22,27 @@ def report(
     directory: Annotated[Path, typer.Argument(help="What `pgtare weigh --out` made.")],
     margin: OtherMargin = None,
     html: Annotated[
-        Path | None, typer.Option(help="Where to write the page; default DIRECTORY/report.html.")
+        Path | None,
+        typer.Option(
+            help="Where to write the page; default DIRECTORY/report.html, or with --margin "
+            "DIRECTORY/report-margin-….html."
+        ),
     ] = None,
     json: Json = False,
     output: Output = None,
 ) -> None:
     """Analyse the raw observations of a result again, print the table and write the page.
 
+    The page of the recording stays as it is if the margin is another one.
+
     Example: `pgtare report results/monday --margin 1%`
     """
-    page = html or directory / "report.html"
+    share = percentage("--margin", margin) if margin else None
+    own = "report.html" if share is None else f"report-margin-{100 * share:g}%.html"
+    page = html or directory / own
     files.check_target(html)
     destination = Destination(json, output)
     stored = store.load(directory)
-    share = percentage("--margin", margin) if margin else None
     result = reanalyse(stored.design, stored.observations, stored.result, share)
     write_page(result, stored.observations, page)
     if not destination.printed:
