@@ -39,14 +39,10 @@ def connect(dsn: str, **parameters: str) -> pooler.Connection:
     string cannot be read, and if a pooler allows no transactions.
     """
     try:
-        conn = pooler.Connection.connect(
-            dsn,
-            autocommit=True,
-            application_name=APPLICATION_NAME,
-            connect_timeout=10,
-            prepare_threshold=None,  # a prepared statement would stay
-            **parameters,  # type: ignore[arg-type]
-        )
+        conn = _begin(dsn, **parameters)
+        if not encodings.is_spoken(conn):  # we send ASCII, and read the bytes
+            conn.close()
+            conn = _begin(dsn, **{**parameters, "client_encoding": encodings.UNCONVERTED})
         encodings.read_any(conn)
         with _waiting_is_said():
             pooler.look(conn)
@@ -58,6 +54,17 @@ def connect(dsn: str, **parameters: str) -> pooler.Connection:
         why = first_line(ex).removeprefix("connection is bad: ").removeprefix("connection failed: ")
         why = without_secrets(why, dsn)
         raise MeasurementError(f"cannot connect to the server: {why}") from ex
+
+
+def _begin(dsn: str, **parameters: str) -> pooler.Connection:
+    return pooler.Connection.connect(
+        dsn,
+        autocommit=True,
+        application_name=APPLICATION_NAME,
+        connect_timeout=10,
+        prepare_threshold=None,  # a prepared statement would stay
+        **parameters,  # type: ignore[arg-type]
+    )
 
 
 def without_secrets(why: str, dsn: str) -> str:
