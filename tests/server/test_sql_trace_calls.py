@@ -1,6 +1,7 @@
 """Each kind of call in a trace: what is recorded of it, and which call it is part of."""
 
 import json
+import time
 
 import psycopg
 import pytest
@@ -65,6 +66,23 @@ def test_several_statements_of_one_message(client: Connection, onlooker: Connect
     ran = [texts[r.text] for r in trace.calls("execute")]
     assert ran == ["SELECT 1 AS a", "SELECT 2 AS b", "SELECT 3 AS c"]
     assert [r.messages for r in trace.of("request")] == [3]
+
+
+def test_a_long_message_is_read_once_for_all_its_statements(client: Connection) -> None:
+    """Not once for each, which would make the time the square of the length."""
+    client.execute("SET sql_trace.level = 1")
+
+    def took_s(sql: str) -> float:
+        took = []
+        for _ in range(3):
+            began = time.monotonic()
+            client.execute(sql.encode())
+            took.append(time.monotonic() - began)
+        return min(took)
+
+    statements, comment = "SELECT 1;" * 500, "/*" + " " * (64 << 20) + "*/"
+    apart = took_s(statements) + took_s("SELECT 1;" + comment)
+    assert took_s(statements + comment) < 2 * apart + 0.5
 
 
 def test_text_is_written_once(client: Connection, onlooker: Connection) -> None:

@@ -56,17 +56,23 @@ class StreamBuilder:
         self.data += struct.pack("<IHHQqQ", 32 + len(body), kind, depth, number, when, call)
         self.data += body
 
-    def session(self, pid: int = 4711, application: str = "app", since: int = 0) -> None:
+    def session(
+        self,
+        pid: int = 4711,
+        application: str = "app",
+        since: int = 0,
+        encoding: str = "UTF8",
+    ) -> None:
         def name(text: str, size: int = 64) -> bytes:
             return text.encode().ljust(size, b"\0")
 
         began = BEGAN_US + since // 1000
         body = struct.pack("<IiqqqIIiIQ", 2, pid, began, 7, began, 10, 5, 180006, 0, 1 << 20)
-        body += name(application) + name("alice") + name("shop") + name("UTF8", 24)
+        body += name(application) + name("alice") + name("shop") + name(encoding, 24)
         self.record(RecordKind.SESSION, 0, body)
 
-    def text(self, text: int, sql: str, query_id: int = 0, flags: int = 0) -> None:
-        raw = sql.encode()
+    def text(self, text: int, sql: str | bytes, query_id: int = 0, flags: int = 0) -> None:
+        raw = sql.encode() if isinstance(sql, str) else sql
         body = struct.pack("<QqIIII", text, query_id, len(raw), len(raw), flags, 0) + raw
         self.record(RecordKind.TEXT, 0, body)
 

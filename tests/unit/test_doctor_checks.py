@@ -60,6 +60,17 @@ def test_families_are_shown_without_what_was_sent() -> None:
         assert "Alice" not in family.pattern + family.example
 
 
+def test_comments_are_read_once() -> None:
+    """Those that are cut off, too, however many begins of comments are in them."""
+    took = []
+    for n in (20_000, 80_000):
+        began = time.process_time()
+        families = churn.families(texts("SELECT a " + "/* b " * (n // 5)))
+        took.append(time.process_time() - began)
+        assert families == []
+    assert took[1] < 9 * took[0] + 0.05
+
+
 def test_one_text_of_many_identities() -> None:
     family = only(churn.families(texts(*["SELECT a FROM orders WHERE a = $1"] * 12, calls=3)))
     assert family.kind == "tables made anew, or one text in many schemas"

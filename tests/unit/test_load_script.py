@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from pgtare.errors import UsageError
@@ -12,6 +14,7 @@ from pgtare.load.script import (
     Program,
     Statement,
     Variable,
+    _chunks,
     builtin_program,
     compile_script,
 )
@@ -121,3 +124,48 @@ def test_what_cannot_be_run_is_refused_with_its_line(text: str, line: int, messa
 def test_a_script_without_sql_is_refused() -> None:
     with pytest.raises(UsageError, match="no SQL statement"):
         compile_script("-- nothing\n\\set x 1\n", "my.sql", {})
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "SELECT 1; ",
+        "SELECT 1;\n",
+        "x ",
+        "/*",
+        "/* '",
+        "$a{i}$ ",
+        "e'\\",
+        "'",
+        '"x',
+        "\\set a 1\n",
+        "-- x\n",
+    ],
+)
+def test_time_grows_with_the_length(piece: str) -> None:
+    took = []
+    for n in (40_000, 160_000):
+        text = "SELECT 1;\n" + "".join(piece.replace("{i}", str(i)) for i in range(n // len(piece)))
+        began = time.process_time()
+        list(_chunks(text, "long"))
+        took.append(time.process_time() - began)
+    assert took[1] < 9 * took[0] + 0.05
+
+
+def test_what_nothing_ends_is_the_rest() -> None:
+    for rest in ("SELECT 'a; b", 'SELECT "a; b', "SELECT $a$; $b$", "SELECT e'\\'; b\\"):
+        assert list(_chunks(f"SELECT 1;\n {rest}", "cut")) == [(1, "SELECT 1"), (2, rest)]
+    assert list(_chunks("SELECT a$$b; SELECT 2 /* ; $$", "cut")) == [
+        (1, "SELECT a$$b"),
+        (1, "SELECT 2 /* ; $$"),
+    ]
+
+
+def test_meta_commands_begin_lines() -> None:
+    text = "SELECT 1; \n/* a\n*/ \t\\set a 1\n;\n \\set b \\\n 2\n\nSELECT\n 2"
+    assert list(_chunks(text, "lines")) == [
+        (1, "SELECT 1"),
+        (3, "\\set a 1\n"),  # behind a comment's end in its line
+        (5, "\\set b   2"),
+        (8, "SELECT\n 2"),
+    ]

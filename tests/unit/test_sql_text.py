@@ -1,12 +1,14 @@
 """Names of statements hold no literal that somebody sent."""
 
 import sys
+import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pgtare.server.sql_text import normalised
+from pgtare.server.sql_text import CUT, LITERAL, MOST_READ, normalised
 
 CASES = [
     ("SELECT 1", "SELECT ?"),
@@ -128,3 +130,109 @@ def test_a_long_literal_is_not_walked_letter_by_letter(quote: str) -> None:
     finally:
         sys.setprofile(None)
     assert calls < 200
+
+
+def _took_s(text: str, read: Callable[[str], object] = normalised) -> float:
+    """Processor time of the fastest of three readings."""
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        read(text)
+        took.append(time.process_time() - began)
+    return min(took)
+
+
+#: Texts of about n characters that were read again and again, or whose rest was.
+LONG: dict[str, Callable[[int], str]] = {
+    "literals in a block": lambda n: "DO $$BEGIN PERFORM f(" + "$a$x$a$," * (n // 8) + "1); END$$",
+    "literals": lambda n: "SELECT " + "$a$x$a$," * (n // 8),
+    "blocks in blocks": lambda n: "".join(f"DO $a{i}$ " for i in range(n // 11)),
+    "blocks in blocks that end": lambda n: (
+        "".join(f"DO $a{i}$ " for i in range(n // 20))
+        + "".join(f"$a{i}$ " for i in reversed(range(n // 20)))
+    ),
+    "blocks side by side": lambda n: "DO $$SET x = 1$$; " * (n // 18),
+    "tags that are one another's": lambda n: "DO $a$" + "$b" * (n // 2),
+    "comments to the end of the line": lambda n: "SELECT 1,--\n" * (n // 12),
+    "comments behind a long blank": lambda n: "SELECT" + " " * (n // 2) + "/**/" * (n // 8),
+    "literals behind a long blank": lambda n: (
+        "SELECT 1; " + " " * (n // 2) + "$a$x$a$," * (n // 16)
+    ),
+    "comments in comments": lambda n: "/*" * (n // 4) + "*/" * (n // 4),
+    "comments that nothing ends": lambda n: "SELECT /* " * (n // 10),
+    "settings": lambda n: "SET x TO a" + ", a" * (n // 6) + "; SET x TO a" * (n // 24),
+    "settings of a function": lambda n: "ALTER FUNCTION f SET" * (n // 20),
+    "quotes that nothing ends": lambda n: "E'" * (n // 2),
+    "continued literals": lambda n: "SELECT 'a'" + "\n'a'" * (n // 4),
+    "literals and blank lines": lambda n: "SELECT 'a'\n\n--x\n," * (n // 16),
+    "quoted names": lambda n: 'SELECT ""' + '"" "a' * (n // 5),
+    "dollars": lambda n: "$" * (n // 2) + "$a" * (n // 4),
+    "numbers": lambda n: "SELECT $" + "1" * n + "x",
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_time_grows_with_the_length(kind: str) -> None:
+    short, long = (LONG[kind](n) for n in (MOST_READ // 6, MOST_READ * 4 // 6))
+    assert len(long) < MOST_READ
+    assert _took_s(long) < 9 * _took_s(short) + 0.02  # four times as long; 16 if it were the square
+
+
+DEEP = 10_000
+
+
+def test_blocks_of_any_depth() -> None:
+    depth = DEEP // 2
+    tags = [f"$a{i}$" for i in range(depth)]
+    opened = "".join(f"DO {tag} " for tag in tags)
+    name = "DO $$" * depth + "SELECT ?" + "$$" * depth
+    for closed in ("", "".join(reversed(tags)), "".join(f" {tag} " for tag in reversed(tags))):
+        assert normalised(f"{opened} SELECT 'Alice' {closed}") == name
+
+
+def test_blocks_of_any_depth_whose_tags_are_few() -> None:
+    """The second tag of a kind ends the first, and what is between them with it."""
+    deep = DEEP // 2
+    assert normalised("DO $$ DO $$ x, " * deep) == "DO $$DO$$ x," + " DO ? x," * (deep - 1)
+    assert normalised("DO $a$ DO $b$ " * deep) == "DO $$DO $$DO$$$$" + " DO ?" * 3333
+
+
+@pytest.mark.parametrize("closed", [DEEP, DEEP - 1, 0])
+def test_comments_of_any_depth(closed: int) -> None:
+    name = "SELECT ? kept" if closed == DEEP else "SELECT ?"
+    assert normalised("SELECT 1 " + "/* Alice " * DEEP + "*/" * closed + " kept") == name
+
+
+@pytest.mark.parametrize(
+    ("sql", "name"),
+    [
+        ("DO $a$SELECT $b$Alice$b$, 1$a$", "DO $$SELECT ?, ?$$"),
+        ("DO $a$SELECT $b$Alice$a$, 1$b$", "DO $$SELECT ?$$, ??"),
+        ("DO $a$SELECT $b$Alice$a$ $c", "DO $$SELECT ?$$"),
+        ("DO $a$SELECT $b$Alice", "DO $$SELECT ?$$"),
+        ("DO $a$SELECT 'Alice$a$", "DO $$SELECT ?$$"),
+        ("DO $a$SELECT E'Alice\\$a$ kept", "DO $$SELECT ?$$ kept"),
+        ("DO $a$SELECT E'it\\'s', 'x'$a$ kept", "DO $$SELECT ?, ?$$ kept"),
+        ("DO $a$SELECT 1 /* Alice $a$ kept", "DO $$SELECT ?$$ kept"),
+        ("DO $a$SELECT 1 -- Alice $a$ kept", "DO $$SELECT ?$$ kept"),
+        ('DO $a$SELECT "kept$a$ kept', 'DO $$SELECT "kept$$ kept'),
+        ("DO $a$SELECT $b$a$ kept", "DO $$SELECT$$ kept"),
+        ("DO $a$SET x = Alice; DO $b$SET y = Alice$b$$a$", "DO $$SET x = ?; DO $$SET y = ?$$$$"),
+        ("DO $a$x$a$ $b$Alice$b$", "DO $$x$$ ?"),
+        ("DO $$1$$; DO $$2$$", "DO $$?$$; DO $$?$$"),
+        ("DO $$$$", "DO $$$$"),
+        ("DO $$$$$ x", "DO $$$$$ x"),
+    ],
+)
+def test_quotes_within_quotes(sql: str, name: str) -> None:
+    assert normalised(sql) == name
+
+
+def test_a_huge_text_is_read_in_part() -> None:
+    begin = "SELECT 'Alice', kept "
+    for sql in (begin + "+ a" * (1 << 20), begin + "'" + "Alice" * (1 << 20)):
+        name = normalised(sql)
+        assert name.startswith(f"SELECT {LITERAL}, kept ")
+        assert name.endswith(CUT)
+        assert len(name) <= MOST_READ + len(CUT)
+        assert normalised(name) == name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 
 import numpy as np
 import pytest
@@ -190,12 +191,71 @@ def test_readings_of_two_zeros_become_one_series() -> None:
         (f"SELECT 1 /*traceparent='{PARENT}',app='a%20b'*/", PARENT[3:35]),
         (f"/*action='x',traceparent='{PARENT}'*/ SELECT 1 /* other */", PARENT[3:35]),
         ("SELECT 1 /*traceparent='nonsense'*/", None),
+        (f"SELECT 1 /*traceparent={PARENT}*/", PARENT[3:35]),
+        (f"SELECT 1 /* traceparent={PARENT} */", PARENT[3:35]),
+        (f"SELECT 1 /* traceparent: {PARENT} */", PARENT[3:35]),
+        (f"SELECT 1 /*traceparent:{PARENT},app:x*/", PARENT[3:35]),
+        (f"SELECT 1 /*traceparent : '{PARENT}'*/", PARENT[3:35]),
+        (f'SELECT 1 /*traceparent="{PARENT}"*/', PARENT[3:35]),
+        (f'SELECT 1 /* {{"app": "x", "traceparent": "{PARENT}"}} */', PARENT[3:35]),
+        (f"SELECT 1 /*traceparent='{PARENT.replace('-', '%2D')}'*/", PARENT[3:35]),
+        (f"SELECT 1 /*traceparent='{PARENT.replace('-', '%2d')}'*/", PARENT[3:35]),
+        (f"SELECT 1 /*traceparent=%27{PARENT}%27*/", PARENT[3:35]),
+        (f"SELECT 1 /*app=%27x%27,traceparent=%27{PARENT}%27,b=%27y%27*/", PARENT[3:35]),
+        (f"SELECT 1 /*traceparent%3D%27{PARENT.replace('-', '%2D')}%27*/", PARENT[3:35]),
+        (f"SELECT 1 /*traceparent=\\'{PARENT}\\'*/", None),
+        (f"SELECT 1 /*a='1',b='it\\'s',traceparent='{PARENT}',tracestate='x%3Dy'*/", PARENT[3:35]),
+        (f"SELECT 1 /*traceparent='{PARENT}'*/ /* app='last' */", PARENT[3:35]),
+        (f"SELECT 1 /*traceparent='{PARENT}'*/ /*traceparent='00-1-1-01'*/", PARENT[3:35]),
+        (
+            f"/*traceparent='{'00-' + '1' * 32 + PARENT[35:]}'*/ SELECT 1 /*traceparent={PARENT}*/",
+            PARENT[3:35],
+        ),
+        (f"SELECT 1 -- traceparent={PARENT}\n", PARENT[3:35]),
+        (f"SELECT 'a--b' /*\ntraceparent='{PARENT}'*/", PARENT[3:35]),
+        (f"SELECT '/*', 1 /*traceparent='{PARENT}'*/", PARENT[3:35]),
+        (
+            f"SELECT 1 /*{'x' * 20_000}*/ /*traceparent='{PARENT}'*/ FROM {'y' * 20_000}",
+            PARENT[3:35],
+        ),
+        (f"SELECT 1 /*traceparent='{PARENT}', cut", PARENT[3:35]),
+        (f"SELECT 1 /*traceparent='cc{PARENT[2:]}'*/", PARENT[3:35]),
+        (f"SELECT 1 /*traceparent='ff{PARENT[2:]}'*/", None),
+        (f"SELECT 1 /*traceparent='{PARENT}0'*/", None),
+        (f"SELECT 1 /*traceparent='{PARENT[:-1]}'*/", None),
+        (f"SELECT 1 /*traceparent={PARENT}-x*/", None),
+        (f"SELECT 1 /*traceparent='{PARENT.replace('-', '')}'*/", None),
+        (f"SELECT 1 /*traceparent='{PARENT.upper()}'*/", None),
+        (f"SELECT 1 /*traceparent='{PARENT.replace('a', 'g')}'*/", None),
+        (f"SELECT 1 /*traceparent='00-{'0' * 32}-{PARENT[36:]}'*/", None),
+        (f"SELECT 1 /*traceparent='{PARENT[:36]}{'0' * 16}-01'*/", None),
+        (f"SELECT 1 /*my_traceparent='{PARENT}'*/", None),
+        (f"SELECT 1 /*x-traceparent: {PARENT}*/", None),
+        (f"SELECT 1 /*route='a, traceparent={PARENT}'*/", None),
+        (f"SELECT 1 /*url: http://x/?traceparent={PARENT}*/", None),
+        (f"SELECT 1 /*traceparent {PARENT}*/", None),
+        (f"SELECT 'traceparent={PARENT}'", None),
+        ("SELECT 1 /*traceparent=*/", None),
         ("SELECT '/*' || 1", None),
         ("SELECT 1 /* unfinished", None),
     ],
 )
 def test_traceparent_of_comments(text: str, found: str | None) -> None:
     assert trace_id(text) == found
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["/*", "/* a", "--", "a", "a=", "a='", 'a="', "a='\\'", "%27", "a :", " ", "*/", "'/*x"],
+)
+def test_comments_are_read_in_time_that_grows_with_their_length(piece: str) -> None:
+    took = []
+    for n in (40_000, 160_000):
+        text = f"/*trace {piece * (n // len(piece))}"
+        began = time.process_time()
+        assert trace_id(text) is None
+        took.append(time.process_time() - began)
+    assert took[1] < 9 * took[0] + 0.1
 
 
 def test_fields_of_comments_are_decoded() -> None:

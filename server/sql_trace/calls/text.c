@@ -264,29 +264,39 @@ fast_hash(const char *text, Size length)
 							   hash_bytes_extended((const unsigned char *) text, (int) length, 0));
 }
 
+/* The client's source that was looked at last, if it is long: it may hold many statements. */
+static struct
+{
+	const char *text;
+	TimestampTz message;
+	bool		secret;
+} last_long;
+
+/* Not even its length is counted again for each statement. */
+static inline bool
+is_last_long(const char *text)
+{
+	/* of the same message: nothing else can be there */
+	return text == last_long.text && text == debug_query_string &&
+		last_long.message == GetCurrentStatementStartTimestamp();
+}
+
 /* Is a source that is not short secret? */
 static bool
 long_is_secret(const char *text, Size length)
 {
-	static const char *last = NULL;
-	static TimestampTz message;
-	static bool secret;
-	bool		again = length >= LONG && text == debug_query_string;
 	uint64		hash;
 	uint64	   *verdict;
 
-	/* of the same message: nothing else can be there */
-	if (again && text == last && message == GetCurrentStatementStartTimestamp())
-		return secret;
 	hash = fast_hash(text, length) & ~UINT64CONST(1);
 	verdict = &verdicts[hash >> 32 & (VERDICTS - 1)];
 	if (*verdict == 0 || (*verdict & ~UINT64CONST(1)) != hash)
 		*verdict = hash | words_show_secret(text, length);
-	if (again)
+	if (length >= LONG && text == debug_query_string)
 	{
-		last = text;
-		message = GetCurrentStatementStartTimestamp();
-		secret = (*verdict & 1) != 0;
+		last_long.text = text;
+		last_long.message = GetCurrentStatementStartTimestamp();
+		last_long.secret = (*verdict & 1) != 0;
 	}
 	return (*verdict & 1) != 0;
 }
@@ -296,12 +306,13 @@ static Source *
 source_of(const char *text)
 {
 	static Source other;
-	Size		length = strlen(text);
+	bool		again = is_last_long(text);
+	Size		length = again ? LONG : strlen(text);
 	Source	   *source = &sources[((uintptr_t) text / 16 + length) & (COMPARED - 1)];
 
 	if (length > SHORT)
 	{
-		other.secret = long_is_secret(text, length);
+		other.secret = again ? last_long.secret : long_is_secret(text, length);
 		other.id = 0;
 		other.rings = 0;
 		return &other;
@@ -450,6 +461,7 @@ void
 text_forget(void)
 {
 	last.source = NULL;
+	last_long.text = NULL;
 }
 
 /* Is it the one that was looked up last, and does the ring still hold it? */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -121,47 +122,46 @@ class _Refused(Exception):
     """Why a piece of a script cannot be run; its line is known further up."""
 
 
-# SQL's lexical elements in which neither a semicolon nor a colon means anything of its own.
+# SQL's lexical elements in which neither a semicolon nor a colon means anything of its own. One
+# that nothing ends is the rest of the script: the server says what is wrong, and none is tried in
+# vain at each of its beginnings.
 _SQL = re.compile(
-    r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
-    |(?P<quoted>[eE]'(?:[^'\\]|''|\\.)*'|'(?:[^']|'')*'|"(?:[^"]|"")*"
-      |(?P<tag>\$(?:[A-Za-z_]\w*)?\$).*?(?P=tag))
+    r"""(?P<space>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))
+    |(?P<quoted>[eE]'(?:[^'\\]|''|\\.?)*(?:'|\Z)|'(?:[^']|'')*(?:'|\Z)|"(?:[^"]|"")*(?:"|\Z)
+      |(?P<tag>\$(?:[A-Za-z_]\w*)?\$).*?(?:(?P=tag)|\Z))
     |(?P<cast>::|:=)
     |:(?P<variable>[A-Za-z_]\w*)
     |(?P<joint>\\;)
     |(?P<end>;)
-    |(?P<word>\w+|.)""",
+    |(?P<word>[^\W\d][\w$]*|\w+|.)""",
     re.VERBOSE | re.DOTALL,
 )
+_META_COMMAND = re.compile(r"(?:\\\n|[^\n])*")
 
 
 def _chunks(text: str, name: str) -> Iterator[tuple[int, str]]:
     """Meta-commands and statements, each with the number of its first line."""
-    at = 0
-    begun: int | None = None  # where the statement's first word is
+    at, line = 0, 1
+    at_line_begin = True  # only blanks are before it in its line
+    begun: tuple[int, int] | None = None  # where the statement's first word is, and in which line
     while at < len(text):
-        starts_line = text.rfind("\n", 0, at) + 1
-        if begun is None and text[at] == "\\" and not text[starts_line:at].strip():
-            found = re.compile(r"(?:\\\n|[^\n])*").match(text, at)
-            assert found is not None
-            yield _line(text, at), found[0].replace("\\\n", " ")
-            at = found.end()
-            continue
-        token = _SQL.match(text, at)
+        meta = begun is None and text[at] == "\\" and at_line_begin
+        token = (_META_COMMAND if meta else _SQL).match(text, at)
         assert token is not None
-        if token["end"] is not None:
+        if meta:
+            yield line, token[0].replace("\\\n", " ")
+        elif token["end"] is not None:
             if begun is not None:
-                yield _line(text, begun), text[begun:at]
+                yield begun[1], text[begun[0] : at]
             begun = None
         elif token["space"] is None and begun is None:
-            begun = at
+            begun = at, line
         at = token.end()
+        line += token[0].count("\n")
+        _, newline, behind = token[0].rpartition("\n")
+        at_line_begin = not behind.strip() and (bool(newline) or at_line_begin)
     if begun is not None:
-        yield _line(text, begun), text[begun:].rstrip()
-
-
-def _line(text: str, at: int) -> int:
-    return text.count("\n", 0, at) + 1
+        yield begun[1], text[begun[0] :].rstrip()
 
 
 def _statement(chunk: str, defined: set[str]) -> Statement:
@@ -208,7 +208,7 @@ class _Expression:
 
     def __init__(self, text: str, defined: set[str]) -> None:
         self._defined = defined
-        self._tokens = self._split(text)
+        self._tokens = deque(self._split(text))
         self._operations: list[Operation] = []
         self._depth = 0
         self._sum(0)
@@ -238,7 +238,7 @@ class _Expression:
             binds, kind = _BINARY[self._tokens[0][1]]
             if binds <= precedence:
                 return
-            self._tokens.pop(0)
+            self._tokens.popleft()
             self._sum(binds)
             self._operations.append(Operation(kind))
 
@@ -246,7 +246,7 @@ class _Expression:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise _Refused("the expression is too deep")
-        kind, value = self._tokens.pop(0) if self._tokens else ("end", "the end")
+        kind, value = self._tokens.popleft() if self._tokens else ("end", "the end")
         if kind == "number":
             if int(value) >= 2**63:
                 raise _Refused(f"{value} is larger than a 64-bit number")
@@ -277,5 +277,5 @@ class _Expression:
         self._operations.append(Operation("random"))
 
     def _expect(self, sign: str) -> None:
-        if not self._tokens or self._tokens.pop(0)[1] != sign:
+        if not self._tokens or self._tokens.popleft()[1] != sign:
             raise _Refused(f"{sign!r} is missing in the expression")

@@ -9,7 +9,12 @@ from psycopg import pq
 from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Loader
 
-_TYPES = ("text", "name", "varchar", "bpchar")
+from pgtare.server import encoded_text
+
+#: Those without a loader of their own (0) are read as text, too.
+_TYPES = ("text", "name", "varchar", "bpchar", 0)
+#: The encoding of a client that takes the bytes as the server has them.
+UNCONVERTED = "SQL_ASCII"
 
 
 class _AnyText(Loader):
@@ -17,10 +22,10 @@ class _AnyText(Loader):
 
     def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
         super().__init__(oid, context)
-        self._codec = _codec(self.connection)
+        self._encoding = _encoding(self.connection)
 
     def load(self, data: Buffer) -> str:
-        return bytes(data).decode(self._codec, "replace")
+        return encoded_text.decoded(bytes(data), self._encoding)
 
 
 class _AnyBinaryText(_AnyText):
@@ -35,12 +40,23 @@ def read_any(conn: psycopg.Connection[Any]) -> None:
     """
     for name in _TYPES:
         conn.adapters.register_loader(name, _AnyText)
-        conn.adapters.register_loader(name, _AnyBinaryText)
+        if name:
+            conn.adapters.register_loader(name, _AnyBinaryText)
 
 
-def _codec(conn: Any) -> str:
+def is_spoken(conn: psycopg.Connection[Any]) -> bool:
+    """Whether Psycopg can send anything in the session's encoding."""
     try:
-        found: str = conn.info.encoding if conn is not None else "utf-8"
-    except psycopg.NotSupportedError:  # an encoding that Python does not know
-        found = "ascii"
-    return "utf-8" if found == "ascii" else found
+        return bool(conn.info.encoding)
+    except psycopg.NotSupportedError:
+        return False
+
+
+def _encoding(conn: Any) -> str:
+    """PostgreSQL's name for what text is in."""
+    if conn is None:
+        return "UTF8"
+    client = conn.info.parameter_status("client_encoding") or UNCONVERTED
+    if client == UNCONVERTED:  # nothing is converted
+        return conn.info.parameter_status("server_encoding") or client
+    return client

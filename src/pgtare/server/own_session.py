@@ -44,6 +44,10 @@ def connect(dsn: str, **parameters: str) -> pooler.Connection:
     """
     try:
         conn = chosen_host.connect(lambda target: _open(target, parameters), dsn)
+        if not encodings.is_spoken(conn):  # we send ASCII, and read the bytes
+            conn.close()
+            unconverted = {**parameters, "client_encoding": encodings.UNCONVERTED}
+            conn = chosen_host.connect(lambda target: _open(target, unconverted), dsn)
         encodings.read_any(conn)
         with _waiting_is_said():
             pooler.look(conn)

@@ -2,22 +2,30 @@
 
 The lexical rules are those of PostgreSQL's manual, "Lexical Structure". A text may be cut anywhere,
 and may not parse: if it is not certain that a literal has ended, the rest counts as part of it.
+
+Anybody can send a text of any size, so the work is in proportion to its length, and blocks within
+blocks are kept on a list of our own.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections import defaultdict
 from functools import lru_cache
 
 #: What replaces a literal.
 LITERAL = "?"
 
 _WORD = re.compile(r"[^\W\d][\w$]*")
-_QUOTED = re.compile(r'"(?:[^"]|"")*(?:"|$)')
+_QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*(?:"|$)')
 _NUMBER = re.compile(r"\.?\d(?:[eE][+-](?=\d)|[\w.])*")
 _PARAMETER = re.compile(r"\$\d+(?!\w)")
 _DOLLARS = re.compile(r"\$(?:[^\W\d]\w*)?\$")
+#: Each dollar that begins a quote or ends one: the last of one tag may be the first of another.
+_ANY_DOLLARS = re.compile(r"\$(?=((?:[^\W\d]\w*)?\$))")
 _BLANK = re.compile(r"\s+")
+_LINE_COMMENT = re.compile(r"--[^\r\n]*")
 _COMMENT_PART = re.compile(r"/\*|\*/")
 #: All that can mean something within a literal.
 _QUOTE_PART = re.compile(r"['\\]")
@@ -31,8 +39,13 @@ _SETTING = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CODE = re.compile(r"\s*DO\s+(?:LANGUAGE\s+plpgsql\s+)?$", re.IGNORECASE)
+#: The most pieces that a statement has before its block of PL/pgSQL, blanks included.
+_CODE_PIECES = 7
 #: Longer texts are not kept in memory.
 _KEPT = 10_000
+#: Of a longer text only so many characters are read; the name ends with the mark.
+MOST_READ = 1 << 17
+CUT = " …"
 
 
 def normalised(text: str) -> str:
@@ -40,57 +53,78 @@ def normalised(text: str) -> str:
 
     Parameters ($1), identifiers and layout stay. A block of PL/pgSQL (DO) is normalised within its
     quotes; bodies of functions are literals. In SET, whatever comes after the sign is a literal;
-    so it is in ALTER SYSTEM, DATABASE, ROLE and FUNCTION … SET.
+    so it is in ALTER SYSTEM, DATABASE, ROLE and FUNCTION … SET. Of a text that is longer than
+    MOST_READ the beginning is taken, and CUT.
     """
     return _remembered(text) if len(text) <= _KEPT else _normalised(text)
 
 
 def _normalised(text: str) -> str:
-    return _Reader(text).read().strip()
+    # with the mark the name of a long text may be longer than MOST_READ, and is its own name
+    if len(text) > MOST_READ + len(CUT):
+        return _Reader(text[:MOST_READ]).read() + CUT
+    return _Reader(text).read()
 
 
 _remembered = lru_cache(maxsize=4096)(_normalised)
 
 
 class _Reader:
-    """Goes over a text once; `at` is where it is, `out` what it has written."""
+    """Goes over a text once; `at` is where it is, `out` what it has written.
+
+    A block of PL/pgSQL within the text is read as a text of its own, which ends at `end`. What is
+    behind it, if one looks one character too far, is a dollar or nothing, and neither goes on with
+    any token; patterns must be given `end`.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
+        self.end = len(text)
         self.out: list[str] = []
+        self.start = 0
+        """where in `out` the block under way begins"""
         self.begin = 0
         """where in `out` the statement under way begins"""
+        self.around: list[tuple[int, int, int, int]] = []
+        """of the blocks around this one: where to go on, end, start and begin"""
+        self.dollars: dict[str, list[int]] | None = None
+        """the places of each tag, once one was met"""
 
     def read(self) -> str:
-        while self.at < len(self.text):
-            self._token()
-        self._hide_setting()
-        self._drop_cut_tags()
-        return "".join(self.out)
+        while True:
+            while self.at < self.end:
+                self._token()
+            self._hide_setting()
+            self._drop_cut_tags()
+            if not self.around:
+                return "".join(self.out)
+            self.at, self.end, self.start, self.begin = self.around.pop()
+            self.out.append("$$")
 
     def _drop_cut_tags(self) -> None:
-        """At the end: a dollar that nothing ends, with letters behind it or without."""
+        """At the end: blanks, and a dollar that nothing ends, with letters behind it or without."""
         out = self.out
-        while out:
+        while len(out) > self.start:
             length = len(out)
             if out[-1].isspace() or out[-1] == "$":
                 out.pop()
-            elif out[-2:-1] == ["$"] and _WORD.fullmatch(out[-1]):
+            elif length - self.start > 1 and out[-2] == "$" and _WORD.fullmatch(out[-1]):
                 del out[-2:]
             if len(out) == length:
+                out[-1] = out[-1].rstrip()  # of a quoted name that nothing ends
                 return
 
     def _token(self) -> None:
         text, at = self.text, self.at
         c = text[at]
         if c.isspace():
-            found = _BLANK.match(text, at)
+            found = _BLANK.match(text, at, self.end)
             end = found.end() if found else at + 1
             self._blank(end, text[at:end])
         elif text.startswith("--", at):
-            ends = [n for n in (text.find("\n", at), text.find("\r", at)) if n >= 0]
-            self._blank(min(ends, default=len(text)))
+            comment = _LINE_COMMENT.match(text, at, self.end)
+            self._blank(comment.end() if comment else at + 2)
         elif text.startswith("/*", at):
             self._blank(self._comment_end())
         elif c == "'":
@@ -100,7 +134,7 @@ class _Reader:
         elif c == "$":
             self._dollar()
         elif c.isdigit() or (c == "." and text[at + 1 : at + 2].isdigit()):
-            number = _NUMBER.match(text, at)
+            number = _NUMBER.match(text, at, self.end)
             self._literal(number.end() if number else at + 1)
         elif c == "_" or c.isalpha():
             self._word()
@@ -116,16 +150,17 @@ class _Reader:
         self.at = end
 
     def _take(self, pattern: re.Pattern[str]) -> None:
-        found = pattern.match(self.text, self.at)
+        found = pattern.match(self.text, self.at, self.end)
         end = found.end() if found else self.at + 1
         self._put(self.text[self.at : end], end)
 
     def _blank(self, end: int, blank: str = " ") -> None:
-        """Of blanks around a comment one is left, with the end of the line."""
-        if not self.out or not self.out[-1].isspace():
-            self.out.append(blank)
-        elif "\n" in blank:
-            self.out[-1] = blank
+        """Of blanks around a comment one is left, with the end of the line; at the begin none."""
+        if len(self.out) > self.start:
+            if not self.out[-1][:1].isspace():  # all of it is blank: it may be long
+                self.out.append(blank)
+            elif "\n" in blank:
+                self.out[-1] = blank
         self.at = end
 
     def _literal(self, end: int) -> None:
@@ -133,7 +168,7 @@ class _Reader:
 
     def _word(self) -> None:
         text, at = self.text, self.at
-        found = _WORD.match(text, at)
+        found = _WORD.match(text, at, self.end)
         end = found.end() if found else at + 1
         word = text[at:end].lower()
         if text[end : end + 1] == "'" and word in _PREFIXES:
@@ -152,7 +187,7 @@ class _Reader:
         standard_conforming_strings is off: before a quote nothing tells where the literal ends.
         """
         text = self.text
-        found = _QUOTE_PART.search(text, quote + 1)
+        found = _QUOTE_PART.search(text, quote + 1, self.end)
         while found:
             at = found.start()
             after = text[at + 1 : at + 2]
@@ -165,40 +200,70 @@ class _Reader:
             elif after == "'":
                 at += 2
             else:
-                more = _CONTINUED.match(text, at + 1)
+                more = _CONTINUED.match(text, at + 1, self.end)
                 if more is None:
                     return at + 1
                 at = more.end()
-            found = _QUOTE_PART.search(text, at)
-        return len(text)
+            found = _QUOTE_PART.search(text, at, self.end)
+        return self.end
 
     def _comment_end(self) -> int:
         level = 0
-        for part in _COMMENT_PART.finditer(self.text, self.at):
+        for part in _COMMENT_PART.finditer(self.text, self.at, self.end):
             level += 1 if part.group() == "/*" else -1
             if level == 0:
                 return part.end()
-        return len(self.text)
+        return self.end
 
     def _dollar(self) -> None:
         text, at = self.text, self.at
-        parameter = _PARAMETER.match(text, at)
-        quote = _DOLLARS.match(text, at)
+        parameter = _PARAMETER.match(text, at, self.end)
+        quote = _DOLLARS.match(text, at, self.end)
         if parameter:
             self._put(parameter.group(), parameter.end())
         elif quote:
-            end = text.find(quote.group(), quote.end())
-            body = text[quote.end() : end if end >= 0 else len(text)]
-            after = end + len(quote.group()) if end >= 0 else len(text)
-            if _CODE.match("".join(self.out[self.begin :])):
-                self._put(f"$${_normalised(body)}$$", after)
+            end = self._next(quote.group(), quote.end())
+            after = self.end if end < 0 else end + len(quote.group())
+            if self._is_code():
+                self._put("$$", quote.end())
+                self.around.append((after, self.end, self.start, self.begin))
+                self.end = self.end if end < 0 else end
+                self.start = self.begin = len(self.out)
             else:
                 self._literal(after)
         else:
             self._put("$", at + 1)
 
+    def _next(self, tag: str, at: int) -> int:
+        """Where a tag is next, from a place on; -1: not before the end.
+
+        It may be far away, and many tags may be within one block, so they are looked for together.
+        """
+        if self.dollars is None:
+            self.dollars = defaultdict(list)
+            for found in _ANY_DOLLARS.finditer(self.text):
+                self.dollars["$" + found[1]].append(found.start())
+        places = self.dollars[tag]
+        i = bisect_left(places, at)
+        return places[i] if i < len(places) and places[i] + len(tag) <= self.end else -1
+
+    def _first_word(self) -> str:
+        """That of the statement under way, in upper case, cut."""
+        for piece in self.out[self.begin : self.begin + 2]:
+            if not piece[:1].isspace():
+                return piece[:10].upper()
+        return ""
+
+    def _is_code(self) -> bool:
+        """Whether what has been read of the statement goes before a block of PL/pgSQL."""
+        if len(self.out) - self.begin > _CODE_PIECES or self._first_word() != "DO":
+            return False
+        return _CODE.match("".join(self.out[self.begin :])) is not None
+
     def _hide_setting(self) -> None:
         """The value of a setting may be without quotes."""
+        if self._first_word() not in ("SET", "ALTER"):
+            return  # a block around this one would be put together again and again
         statement = "".join(self.out[self.begin :])
         found = _SETTING.match(statement)
         if found:

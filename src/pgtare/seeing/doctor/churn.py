@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pgtare.seeing.doctor.queries import TEXT_CHARACTERS
 from pgtare.server.sql_text import normalised
 
-_COMMENT = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
+# A text may be cut within a comment, which ends there: else its rest is read again for each /*.
+_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)|--[^\n]*", re.DOTALL)
 _LITERAL = re.compile(r"'(?:[^']|'')*'|\$\d+|\b\d+(?:\.\d+)?\b")
 _ITEM = r"(?:\?|\(\s*\?(?:\s*,\s*\?)*\s*\)|NULL|DEFAULT)"
 _LIST = re.compile(rf"{_ITEM}(?:\s*,\s*{_ITEM})+", re.IGNORECASE)

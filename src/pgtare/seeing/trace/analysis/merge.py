@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import urllib.parse
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,9 +20,19 @@ WAYS = ("application", "address", "user", "trace")
 #: What belongs to no client: time of sessions between requests, if a way tells by statement.
 NOBODY = "(no traceparent)"
 
-_COMMENT = re.compile(r"/\*(.*?)\*/", re.DOTALL)
-_PAIR = re.compile(r"([A-Za-z_%0-9.-]+)\s*=\s*'((?:[^'\\]|\\.)*)'")
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+#: A text may be cut within a comment.
+_BLOCK_COMMENT = re.compile(r"/\*(.*?)(?:\*/|\Z)", re.DOTALL)
+_LINE_COMMENT = re.compile(r"--([^\r\n]*)")
+#: A key is tried from its first letter only, and never shorter: it may be long.
+_PAIR = re.compile(
+    r"""(?<![\w%.-])(?P<key>[A-Za-z_%0-9.-]++)["']?\s*+[=:]\s*+
+    (?:'(?P<single>(?:[^'\\]|\\.)*+)'|"(?P<double>(?:[^"\\]|\\.)*+)"|(?P<bare>[^\s,;'"*]++))""",
+    re.VERBOSE | re.DOTALL,
+)
+#: Of W3C's version 00, or of a later one with the same fields. No identifier is all zeros.
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
 
 
 @dataclass(frozen=True)
@@ -40,22 +51,46 @@ class Client:
 
 
 def comment_fields(text: str) -> dict[str, str]:
-    """The keys and values that sqlcommenter wrote into a statement, of the last such comment."""
-    found: dict[str, str] = {}
-    for comment in _COMMENT.findall(text[-8192:]) or _COMMENT.findall(text[:8192]):
-        pairs = _PAIR.findall(comment)
-        if pairs:
-            found = {
-                urllib.parse.unquote(key): urllib.parse.unquote(value.replace("\\'", "'"))
-                for key, value in pairs
-            }
-    return found
+    """The keys and values in a statement's comments, of the last comment that has any.
+
+    They are as sqlcommenter writes them (key='value', URL-encoded), or with a colon, with double
+    quotes, or without quotes.
+    """
+    return next((found for found in map(_fields, _comments(text)) if found), {})
 
 
 def trace_id(text: str) -> str | None:
-    """The identifier of the distributed trace that a statement belongs to; None: none stated."""
-    found = _TRACEPARENT.fullmatch(comment_fields(text).get("traceparent", ""))
-    return found[1] if found else None
+    """The identifier of the distributed trace that a statement belongs to; None: none stated.
+
+    That of the last comment that has one.
+    """
+    for comment in _comments(text):
+        if "trace" not in comment:
+            continue
+        for readable in (comment, urllib.parse.unquote(comment)):  # the signs may be encoded, too
+            stated = _fields(readable).get("traceparent", "")
+            found = _TRACEPARENT.fullmatch(stated.strip().strip("'\""))
+            if found:
+                return found[1]
+    return None
+
+
+def _comments(text: str) -> Iterator[str]:
+    """The last first; those to the end of a line after all others.
+
+    Literals are not told apart: with a backslash in one, nobody can say where it ends.
+    """
+    for pattern in (_BLOCK_COMMENT, _LINE_COMMENT):
+        yield from reversed(pattern.findall(text))
+
+
+def _fields(comment: str) -> dict[str, str]:
+    return {
+        urllib.parse.unquote(pair["key"]): urllib.parse.unquote(
+            re.sub(r"\\(['\"])", r"\1", pair["single"] or pair["double"] or pair["bare"] or "")
+        )
+        for pair in _PAIR.finditer(comment)
+    }
 
 
 def check_way(way: str) -> None:

@@ -36,6 +36,7 @@ from pgtare.seeing.trace.file.records import (
     TextRecord,
     sqlstate,
 )
+from pgtare.server.encoded_text import decoded
 
 _HEADER = 32
 #: The version of the stream.
@@ -56,7 +57,6 @@ _BEGAN, _COMMITTED = 1, 2
 #: No record holds more fetches: it takes longer than that.
 _MOST_FETCHES = 1 << 32
 
-_CODES = "utf-8"
 _BIND_STATES = ("null", "whole", "cut", "redacted", "omitted")
 _SEVERITIES = {1: "ERROR", 2: "FATAL", 3: "PANIC"}
 
@@ -69,7 +69,7 @@ def decode(chunks: Iterable[tuple[int, bytes]]) -> Stream:
 class _Decoder:
     def __init__(self) -> None:
         self.into = Stream()
-        self.encoding = _CODES
+        self.encoding = "UTF8"
         self._calls: list[npt.NDArray[np.void]] = []
         # calls of records FUSED of the chunk, with their places in it
         self._fused_calls: list[tuple[int, ...]] = []
@@ -265,7 +265,7 @@ class _Decoder:
         )
         names = [r[a:b].split(b"\0", 1)[0] for a, b in ((88, 152), (152, 216), (216, 280))]
         encoding = r[280:304].split(b"\0", 1)[0].decode("ascii", "replace")
-        self.encoding = _python_encoding(encoding)
+        self.encoding = encoding
         if version != _VERSION:
             self.into.notes.append(
                 f"the server's stream has version {version}; this pgtare reads version {_VERSION}"
@@ -288,7 +288,7 @@ class _Decoder:
         }
 
     def _str(self, raw: bytes) -> str:
-        return raw.decode(self.encoding, "replace")
+        return decoded(raw, self.encoding)
 
     def _text(self, r: bytes, when: int, call: int) -> None:
         text, query_id, length, stored, flags = struct.unpack_from("<QqIII", r, 32)
@@ -336,7 +336,8 @@ class _Decoder:
 
     def _error(self, r: bytes, when: int, call: int) -> None:
         state, severity, text, _, stored = struct.unpack_from("<IIQII", r, 32)
-        message = r[56 : 56 + stored].decode(_CODES, "replace")
+        # the client's encoding is not in the trace: what is not UTF-8 may be any letter
+        message = r[56 : 56 + stored].decode("utf-8", "backslashreplace")
         level = _SEVERITIES.get(severity, "ERROR")
         self.into.errors.append(Failure(when, call, sqlstate(state), level, text, message))
 
@@ -458,23 +459,3 @@ def _fetches(raw: bytes, flags: int) -> int | None:
         return None
     (many,) = struct.unpack_from("<Q", raw, at)
     return int(many) if 1 < many <= _MOST_FETCHES else None
-
-
-_ENCODINGS = {
-    "UTF8": "utf-8",
-    "LATIN1": "latin-1",
-    "LATIN2": "iso8859-2",
-    "LATIN9": "iso8859-15",
-    "WIN1250": "cp1250",
-    "WIN1251": "cp1251",
-    "WIN1252": "cp1252",
-    "KOI8R": "koi8-r",
-    "EUC_JP": "euc_jp",
-    "EUC_KR": "euc_kr",
-    "SJIS": "shift_jis",
-    "GB18030": "gb18030",
-}
-
-
-def _python_encoding(name: str) -> str:
-    return _ENCODINGS.get(name.upper(), "utf-8")
