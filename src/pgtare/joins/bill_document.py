@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 import pgtare
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.kit.interval import Interval
 
 #: What a cost is taken of: the time a transaction takes, or its time on a processor.
@@ -94,9 +94,7 @@ class NotCounted(Model):
 class Bill(Document):
     """What watching costs: µs a transaction times transactions a second, and the agent's time."""
 
-    schema_: Literal["pgtare.bill/1"] = Field(
-        default="pgtare.bill/1", alias="schema", description="name and version: `pgtare.bill/1`"
-    )
+    schema_: Literal["pgtare.bill/1"] = schema_name("pgtare.bill/1")
     pgtare_version: str = Field(
         default=pgtare.__version__, description="version of pgtare that wrote it"
     )

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.kit.fitted_table import Fitted
 from pgtare.seeing.doctor.check_settings import Weight
 from pgtare.seeing.doctor.examine import examine
@@ -79,9 +79,7 @@ class ExaminedServer(Model):
 class FleetDoctor(Document):
     """What stalls the servers of a fleet."""
 
-    schema_: Literal["pgtare.fleet.doctor/1"] = Field(
-        default="pgtare.fleet.doctor/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.fleet.doctor/1"] = schema_name("pgtare.fleet.doctor/1")
     level: Level = Field(description="the worst of all findings")
     findings: list[RankedFinding] = Field(
         description="all findings: the worst first, then by the weight of the server"

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def schema_name(name: str) -> Any:
+    """The field `schema_` of a document of this schema, written as `schema`."""
+    return Field(default=name, alias="schema", description="name and version")
 
 
 class Model(BaseModel):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from pgtare.kit.document import Model
 
 
-class Interval(BaseModel):
+class Interval(Model):
     """An estimate with its 95 % interval (another level if the field says so)."""
-
-    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="null", populate_by_name=True)
 
     estimate: float | None = Field(description="the estimate")
     lo: float | None = Field(description="lower end of the interval")

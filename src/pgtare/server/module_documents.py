@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 import pgtare
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.server.module_versions import ModuleVersions, mismatch
 from pgtare.server.modules import Installed
 
@@ -28,9 +28,7 @@ class ModuleFiles(Model):
 class ModulesInstalled(Document):
     """What was put into an installation."""
 
-    schema_: Literal["pgtare.module.installed/1"] = Field(
-        default="pgtare.module.installed/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.module.installed/1"] = schema_name("pgtare.module.installed/1")
     server: str = Field(description="version of the installation, as `PostgreSQL 18.6`")
     modules: list[ModuleFiles] = Field(description="the modules, in the order of preloading")
     next: list[str] = Field(description="what to do next, step by step; empty with `--destdir`")
@@ -53,9 +51,7 @@ def installed(server: str, done: Iterable[Installed], steps: Sequence[str]) -> M
 class ModuleUninstalled(Document):
     """What was taken out of an installation."""
 
-    schema_: Literal["pgtare.module.uninstalled/1"] = Field(
-        default="pgtare.module.uninstalled/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.module.uninstalled/1"] = schema_name("pgtare.module.uninstalled/1")
     module: str = Field(description="its name")
     files: list[str] = Field(description="files that were removed")
 
@@ -84,9 +80,7 @@ class ListedModule(Model):
 class ModuleList(Document):
     """The versions of the command and of all modules."""
 
-    schema_: Literal["pgtare.modules/1"] = Field(
-        default="pgtare.modules/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.modules/1"] = schema_name("pgtare.modules/1")
     pgtare_version: str = Field(description="version of the command")
     database: str | None = Field(
         description="the database of `--dsn`; `null`: only files were looked at"
@@ -126,7 +120,5 @@ class LeftThing(Model):
 class Uninstalled(Document):
     """What pgtare left, and what became of it."""
 
-    schema_: Literal["pgtare.uninstalled/1"] = Field(
-        default="pgtare.uninstalled/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.uninstalled/1"] = schema_name("pgtare.uninstalled/1")
     things: list[LeftThing] = Field(description="what was found")

@@ -7,16 +7,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from pgtare.kit.document import Document, renamed
+from pgtare.kit.document import Document, renamed, schema_name
 from pgtare.weighing.trials import Status
 
 
 class TrialStatus(Document):
     """The trial that runs, or the last one that ran."""
 
-    schema_: Literal["pgtare.status/1"] = Field(
-        default="pgtare.status/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.status/1"] = schema_name("pgtare.status/1")
     running: bool = Field(description="whether a trial runs")
     trial: int = Field(description="its number since the server started; 0: there was none")
     owner_pid: int | None = Field(description="process that began it")
@@ -37,9 +35,7 @@ class TrialStatus(Document):
 class TrialStopped(Document):
     """What `pgtare stop` did."""
 
-    schema_: Literal["pgtare.stopped/1"] = Field(
-        default="pgtare.stopped/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.stopped/1"] = schema_name("pgtare.stopped/1")
     stopped: bool = Field(description="whether a trial was running, which has been stopped")
 
 

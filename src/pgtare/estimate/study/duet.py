@@ -8,7 +8,7 @@ cluster's placement is worth cancels out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -89,23 +89,6 @@ class RoundStatistics:
 def summarise(cycles: Cycles) -> RoundStatistics:
     """The statistics of one round. Raises ValueError if it has no complete cycle."""
     return RoundStatistics(statistics_of(cycles.latency_us), cycles.n, cycles.incomplete)
-
-
-def round_values(
-    rounds: Sequence[RoundStatistics | None], statistic: Statistic, n_variants: int
-) -> Floats:
-    """One number for each round and variant (R, K), in µs; NaN for rounds that were dropped."""
-    table = np.full((len(rounds), n_variants), np.nan)
-    for row, summary in zip(table, rounds, strict=True):
-        if summary is not None:
-            row[:] = summary.latency_us[statistic]
-    return table
-
-
-def log_ratios(values: Floats, base: int = 0) -> Floats:
-    """log(variant / base) of each round (R, K); the base's column is 0."""
-    logs = np.log(values)
-    return np.asarray(logs - logs[:, [base]])
 
 
 def by_set(ratios: Floats, sets: Ints) -> Floats:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from pgtare.kit.document import Document, Model, schema_name
 
 SCHEMA: Final = "pgtare.clock/1"
 
 Verdict = Literal["good", "slow", "faulty"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="null", populate_by_name=True)
-
-
-class Bucket(_Model):
+class Bucket(Model):
     """One bucket of a log2 histogram."""
 
     up_to_ns: int = Field(description="the longest duration of this bucket: 0, 1, 3, 7, 15, …")
     count: int = Field(description="readings in it")
 
 
-class Exact(_Model):
+class Exact(Model):
     """One duration that was seen, exactly."""
 
     ticks: int = Field(description="difference of two readings in the clock's own unit")
@@ -30,7 +28,7 @@ class Exact(_Model):
     count: int = Field(description="how often")
 
 
-class ClockResult(_Model):
+class ClockResult(Model):
     """One clock, read over and over on one processor."""
 
     name: str = Field(description="name, as `--clock` takes it")
@@ -58,7 +56,7 @@ class ClockResult(_Model):
     exact: list[Exact] = Field(description="every duration seen, with its count")
 
 
-class Stated(_Model):
+class Stated(Model):
     """A stated frequency, against the calibration."""
 
     by: str = Field(description="the source of the figure")
@@ -67,7 +65,7 @@ class Stated(_Model):
     note: str = Field(description="what is to be thought of it")
 
 
-class Frequency(_Model):
+class Frequency(Model):
     """How fast the processor's counter runs."""
 
     hz: int = Field(description="ticks a second, in use for every conversion here")
@@ -81,7 +79,7 @@ class Frequency(_Model):
     stated: list[Stated] = Field(description="the kernel's own figure and CPUID's")
 
 
-class CoreOffset(_Model):
+class CoreOffset(Model):
     """Two processors' clocks against each other."""
 
     first: int = Field(description="a processor")
@@ -93,7 +91,7 @@ class CoreOffset(_Model):
     backward_largest_ns: float = Field(description="the largest of these steps back")
 
 
-class Cores(_Model):
+class Cores(Model):
     """Every pair of processors, or a sample of the pairs."""
 
     clock: str | None = Field(description="the clock compared; null if nothing was")
@@ -102,7 +100,7 @@ class Cores(_Model):
     note: str | None = Field(description="why there are no pairs, or not all")
 
 
-class Cause(_Model):
+class Cause(Model):
     """What took time from the reading thread."""
 
     cause: str = Field(description="in words")
@@ -111,7 +109,7 @@ class Cause(_Model):
     evidence: str = Field(description="how it is known")
 
 
-class Gap(_Model):
+class Gap(Model):
     """One of the longest gaps."""
 
     at_ms: float = Field(description="when it began, in ms after the start")
@@ -122,7 +120,7 @@ class Gap(_Model):
     stolen_ms: int | None = Field(description="taken by other guests; null: not known")
 
 
-class Gaps(_Model):
+class Gaps(Model):
     """Where the reading thread was held up."""
 
     clock: str = Field(description="the clock that showed it")
@@ -137,7 +135,7 @@ class Gaps(_Model):
     )
 
 
-class Choice(_Model):
+class Choice(Model):
     """What PostgreSQL 19 takes if timing_clock_source is left at auto."""
 
     clock: str = Field(description="tsc or system")
@@ -147,7 +145,7 @@ class Choice(_Model):
     frequency_hz: int | None = Field(description="that frequency")
 
 
-class Diagnosis(_Model):
+class Diagnosis(Model):
     """What the set-up is, and what to do about it."""
 
     verdict: Verdict = Field(description="good, slow or faulty")
@@ -163,7 +161,7 @@ class Diagnosis(_Model):
     postgres19: Choice = Field(description="the default of PostgreSQL 19")
 
 
-class Span(_Model):
+class Span(Model):
     """A likely value between two bounds, which are no confidence interval."""
 
     lo: float = Field(description="not below this")
@@ -171,7 +169,7 @@ class Span(_Model):
     hi: float = Field(description="not above this")
 
 
-class Meaning(_Model):
+class Meaning(Model):
     """What a clock of this cost means for one thing that PostgreSQL can time."""
 
     what: str = Field(description="what is timed")
@@ -184,7 +182,7 @@ class Meaning(_Model):
     cost_ns: Span = Field(description="with the other work")
 
 
-class PlanTiming(_Model):
+class PlanTiming(Model):
     """What EXPLAIN's TIMING adds to a plan, by the clock that PostgreSQL up to 18 reads."""
 
     source: str = Field(description="the file of the plan")
@@ -193,12 +191,10 @@ class PlanTiming(_Model):
     timing_ms: Span = Field(description="the calls times that, over all processes")
 
 
-class ClockReport(_Model):
+class ClockReport(Document):
     """Everything that `pgtare clock` measured and concluded."""
 
-    schema_: Literal["pgtare.clock/1"] = Field(
-        default=SCHEMA, alias="schema", description="name and version of this schema"
-    )
+    schema_: Literal["pgtare.clock/1"] = schema_name(SCHEMA)
     created: str = Field(description="when the measurement ended, ISO 8601")
     pgtare_version: str = Field(description="version of pgtare that wrote it")
     command: list[str] = Field(description="the command line, one word an element")
@@ -219,7 +215,3 @@ class ClockReport(_Model):
     def clock(self, name: str) -> ClockResult | None:
         """The result of a clock, if it was read."""
         return next((clock for clock in self.clocks if clock.name == name), None)
-
-    def to_json(self) -> str:
-        """As written to files."""
-        return self.model_dump_json(by_alias=True, indent=2)

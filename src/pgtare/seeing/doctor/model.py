@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 
 Level = Literal["ok", "warning", "critical"]
 Sure = Literal["certain", "likely", "possible"]
@@ -167,9 +167,7 @@ class Server(Model):
 class Report(Document):
     """One look."""
 
-    schema_: Literal["pgtare.doctor/1"] = Field(
-        default="pgtare.doctor/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.doctor/1"] = schema_name("pgtare.doctor/1")
     taken: datetime = Field(description="when, UTC")
     duration_s: float = Field(description="time between the two looks")
     pgtare_version: str = Field(description="version of pgtare that wrote it")

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pgtare.kit.document import Document, Model, renamed
+from pgtare.kit.document import Document, Model, renamed, schema_name
 from pgtare.server.wait_counters import rates
 from pgtare.server.wait_counters.model import Counters, Event, Session
 from pgtare.server.wait_counters.reader import Bucket
@@ -75,9 +75,7 @@ class WaitsProfile(Document):
     `active`, `on_cpu` and `run_queue` are sessions on average.
     """
 
-    schema_: Literal["pgtare.waits.profile/1"] = Field(
-        default="pgtare.waits.profile/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.waits.profile/1"] = schema_name("pgtare.waits.profile/1")
     duration_s: float = Field(description="time between the two looks")
     active: float = Field(description="sessions neither idle nor waiting for their client")
     sessions: float | None = Field(
@@ -140,9 +138,7 @@ class LengthBucket(Model):
 class WaitsHistogram(Document):
     """How long the waits for an event took."""
 
-    schema_: Literal["pgtare.waits.histogram/1"] = Field(
-        default="pgtare.waits.histogram/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.waits.histogram/1"] = schema_name("pgtare.waits.histogram/1")
     event: EventCounters = Field(description="the event with its counters")
     buckets: list[LengthBucket] = Field(description="by powers of two of their length")
 
@@ -178,9 +174,7 @@ class WaitsSession(Model):
 class WaitsSessions(Document):
     """Processes by the time they waited."""
 
-    schema_: Literal["pgtare.waits.sessions/1"] = Field(
-        default="pgtare.waits.sessions/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.waits.sessions/1"] = schema_name("pgtare.waits.sessions/1")
     sessions: list[WaitsSession] = Field(description="the processes, the longest waiting first")
 
 
@@ -209,9 +203,7 @@ class WaitsStatement(Model):
 class WaitsStatements(Document):
     """Statements by the time they waited since the counters were reset."""
 
-    schema_: Literal["pgtare.waits.statements/1"] = Field(
-        default="pgtare.waits.statements/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.waits.statements/1"] = schema_name("pgtare.waits.statements/1")
     statements: list[WaitsStatement] = Field(description="the statements, the longest first")
 
 

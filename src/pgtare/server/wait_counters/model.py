@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pgtare.kit.document import schema_name
+
 SCHEMA: Literal["pgtare.waits.snapshot/1"] = "pgtare.waits.snapshot/1"
 BUCKETS = 32
 
@@ -170,9 +172,7 @@ class Snapshot(_Model):
     None if others cannot be seen.
     """
 
-    schema_: Literal["pgtare.waits.snapshot/1"] = Field(
-        default=SCHEMA, alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.waits.snapshot/1"] = schema_name(SCHEMA)
     taken: datetime = Field(description="when")
     server: str = Field(description="version of PostgreSQL")
     started: datetime = Field(description="when the server was started")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.watching.agent import server_check
 from pgtare.watching.agent.config import SpoolConfig
 
@@ -47,9 +47,7 @@ class StoreSeen(Model):
 class AgentCheck(Document):
     """What an agent would see of each server, and of its store."""
 
-    schema_: Literal["pgtare.agent.check/1"] = Field(
-        default="pgtare.agent.check/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.agent.check/1"] = schema_name("pgtare.agent.check/1")
     servers: list[ServerCheck] = Field(description="the servers, in the order of the file")
     spool: SpoolPlan = Field(description="the spool, by the configuration")
     store: StoreSeen | None = Field(description="the store; null: the configuration names none")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 
 
 class ResultColumn(Model):
@@ -19,9 +19,7 @@ class ResultColumn(Model):
 class SpoolRows(Document):
     """The answer to a query."""
 
-    schema_: Literal["pgtare.spool.rows/1"] = Field(
-        default="pgtare.spool.rows/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.spool.rows/1"] = schema_name("pgtare.spool.rows/1")
     columns: list[ResultColumn] = Field(description="the columns, in the order of the query")
     rows: list[dict[str, Any]] = Field(
         description=(
@@ -75,9 +73,7 @@ class SpoolGaps(Model):
 class SpoolInfo(Document):
     """What a spool holds."""
 
-    schema_: Literal["pgtare.spool.info/1"] = Field(
-        default="pgtare.spool.info/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.spool.info/1"] = schema_name("pgtare.spool.info/1")
     directory: str = Field(description="the directory")
     uuid: str = Field(description="UUID of the spool")
     commits: int = Field(description="number of the newest commit")

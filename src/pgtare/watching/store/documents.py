@@ -6,15 +6,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 
 
 class StoreCreated(Document):
     """What was done, or with --dry-run would be done, to a store's schema."""
 
-    schema_: Literal["pgtare.store.create/1"] = Field(
-        default="pgtare.store.create/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.store.create/1"] = schema_name("pgtare.store.create/1")
     database: str = Field(description="the database")
     made: bool = Field(description="whether tables were made now; of --dry-run: false")
     statements: list[str] = Field(description="of --dry-run: the SQL; else empty")
@@ -42,9 +40,7 @@ class StorePartial(Model):
 class StoreChecked(Document):
     """What was found in a store."""
 
-    schema_: Literal["pgtare.store.check/1"] = Field(
-        default="pgtare.store.check/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.store.check/1"] = schema_name("pgtare.store.check/1")
     version: str = Field(description="version of ClickHouse")
     server: str = Field(description="name of the server that answered")
     user: str = Field(description="the user")
@@ -75,9 +71,7 @@ class PlannedTable(Model):
 class StorePlanned(Document):
     """What a store needs for a number of servers."""
 
-    schema_: Literal["pgtare.store.plan/1"] = Field(
-        default="pgtare.store.plan/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.store.plan/1"] = schema_name("pgtare.store.plan/1")
     servers: int = Field(description="servers")
     tables: list[PlannedTable] = Field(description="the tables")
     rows: int = Field(description="rows of all tables, computed")
@@ -94,8 +88,6 @@ class StorePlanned(Document):
 class StoreRepaired(Document):
     """What was partial in a store, and whether it was deleted."""
 
-    schema_: Literal["pgtare.store.repair/1"] = Field(
-        default="pgtare.store.repair/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.store.repair/1"] = schema_name("pgtare.store.repair/1")
     deleted: bool = Field(description="whether it was deleted; false: only listed")
     partial: list[StorePartial] = Field(description="what is, or was, there in part")

@@ -20,7 +20,7 @@ import pgtare
 from pgtare.errors import PgtareError, UsageError
 from pgtare.kit import artefact, files
 from pgtare.kit.artefact import ArtefactKind
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.server.inventory import InventoryServer
 from pgtare.weighing.fleet.raw_data import FLEET_FILE, SCHEMA, SERVERS, WHAT
 from pgtare.weighing.weigh import store
@@ -85,9 +85,7 @@ class FleetBreach(Model):
 class FleetState(Document):
     """A fleet weighing: the servers, the design, and how far it is."""
 
-    schema_: Literal["pgtare.fleet/1"] = Field(
-        default="pgtare.fleet/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.fleet/1"] = schema_name("pgtare.fleet/1")
     pgtare_version: str = Field(default=pgtare.__version__, description="version of pgtare")
     command: list[str] = Field(description="command line")
     created: str = Field(description="when it began, UTC")

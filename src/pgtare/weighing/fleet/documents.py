@@ -8,7 +8,7 @@ from pydantic import Field
 
 import pgtare
 from pgtare.estimate.fleet import FleetVerdict
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.kit.interval import Interval
 from pgtare.weighing.verdict_names import Verdict
 from pgtare.weighing.weigh.schema import ArmRole
@@ -136,11 +136,7 @@ class FleetLeftOut(Model):
 class FleetWeighing(Document):
     """One study over many servers: estimates of each, combined by random effects."""
 
-    schema_: Literal["pgtare.fleet.weigh/1"] = Field(
-        default="pgtare.fleet.weigh/1",
-        alias="schema",
-        description="name and version: `pgtare.fleet.weigh/1`",
-    )
+    schema_: Literal["pgtare.fleet.weigh/1"] = schema_name("pgtare.fleet.weigh/1")
     created: str = Field(description="when the last of the trials ended, ISO 8601")
     pgtare_version: str = Field(
         default=pgtare.__version__, description="version of pgtare that wrote it"

@@ -12,7 +12,7 @@ from psycopg import sql
 from pydantic import Field
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.server import module_versions, own_session, parallel, pooler
 from pgtare.server.inventory import InventoryServer
 from pgtare.weighing.instruments import Chosen, availability, combine, read_facts
@@ -238,9 +238,7 @@ class FleetServerCheck(Model):
 class FleetCheck(Document):
     """Whether each server of a fleet can be weighed."""
 
-    schema_: Literal["pgtare.fleet.check/1"] = Field(
-        default="pgtare.fleet.check/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.fleet.check/1"] = schema_name("pgtare.fleet.check/1")
     ready: bool = Field(description="whether all can")
     servers: list[FleetServerCheck] = Field(description="the servers, in the inventory's order")
 

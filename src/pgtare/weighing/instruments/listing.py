@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.weighing.instruments.model import Entry
 from pgtare.weighing.instruments.requirements import ServerFacts, availability
 
@@ -29,9 +29,7 @@ class Instrument(Model):
 class Instruments(Document):
     """The catalogue."""
 
-    schema_: Literal["pgtare.instruments/1"] = Field(
-        default="pgtare.instruments/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.instruments/1"] = schema_name("pgtare.instruments/1")
     instruments: list[Instrument] = Field(description="in the order of the catalogue")
 
 

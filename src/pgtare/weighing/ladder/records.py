@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pgtare.kit.document import schema_name
+
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -113,9 +115,7 @@ class StudyFacts(_Model):
     left_out: variants that this machine cannot have, with the reason.
     """
 
-    schema_: Literal["pgtare.ladder.study/1"] = Field(
-        default="pgtare.ladder.study/1", alias="schema"
-    )
+    schema_: Literal["pgtare.ladder.study/1"] = schema_name("pgtare.ladder.study/1")
     created: str
     pgtare_version: str
     seed: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.weighing.ladder.protocol import Words
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
 from pgtare.weighing.ladder.records import Dropped, Wait
@@ -19,11 +20,7 @@ def _field(description: str, **more: Any) -> Any:
     return Field(description=description, **more)
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", populate_by_name=True, ser_json_inf_nan="null")
-
-
-class Effect(_Model):
+class Effect(Model):
     """A difference from the base with its 1 − α interval, of 95 % unless the study says else."""
 
     pct: float | None = _field("arm against base in percent of the base, from the mean log-ratio")
@@ -44,7 +41,7 @@ class Effect(_Model):
         return low and (self.hi_pct is None or self.hi_pct >= 0)
 
 
-class OtherMetric(_Model):
+class OtherMetric(Model):
     """Another metric of a comparison: described, not tested in the family."""
 
     metric: str = _field("the metric")
@@ -54,7 +51,7 @@ class OtherMetric(_Model):
     p: float | None = _field("unadjusted p-value of the sign flips")
 
 
-class Compared(_Model):
+class Compared(Model):
     """One comparison on one workload."""
 
     workload: str = _field("`name` of the workload")
@@ -90,7 +87,7 @@ class Compared(_Model):
     other_metrics: tuple[OtherMetric, ...] = _field("other metrics, see below", default=())
 
 
-class Rung(_Model):
+class Rung(Model):
     """A variant on a workload: geometric means over the blocks kept, of figures plain ones."""
 
     variant: str = _field("its name, with ` again` in the floor's second run")
@@ -102,7 +99,7 @@ class Rung(_Model):
     evidence: str = _field("what showed that it was what it says, in the last block", default="")
 
 
-class OnWorkload(_Model):
+class OnWorkload(Model):
     """Everything of one workload."""
 
     name: str = _field("its name")
@@ -141,12 +138,10 @@ class OnWorkload(_Model):
         return PROTOCOLS[self.protocol].words
 
 
-class LadderResult(_Model):
+class LadderResult(Document):
     """What a study found. Unfinished studies have no figures, so that none can be peeked."""
 
-    schema_: Literal["pgtare.ladder/1"] = _field(
-        "name and version: `pgtare.ladder/1`", default=SCHEMA, alias="schema"
-    )
+    schema_: Literal["pgtare.ladder/1"] = schema_name(SCHEMA)
     title: str = _field("the study's title")
     about: str = _field("what the study file says of it")
     created: str = _field("when the analysis was made, ISO 8601")
@@ -172,7 +167,3 @@ class LadderResult(_Model):
     warnings: tuple[str, ...] = _field("what a reader must know, in plain sentences")
     variants: tuple[dict[str, Any], ...] = _field("the study file's variants")
     workloads: tuple[OnWorkload, ...] = _field("one for each workload, see below")
-
-    def to_json(self) -> str:
-        """The document."""
-        return self.model_dump_json(by_alias=True, indent=2)

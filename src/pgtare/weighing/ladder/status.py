@@ -8,7 +8,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.weighing.ladder import settings_check
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.planning import StudyPlan, full_seconds
@@ -33,9 +33,7 @@ class WorkloadStatus(Model):
 class Status(Document):
     """A study."""
 
-    schema_: Literal["pgtare.ladder.status/1"] = Field(
-        default="pgtare.ladder.status/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.ladder.status/1"] = schema_name("pgtare.ladder.status/1")
     directory: str = Field(description="the study's directory")
     study_file: str = Field(description="name of the study file")
     seed: int = Field(description="the seed of every order")
@@ -61,9 +59,7 @@ class PlannedWorkload(Model):
 class LadderPlan(Document):
     """What a study would do."""
 
-    schema_: Literal["pgtare.ladder.plan/1"] = Field(
-        default="pgtare.ladder.plan/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.ladder.plan/1"] = schema_name("pgtare.ladder.plan/1")
     title: str = Field(description="the study's title")
     seed: int = Field(description="the seed of every order")
     quick: bool = Field(description="whether it is a quick one")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pgtare.kit import numbers
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.weighing.ladder import evidence, scripts, wording
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.planning import all_steps
@@ -40,9 +40,7 @@ class Proof(Model):
 class Proofs(Document):
     """What the workloads of a study showed."""
 
-    schema_: Literal["pgtare.ladder.proofs/1"] = Field(
-        default="pgtare.ladder.proofs/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.ladder.proofs/1"] = schema_name("pgtare.ladder.proofs/1")
     workloads: list[Proof] = Field(description="workload by workload")
 
 

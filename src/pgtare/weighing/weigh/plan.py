@@ -12,7 +12,7 @@ from pydantic import Field
 
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import MIXED, Arm, Design, block_layout, runs_of, slices_of
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.load.spec import cores
 from pgtare.server import module_versions
 from pgtare.server.build import own_modules
@@ -206,9 +206,7 @@ class PlannedArm(Model):
 class PlannedWeighing(Document):
     """A weighing that was not carried out."""
 
-    schema_: Literal["pgtare.weigh.plan/1"] = Field(
-        default="pgtare.weigh.plan/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.weigh.plan/1"] = schema_name("pgtare.weigh.plan/1")
     seed: int = Field(description="seed of the assignment, 64 bits without sign")
     planned_s: float = Field(description="how long it would measure, at most")
     unit: str = Field(description="unit of randomisation: `transaction`, `slice` or `both`")

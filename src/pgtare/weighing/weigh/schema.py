@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from pgtare.estimate.inference import Estimate
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.kit.interval import Interval
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.verdict_names import Verdict
@@ -55,11 +56,7 @@ def _written(value: Any) -> Any:
     return value
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="null", populate_by_name=True)
-
-
-class Effect(_Model):
+class Effect(Model):
     """Differences of an arm from the base arm; _us in microseconds, _pct of the base's body."""
 
     total_us: Interval = Field(
@@ -89,7 +86,7 @@ class Effect(_Model):
     )
 
 
-class ArmResult(_Model):
+class ArmResult(Model):
     """One arm; the base has no effect, p-values or verdict."""
 
     name: str = Field(description="name of the arm")
@@ -193,7 +190,7 @@ class ArmResult(_Model):
     )
 
 
-class Baseline(_Model):
+class Baseline(Model):
     """The base arm's service time, in microseconds; null if nothing was measured."""
 
     n: int = Field(description="transactions of the base arm")
@@ -211,7 +208,7 @@ class Baseline(_Model):
     )
 
 
-class ByBackend(_Model):
+class ByBackend(Model):
     """Body effect of each instrument within one session (heterogeneity)."""
 
     backend: int = Field(description="ordinal of the session in the trial, from 0")
@@ -222,7 +219,7 @@ class ByBackend(_Model):
     )
 
 
-class SliceInfo(_Model):
+class SliceInfo(Model):
     """Spans of time in which all sessions follow one arm, or all draw one for each transaction."""
 
     kinds: list[int] = Field(
@@ -238,7 +235,7 @@ class SliceInfo(_Model):
     )
 
 
-class RunInfo(_Model):
+class RunInfo(Model):
     """Runs of transactions in which a session keeps one arm, in pairs with the base."""
 
     turns: list[int] = Field(
@@ -253,7 +250,7 @@ class RunInfo(_Model):
     transactions: int = Field(default=0, description="transactions in runs, of all arms")
 
 
-class Contention(_Model):
+class Contention(Model):
     """Where the cost of the instrument falls: a saturation design; all figures are of the body."""
 
     name: str = Field(description="name of the instrument's arm")
@@ -297,7 +294,7 @@ class Contention(_Model):
     n_mixed: int = Field(description="transactions in mixed slices")
 
 
-class DesignInfo(_Model):
+class DesignInfo(Model):
     """How the trial was laid out and how it went."""
 
     seed: int = Field(
@@ -361,7 +358,7 @@ class DesignInfo(_Model):
     )
 
 
-class CarryOver(_Model):
+class CarryOver(Model):
     """The lags in the regression, and what switching between arms cost the load."""
 
     lags: int = Field(
@@ -375,10 +372,8 @@ class CarryOver(_Model):
     )
 
 
-class Growth(_Model):
+class Growth(Model):
     """What an arm spends more time in than the base; times in µs a transaction."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     name: str = Field(description="the function or wait")
     base_us: float = Field(description="its time in the base")
@@ -393,10 +388,8 @@ class Growth(_Model):
     )
 
 
-class Reasons(_Model):
+class Reasons(Model):
     """Why an arm costs what it costs."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     arm: str = Field(description="name of the arm")
     samples: int = Field(description="samples of this arm")
@@ -406,7 +399,7 @@ class Reasons(_Model):
     )
 
 
-class Why(_Model):
+class Why(Model):
     """Samples of the server, by arm."""
 
     computing: list[Reasons] = Field(description="on the processor: an element for each arm")
@@ -414,12 +407,10 @@ class Why(_Model):
     notes: list[str] = Field(description="what a reader must know, in sentences")
 
 
-class WeighResult(_Model):
+class WeighResult(Document):
     """Everything one weighing found; `arms[0]` is the base."""
 
-    schema_: Literal["pgtare.weigh/1"] = Field(
-        default=SCHEMA, alias="schema", description="name and version: `pgtare.weigh/1`"
-    )
+    schema_: Literal["pgtare.weigh/1"] = schema_name(SCHEMA)
     created: str = Field(description="when the trial ended, ISO 8601")
     pgtare_version: str = Field(description="version of pgtare that wrote it")
     command: list[str] = Field(description="the command line, one word an element")
@@ -447,7 +438,3 @@ class WeighResult(_Model):
         if isinstance(number_, int) and number_ >= 100_000:
             return f"{number_ // 10_000}.{number_ % 10_000}"
         return ""
-
-    def to_json(self) -> str:
-        """The JSON document, keys as in the schema."""
-        return self.model_dump_json(indent=2, by_alias=True)

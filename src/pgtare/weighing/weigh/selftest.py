@@ -16,7 +16,7 @@ from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.estimate.trial.pseudo_trials import STALL_UNITS
 from pgtare.kit import numbers
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.kit.interval import Interval
 from pgtare.load import PgbenchLoad, find_pgbench
 from pgtare.server import own_session
@@ -93,9 +93,7 @@ class SelftestCheck(Model):
 class SelftestReport(Document):
     """Whether the scale is calibrated."""
 
-    schema_: Literal["pgtare.selftest/1"] = Field(
-        default="pgtare.selftest/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.selftest/1"] = schema_name("pgtare.selftest/1")
     passed: bool = Field(description="whether every check passed")
     transactions: int = Field(description="transactions that were recorded")
     seed: int = Field(description="the seed of the assignment")

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pgtare.kit.document import Document, Model, renamed
+from pgtare.kit.document import Document, Model, renamed, schema_name
 from pgtare.seeing.trace.analysis import merge, profile, statements
 from pgtare.seeing.trace.capture import grab, kept, record, recorder_locks, server_state
 from pgtare.seeing.trace.output.show_incident import Involved
@@ -26,9 +26,7 @@ class Losses(Model):
 class TraceRecorded(Document):
     """A recording that has ended."""
 
-    schema_: Literal["pgtare.trace.recorded/1"] = Field(
-        default="pgtare.trace.recorded/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.trace.recorded/1"] = schema_name("pgtare.trace.recorded/1")
     path: str = Field(description="the trace")
     duration_s: float = Field(description="how long it was recorded")
     stopped_by: str = Field(description="`time`, `interrupt`, `size`, `space` or `error`")
@@ -84,9 +82,7 @@ class SessionReach(Model):
 class TraceGrabbed(Document):
     """What was taken from the rings of traced sessions."""
 
-    schema_: Literal["pgtare.trace.grabbed/1"] = Field(
-        default="pgtare.trace.grabbed/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.trace.grabbed/1"] = schema_name("pgtare.trace.grabbed/1")
     path: str = Field(description="the trace")
     sessions: int = Field(description="sessions of which there is something")
     call_bytes: int = Field(description="of calls, in the files")
@@ -138,9 +134,7 @@ class KeptTrace(Model):
 class TraceKept(Document):
     """Traces that the server kept because triggers fired."""
 
-    schema_: Literal["pgtare.trace.kept/1"] = Field(
-        default="pgtare.trace.kept/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.trace.kept/1"] = schema_name("pgtare.trace.kept/1")
     traces: list[KeptTrace] = Field(description="one by one, the latest last")
     started: datetime | None = Field(description="since when; `null` of a directory")
     ever: int | None = Field(description="traces kept since then; `null` of a directory")
@@ -162,9 +156,7 @@ def kept_traces(found: kept.KeptTraces) -> TraceKept:
 class TraceTaken(Document):
     """A kept trace that was written to a file."""
 
-    schema_: Literal["pgtare.trace.taken/1"] = Field(
-        default="pgtare.trace.taken/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.trace.taken/1"] = schema_name("pgtare.trace.taken/1")
     id: int = Field(description="its number")
     path: str = Field(description="the trace")
     bytes: int = Field(description="size of the file")
@@ -211,9 +203,7 @@ class IncidentSession(KeptTrace):
 class TraceIncident(Document):
     """A kept trace, and those that were kept in the same incident."""
 
-    schema_: Literal["pgtare.trace.incident/1"] = Field(
-        default="pgtare.trace.incident/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.trace.incident/1"] = schema_name("pgtare.trace.incident/1")
     session: IncidentSession = Field(description="of the trace that was named")
     others: list[IncidentSession] = Field(
         description="those that held it up, or that it held up, or that were in a deadlock with it"
@@ -268,9 +258,7 @@ class TraceSetting(Model):
 class TraceStatus(Document):
     """What a server traces now, and what it will trace by its settings."""
 
-    schema_: Literal["pgtare.trace.status/1"] = Field(
-        default="pgtare.trace.status/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.trace.status/1"] = schema_name("pgtare.trace.status/1")
     sessions: list[TracedSession] = Field(description="sessions that are traced")
     kept: list[TracedSession] = Field(description="sessions that were traced and still live")
     ended: int = Field(description="traces kept of sessions that have ended")
@@ -300,9 +288,7 @@ class RunningRecording(Model):
 class TraceStopped(Document):
     """Sessions that were given back to their own settings."""
 
-    schema_: Literal["pgtare.trace.stopped/1"] = Field(
-        default="pgtare.trace.stopped/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.trace.stopped/1"] = schema_name("pgtare.trace.stopped/1")
     stopped: list[int] = Field(description="their process numbers")
     left_to: list[str] = Field(description="SQL that ends what settings have traced")
     asked_again_by: list[RunningRecording] = Field(
@@ -343,9 +329,7 @@ class ProfileLine(Model):
 class TraceProfile(Document):
     """Lines that add up to all of the time."""
 
-    schema_: Literal["pgtare.trace.profile/1"] = Field(
-        default="pgtare.trace.profile/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.trace.profile/1"] = schema_name("pgtare.trace.profile/1")
     scope: str = Field(description="what part of the trace, in words")
     by: str = Field(description="what the lines are")
     total_ns: float = Field(description="all of the time")
@@ -439,9 +423,7 @@ class TracedStatement(Model):
 class TraceStatements(Document):
     """The statements of a trace."""
 
-    schema_: Literal["pgtare.trace.statements/1"] = Field(
-        default="pgtare.trace.statements/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.trace.statements/1"] = schema_name("pgtare.trace.statements/1")
     statements: list[TracedStatement] = Field(description="as sorted, those within others last")
 
 
@@ -464,9 +446,7 @@ class TraceClient(Model):
 class TraceClients(Document):
     """Time by client."""
 
-    schema_: Literal["pgtare.trace.clients/1"] = Field(
-        default="pgtare.trace.clients/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.trace.clients/1"] = schema_name("pgtare.trace.clients/1")
     clients: list[TraceClient] = Field(description="the busiest first")
 
 
@@ -478,9 +458,7 @@ def merged(found: Iterable[merge.Client]) -> TraceClients:
 class TraceExport(Document):
     """Files that were written."""
 
-    schema_: Literal["pgtare.trace.export/1"] = Field(
-        default="pgtare.trace.export/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.trace.export/1"] = schema_name("pgtare.trace.export/1")
     directory: str = Field(description="where they are")
     rows: dict[str, int] = Field(description="rows by name of file")
 
