@@ -14,7 +14,8 @@ import scipy.sparse
 
 from pgtare.estimate.inference import holm
 from pgtare.seeing.flame import frames
-from pgtare.seeing.flame.samples import Stack, StackSamples
+from pgtare.seeing.flame.frames import Stack
+from pgtare.seeing.flame.recording import StackSamples
 
 #: Blocks of time over which a figure's spread is taken.
 BLOCKS = 40

@@ -11,7 +11,8 @@ import numpy as np
 from pgtare.errors import UsageError
 from pgtare.seeing.flame import frames
 from pgtare.seeing.flame.documents import FlameFrame, FrameChange
-from pgtare.seeing.flame.samples import Stack, StackSamples
+from pgtare.seeing.flame.frames import Stack
+from pgtare.seeing.flame.recording import StackSamples
 
 #: Time in ns by stack, outermost frame first.
 Profile = dict[Stack, int]
