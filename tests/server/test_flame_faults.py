@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from pgtare.seeing.flame import processes, symbols
-from pgtare.seeing.flame.record import SamplingPlan, record
+from pgtare.seeing.flame.record import record
 from pgtare.server.cluster import Cluster
 from tests.commands import PGTARE, failed, pgtare, refused, start_pgtare, words
 from tests.flame_recordings import needs_perf
@@ -231,9 +231,7 @@ def test_a_recording_ends_before_memory_does(
     monkeypatch.setattr("pgtare.seeing.flame.record.MOST_SAMPLES", 50)
 
     with traffic(server18.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
-        found = record(
-            SamplingPlan("on", processes.of_postmaster(server18.postmaster_pid), 60, 999)
-        )
+        found = record("on", processes.of_postmaster(server18.postmaster_pid), 60, 999)
     assert found.stopped_by == "full"
     assert found.duration_s < 30
     assert 50 <= len(found.samples) < 5000

@@ -24,7 +24,7 @@ from pgtare.seeing.flame import profile as profiles
 from pgtare.seeing.flame import recording as keep
 from pgtare.seeing.flame.documents import FlameDifference
 from pgtare.seeing.flame.processes import FlameTarget
-from pgtare.seeing.flame.record import SamplingPlan, record
+from pgtare.seeing.flame.record import record
 from pgtare.seeing.flame.recording import FlameRecording, Mode
 from pgtare.server import own_session
 
@@ -231,7 +231,10 @@ def _run(
             flame_labels.labels(dsn, target, trace=trace) as joined,
         ):
             recording = record(
-                SamplingPlan(mode, target, length, rate),
+                mode,
+                target,
+                length,
+                rate,
                 lambda now, samples, lost: display.tick(
                     now, f"{samples:,} samples, {lost:,} events lost", "; Ctrl-C ends it"
                 ),

@@ -17,7 +17,7 @@ from pgtare.load import PgbenchLoad, find_pgbench
 from pgtare.seeing.flame import perf, processes, show
 from pgtare.seeing.flame import profile as profiles
 from pgtare.seeing.flame import recording as keep
-from pgtare.seeing.flame.record import SamplingPlan, record
+from pgtare.seeing.flame.record import record
 from pgtare.seeing.flame.recording import Mode
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.planning import StudyPlan
@@ -174,9 +174,10 @@ def _record(planned: StudyPlan, bench: Bench, part: _Part, tell: Callable[[str],
         for mode in part.left:
             text = f"{part.variant} on {part.workload}, {show.TITLES[mode].lower()}"
             recording = record(
-                SamplingPlan(mode, target, _SECONDS, _RATE), lambda *progress, text=text: tell(text)
+                mode, target, _SECONDS, _RATE, lambda *progress, text=text: tell(text)
             )
             if recording.stopped_by == "interrupt":
                 raise KeyboardInterrupt
             load.check()
+            part.place(mode).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             keep.save(part.place(mode), recording)

@@ -20,7 +20,7 @@ from pgtare.seeing.flame import arm_difference as reasons
 from pgtare.seeing.flame import perf, processes, show
 from pgtare.seeing.flame.arm_difference import Growth, Reasons
 from pgtare.seeing.flame.processes import FlameTarget
-from pgtare.seeing.flame.record import FlameRecorder, SamplingPlan
+from pgtare.seeing.flame.record import FlameRecorder
 from pgtare.seeing.flame.recording import BLOCKED, FlameRecording, Mode
 from pgtare.server.wait_ring import epoch_ns
 from pgtare.weighing.weigh import schema
@@ -105,7 +105,7 @@ def _recorder(mode: Mode, target: FlameTarget) -> FlameRecorder:
     # Of waits the system call is shown, which the kernel's part of a stack has: no copies of the
     # rest, tens of thousands a second.
     walk = perf.FRAME_POINTERS if mode == "off" else None
-    return FlameRecorder(SamplingPlan(mode, target, None, RATE, walk))
+    return FlameRecorder(mode, target, RATE, walk)
 
 
 def render(done: Weighing, found: dict[str, list[Reasons]], notes: list[str], to: Console) -> None:

@@ -51,8 +51,8 @@ def parse_folded(path: Path) -> Profile:
             found[tuple(stack.split(";"))] += int(count) * 1000
     except OSError as ex:
         raise UsageError(f"{path} cannot be read: {ex.strerror}") from ex
-    except UnicodeDecodeError as ex:
-        raise UsageError(f"{path} holds no folded stacks") from ex
+    except UnicodeDecodeError:
+        found.clear()
     if not found:
         raise UsageError(f"{path} holds no folded stacks")
     return dict(found)

@@ -8,7 +8,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from pgtare.errors import MeasurementError
 from pgtare.seeing.flame import events, frames, perf, processes, symbols
@@ -33,27 +32,19 @@ _QUIET_PART = 0.3
 Tell = Callable[[float, int, int], None]  # seconds, samples, lost
 
 
-@dataclass(frozen=True)
-class SamplingPlan:
-    """What to record. rate: samples a second of each computing process, for mode "on".
-
-    walk: how stacks are walked; None: as the program allows.
-    """
-
-    mode: Mode
-    target: FlameTarget
-    seconds: float | None
-    rate: int = 99
-    walk: str | None = None
-
-
-def record(plan: SamplingPlan, tell: Tell = lambda seconds, samples, lost: None) -> FlameRecording:
+def record(
+    mode: Mode,
+    target: FlameTarget,
+    seconds: float,
+    rate: int = 99,
+    tell: Tell = lambda seconds, samples, lost: None,
+) -> FlameRecording:
     """Record for `seconds`, until Ctrl-C, or until the target has ended; keeps what there is.
 
     Raises UsageError if perf is missing or not allowed, MeasurementError if it fails.
     """
     with signals.asked_to_stop() as asked:
-        return FlameRecorder(plan).run(lambda: asked.made, tell)
+        return FlameRecorder(mode, target, rate).run(lambda: asked.made, seconds, tell)
 
 
 def choose(
@@ -84,31 +75,38 @@ def choose(
 
 
 class FlameRecorder:
-    """A recording that its owner stops, so that it can run during something else."""
+    """A recording that its owner stops, so that it can run during something else.
 
-    def __init__(self, plan: SamplingPlan) -> None:
+    rate: samples a second of each computing process, for mode "on". walk: how stacks are walked;
+    None: as the program allows.
+    """
+
+    def __init__(
+        self, mode: Mode, target: FlameTarget, rate: int = 99, walk: str | None = None
+    ) -> None:
         perf.find_perf()
-        perf.check_allowed(plan.mode, plan.target.pids)
-        self.plan = plan
-        self.waits = plan.mode != "on"
+        perf.check_allowed(mode, target.pids)
+        self.mode, self.target, self.rate = mode, target, rate
+        self.waits = mode != "on"
         self.collected = Collected()
-        self.walk = plan.walk or self._way()
-        wants = plan.target.wants
-        self.scheduler = events.Scheduler(wants, self.collected, wake=plan.mode == "wake")
+        self.walk = walk or self._way()
+        self.scheduler = events.Scheduler(target.wants, self.collected, wake=mode == "wake")
         self.reader = events.Reader(self._unnamed, self.scheduler.gap)
         self.rates: dict[int, float] = {}
         self.failure: BaseException | None = None
         # The kernel sifts by its own numbers; by name it lets sessions to come pass as well, but
         # also those of other servers, whose events would crowd out ours.
         self.by_name = not processes.in_machine_namespace() or (
-            plan.target.postmaster is not None and plan.target.alone
+            target.postmaster is not None and target.alone
         )
 
     def run(
-        self, stop: Callable[[], bool], tell: Tell = lambda seconds, samples, lost: None
+        self,
+        stop: Callable[[], bool],
+        limit_s: float = math.inf,
+        tell: Tell = lambda seconds, samples, lost: None,
     ) -> FlameRecording:
         """Record until the time is up, `stop` says so, or the target has ended."""
-        plan = self.plan
         standing = {}
         if self.waits:
             watched = self._choose()
@@ -117,7 +115,7 @@ class FlameRecorder:
             self.scheduler.begin(collector.begin_ns, standing)
             thread = threading.Thread(target=self._consume, args=(collector,), daemon=True)
             thread.start()
-            stopped_by = self._wait(collector, stop, tell)
+            stopped_by = self._wait(collector, stop, limit_s, tell)
             end_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
             collector.stop()
             thread.join()
@@ -125,18 +123,18 @@ class FlameRecorder:
         if self.failure is not None:
             raise MeasurementError(f"perf's output could not be read: {self.failure}")
         self.scheduler.end(end_ns)
-        if stopped_by == "perf" and not plan.target.lives:
+        if stopped_by == "perf" and not self.target.lives:
             stopped_by = "target"
         if stopped_by == "perf" and not self.reader.events_read:
             raise MeasurementError(f"perf ended by itself: {complaint}")
         return FlameRecording(
-            mode=plan.mode,
-            target=plan.target.name,
+            mode=self.mode,
+            target=self.target.name,
             samples=self.collected.samples(),
             begin_ns=collector.begin_ns,
             duration_s=(end_ns - collector.begin_ns) / 1e9,
             walk=self.walk,
-            rate_hz=0 if self.waits else plan.rate,
+            rate_hz=0 if self.waits else self.rate,
             stopped_by=stopped_by,
             events=self.reader.events_read,
             lost=self.reader.lost,
@@ -150,15 +148,15 @@ class FlameRecorder:
 
         A wait ends in libc, and if libc keeps none (Debian's), sem_wait loses all above it.
         """
-        pid = self.plan.target.pids[0]
+        pid = self.target.pids[0]
         files = [processes.program(pid), *([processes.libc(pid)] if self.waits else [])]
         kept = all(symbols.read(file).frame_pointers for file in files)
         return perf.FRAME_POINTERS if kept else perf.DWARF
 
     def _choose(self) -> list[int]:
         """The processes to watch. Those that wake others have their stacks copied as well."""
-        pids = self.plan.target.pids
-        most = _MOST_SWITCHES[self.walk] // (2 if self.plan.mode == "wake" else 1)
+        pids = self.target.pids
+        most = _MOST_SWITCHES[self.walk] // (2 if self.mode == "wake" else 1)
         before, began = {pid: processes.switches(pid) for pid in pids}, time.monotonic()
         time.sleep(_LOOK_S)
         spent = time.monotonic() - began
@@ -178,45 +176,46 @@ class FlameRecorder:
         """Both programs of perf at work. One of many processes may end while they start."""
         for left in reversed(range(_TRIES)):
             with contextlib.ExitStack() as stack:
-                self.plan.target.refresh()
+                self.target.refresh()
                 try:
-                    collecting = perf.collecting(self.plan.mode, self._arguments())
+                    collecting = perf.collecting(self.mode, self._arguments())
                     collector = stack.enter_context(collecting)
                 except MeasurementError:
-                    gone = not all(processes.exists(pid) for pid in self.plan.target.pids)
-                    if left and gone and self.plan.target.lives:
+                    gone = not all(processes.exists(pid) for pid in self.target.pids)
+                    if left and gone and self.target.lives:
                         continue
                     raise
                 yield collector
                 return
 
     def _arguments(self) -> list[str]:
-        plan, pids = self.plan, self.plan.target.pids
+        pids = self.target.pids
         if not self.waits:
-            return perf.sampling(plan.rate, self.walk, pids)
+            return perf.sampling(self.rate, self.walk, pids)
         watched = list(self.scheduler.weights) if self._by_lot else pids
-        return perf.scheduling(plan.mode, self.walk, watched, by_name=self.by_name)
+        return perf.scheduling(self.mode, self.walk, watched, by_name=self.by_name)
 
-    def _wait(self, collector: Collector, stop: Callable[[], bool], tell: Tell) -> StoppedBy:
+    def _wait(
+        self, collector: Collector, stop: Callable[[], bool], limit_s: float, tell: Tell
+    ) -> StoppedBy:
         begin = time.monotonic()
-        limit = math.inf if self.plan.seconds is None else self.plan.seconds
-        while (seconds := time.monotonic() - begin) < limit:
+        while (seconds := time.monotonic() - begin) < limit_s:
             if stop():
                 return "interrupt"
-            if not self.plan.target.lives:
+            if not self.target.lives:
                 return "target"
             if not collector.runs:
                 return "perf"
-            if len(self.collected.start_ns) >= MOST_SAMPLES:
+            if len(self.collected) >= MOST_SAMPLES:
                 return "full"
-            tell(seconds, len(self.collected.start_ns), self.reader.lost)
-            time.sleep(min(_TICK_S, max(0.0, limit - seconds)))
+            tell(seconds, len(self.collected), self.reader.lost)
+            time.sleep(min(_TICK_S, max(0.0, limit_s - seconds)))
         return "time"
 
     def _consume(self, collector: Collector) -> None:
         perf.hurry(threading.get_native_id())
-        weight = 1_000_000_000 // self.plan.rate
-        wants = self.plan.target.wants
+        weight = 1_000_000_000 // self.rate
+        wants = self.target.wants
         try:
             for event in self.reader.events(collector.lines()):
                 if self.waits:
@@ -229,7 +228,7 @@ class FlameRecorder:
             collector.stop()
 
     def _program(self, file: str) -> Program:
-        return symbols.read(f"/proc/{self.plan.target.pids[0]}/root{file}", file)
+        return symbols.read(f"/proc/{self.target.pids[0]}/root{file}", file)
 
     def _unnamed(self, file: str, offset: int) -> str:
         if file.startswith(("[", "//")) or not file:
@@ -249,7 +248,7 @@ class FlameRecorder:
                 f"{reader.lost:,} of {reader.events_read + reader.lost:,} events were lost, as "
                 "they came faster than they could be read: times are too low."
             )
-        if scheduler.unmatched > scheduler.switches // 100 + len(self.plan.target.pids):
+        if scheduler.unmatched > scheduler.switches // 100 + len(self.target.pids):
             yield (
                 f"{scheduler.unmatched:,} times a process came back whose leaving was not seen; "
                 f"{scheduler.switches:,} were."
@@ -262,7 +261,7 @@ class FlameRecorder:
                 f"drawn by lot, {'represents' if len(drawn) == 1 else 'represent'} all of those. "
                 "Sessions that connected during the recording are not in it."
             )
-        elif self.waits and self.plan.target.postmaster and not self.by_name:
+        elif self.waits and self.target.postmaster and not self.by_name:
             yield (
                 "Sessions that connected during the recording are not in it: other servers run "
                 "here, and their events would crowd them out."

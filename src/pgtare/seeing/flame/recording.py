@@ -87,28 +87,26 @@ class StackSamples:
         return found
 
 
-@dataclass
 class Collected:
     """Samples while they come in: stacks are kept once, a sample takes 25 bytes."""
 
-    index: dict[Stack, int] = field(default_factory=dict)
-    start_ns: array[int] = field(default_factory=lambda: array("q"))
-    pid: array[int] = field(default_factory=lambda: array("i"))
-    stack: array[int] = field(default_factory=lambda: array("i"))
-    kind: array[int] = field(default_factory=lambda: array("b"))
-    weight_ns: array[int] = field(default_factory=lambda: array("q"))
+    def __init__(self) -> None:
+        self._index: dict[Stack, int] = {}
+        self._columns = [array(code) for code in ("q", "i", "i", "b", "q")]
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
 
     def add(self, start_ns: int, pid: int, stack: Stack, kind: int, weight_ns: int) -> None:
         """Take one sample."""
-        self.start_ns.append(start_ns)
-        self.pid.append(pid)
-        self.stack.append(self.index.setdefault(stack, len(self.index)))
-        self.kind.append(kind)
-        self.weight_ns.append(weight_ns)
+        number = self._index.setdefault(stack, len(self._index))
+        values = (start_ns, pid, number, kind, weight_ns)
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
 
     def samples(self) -> StackSamples:
         """What has been taken."""
-        return StackSamples(tuple(self.index), *(np.array(getattr(self, c)) for c in COLUMNS))
+        return StackSamples(tuple(self._index), *map(np.array, self._columns))
 
 
 @dataclass

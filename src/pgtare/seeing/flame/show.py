@@ -58,15 +58,11 @@ def lines(recording: FlameRecording, found: Profile, *, idle: bool) -> list[str]
 def rows(found: Profile, limit: int = _ROWS) -> list[list[str]]:
     """The widest frames: name, time with callees, share, time in itself."""
     whole = profiles.total(found) or 1
-    return [
-        [
-            f.name,
-            _duration(f.total_ns),
-            numbers.percent(100 * f.total_ns / whole),
-            _duration(f.own_ns),
-        ]
-        for f in profiles.functions(found)[:limit]
-    ]
+    made = []
+    for f in profiles.functions(found)[:limit]:
+        share = numbers.percent(100 * f.total_ns / whole)
+        made.append([f.name, _duration(f.total_ns), share, _duration(f.own_ns)])
+    return made
 
 
 def change_rows(found: Sequence[FrameChange], limit: int = _ROWS) -> list[list[str]]:
