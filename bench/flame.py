@@ -21,10 +21,9 @@ from tests.versions.servers import DEBIAN15
 
 from pgtare.kit import machine
 from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
-from pgtare.seeing.flame import targets
-from pgtare.seeing.flame.record import FlameRecorder, SamplingPlan
-from pgtare.seeing.flame.recording import FlameRecording
-from pgtare.seeing.flame.samples import Mode
+from pgtare.seeing.flame import processes
+from pgtare.seeing.flame.record import FlameRecorder
+from pgtare.seeing.flame.recording import FlameRecording, Mode
 from pgtare.server import own_session
 from pgtare.server.binaries import from_pg_config, from_wheel
 from pgtare.server.cluster import Cluster
@@ -45,11 +44,11 @@ def collecting(dsn: str, mode: Mode, rate: int) -> Iterator[list[FlameRecording]
     """The whole server recorded while the block runs."""
     done: list[FlameRecording] = []
     with own_session.connect(dsn) as conn:
-        recorder = FlameRecorder(SamplingPlan(mode, targets.of_connection(conn), None, rate))
+        recorder = FlameRecorder(mode, processes.of_connection(conn), rate)
         ended, begun = threading.Event(), threading.Event()
 
         def run() -> None:
-            done.append(recorder.run(ended.is_set, lambda *progress: begun.set()))
+            done.append(recorder.run(ended.is_set, tell=lambda *progress: begun.set()))
 
         thread = threading.Thread(target=run)
         thread.start()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.flame import permission
+from pgtare.seeing.flame import perf
 from pgtare.seeing.flame.profile import Profile, parse_folded
 from pgtare.server.cluster import Cluster
 from tests.commands import pgtare
@@ -31,8 +31,8 @@ ROOTS = frozenset(
 def needs_perf(mode: str = "off") -> None:
     """Skip, with the reason, where perf cannot do this here."""
     try:
-        permission.find_perf()
-        permission.check(mode, [os.getpid()])  # type: ignore[arg-type]
+        perf.find_perf()
+        perf.check_allowed(mode, [os.getpid()])  # type: ignore[arg-type]
     except Exception as ex:
         pytest.skip(str(ex))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.seeing.flame import show
-from pgtare.seeing.flame.page import graph, page
+from pgtare.seeing.flame.show import graph, page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
@@ -33,10 +33,10 @@ def flame_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "Blocked",
             HOSTILE,
             graphs,
+            show.HEAD,
+            show.rows(AFTER),
             alarms=[HOSTILE],
             answers=["x"],
-            table=show.rows(AFTER),
-            table_head=show.HEAD,
         )
     )
     return path

@@ -9,8 +9,6 @@ import pytest
 
 from pgtare.kit.page_section import Addition
 from pgtare.seeing.flame import show
-from pgtare.seeing.flame.page import fragment
-from pgtare.seeing.flame.page import script as flame_script
 from pgtare.weighing.ladder import analysis
 from pgtare.weighing.ladder.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
@@ -103,7 +101,7 @@ def test_flame_graphs_of_a_command_are_drawn_among_the_charts(
         show.alone(blocked, "after", "Blocked: B", 5.0),
         show.difference({}, blocked, id="change", names=("A", "B"), what="Blocked"),
     ]
-    added = Addition("Flame graphs of W1", fragment(graphs, [HOSTILE]), flame_script())
+    added = Addition("Flame graphs of W1", show.fragment(graphs, [HOSTILE]), show.script())
     write_page(result, tmp_path / "report.html", [added])
     opened = visit(tmp_path / "report.html")
     assert opened.complaints == []

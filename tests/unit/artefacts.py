@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from pgtare.seeing.flame import recording as flame
-from pgtare.seeing.flame.recording import FlameRecording
-from pgtare.seeing.flame.samples import StackSamples
+from pgtare.seeing.flame.recording import FlameRecording, StackSamples
 from pgtare.seeing.trace.file import blocks
 from pgtare.seeing.trace.file.disk_limits import Limits
 from pgtare.seeing.trace.file.reader import load as load_trace

@@ -45,7 +45,6 @@ ALLOWED = {
     "Waits": "as the doctor sees them, and in a trace",
     "Comparison": "of an arm with the base, and of two variants in a study file",
     "Model": "of a regression, and what every JSON document is made of",
-    "Spans": "of samples in a flame graph, of statements in a ring",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pgtare.seeing.flame.arm_difference import Reasons, explain, system_call
-from pgtare.seeing.flame.samples import Numbers, StackSamples
+from pgtare.seeing.flame.recording import Numbers, StackSamples
 
 STACKS = (
     ("backend", "run", "plan"),

@@ -12,9 +12,15 @@ from pgtare.errors import PgtareError, UsageError
 from pgtare.seeing.flame import frames
 from pgtare.seeing.flame import profile as profiles
 from pgtare.seeing.flame import recording as keep
-from pgtare.seeing.flame.page import graph
-from pgtare.seeing.flame.recording import FlameRecording
-from pgtare.seeing.flame.samples import BLOCKED, RUNNING, Collected, Mode, Spans, StackSamples
+from pgtare.seeing.flame.recording import (
+    BLOCKED,
+    RUNNING,
+    Collected,
+    FlameRecording,
+    Mode,
+    StackSamples,
+)
+from pgtare.seeing.flame.show import graph
 
 A, B = ("backend", "f", "g"), ("backend", "f", "f", "h")
 
@@ -96,22 +102,12 @@ def test_a_change_tells_what_was_lost_and_keeps_to_one_kind() -> None:
 
 
 def test_a_sample_takes_the_span_it_begins_in() -> None:
-    spans = Spans(
-        *(np.array(c) for c in ([1, 1, 2], [900, 1500, 0], [1500, 2000, 9999], [4, 5, 6]))
-    )
+    spans = np.array([[1, 900, 1500, 4], [1, 1500, 2000, 5], [2, 0, 9999, 6]])
     which = _samples().within(spans)
     assert which.tolist() == [4, -1, 6]
     labelled = _samples().framed(["wait: x"] * 7, which, depth=1)
     assert labelled.stacks[labelled.stack[0]] == ("backend", "wait: x", "f", "g")
     assert labelled.stacks[labelled.stack[1]] == B
-
-
-def test_a_window_cuts_waits_at_its_ends() -> None:
-    taken = Collected()
-    taken.add(0, 1, A, BLOCKED, 10_000_000_000)
-    taken.add(8_500_000_000, 1, B, RUNNING, 1_000_000)
-    part = taken.samples().window(2_000_000_000, 5_000_000_000)
-    assert part.weight_ns.tolist() == [3_000_000_000]
 
 
 def test_a_graph_holds_both_sides_and_counts_what_it_leaves_out() -> None:

@@ -13,8 +13,7 @@ import pytest
 from pgtare.errors import DiskFull, PgtareError, UsageError
 from pgtare.kit import parquet
 from pgtare.seeing.flame import recording
-from pgtare.seeing.flame.recording import FlameRecording
-from pgtare.seeing.flame.samples import StackSamples
+from pgtare.seeing.flame.recording import FlameRecording, StackSamples
 from pgtare.seeing.trace.output import export
 from pgtare.weighing.weigh import store
 from tests.commands import failed, in_process

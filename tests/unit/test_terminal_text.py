@@ -17,8 +17,7 @@ from pgtare.seeing.doctor import show as doctor_show
 from pgtare.seeing.doctor.model import Finding
 from pgtare.seeing.flame import processes
 from pgtare.seeing.flame import show as flame_show
-from pgtare.seeing.flame.scheduler import waker
-from pgtare.seeing.flame.script import Event
+from pgtare.seeing.flame.events import Event, waker
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
 from pgtare.seeing.waits.show import one_line

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import psycopg
 import typer
@@ -19,14 +19,13 @@ from pgtare.joins import flame_labels
 from pgtare.kit import artefact, files
 from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
-from pgtare.seeing.flame import page, perf, permission, show, targets
+from pgtare.seeing.flame import perf, processes, show
 from pgtare.seeing.flame import profile as profiles
 from pgtare.seeing.flame import recording as keep
 from pgtare.seeing.flame.documents import FlameDifference
-from pgtare.seeing.flame.record import SamplingPlan, record
-from pgtare.seeing.flame.recording import FlameRecording
-from pgtare.seeing.flame.samples import Mode
-from pgtare.seeing.flame.targets import FlameTarget
+from pgtare.seeing.flame.processes import FlameTarget
+from pgtare.seeing.flame.record import record
+from pgtare.seeing.flame.recording import FlameRecording, Mode
 from pgtare.server import own_session
 
 app = typer.Typer(
@@ -47,10 +46,6 @@ Postmaster = Annotated[
 ]
 Duration = Annotated[str, typer.Option("--duration", "-d", help="How long: 10, 10s, 2m.")]
 Idle = Annotated[bool, typer.Option("--idle", help="Include waits for something to do.")]
-Walk = Annotated[
-    Literal["auto", "fp", "dwarf"],
-    typer.Option(help="How stacks are walked; auto: what the program allows."),
-]
 Trace = Annotated[
     bool,
     typer.Option("--trace", help="Trace all sessions by wait_event_timing during it (--dsn)."),
@@ -60,23 +55,44 @@ Folded = Annotated[Path | None, typer.Option(help="Write folded stacks, in µs."
 Out = Annotated[
     Path | None, typer.Option(help="Keep the samples and the page in this new directory.")
 ]
-_WALKS = {"auto": None, "fp": perf.FRAME_POINTERS, "dwarf": perf.DWARF}
 
 
 @dataclass(frozen=True)
 class _Outputs:
-    """Where a result goes."""
+    """Where a result goes. Raises UsageError if something cannot be written."""
 
     html: Path | None
     folded: Path | None
     out: Path | None
     destination: Destination
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         for path in (self.html, self.folded):
             files.check_target(path)
         if self.out is not None:
             artefact.check_new(self.out, keep.KIND)
+
+    def deliver(self, recording: FlameRecording, *, idle: bool) -> None:
+        """Write and print it."""
+        found = profiles.profile(recording.shown(idle=idle))
+        if self.html is not None:
+            files.write_text(self.html, show.recording_page(recording, found, idle=idle))
+        if self.folded is not None:
+            files.write_text(self.folded, profiles.folded(found))
+        if self.out is not None:
+            keep.save(self.out, recording)
+            text = show.recording_page(recording, found, idle=idle)
+            files.write_text(self.out / "report.html", text)
+            files.hand_over(self.out)
+        self.destination.write(show.document(recording, found).to_json())
+        if self.destination.printed:
+            return
+        for line in show.lines(recording, found, idle=idle):
+            typer.echo(line)
+        if not found:
+            typer.echo("There are no samples: the processes did nothing of this kind.")
+        written = {"page": self.html, "folded stacks": self.folded, "kept": self.out}
+        _print(show.HEAD, show.rows(found), recording.notes, written)
 
 
 @app.command("on")
@@ -86,7 +102,6 @@ def on(
     postmaster: Postmaster = None,
     duration: Duration = "10s",
     rate: Annotated[int, typer.Option(min=1, max=10000, help="Samples a second.")] = 99,
-    walk: Walk = "auto",
     trace: Trace = False,
     html: Html = None,
     folded: Folded = None,
@@ -99,7 +114,7 @@ def on(
     Example: `sudo $(command -v pgtare) flame on --pid 4711 --duration 30s --html cpu.html`
     """
     outputs = _Outputs(html, folded, out, Destination(json, output))
-    _run("on", dsn, pid, postmaster, duration, rate, walk, trace, False, outputs)
+    _run("on", dsn, pid, postmaster, duration, trace, outputs, rate=rate)
 
 
 def _waits(mode: Mode, text: str) -> None:
@@ -111,7 +126,6 @@ def _waits(mode: Mode, text: str) -> None:
         postmaster: Postmaster = None,
         duration: Duration = "10s",
         idle: Idle = False,
-        walk: Walk = "auto",
         trace: Trace = False,
         html: Html = None,
         folded: Folded = None,
@@ -120,7 +134,7 @@ def _waits(mode: Mode, text: str) -> None:
         output: Output = None,
     ) -> None:
         outputs = _Outputs(html, folded, out, Destination(json, output))
-        _run(mode, dsn, pid, postmaster, duration, 99, walk, trace, idle, outputs)
+        _run(mode, dsn, pid, postmaster, duration, trace, outputs, idle=idle)
 
     app.command(mode, help=text)(command)
 
@@ -140,10 +154,6 @@ _waits(
 @app.command("show")
 def show_command(
     directory: Annotated[Path, typer.Argument(help="What --out of an earlier recording kept.")],
-    from_s: Annotated[
-        float, typer.Option("--from", min=0, help="Seconds into the recording.")
-    ] = 0.0,
-    to_s: Annotated[float, typer.Option("--to", min=0, help="Seconds into the recording.")] = 1e9,
     arms: Annotated[
         Path | None,
         typer.Option(help="A result of `pgtare weigh --out` of the same time: split by its arms."),
@@ -154,16 +164,15 @@ def show_command(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Show a recording again, a window of its time, or its samples by the arm of a trial.
+    """Show a recording again, or its samples by the arm of a trial.
 
     Example: `pgtare flame show cpu --arms weighed --html by-arm.html`
     """
     outputs = _Outputs(html, folded, None, Destination(json, output))
-    outputs.check()
-    recording = flame_labels.cut(keep.load(directory), from_s, to_s)
+    recording = keep.load(directory)
     if arms is not None:
         recording = flame_labels.by_arm(recording, arms)
-    _deliver(recording, idle, outputs)
+    outputs.deliver(recording, idle=idle)
 
 
 @app.command("diff")
@@ -193,16 +202,8 @@ def diff(
     )
     found = profiles.changes(old, new)
     if html is not None:
-        graph = show.difference(old, new, id="change", names=(before.name, after.name))
-        text = page.page(
-            "What changed",
-            f"{before.name} against {after.name}",
-            [graph],
-            table=show.change_rows(found, show.PAGE_ROWS),
-            table_head=show.CHANGE_HEAD,
-            notes=notes,
-        )
-        files.write_text(html, text)
+        names = (before.name, after.name)
+        files.write_text(html, show.change_page(names, old, new, found, notes))
     destination.write(FlameDifference(frames=found, notes=notes).to_json())
     if not destination.printed:
         _print(show.CHANGE_HEAD, show.change_rows(found), notes, {"page": html})
@@ -214,84 +215,62 @@ def _run(
     pid: int | None,
     postmaster: int | None,
     duration: str,
-    rate: int,
-    walk: str,
     trace: bool,
-    idle: bool,
     outputs: _Outputs,
+    *,
+    rate: int = 99,
+    idle: bool = False,
 ) -> None:
     if trace and dsn is None:
         raise UsageError("--trace asks the server: give --dsn")
     length = seconds("--duration", duration)
-    outputs.check()
-    permission.find_perf()
+    perf.find_perf()
     with _target(dsn, pid, postmaster) as target:
-        plan = SamplingPlan(mode, target, length, rate, _WALKS[walk])
         with (
             Display(cli.stderr(), f"recording {target.name}", length) as display,
             flame_labels.labels(dsn, target, trace=trace) as joined,
         ):
             recording = record(
-                plan,
+                mode,
+                target,
+                length,
+                rate,
                 lambda now, samples, lost: display.tick(
                     now, f"{samples:,} samples, {lost:,} events lost", "; Ctrl-C ends it"
                 ),
             )
         recording = joined.put(recording)
-    _deliver(recording, idle, outputs)
+    outputs.deliver(recording, idle=idle)
     if recording.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _target(dsn: str | None, pid: int | None, postmaster: int | None) -> Iterator[FlameTarget]:
-    if sum(given is not None for given in (dsn, postmaster)) > 1:
-        raise UsageError("--dsn and --postmaster both name a server: choose one")
     if postmaster is not None:
-        if pid is not None:
-            raise UsageError("--postmaster is a whole server, --pid one process: choose one")
-        yield targets.of_postmaster(postmaster)
+        if dsn is not None or pid is not None:
+            raise UsageError(
+                "--postmaster cannot be given with --dsn or --pid, which name what to record as "
+                "well: choose one"
+            )
+        yield processes.of_postmaster(postmaster)
     elif dsn is not None:
-        with _connected(dsn) as conn:
+        try:
+            conn = own_session.connect(dsn)
+        except MeasurementError as ex:
+            raise MeasurementError(
+                f"{ex}; --postmaster $(pgrep -xo postgres) needs no connection (the oldest server "
+                "here)"
+            ) from ex
+        with conn:
             try:
-                yield targets.of_connection(conn, pid)
+                yield processes.of_connection(conn, pid)
             except psycopg.Error as ex:
                 raise UsageError(f"the server did not answer: {own_session.first_line(ex)}") from ex
     elif pid is not None:
-        yield targets.of_pid(pid)
+        yield processes.of_pid(pid)
     else:
         raise UsageError("nothing to record: give --pid, --dsn or --postmaster")
-
-
-def _connected(dsn: str) -> psycopg.Connection[Any]:
-    try:
-        return own_session.connect(dsn)
-    except MeasurementError as ex:
-        raise MeasurementError(
-            f"{ex}; --postmaster $(pgrep -xo postgres) needs no connection (the oldest server here)"
-        ) from ex
-
-
-def _deliver(recording: FlameRecording, idle: bool, outputs: _Outputs) -> None:
-    found = profiles.profile(recording.shown(idle=idle))
-    if outputs.html is not None:
-        files.write_text(outputs.html, show.recording_page(recording, found, idle=idle))
-    if outputs.folded is not None:
-        files.write_text(outputs.folded, profiles.folded(found))
-    if outputs.out is not None:
-        keep.save(outputs.out, recording)
-        text = show.recording_page(recording, found, idle=idle)
-        files.write_text(outputs.out / "report.html", text)
-        files.hand_over(outputs.out)
-    outputs.destination.write(show.document(recording, found).to_json())
-    if outputs.destination.printed:
-        return
-    for line in show.lines(recording, found, idle=idle):
-        typer.echo(line)
-    if not found:
-        typer.echo("There are no samples: the processes did nothing of this kind.")
-    written = {"page": outputs.html, "folded stacks": outputs.folded, "kept": outputs.out}
-    _print(show.HEAD, show.rows(found), recording.notes, written)
 
 
 def _print(

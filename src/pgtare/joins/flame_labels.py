@@ -17,9 +17,8 @@ import numpy as np
 from pgtare.errors import PgtareError, UsageError
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.seeing.flame import frames
-from pgtare.seeing.flame.recording import FlameRecording
-from pgtare.seeing.flame.samples import Spans
-from pgtare.seeing.flame.targets import FlameTarget
+from pgtare.seeing.flame.processes import FlameTarget
+from pgtare.seeing.flame.recording import FlameRecording, Numbers
 from pgtare.seeing.trace.capture.record import TraceRecorder
 from pgtare.seeing.trace.capture.server import Need, open_server
 from pgtare.seeing.trace.capture.target import Target
@@ -34,7 +33,6 @@ from pgtare.weighing.weigh import store
 
 #: Sessions begin their trace at the end of the request that is under way.
 _TRACE_BEGINS_S = 0.3
-NOTHING = Spans(*(np.empty(0, np.int64) for _ in range(4)))
 #: In the place of an end that nobody has seen, in ns since 1970.
 _FOREVER = 1 << 62
 #: What is recorded is forgotten with the samples: the disk is the only limit.
@@ -51,12 +49,15 @@ _NO_TRACE_YET = (
 
 @dataclass
 class FrameLabels:
-    """What a server's traces say of a recording's time. Times: CLOCK_REALTIME."""
+    """What a server's traces say of a recording's time.
+
+    spans: the stretches of each kind of label, as `StackSamples.within` wants them, but by the
+    server's own numbers of processes and CLOCK_REALTIME.
+    """
 
     server_pids: dict[int, int] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
-    statements: Spans = NOTHING
-    waits: Spans = NOTHING
+    spans: list[Numbers] = field(default_factory=list)
     asked: bool = False
     tracing: bool = False  # every session should have been traced
     traced: bool = False  # any session at all
@@ -65,26 +66,18 @@ class FrameLabels:
     def put(self, recording: FlameRecording) -> FlameRecording:
         """The recording with each sample under its statement and wait event, if known."""
         if self.trouble:
-            return _noted(recording, self.trouble)
+            return recording.noted(self.trouble)
         if not self.asked:
             return recording
         if not self.traced:
-            recording = _noted(recording, _NO_TRACE_YET if self.tracing else _NO_TRACE)
+            recording = recording.noted(_NO_TRACE_YET if self.tracing else _NO_TRACE)
         samples = recording.samples
-        for label in (self.waits, self.statements):  # a statement's frame is outside its waits'
-            which = samples.within(self._moved(label, recording))
-            samples = samples.framed(self.names, which, depth=1)
+        for stretches in self.spans:
+            moved = stretches.copy()
+            moved[:, 0] = [self.server_pids.get(pid, -1) for pid in moved[:, 0].tolist()]
+            moved[:, 1:3] -= recording.realtime_ns
+            samples = samples.framed(self.names, samples.within(moved), depth=1)
         return dataclasses.replace(recording, samples=samples)
-
-    def _moved(self, spans: Spans, recording: FlameRecording) -> Spans:
-        """By the machine's process numbers and CLOCK_MONOTONIC."""
-        pids = [self.server_pids.get(pid, -1) for pid in spans.pid.tolist()]
-        return Spans(
-            np.array(pids, np.int64),
-            spans.start_ns - recording.realtime_ns,
-            spans.end_ns - recording.realtime_ns,
-            spans.what,
-        )
 
 
 @contextlib.contextmanager
@@ -146,45 +139,26 @@ def _fill(found: FrameLabels, path: Path) -> None:
     def name(text: str) -> int:
         return index.setdefault(" ".join(text.replace(";", ",").split()), len(index))
 
-    def statement(query_id: int) -> int:
-        return name(frames.STATEMENT + one_line(trace.texts.get(query_id), query_id))
-
     for ring, of in trace.waits.items():
         pid = trace.rings[ring].pid
-        rows = (of.start.tolist(), of.length.tolist(), of.event.tolist())
-        for start, length, event in zip(*rows, strict=True):
-            waits.append(
-                (pid, start, start + max(length, 1), name(frames.WAIT + trace.label(event)))
-            )
+        rows = zip(of.start.tolist(), of.length.tolist(), of.event.tolist(), strict=True)
+        for start, length, event in rows:
+            label = name(frames.WAIT + trace.label(event))
+            waits.append((pid, start, start + max(length, 1), label))
     for ring, marks in trace.marks.items():
+        pid = trace.rings[ring].pid
         ran = spans(marks["kind"], marks["depth"], marks["when_ns"], marks["value"], outermost=True)
         ran = ran.where(ran.ending != Ending.LOST)
-        for since, end, query_id in zip(
-            ran.begin_ns.tolist(), ran.end_ns.tolist(), ran.query_id.tolist(), strict=True
-        ):
-            last = min(end, _FOREVER)
-            statements.append((trace.rings[ring].pid, since, last, statement(query_id)))
-    found.names, found.waits, found.statements = list(index), _spans(waits), _spans(statements)
+        columns = (ran.begin_ns.tolist(), ran.end_ns.tolist(), ran.query_id.tolist())
+        for begin, end, query_id in zip(*columns, strict=True):
+            label = name(frames.STATEMENT + one_line(trace.texts.get(query_id), query_id))
+            statements.append((pid, begin, min(end, _FOREVER), label))
+    found.names = list(index)
+    # a statement's frame is outside its waits', so it is put in last
+    found.spans = [np.array(rows, np.int64).reshape(-1, 4) for rows in (waits, statements)]
 
 
-def _spans(found: list[tuple[int, int, int, int]]) -> Spans:
-    table = np.array(found, np.int64).reshape(-1, 4)
-    return Spans(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
-
-
-def cut(recording: FlameRecording, from_s: float, to_s: float) -> FlameRecording:
-    """The part of a recording from and to these seconds. Raises UsageError if it is empty."""
-    if to_s <= from_s or from_s >= recording.duration_s:
-        raise UsageError(
-            f"--from {from_s:g} --to {to_s:g}: the recording is {recording.duration_s:.1f} s long"
-        )
-    seconds = min(to_s, recording.duration_s) - from_s
-    first, last = (recording.begin_ns + int(1e9 * min(s, 1e9)) for s in (from_s, to_s))
-    samples = recording.samples.window(first, last)
-    return dataclasses.replace(recording, samples=samples, duration_s=seconds)
-
-
-def arm_spans(observations: Observations, began_ns: int, pids: dict[int, int]) -> Spans:
+def arm_spans(observations: Observations, began_ns: int, pids: dict[int, int]) -> Numbers:
     """When each transaction ran, and under which arm.
 
     began_ns: of the trial, CLOCK_MONOTONIC. pids: the machine's number by the server's.
@@ -193,7 +167,7 @@ def arm_spans(observations: Observations, began_ns: int, pids: dict[int, int]) -
     machine = np.array([pids.get(int(p), int(p)) for p in data["pid"].tolist()], np.int64)
     start = began_ns + data["start_ns"]
     end = start + data["service_ns"] + data["client_ns"]
-    return Spans(machine, start, end, data["arm"].astype(np.int64))
+    return np.stack([machine, start, end, data["arm"].astype(np.int64)], axis=1)
 
 
 def by_arm(recording: FlameRecording, directory: Path) -> FlameRecording:
@@ -212,11 +186,6 @@ def by_arm(recording: FlameRecording, directory: Path) -> FlameRecording:
     names = [frames.ARM + arm.name.replace(";", ",") for arm in kept.design.arms]
     inside = recording.samples.where(arms >= 0).framed(names, arms[arms >= 0])
     outside = int((arms < 0).sum())
-    return _noted(
-        dataclasses.replace(recording, samples=inside),
-        f"{outside:,} samples fell between transactions, or into other sessions, and are left out.",
+    return dataclasses.replace(recording, samples=inside).noted(
+        f"{outside:,} samples fell between transactions, or into other sessions, and are left out."
     )
-
-
-def _noted(recording: FlameRecording, note: str) -> FlameRecording:
-    return dataclasses.replace(recording, notes=[*recording.notes, note])

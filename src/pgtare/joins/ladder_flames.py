@@ -14,13 +14,11 @@ from pgtare.errors import PgtareError
 from pgtare.kit.page_section import Addition
 from pgtare.kit.progress import Display
 from pgtare.load import PgbenchLoad, find_pgbench
-from pgtare.seeing.flame import permission, show, targets
+from pgtare.seeing.flame import perf, processes, show
 from pgtare.seeing.flame import profile as profiles
 from pgtare.seeing.flame import recording as keep
-from pgtare.seeing.flame.page import Graph, fragment
-from pgtare.seeing.flame.page import script as drawing
-from pgtare.seeing.flame.record import SamplingPlan, record
-from pgtare.seeing.flame.samples import Mode
+from pgtare.seeing.flame.record import record
+from pgtare.seeing.flame.recording import Mode
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.planning import StudyPlan
 from pgtare.weighing.ladder.study import Study
@@ -86,8 +84,8 @@ def record_all(planned: StudyPlan, console: Console) -> None:
         console.print(f"pgtare: {text}", highlight=False, markup=False)
 
     try:
-        permission.find_perf()
-        permission.check("off", [])
+        perf.find_perf()
+        perf.check_allowed("off", [])
     except PgtareError as ex:
         say(f"no flame graphs: {ex}")
         return
@@ -119,18 +117,18 @@ def additions(planned: StudyPlan) -> list[Addition]:
         parts = [_Part(planned.directory.path, name, variant) for variant in pair]
         if not any(part.place(mode).exists() for part in parts for mode in _MODES):
             continue
-        graphs: list[Graph] = []
+        graphs: list[show.Graph] = []
         notes: list[str] = []
         for mode in _MODES:
             drawn, drawn_notes = _drawn(parts, mode)
             graphs += drawn
             notes += drawn_notes
-        html = fragment(graphs, list(dict.fromkeys(notes)))
-        made.append(Addition(f"Flame graphs of {name}", html, drawing()))
+        html = show.fragment(graphs, list(dict.fromkeys(notes)))
+        made.append(Addition(f"Flame graphs of {name}", html, show.script()))
     return made
 
 
-def _drawn(parts: Sequence[_Part], mode: Mode) -> tuple[list[Graph], list[str]]:
+def _drawn(parts: Sequence[_Part], mode: Mode) -> tuple[list[show.Graph], list[str]]:
     """The graphs of one mode, the change last, and notes on them."""
     found, graphs, notes = [], [], []
     for part in parts:
@@ -172,13 +170,14 @@ def _record(planned: StudyPlan, bench: Bench, part: _Part, tell: Callable[[str],
     with PgbenchLoad(find_pgbench(serving.binaries), serving.dsn, spec) as load:
         load.wait_ready()
         time.sleep(_WARM_UP_S)
-        target = targets.of_postmaster(serving.cluster.postmaster_pid)
+        target = processes.of_postmaster(serving.cluster.postmaster_pid)
         for mode in part.left:
             text = f"{part.variant} on {part.workload}, {show.TITLES[mode].lower()}"
             recording = record(
-                SamplingPlan(mode, target, _SECONDS, _RATE), lambda *progress, text=text: tell(text)
+                mode, target, _SECONDS, _RATE, lambda *progress, text=text: tell(text)
             )
             if recording.stopped_by == "interrupt":
                 raise KeyboardInterrupt
             load.check()
+            part.place(mode).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             keep.save(part.place(mode), recording)

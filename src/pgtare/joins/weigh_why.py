@@ -17,12 +17,11 @@ from pgtare.estimate.trial.observations import UnitFlag, finished
 from pgtare.joins import flame_labels
 from pgtare.kit import numbers
 from pgtare.seeing.flame import arm_difference as reasons
-from pgtare.seeing.flame import perf, permission, show, targets
+from pgtare.seeing.flame import perf, processes, show
 from pgtare.seeing.flame.arm_difference import Growth, Reasons
-from pgtare.seeing.flame.record import FlameRecorder, SamplingPlan
-from pgtare.seeing.flame.recording import FlameRecording
-from pgtare.seeing.flame.samples import BLOCKED, Mode
-from pgtare.seeing.flame.targets import FlameTarget
+from pgtare.seeing.flame.processes import FlameTarget
+from pgtare.seeing.flame.record import FlameRecorder
+from pgtare.seeing.flame.recording import BLOCKED, FlameRecording, Mode
 from pgtare.server.wait_ring import epoch_ns
 from pgtare.weighing.weigh import schema
 from pgtare.weighing.weigh.measurement import Weighing
@@ -36,7 +35,7 @@ class Why:
     """Records during a trial; `reasons` explains it afterwards."""
 
     def __init__(self) -> None:
-        permission.find_perf()
+        perf.find_perf()
         self._done: dict[str, FlameRecording] = {}
         self._pids: dict[int, int] = {}
         self.notes: list[str] = []
@@ -44,7 +43,7 @@ class Why:
     @contextlib.contextmanager
     def during(self, conn: psycopg.Connection[Any]) -> Iterator[None]:
         """Record the server of this connection while the block runs; UsageError if it cannot."""
-        target = targets.of_connection(conn)
+        target = processes.of_connection(conn)
         self._pids = target.by_server_pid()
         recorders: list[tuple[Mode, FlameRecorder]] = [("on", _recorder("on", target))]
         try:
@@ -67,7 +66,7 @@ class Why:
 
     def _run(self, mode: str, recorder: FlameRecorder, ended: threading.Event) -> None:
         try:
-            self._done[mode] = recorder.run(ended.is_set, lambda seconds, samples, lost: None)
+            self._done[mode] = recorder.run(ended.is_set)
         except PgtareError as ex:
             self.notes.append(f"Nothing was sampled ({mode}): {ex}")
 
@@ -106,7 +105,7 @@ def _recorder(mode: Mode, target: FlameTarget) -> FlameRecorder:
     # Of waits the system call is shown, which the kernel's part of a stack has: no copies of the
     # rest, tens of thousands a second.
     walk = perf.FRAME_POINTERS if mode == "off" else None
-    return FlameRecorder(SamplingPlan(mode, target, None, RATE, walk))
+    return FlameRecorder(mode, target, RATE, walk)
 
 
 def render(done: Weighing, found: dict[str, list[Reasons]], notes: list[str], to: Console) -> None:

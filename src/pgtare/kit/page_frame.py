@@ -46,6 +46,25 @@ def render(
     """
     drawing = shared_scripts() if charts or not scripts else ("", "")
     plotly, script = drawing
+    # Markup only for what is ours; whatever comes from a server or a user is escaped.
+    return (
+        templates(package)
+        .get_template(template)
+        .render(
+            policy=_policy(*(text for text in (*drawing, *scripts) if text)),
+            css=Markup(_template("page.css")),  # noqa: S704
+            plotly=Markup(plotly),  # noqa: S704
+            script=Markup(script),  # noqa: S704
+            scripts=[Markup(text) for text in scripts],  # noqa: S704
+            data=Markup(embeddable([chart.figure() for chart in charts])),  # noqa: S704
+            charts=charts,
+            **context,
+        )
+    )
+
+
+def templates(package: str) -> Environment:
+    """The templates of a package and of the frame. Whatever they are given is escaped."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("pgtare.kit")]),
         autoescape=True,
@@ -54,17 +73,7 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters["breakable"] = breakable
-    # Markup only for what is ours; whatever comes from a server or a user is escaped.
-    return environment.get_template(template).render(
-        policy=_policy(*(text for text in (*drawing, *scripts) if text)),
-        css=Markup(_template("page.css")),  # noqa: S704
-        plotly=Markup(plotly),  # noqa: S704
-        script=Markup(script),  # noqa: S704
-        scripts=[Markup(text) for text in scripts],  # noqa: S704
-        data=Markup(embeddable([chart.figure() for chart in charts])),  # noqa: S704
-        charts=charts,
-        **context,
-    )
+    return environment
 
 
 def shared_scripts() -> tuple[str, str]:

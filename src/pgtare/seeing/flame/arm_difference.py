@@ -14,7 +14,8 @@ import scipy.sparse
 
 from pgtare.estimate.inference import holm
 from pgtare.seeing.flame import frames
-from pgtare.seeing.flame.samples import Stack, StackSamples
+from pgtare.seeing.flame.frames import Stack
+from pgtare.seeing.flame.recording import StackSamples
 
 #: Blocks of time over which a figure's spread is taken.
 BLOCKS = 40
@@ -105,21 +106,19 @@ def explain(
     if not len(transactions_ns):
         return []
     first, last = int(transactions_ns.min()), int(transactions_ns.max()) + 1
-    edges = np.linspace(first, last, BLOCKS + 1)
+    edges = np.linspace(first, last, BLOCKS + 1)[1:-1]
     taken = sample_arm >= 0
     chosen = samples.where(taken)
-    arm = sample_arm[taken]
-    block = np.clip(np.searchsorted(edges, chosen.start_ns, side="right") - 1, 0, BLOCKS - 1)
     runs = np.zeros((BLOCKS, len(arms)))
-    when = np.clip(np.searchsorted(edges, transactions_ns, side="right") - 1, 0, BLOCKS - 1)
-    np.add.at(runs, (when, transaction_arm), 1)
+    np.add.at(runs, (np.searchsorted(edges, transactions_ns, "right"), transaction_arm), 1)
     index: dict[str, int] = {}
     members = [
         sorted(index.setdefault(n, len(index)) for n in names(stack)) for stack in chosen.stacks
     ]
     # time and samples by block, arm and stack
     shape = (BLOCKS, len(arms), len(chosen.stacks))
-    cell = np.ravel_multi_index((block, arm, chosen.stack), shape)
+    block = np.searchsorted(edges, chosen.start_ns, "right")
+    cell = np.ravel_multi_index((block, sample_arm[taken], chosen.stack), shape)
     spent = np.bincount(cell, chosen.weight_ns / 1000, math.prod(shape)).reshape(shape)
     seen = np.bincount(cell, minlength=math.prod(shape)).reshape(shape).sum(axis=0)
     calls = scipy.sparse.csc_array(
@@ -163,22 +162,11 @@ def _compare(
         t = np.where(spread > 0, difference / spread, 0.0)
     p = 2 * scipy.stats.t.sf(np.abs(t), BLOCKS - 1)
     p[1:] = holm(p[1:].tolist())
-    listed = ["everything", *names]
+    half = factor * spread
+    columns = (base, mean, difference, difference - half, difference + half, p, base < mean / 2)
     around = ["", *(names[c] if c >= 0 else "" for c in wrapped.tolist())]
-    made = [
-        Growth(
-            name=listed[i],
-            base_us=float(base[i]),
-            arm_us=float(mean[i]),
-            growth_us=float(difference[i]),
-            lo_us=float(difference[i] - factor * spread[i]),
-            hi_us=float(difference[i] + factor * spread[i]),
-            p=float(p[i]),
-            new=bool(base[i] < mean[i] / 2),
-            around=around[i],
-        )
-        for i in range(len(listed))
-    ]
+    rows = zip(["everything", *names], *(c.tolist() for c in columns), around, strict=True)
+    made = [Growth(*row) for row in rows]
     grown = [g for g in made[1:] if g.p < 1 - _LEVEL and g.growth_us > 0]
     grown.sort(key=lambda g: (not g.new, -g.growth_us, g.name))
     return Reasons(arm, made[0], tuple(grown), int(seen[1].sum()))

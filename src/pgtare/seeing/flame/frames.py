@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgtare.seeing.flame.samples import Stack
+Stack = tuple[str, ...]  # from the outermost frame to the innermost
 
 #: Marks a frame of the kernel, as other tools for folded stacks have it.
 KERNEL = "_[k]"

@@ -1,4 +1,4 @@
-"""What is known of processes: children, names, namespaces, where one is in the kernel.
+"""Processes: what is known of one, and whose samples are wanted.
 
 By psutil where it knows it. It raises nothing here: of what has ended, nothing is known.
 """
@@ -6,17 +6,25 @@ By psutil where it knows it. It raises nothing here: of what has ended, nothing 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
+import socket
+import struct
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
+import psycopg
 
+from pgtare.errors import UsageError
 from pgtare.kit.terminal_text import plain
 from pgtare.seeing.flame import frames
-from pgtare.seeing.flame.samples import Stack
+from pgtare.seeing.flame.frames import Stack
+from pgtare.server import pooler
 
 PROGRAMS = frozenset({"postgres", "postmaster"})
 #: The inode of the machine's own pid namespace.
@@ -31,7 +39,11 @@ _CLIENT = re.compile(r".* (?:\[local\]|\S+\(\d+\))(?: |$)")
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _SLEEPING = (psutil.STATUS_SLEEPING, psutil.STATUS_DISK_SLEEP)
 _T = TypeVar("_T")
-_KERNEL_FRAME = re.compile(r"^\[<[0-9a-f]*>\] ([^+\s]+)")
+_KERNEL_FRAME = re.compile(r"^\[<[0-9a-f]*>\] ([^+\s]+)", re.MULTILINE)
+#: For so long it is believed that a process is none of the server's, in s.
+_FORGET_S = 1.0
+#: A postmaster's start by the kernel's clock and by its own may differ by this much, in s.
+_START_S = 5.0
 
 
 def read(pid: int, name: str) -> str:
@@ -145,8 +157,150 @@ def activity(pid: int) -> tuple[str, bool]:
 
 def standing(pid: int) -> Stack:
     """The stack of a process that waits, the kernel's part of it: its own is not known."""
-    lines = [_KERNEL_FRAME.match(line) for line in read(pid, "stack").splitlines()]
-    kernel = [found[1] + frames.KERNEL for found in lines if found is not None]
+    kernel = [name + frames.KERNEL for name in _KERNEL_FRAME.findall(read(pid, "stack"))]
     what, session = activity(pid)
-    label = f"{frames.THROUGHOUT}: {what.replace(';', ':')}"
-    return ("backend" if session else what.replace(";", ":"), label, *reversed(kernel))
+    what = what.replace(";", ":")
+    kind = "backend" if session else what
+    return (kind, f"{frames.THROUGHOUT}: {what}", *reversed(kernel))
+
+
+@dataclass
+class FlameTarget:
+    """Processes wanted. postmaster: all of its children as well, those to come included."""
+
+    pids: list[int]
+    postmaster: int | None
+    name: str
+    _known: set[int] = field(default_factory=set)
+    _others: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._known.update(self.pids)
+
+    def wants(self, pid: int) -> bool:
+        """Whether this process is one of them; new children of the postmaster are found out."""
+        if pid in self._known:
+            return True
+        if self.postmaster is None:
+            return False
+        now = time.monotonic()
+        if now < self._others.get(pid, 0.0):
+            return False
+        if parent(pid) == self.postmaster:
+            self._known.add(pid)
+            return True
+        self._others[pid] = now + _FORGET_S
+        return False
+
+    def refresh(self) -> None:
+        """Forget processes that have ended, and take in children that the server has got since."""
+        there = [pid for pid in self.pids if exists(pid)]
+        if self.postmaster is not None:
+            there += [
+                pid
+                for pid in children(self.postmaster)
+                if pid not in there and self._others.get(pid) != math.inf
+            ]
+        if there:
+            self.pids = there
+            self._known.update(there)
+
+    @property
+    def lives(self) -> bool:
+        """Whether there is anything left to record."""
+        if self.postmaster is not None:
+            return exists(self.postmaster)
+        return any(exists(pid) for pid in self.pids)
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other server's processes are to be seen here."""
+        return all(pid == self.postmaster or parent(pid) == self.postmaster for pid in servers())
+
+    def by_server_pid(self) -> dict[int, int]:
+        """The machine's number of each process by the server's own number for it."""
+        return {inner_pid(pid): pid for pid in self._known}
+
+
+def of_pid(pid: int) -> FlameTarget:
+    """One process. Raises UsageError if there is none, or it is not PostgreSQL's."""
+    if not exists(pid):
+        raise UsageError(
+            f"there is no process {pid} here (by the server's own number: give --dsn as well)"
+        )
+    if not is_server(pid):
+        name = plain(read(pid, "comm").strip())
+        raise UsageError(f"process {pid} is {name or 'hidden from us'}, not one of PostgreSQL's")
+    return FlameTarget([pid], None, f"process {pid} ({activity(pid)[0]})")
+
+
+def of_postmaster(pid: int) -> FlameTarget:
+    """A postmaster and all its children. Raises UsageError if it is none."""
+    of_pid(pid)
+    above = parent(pid)
+    if above and is_server(above) and pid in children(above):
+        raise UsageError(
+            f"process {pid} is a child of postmaster {above}: use --postmaster {above}"
+        )
+    return FlameTarget([pid, *children(pid)], pid, f"server of postmaster {pid}")
+
+
+def of_connection(conn: psycopg.Connection[Any], pid: int | None = None) -> FlameTarget:
+    """The server at the other end, or one of its processes by the server's number for it.
+
+    Raises UsageError if its processes are not on this machine, or not to be seen from here.
+    """
+    own = pooler.backend_pid(conn)
+    postmaster = _by_socket(conn) or _by_start(conn, own)
+    if postmaster is None:
+        raise UsageError(
+            "that server's processes are not to be seen from here (another host, or a container "
+            "whose processes are hidden): run pgtare where they are, or give --postmaster PID"
+        )
+    target = of_postmaster(postmaster)
+    if pid is not None:
+        found = target.by_server_pid().get(pid)
+        if found is None:
+            raise UsageError(f"that server has no process {pid}")
+        return of_pid(found)
+    # behind a pooler, what serves us serves the application as well
+    mine = None if pooler.is_pooled(conn) else target.by_server_pid().get(own)
+    if mine is not None:  # what we ask is no part of the picture
+        target.pids.remove(mine)
+        target._known.discard(mine)
+        target._others[mine] = math.inf
+    return target
+
+
+def _by_socket(conn: psycopg.Connection[Any]) -> int | None:
+    """The process that listens on the Unix socket, as numbered here."""
+    try:
+        with socket.socket(fileno=os.dup(conn.fileno())) as end:
+            if end.family != socket.AF_UNIX:
+                return None
+            raw = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    except OSError:
+        return None
+    pid: int = struct.unpack("3i", raw)[0]
+    return pid if pid > 0 and is_server(pid) else None
+
+
+def _by_start(conn: psycopg.Connection[Any], own: int) -> int | None:
+    """The parent of a process that is numbered like ours there and began when the server did."""
+    row = conn.execute(
+        "SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8"
+    ).fetchone()
+    age = float(row[0]) if row else -1.0
+    for pid in servers():
+        above = parent(pid)
+        if inner_pid(pid) == own and is_server(above) and abs(_age_s(above) - age) < _START_S:
+            return above
+    return None
+
+
+def _age_s(pid: int) -> float:
+    # not psutil: it adds the kernel's time of boot, in whole seconds
+    fields = read(pid, "stat").rpartition(")")[2].split()
+    if len(fields) < 20:
+        return -1.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")

@@ -11,7 +11,8 @@ import numpy as np
 from pgtare.errors import UsageError
 from pgtare.seeing.flame import frames
 from pgtare.seeing.flame.documents import FlameFrame, FrameChange
-from pgtare.seeing.flame.samples import Stack, StackSamples
+from pgtare.seeing.flame.frames import Stack
+from pgtare.seeing.flame.recording import StackSamples
 
 #: Time in ns by stack, outermost frame first.
 Profile = dict[Stack, int]
@@ -50,8 +51,8 @@ def parse_folded(path: Path) -> Profile:
             found[tuple(stack.split(";"))] += int(count) * 1000
     except OSError as ex:
         raise UsageError(f"{path} cannot be read: {ex.strerror}") from ex
-    except UnicodeDecodeError as ex:
-        raise UsageError(f"{path} holds no folded stacks") from ex
+    except UnicodeDecodeError:
+        found.clear()
     if not found:
         raise UsageError(f"{path} holds no folded stacks")
     return dict(found)

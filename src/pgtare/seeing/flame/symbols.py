@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +24,10 @@ _LOOKED_AT = 2000
 class Program:
     """An ELF file's facts. starts: file offsets at which its functions begin, ascending."""
 
-    path: str
-    stripped: bool
-    starts: tuple[int, ...]
-    frame_pointers: bool
-
-    @cached_property
-    def name(self) -> str:
-        """The file's name."""
-        return Path(self.path).name
+    name: str
+    stripped: bool = True
+    starts: tuple[int, ...] = ()
+    frame_pointers: bool = False
 
     def unnamed(self, offset: int) -> str:
         """What to call the function around a file offset that has no name: the same every time."""
@@ -46,15 +41,15 @@ def read(path: str, shown: str = "") -> Program:
 
     What cannot be read counts as stripped, without frame pointers.
     """
-    shown = shown or path
+    name = Path(shown or path).name
     try:
         with open(path, "rb") as file:
             elf = ELFFile(file)
             starts = _starts(elf)
             named = elf.get_section_by_name(".symtab") is not None or _has_debug_package(elf)
-            return Program(shown, not named, starts, _keeps_frames(elf, starts))
+            return Program(name, not named, starts, _keeps_frames(elf, starts))
     except Exception:  # of a damaged file the parser raises anything
-        return Program(shown, True, (), False)
+        return Program(name)
 
 
 def _starts(elf: ELFFile) -> tuple[int, ...]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from pgtare.seeing.flame.events import Reader, Scheduler
 from pgtare.seeing.flame.frames import is_idle, own, plain
-from pgtare.seeing.flame.samples import BLOCKED, RUNNABLE, Collected
-from pgtare.seeing.flame.scheduler import Scheduler
-from pgtare.seeing.flame.script import Reader
+from pgtare.seeing.flame.recording import BLOCKED, RUNNABLE, Collected
 
 TEXT = """\
 postgres  7/7  10.000001000: sched:sched_switch: prev_comm=postgres prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120
@@ -37,7 +36,7 @@ def _read(wake: bool = False) -> tuple[Reader, Scheduler, Collected]:
     reader = Reader(lambda file, offset: f"{file.rpartition('/')[2]}+0x{offset:x}")
     collected = Collected()
     scheduler = Scheduler(lambda pid: pid == 7, collected, wake=wake)
-    scheduler.begin(10_000_000_000)
+    scheduler.begin(10_000_000_000, {})
     for event in reader.events(TEXT.splitlines(keepends=True)):
         scheduler.take(event)
     scheduler.end(10_000_501_000)
@@ -58,8 +57,8 @@ def test_blocked_and_runnable_time_are_distinguished() -> None:
         "schedule_[k]",
         "__schedule_[k]",
     )
-    assert reader.counts.lost == 12
-    assert reader.counts.unnamed == {"/usr/bin/postgres": 1}
+    assert reader.lost == 12
+    assert reader.unnamed == {"/usr/bin/postgres": 1}
     assert scheduler.unmatched == 0
 
 
