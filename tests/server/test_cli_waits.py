@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,28 +16,11 @@ from pgtare.server.cluster import Cluster
 from pgtare.server.wait_counters.reader import open_reader
 from pgtare.server.wait_ring import RingRecordKind
 from tests.commands import arm, pgtare, read, refused
-from tests.loads import during
 from tests.servers import named
 from tests.sessions import Connection, eventually, one, rows, session
+from tests.waits import on_one_server
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
-
-#: For what is the command's own doing, whatever the server's version.
-on_one_server = pytest.mark.parametrize("timed", ["waits18"], indirect=True)
-
-
-@pytest.fixture
-def sleeping(watched: Connection) -> Iterator[Connection]:
-    """A session that sleeps 20 ms over and over, until the test is done."""
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            watched.execute("SELECT pg_sleep(0.02), 'sleeping'")
-
-    with during(work):
-        yield watched
-        stop.set()
 
 
 def waits(timed: Cluster, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
