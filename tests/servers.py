@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -33,6 +33,9 @@ TRACING: dict[str, Value] = {
 BUILT = Recipe(18, ("--with-liburing",), ldflags="-Wl,-z,lazy")
 BUILT_NO_PLT = Recipe(18, ("--with-liburing",), cflags="-O2 -fno-plt")
 SESSIONS_LOAD_MODULES = pytest.mark.since(17, "sessions load modules without a restart")
+#: For what both installations do alike: PostgreSQL 18, and 15 where there is time.
+SLOWLY_ON_15 = ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
+binaries_slowly_on_15 = pytest.mark.parametrize("binaries", SLOWLY_ON_15, indirect=True)
 CRASH_WORDS = ("terminated by signal", "PANIC", "TRAP: ", "was terminated", "crash of another")
 
 
@@ -42,6 +45,24 @@ def stopped_at_once(server: AbstractContextManager[Cluster]) -> Iterator[Cluster
     with server as cluster:
         yield cluster
         cluster.stop("immediate")
+
+
+@contextlib.contextmanager
+def weighable(
+    binaries: Binaries,
+    settings: Mapping[str, Value] | None = None,
+    others: Sequence[str] = (),
+    tcp: bool = False,
+) -> Iterator[Cluster]:
+    """A server that can be weighed on: it preloads pgtare, then other libraries.
+
+    The module's functions are in database postgres.
+    """
+    module = loadable(binaries)
+    with Cluster(binaries, settings, [module.library, *others], tcp=tcp) as cluster:
+        with cluster.connect() as connection:
+            connection.execute(module.create_sql.encode())
+        yield cluster
 
 
 @contextlib.contextmanager

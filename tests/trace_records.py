@@ -1,7 +1,9 @@
 """A decoder of the records of sql_trace, written from docs/trace-format.md alone."""
 
+import contextlib
 import struct
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -325,6 +327,17 @@ def traced(observer: Connection, session: Connection, *statements: str, level: i
     # texts that were written before count as well
     earlier = [r for r in drain(observer, pid)[3] if r.kind == "text"]
     return Trace([r for r in earlier if r.number < after[0].number] + after)
+
+
+@contextlib.contextmanager
+def tracing_session(observer: Connection, session: Connection, level: int = 1) -> Iterator[Trace]:
+    """The trace of what a session does within the block, which is there after it."""
+    session.execute(f"SET sql_trace.level = {level}".encode())
+    pid = session.info.backend_pid
+    start = drain(observer, pid)[0]
+    trace = Trace([])
+    yield trace
+    trace.records += drain(observer, pid, start)[3]
 
 
 def check_whole(trace: Trace) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import psycopg
+import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
@@ -23,6 +24,16 @@ CLASS_SETTINGS: dict[str, Value] = {
     "pg_prewarm.autoprewarm_interval": "1s",
     "max_parallel_workers_per_gather": 2,
 }
+
+
+#: For what is a command's own doing, whatever the server's version.
+on_one_server = pytest.mark.parametrize("timed", ["waits18"], indirect=True)
+#: For what both servers do alike: PostgreSQL 18, and 15 where there is time.
+slowly_on_15 = pytest.mark.parametrize(
+    "timed",
+    ["waits18", pytest.param("waits15", marks=[pytest.mark.debian, pytest.mark.slow])],
+    indirect=True,
+)
 
 
 def waits(connection: Connection, event: str, pid: int) -> tuple[int, int, float, float]:

@@ -1,6 +1,7 @@
 """Fixtures of the tests with servers: of wait_event_timing, sql_trace and the duet driver."""
 
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pgtare.load.duet_plan import DuetTarget
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.commands import start_pgtare
+from tests.loads import during
 from tests.servers import serving, stopped_at_once, tracing
 from tests.sessions import Connection, session
 from tests.trace_worker import server_that_writes
@@ -79,6 +81,20 @@ def observer(timed: Cluster) -> Iterator[Connection]:
     """A session that looks."""
     with session(timed) as connection:
         yield connection
+
+
+@pytest.fixture
+def sleeping(watched: Connection) -> Iterator[Connection]:
+    """A session that sleeps 20 ms over and over, until the test is done."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            watched.execute("SELECT pg_sleep(0.02), 'sleeping'")
+
+    with during(work):
+        yield watched
+        stop.set()
 
 
 @pytest.fixture(scope="session")

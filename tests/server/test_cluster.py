@@ -21,6 +21,7 @@ from pgtare.server import cluster as cluster_module
 from pgtare.server import processes, registry
 from pgtare.server.binaries import Binaries, from_pg_config
 from pgtare.server.cluster import Cluster
+from tests.servers import run_program
 from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(90)]
@@ -90,9 +91,19 @@ class Owner:
         return self.process.returncode
 
 
-def test_server_starts_answers_and_leaves_nothing(binaries: Binaries) -> None:
+def test_server_starts_answers_and_leaves_nothing(
+    binaries: Binaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment does not reach it; handlers of signals are given back."""
+    monkeypatch.setenv("PGOPTIONS", "-c maintenance_work_mem=9MB")
+    monkeypatch.setenv("PGHOSTADDR", "127.0.0.9")
+    monkeypatch.setenv("PGDATA", "/nonexistent")
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(s) for s in handled]
     with Cluster(binaries, settings={"work_mem": "5MB"}, preload=["auto_explain"]) as cluster:
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         assert ask(cluster, "SHOW work_mem") == "5MB"
+        assert ask(cluster, "SHOW maintenance_work_mem") == "64MB"
         assert ask(cluster, "SHOW shared_preload_libraries") == "auto_explain"
         assert ask(cluster, "SHOW fsync") == "on"
         assert ask(cluster, "SELECT current_setting('server_version_num')::int") == (
@@ -102,10 +113,12 @@ def test_server_starts_answers_and_leaves_nothing(binaries: Binaries) -> None:
         assert cluster.running
     assert not directory.exists()
     assert not cluster.running
+    assert [signal.getsignal(s) for s in handled] == before
 
 
 def test_server_is_private(wheel: Binaries) -> None:
-    with Cluster(wheel) as cluster:
+    """From another one at the same time, too; programs can run as its account."""
+    with Cluster(wheel) as cluster, Cluster(wheel) as other:
         for path in (cluster.data_directory, cluster.socket_directory):
             assert stat.S_IMODE(path.stat().st_mode) == 0o700
         for name in ("server.log", "pgtare.conf", "pg_hba.conf", "owner.lock"):
@@ -113,6 +126,8 @@ def test_server_is_private(wheel: Binaries) -> None:
         assert ask(cluster, "SHOW listen_addresses") == ""
         owner = psutil.Process(cluster.postmaster_pid).uids().real
         assert owner == cluster.data_directory.stat().st_uid != 0
+        assert cluster.directory != other.directory
+        assert run_program(other, "psql", "-XAtc", "SELECT 42", other.dsn()) == "42\n"
 
 
 def test_other_accounts_cannot_connect(as_root: None, wheel: Binaries) -> None:
@@ -130,18 +145,6 @@ def test_other_accounts_cannot_connect(as_root: None, wheel: Binaries) -> None:
         assert "Permission denied" in done.stderr
 
 
-def test_programs_run_as_the_servers_account(wheel: Binaries) -> None:
-    with Cluster(wheel) as cluster:
-        done = subprocess.run(
-            [wheel.psql, "-Atc", "SELECT 42", cluster.dsn()],
-            capture_output=True,
-            text=True,
-            check=True,
-            **cluster.run_as,
-        )
-        assert done.stdout == "42\n"
-
-
 def test_tcp_asks_for_the_password(wheel: Binaries) -> None:
     with Cluster(wheel, tcp=True) as cluster:
         with psycopg.connect(cluster.dsn(tcp=True)) as connection:
@@ -152,7 +155,8 @@ def test_tcp_asks_for_the_password(wheel: Binaries) -> None:
         assert not (cluster.directory / "password").exists()
 
 
-def test_reload_is_seen_and_refusals_are_reported(wheel: Binaries) -> None:
+def test_reloads_and_restarts_are_seen_and_refusals_are_reported(wheel: Binaries) -> None:
+    """A restart keeps the data."""
     with Cluster(wheel) as cluster:
         cluster.configure({"work_mem": "7MB"})
         cluster.reload()
@@ -163,10 +167,7 @@ def test_reload_is_seen_and_refusals_are_reported(wheel: Binaries) -> None:
         cluster.configure({"work_mem": "much"})
         with pytest.raises(MeasurementError, match=r"did not take its new settings .*work_mem"):
             cluster.reload()
-
-
-def test_restart_changes_settings_and_keeps_data(wheel: Binaries) -> None:
-    with Cluster(wheel) as cluster:
+        cluster.configure({"work_mem": None})
         with cluster.connect() as connection:
             connection.execute("CREATE TABLE t AS SELECT 1 AS a")
         before = cluster.postmaster_pid
@@ -174,29 +175,21 @@ def test_restart_changes_settings_and_keeps_data(wheel: Binaries) -> None:
         assert cluster.postmaster_pid != before
         assert ask(cluster, "SHOW max_connections") == "33"
         assert ask(cluster, "SELECT a FROM t") == 1
+        with pytest.raises(MeasurementError, match=r'(?s)did not start.*"shared_buffers": "nope"'):
+            cluster.restart({"shared_buffers": "nope"})
 
 
-def test_failed_start_shows_the_end_of_the_log(wheel: Binaries) -> None:
-    with (
-        pytest.raises(MeasurementError, match=r'(?s)did not start.*could not access file "absent"'),
-        Cluster(wheel, preload=["absent"]),
-    ):
-        pytest.fail("started")
-
-
-def test_failed_restart_shows_the_end_of_the_log(wheel: Binaries) -> None:
-    with (
-        Cluster(wheel) as cluster,
-        pytest.raises(MeasurementError, match=r'(?s)did not start.*"shared_buffers": "nope"'),
-    ):
-        cluster.restart({"shared_buffers": "nope"})
-
-
-def test_start_that_takes_too_long_is_given_up(wheel: Binaries) -> None:
-    with (
-        pytest.raises(MeasurementError, match="did not become ready within 0 s"),
-        Cluster(wheel, start_seconds=0.0),
-    ):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"preload": ["absent"]}, r'(?s)did not start.*could not access file "absent"'),
+        ({"start_seconds": 0.0}, "did not become ready within 0 s"),
+    ],
+)
+def test_failed_start_is_given_up_with_the_end_of_the_log(
+    wheel: Binaries, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(MeasurementError, match=message), Cluster(wheel, **arguments):
         pytest.fail("started")
 
 
@@ -265,13 +258,6 @@ def test_exception_stops_the_server(wheel: Binaries) -> None:
         _ = 1 / 0
 
 
-def test_two_servers_at_once(wheel: Binaries) -> None:
-    with Cluster(wheel) as one, Cluster(wheel) as two:
-        assert one.directory != two.directory
-        assert one.running
-        assert ask(two, "SELECT 1") == 1
-
-
 @pytest.mark.parametrize(
     ("signum", "status"),
     [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
@@ -292,13 +278,6 @@ def test_second_ctrl_c_does_not_cut_the_clean_up_short(wheel: Binaries) -> None:
         time.sleep(0.002)
     owner.process.communicate(timeout=30)
     assert not owner.directory.exists()
-
-
-def test_handlers_are_given_back(wheel: Binaries) -> None:
-    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    with Cluster(wheel):
-        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
 def test_next_start_sweeps_what_a_killed_owner_left(wheel: Binaries) -> None:
@@ -376,16 +355,6 @@ def test_long_directory_gets_a_short_socket(
         assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
         assert ask(cluster, "SELECT 1") == 1
     assert not sockets.exists()
-
-
-def test_environment_does_not_reach_the_server(
-    wheel: Binaries, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PGOPTIONS", "-c work_mem=9MB")
-    monkeypatch.setenv("PGHOSTADDR", "127.0.0.9")
-    monkeypatch.setenv("PGDATA", "/nonexistent")
-    with Cluster(wheel) as cluster:
-        assert ask(cluster, "SHOW work_mem") == "4MB"
 
 
 def test_root_with_a_closed_home(as_root: None, wheel: Binaries, tmp_path: Path) -> None:

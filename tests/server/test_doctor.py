@@ -19,24 +19,19 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.commands import in_process, pgtare
 from tests.doctor_servers import REPORTED_S, SCHEMA, checks, doctor, evicting, storm
+from tests.servers import SLOWLY_ON_15
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
-@pytest.fixture(
-    scope="module",
-    params=["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
-)
+@pytest.fixture(scope="module", params=SLOWLY_ON_15)
 def stormy(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The server that evicts, under its load."""
     with evicting(request.getfixturevalue(request.param)) as cluster, storm(cluster):
         yield cluster
 
 
-@pytest.fixture(
-    scope="module",
-    params=["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
-)
+@pytest.fixture(scope="module", params=SLOWLY_ON_15)
 def healthy(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A server as it comes with pg_stat_statements, and pgbench's tables in it."""
     binaries: Binaries = request.getfixturevalue(request.param)

@@ -15,11 +15,11 @@ import pytest
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
 from pgtare.weighing.fleet import coordinator
 from pgtare.weighing.weigh import store
 from tests.commands import in_process, pgtare, read, start_pgtare
 from tests.loads import during, traffic
+from tests.servers import weighable
 from tests.sessions import bare_session, eventually, one, setting
 
 pytestmark = [pytest.mark.server, pytest.mark.debian, pytest.mark.timeout(180)]
@@ -31,10 +31,8 @@ STATUS = "SELECT running, end_reason FROM pgtare.trial_status()"
 
 @contextlib.contextmanager
 def server_of(binaries: Binaries) -> Iterator[Cluster]:
-    module = loadable(binaries)
-    with Cluster(binaries, {}, [module.library, "pg_stat_statements"]) as cluster:
+    with weighable(binaries, others=["pg_stat_statements"]) as cluster:
         with cluster.connect(autocommit=True) as conn:
-            conn.execute(module.create_sql.encode())
             conn.execute("CREATE EXTENSION pg_stat_statements")
         yield cluster
 

@@ -61,16 +61,13 @@ def test_a_quick_study_gives_table_page_markdown_and_json(finished: Path) -> Non
     assert "capture is off in 1 sessions" in evidence["OFF"]
     assert all(r["metrics"]["cpu_us"] > 5 for r in workload["rungs"])
     assert all(r["metrics"]["latency_p99_us"] > 10 for r in workload["rungs"])
-    assert (finished / "report.html").stat().st_size > 100_000
-    assert "## W3" in (finished / "report.md").read_text()
-
-
-def test_latencies_are_kept_raw(finished: Path) -> None:
     directory = Directory(finished)
     run = next(run for run in directory.runs().values() if run.step.kind == "run")
-    latencies = directory.latencies_us(run.step.id)
+    latencies = directory.latencies_us(run.step.id)  # kept raw
     assert len(latencies) == run.latency_samples > 100
     assert latencies.min() > 0
+    assert (finished / "report.html").stat().st_size > 100_000
+    assert "## W3" in (finished / "report.md").read_text()
 
 
 def test_a_study_that_is_done_is_only_reported_again(finished: Path) -> None:
@@ -104,12 +101,6 @@ def test_what_is_missing_is_done_and_no_more(finished: Path, tmp_path: Path) -> 
     assert {key for key in after if after[key] != before[key]} == {last.step.id}
 
 
-def test_another_study_does_not_go_into_its_directory(finished: Path, tmp_path: Path) -> None:
-    other = write(tmp_path, STUDY.replace("scale = 2", "scale = 3"))
-    message = failed(pgtare("ladder", other, "--quick", "--out", finished), 2)
-    assert "holds another study" in message
-
-
 def _changed(finished: Path, where: Path, **facts: Any) -> Path:
     """A study that lacks its last run, and whose facts are others."""
     out = where / "out"
@@ -120,18 +111,12 @@ def _changed(finished: Path, where: Path, **facts: Any) -> Path:
     return out
 
 
-def test_a_report_needs_no_server(finished: Path, tmp_path: Path) -> None:
-    source = read(finished / "study.json")["source"]
-    gone = source + '\n[servers]\nmain = { pg_config = "/nowhere/pg_config" }\n'
-    out = _changed(finished, tmp_path, source=gone)
-    assert "there is no /nowhere/pg_config" in refused("ladder", "resume", out)
-    assert "6 of 7 runs" in in_process("ladder", "status", out).stdout
-    done = in_process("ladder", "report", out, "--close")
-    assert done.returncode == 0, done.stderr
-    assert read(out / "result.json")["state"] == "closed"
-
-
-def test_a_study_does_not_go_on_with_another_server(finished: Path, tmp_path: Path) -> None:
+def test_a_study_goes_on_with_its_own_server_and_study_alone(
+    finished: Path, tmp_path: Path
+) -> None:
+    other = write(tmp_path, STUDY.replace("scale = 2", "scale = 3"))
+    message = failed(pgtare("ladder", other, "--quick", "--out", finished), 2)
+    assert "holds another study" in message
     (version,) = read(finished / "result.json")["servers"].values()
     assert version.startswith("PostgreSQL 18.")
     out = _changed(finished, tmp_path, servers={"main": "PostgreSQL 18.0"})
@@ -140,11 +125,19 @@ def test_a_study_does_not_go_on_with_another_server(finished: Path, tmp_path: Pa
     assert len(Directory(out).runs()) == 6
 
 
-def test_a_study_is_not_closed_while_it_is_run(finished: Path, tmp_path: Path) -> None:
-    out = _changed(finished, tmp_path)
+def test_a_report_needs_no_server(finished: Path, tmp_path: Path) -> None:
+    """But nobody else may run the study if it is to be closed."""
+    source = read(finished / "study.json")["source"]
+    gone = source + '\n[servers]\nmain = { pg_config = "/nowhere/pg_config" }\n'
+    out = _changed(finished, tmp_path, source=gone)
+    assert "there is no /nowhere/pg_config" in refused("ladder", "resume", out)
+    assert "6 of 7 runs" in in_process("ladder", "status", out).stdout
     with Directory(out).locked():
         assert "being run by another process" in refused("ladder", "report", out, "--close")
     assert not Directory(out).closed
+    done = in_process("ladder", "report", out, "--close")
+    assert done.returncode == 0, done.stderr
+    assert read(out / "result.json")["state"] == "closed"
 
 
 def test_a_server_that_is_stuck_is_ended_and_started_again(wheel: Binaries) -> None:

@@ -23,6 +23,7 @@ from pgtare.weighing.ladder.duet_clusters import (
     load_seed,
     roles_of_set,
 )
+from tests.servers import binaries_slowly_on_15
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -132,15 +133,12 @@ def test_a_crash_drops_the_round_and_the_next_one_goes_on(
     assert second.dropped is None
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
-)
+@binaries_slowly_on_15
 def test_variants_that_need_a_restart_get_one(
-    name: str, request: pytest.FixtureRequest, load: LoadSpec, tmp_path: Path
+    binaries: Binaries, load: LoadSpec, tmp_path: Path
 ) -> None:
     """Preloaded libraries too; what only one variant sets is taken back in the other."""
-    base, arm = variants_of(request.getfixturevalue(name), runtime=False)
+    base, arm = variants_of(binaries, runtime=False)
     arm = dataclasses.replace(arm, preload=("auto_explain",))
     with DuetBlock([base, arm], scale=None) as block:
         for number, roles in enumerate(roles_of_set(3, 0, 2)):

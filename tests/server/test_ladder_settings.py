@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from pgtare.errors import UsageError
 from pgtare.server.binaries import Binaries
+from pgtare.weighing.ladder import settings_check
 from pgtare.weighing.ladder.directory import Directory
+from pgtare.weighing.ladder.study_file import parse
 from tests.commands import in_process, refused
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -97,6 +100,23 @@ def test_settings_of_libraries_are_known_however_they_are_loaded(
     done = in_process("ladder", study, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "timed against plain" in done.stdout
+
+
+@pytest.mark.debian
+def test_what_an_installation_lacks_is_reported(tmp_path: Path, debian15: Binaries) -> None:
+    server = f'{{ pg_config = "{debian15.pg_config}" }}'
+
+    def check(library: str, scale: int = 1) -> None:
+        plain = f'preload = ["wait_event_timing", "{library}"]'
+        text = write(tmp_path, server, plain=plain).read_text()
+        text = text.replace("scale = 1", f"scale = {scale}")
+        settings_check.check_installations(parse(text, "study.toml"))
+
+    check("pg_stat_statements")
+    with pytest.raises(UsageError, match=r"'pg_stat_statments'.*did you mean pg_stat_statements"):
+        check("pg_stat_statments")
+    with pytest.raises(UsageError, match="lower the scales, or let PGTARE_DIR name a larger disk"):
+        check("pg_stat_statements", scale=21_474)
 
 
 @pytest.mark.debian

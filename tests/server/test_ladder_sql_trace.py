@@ -16,7 +16,7 @@ from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import Server
 from tests.doctor_servers import STUDIES
-from tests.servers import embedded
+from tests.servers import binaries_slowly_on_15, embedded
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -55,14 +55,10 @@ def played(study: Study, variant: str, bench: Bench, where: Path) -> Run:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
-)
-def test_a_run_traces_if_its_variant_says_so(
-    name: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+@binaries_slowly_on_15
+def test_a_run_traces_if_its_variant_says_so(binaries: Binaries, tmp_path: Path) -> None:
     variants = ("off", "T-0-tsc", "T-1-monotonic")
-    study = shortened("sql_trace.toml", "OLTP", variants, request.getfixturevalue(name))
+    study = shortened("sql_trace.toml", "OLTP", variants, binaries)
     scripts.place(study, STUDIES, tmp_path)
     with Bench(study, tmp_path) as bench:
         runs = {variant: played(study, variant, bench, tmp_path) for variant in variants}

@@ -16,7 +16,7 @@ from pgtare.estimate.trial.design import Arm, Design
 from pgtare.kit import parquet
 from pgtare.load import LoadSpec, Script
 from pgtare.load.driver import build_driver, driver_for, driver_source
-from pgtare.load.duet import DuetRun, run_duet
+from pgtare.load.duet import run_duet
 from pgtare.load.duet_plan import DuetTarget, Length
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
@@ -51,17 +51,11 @@ def test_missing_headers_are_named_with_their_package(
     pg_config = open_directory / "pg_config"
     pg_config.write_text("#!/bin/sh\necho /nonexistent\n")
     pg_config.chmod(0o755)
+    other = dataclasses.replace(wheel, pg_config=pg_config)
     with pytest.raises(UsageError, match=r"/nonexistent/libpq-fe\.h: install .*libpq-dev"):
-        build_driver(dataclasses.replace(wheel, pg_config=pg_config))
-
-
-def test_servers_of_any_installation_get_the_driver_of_the_bundled_one(
-    wheel: Binaries, open_directory: Path
-) -> None:
-    pg_config = open_directory / "pg_config"
-    pg_config.write_text("#!/bin/sh\necho /nonexistent\n")
-    pg_config.chmod(0o755)
-    assert driver_for(dataclasses.replace(wheel, pg_config=pg_config)) == build_driver(wheel)
+        build_driver(other)
+    # servers of any installation get the driver of the bundled one
+    assert driver_for(other) == build_driver(wheel)
 
 
 # Order and values
@@ -155,11 +149,16 @@ def test_a_known_delay_is_recovered(
 def test_the_warm_up_is_recorded_but_not_measured(
     driver: Path, targets: Any, script: Any, tmp_path: Path
 ) -> None:
+    """Records are kept as columns."""
     run = run_duet(driver, targets, script(SELECT_1), Length(0.2, warmup_s=0.2), tmp_path / "r")
     started = run.records.rows["scheduled_ns"]
     assert started.min() < 50_000_000
     assert 300_000_000 < started.max() < 420_000_000
     assert run.records.measured["scheduled_ns"].min() >= 200_000_000
+    parquet.write(tmp_path / "r.parquet", run.records.columns())
+    columns = parquet.read(tmp_path / "r.parquet")
+    assert np.array_equal(columns["latency_ns"], run.records.rows["latency_ns"])
+    assert (tmp_path / "r.parquet").stat().st_mode & 0o777 == 0o600
 
 
 def test_more_records_than_fit_a_block_are_all_kept(
@@ -191,16 +190,6 @@ def test_more_records_than_fit_a_block_are_all_kept(
     assert len(run.records.rows) > 4 * 8192
     assert [s for s, _ in reports][:2] == [1.0, 2.0]
     assert 0 < reports[0][1] < reports[1][1] <= len(run.records.rows)
-
-
-def test_records_are_kept_as_columns(
-    driver: Path, targets: Any, script: Any, tmp_path: Path
-) -> None:
-    run: DuetRun = run_duet(driver, targets, script(SELECT_1), Length(0.1), tmp_path / "r")
-    parquet.write(tmp_path / "r.parquet", run.records.columns())
-    columns = parquet.read(tmp_path / "r.parquet")
-    assert np.array_equal(columns["latency_ns"], run.records.rows["latency_ns"])
-    assert (tmp_path / "r.parquet").stat().st_mode & 0o777 == 0o600
 
 
 # PostgreSQL 15

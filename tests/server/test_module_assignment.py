@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pgtare.estimate.trial.design import Runs
-from pgtare.estimate.trial.observations import Observations, UnitFlag
+from pgtare.estimate.trial.observations import NO_SLICE, Observations, UnitFlag
 from pgtare.server.cluster import Cluster
 from tests.assignment import RUNS_AFTER, filler, permuted_block, run_before, run_drawn
 from tests.sessions import bare_session, one
-from tests.trials import MARKED, MARKER, NO_BLOCK, Running, flagged, trial
+from tests.trials import MARKER, NO_BLOCK, Running, flagged, trial
 from tests.wire_protocol import Wire, query_message
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
@@ -50,36 +50,14 @@ def test_arms_are_those_of_the_seed(server: Cluster, seed: int) -> None:
                 wire.send(*[query_message("SELECT 1")] * 200)
                 wire.read_until_ready(200)
                 rows = running.observed(client, 200)
+                assert list(rows["unit"]) == list(range(200))
+                assert flagged(rows, UnitFlag.UNBLOCKED) == list(rows["block"] == NO_BLOCK)
                 assert_as_drawn(running, rows)
+                blocked = rows[rows["block"] != NO_BLOCK][:70]
+                for block in range(10):
+                    assert sorted(blocked["arm"][blocked["block"] == block]) == sorted(BLOCK)
+                assert list(blocked["position"]) == list(range(7)) * 10
         assert len(np.unique(running.drained()["backend"])) == 3
-
-
-def test_each_block_holds_each_arm_as_often_as_designed(server: Cluster) -> None:
-    with trial(server, ARMS, block=BLOCK) as running, bare_session(server) as client:
-        for _ in range(1 + 7 * 12):
-            client.execute("SELECT 1")
-        rows = running.observed(client, 85)
-    rows = rows[rows["block"] != NO_BLOCK][:70]
-    for block in range(10):
-        assert sorted(rows["arm"][rows["block"] == block]) == sorted(BLOCK)
-    assert list(rows["position"]) == list(range(7)) * 10
-
-
-def test_units_are_numbered_without_a_gap(server: Cluster) -> None:
-    with trial(server) as running, bare_session(server) as client:
-        for _ in range(100):
-            client.execute("SELECT 1")
-        assert list(running.observed(client, 100)["unit"]) == list(range(100))
-
-
-def test_first_unit_of_a_session_is_in_no_block(server: Cluster) -> None:
-    with trial(server) as running, bare_session(server) as client:
-        for _ in range(5):
-            client.execute("SELECT 1")
-        rows = running.observed(client, 5)
-        assert flagged(rows, UnitFlag.UNBLOCKED) == [True] + [False] * 4
-        assert rows["block"][0] == NO_BLOCK
-        assert_as_drawn(running, rows)
 
 
 def test_session_that_was_there_before_joins_after_its_next_transaction(server: Cluster) -> None:
@@ -92,21 +70,16 @@ def test_session_that_was_there_before_joins_after_its_next_transaction(server: 
 
 
 def test_settings_in_force_are_those_of_the_recorded_arm(server: Cluster) -> None:
+    """For a whole transaction; without slices no unit belongs to one."""
     with trial(server, ARMS, block=BLOCK) as running, bare_session(server) as client:
-        seen = [one(client, f"SELECT current_setting('{MARKER}')") for _ in range(150)]
-        rows = running.observed(client, 150)
-    assert seen == [ARMS[arm][MARKER] for arm in rows["arm"]]
-
-
-def test_settings_stay_in_force_for_a_whole_transaction(server: Cluster) -> None:
-    with trial(server) as running, bare_session(server) as client:
         seen = []
-        for _ in range(20):
+        for _ in range(50):
             client.execute("BEGIN")
             seen.append({one(client, f"SELECT current_setting('{MARKER}')") for _ in range(3)})
             client.execute("COMMIT")
-        rows = running.observed(client, 20)
-    assert seen == [{MARKED[arm][MARKER]} for arm in rows["arm"]]
+        rows = running.observed(client, 50)
+    assert seen == [{ARMS[arm][MARKER]} for arm in rows["arm"]]
+    assert set(rows["slice"]) == {NO_SLICE}
 
 
 def test_session_whose_name_does_not_match_stays_outside(server: Cluster) -> None:
@@ -220,27 +193,6 @@ def test_a_session_begins_with_blocks(server: Cluster) -> None:
         rows = running.observed(client, RUNS_AFTER + 20)
     first = int(np.argmax(rows["flags"] & UnitFlag.RUN != 0))
     assert np.count_nonzero(rows["block"][:first] != NO_BLOCK) == -(-RUNS_AFTER // 7) * 7
-
-
-@pytest.mark.parametrize(
-    ("arguments", "wanted"),
-    [
-        ("runs => '{0}'", "or the base"),
-        ("runs => '{2}'", "does not exist"),
-        ("runs => '{1,null}'", "null"),
-        ("runs => null", "null"),
-        ("runs => array_fill(1, ARRAY[65])", "64 turns"),
-        ("runs => '{1}', runs_every => 0", "1 at least"),
-        ("runs => '{1}', run_shortest => 0", "between 1 and 255"),
-        ("runs => '{1}', run_shortest => 9, run_longest => 8", "between 1 and 255"),
-        ("runs => '{1}', run_longest => 256", "between 1 and 255"),
-    ],
-)
-def test_bad_runs_are_refused(server18: Cluster, arguments: str, wanted: str) -> None:
-    with bare_session(server18) as client, pytest.raises(Exception, match=wanted):
-        client.execute(
-            "SELECT pgtare.trial_start('{}', '{}', '{0,0}', '{0,1}', 1, 5, " + arguments + ")"  # type: ignore[arg-type]
-        )
 
 
 def test_closing_a_trial_lets_sessions_finish_their_runs(server: Cluster) -> None:

@@ -19,7 +19,7 @@ from pgtare.server.modules import loadable
 from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Trials
 from tests.process_limits import limit_files
-from tests.servers import SESSIONS_LOAD_MODULES, crash, crashes
+from tests.servers import SESSIONS_LOAD_MODULES, crash, crashes, weighable
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKED, MARKER, share, trial
 
@@ -95,12 +95,19 @@ def _bare(binaries: Binaries) -> Iterator[Cluster]:
 
 @SESSIONS_LOAD_MODULES
 def test_trial_with_sessions_that_did_load(bare18: Cluster) -> None:
+    numbers = []
+    for _ in range(2):  # the segment lasts from trial to trial
+        with trial(bare18) as running:
+            numbers.append(running.trials.status().trial)
+    assert numbers == [2, 4]
     with trial(bare18) as running, bare_session(bare18) as client, bare_session(bare18) as outside:
         client.execute(LOAD)
+        client.execute(LOAD)  # twice is harmless
         seen = [setting(client)[0] for _ in range(20)]
         outside.execute("SELECT 1")
-        rows = running.observed(client, 20)
-        assert len(running.drained()) == 20
+        rows = running.observed(client, 21)
+        assert len(running.drained()) == 21
+    rows = rows[1:]
     assert seen == [MARKED[arm][MARKER] for arm in rows["arm"]]
     assert share(rows, UnitFlag.NO_ARRIVAL) == 0
 
@@ -115,15 +122,6 @@ def test_session_preload_takes_in_new_sessions_only(bare18: Cluster) -> None:
             new.execute("SELECT 1")
             running.observed(new, 1)
             assert len(running.drained()) == 1
-
-
-@SESSIONS_LOAD_MODULES
-def test_segment_lasts_from_trial_to_trial(bare18: Cluster) -> None:
-    numbers = []
-    for _ in range(3):
-        with trial(bare18) as running:
-            numbers.append(running.trials.status().trial)
-    assert numbers == [2, 4, 6]
 
 
 @SESSIONS_LOAD_MODULES
@@ -178,6 +176,9 @@ def test_no_room_for_shared_memory_lets_sessions_in(full18: Cluster) -> None:
             assert one(client, "SELECT usable FROM pgtare.info()") is False
     assert "pgtare is not usable in this session" in full18.log_path.read_text()
     assert crashes(full18) == []
+    with pytest.raises(UsageError, match="no shared memory in this server"), trial(full18):
+        pass
+    assert_nothing_to_drain(full18)
 
 
 @SESSIONS_LOAD_MODULES
@@ -189,12 +190,6 @@ def test_room_for_shared_memory_is_found_later(full18: Cluster) -> None:
     with bare_session(full18) as client:
         assert notices_of(client, LOAD) == []
         assert one(client, "SELECT usable FROM pgtare.info()") is True
-
-
-def test_trial_without_shared_memory_says_what_to_do(full18: Cluster) -> None:
-    with pytest.raises(UsageError, match="no shared memory in this server"), trial(full18):
-        pass
-    assert_nothing_to_drain(full18)
 
 
 @pytest.mark.debian
@@ -279,13 +274,6 @@ def test_two_versions_in_one_server_keep_apart(bare18: Cluster, other_source: Pa
     assert crashes(bare18) == []
 
 
-def test_loading_twice_is_harmless(server18: Cluster) -> None:
-    with trial(server18) as running, bare_session(server18) as client:
-        client.execute(LOAD)
-        client.execute(LOAD)
-        running.observed(client, 2)
-
-
 # Crashes and restarts
 
 
@@ -309,10 +297,7 @@ def frail(request: pytest.FixtureRequest, wheel: Binaries) -> Iterator[Cluster]:
         with _bare(wheel) as cluster:
             yield cluster
         return
-    module = loadable(wheel)
-    with Cluster(wheel, preload=[module.library]) as cluster:
-        with cluster.connect() as connection:
-            connection.execute(module.create_sql.encode())
+    with weighable(wheel) as cluster:
         yield cluster
 
 
@@ -339,17 +324,14 @@ def test_trial_works_after_a_restart_in_the_midst_of_one(frail: Cluster) -> None
 
 
 def test_stop_of_the_server_waits_for_nothing(wheel: Binaries) -> None:
-    module = loadable(wheel)
-    with Cluster(wheel, preload=[module.library]) as cluster:
-        with cluster.connect() as connection:
-            connection.execute(module.create_sql.encode())
-        with (
-            bare_session(cluster) as client,
-            contextlib.suppress(psycopg.OperationalError),
-            trial(cluster),
-        ):
-            client.execute("SELECT 1")
-            client.execute("SELECT 1")
-            start = time.monotonic()
-            assert cluster.stop() == "fast"
-            assert time.monotonic() - start < 20
+    with (
+        weighable(wheel) as cluster,
+        bare_session(cluster) as client,
+        contextlib.suppress(psycopg.OperationalError),
+        trial(cluster),
+    ):
+        client.execute("SELECT 1")
+        client.execute("SELECT 1")
+        start = time.monotonic()
+        assert cluster.stop() == "fast"
+        assert time.monotonic() - start < 20

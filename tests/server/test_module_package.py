@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -155,14 +155,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_installed(
     assert modules.installed_version(untouched, "pgtare") is None
 
 
-def test_an_incomplete_package_installs_nothing(untouched: Binaries, changeable: Path) -> None:
-    (library,) = changeable.rglob("sql_trace.so")
-    library.unlink()
-    with pytest.raises(UsageError, match=r"gave no sql_trace\.so of sql_trace 0"):
-        install(untouched, changeable)
-    assert modules.installed_version(untouched, "pgtare") is None
-
-
 def test_of_several_packages_the_servers_version_is_taken(
     copied: Binaries, changeable: Path, tmp_path: Path
 ) -> None:
@@ -262,49 +254,58 @@ def test_a_compiler_for_musl_is_refused_in_one_sentence(wheel: Binaries, tmp_pat
 # What a package of somebody else's could do
 
 
-def test_a_link_in_a_package_is_not_followed(untouched: Binaries, changeable: Path) -> None:
-    (script,) = changeable.rglob(f"pgtare--{pgtare.__version__}.sql")
+def link(script: Path) -> None:
     secret = script.with_name("secret")
     secret.write_text("-- of another user")
     script.unlink()
     script.symlink_to(secret)
-    with pytest.raises(UsageError, match=r"is damaged: pgtare--.*sql cannot be read"):
-        install(untouched, changeable)
-    assert modules.installed_version(untouched) is None
 
 
-def test_a_pipe_in_a_package_is_not_waited_for(untouched: Binaries, changeable: Path) -> None:
-    (control,) = changeable.rglob("sql_trace.control")
+def pipe(control: Path) -> None:
     control.unlink()
     os.mkfifo(control)
-    with pytest.raises(UsageError, match=r"sql_trace.control is no file of a module"):
-        install(untouched, changeable)
-    assert modules.installed_version(untouched) is None
 
 
-@pytest.mark.parametrize("length", [40, 64, 4096, 30_000])
-def test_a_library_that_is_cut_off_is_refused(
-    untouched: Binaries, changeable: Path, length: int
+def cut(length: int) -> Callable[[Path], object]:
+    return lambda library: library.write_bytes(library.read_bytes()[:length])
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "words"),
+    [
+        ("sql_trace.so", Path.unlink, r"gave no sql_trace\.so of sql_trace 0"),
+        # it is not followed
+        (f"pgtare--{pgtare.__version__}.sql", link, r"is damaged: pgtare--.*sql cannot be read"),
+        # it is not waited for
+        ("sql_trace.control", pipe, r"sql_trace.control is no file of a module"),
+        *(
+            ("wait_event_timing.so", cut(length), r"timing.so is no module of PostgreSQL")
+            for length in (40, 64, 4096, 30_000)
+        ),
+        (
+            "pgtare.so",
+            lambda library: shutil.copy("/bin/true", library),
+            r"pgtare.so is no module of PostgreSQL",
+        ),
+        (
+            "pgtare.so",
+            lambda library: library.parent.chmod(0o777),
+            r"other users can change .*: copy it to a directory",
+        ),
+    ],
+)
+def test_a_spoilt_package_installs_nothing(
+    untouched: Binaries,
+    changeable: Path,
+    name: str,
+    spoil: Callable[[Path], object],
+    words: str,
 ) -> None:
-    (library,) = changeable.rglob("wait_event_timing.so")
-    library.write_bytes(library.read_bytes()[:length])
-    with pytest.raises(UsageError, match=r"wait_event_timing.so is no module of PostgreSQL"):
+    (path,) = changeable.rglob(name)
+    spoil(path)
+    with pytest.raises(UsageError, match=words):
         install(untouched, changeable)
     assert modules.installed_version(untouched) is None
-
-
-def test_a_program_is_no_library(untouched: Binaries, changeable: Path) -> None:
-    (library,) = changeable.rglob("pgtare.so")
-    shutil.copy("/bin/true", library)
-    with pytest.raises(UsageError, match=r"pgtare.so is no module of PostgreSQL"):
-        install(untouched, changeable)
-
-
-def test_others_must_not_be_able_to_change_a_package(untouched: Binaries, changeable: Path) -> None:
-    (library,) = changeable.rglob("pgtare.so")
-    library.parent.chmod(0o777)
-    with pytest.raises(UsageError, match=r"other users can change .*: copy it to a directory"):
-        install(untouched, changeable)
 
 
 def test_a_flipped_bit_in_a_compressed_package_is_noticed(

@@ -13,7 +13,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.settings import Value
-from tests.servers import crashes, run_program
+from tests.servers import crashes, run_program, weighable
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKED, MARKER, trial
 from tests.wire_protocol import Wire, query_message
@@ -27,11 +27,8 @@ SMALL_RING = 16
 @pytest.fixture(scope="module")
 def small(each_server: Binaries) -> Iterator[Cluster]:
     """A server with the smallest pool, and room for many connections."""
-    module = loadable(each_server)
     settings: dict[str, Value] = {"pgtare.ring_memory": "1MB", "max_connections": 700}
-    with Cluster(each_server, settings, preload=[module.library]) as cluster:
-        with cluster.connect() as connection:
-            connection.execute(module.create_sql.encode())
+    with weighable(each_server, settings) as cluster:
         yield cluster
 
 
@@ -63,35 +60,22 @@ def pgbench(cluster: Cluster, *arguments: str) -> int:
     return int(line.split(":")[1].split("/")[0])
 
 
-def test_full_ring_counts_what_it_loses(small: Cluster) -> None:
+def test_full_ring_keeps_the_oldest_and_counts_what_it_loses(small: Cluster) -> None:
     with trial(small, sessions=1024) as running, bare_session(small) as client:
         burst(client, 100)
         eventually(lambda: running.trials.status().lost == 100 - SMALL_RING)
         assert running.trials.status().observations == SMALL_RING
-
-
-def test_full_ring_keeps_the_oldest(small: Cluster) -> None:
-    with trial(small, sessions=1024) as running, bare_session(small) as client:
-        burst(client, 100)
         eventually(lambda: waits_for_client(small, client))  # else another would follow these
         assert list(running.observed(client, SMALL_RING)["unit"]) == list(range(SMALL_RING))
-
-
-def test_ring_goes_on_after_it_was_full(small: Cluster) -> None:
-    with trial(small, sessions=1024) as running, bare_session(small) as client:
-        burst(client, 100)
-        eventually(lambda: waits_for_client(small, client))  # else another would follow these
-        running.observed(client, SMALL_RING)
+        # it goes on, and does not slow the session down when it is full
         burst(client, 10)
         assert list(running.observed(client, SMALL_RING + 10)["unit"][-10:]) == [*range(100, 110)]
-
-
-def test_full_ring_does_not_slow_a_session_down(small: Cluster) -> None:
-    with trial(small, sessions=1024), bare_session(small) as client:
-        burst(client, 100)
         start = time.monotonic()
         burst(client, 1000)
         assert time.monotonic() - start < 2
+    with trial(small, sessions=1024) as running:  # its counters begin anew
+        status = running.trials.status()
+    assert (status.sessions, status.observations, status.lost) == (0, 0, 0)
 
 
 def test_drain_gives_each_record_once(server: Cluster) -> None:
@@ -113,19 +97,12 @@ def test_drain_takes_no_more_than_asked(server: Cluster) -> None:
     with trial(server) as running, bare_session(server) as client:
         burst(client, 100)
         eventually(lambda: running.trials.status().observations == 100)
+        running.trials.stop()  # what was observed can be drained after the end
         sizes = [
             len(one(running.trials.conn, "SELECT pgtare.trial_drain(%s)", size))
             for size in (64, 6399, 8_000_000, 64)
         ]
     assert sizes == [64, 99 * 64, 0, 0]
-
-
-def test_observations_can_be_drained_after_the_end(server: Cluster) -> None:
-    with trial(server) as running, bare_session(server) as client:
-        burst(client, 10)
-        eventually(lambda: running.trials.status().observations == 10)
-        running.trials.stop()
-        running.observed(client, 10)
 
 
 def test_sessions_beyond_the_rings_are_counted(server: Cluster) -> None:
@@ -194,14 +171,6 @@ def test_new_trial_while_sessions_of_the_old_one_write(server: Cluster) -> None:
             running.observed(b, 10)
             assert running.trials.status().sessions_now == 2
     assert crashes(server) == []
-
-
-def test_counters_begin_anew_with_each_trial(small: Cluster) -> None:
-    with trial(small, sessions=1024), bare_session(small) as client:
-        burst(client, 100)
-    with trial(small, sessions=1024) as running:
-        status = running.trials.status()
-    assert (status.sessions, status.observations, status.lost) == (0, 0, 0)
 
 
 def test_idle_sessions_that_never_woke_are_no_burden(small: Cluster) -> None:

@@ -1,8 +1,6 @@
 """Settings of the arms: each session gets its own back, with the source that it had."""
 
 import contextlib
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +13,8 @@ from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
 from tests.module_sources import write_module
-from tests.servers import crashes
+from tests.servers import crashes, weighable
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKER, Running, flagged, trial
 
@@ -113,41 +110,9 @@ def test_idle_sessions_have_their_settings_back_at_the_next_request(
                 assert {"1111kB", "2222kB"} < seen
             end(running, server, how)
             after = {kind: setting(client) for kind, client in clients.items()}
+            if how == "kill switch":
+                assert running.trials.status().end_reason == how
     assert after == before
-
-
-OWNER = """
-import sys, time
-from pgtare.server.own_session import connect
-from pgtare.weighing.trials import Population, Trials
-from tests.trials import design_of
-trials = Trials(connect(sys.argv[1]))
-trials.start(design_of([{sys.argv[2]: "1111kB"}] * 2), Population("postgres"), 600)
-print("started", flush=True)
-time.sleep(600)
-"""
-
-
-def test_trial_ends_when_its_client_is_killed(server: Cluster) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER, server.dsn(), MARKER], stdout=subprocess.PIPE, text=True
-    ) as owner:
-        try:
-            assert owner.stdout is not None
-            assert owner.stdout.readline() == "started\n"
-            with bare_session(server) as client:
-                assert setting(client)[0] == "1111kB"
-                owner.kill()
-                wait_until_ended(server, "owner gone")
-                assert setting(client) == ("4MB", "default")
-        finally:
-            owner.kill()
-
-
-def test_end_reason_tells_of_the_kill_switch(server: Cluster, enabled_again: None) -> None:
-    with trial(server, ARMS) as running:
-        end(running, server, "kill switch")
-        assert running.trials.status().end_reason == "kill switch"
 
 
 def test_trials_cannot_start_while_switched_off(server: Cluster, enabled_again: None) -> None:
@@ -268,30 +233,26 @@ def file_value(server: Cluster) -> Iterator[None]:
     server.reload()
 
 
-def test_configuration_file_still_reaches_a_session_after_a_trial(
-    server: Cluster, file_value: None
-) -> None:
-    with bare_session(server) as client:
-        with trial(server, ARMS):
-            for _ in range(10):
-                client.execute("SELECT 1")
-        server.configure({MARKER: "5000kB"})
-        server.reload()
-        assert setting(client) == ("5000kB", "configuration file")
-
-
 def test_configuration_file_changed_during_a_trial_counts_afterwards(
     server: Cluster, file_value: None
 ) -> None:
-    with bare_session(server) as client, trial(server, ARMS) as running:
-        for _ in range(10):
-            client.execute("SELECT 1")
-        server.configure({MARKER: "5000kB"})
+    """Not over a session's own SET; and one that is changed after the trial counts, too."""
+    with bare_session(server) as client, bare_session(server) as own:
+        own_set(own)
+        with trial(server, ARMS) as running:
+            for value in ("5000kB", None):
+                for _ in range(10):
+                    client.execute("SELECT 1")
+                    own.execute("SELECT 1")
+                if value:
+                    server.configure({MARKER: value})
+                    server.reload()
+            running.trials.stop()
+            assert setting(client) == ("5000kB", "configuration file")
+            assert setting(own) == ("3000kB", "session")
+        server.configure({MARKER: "6000kB"})
         server.reload()
-        for _ in range(10):
-            client.execute("SELECT 1")
-        running.trials.stop()
-        assert setting(client) == ("5000kB", "configuration file")
+        assert setting(client) == ("6000kB", "configuration file")
 
 
 def test_configuration_file_changed_during_a_trial_is_the_value_of_the_base(
@@ -309,20 +270,6 @@ def test_configuration_file_changed_during_a_trial_is_the_value_of_the_base(
     assert [v for v, r in zip(seen, reloaded, strict=True) if not r] == [
         v for v, r in zip(expected, reloaded, strict=True) if not r
     ]
-
-
-def test_own_set_survives_a_reload_during_a_trial(server: Cluster, file_value: None) -> None:
-    with bare_session(server) as client:
-        own_set(client)
-        with trial(server, ARMS) as running:
-            client.execute("SELECT 1")
-            client.execute("SELECT 1")
-            server.configure({MARKER: "5000kB"})
-            server.reload()
-            for _ in range(10):
-                client.execute("SELECT 1")
-            running.trials.stop()
-            assert setting(client) == ("3000kB", "session")
 
 
 def test_two_trials_in_a_row_restore_alike(server: Cluster) -> None:
@@ -385,35 +332,21 @@ def balky_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def balky_server(each_server: Binaries, balky_source: Path) -> Iterator[Cluster]:
-    module = loadable(each_server)
     balky = build_cached(each_server, "balky", balky_source)
-    with Cluster(each_server, preload=[module.library, balky.library]) as cluster:
-        with cluster.connect() as connection:
-            connection.execute(module.create_sql.encode())
+    with weighable(each_server, others=[balky.library]) as cluster:
         yield cluster
 
 
 @pytest.mark.parametrize("how", ["balky.throws_at", "balky.refuses_at"])
 class TestSettingThatFailsInOneSession:
-    def test_no_client_sees_an_error(self, balky_server: Cluster, how: str) -> None:
-        with trial(balky_server, BALKY_ARMS), bare_session(balky_server) as client:
-            client.execute(f"SET {how} = 7")
-            assert [one(client, "SELECT 1") for _ in range(50)] == [1] * 50
-
     def test_arm_is_disabled_and_flagged(self, balky_server: Cluster, how: str) -> None:
+        """No client sees an error; the arm is disabled for other sessions, too."""
         with trial(balky_server, BALKY_ARMS) as running, bare_session(balky_server) as client:
             client.execute(f"SET {how} = 7")
-            for _ in range(50):
-                client.execute("SELECT 1")
+            assert [one(client, "SELECT 1") for _ in range(50)] == [1] * 50
             rows = running.observed(client, 51)[2:]
             assert flagged(rows, UnitFlag.SWITCH_FAILED) == [arm == 1 for arm in rows["arm"]]
             assert running.trials.status().failed_arms == [1]
-
-    def test_arm_is_disabled_for_other_sessions_too(self, balky_server: Cluster, how: str) -> None:
-        with trial(balky_server, BALKY_ARMS) as running, bare_session(balky_server) as client:
-            client.execute(f"SET {how} = 7")
-            for _ in range(10):
-                client.execute("SELECT 1")
             with bare_session(balky_server) as other:
                 for _ in range(20):
                     other.execute("SELECT 1")
@@ -441,7 +374,9 @@ class TestSettingThatFailsInOneSession:
             assert value == ("1" if arm == 0 else "5")
         assert {marker[0] for _, marker in seen} == {"3000kB"}
 
-    def test_session_can_still_be_cancelled(self, balky_server: Cluster, how: str) -> None:
+    def test_session_can_still_be_cancelled_and_terminated(
+        self, balky_server: Cluster, how: str
+    ) -> None:
         with trial(balky_server, BALKY_ARMS), bare_session(balky_server) as client:
             client.execute(f"SET {how} = 7")
             for _ in range(10):
@@ -449,12 +384,6 @@ class TestSettingThatFailsInOneSession:
             client.execute("SET statement_timeout = '100ms'")
             with pytest.raises(psycopg.errors.QueryCanceled):
                 client.execute("SELECT pg_sleep(5)")
-
-    def test_session_can_still_be_terminated(self, balky_server: Cluster, how: str) -> None:
-        with trial(balky_server, BALKY_ARMS), bare_session(balky_server) as client:
-            client.execute(f"SET {how} = 7")
-            for _ in range(10):
-                client.execute("SELECT 1")
             with bare_session(balky_server, application_name="pgtare") as operator:
                 pid = client.info.backend_pid
                 assert one(operator, "SELECT pg_terminate_backend(%s, 5000)", pid) is True

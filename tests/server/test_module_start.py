@@ -21,10 +21,6 @@ def operator(server: Cluster) -> Iterator[Connection]:
         connection.execute("SELECT pgtare.trial_stop()")
 
 
-def test_good_arguments_start_a_trial(operator: Connection) -> None:
-    assert start(operator) > 0
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -92,6 +88,36 @@ def test_bad_arguments_are_refused(
     assert crashes(server) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ("runs => '{0}'", "or the base"),
+        ("runs => '{2}'", "does not exist"),
+        ("runs => '{1,null}'", "null"),
+        ("runs => null", "null"),
+        ("runs => array_fill(1, ARRAY[65])", "64 turns"),
+        ("runs => '{1}', runs_every => 0", "1 at least"),
+        ("runs => '{1}', run_shortest => 0", "between 1 and 255"),
+        ("runs => '{1}', run_shortest => 9, run_longest => 8", "between 1 and 255"),
+        ("runs => '{1}', run_longest => 256", "between 1 and 255"),
+        ("runs => '{1}', slices => '{0,1}'", "in slices has no runs"),
+        ("slices => '{0,1,2}'", "does not exist"),
+        ("slices => '{0,-2}'", "does not exist"),
+        ("slices => '{0,1}', slice_min_us => 999", "between 1,000"),
+        ("slices => '{0,1}', slice_min_us => 3000, slice_max_us => 2000", "between 1,000"),
+        ("slices => '{0,1}', slice_max_us => 1000001", "between 1,000"),
+        ("slices => '{{0},{1}}'", "one dimension"),
+        ("slices => '{0,null}'", "null"),
+        ("slices => null", "null"),
+        ("slices => array_fill(0, ARRAY[65])", "64 slices"),
+    ],
+)
+def test_bad_runs_and_slices_are_refused(server18: Cluster, arguments: str, wanted: str) -> None:
+    begun = "SELECT pgtare.trial_start('{}', '{}', '{0,0}', '{0,1}', 1, 5, "
+    with bare_session(server18) as client, pytest.raises(psycopg.Error, match=wanted):
+        client.execute(f"{begun}{arguments})".encode())
+
+
 def test_arrays_of_two_dimensions_are_refused(operator: Connection) -> None:
     assert "one dimension" in refusal(operator, block=[[0, 1], [0, 1]])
 
@@ -126,36 +152,33 @@ def test_null_population_means_everybody(server: Cluster, operator: Connection) 
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("names", "said"),
     [
-        "role",
-        "session_authorization",
-        "client_encoding",
-        "search_path",
-        "transaction_isolation",
-        "transaction_read_only",
-        "transaction_deferrable",
-        "session_replication_role",
-        "seed",
+        # they decide what a session is
+        (
+            "role session_authorization client_encoding search_path transaction_isolation "
+            "transaction_read_only transaction_deferrable session_replication_role seed",
+            "cannot be switched between transactions",
+        ),
+        # clients are sent their values
+        (
+            "TimeZone DateStyle application_name IntervalStyle standard_conforming_strings "
+            "default_transaction_read_only",
+            "reported to the client",
+        ),
+        ("pgtare.enabled PGTARE.enabled pgtare.ring_memory", "belongs to the scale itself"),
+        # the last is a placeholder
+        ("no_such_setting no.such a.b.c made.up", "unrecognized configuration parameter"),
     ],
 )
-def test_settings_that_decide_what_a_session_is_are_refused(
-    operator: Connection, name: str
+def test_settings_that_no_arm_can_have_are_refused(
+    operator: Connection, names: str, said: str
 ) -> None:
-    assert "cannot be switched between transactions" in refusal(operator, settings=[name])
-
-
-def test_no_setting_whose_value_clients_are_sent_is_accepted(operator: Connection) -> None:
-    reported = (
-        "TimeZone",
-        "DateStyle",
-        "application_name",
-        "IntervalStyle",
-        "standard_conforming_strings",
-        "default_transaction_read_only",
-    )
-    for name in reported:
-        assert "reported to the client" in refusal(operator, settings=[name])
+    operator.execute("SET made.up = 'x'")
+    for name in names.split():
+        assert said in refusal(operator, settings=[name])
+    for name in ("", "work mem"):
+        assert "unrecognized configuration parameter" in refusal(operator, settings=[name])
 
 
 @pytest.mark.parametrize("context", ["internal", "postmaster", "sighup", "backend"])
@@ -169,32 +192,11 @@ def test_settings_fixed_for_a_session_are_refused(operator: Connection, context:
         assert "cannot be switched between transactions" in refusal(operator, settings=[name])
 
 
-@pytest.mark.parametrize("name", ["pgtare.enabled", "PGTARE.enabled", "pgtare.ring_memory"])
-def test_settings_of_the_scale_are_refused(operator: Connection, name: str) -> None:
-    assert "belongs to the scale itself" in refusal(operator, settings=[name])
-
-
-@pytest.mark.parametrize("name", ["no_such_setting", "no.such", "", "work mem", "a.b.c"])
-def test_unknown_settings_are_refused(operator: Connection, name: str) -> None:
-    assert "unrecognized configuration parameter" in refusal(operator, settings=[name])
-
-
-def test_placeholders_are_refused(operator: Connection) -> None:
-    operator.execute("SET made.up = 'x'")
-    assert "unrecognized configuration parameter" in refusal(operator, settings=["made.up"])
-
-
 @pytest.mark.parametrize("value", ["lots", "-5", "1kB", "99999999999999999GB"])
 def test_bad_value_is_refused_when_the_trial_starts(operator: Connection, value: str) -> None:
     said = refusal(operator, values=[None, value])
     assert MARKER in said
     assert one(operator, "SELECT running FROM pgtare.trial_status()") is False
-
-
-def test_dry_run_leaves_the_owners_settings_alone(operator: Connection) -> None:
-    before = one(operator, f"SELECT current_setting('{MARKER}')")
-    start(operator)
-    assert one(operator, f"SELECT current_setting('{MARKER}')") == before
 
 
 def test_second_start_names_the_first_one(server: Cluster, operator: Connection) -> None:
@@ -209,22 +211,21 @@ def test_stop_says_whether_one_ran(operator: Connection) -> None:
     assert [one(operator, "SELECT pgtare.trial_stop()") for _ in range(3)] == [True, False, False]
 
 
-def test_trial_ends_at_its_deadline(operator: Connection) -> None:
-    start(operator, duration=0.05)
-    operator.execute("SELECT pg_sleep(0.1)")
+@pytest.mark.parametrize(("duration", "sleeps"), [(0.05, 0.1), (1e-300, 0)])
+def test_trial_ends_at_its_deadline(operator: Connection, duration: float, sleeps: float) -> None:
+    start(operator, duration=duration)
+    operator.execute("SELECT pg_sleep(%s)", (sleeps,))
     assert operator.execute(
         "SELECT running, end_reason, ended IS NOT NULL FROM pgtare.trial_status()"
     ).fetchone() == (False, "deadline", True)
 
 
-def test_shortest_trial_is_over_at_once(operator: Connection) -> None:
-    start(operator, duration=1e-300)
-    assert one(operator, "SELECT running FROM pgtare.trial_status()") is False
-
-
 def test_owner_takes_no_part(operator: Connection) -> None:
+    """Nor do its settings change."""
     operator.execute("SET application_name = 'something else'")
-    start(operator)
+    before = one(operator, f"SELECT current_setting('{MARKER}')")
+    assert start(operator) > 0
+    assert one(operator, f"SELECT current_setting('{MARKER}')") == before
     for _ in range(5):
         operator.execute("SELECT 1")
     assert one(operator, "SELECT sessions FROM pgtare.trial_status()") == 0

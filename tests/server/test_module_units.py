@@ -15,7 +15,7 @@ import pytest
 from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from tests.servers import weighable
 from tests.sessions import Connection, bare_session, eventually, one
 from tests.trials import MARKED, Running, flagged, share, trial
 from tests.wire_protocol import BIND_EXECUTE_SYNC, PARSE_SELECT, Wire, query_message
@@ -43,29 +43,53 @@ def client(server: Cluster, running: Running) -> Iterator[Connection]:
 
 
 def test_simple_statements_are_a_unit_each(running: Running, client: Connection) -> None:
-    for _ in range(200):
-        client.execute("SELECT 1")
-    rows = running.observed(client, 200)
-    assert (rows["requests"] == 1).all()
-
-
-def test_every_arrival_is_seen_in_a_forked_child(running: Running, client: Connection) -> None:
+    """Every arrival is seen in a forked child; units lie apart by their times at least."""
     for _ in range(500):
         client.execute("SELECT 1")
-    assert share(running.observed(client, 500), UnitFlag.NO_ARRIVAL) == 0
+    rows = running.observed(client, 500)
+    assert (rows["requests"] == 1).all()
+    assert share(rows, UnitFlag.NO_ARRIVAL) == 0
+    ends = rows["start_ns"] + rows["service_ns"] + rows["client_ns"]
+    assert (rows["start_ns"][1:] >= ends[:-1]).all()
 
 
-def test_extended_statements_are_a_unit_each(running: Running, client: Connection) -> None:
+@pytest.mark.parametrize(
+    ("statements", "requests", "aborted"),
+    [
+        (["SELECT 1; SELECT 2; SELECT 3"], [1], [False]),
+        (["DO $$ BEGIN FOR i IN 1..10 LOOP PERFORM 1; END LOOP; END $$"], [1], [False]),
+        (["DO $$ BEGIN FOR i IN 1..5 LOOP COMMIT; END LOOP; END $$"], [1], [False]),
+        (["BEGIN", "SELECT 1", "SELECT 2", "COMMIT"], [4], [False]),
+        (["BEGIN", "SELECT 1", "ROLLBACK"], [3], [False]),
+        (["BEGIN", *["SELECT no_such_column"] * 3, "ROLLBACK"], [5], [True]),
+        (["", " ; "], [1, 1], [False] * 2),
+        (["SELECT repeat('x', 8000000)"], [1], [False]),
+    ],
+    ids=lambda value: ";".join(map(str, value)),
+)
+def test_what_is_a_unit(
+    running: Running,
+    client: Connection,
+    statements: list[str],
+    requests: list[int],
+    aborted: list[bool],
+) -> None:
+    for statement in statements:
+        with contextlib.suppress(psycopg.Error):
+            client.execute(statement.encode())
+    rows = running.observed(client, len(requests))
+    assert list(rows["requests"]) == requests
+    assert flagged(rows, UnitFlag.ABORTED) == aborted
+
+
+@pytest.mark.parametrize("prepare", [False, True])
+def test_extended_statements_are_a_unit_each(
+    running: Running, client: Connection, prepare: bool
+) -> None:
+    client.prepare_threshold = 5 if prepare else None
     for i in range(100):
-        client.execute("SELECT %s::int", (i,))
-    running.observed(client, 100)
-
-
-def test_prepared_statements_are_a_unit_each(running: Running, client: Connection) -> None:
-    client.prepare_threshold = 5
-    for i in range(100):
-        client.execute("SELECT %s::int", (i,), prepare=True)
-    running.observed(client, 100 + 1)  # the first is prepared by a request of its own
+        client.execute("SELECT %s::int", (i,), prepare=prepare)
+    running.observed(client, 100 + prepare)  # it is prepared by a request of its own
 
 
 def test_each_sync_of_a_pipeline_is_a_unit(running: Running, client: Connection) -> None:
@@ -119,51 +143,6 @@ def test_a_request_whose_end_comes_late_waits_for_its_client(
     assert rows["service_ns"][1] < 250_000_000 <= rows["client_ns"][1]
 
 
-def test_several_statements_of_one_string_are_one_unit(
-    running: Running, client: Connection
-) -> None:
-    client.execute("SELECT 1; SELECT 2; SELECT 3")
-    rows = running.observed(client, 1)
-    assert rows["requests"][0] == 1
-
-
-def test_function_call_is_one_unit(running: Running, client: Connection) -> None:
-    client.execute("DO $$ BEGIN FOR i IN 1..10 LOOP PERFORM 1; END LOOP; END $$")
-    running.observed(client, 1)
-
-
-def test_procedure_that_commits_is_one_unit(running: Running, client: Connection) -> None:
-    client.execute(
-        "CREATE OR REPLACE PROCEDURE pg_temp.p() LANGUAGE plpgsql AS "
-        "$$ BEGIN FOR i IN 1..5 LOOP COMMIT; END LOOP; END $$"
-    )
-    client.execute("CALL pg_temp.p()")
-    running.observed(client, 2)
-
-
-def test_explicit_transaction_is_one_unit_of_many_requests(
-    running: Running, client: Connection
-) -> None:
-    for statement in ("BEGIN", "SELECT 1", "SELECT 2", "COMMIT"):
-        client.execute(statement)
-    rows = running.observed(client, 1)
-    assert rows["requests"][0] == 4
-
-
-def test_rolled_back_transaction_is_a_unit(running: Running, client: Connection) -> None:
-    for statement in ("BEGIN", "SELECT 1", "ROLLBACK"):
-        client.execute(statement)
-    rows = running.observed(client, 1)
-    assert not rows["flags"][0] & UnitFlag.ABORTED
-
-
-def test_server_side_sleep_is_service_time(running: Running, client: Connection) -> None:
-    client.execute("SELECT pg_sleep(0.05)")
-    row = running.observed(client, 1)[0]
-    assert NAP_NS <= row["service_ns"] < NAP_NS + LATE_NS
-    assert row["client_ns"] == 0
-
-
 def test_think_time_within_a_transaction_is_the_clients(
     running: Running, client: Connection
 ) -> None:
@@ -195,8 +174,11 @@ def test_slow_client_of_copy_in_is_not_service_time(running: Running, client: Co
             copy.write_row((i,))
             client.pgconn.flush()
             time.sleep(0.05)
-    row = running.observed(client, 2)[1]
-    assert row["flags"] & UnitFlag.COPY
+    with client.cursor().copy("COPY (SELECT generate_series(1, 10000)) TO STDOUT") as copy:
+        assert sum(1 for _ in copy.rows()) == 10_000
+    rows = running.observed(client, 3)
+    assert flagged(rows, UnitFlag.COPY) == [False, True, True]
+    row = rows[1]
     assert row["client_ns"] >= 3 * NAP_NS
     assert row["service_ns"] < 3 * NAP_NS
 
@@ -222,12 +204,6 @@ def test_work_between_the_waits_of_copy_in_is_service_time(
     assert row["client_ns"] >= NAP_NS
 
 
-def test_copy_out_is_one_unit(running: Running, client: Connection) -> None:
-    with client.cursor().copy("COPY (SELECT generate_series(1, 10000)) TO STDOUT") as copy:
-        assert sum(1 for _ in copy.rows()) == 10_000
-    assert flagged(running.observed(client, 1), UnitFlag.COPY) == [True]
-
-
 @pytest.mark.parametrize("protocol", ["simple", "extended"])
 def test_error_is_a_unit_and_flagged(running: Running, client: Connection, protocol: str) -> None:
     for divisor in (1, 0, 1):
@@ -241,33 +217,10 @@ def test_error_is_a_unit_and_flagged(running: Running, client: Connection, proto
     assert flagged(running.observed(client, 3), UnitFlag.ABORTED) == [False, True, False]
 
 
-def test_failed_transaction_is_one_unit(running: Running, client: Connection) -> None:
-    client.execute("BEGIN")
-    for _ in range(3):
-        with pytest.raises(psycopg.Error):
-            client.execute("SELECT no_such_column")
-    client.execute("ROLLBACK")
-    rows = running.observed(client, 1)
-    assert flagged(rows, UnitFlag.ABORTED) == [True]
-    assert rows["requests"][0] == 5
-
-
-def test_large_answer_is_one_unit(running: Running, client: Connection) -> None:
-    size = one(client, "SELECT repeat('x', 8000000)")
-    assert len(size) == 8_000_000
-    running.observed(client, 1)
-
-
 def test_large_request_is_one_unit(running: Running, client: Connection) -> None:
     assert len(one(client, "SELECT %s::text", "y" * 3_000_000)) == 3_000_000
     rows = running.observed(client, 1)
     assert not rows["flags"][0] & UnitFlag.NO_ARRIVAL
-
-
-def test_empty_statement_is_a_unit(running: Running, client: Connection) -> None:
-    client.execute("")
-    client.execute(" ; ")
-    running.observed(client, 2)
 
 
 def test_connection_that_ends_leaves_no_unit_behind(server: Cluster, running: Running) -> None:
@@ -294,11 +247,14 @@ def test_cpu_time_of_a_busy_function(running: Running, client: Connection) -> No
 
 
 def test_sleeping_takes_no_cpu(running: Running, client: Connection) -> None:
-    """Though the session has used much before."""
+    """Though the session has used much before: it is the service's time alone."""
     client.execute(BUSY)
     client.execute("SELECT pg_sleep(0.2)")
-    busy, asleep = running.observed(client, 2)["cpu_ns"]
+    rows = running.observed(client, 2)
+    busy, asleep = rows["cpu_ns"]
     assert 0 <= asleep < 100_000_000 < 200_000_000 < busy
+    assert 4 * NAP_NS <= rows["service_ns"][1] < 4 * NAP_NS + LATE_NS
+    assert rows["client_ns"][1] == 0
 
 
 def test_cpu_time_is_not_taken_unasked(server: Cluster) -> None:
@@ -326,15 +282,6 @@ def test_injected_delay_shows_in_the_service_time_of_its_arm(server: Cluster) ->
         return float(values[: len(values) // 5].mean())
 
     assert 180_000 < fastest(1) - fastest(0) < 300_000
-
-
-def test_units_of_a_session_do_not_overlap(running: Running, client: Connection) -> None:
-    """Starts of units lie in order and apart by at least their service times."""
-    for _ in range(100):
-        client.execute("SELECT 1")
-    rows = running.observed(client, 100)
-    ends = rows["start_ns"] + rows["service_ns"] + rows["client_ns"]
-    assert (rows["start_ns"][1:] >= ends[:-1]).all()
 
 
 def test_sessions_at_once_are_counted_exactly(server: Cluster, running: Running) -> None:
@@ -377,12 +324,9 @@ def make_certificate(cluster: Cluster) -> None:
 @pytest.mark.debian
 def test_units_over_tls(debian15: Binaries) -> None:
     """Think time and service time keep apart where records are decrypted from a buffer."""
-    module = loadable(debian15)
-    with Cluster(debian15, preload=[module.library], tcp=True) as cluster:
+    with weighable(debian15, tcp=True) as cluster:
         make_certificate(cluster)
         cluster.restart({"ssl": True})
-        with cluster.connect() as connection:
-            connection.execute(module.create_sql.encode())
         with (
             trial(cluster, MARKED) as running,
             psycopg.connect(

@@ -290,25 +290,20 @@ def test_install_and_uninstall_of_everything(
     assert in_process("uninstall").stdout == "nothing of pgtare is left here\n"
 
 
-def test_uninstall_notices_another_server_that_has_it_loaded(
-    copied: Binaries, own_place: Path, source: Path
-) -> None:
-    modules.install(copied, "tiny", source=source)
-    with Cluster(copied) as asked, Cluster(copied, preload=["tiny"]) as other:
-        assert other.postmaster_pid in loaded_by(copied.pkglibdir / "tiny.so")
-        with pytest.raises(UsageError, match=r"loaded by process \d+"):
-            modules.uninstall(copied, "tiny", asked.dsn())
-
-
 def test_uninstall_wants_the_server_of_the_same_installation(
     wheel: Binaries, copied: Binaries, own_place: Path, source: Path
 ) -> None:
+    """And notices that another one of it has the module loaded."""
     modules.install(copied, "tiny", source=source)
     with (
         Cluster(wheel) as other,
         pytest.raises(UsageError, match="name the server which belongs to this --pg-config"),
     ):
         modules.uninstall(copied, "tiny", other.dsn())
+    with Cluster(copied) as asked, Cluster(copied, preload=["tiny"]) as loading:
+        assert loading.postmaster_pid in loaded_by(copied.pkglibdir / "tiny.so")
+        with pytest.raises(UsageError, match=r"loaded by process \d+"):
+            modules.uninstall(copied, "tiny", asked.dsn())
 
 
 def test_uninstall_without_the_right_to_look_is_refused(
@@ -331,33 +326,29 @@ def test_source_that_does_not_compile(wheel: Binaries, own_place: Path, source: 
     with pytest.raises(UsageError, match=r"(?s)tiny could not be built for PostgreSQL 18.*nothing"):
         modules.build_cached(wheel, "tiny", source)
     assert [p.name for p in (own_place / "modules").iterdir()] == [".lock"]
-
-
-def test_unknown_module(wheel: Binaries, source: Path) -> None:
     with pytest.raises(UsageError, match="no server module 'absent'"):
         modules.build_cached(wheel, "absent", source)
 
 
 @pytest.mark.parametrize(("program", "package"), [("make", "package make"), ("gcc", "gcc")])
 def test_missing_tool_names_its_package(
-    wheel: Binaries, monkeypatch: pytest.MonkeyPatch, program: str, package: str
+    wheel: Binaries,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    program: str,
+    package: str,
 ) -> None:
     def which(name: str) -> str | None:
         missing = {"make"} if program == "make" else {"gcc", "cc", "clang"}
         return None if name in missing else f"/usr/bin/{name}"
 
-    monkeypatch.setattr(shutil, "which", which)
-    with pytest.raises(UsageError, match=package):
-        modules.require_toolchain(wheel)
-
-
-def test_missing_development_files_name_their_package(wheel: Binaries, tmp_path: Path) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "which", which)
+        with pytest.raises(UsageError, match=package):
+            modules.require_toolchain(wheel)
     bare = dataclasses.replace(wheel, includedir_server=tmp_path)
     with pytest.raises(UsageError, match=r"postgresql-server-dev-18; RPM: postgresql18-devel"):
         modules.require_toolchain(bare)
-
-
-def test_installation_with_blanks_in_its_path_cannot_be_built_for(wheel: Binaries) -> None:
     spaced = dataclasses.replace(wheel, pg_config=Path("/opt/my pg/bin/pg_config"))
     with pytest.raises(UsageError, match="make cannot handle blanks"):
         modules.require_toolchain(spaced)

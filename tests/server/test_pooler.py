@@ -19,7 +19,7 @@ from pgtare.server.cluster import Cluster
 from tests.commands import failed, in_process, start_pgtare
 from tests.loads import traffic
 from tests.pgbouncer import PGBOUNCER, pooler
-from tests.servers import with_everything
+from tests.servers import SLOWLY_ON_15, with_everything
 from tests.sessions import eventually, one, session
 
 pytestmark = [
@@ -91,10 +91,7 @@ def test_no_command_is_forgotten() -> None:
     assert set(COMMANDS) == commands_with_dsn()
 
 
-@pytest.fixture(
-    scope="module",
-    params=["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
-)
+@pytest.fixture(scope="module", params=SLOWLY_ON_15)
 def served(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Binaries]]:
     """A server with all modules, which its users' sessions reach through a pool."""
     binaries: Binaries = request.getfixturevalue(request.param)

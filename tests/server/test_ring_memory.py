@@ -141,6 +141,7 @@ def test_sessions_that_have_ended_leave_room_for_queries(
     waits = rows(onlooker, "SELECT kind FROM wait_event_trace(%s)", pids[-1])
     assert ("statement begin",) in waits
     assert ended_waits(onlooker) == 8
+    assert len(ended(onlooker)) == 16
 
 
 def test_full_rings_that_sessions_leave_stay_within_their_share(
@@ -348,7 +349,8 @@ def test_other_kinds_of_dynamic_memory(wheel: Binaries, kind: str) -> None:
 def test_modules_that_sessions_load_share_the_budget(wheel: Binaries) -> None:
     """Each loads one: what the other's rings take is known to both."""
     with small_server(wheel, 64) as (cluster, volume), session(cluster) as onlooker:
-        libraries = preloaded(onlooker)
+        preloaded = str(one(onlooker, "SHOW shared_preload_libraries")).split(",")
+        libraries = [name.strip().strip('"') for name in preloaded]
         cluster.restart({"shared_preload_libraries": None})
         before = volume.used
         with contextlib.ExitStack() as stack:
@@ -364,11 +366,6 @@ def test_modules_that_sessions_load_share_the_budget(wheel: Binaries) -> None:
             # their named segments are no rings
             assert volume.used - before <= BUDGET + 8 * MB
             hash_join(cluster)
-
-
-def preloaded(onlooker: Connection) -> list[str]:
-    text: str = one(onlooker, "SHOW shared_preload_libraries")
-    return [name.strip().strip('"') for name in text.split(",")]
 
 
 @pytest.mark.slow
@@ -420,27 +417,15 @@ def test_background_processes_leave_their_rings(small: Server, onlooker: Connect
     cluster.reload()
     eventually(lambda: one(onlooker, live) == 0)
     assert one(onlooker, level) == ["off"]
-
-
-def test_background_processes_that_are_switched_off_at_once_keep_no_ring(
-    small: Server, onlooker: Connection
-) -> None:
-    """Also if that comes while the ring is being made."""
-    live = (
-        "SELECT count(*) FROM wait_event_timing_rings() "
-        "WHERE ended IS NULL AND backend_type IN ('checkpointer', 'walwriter')"
-    )
-    pids = (
-        "SELECT array_agg(pid) FROM pg_stat_activity "
-        "WHERE backend_type IN ('checkpointer', 'walwriter')"
-    )
-    found = one(onlooker, pids)
+    # at once, too, also if that comes while the ring is being made
     switch = "SELECT wait_event_timing_set(p, %s) FROM unnest(%s::int[]) p"
     for i in range(100):
-        rows(onlooker, switch, "trace", found)
+        rows(onlooker, switch, "trace", pids)
         time.sleep(0.00001 * i)
-        rows(onlooker, switch, "off", found)
+        rows(onlooker, switch, "off", pids)
         eventually(lambda: one(onlooker, live) == 0)
+    for pid in pids:
+        one(onlooker, "SELECT wait_event_timing_set(%s, NULL)", pid)
 
 
 def test_traces_are_freed_although_no_session_does_anything(

@@ -94,21 +94,14 @@ def test_rows_are_exact(connection: Connection, name: str, every: int) -> None:
     assert sorted(s.rows or 0 for s in sources) == pytest.approx(
         sorted(rows for _, rows in expected), abs=rounding
     )
+    by_id = {source.node_id: source for source in sources}
     for source in sources:
+        # no child takes longer than its parent
+        if source.parent_id is not None:
+            assert source.time <= by_id[source.parent_id].high * 1.000001
         assert 0 <= source.low <= source.time <= source.high
         assert source.calls >= source.rows if source.told_by == "calls" else True
         assert source.timed == source.calls or every > 1 or source.told_by != "calls"
-
-
-@pytest.mark.parametrize("every", [1, 16, 128])
-def test_no_child_takes_longer_than_its_parent(connection: Connection, every: int) -> None:
-    for query, settings in QUERIES.values():
-        with connection.transaction(force_rollback=True):
-            sources = run(connection, query, every, settings)
-        by_id = {source.node_id: source for source in sources}
-        for source in sources:
-            if source.parent_id is not None:
-                assert source.time <= by_id[source.parent_id].high * 1.000001
 
 
 # slow: on a machine that other work preempts all the time, nodes are at times further off
@@ -316,16 +309,11 @@ def test_rows_locked_by_others_are_looked_at_anew(connection: Connection) -> Non
     assert found_in(row_loads.row_sources(connection), "Seq Scan", "held").rows == 1
 
 
-def test_nothing_is_measured_when_off(connection: Connection) -> None:
+@pytest.mark.parametrize("sampling", [0, 128])
+def test_nothing_is_measured_when_off(connection: Connection, sampling: int) -> None:
+    """Nor if nothing is traced: others are not to pay for what stands in a configuration file."""
     run(connection, "SELECT count(*) FROM few", 128)
-    connection.execute("SELECT count(*) FROM many")
-    assert found_in(row_loads.row_sources(connection), "Seq Scan", "few")
-
-
-def test_nothing_is_measured_where_nothing_is_traced(connection: Connection) -> None:
-    """The setting may stand in a configuration file: others are not to pay for it."""
-    run(connection, "SELECT count(*) FROM few", 128)
-    connection.execute("SET sql_trace.rowsource_sampling = 128")
+    connection.execute(f"SET sql_trace.rowsource_sampling = {sampling}".encode())
     connection.execute("SELECT count(*) FROM many")
     connection.execute("RESET sql_trace.rowsource_sampling")
     assert found_in(row_loads.row_sources(connection), "Seq Scan", "few")
@@ -406,15 +394,7 @@ def test_explain_shows_samples_and_exact_rows(connection18: Connection) -> None:
             assert sampled["Time Low"] <= sampled["Time"] <= sampled["Time High"]
 
 
-def test_explain_with_timing_and_buffers(connection18: Connection) -> None:
-    root, scan = explained(connection18, "SELECT count(*) FROM many", ", TIMING, BUFFERS")
-    assert scan["Shared Hit Blocks"] > 0
-    assert scan["Actual Total Time"] > 0
-    assert scan["Sampled"]["Calls"] == 20001
-    assert root["Sampled"]["Calls"] == 2
-
-
-def test_explain_in_text(connection18: Connection) -> None:
+def test_explain_in_text_with_timing_and_of_a_prepared_statement(connection18: Connection) -> None:
     found = connection18.execute(
         "EXPLAIN (ANALYZE, SAMPLING, COSTS off) SELECT count(*) FROM many"
     ).fetchall()
@@ -425,6 +405,14 @@ def test_explain_in_text(connection18: Connection) -> None:
         text,
     )
     assert "Sampling: 128" in text
+    root, scan = explained(connection18, "SELECT count(*) FROM many", ", TIMING, BUFFERS")
+    assert scan["Shared Hit Blocks"] > 0
+    assert scan["Actual Total Time"] > 0
+    assert (scan["Sampled"]["Calls"], root["Sampled"]["Calls"]) == (20001, 2)
+    connection18.execute("PREPARE counted AS SELECT count(*) FROM many")
+    root = explained(connection18, "EXECUTE counted")[0]
+    assert root["Sampled"]["Calls"] == 2
+    connection18.execute("DEALLOCATE counted")
 
 
 def test_explain_with_parallel_workers(connection18: Connection) -> None:
@@ -458,20 +446,9 @@ def test_explain_that_fails_samples_nothing_later(connection18: Connection) -> N
         connection18.execute("EXPLAIN (ANALYZE, SAMPLING 4) SELECT 1 / (random() * 0)::int")
     connection18.execute("EXPLAIN ANALYZE SELECT count(*) FROM many")
     assert found_in(row_loads.row_sources(connection18), "Seq Scan", "few")
-
-
-def test_explain_without_a_plan_samples_nothing_later(connection18: Connection) -> None:
-    """A table that exists is not made, and the next EXPLAIN of the transaction asks for nothing."""
-    with connection18.transaction():
+    with connection18.transaction():  # a table that exists is not made, and there is no plan
         connection18.execute(
             "EXPLAIN (ANALYZE, SAMPLING 4) CREATE TABLE IF NOT EXISTS few AS SELECT 1"
         )
         found = connection18.execute("EXPLAIN (ANALYZE) SELECT count(*) FROM many").fetchall()
     assert "Sampl" not in "\n".join(line for (line,) in found)
-
-
-def test_explain_of_a_prepared_statement(connection18: Connection) -> None:
-    connection18.execute("PREPARE counted AS SELECT count(*) FROM many")
-    root = explained(connection18, "EXECUTE counted")[0]
-    assert root["Sampled"]["Calls"] == 2
-    connection18.execute("DEALLOCATE counted")

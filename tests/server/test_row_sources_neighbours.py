@@ -42,24 +42,6 @@ def test_traced_statement_has_its_row_sources(connection: Connection) -> None:
         assert 0 <= entry["low"] <= entry["time"] <= entry["high"]
 
 
-def test_nested_statements_have_theirs(connection: Connection) -> None:
-    connection.execute(
-        "CREATE OR REPLACE FUNCTION counted() RETURNS bigint LANGUAGE plpgsql AS $$BEGIN "
-        "RETURN (SELECT count(*) FROM delays); END$$"
-    )
-    with psycopg.connect(connection.info.dsn, autocommit=True) as client:
-        client.execute("SET sql_trace.rowsource_sampling = 16")
-        trace = traced(connection, client, "SELECT counted()")
-    assert sorted(record.depth for record in trace.of("rowsources")) == [0, 1]
-
-
-def test_nothing_in_the_trace_when_off(connection: Connection) -> None:
-    with psycopg.connect(connection.info.dsn, autocommit=True) as client:
-        trace = traced(connection, client, "SELECT count(*) FROM delays")
-    assert trace.of("execute") or trace.calls("execute")
-    assert not trace.of("rowsources")
-
-
 @pytest.mark.parametrize("ours_first", [True, False])
 @pytest.mark.parametrize("name", ["wheel", pytest.param("debian15", marks=pytest.mark.debian)])
 def test_module_that_takes_over_the_same_calls(

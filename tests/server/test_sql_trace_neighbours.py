@@ -31,6 +31,10 @@ def test_waits_lie_on_the_same_time_line(
     client: Connection, onlooker: Connection, level: int
 ) -> None:
     pid = client.info.backend_pid
+    has_waits = "SELECT waits FROM pg_stat_sql_trace WHERE pid = %s"
+    traced(onlooker, client, "SELECT 1", level=4)
+    assert not trace_of(onlooker, pid).of("waitring")
+    assert not one(onlooker, has_waits, pid)
     client.execute(f"SET sql_trace.level = {level}".encode())
     client.execute("SELECT pg_sleep(0.05)")
     client.execute("SELECT 1")
@@ -66,14 +70,6 @@ def test_time_line_after_a_change_of_clock(client: Connection, onlooker: Connect
     # two clocks: each reading of both is true to a microsecond, and their rates are alike
     assert call.start - 5_000 <= ring.zero + start
     assert ring.zero + start + length <= call.time + 5_000
-
-
-def test_levels_without_waits_leave_them_alone(client: Connection, onlooker: Connection) -> None:
-    traced(onlooker, client, "SELECT 1", level=4)
-    assert not trace_of(onlooker, client.info.backend_pid).of("waitring")
-    assert not one(
-        onlooker, "SELECT waits FROM pg_stat_sql_trace WHERE pid = %s", client.info.backend_pid
-    )
 
 
 @pytest.fixture(params=["before", "after"])

@@ -13,7 +13,15 @@ import pytest
 from pgtare.server.cluster import Cluster
 from tests.sessions import Connection, bare_session, one, session
 from tests.trace_decoders import check_reader, decoded_kinds
-from tests.trace_records import Record, Trace, check_whole, decode, drain, trace_of
+from tests.trace_records import (
+    Record,
+    Trace,
+    check_whole,
+    decode,
+    drain,
+    trace_of,
+    tracing_session,
+)
 from tests.wire_protocol import Wire, message
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -237,45 +245,38 @@ LOOP = """CREATE OR REPLACE FUNCTION caught_in_a_loop() RETURNS void LANGUAGE pl
 def test_fetches_come_after_what_was_kept_back(tracer: Cluster, onlooker: Connection) -> None:
     """A subtransaction ends between fetches, so that the request makes records of its own."""
     onlooker.execute(LOOP.encode())
-    with session(tracer) as client:
-        pid = client.info.backend_pid
-        client.execute("SET sql_trace.level = 12")
-        at = drain(onlooker, pid)[0]
+    with session(tracer) as client, tracing_session(onlooker, client, 12) as trace:
         for _ in range(3):  # from the second time on its plans are kept
             client.execute("SELECT caught_in_a_loop()")
-        records = drain(onlooker, pid, at)[3]
-    times = [record.time for record in records if record.number]
+    times = [record.time for record in trace.records if record.number]
     assert times == sorted(times)
-    assert any(record.fields.get("fetches", 0) > 1 for record in records)
+    assert any(record.fields.get("fetches", 0) > 1 for record in trace.records)
 
 
 def test_more_messages_than_one_record_can_count(tracer: Cluster, onlooker: Connection) -> None:
     executes = 66_000
-    with session(tracer) as client:
-        pid = client.info.backend_pid
-        client.execute("SET sql_trace.level = 1")
-        at = drain(onlooker, pid)[0]
-        with Wire(client) as wire:
-            reader = threading.Thread(target=wire.read_until_ready)
-            reader.start()
-            wire.send(PARSE_EMPTY, BIND, EXECUTE * executes, SYNC)
-            reader.join()
-        found = [record for record in drain(onlooker, pid, at)[3] if record.kind == "request"]
-    assert [record.messages for record in found] == [executes]
+    with (
+        session(tracer) as client,
+        tracing_session(onlooker, client) as trace,
+        Wire(client) as wire,
+    ):
+        reader = threading.Thread(target=wire.read_until_ready)
+        reader.start()
+        wire.send(PARSE_EMPTY, BIND, EXECUTE * executes, SYNC)
+        reader.join()
+    assert [record.messages for record in trace.of("request")] == [executes]
 
 
 def test_the_coarse_clock_does_not_keep_readings_of_cpu_time(
     tracer: Cluster, onlooker: Connection
 ) -> None:
     with session(tracer) as client:
-        pid = client.info.backend_pid
         client.execute("SET sql_trace.clock = monotonic_coarse")
         client.execute("SET sql_trace.cpu_interval = 0")
-        client.execute("SET sql_trace.level = 1")
-        at = drain(onlooker, pid)[0]
-        for _ in range(100):
-            client.execute("SELECT count(*) FROM generate_series(1, 300)")
-        found = [record for record in drain(onlooker, pid, at)[3] if record.kind == "request"]
+        with tracing_session(onlooker, client) as trace:
+            for _ in range(100):
+                client.execute("SELECT count(*) FROM generate_series(1, 300)")
+        found = trace.of("request")
     assert len({record.cpu for record in found}) == len(found) >= 100
 
 

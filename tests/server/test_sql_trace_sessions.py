@@ -295,41 +295,24 @@ def test_positions_that_nobody_gave(client: Connection, onlooker: Connection) ->
         drain(onlooker, 1)
 
 
-def test_session_that_ended_can_be_read(tracer: Cluster, onlooker: Connection) -> None:
+def test_terminated_session_can_be_read(tracer: Cluster, onlooker: Connection) -> None:
     with session(tracer) as client:
         pid = client.info.backend_pid
         traced(onlooker, client, "SELECT 'last words'")
+        one(onlooker, "SELECT pg_terminate_backend(%s)", pid)
+        with pytest.raises(psycopg.Error):
+            client.execute("SELECT 1")
     eventually(lambda: seen(onlooker, pid)["ended"])
     position, _, ended, records = drain(onlooker, pid)
     assert ended
-    assert records[-1].kind == "end"
     assert Trace(records).calls("execute", "SELECT 'last words'")
+    (error,) = [r for r in records if r.kind == "error"]
+    assert (error.sqlstate, error.severity) == ("57P01", 2)
+    assert records[-1].kind == "end"
     assert drain(onlooker, pid, position)[1:] == (0, True, [])
     assert one(onlooker, "SELECT sql_trace_reset()") >= 1
     with pytest.raises(psycopg.errors.UndefinedObject):
         drain(onlooker, pid)
-
-
-def test_traces_of_ended_sessions_make_way(tracer: Cluster, onlooker: Connection) -> None:
-    for _ in range(20):
-        with session(tracer) as client:
-            traced(onlooker, client, "SELECT 1")
-    ended = "SELECT count(*) FROM pg_stat_sql_trace WHERE ended IS NOT NULL"
-    eventually(lambda: one(onlooker, ended) == 16)
-    one(onlooker, "SELECT sql_trace_reset()")
-
-
-def test_terminated_session(tracer: Cluster, onlooker: Connection) -> None:
-    with session(tracer) as client:
-        pid = client.info.backend_pid
-        traced(onlooker, client, "SELECT 1")
-        one(onlooker, "SELECT pg_terminate_backend(%s)", pid)
-        with pytest.raises(psycopg.Error):
-            client.execute("SELECT 1")
-    records = eventually(lambda: drain(onlooker, pid)[2] and drain(onlooker, pid)[3])
-    (error,) = [r for r in records if r.kind == "error"]
-    assert (error.sqlstate, error.severity) == ("57P01", 2)
-    assert records[-1].kind == "end"
 
 
 def test_kill_9_of_a_traced_session(binaries: Binaries) -> None:

@@ -10,7 +10,7 @@ from psycopg.types.numeric import Int4, Int8
 
 from pgtare.server.cluster import Cluster
 from tests.sessions import Connection, eventually, one, session
-from tests.trace_records import Record, Trace, drain, trace_of, traced
+from tests.trace_records import Record, Trace, drain, trace_of, traced, tracing_session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -24,10 +24,9 @@ def bound(
     level: int = 4,
 ) -> Trace:
     """The trace of one statement with values."""
-    client.execute(f"SET sql_trace.level = {level}".encode())
-    start = drain(onlooker, client.info.backend_pid)[0]
-    client.execute(sql.encode(), values, binary=binary)
-    return Trace(drain(onlooker, client.info.backend_pid, start)[3])
+    with tracing_session(onlooker, client, level) as trace:
+        client.execute(sql.encode(), values, binary=binary)
+    return trace
 
 
 def values_of(trace: Trace) -> list[dict[str, Any]]:
@@ -122,23 +121,17 @@ def test_values_of_dynamic_statements(client: Connection, onlooker: Connection) 
 
 
 def test_value_that_is_no_text_in_its_encoding(client: Connection, onlooker: Connection) -> None:
-    client.execute("SET sql_trace.level = 4")
-    pid = client.info.backend_pid
-    start = drain(onlooker, pid)[0]
-    with pytest.raises(psycopg.Error):
+    with tracing_session(onlooker, client, 4) as trace, pytest.raises(psycopg.Error):
         client.execute("SELECT convert_from(%s::bytea, 'UTF8')", (b"\xc3\x28\xff",))
-    trace = Trace(drain(onlooker, pid, start)[3])
     (value,) = values_of(trace)
     assert value["bytes"] == b"\xc3\x28\xff"
     assert trace.of("error")[0].sqlstate == "22021"
 
 
 def test_messages_are_shown_with_values(client: Connection, onlooker: Connection) -> None:
-    client.execute("SET sql_trace.level = 4")
-    start = drain(onlooker, client.info.backend_pid)[0]
-    with pytest.raises(psycopg.Error):
+    with tracing_session(onlooker, client, 4) as trace, pytest.raises(psycopg.Error):
         client.execute("SELECT 'ordinary'::int")
-    (error,) = Trace(drain(onlooker, client.info.backend_pid, start)[3]).of("error")
+    (error,) = trace.of("error")
     assert error.message == 'invalid input syntax for type integer: "ordinary"'
 
 

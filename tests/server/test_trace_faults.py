@@ -19,7 +19,7 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.commands import failed, in_process, start_pgtare, words
-from tests.servers import tracing
+from tests.servers import binaries_slowly_on_15, tracing
 from tests.sessions import Connection, eventually, one, session
 from tests.small_volume import fill, small_volume
 from tests.trace_recorder import level_of, recording, slowly_on_15, wait_until_traced
@@ -81,15 +81,10 @@ def test_a_full_volume_ends_the_recording_alone(
     assert f"{summary['unwritten_bytes']:,} bytes of calls" in profile.stderr
 
 
-@pytest.mark.parametrize(
-    "name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
-)
-def test_a_restart_of_the_server_in_mid_trace(
-    request: pytest.FixtureRequest, name: str, tmp_path: Path
-) -> None:
+@binaries_slowly_on_15
+def test_a_restart_of_the_server_in_mid_trace(binaries: Binaries, tmp_path: Path) -> None:
     """It ends the recording, in a sentence; what came before can be read."""
     rec = tmp_path / "rec"
-    binaries: Binaries = request.getfixturevalue(name)
     with tracing(binaries) as cluster:
         with session(cluster) as app, session(cluster) as onlooker:
             recorder = start_pgtare(
@@ -137,6 +132,8 @@ def test_64_clients_when_the_recorder_is_killed(
     try:
         eventually(lambda: one(onlooker, TRACED) == CLIENTS, 60)
         eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
+        # while it is being written, too, it can be read
+        assert "has no end" in in_process("trace", "profile", rec).stderr
         os.kill(recorder.pid, signal.SIGKILL)
         recorder.communicate(timeout=20)
         eventually(lambda: one(onlooker, TRACED) == 0, 40)
@@ -152,6 +149,7 @@ def test_64_clients_when_the_recorder_is_killed(
             recorder.kill()
             recorder.communicate(timeout=20)
     assert not [line for line in err.splitlines() if "error" in line.lower()], err
+    assert "has no end" in in_process("trace", "profile", rec).stderr
     trace = load(rec)
     assert trace.end is None
     assert not [damage for damage in trace.damages if not damage.tail]
@@ -193,10 +191,8 @@ def test_a_pooled_session_serves_several_applications(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["wheel", pytest.param("debian15", marks=pytest.mark.debian)])
-def test_500_connections(request: pytest.FixtureRequest, name: str, tmp_path: Path) -> None:
+def test_500_connections(binaries: Binaries, tmp_path: Path) -> None:
     """Every session's statement is in the recording, and none is traced after it."""
-    binaries: Binaries = request.getfixturevalue(name)
     settings = {
         "max_connections": CONNECTIONS + 20,
         "sql_trace.ring_size": "64kB",

@@ -118,19 +118,15 @@ def test_a_request_that_is_open(tracer: Cluster, armed: Connection, tmp_path: Pa
     assert profile(book).total_ns == pytest.approx(1e9 * reach(document, armed)["reach_s"], rel=0.2)
 
 
-def test_a_session_that_has_ended(tracer: Cluster, tmp_path: Path) -> None:
-    with session(tracer, application_name="gone", options="-c sql_trace.level=1") as client:
-        client.execute("SELECT 'last words'")
-    document = grab(tracer, tmp_path / "g", "--application", "gone")
-    assert document["sessions"] == 1
-    assert "SELECT 'last words'" in call_texts(ledger(load(tmp_path / "g")))
-
-
 def test_a_session_without_waits_is_said_to_be_one(tracer: Cluster, tmp_path: Path) -> None:
     with session(tracer, application_name="bare", options="-c sql_trace.level=4") as client:
         client.execute("SELECT pg_sleep(0.01)")
         document = grab(tracer, tmp_path / "g", "--application", "bare")
         assert not reach(document, client)["waits"]
+        client.execute("SELECT 'last words'")
+    document = grab(tracer, tmp_path / "g2", "--application", "bare")  # it has ended
+    assert document["sessions"] == 1
+    assert "SELECT 'last words'" in call_texts(ledger(load(tmp_path / "g2")))
     assert any(note.startswith("no waits are known of 1 session") for note in document["notes"])
     assert any(n.startswith("no waits are known") for n in ledger(load(tmp_path / "g")).notes)
 
@@ -149,9 +145,6 @@ def test_what_cannot_be_taken_leaves_nothing(
     done = in_process("trace", "grab", tmp_path / "g", "--dsn", tracer.dsn(), *options)
     assert why in failed(done, status)
     assert not (tmp_path / "g").exists()
-
-
-def test_the_data_directory_is_refused(tracer: Cluster, armed: Connection) -> None:
     done = in_process("trace", "grab", tracer.data_directory / "g", "--dsn", tracer.dsn())
     assert "lies in the server's data directory" in failed(done, 2)
     assert not (tracer.data_directory / "g").exists()

@@ -182,7 +182,7 @@ def test_waits_while_a_statement_is_parsed(keeping: Cluster, admin: Connection) 
     admin.execute("CREATE TABLE queue (n int)")
     try:
         with traced(keeping, keep_lock_wait=100) as client, session(keeping) as holder:
-            client.execute("SELECT 1")
+            client.execute("SELECT pg_sleep(0.2)")  # not a wait for a lock
             holder.execute("BEGIN; LOCK TABLE queue")
             waiter = threading.Thread(target=client.execute, args=("SELECT * FROM queue",))
             waiter.start()
@@ -197,51 +197,6 @@ def test_waits_while_a_statement_is_parsed(keeping: Cluster, admin: Connection) 
         admin.execute("DROP TABLE queue")
 
 
-def test_deadlock_victim(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:
-    with (
-        traced(keeping, keep_sqlstates="40P01") as first,
-        traced(keeping, keep_sqlstates="40P01") as second,
-    ):
-        for client, number in ((first, 1), (second, 2)):
-            client.execute("BEGIN")
-            client.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
-        outcome: list[BaseException | None] = []
-
-        def cross(client: Connection, number: int) -> None:
-            try:
-                client.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
-                outcome.append(None)
-            except psycopg.errors.DeadlockDetected as ex:
-                outcome.append(ex)
-            finally:
-                client.execute("ROLLBACK")
-
-        other = threading.Thread(target=cross, args=(second, 1))
-        other.start()
-        cross(first, 2)
-        other.join()
-        assert sum(ex is not None for ex in outcome) == 1
-        (found,) = kept(keeping)
-    assert (found["cause"], found["detail"]) == ("sqlstate", "40P01")
-    lines = profile(ledger(take(keeping, found["id"], tmp_path / "victim.pgtrace")), "event").lines
-    assert any(line.name == "Lock/advisory" and line.ns > 0 for line in lines)
-
-
-def test_long_wait_for_a_lock(keeping: Cluster, admin: Connection) -> None:
-    admin.execute("SELECT pg_advisory_lock(7)")
-    with traced(keeping, keep_lock_wait=100) as client:
-        client.execute("SELECT pg_sleep(0.2)")  # not a wait for a lock
-        waiter = threading.Thread(target=client.execute, args=("SELECT pg_advisory_lock(7)",))
-        waiter.start()
-        time.sleep(0.3)
-        admin.execute("SELECT pg_advisory_unlock(7)")
-        waiter.join()
-        client.execute("SELECT 1")
-        (found,) = kept(keeping)
-    assert found["cause"] == "lock_wait"
-    assert 150 <= float(found["detail"].removesuffix(" ms")) < 2000
-
-
 def test_classes_of_errors(keeping: Cluster, admin: Connection) -> None:
     with traced(keeping, keep_sqlstates="22,57014") as client:
         provoke(client, "SELECT 1/0")  # 22012
@@ -253,18 +208,7 @@ def test_classes_of_errors(keeping: Cluster, admin: Connection) -> None:
 
 
 def test_slow_transactions(keeping: Cluster, admin: Connection) -> None:
-    with traced(keeping, keep_transaction_slower_than=200) as client:
-        client.execute("BEGIN")
-        client.execute("SELECT 1")
-        time.sleep(0.25)
-        client.execute("COMMIT")
-    (found,) = kept(keeping)
-    assert found["cause"] == "transaction"
-    assert milliseconds(found) >= 250
-
-
-def test_transaction_whose_end_is_not_traced(keeping: Cluster, admin: Connection) -> None:
-    """A later one that fails at once does not last since then."""
+    """After one whose end is not traced, one that fails at once does not last since then."""
     with traced(keeping, keep_transaction_slower_than=200) as client:
         client.execute("BEGIN")
         client.execute("SELECT 1")
@@ -275,6 +219,13 @@ def test_transaction_whose_end_is_not_traced(keeping: Cluster, admin: Connection
         provoke(client, "no statement")
         client.execute("SELECT 1")
         assert kept(keeping) == []
+        client.execute("BEGIN")
+        client.execute("SELECT 1")
+        time.sleep(0.25)
+        client.execute("COMMIT")
+    (found,) = kept(keeping)
+    assert found["cause"] == "transaction"
+    assert milliseconds(found) >= 250
 
 
 def milliseconds(found: dict[str, Any]) -> float:
@@ -305,12 +256,16 @@ def test_slower_than_usual(keeping: Cluster, admin: Connection) -> None:
     assert "slower than is usual for its statement" in shown
 
 
-def test_a_few_milliseconds_are_not_unusual(keeping: Cluster, admin: Connection) -> None:
+@pytest.mark.parametrize("prepare", [False, True])
+def test_a_few_milliseconds_are_not_unusual(
+    keeping: Cluster, admin: Connection, prepare: bool
+) -> None:
+    """Of statements of the extended protocol, prepared ones too."""
     with traced(keeping, keep_slower_than_usual=10) as client:
         for pause in [0.0] * 32 + [0.004] * 3:
-            client.execute("SELECT pg_sleep(%s)", (pause,))
+            client.execute("SELECT pg_sleep(%s)", (pause,), prepare=prepare)
         assert all(milliseconds(found) >= 10 for found in kept(keeping))
-        client.execute("SELECT pg_sleep(%s)", (0.3,))
+        client.execute("SELECT pg_sleep(%s)", (0.3,), prepare=prepare)
         client.execute("SELECT 1")
         assert milliseconds(kept(keeping)[-1]) >= 300
 
@@ -326,16 +281,6 @@ def test_statements_in_turn_are_all_remembered(keeping: Cluster, admin: Connecti
         found = [one for one in kept(keeping) if milliseconds(one) >= 100]
     assert {one["cause"] for one in found} == {"slower_than_usual"}
     assert len({one["query_id"] for one in found}) == len(shapes)
-
-
-@pytest.mark.parametrize("prepare", [False, True])
-def test_usual_times_of_parameters(keeping: Cluster, admin: Connection, prepare: bool) -> None:
-    """Of statements of the extended protocol, prepared ones too."""
-    with traced(keeping, keep_slower_than_usual=10) as client:
-        for pause in [0.0] * 32 + [0.3]:
-            client.execute("SELECT pg_sleep(%s)", (pause,), prepare=prepare)
-        client.execute("SELECT 1")
-        assert milliseconds(kept(keeping)[-1]) >= 300
 
 
 def test_who_was_in_the_same_wait(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:
@@ -705,6 +650,7 @@ def test_who_else_was_in_a_deadlock_is_kept(filing: tuple[Cluster, Path], tmp_pa
         eventually(lambda: {k["cause"] for k in kept(cluster)[-2:]} == causes)
         by_cause = {k["cause"]: k for k in kept(cluster)[-2:]}
         assert by_cause["sqlstate"]["pid"] == victim.info.backend_pid
+        assert by_cause["sqlstate"]["detail"] == "40P01"
         assert by_cause["deadlock"]["pid"] == other.info.backend_pid
         assert by_cause["deadlock"]["detail"] == f"of process {victim.info.backend_pid}"
         assert by_cause["deadlock"]["incident"] == by_cause["sqlstate"]["incident"] is not None

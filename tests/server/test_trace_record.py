@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -25,11 +24,11 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.records import CallKind
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from tests.commands import PGTARE, in_process, pgtare, refused, start_pgtare, words
+from tests.commands import in_process, pgtare, refused, start_pgtare
 from tests.sample_trace import by
-from tests.servers import tracing
-from tests.sessions import Connection, eventually, one, session
-from tests.trace_recorder import KNOWN, given_back, known, level_of, recording, wait_until_traced
+from tests.servers import binaries_slowly_on_15, tracing
+from tests.sessions import Connection, one, session
+from tests.trace_recorder import KNOWN, known, level_of, recording, slowly_on_15, wait_until_traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -213,37 +212,7 @@ def _exported(rec: Path, tmp_path: Path) -> None:
     assert set(bookings["transaction"].tolist()) - {0} <= set(ended) | {max(ended) + 1}
 
 
-@pytest.mark.slow
-@both
-def test_parallel_workers_are_distinguished(
-    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
-) -> None:
-    onlooker.execute(b"DROP TABLE IF EXISTS wide")
-    onlooker.execute(b"CREATE TABLE wide AS SELECT g AS a FROM generate_series(1, 300000) g")
-    onlooker.execute(b"ANALYZE wide")
-    for setting in (
-        "parallel_setup_cost = 0",
-        "parallel_tuple_cost = 0",
-        "min_parallel_table_scan_size = 0",
-        "max_parallel_workers_per_gather = 2",
-    ):
-        app.execute(f"SET {setting}".encode())
-    rec = tmp_path / "rec.pgtrace"
-    with recording(tracer, rec, "--pid", str(app.info.backend_pid)):
-        wait_until_traced(onlooker, app)
-        for _ in range(5):
-            app.execute("SELECT count(*) FROM wide WHERE a % 3 = 1")
-    book = ledgers.ledger(load(rec))
-    workers = [p for p in book.processes if p.leader_pid == app.info.backend_pid]
-    assert workers
-    found = by(book, scope=Scope(workers=True))
-    assert sum(found.values()) == pytest.approx(sum(p.end - p.begin for p in workers), rel=1e-6)
-    assert found["CPU outside waits"] > 0
-    leader = profile(book)
-    (own,) = [p for p in book.processes if p.leader_pid is None]
-    assert leader.total_ns == pytest.approx(own.end - own.begin, rel=1e-9)
-
-
+@slowly_on_15
 def test_parallel_workers_are_in_their_clients_times(
     tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:
@@ -267,8 +236,14 @@ def test_parallel_workers_are_in_their_clients_times(
     clients = json.loads(trace("clients", rec, *by_trace, "--json").stdout)["clients"]
     busy = {client["name"]: client["busy_ns"] for client in clients}
     book = ledgers.ledger(load(rec))
-    workers = sum(p.end - p.begin for p in book.processes if p.leader_pid is not None)
+    pid = app.info.backend_pid
+    workers = sum(p.end - p.begin for p in book.processes if p.leader_pid == pid)
     assert workers
+    of_workers = by(book, scope=Scope(workers=True))
+    assert sum(of_workers.values()) == pytest.approx(workers, rel=1e-6)
+    assert of_workers["CPU outside waits"] > 0
+    (own,) = [p for p in book.processes if p.leader_pid is None]
+    assert profile(book).total_ns == pytest.approx(own.end - own.begin, rel=1e-9)
     only = (*by_trace, "--client", name, "--busy", "--json")
     found = [
         json.loads(trace("profile", rec, *only, *which).stdout)["total_ns"]
@@ -276,24 +251,6 @@ def test_parallel_workers_are_in_their_clients_times(
     ]
     assert found[1] == pytest.approx(workers, rel=1e-6)
     assert busy[name] == pytest.approx(sum(found), rel=1e-6)
-
-
-def test_a_recorder_that_is_killed_leaves_nothing_traced(
-    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
-) -> None:
-    rec = tmp_path / "rec"
-    recorder = start_pgtare(
-        "trace record {} --dsn {} --reserve 0 --pid {}", rec, tracer.dsn(), app.info.backend_pid
-    )
-    wait_until_traced(onlooker, app)
-    app.execute("SELECT 'before the kill'")
-    # while it is being written, too, it can be read
-    eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
-    assert "has no end" in trace("profile", rec).stderr
-    os.kill(recorder.pid, signal.SIGKILL)
-    recorder.communicate(timeout=20)
-    eventually(lambda: given_back(onlooker, app), 40)
-    assert "has no end" in trace("profile", rec).stderr
 
 
 @both
@@ -323,48 +280,6 @@ def test_calls_that_were_overwritten_are_not_recorded(
     lost = by(book, scope=Scope(frozenset([missed])))[ledgers.NAMES[ledgers.MISSING]]
     assert lost > 0.1 * took
     assert ledgers.NAMES[ledgers.MISSING] not in by(book, scope=Scope(frozenset([pid])))
-
-
-def test_disk_full_stops_the_recording_and_nothing_else(
-    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
-) -> None:
-    """A limit of the kernel on the size of a file: writes fail as they do where a disk is full."""
-    if shutil.which("prlimit") is None:
-        pytest.skip("prlimit (util-linux) is not installed")
-    rec = tmp_path / "rec"
-    recorder = subprocess.Popen(
-        [
-            "prlimit",
-            "--fsize=60000",
-            *PGTARE,
-            *words(
-                "trace record {} --dsn {} --reserve 0 --pid {} --json",
-                rec,
-                tracer.dsn(),
-                app.info.backend_pid,
-            ),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
-    wait_until_traced(onlooker, app)
-    eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
-    number = 0
-    while recorder.poll() is None:
-        number += 1
-        app.execute(f"SELECT {number}, '{os.urandom(500).hex()}'".encode())
-    out, err = recorder.communicate(timeout=60)
-    assert recorder.returncode == 1, (out, err)
-    summary = json.loads(out)
-    assert summary["stopped_by"] == "space"
-    assert "full" in summary["why"]
-    app.execute("SELECT 1")
-    assert level_of(onlooker, app.info.backend_pid) == 0
-    found = load(rec)
-    assert found.streams
-    assert not [d for d in found.damages if not d.tail]
 
 
 @pytest.mark.slow
@@ -490,7 +405,9 @@ def test_statements_without_identifiers(tracer: Cluster, tmp_path: Path) -> None
         assert not rec.exists()
 
 
-def test_without_the_extension(tracer: Cluster, onlooker: Connection, tmp_path: Path) -> None:
+def test_without_the_extension_and_the_module(
+    tracer: Cluster, server18: Cluster, tmp_path: Path
+) -> None:
     dsn = tracer.dsn(dbname="template1")
     message = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
     assert message == (
@@ -498,22 +415,14 @@ def test_without_the_extension(tracer: Cluster, onlooker: Connection, tmp_path: 
         "wait_event_timing; CREATE EXTENSION sql_trace; in database template1, or connect to the "
         "database that has it\n"
     )
-
-
-def test_without_the_module(server18: Cluster, tmp_path: Path) -> None:
     message = refused("trace", "record", tmp_path / "x", "--dsn", server18.dsn())
     assert "'wait_event_timing', 'sql_trace'; and restart the server; " in message
     assert "CREATE EXTENSION wait_event_timing; CREATE EXTENSION sql_trace;" in message
 
 
-@pytest.mark.parametrize(
-    "name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
-)
-def test_a_crash_of_the_server_in_mid_trace(
-    request: pytest.FixtureRequest, name: str, tmp_path: Path
-) -> None:
+@binaries_slowly_on_15
+def test_a_crash_of_the_server_in_mid_trace(binaries: Binaries, tmp_path: Path) -> None:
     rec = tmp_path / "rec"
-    binaries: Binaries = request.getfixturevalue(name)
     with tracing(binaries) as cluster, session(cluster) as app, session(cluster) as onlooker:
         recorder = start_pgtare("trace", "record", rec, "--dsn", cluster.dsn(), "--reserve", "0")
         wait_until_traced(onlooker, app)
@@ -532,17 +441,10 @@ def test_a_crash_of_the_server_in_mid_trace(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [10])
 def test_profile_of_pgbench_with_known_waits(
-    tracer: Cluster, wheel: Binaries, onlooker: Connection, tmp_path: Path, seconds: int
+    tracer: Cluster, wheel: Binaries, onlooker: Connection, tmp_path: Path
 ) -> None:
     """tpcb-like transactions with a sleep and a busy loop of known length in each."""
-    _pgbench(tracer, wheel, onlooker, tmp_path, seconds)
-
-
-def _pgbench(
-    tracer: Cluster, wheel: Binaries, onlooker: Connection, tmp_path: Path, seconds: int
-) -> None:
     onlooker.execute(KNOWN.encode())
     script = tmp_path / "script.sql"
     script.write_text(
@@ -562,7 +464,7 @@ def _pgbench(
     with recording(tracer, rec, "--application", "bench"):
         time.sleep(1.5)
         subprocess.run(
-            [pgbench, "-n", "-c", "2", "-T", str(seconds), "-f", str(script), dsn],
+            [pgbench, "-n", "-c", "2", "-T", "10", "-f", str(script), dsn],
             check=True,
             capture_output=True,
             env=env,
@@ -572,39 +474,24 @@ def _pgbench(
     assert sum(line.ns for line in found.lines) == pytest.approx(found.total_ns, rel=1e-9)
     # from when on both clients were traced, and had planned all they do
     since = max(p.begin for p in book.processes) + 500_000_000
-    truth = {
-        what: sum(n for w, at, n in _timed_truth(tracer) if w == what and at >= since)
-        for what in ("nap", "spin")
-    }
+    took = "SELECT sum(s) FROM truth WHERE what = %s AND extract(epoch FROM at) - s >= %s"
+    truth = {what: 1e9 * float(one(onlooker, took, what, since / 1e9)) for what in ("nap", "spin")}
     (sleep,) = [e for e, event in book.trace.events.items() if event.name == "PgSleep"]
     slept = sum(
         int(p.waits.length[(p.waits.event == sleep) & (p.waits.start >= since)].sum())
         for p in book.processes
     )
     assert slept == pytest.approx(truth["nap"], rel=0.02)
-    chosen = _executions(book, "SELECT 'spin'", since)
+    labels = statement_labels(book)
+    chosen = [
+        i
+        for i, call in enumerate(book.calls)
+        if call["kind"] == CallKind.EXECUTE
+        and call["start"] >= since
+        and any("SELECT 'spin'" in text for text in labels.texts[labels.of_call[i]])
+    ]
     of = np.isin(book.entries.top, chosen) & np.isin(
         book.entries.component, [ledgers.CPU, ledgers.QUEUE, ledgers.UNACCOUNTED, ledgers.OWN]
     )
     assert book.entries.ns[of].sum() == pytest.approx(truth["spin"], rel=0.02)
     sys.stdout.write(pgtare("trace", "profile", rec).stdout)
-
-
-def _timed_truth(tracer: Cluster) -> list[tuple[str, int, float]]:
-    """What took how many ns, and when it began, in ns since 1970."""
-    with session(tracer) as connection:
-        found = connection.execute(
-            "SELECT what, extract(epoch FROM at) * 1e9, s * 1e9 FROM truth"
-        ).fetchall()
-    return [(what, int(at) - int(ns), float(ns)) for what, at, ns in found]
-
-
-def _executions(book: ledgers.Ledger, like: str, since: int) -> list[int]:
-    labels = statement_labels(book)
-    return [
-        i
-        for i, call in enumerate(book.calls)
-        if call["kind"] == CallKind.EXECUTE
-        and call["start"] >= since
-        and any(like in text for text in labels.texts[labels.of_call[i]])
-    ]

@@ -58,6 +58,11 @@ def test_a_session_that_was_asked_for(
     done = in_process("trace", "stop", "--dsn", tracer.dsn(), "--pid", str(pid))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"session {pid} is not traced because somebody asked for it\n"
+    # also if nothing shows that it was asked, as it idles
+    onlooker.execute("SELECT sql_trace_set(%s, 12)", (pid,))
+    assert in_process("trace", "stop", "--dsn", tracer.dsn()).returncode == 0
+    client.execute("SELECT 1")
+    assert level_of(onlooker, pid) == 0
 
 
 def test_a_recording_that_asks_again_is_named(
@@ -79,16 +84,6 @@ def test_a_recording_that_asks_again_is_named(
             "again: end that first, by Ctrl-C or SIGTERM\n"
         )
         wait_until_traced(onlooker, client)
-
-
-def test_who_was_asked_and_idles_is_given_back(
-    tracer: Cluster, client: Connection, onlooker: Connection
-) -> None:
-    """Nothing shows that it was asked."""
-    onlooker.execute("SELECT sql_trace_set(%s, 12)", (client.info.backend_pid,))
-    assert in_process("trace", "stop", "--dsn", tracer.dsn()).returncode == 0
-    client.execute("SELECT 1")
-    assert level_of(onlooker, client.info.backend_pid) == 0
 
 
 def test_what_settings_have_traced_is_reported(tracer: Cluster, onlooker: Connection) -> None:

@@ -9,7 +9,6 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,35 +20,14 @@ from pgtare.seeing.trace.file.reader import load
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.commands import failed, in_process, pgtare, refused, start_pgtare, words
-from tests.loads import during
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, role, session
 from tests.small_volume import small_volume
+from tests.waits import on_one_server, slowly_on_15
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 TRACED = "SELECT count(*) FROM pg_stat_wait_event_timing_sessions WHERE capture = 'trace'"
-#: For what is the command's own doing, whatever the server's version.
-on_one_server = pytest.mark.parametrize("timed", ["waits18"], indirect=True)
-slowly_on_15 = pytest.mark.parametrize(
-    "timed",
-    ["waits18", pytest.param("waits15", marks=[pytest.mark.debian, pytest.mark.slow])],
-    indirect=True,
-)
-
-
-@pytest.fixture
-def sleeping(watched: Connection) -> Iterator[Connection]:
-    """A session that sleeps 20 ms over and over, until the test is done."""
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            watched.execute("SELECT pg_sleep(0.02), 'sleeping'")
-
-    with during(work):
-        yield watched
-        stop.set()
 
 
 def record(timed: Cluster, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -90,22 +68,6 @@ def test_record_keeps_what_a_session_waited_for(
     assert (tmp_path / "tables" / "marks.parquet").exists()
     # the session is as it was before
     eventually(lambda: one(observer, TRACED) == 0)
-
-
-@on_one_server
-def test_only_sessions_that_match_are_traced(
-    timed: Cluster, sleeping: Connection, observer: Connection, tmp_path: Path
-) -> None:
-    with session(timed, application_name="another") as other:
-        out = tmp_path / "recording"
-        options = ("--duration", "1s", "--pid", str(sleeping.info.backend_pid))
-        program = start_pgtare(
-            "trace", "record", out, *options, "--reserve", "0", "--dsn", timed.dsn()
-        )
-        while program.poll() is None:
-            other.execute("SELECT pg_sleep(0.001)")
-        assert program.returncode == 0, program.communicate()
-    assert {ring.pid for ring in load(out).rings.values()} == {sleeping.info.backend_pid}
 
 
 @on_one_server
@@ -311,8 +273,10 @@ def test_waits_alone_on_a_server_that_has_both(
         "traced-*",
         tracer.dsn(),
     )
-    while program.poll() is None:
-        app.execute("SELECT pg_sleep(0.01)")
+    with session(tracer, application_name="another") as other:
+        while program.poll() is None:
+            for each in (app, other):
+                each.execute("SELECT pg_sleep(0.01)")
     assert program.returncode == 0, program.communicate()
     trace = load(out)
     assert not trace.streams

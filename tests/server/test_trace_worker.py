@@ -20,10 +20,10 @@ from pgtare.server.build import build_cached
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.server.os_account import server_account
-from tests.commands import pgtare, start_pgtare, words
+from tests.commands import in_process, pgtare, start_pgtare, words
 from tests.module_sources import write_waiter
 from tests.process_limits import limit_memory
-from tests.servers import SESSIONS_LOAD_MODULES, tracing
+from tests.servers import SESSIONS_LOAD_MODULES, SLOWLY_ON_15, binaries_slowly_on_15, tracing
 from tests.sessions import Connection, eventually, one, session
 from tests.shorter_modules import shorter
 from tests.small_volume import small_volume
@@ -43,10 +43,7 @@ from tests.trace_worker import (
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
-@pytest.fixture(
-    scope="module",
-    params=["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
-)
+@pytest.fixture(scope="module", params=SLOWLY_ON_15)
 def each_server(request: pytest.FixtureRequest) -> Binaries:
     """PostgreSQL 18, and 15 where there is time."""
     found: Binaries = request.getfixturevalue(request.param)
@@ -110,23 +107,11 @@ def test_known_waits_are_written(writing: tuple[Cluster, Path], app: Connection)
     done = pgtare("trace", "profile", recording)
     assert done.returncode == 0, done.stderr
     assert "Timeout/PgSleep" in done.stdout
-
-
-def test_status_tells_where_the_worker_writes(writing: tuple[Cluster, Path]) -> None:
-    cluster, path = writing
-    recording = latest(path).name
-    done = pgtare("trace", "status", "--dsn", cluster.dsn())
-    expected = f"worker writes what is traced to {path}; its latest recording: {recording}"
-    assert expected in done.stdout
-
-
-def test_what_a_session_wrote_last(writing: tuple[Cluster, Path]) -> None:
-    """Its trace is read to the end though it has gone, and so is one that lived for a moment."""
-    cluster, directory = writing
-    with session(cluster) as client:
-        client.execute("SET sql_trace.level = 1")
-        client.execute("SELECT 'last words'")
-    with_statement(latest(directory), "SELECT 'last words'")
+    status = in_process("trace", "status", "--dsn", cluster.dsn()).stdout
+    assert (
+        f"worker writes what is traced to {directory}; its latest recording: {recording.name}"
+        in status
+    )
 
 
 def test_a_request_that_is_open_for_long(writing: tuple[Cluster, Path]) -> None:
@@ -175,20 +160,6 @@ def test_parallel_workers_are_written_with_their_leader(
     assert pid not in eventually(workers)
 
 
-def test_files_rotate(rotating: tuple[Cluster, Path], rotated: Connection) -> None:
-    app, recording = rotated, latest(rotating[1])
-    before = len(list(recording.iterdir()))
-    app.execute("SET sql_trace.level = 1")
-    for _ in range(2):
-        work(app, 10)
-        eventually(lambda n=before: len(list(recording.iterdir())) > n)  # type: ignore[misc]
-        before = len(list(recording.iterdir()))
-    app.execute("SELECT 'after all files'")
-    trace = with_statement(recording, "SELECT 'after all files'")
-    assert not trace.damages
-    assert not sum(trace.losses.values())
-
-
 def test_size_limit(writing: tuple[Cluster, Path], app: Connection) -> None:
     """It stops, says so in the file and in the log, and begins anew when there is room."""
     cluster, directory = writing
@@ -211,14 +182,21 @@ def test_size_limit(writing: tuple[Cluster, Path], app: Connection) -> None:
     with_statement(following, "SELECT 'anew'")
 
 
-def test_deleted_files_make_room(rotating: tuple[Cluster, Path], rotated: Connection) -> None:
+def test_files_rotate_and_deleted_ones_make_room(
+    rotating: tuple[Cluster, Path], rotated: Connection
+) -> None:
     """Of the recording under way as well, once the configuration is read again."""
     (cluster, directory), app = rotating, rotated
     recording = latest(directory)
     app.execute("SET sql_trace.level = 1")
-    before = set(recording.iterdir())
-    work(app, 10)
-    eventually(lambda: set(recording.iterdir()) - before)
+    for _ in range(2):
+        before = set(recording.iterdir())
+        work(app, 10)
+        eventually(lambda before=before: set(recording.iterdir()) - before)  # type: ignore[misc]
+    app.execute("SELECT 'after all files'")
+    trace = with_statement(recording, "SELECT 'after all files'")
+    assert not trace.damages
+    assert not sum(trace.losses.values())
     for path in sorted(recording.iterdir())[:-1]:
         path.unlink()
     cluster.reload()
@@ -382,12 +360,9 @@ def connected(cluster: Cluster) -> Connection | None:
     return None
 
 
-@pytest.mark.parametrize(
-    "name", ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])]
-)
-def test_full_disk(request: pytest.FixtureRequest, name: str, as_root: None) -> None:
+@binaries_slowly_on_15
+def test_full_disk(binaries: Binaries, as_root: None) -> None:
     """The worker stops, with whole blocks on the disk, and the server does not."""
-    binaries: Binaries = request.getfixturevalue(name)
     with place() as path:
         done = subprocess.run(
             words(

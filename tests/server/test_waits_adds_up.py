@@ -18,6 +18,7 @@ from pgtare.server.wait_counters.rates import profile
 from pgtare.server.wait_counters.reader import open_reader
 from tests.commands import in_process
 from tests.sessions import Connection, session
+from tests.waits import slowly_on_15
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -105,13 +106,6 @@ def grown(before: Snapshot, after: Snapshot) -> tuple[float, dict[str, float]]:
                 label = row.event.label
                 found[label] = found.get(label, 0.0) + sign * row.counters.spent_ms
     return ms, found
-
-
-slowly_on_15 = pytest.mark.parametrize(
-    "timed",
-    ["waits18", pytest.param("waits15", marks=[pytest.mark.debian, pytest.mark.slow])],
-    indirect=True,
-)
 
 
 @slowly_on_15

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from pgtare.server.cluster import Cluster
-from tests.sessions import Connection, eventually, one, rows, session
+from tests.sessions import Connection, eventually, one, role, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -53,21 +53,24 @@ def test_sessions_begin_with_the_level_of_their_application(
         assert rows(armed, "SELECT FROM wait_event_trace(%s) WHERE wait_event = 'PgSleep'", pid)
 
 
-def test_level_follows_a_new_name(timed: Cluster, armed: Connection, watched: Connection) -> None:
-    assert level(armed, watched) == "stats"
-    watched.execute("SET application_name = 'etl'")
-    assert level(armed, watched) == "trace"
-    watched.execute("SET application_name = 'other'")
-    assert level(armed, watched) == "stats"
-
-
-def test_new_patterns_reach_running_sessions(
+def test_new_names_and_patterns_reach_running_sessions(
     timed: Cluster, armed: Connection, watched: Connection
 ) -> None:
-    watched.execute("SET application_name = 'etl'")
-    assert level(armed, watched) == "trace"
-    capture_application(timed, armed, "")
-    eventually(lambda: level(armed, watched) == "stats")
+    for name, wanted in (
+        ("other", "stats"),
+        ("etl", "trace"),
+        ("other", "stats"),
+        ("etl", "trace"),
+    ):
+        watched.execute(f"SET application_name = '{name}'".encode())
+        assert level(armed, watched) == wanted
+    with session(timed) as set_by_another:
+        pid = set_by_another.info.backend_pid
+        armed.execute("SELECT wait_event_timing_set(%s, 'trace')", (pid,))
+        for value in ("none=off", ""):
+            capture_application(timed, armed, value)
+        eventually(lambda: level(armed, watched) == "stats")
+        assert level(armed, set_by_another) == "trace"
 
 
 def test_more_particular_settings_go_first(timed: Cluster, armed: Connection) -> None:
@@ -91,10 +94,7 @@ def test_more_particular_settings_go_first(timed: Cluster, armed: Connection) ->
 
 
 def test_user_cannot_change_what_was_set_for_the_session(timed: Cluster, armed: Connection) -> None:
-    armed.execute("DO $$BEGIN CREATE ROLE plain LOGIN; EXCEPTION WHEN duplicate_object THEN END$$")
-    armed.execute("CREATE SCHEMA IF NOT EXISTS wait_event_timing")
-    armed.execute("GRANT USAGE ON SCHEMA wait_event_timing TO plain")
-    with session(timed, user="plain") as watched:
+    with role(armed, "plain"), session(timed, user="plain") as watched:
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             watched.execute("SET wait_event_timing.capture = off")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -105,15 +105,6 @@ def test_user_cannot_change_what_was_set_for_the_session(timed: Cluster, armed: 
         assert level(armed, watched) == "trace"
         watched.execute("RESET ALL")
         assert level(armed, watched) == "trace"
-
-
-def test_reload_leaves_what_another_session_set(
-    timed: Cluster, observer: Connection, watched: Connection
-) -> None:
-    observer.execute("SELECT wait_event_timing_set(%s, 'trace')", (watched.info.backend_pid,))
-    for value in ("none=off", ""):
-        capture_application(timed, observer, value)
-    assert level(observer, watched) == "trace"
 
 
 def test_level_given_back_is_that_of_the_patterns_by_now(

@@ -143,6 +143,11 @@ def test_level_set_by_another_session_reaches_workers(scanned: Cluster) -> None:
         before = eventually(lambda: one(observer, WORKERS_READ))
         watched.execute("SELECT count(*) FROM t")
         assert one(observer, WORKERS_READ) == before
+        # and so does that which the session sets itself
+        observer.execute("SELECT wait_event_timing_set(%s, NULL)", (pid,))
+        watched.execute("SET wait_event_timing.capture = stats")
+        watched.execute("SELECT count(*) FROM t")
+        eventually(lambda: one(observer, WORKERS_READ) > before + 10)
 
 
 def test_level_reaches_workers_that_run(scanned: Cluster) -> None:

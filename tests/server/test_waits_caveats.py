@@ -157,11 +157,3 @@ def test_a_user_without_rights_has_others_waits_under_way(
 
 def _sleeps_ms(snapshot: Snapshot) -> float:
     return sum(row.counters.running_ms for row in snapshot.events if row.event.name == "PgSleep")
-
-
-def test_an_event_is_found_whatever_its_case(timed: Cluster, watched: Connection) -> None:
-    watched.execute("SELECT pg_sleep(0.01)")
-    watched.execute("SELECT 1")
-    message = refused("waits", "histogram", "pgslep", "--dsn", timed.dsn())
-    assert "did you mean PgSleep" in message
-    assert "EVENT is empty" in refused("waits", "histogram", "", "--dsn", timed.dsn())

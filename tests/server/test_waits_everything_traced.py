@@ -106,8 +106,9 @@ def test_standby_follows_and_is_promoted(binaries: Binaries) -> None:
             return wanted <= set(rows(down, query))
 
         eventually(seen)
-        sender = "SELECT waits > 0 FROM pg_stat_wait_event_timing_system WHERE wait_event = %s"
-        assert one(up, sender, "WalSenderMain")
+        sender = "SELECT wait_event FROM pg_stat_wait_event_timing WHERE backend_type = 'walsender'"
+        wal_read = "WalRead" if binaries.major >= 17 else "WALRead"
+        assert {"WalSenderMain", wal_read} <= {event for (event,) in rows(up, sender)}
         down.execute("SELECT pg_promote()")
         down.execute("INSERT INTO t VALUES (1)")
         assert rows(

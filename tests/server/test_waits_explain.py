@@ -41,12 +41,13 @@ def test_only_the_statements_own_waits_are_shown(connection: Connection) -> None
     assert found["PgSleep"]["Waits"] == 2
     assert 100 <= found["PgSleep"]["Time"] < 190
     assert "ClientRead" not in found
-
-
-def test_text_format(connection: Connection) -> None:
+    connection.execute("PREPARE slept AS SELECT pg_sleep(0.01)")
+    assert explained(connection, "EXECUTE slept")["PgSleep"]["Waits"] == 1
     lines = [line for (line,) in rows(connection, "EXPLAIN (ANALYZE, WAITS) SELECT pg_sleep(0.01)")]
     at = lines.index("Waits:")
     assert lines[at + 1].startswith("  Timeout PgSleep: waits=1 time=1")
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="WAITS requires ANALYZE"):
+        connection.execute("EXPLAIN (WAITS) SELECT 1")
 
 
 def test_without_capture_it_captures_for_the_statement_only(connection: Connection) -> None:
@@ -56,19 +57,10 @@ def test_without_capture_it_captures_for_the_statement_only(connection: Connecti
     before = waits(connection, "PgSleep", pid)
     connection.execute("SELECT pg_sleep(0.01)")
     assert waits(connection, "PgSleep", pid) == before
-
-
-def test_failed_statement_leaves_capture_as_it_was(connection: Connection) -> None:
-    connection.execute("SET wait_event_timing.capture = off")
     with pytest.raises(psycopg.errors.DivisionByZero):
         connection.execute((EXPLAIN + "SELECT 1 / (random() * 0)::int").encode())
-    assert (
-        one(
-            connection,
-            "SELECT capture FROM wait_event_timing_sessions() WHERE pid = pg_backend_pid()",
-        )
-        == "off"
-    )
+    capture = "SELECT capture FROM wait_event_timing_sessions() WHERE pid = pg_backend_pid()"
+    assert one(connection, capture) == "off"
     assert explained(connection, "SELECT pg_sleep(0.01)")["PgSleep"]["Waits"] == 1
 
 
@@ -79,11 +71,6 @@ def test_error_caught_within_the_statement_does_no_harm(connection: Connection) 
         "PERFORM pg_sleep(0.01); END$$"
     )
     assert explained(connection, "SELECT caught()")["PgSleep"]["Waits"] == 2
-
-
-def test_prepared_statement(connection: Connection) -> None:
-    connection.execute("PREPARE slept AS SELECT pg_sleep(0.01)")
-    assert explained(connection, "EXECUTE slept")["PgSleep"]["Waits"] == 1
 
 
 def test_lock_wait_of_an_update(waits18: Cluster, connection: Connection) -> None:
@@ -116,11 +103,6 @@ def test_parallel_workers_are_merged(wheel: Binaries) -> None:
         assert connection.execute(
             "SELECT capture FROM wait_event_timing_sessions() WHERE pid = pg_backend_pid()"
         ).fetchone() == ("off",)
-
-
-def test_needs_analyze(connection: Connection) -> None:
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match="WAITS requires ANALYZE"):
-        connection.execute("EXPLAIN (WAITS) SELECT 1")
 
 
 def level(observer: Connection, connection: Connection) -> str:
@@ -176,20 +158,16 @@ def test_explain_waits_within_the_statement_shows_its_own(quiet: Connection) -> 
     assert slept["Waits"] == 2
 
 
-def test_level_that_another_session_sets_meanwhile_stays(
-    connection: Connection, quiet: Connection
-) -> None:
+def test_level_that_is_set_meanwhile_stays(connection: Connection, quiet: Connection) -> None:
     explaining = threading.Thread(target=explained, args=(quiet, "SELECT pg_sleep(0.5)"))
     explaining.start()
     eventually(lambda: level(connection, quiet) == "stats")
     assert one(connection, "SELECT wait_event_timing_set(%s, 'stats')", quiet.info.backend_pid)
     explaining.join()
     assert level(connection, quiet) == "stats"
-
-
-def test_level_that_the_statement_itself_sets_stays(
-    connection: Connection, quiet: Connection
-) -> None:
+    quiet.execute("SET wait_event_timing.capture = off")
+    one(connection, "SELECT wait_event_timing_set(%s, NULL)", quiet.info.backend_pid)
+    assert level(connection, quiet) == "off"
     explained(quiet, "SELECT set_config('wait_event_timing.capture', 'stats', false)")
     assert level(connection, quiet) == "stats"
 

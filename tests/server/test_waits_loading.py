@@ -10,7 +10,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from tests.process_limits import limit_memory
-from tests.servers import CAPTURING, SESSIONS_LOAD_MODULES, run_program, serving
+from tests.servers import CAPTURING, SESSIONS_LOAD_MODULES, serving
 from tests.sessions import eventually, one, rows, session, set_search_path
 from tests.waits import sync_reads, waits
 
@@ -48,14 +48,9 @@ def test_load_into_a_session_of_15_warns(debian15: Binaries) -> None:
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="not loaded"):
             connection.execute("SELECT * FROM pg_stat_wait_event_timing")
         connection.execute("SELECT pg_sleep(0.01)")
-
-
-@pytest.mark.debian
-def test_session_preload_on_15_lets_users_in(debian15: Binaries) -> None:
-    module = loadable(debian15, "wait_event_timing")
-    settings = {"session_preload_libraries": module.library}
-    with Cluster(debian15, settings) as cluster, session(cluster) as connection:
-        assert one(connection, "SELECT 1") == 1
+        options = f"-c session_preload_libraries={module.library}"
+        with session(cluster, options=options) as preloading:  # it lets users in
+            assert one(preloading, "SELECT 1") == 1
 
 
 @SESSIONS_LOAD_MODULES
@@ -202,10 +197,3 @@ def test_beside_another_module_that_takes_over_calls(binaries: Binaries, first: 
         assert one(
             connection, "SELECT slots_intact = slots_installed FROM wait_event_timing_info()"
         )
-
-
-@pytest.mark.parametrize("protocol", ["simple", "extended", "prepared"])
-def test_pgbench_runs_with_every_protocol(timed: Cluster, protocol: str) -> None:
-    run_program(timed, "pgbench", "-i", "-q", timed.dsn())
-    output = run_program(timed, "pgbench", "-M", protocol, "-c", 4, "-t", 50, timed.dsn())
-    assert "number of transactions actually processed: 200/200" in output

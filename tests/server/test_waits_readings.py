@@ -19,7 +19,7 @@ from pgtare.server.settings import Value
 from pgtare.server.wait_counters.reader import open_reader
 from tests.loads import during
 from tests.servers import crashes, run_program, serving
-from tests.sessions import Connection, eventually, one, rows, session
+from tests.sessions import Connection, eventually, one, role, rows, session
 from tests.waits import SKIPPED, stopped_as_it_counts
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -137,16 +137,12 @@ def test_others_statements_under_way_are_not_shown(
     timed: Cluster, watched: Connection, observer: Connection
 ) -> None:
     watched.execute("SET compute_query_id = on")
-    observer.execute(
-        "DO $$BEGIN CREATE ROLE outsider LOGIN; EXCEPTION WHEN duplicate_object THEN END$$"
-    )
-    observer.execute("CREATE SCHEMA IF NOT EXISTS wait_event_timing")
-    observer.execute("GRANT USAGE ON SCHEMA public, wait_event_timing TO outsider")
     query = (
         "SELECT count(*) FROM pg_stat_wait_event_timing_statements "
         "WHERE running_waits > 0 AND wait_event = 'PgSleep'"
     )
     with (
+        role(observer, "outsider"),
         session(timed, user="outsider") as outsider,
         during(lambda: watched.execute("SELECT pg_sleep(0.5)")),
     ):

@@ -15,7 +15,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests.process_limits import limit_files
 from tests.servers import crash, serving
-from tests.sessions import Connection, eventually, one, rows, session
+from tests.sessions import Connection, eventually, one, role, rows, session
 from tests.waits import waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -249,45 +249,6 @@ def test_clock_may_change_within_a_trace(traced: Connection, observer: Connectio
     assert all(10 <= b - a < 200 for a, b in itertools.pairwise(starts))
 
 
-def test_ring_of_an_ended_session_can_be_read(timed: Cluster, observer: Connection) -> None:
-    with session(timed) as ended:
-        pid = ended.info.backend_pid
-        ended.execute("SET wait_event_timing.capture = trace")
-        ended.execute("SELECT pg_sleep(0.01)")
-    eventually(
-        lambda: rows(
-            observer,
-            "SELECT 1 FROM wait_event_timing_rings() WHERE pid = %s AND ended IS NOT NULL",
-            pid,
-        )
-    )
-    assert "PgSleep" in [r["wait_event"] for r in trace(observer, pid)]
-
-
-def test_only_few_ended_rings_are_kept(timed: Cluster, observer: Connection) -> None:
-    gone = "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
-    for _ in range(12):
-        with session(timed) as ended:
-            pid = ended.info.backend_pid
-            ended.execute("SET wait_event_timing.capture = trace")
-            ended.execute("SELECT 1")
-        eventually(lambda p=pid: not rows(observer, gone, p))
-    kept = one(observer, "SELECT count(*) FROM wait_event_timing_rings() WHERE ended IS NOT NULL")
-    assert kept == 8
-    assert trace(observer, pid)
-
-
-def test_overwritten_records_are_counted(traced: Connection, observer: Connection) -> None:
-    pid = traced.info.backend_pid
-    following, lost, _ = drain(observer, pid, 0)
-    assert lost == 0
-    traced.execute("SELECT wait_event_timing_benchmark(10000)")
-    end, lost, records = drain(observer, pid, following)
-    assert len(records) <= 1024
-    assert lost + len(records) == end - following > 10000
-    assert drain(observer, pid, end)[1:] == (0, [])
-
-
 def test_records_are_never_torn(traced: Connection, observer: Connection) -> None:
     """A reader follows a writer of more than a million waits a second, who fills the ring a
     thousand times a second and more."""
@@ -325,30 +286,24 @@ def test_records_are_never_torn(traced: Connection, observer: Connection) -> Non
     assert lost > 1_000_000
     # every record was either read or counted as lost
     assert end == received + lost + missing + len(records)
+    assert drain(observer, pid, end)[1:] == (0, [])
 
 
 def test_foreign_trace_needs_privilege(timed: Cluster, traced: Connection) -> None:
-    with session(timed) as admin:
-        admin.execute(
-            "DO $$BEGIN CREATE ROLE nosy LOGIN; EXCEPTION WHEN duplicate_object THEN END$$"
-        )
-        admin.execute("CREATE SCHEMA IF NOT EXISTS wait_event_timing")
-        admin.execute("GRANT USAGE ON SCHEMA wait_event_timing TO nosy")
     traced.execute("SELECT 1")
     with (
+        session(timed) as admin,
+        role(admin, "nosy"),
         session(timed, user="nosy") as connection,
         pytest.raises(psycopg.errors.InsufficientPrivilege),
     ):
         connection.execute("SELECT * FROM wait_event_trace(%s)", (traced.info.backend_pid,))
 
 
-def test_untraced_process_has_no_trace(watched: Connection, observer: Connection) -> None:
-    with pytest.raises(psycopg.errors.UndefinedObject, match="no trace of a process"):
-        observer.execute("SELECT * FROM wait_event_trace(%s)", (watched.info.backend_pid,))
-
-
 def test_another_session_begins_the_trace(watched: Connection, observer: Connection) -> None:
     pid = watched.info.backend_pid
+    with pytest.raises(psycopg.errors.UndefinedObject, match="no trace of a process"):
+        trace(observer, pid)
     observer.execute("SELECT wait_event_timing_set(%s, 'trace')", (pid,))
     watched.execute("SELECT 1")
     watched.execute("SELECT pg_sleep(0.01)")
@@ -369,7 +324,7 @@ def test_killed_while_traced(wheel: Binaries) -> None:
 
 
 def test_session_that_gets_no_ring_goes_on(timed: Cluster) -> None:
-    """A ring that cannot be had is a warning, and waits are counted all the same."""
+    """It gets a warning, its waits are counted all the same, and it has a ring when asked anew."""
     with session(timed) as connection:
         notices: list[str | None] = []
         connection.add_notice_handler(lambda d: notices.append(d.message_primary))
@@ -381,15 +336,6 @@ def test_session_that_gets_no_ring_goes_on(timed: Cluster) -> None:
         assert len(notices) == 1
         assert "cannot trace this process" in str(notices[0])
         assert waits(connection, "PgSleep", pid)[0] == 1
-
-
-def test_session_that_got_no_ring_gets_one_when_asked_anew(timed: Cluster) -> None:
-    """A lack of memory can pass."""
-    with session(timed) as connection:
-        pid = connection.info.backend_pid
-        limit_files(timed, pid, 24)
-        connection.execute("SET wait_event_timing.trace_ring_records = 1048576")
-        connection.execute("SET wait_event_timing.capture = trace")
         rings = "SELECT records FROM wait_event_timing_rings() WHERE pid = %s"
         assert rows(connection, rings, pid) == []
         limit_files(timed, pid, None)

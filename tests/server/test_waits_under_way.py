@@ -6,7 +6,7 @@ import pytest
 
 from pgtare.server.cluster import Cluster
 from tests.loads import during
-from tests.sessions import Connection, eventually, one, rows, session
+from tests.sessions import Connection, eventually, one, role, rows, session
 from tests.waits import waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -58,13 +58,8 @@ def test_lock_under_way_lasts_since_its_first_call(
 def test_sums_tell_everybody_of_waits_under_way(
     timed: Cluster, watched: Connection, observer: Connection
 ) -> None:
-    observer.execute(
-        "DO $$BEGIN CREATE ROLE curious LOGIN; EXCEPTION WHEN duplicate_object THEN END$$"
-    )
-    observer.execute("CREATE SCHEMA IF NOT EXISTS wait_event_timing")
-    observer.execute("GRANT USAGE ON SCHEMA wait_event_timing TO curious")
     observer.execute("SELECT wait_event_timing_reset()")
-    with session(timed, user="curious") as connection:
+    with role(observer, "curious"), session(timed, user="curious") as connection:
         with during(lambda: watched.execute("SELECT pg_sleep(1)")):
             ((ended, running, first),) = eventually(lambda: rows(connection, IN_SUMS))
             time.sleep(0.2)

@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -10,27 +11,24 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.build import build_cached, sql_without_extension
 from pgtare.server.cluster import Cluster
 from tests.servers import serving
-from tests.sessions import Connection, eventually, one, rows, session
+from tests.sessions import Connection, eventually, one, role, rows, session
 from tests.waits import waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 
+#: Whoever takes differences of counters has to know: twice that of all resets.
+RESETS = "SELECT resets FROM pg_stat_wait_event_timing_info"
+
+
 @pytest.fixture
-def stranger(timed: Cluster) -> str:
+def stranger(observer: Connection) -> Iterator[str]:
     """A role without any privilege."""
-    with session(timed) as connection:
-        connection.execute(
-            "DO $$BEGIN CREATE ROLE stranger LOGIN; EXCEPTION WHEN duplicate_object THEN END$$"
-        )
-        connection.execute("GRANT USAGE ON SCHEMA public TO stranger")
-        connection.execute("CREATE SCHEMA IF NOT EXISTS wait_event_timing")
-        connection.execute("GRANT USAGE ON SCHEMA wait_event_timing TO stranger")
-        connection.execute("REVOKE pg_read_all_stats FROM stranger")
-    return "stranger"
+    with role(observer, "stranger"):
+        yield "stranger"
 
 
-def test_stranger_sees_only_its_own_session(timed: Cluster, stranger: str) -> None:
+def test_stranger_sees_only_its_own_session_and_sums(timed: Cluster, stranger: str) -> None:
     with session(timed, user=stranger) as connection:
         connection.execute("SELECT pg_sleep(0.01)")
         pid = connection.info.backend_pid
@@ -42,20 +40,11 @@ def test_stranger_sees_only_its_own_session(timed: Cluster, stranger: str) -> No
             seen = {row[0] for row in rows(connection, f"SELECT pid FROM {view}")}
             assert seen <= {pid}
         assert waits(connection, "PgSleep", pid)[0] == 1
-
-
-def test_stranger_sees_only_its_own_statements(timed: Cluster, stranger: str) -> None:
-    with session(timed, user=stranger) as connection:
-        connection.execute("SELECT pg_sleep(0.001)")
         users = rows(
             connection,
             "SELECT DISTINCT userid::regrole::text FROM pg_stat_wait_event_timing_statements",
         )
         assert users == [("stranger",)]
-
-
-def test_stranger_sees_sums(timed: Cluster, stranger: str) -> None:
-    with session(timed, user=stranger) as connection:
         assert one(connection, "SELECT count(*) FROM pg_stat_wait_event_timing_system") > 5
         assert one(connection, "SELECT count(*) FROM pg_stat_wait_event_timing_info") == 1
 
@@ -89,7 +78,9 @@ def test_reset_of_one_process_leaves_others(watched: Connection, observer: Conne
     watched.execute("SELECT pg_sleep(0.01)")
     observer.execute("SELECT pg_sleep(0.01)")
     mine, theirs = observer.info.backend_pid, watched.info.backend_pid
+    before = one(observer, RESETS)
     assert one(observer, "SELECT wait_event_timing_reset(%s)", theirs)
+    assert one(observer, RESETS) == before + 2
     assert waits(observer, "PgSleep", theirs)[0] == 0
     assert waits(observer, "PgSleep", mine)[0] == 1
     watched.execute("SELECT pg_sleep(0.01)")
@@ -101,7 +92,9 @@ def test_reset_of_all(timed: Cluster, watched: Connection, observer: Connection)
     with session(timed) as ended:
         ended.execute("SELECT pg_sleep(0.01)")
     before = one(observer, "SELECT stats_reset FROM wait_event_timing_info()")
+    resets = one(observer, RESETS)
     assert one(observer, "SELECT wait_event_timing_reset()")
+    assert one(observer, RESETS) == resets + 2
     slept = (
         "SELECT coalesce(sum(waits), 0)::int FROM pg_stat_wait_event_timing_{} "
         "WHERE wait_event = 'PgSleep'"
@@ -109,18 +102,6 @@ def test_reset_of_all(timed: Cluster, watched: Connection, observer: Connection)
     assert one(observer, slept.format("system")) == 0
     assert one(observer, slept.format("statements")) == 0
     assert one(observer, "SELECT stats_reset FROM wait_event_timing_info()") > before
-
-
-def test_every_reset_is_counted(watched: Connection, observer: Connection) -> None:
-    """Who takes differences of counters has to know."""
-    resets = "SELECT resets FROM pg_stat_wait_event_timing_info"
-    before = one(observer, resets)
-    observer.execute("SELECT wait_event_timing_reset(%s)", (watched.info.backend_pid,))
-    assert one(observer, resets) == before + 2
-    observer.execute("SELECT wait_event_timing_reset()")
-    assert one(observer, resets) == before + 4
-    observer.execute("SELECT wait_event_timing_reset(1)")  # nobody's
-    assert one(observer, resets) == before + 4
 
 
 def test_level_can_be_given_back(watched: Connection, observer: Connection) -> None:
@@ -152,27 +133,23 @@ def test_trace_set_by_another_cuts_no_wait_in_two(
     assert waits(observer, "PgSleep", pid)[:2] == (1, 1)
 
 
-def test_unknown_process_is_a_warning(observer: Connection) -> None:
+def test_unknown_process_is_a_warning_and_unknown_level_an_error(observer: Connection) -> None:
     notices: list[str | None] = []
+    resets = one(observer, RESETS)
     observer.add_notice_handler(lambda notice: notices.append(notice.message_primary))
     assert one(observer, "SELECT wait_event_timing_reset(1)") is False
     assert one(observer, "SELECT wait_event_timing_set(1, 'off')") is False
     assert notices == ["PID 1 is not a process that wait_event_timing watches"] * 2
-
-
-def test_unknown_level_is_an_error(observer: Connection) -> None:
+    assert one(observer, RESETS) == resets
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="invalid capture level"):
         observer.execute("SELECT wait_event_timing_set(pg_backend_pid(), 'everything')")
 
 
-def test_idle_classes_are_marked(observer: Connection) -> None:
+def test_idle_classes_are_marked_and_columns_add_up(observer: Connection) -> None:
     query = "SELECT DISTINCT wait_event_type, idle FROM pg_stat_wait_event_timing_system"
     eventually(lambda: {("Activity", True), ("IO", False)} <= set(rows(observer, query)))
     found = dict(rows(observer, query))
     assert {name for name, idle in found.items() if idle} <= {"Activity", "Client"}
-
-
-def test_columns_add_up(observer: Connection) -> None:
     for waits_, calls, total, mean, longest, histogram in rows(
         observer,
         "SELECT waits, calls, total_time, mean_time, max_time, histogram "
@@ -181,33 +158,8 @@ def test_columns_add_up(observer: Connection) -> None:
         assert sum(histogram) == waits_ <= calls
         assert longest <= total
         assert math.isclose(mean, total / waits_) if waits_ else mean is None
-
-
-def test_counters_fit_the_memory_promised(observer: Connection) -> None:
+    # as promised
     assert one(observer, "SELECT bytes_per_process FROM wait_event_timing_info()") <= 50 * 1024
-
-
-def test_names_are_the_servers(watched: Connection, observer: Connection) -> None:
-    watched.execute("SELECT pg_sleep(0.001)")
-    assert rows(
-        observer,
-        "SELECT wait_event_type, wait_event FROM pg_stat_wait_event_timing "
-        "WHERE pid = %s AND wait_event = 'PgSleep'",
-        watched.info.backend_pid,
-    ) == [("Timeout", "PgSleep")]
-
-
-def test_capture_by_role(timed: Cluster, observer: Connection) -> None:
-    observer.execute(
-        "DO $$BEGIN CREATE ROLE quiet LOGIN; EXCEPTION WHEN duplicate_object THEN END$$"
-    )
-    observer.execute("ALTER ROLE quiet SET wait_event_timing.capture = off")
-    with psycopg.connect(timed.dsn(user="quiet"), autocommit=True) as connection:
-        connection.execute("SELECT pg_sleep(0.01)")
-        pid = connection.info.backend_pid
-        capture = "SELECT capture FROM wait_event_timing_sessions() WHERE pid = %s"
-        assert one(observer, capture, pid) == "off"
-        assert waits(observer, "PgSleep", pid)[0] == 0
 
 
 def test_configuration_file_switches_all_processes_off(binaries: Binaries) -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
 from tests.commands import arm, pgtare, read, refused
+from tests.servers import weighable
 from tests.sessions import bare_session
 from tests.trials import share, trial
 
@@ -25,15 +24,15 @@ def newer(wheel: Binaries) -> Binaries:
 
 
 def test_each_transaction_takes_times_from_the_clock_of_its_arm(newer: Binaries) -> None:
-    module = loadable(newer)
-    with Cluster(newer, preload=[module.library]) as cluster:
-        with cluster.connect() as connection:
-            connection.execute(module.create_sql.encode())
-        clocks = [{"timing_clock_source": name} for name in ("tsc", "system")]
-        with trial(cluster, clocks) as running, bare_session(cluster) as client:
-            for _ in range(200):
-                client.execute("SELECT 1")
-            rows = running.observed(client, 200)
+    clocks = [{"timing_clock_source": name} for name in ("tsc", "system")]
+    with (
+        weighable(newer) as cluster,
+        trial(cluster, clocks) as running,
+        bare_session(cluster) as client,
+    ):
+        for _ in range(200):
+            client.execute("SELECT 1")
+        rows = running.observed(client, 200)
     assert share(rows[rows["arm"] == 0], UnitFlag.SYSTEM_CLOCK) == 0
     assert share(rows[rows["arm"] == 1], UnitFlag.SYSTEM_CLOCK) == 1
 

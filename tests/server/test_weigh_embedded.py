@@ -14,7 +14,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.weighing.weigh import store
 from tests.commands import arm, failed, pgtare, read, refused, start_pgtare
-from tests.servers import named
+from tests.servers import binaries_slowly_on_15, named
 
 pytestmark = pytest.mark.server
 
@@ -23,11 +23,7 @@ FOUR = ("pg_stat_statements", "track_io_timing", "auto_explain", "log_min_durati
 WIDER = 4.89 / 1.96
 
 
-@pytest.mark.parametrize(
-    "binaries",
-    ["wheel", pytest.param("debian15", marks=[pytest.mark.debian, pytest.mark.slow])],
-    indirect=True,
-)
+@binaries_slowly_on_15
 def test_weighs_four_instruments_with_proof(binaries: Binaries, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = pgtare(
@@ -133,10 +129,6 @@ def test_bad_input_is_refused_at_once(arguments: list[str], wanted: str) -> None
     assert wanted in refused("weigh", *arguments)
 
 
-def test_a_refusal_is_a_sentence_and_an_exit_status() -> None:
-    assert "track_io_timing" in failed(pgtare("weigh", "track_io_timin"), 2)
-
-
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
@@ -156,6 +148,7 @@ def test_a_script_that_fails_is_reported_in_its_own_words(tmp_path: Path) -> Non
     script.write_text("SELECT 1 FROM no_such_table;\n")
     done = pgtare("weigh", "track_io_timing", "--script", script, "--scale", "1")
     assert "no_such_table" in failed(done, 1)
+    assert "track_io_timing" in failed(pgtare("weigh", "track_io_timin"), 2)
 
 
 def test_an_own_script_and_rate(server18: Cluster, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pgtare.server.modules import loadable
 from tests.commands import arm, in_process, pgtare, read, refused
 from tests.installation_copies import copy_without_modules
 from tests.loads import traffic
+from tests.servers import weighable
 
 pytestmark = pytest.mark.server
 
@@ -49,10 +50,7 @@ def test_without_a_restart_new_sessions_take_part_and_old_ones_are_counted(
 
 @pytest.mark.debian
 def test_running_debian_15(debian15: Binaries, tmp_path: Path) -> None:
-    module = loadable(debian15)
-    with Cluster(debian15, {}, [module.library, "auto_explain"]) as server:
-        with server.connect() as conn:
-            conn.execute(module.create_sql.encode())
+    with weighable(debian15, others=["auto_explain"]) as server:
         with traffic(server.dsn(), sessions=2, query="SELECT count(*) FROM pg_class"):
             done = pgtare(
                 "weigh auto_explain auto_explain/no_timing --dsn {} --duration 3 --output {}",
@@ -102,10 +100,7 @@ def test_debian_15_without_the_module_says_all_that_is_to_be_done(
 
 
 def test_a_standby_is_refused(wheel: Binaries) -> None:
-    module = loadable(wheel)
-    with Cluster(wheel, {}, [module.library]) as server:
-        with server.connect() as conn:
-            conn.execute(module.create_sql.encode())
+    with weighable(wheel) as server:
         (server.data_directory / "standby.signal").touch(mode=0o644)
         server.restart()
         message = refused("weigh", "track_io_timing", "--dsn", server.dsn())
@@ -136,11 +131,9 @@ def test_every_entry_of_the_catalogue_proves_itself(wheel: Binaries, tmp_path: P
         "UPDATE pgbench_accounts SET abalance = pgtare_plus(abalance) WHERE aid = :aid;\n"
         "END;\n"
     )
-    module = loadable(wheel)
-    preload = [module.library, "pg_stat_statements", "auto_explain"]
-    with Cluster(wheel, {"shared_buffers": "1MB"}, preload) as server:
+    others = ["pg_stat_statements", "auto_explain"]
+    with weighable(wheel, {"shared_buffers": "1MB"}, others) as server:
         with server.connect() as conn:
-            conn.execute(module.create_sql.encode())
             conn.execute("CREATE EXTENSION pg_stat_statements")
             conn.execute(
                 "CREATE FUNCTION pgtare_plus(i int) RETURNS int LANGUAGE plpgsql"
