@@ -169,6 +169,15 @@ class StreamBuilder:
         self.record(RecordKind.END, when, b"")
 
 
+def session_stream(*, waits: bool = False) -> StreamBuilder:
+    """The beginning of a session's stream. waits: its waits are in a ring of their own."""
+    stream = StreamBuilder()
+    stream.session()
+    if waits:
+        stream.waitring()
+    return stream
+
+
 def ring(number: int, pid: int, kind: str, **names: Any) -> dict[str, Any]:
     return {
         "ring": np.array([number]),

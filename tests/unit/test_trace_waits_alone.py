@@ -16,7 +16,7 @@ from pgtare.seeing.trace.file.records import FAILED
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
 from pgtare.server.wait_ring import RingRecordKind
-from tests.unit.made_traces import BEGAN_NS, EVENTS, MS, NO_RESERVE
+from tests.unit.made_traces import BEGAN_NS, MS, NO_RESERVE, define_events, ring, waits
 
 pytestmark = pytest.mark.timeout(60)
 #: Event, begin and length in ms: two requests, and what the client did before each.
@@ -40,28 +40,9 @@ MARKS = [
 
 def recorded(path: Path) -> Path:
     writer = Writer(path, b'{"calls": false, "level": 8}', NO_RESERVE)
-    writer.define(
-        Table.RINGS,
-        {
-            "ring": np.array([1]),
-            "pid": np.array([4711]),
-            "started_ns": np.array([BEGAN_NS]),
-            "json": [b'{"kind": "waits", "user": "app"}'],
-        },
-    )
-    writer.define(
-        Table.EVENTS,
-        {
-            "event": np.array(list(EVENTS)),
-            "code": np.array(list(EVENTS)),
-            "class": [kind.encode() for kind, _ in EVENTS.values()],
-            "name": [name.encode() for _, name in EVENTS.values()],
-        },
-    )
-    event, start, length = (np.array(column) for column in zip(*WAITS, strict=True))
-    ones = np.ones(len(WAITS), np.int64)
-    waits = {"ring": ones, "event": event, "gap_ns": BEGAN_NS + start * MS}
-    writer.add(Table.WAITS, {**waits, "length_ns": length * MS, "calls": ones})
+    writer.define(Table.RINGS, ring(1, 4711, "waits", user="app"))
+    define_events(writer)
+    writer.add(Table.WAITS, waits(1, [(event, at * MS, n * MS) for event, at, n in WAITS]))
     kind, when, value = zip(*MARKS, strict=True)
     writer.add(
         Table.MARKS,
