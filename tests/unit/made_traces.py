@@ -129,6 +129,11 @@ class StreamBuilder:
         self.record(kind, end, body, call)
         self.next_call = max(self.next_call, call + 2)
 
+    def execution(self, start: int, end: int, cpu: int = -1) -> None:
+        """A request of one execution."""
+        self.call(CallKind.EXECUTE, start, end, cpu=cpu)
+        self.request(start, end, cpu)
+
     def request(self, start: int, end: int, cpu: int = -1, status: str = "I") -> None:
         self.record(RecordKind.REQUEST, end, struct.pack("<qqII", start, cpu, ord(status), 1))
 

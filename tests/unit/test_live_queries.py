@@ -93,10 +93,9 @@ def worker(spool: Path) -> QueryWorker:
     return QueryWorker(spool)
 
 
-def by_duckdb(
-    worker: QueryWorker, name: str, identifiers: dict[str, str], only: dict[str, Any], **more: Any
-) -> tuple[list[str], Cells]:
-    request = {
+def request(name: str, identifiers: dict[str, str], only: dict[str, Any], **more: Any) -> Any:
+    """What a worker is asked, as it arrives there."""
+    asked = {
         "query": name,
         "identifiers": identifiers,
         "only": only,
@@ -105,7 +104,13 @@ def by_duckdb(
         "grain": "tick",
         **more,
     }
-    found = worker.answer(json.loads(json.dumps(request)))
+    return json.loads(json.dumps(asked))
+
+
+def by_duckdb(
+    worker: QueryWorker, name: str, identifiers: dict[str, str], only: dict[str, Any], **more: Any
+) -> tuple[list[str], Cells]:
+    found = worker.answer(request(name, identifiers, only, **more))
     assert "error" not in found, found
     assert found["damaged"] == []
     return found["columns"], found["rows"]
@@ -186,14 +191,5 @@ def test_a_damaged_segment_is_left_out(tmp_path: Path) -> None:
     assert content is not None
     (segment,) = content.of_table("findings")
     (spool / segment.name).write_bytes(b"cut")
-    found = QueryWorker(spool).answer(
-        {
-            "query": "findings",
-            "identifiers": {},
-            "only": {},
-            "values": VALUES,
-            "window": WINDOW,
-            "grain": "tick",
-        }
-    )
+    found = QueryWorker(spool).answer(request("findings", {}, {}))
     assert (found["rows"], found["damaged"]) == ([], [segment.name])

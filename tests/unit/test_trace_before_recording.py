@@ -77,8 +77,7 @@ def began(after: int) -> str:
 def test_waits_whose_tie_is_lost_stay_with_their_session(tmp_path: Path) -> None:
     """And begin with the recording, whatever their ring holds of before."""
     b = session_stream()
-    b.call(CallKind.EXECUTE, 60 * _SECOND, 61 * _SECOND)
-    b.request(60 * _SECOND, 61 * _SECOND)
+    b.execution(60 * _SECOND, 61 * _SECOND)
     rows = [(1, 1 * _SECOND, 20 * _SECOND), (1, 60 * _SECOND + 1, 500 * MS)]
     path = write(tmp_path / "t", b.data, rows, began=began(59 * _SECOND))
     found_in = load(path)
@@ -103,8 +102,7 @@ def test_waits_alone_begin_with_the_recording(tmp_path: Path) -> None:
 
 def test_waits_of_another_process_of_that_number_are_its_own(tmp_path: Path) -> None:
     b = session_stream()
-    b.call(CallKind.EXECUTE, 1 * MS, 2 * MS)
-    b.request(1 * MS, 2 * MS)
+    b.execution(1 * MS, 2 * MS)
     found = trace(tmp_path / "t", b.data, [(1, 50 * MS, 10 * MS)])
     found.rings[2] = dataclasses.replace(found.rings[2], started_ns=BEGAN_NS + 40 * MS)
     assert len(ledgers.ledger(found).processes) == 2
@@ -113,8 +111,7 @@ def test_waits_of_another_process_of_that_number_are_its_own(tmp_path: Path) -> 
 def test_time_without_a_reading_of_cpu_is_not_the_run_queues(tmp_path: Path) -> None:
     """It may as well have been CPU."""
     b = session_stream(waits=True)
-    b.call(CallKind.EXECUTE, 0, 10 * MS)
-    b.request(0, 10 * MS)
+    b.execution(0, 10 * MS)
     found = trace(tmp_path / "t", b.data)
     when = np.array([BEGAN_NS - MS, BEGAN_NS + 20 * MS])
     found.processor[1] = {

@@ -9,7 +9,6 @@ import pytest
 
 from pgtare.seeing.trace.analysis import kernel_time
 from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.file.records import CallKind
 from tests.sample_trace import by
 from tests.unit.made_traces import MS, US, session_stream, trace
 
@@ -106,8 +105,7 @@ def test_a_process_that_sleeps_until_it_is_woken_works_for_microseconds(tmp_path
         rows.append((1, now + work, sleep))
         start, now = now, now + work + sleep
         cpu += work + sleep
-        b.call(CallKind.EXECUTE, start, now, cpu=cpu)
-        b.request(start, now, cpu)
+        b.execution(start, now, cpu)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
     slept = by(book)["Timeout/PgSleep"]
     assert 0 < book.kernel_share[1] * slept <= 400 * 30 * US * 1.001

@@ -89,8 +89,7 @@ def test_the_kernels_work_within_waits_is_distinguished_from_work_outside(tmp_pa
         rows += [(0, now + work, read), (1, now + work + read, sleep)]
         start, now = now, now + work + read + sleep
         cpu, outside = cpu + work + read, outside + work
-        b.call(CallKind.EXECUTE, start, now, cpu=cpu)
-        b.request(start, now, cpu)
+        b.execution(start, now, cpu)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
     lines = {line.name: line for line in profile(book).lines}
     assert book.kernel_share[0] == pytest.approx(1, abs=0.02)

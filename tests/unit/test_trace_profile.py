@@ -33,8 +33,7 @@ def test_a_busy_machine_hides_nothing_of_the_kernels_work(tmp_path: Path) -> Non
         rows.append((0, now + work + away, read))
         start, now = now, now + work + away + read
         cpu += work + read
-        b.call(CallKind.EXECUTE, start, now, cpu=cpu)
-        b.request(start, now, cpu)
+        b.execution(start, now, cpu)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
     assert book.kernel_share[0] == pytest.approx(1, abs=0.03)
 
@@ -50,8 +49,7 @@ def test_no_more_kernel_work_than_there_was_cpu(tmp_path: Path) -> None:
         rows.append((0, now + work, read))
         start, now = now, now + work + read
         cpu += work + (0 if i % 10 == 0 else read)
-        b.call(CallKind.EXECUTE, start, now, cpu=cpu)
-        b.request(start, now, cpu)
+        b.execution(start, now, cpu)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
     assert book.kernel_share[0] < 0.05
 
@@ -82,14 +80,12 @@ def test_requests_that_were_not_drawn_are_not_the_clients_time(tmp_path: Path) -
     """One in five requests is traced: between those, others ran of which nothing is known."""
     b = session_stream(waits=True)
     b.level(0, 12, 1, 0.2)
-    b.call(CallKind.EXECUTE, 0, 1 * MS, cpu=0)
-    b.request(0, 1 * MS, 0)
+    b.execution(0, 1 * MS, 0)
     b.call(CallKind.EXECUTE, 20 * MS, 22 * MS, cpu=15 * MS)
     b.call(CallKind.EXECUTE, 22 * MS, 23 * MS, cpu=16 * MS)
     b.request(20 * MS, 23 * MS, 16 * MS)
     b.level(23 * MS, 12, 1, 1.0)
-    b.call(CallKind.EXECUTE, 29 * MS, 30 * MS, cpu=17 * MS)
-    b.request(29 * MS, 30 * MS, 17 * MS)
+    b.execution(29 * MS, 30 * MS, 17 * MS)
     found = by(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data)))
     assert found["not recorded"] == pytest.approx(19 * MS)
     assert found["client"] == pytest.approx(6 * MS)
@@ -101,10 +97,8 @@ def test_requests_that_were_not_drawn_are_not_the_clients_time(tmp_path: Path) -
 def test_between_statements_found_by_their_identifier_nothing_is_known(tmp_path: Path) -> None:
     b = session_stream()
     b.level(0, 12, 4, 1.0)
-    b.call(CallKind.EXECUTE, 0, 1 * MS)
-    b.request(0, 1 * MS)
-    b.call(CallKind.EXECUTE, 5 * MS, 6 * MS)
-    b.request(5 * MS, 6 * MS)
+    b.execution(0, 1 * MS)
+    b.execution(5 * MS, 6 * MS)
     found = by(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data)))
     assert found["not recorded"] == pytest.approx(4 * MS)
     assert "client" not in found
@@ -115,8 +109,7 @@ def test_waits_of_requests_that_were_not_traced_are_not_recorded(tmp_path: Path)
     b = session_stream(waits=True)
     b.level(0, 12, 4, 1.0)
     for at in (0, 10 * MS):
-        b.call(CallKind.EXECUTE, at, at + 2 * MS)
-        b.request(at, at + 2 * MS)
+        b.execution(at, at + 2 * MS)
     b.end(20 * MS)
     rows = [(0, 1 * MS, MS), (1, 3 * MS, 5 * MS), (0, 9 * MS, 2 * MS), (1, 13 * MS, 4 * MS)]
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
@@ -138,8 +131,7 @@ def test_waits_over_which_calls_were_overwritten_are_not_recorded(tmp_path: Path
     b.request(0, 2 * MS)
     b.lost(0, 4096, 40)
     b.request(8 * MS, 9 * MS)
-    b.call(CallKind.EXECUTE, 10 * MS, 12 * MS)
-    b.request(10 * MS, 12 * MS)
+    b.execution(10 * MS, 12 * MS)
     rows = [(1, 3 * MS, 4 * MS), (1, 10 * MS, MS)]
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
     found = {line.name: line for line in profile(book).lines}
@@ -318,13 +310,10 @@ def test_sums_of_row_sources_are_exact_only_if_all_are(tmp_path: Path) -> None:
 def test_a_clock_that_was_set_cuts_nothing_off(tmp_path: Path, off_s: int) -> None:
     """The session had been traced for a minute when the recording began, the clock set between."""
     b = session_stream()
-    b.call(CallKind.EXECUTE, 0, 1 * MS)
-    b.request(0, 1 * MS)
-    b.call(CallKind.EXECUTE, 59_000 * MS, 59_001 * MS)
-    b.request(59_000 * MS, 59_001 * MS)
+    b.execution(0, 1 * MS)
+    b.execution(59_000 * MS, 59_001 * MS)
     history = len(b.data)
-    b.call(CallKind.EXECUTE, 61_000 * MS, 61_003 * MS)
-    b.request(61_000 * MS, 61_003 * MS)
+    b.execution(61_000 * MS, 61_003 * MS)
     began = datetime.fromtimestamp(BEGAN_NS / 1e9 + 60 + off_s, UTC).isoformat()
     path = write(tmp_path / "t.pgtrace", b.data, began=began, first=history)
     found = by(ledgers.ledger(load(path)))
