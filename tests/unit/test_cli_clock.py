@@ -210,7 +210,8 @@ def test_details_are_printed_where_asked_for(run: Run) -> None:
     status, out, _ = run("--clock", "monotonic", "--histogram", "--exact", "-c", "50")
     assert status == 0
     assert re.search(r"^monotonic: [\d,]+ readings in \d+\.\d\d s$", out, re.MULTILINE)
-    assert re.search(r"^ +31 +[\d,]+ +\d+\.\d{4} % +\d+\.\d{4} %", out, re.MULTILINE)
+    # in which bucket readings begin depends on the machine
+    assert re.search(r"^ *(?:31|63|127|255) +[\d,]+ +\d+\.\d{4} % +\d+\.\d{4} %", out, re.MULTILINE)
     exact = out.split("durations up to 50 %")[1]
     rows = re.findall(
         r"^ *([\d,]+) +[\d,]+\.\d\d +[\d,]+ +[\d.]+ % +([\d.]+) %", exact, re.MULTILINE
