@@ -8,7 +8,7 @@ from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.profile import Scope, profile
 from pgtare.seeing.trace.file.records import CallKind
-from tests.unit.made_traces import MS, US, StreamBuilder, trace
+from tests.unit.made_traces import MS, US, StreamBuilder, session_stream, trace
 
 
 def by(ledger: Ledger, grouping: str = "event", scope: Scope | None = None) -> dict[str, float]:
@@ -18,9 +18,7 @@ def by(ledger: Ledger, grouping: str = "event", scope: Scope | None = None) -> d
 
 def two_requests() -> StreamBuilder:
     """0-10 ms: a query of 8 ms with 2 ms plan; 10-30 client; 30-40 another, its reading at 40."""
-    b = StreamBuilder()
-    b.session()
-    b.waitring()
+    b = session_stream(waits=True)
     b.text(1, "SELECT a FROM t", 11)
     b.text(2, "UPDATE t SET a = 1", 12)
     b.call(CallKind.PARSE, 0, 1 * MS, text=1, query_id=11, cpu=1 * MS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,39 @@ def assert_inert(opened: Visit) -> None:
         "(a) => a.getAttribute('href') || a.getAttribute('xlink:href'))"
     )
     assert links == ["#main"]
+
+
+def assert_fits_a_phone(page: Any) -> None:
+    """A page 360 pixels wide needs no sideways scroll, whatever is opened."""
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def assert_structured(page: Any) -> None:
+    """What a screen reader needs: headings in order, names, and tables in place of charts."""
+    levels = page.evaluate(
+        "[...document.querySelectorAll('h1, h2, h3, h4')].map((h) => Number(h.tagName[1]))"
+    )
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in itertools.pairwise(levels))
+    faults = page.evaluate(
+        """() => {
+          const named = (e) => e.getAttribute('aria-label')
+            || document.getElementById(e.getAttribute('aria-labelledby'))?.textContent;
+          const all = (s) => [...document.querySelectorAll(s)];
+          return {
+            tables: all('table').filter((t) => !t.caption?.textContent).length,
+            cells: all('th').filter((c) => !['col', 'row'].includes(c.scope)).length,
+            regions: all('[role=region], [role=img], section, figure').filter(
+              (e) => !e.closest('svg') && !named(e)).length,
+            roles: all('.cards :is(thead, tbody, tr, th, td)').filter((e) => !e.role).length,
+            charts: all('.chart').filter((c) => c.getAttribute('role') !== 'img'
+              || !c.parentElement.querySelector('details table tbody td')).length,
+          };
+        }"""
+    )
+    assert set(faults.values()) == {0}, faults
 
 
 class Reader:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.seeing.clock.page import write_page
-from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit
+from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit, assert_fits_a_phone
 from tests.unit.sample_clock_report import sample, sample_plan
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
@@ -51,9 +51,7 @@ def test_draws_every_chart_without_complaint_or_request(
 
 
 def test_a_phone_needs_no_sideways_scroll(visit: Callable[..., Visit], clock_page: Path) -> None:
-    page = visit(clock_page, width=360).page
-    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert_fits_a_phone(visit(clock_page, width=360).page)
 
 
 def test_reads_without_scripts(visit: Callable[..., Visit], clock_page: Path) -> None:

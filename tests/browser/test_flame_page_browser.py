@@ -42,7 +42,9 @@ def flame_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_draws_without_complaint_or_request(visit: Callable[..., Visit], flame_page: Path) -> None:
+def test_draws_without_complaint_and_zooms_by_click(
+    visit: Callable[..., Visit], flame_page: Path
+) -> None:
     opened = visit(flame_page)
     assert opened.complaints == []
     assert opened.requests == [opened.url]
@@ -56,10 +58,11 @@ def test_draws_without_complaint_or_request(visit: Callable[..., Visit], flame_p
     )
     by_name = {text.split(":")[0]: width for text, width in widths}
     assert by_name["statement"] == pytest.approx(0.7 * by_name["all"], rel=0.01)
-
-
-def test_zooms_by_click_and_back_by_button(visit: Callable[..., Visit], flame_page: Path) -> None:
-    page = visit(flame_page).page
+    # the change is reported and coloured
+    wait = page.locator("#flame-change g.frame", has=page.locator("title", has_text="wait:"))
+    assert "60 % before, 0 % after, −60 points" in wait.locator("title").text_content()
+    assert wait.locator("rect").get_attribute("fill").startswith("hsl(212")
+    # zooms by click, and back by its button
     plan = page.locator("#flame-main g.frame", has=page.locator("title", has_text="plan:"))
     before = plan.locator("rect").bounding_box()
     plan.click()
@@ -86,13 +89,6 @@ def test_moves_zooms_and_searches_by_keyboard(
     assert page.locator("#flame-main output").text_content() == ""
     page.keyboard.press("Escape")
     assert page.locator("#flame-main g.frame").count() == 6
-
-
-def test_change_is_reported_and_coloured(visit: Callable[..., Visit], flame_page: Path) -> None:
-    page = visit(flame_page).page
-    wait = page.locator("#flame-change g.frame", has=page.locator("title", has_text="wait:"))
-    assert "60 % before, 0 % after, −60 points" in wait.locator("title").text_content()
-    assert wait.locator("rect").get_attribute("fill").startswith("hsl(212")
 
 
 def test_fits_a_phone_and_reads_without_scripts(

@@ -11,7 +11,7 @@ from pgtare.kit.page_section import Addition
 from pgtare.seeing.flame import show
 from pgtare.weighing.ladder import analysis
 from pgtare.weighing.ladder.page import write_page
-from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
+from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit, assert_fits_a_phone
 from tests.unit.simulated_study import facts, runs, steps, study
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
@@ -34,7 +34,7 @@ def study_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_draws_every_chart_without_complaint_or_request(
+def test_draws_every_chart_and_says_where_p_values_come_from(
     visit: Callable[..., Visit], study_page: Path
 ) -> None:
     opened = visit(study_page)
@@ -53,32 +53,15 @@ def test_draws_every_chart_without_complaint_or_request(
         "chart-histogram-W1": 4 * 3,
         "chart-waits": 2,
     }
-
-
-def test_follows_the_theme(visit: Callable[..., Visit], study_page: Path) -> None:
-    opened = visit(study_page, scheme="dark")
-    color = "getComputedStyle(document.querySelector('#chart-effects .main-svg')).backgroundColor"
-    assert opened.page.evaluate(color) == "rgb(20, 24, 29)"
-    opened.page.emulate_media(color_scheme="light")
-    opened.page.wait_for_selector('html[data-drawn="light"]')
-    assert opened.complaints == []
-
-
-def test_a_phone_needs_no_sideways_scroll(visit: Callable[..., Visit], study_page: Path) -> None:
-    page = visit(study_page, width=360).page
-    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-
-
-def test_every_p_value_says_where_it_comes_from(
-    visit: Callable[..., Visit], study_page: Path
-) -> None:
-    page = visit(study_page).page
     place = page.locator("details", has_text="Where the p-values of W1 come from").first
     place.locator("summary").focus()
     page.keyboard.press("Enter")
     assert place.locator("li").count() == 3
     assert "ways to choose the signs" in place.locator("li").first.inner_text()
+
+
+def test_a_phone_needs_no_sideways_scroll(visit: Callable[..., Visit], study_page: Path) -> None:
+    assert_fits_a_phone(visit(study_page, width=360).page)
 
 
 def test_reads_without_scripts(visit: Callable[..., Visit], study_page: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pgtare.seeing.trace.analysis.ledger import ledger
 from pgtare.seeing.trace.file.records import CallKind
 from pgtare.seeing.trace.output.page import write_page
-from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
+from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit, assert_fits_a_phone
 from tests.sample_trace import ROWS, two_requests
 from tests.unit.made_traces import MS, trace
 
@@ -32,7 +32,9 @@ def trace_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_draws_without_complaint_or_request(visit: Callable[..., Visit], trace_page: Path) -> None:
+def test_draws_without_complaint_and_a_statement_opens_by_keyboard(
+    visit: Callable[..., Visit], trace_page: Path
+) -> None:
     opened = visit(trace_page)
     assert opened.complaints == []
     assert opened.requests == [opened.url]
@@ -44,10 +46,6 @@ def test_draws_without_complaint_or_request(visit: Callable[..., Visit], trace_p
     bars = opened.page.locator("#h-line ~ figure svg rect")
     assert bars.count() == 7 + len(ROWS)  # each call and each wait
     assert "UPDATE t SET a = ?" in opened.page.locator("svg title").all_text_contents()[3]
-
-
-def test_a_statement_opens_by_keyboard(visit: Callable[..., Visit], trace_page: Path) -> None:
-    page = visit(trace_page).page
     first = page.locator("details.statement").first
     assert first.get_attribute("open") is None
     first.locator("summary").focus()
@@ -57,9 +55,7 @@ def test_a_statement_opens_by_keyboard(visit: Callable[..., Visit], trace_page: 
 
 
 def test_a_phone_needs_no_sideways_scroll(visit: Callable[..., Visit], trace_page: Path) -> None:
-    page = visit(trace_page, width=360).page
-    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert_fits_a_phone(visit(trace_page, width=360).page)
 
 
 def test_reads_without_scripts(visit: Callable[..., Visit], trace_page: Path) -> None:

@@ -135,6 +135,11 @@ class StreamBuilder:
         self.record(kind, end, body, call)
         self.next_call = max(self.next_call, call + 2)
 
+    def execution(self, start: int, end: int, cpu: int = -1) -> None:
+        """A request of one execution."""
+        self.call(CallKind.EXECUTE, start, end, cpu=cpu)
+        self.request(start, end, cpu)
+
     def request(self, start: int, end: int, cpu: int = -1, status: str = "I") -> None:
         self.record(RecordKind.REQUEST, end, struct.pack("<qqII", start, cpu, ord(status), 1))
 
@@ -173,6 +178,15 @@ class StreamBuilder:
 
     def end(self, when: int) -> None:
         self.record(RecordKind.END, when, b"")
+
+
+def session_stream(*, waits: bool = False) -> StreamBuilder:
+    """The beginning of a session's stream. waits: its waits are in a ring of their own."""
+    stream = StreamBuilder()
+    stream.session()
+    if waits:
+        stream.waitring()
+    return stream
 
 
 def ring(number: int, pid: int, kind: str, **names: Any) -> dict[str, Any]:

@@ -39,14 +39,9 @@ class SimulatedServer:
     resets: int = 0
     totals: dict[Key, Counter[int]] = field(default_factory=dict)
     longest: dict[Key, int] = field(default_factory=dict)
-    identities: dict[Key, int] = field(default_factory=dict)
-    given: int = 0
     running: list[tuple[Key, int]] = field(default_factory=list)
 
     def finish(self, key: Key, length_ns: int, calls: int) -> None:
-        if key not in self.totals:
-            self.given += 1
-            self.identities[key] = self.given
         sums = self.totals.setdefault(key, Counter())
         sums[CALLS] += calls
         sums[TOTAL_NS] += length_ns
@@ -80,10 +75,6 @@ class SimulatedServer:
         for column in self.totals.get(key, Counter()):
             self.totals[key][column] //= 2
         self.resets += 1
-
-    def evict(self, key: Key) -> None:
-        self.totals.pop(key, None)
-        self.longest.pop(key, None)
 
     def origin(self) -> Origin:
         return Origin(7, self.started_us, self.memory_us, self.reset_us, self.resets)

@@ -15,7 +15,6 @@ from pgtare.watching.agent.server_looks import activity_difference
 from pgtare.watching.agent.server_session import _Int8Array
 from pgtare.watching.agent.stored_reading import counter_columns, counters, moment, moment_table
 from pgtare.watching.agent.texts import StatementTexts, storable, text_hash
-from pgtare.watching.spool.tables import HISTOGRAM
 
 
 def matrix(*rows: list[int]) -> np.ndarray:
@@ -49,10 +48,6 @@ def test_rows_of_one_statement_become_one_entry() -> None:
     assert len(found) == 1
     assert found.sums[0, :3].tolist() == [1, 10, 13]
     assert found.keys["query_id"].tolist() == [-7]
-
-
-def test_columns_are_those_of_the_spool() -> None:
-    assert SUMS[3:] == HISTOGRAM
 
 
 @pytest.mark.parametrize("memory", [None, 7])

@@ -80,12 +80,7 @@ def test_it_adds_up_to_what_weigh_reported(fleet: tuple[Path, dict[str, WeighRes
     switched = sum(one["amount"]["cores"]["estimate"] for one in found["switch_off"])
     off = found["off_now"]["cores"]["estimate"]
     assert math.isclose(switched + off, total, rel_tol=1e-12)
-
-
-def test_intervals_within_a_server_are_added_and_servers_are_independent(
-    fleet: tuple[Path, dict[str, WeighResult]],
-) -> None:
-    found = bill(fleet[0])
+    # intervals within a server are added, and servers are independent
     halves = []
     for server in found["servers"]:
         lines = [one for one in found["lines"] if one["server"] == server["server"]]
@@ -98,6 +93,27 @@ def test_intervals_within_a_server_are_added_and_servers_are_independent(
     cores = found["total"]["cores"]
     root = math.sqrt(sum(width**2 for width in halves))
     assert math.isclose(cores["hi"] - cores["estimate"], root, rel_tol=1e-9)
+
+
+def test_what_could_be_switched_off_and_rates_that_are_lower_bounds(
+    fleet: tuple[Path, dict[str, WeighResult]],
+) -> None:
+    found = bill(fleet[0])
+    now = {(one["server"], one["name"]): one["now"] for one in found["lines"]}
+    assert now["db1", "pg_stat_statements"] == "on"
+    assert now["db2", "pg_stat_statements"] == "off"
+    assert now["db3", "pg_stat_statements"] == "unknown"
+    first = found["switch_off"][0]
+    assert first["name"] == "pg_stat_statements"
+    assert first["servers"] == ["db1", "db3"]
+    assert first["how"] == [
+        "ALTER SYSTEM SET pg_stat_statements.track = 'none'; SELECT pg_reload_conf();"
+    ]
+    amounts = [one["amount"]["cores"]["estimate"] for one in found["switch_off"]]
+    assert amounts == sorted(amounts, reverse=True)
+    whole = {one["server"]: one["whole_rate"] for one in found["servers"]}
+    assert whole == {"db1": True, "db2": True, "db3": False}
+    assert any("lower bounds: db3" in note for note in found["notes"])
 
 
 def test_money_is_cores_times_the_price(fleet: tuple[Path, dict[str, WeighResult]]) -> None:
@@ -115,36 +131,6 @@ def test_money_is_cores_times_the_price(fleet: tuple[Path, dict[str, WeighResult
     printed = in_process("bill", fleet[0], "--core-month", "40", "--currency", "EUR").stdout
     assert "EUR a month" in printed
     assert "What could be switched off, the most expensive first" in printed
-
-
-def test_what_could_be_switched_off_is_what_is_not_off(
-    fleet: tuple[Path, dict[str, WeighResult]],
-) -> None:
-    found = bill(fleet[0])
-    now = {(one["server"], one["name"]): one["now"] for one in found["lines"]}
-    assert now["db1", "pg_stat_statements"] == "on"
-    assert now["db2", "pg_stat_statements"] == "off"
-    assert now["db3", "pg_stat_statements"] == "unknown"
-    first = found["switch_off"][0]
-    assert first["name"] == "pg_stat_statements"
-    assert first["servers"] == ["db1", "db3"]
-    assert first["how"] == [
-        "ALTER SYSTEM SET pg_stat_statements.track = 'none'; SELECT pg_reload_conf();"
-    ]
-    amounts = [one["amount"]["cores"]["estimate"] for one in found["switch_off"]]
-    assert amounts == sorted(amounts, reverse=True)
-
-
-def test_a_rate_of_those_that_took_part_is_a_lower_bound(
-    fleet: tuple[Path, dict[str, WeighResult]],
-) -> None:
-    found = bill(fleet[0])
-    assert {one["server"]: one["whole_rate"] for one in found["servers"]} == {
-        "db1": True,
-        "db2": True,
-        "db3": False,
-    }
-    assert any("lower bounds: db3" in note for note in found["notes"])
 
 
 def test_a_single_result_is_a_server(tmp_path: Path) -> None:

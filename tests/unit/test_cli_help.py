@@ -44,19 +44,14 @@ def test_the_commands_are_in_groups() -> None:
     assert found == GROUPS
 
 
-@pytest.mark.parametrize("named", commands.ORDER)
-def test_the_list_of_commands_has_the_words_of_each(named: str) -> None:
-    own = " ".join(in_process(named, "--help").stdout.split())
-    words = commands._COMMANDS[named].summary
-    assert words in own
-
-
 @pytest.mark.parametrize("command", [(), *every_command()], ids=" ".join)
 def test_a_help_text_has_an_example_and_names_the_glossary(command: tuple[str, ...]) -> None:
     done = in_process(*command, "--help")
     assert done.returncode == 0
     assert re.search(r"Examples?:", done.stdout), done.stdout
     assert commands.GLOSSARY in done.stdout
+    if len(command) == 1:  # the list of commands has the words of each
+        assert commands._COMMANDS[command[0]].summary in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -99,8 +94,7 @@ def test_a_document_is_the_same_in_ascii(tmp_path: Path) -> None:
     assert json.loads(plain.stdout) == json.loads(usual.stdout)
 
 
-@pytest.mark.parametrize("columns", [60, 100])
 @pytest.mark.parametrize("command", [("weigh", "--help"), ("clock",)])
-def test_the_width_of_the_terminal_is_kept(command: tuple[str, ...], columns: int) -> None:
-    done = pgtare(*command, COLUMNS=str(columns))
-    assert max(map(len, done.stdout.splitlines())) <= columns
+def test_the_width_of_the_terminal_is_kept(command: tuple[str, ...]) -> None:
+    done = pgtare(*command, COLUMNS="60")
+    assert max(map(len, done.stdout.splitlines())) <= 60

@@ -7,18 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.errors import UsageError
 from pgtare.kit import files
-from tests.commands import in_process, pgtare
+from tests.commands import in_process
 
 DRY_RUN = ("weigh", "track_io_timing", "--dry-run")
 STUDY = Path(__file__).parents[2] / "studies" / "wait_event_timing.toml"
-
-
-def test_json_prints_the_document_and_nothing_else() -> None:
-    done = pgtare("clock", "--clock", "monotonic", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["schema"] == "pgtare.clock/1"
 
 
 def test_output_writes_the_document_and_the_table_is_printed(tmp_path: Path) -> None:
@@ -69,12 +62,6 @@ def test_a_target_is_refused_before_anything_is_measured(
     assert message in done.stderr
 
 
-@pytest.mark.parametrize("directory", ["/sys/new", "/nowhere/new"])
-def test_a_directory_that_cannot_be_made(directory: str) -> None:
-    with pytest.raises(UsageError, match="cannot make"):
-        files.check_directory(Path(directory))
-
-
 def test_a_device_is_a_target() -> None:
     files.check_target(Path("/dev/null"))
 
@@ -93,3 +80,4 @@ def test_a_misspelt_command_line_names_its_own_help(words: tuple[str, ...], help
     done = in_process(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"See `{help_of} --help`." in done.stderr
+    assert done.stderr.count("\n") == 1

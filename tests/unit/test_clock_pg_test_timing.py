@@ -202,29 +202,31 @@ DURATION = "pg_test_timing: invalid argument for option --duration\n" + HINT
 CUTOFF = "pg_test_timing: invalid argument for option --cutoff\n" + HINT
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["-d", "0"], "pg_test_timing: --duration must be in range 1..4294967295\n"),
-        (["-d", "-1"], DURATION),
-        (["--duration=ten"], DURATION),
-        (["-d", "4294967296"], DURATION),
-        (["-d", "9" * 5000], DURATION),
-        (["-d", ""], DURATION),
-        (["-c", "101"], "pg_test_timing: --cutoff must be in range 0..100\n"),
-        (["-c", "-0.1"], "pg_test_timing: --cutoff must be in range 0..100\n"),
-        (["-c", "nan"], "pg_test_timing: --cutoff must be in range 0..100\n"),
-        (["--cutoff", "much"], CUTOFF),
-        (["-c", "9_9"], CUTOFF),
-        (["-d"], "pg_test_timing: option requires an argument -- 'd'\n" + HINT),
-        (["--json"], "pg_test_timing: unrecognized option '--json'\n" + HINT),
-        (["-x"], "pg_test_timing: invalid option -- 'x'\n" + HINT),
-        (
-            ["more"],
-            'pg_test_timing: too many command-line arguments (first is "more")\n' + HINT,
-        ),
-    ],
-)
+REFUSED: list[tuple[list[str], str]] = [
+    (["-d", "0"], "pg_test_timing: --duration must be in range 1..4294967295\n"),
+    (["-d", "-1"], DURATION),
+    (["--duration=ten"], DURATION),
+    (["-d", "4294967296"], DURATION),
+    (["-d", "9" * 5000], DURATION),
+    (["-d", ""], DURATION),
+    (["-c", "101"], "pg_test_timing: --cutoff must be in range 0..100\n"),
+    (["-c", "-0.1"], "pg_test_timing: --cutoff must be in range 0..100\n"),
+    (["-c", "nan"], "pg_test_timing: --cutoff must be in range 0..100\n"),
+    (["--cutoff", "much"], CUTOFF),
+    (["-c", "9_9"], CUTOFF),
+    (["-d"], "pg_test_timing: option requires an argument -- 'd'\n" + HINT),
+    (["--json"], "pg_test_timing: unrecognized option '--json'\n" + HINT),
+    (["-x"], "pg_test_timing: invalid option -- 'x'\n" + HINT),
+    (
+        ["more"],
+        'pg_test_timing: too many command-line arguments (first is "more")\n' + HINT,
+    ),
+]
+#: PostgreSQL's own reading of these is not compared.
+OURS = (["-d", "9" * 5000], ["-c", "nan"], ["-c", "9_9"])
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED)
 def test_bad_options_are_refused_with_its_words_and_status(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -286,23 +288,7 @@ def test_a_real_pg_test_timing_19_prints_the_same(printed: str, theirs: str) -> 
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["-d", "0"],
-        ["-d", "-1"],
-        ["-d", "ten"],
-        ["-d", "4294967296"],
-        ["-d", ""],
-        ["-d"],
-        ["-c", "101"],
-        ["-c", "-0.1"],
-        ["-c", "much"],
-        ["--json"],
-        ["-x"],
-        ["more"],
-        ["-?"],
-        ["--help"],
-    ],
+    "arguments", [*(one for one, _ in REFUSED if one not in OURS), ["-?"], ["--help"]]
 )
 def test_a_real_pg_test_timing_19_says_the_same(
     arguments: list[str], theirs: str, capsys: pytest.CaptureFixture[str]

@@ -185,13 +185,6 @@ def test_an_offset_between_processors_is_found_and_reported() -> None:
     assert f"processor {worst.second} is behind processor {worst.first}" in verdict.sentence
 
 
-def test_one_processor_alone_says_why_there_is_no_comparison() -> None:
-    found = cores.compare(False, NS, cpus=[sorted(os.sched_getaffinity(0))[0]])
-    assert (found.clock, found.pairs, found.possible) == (None, [], 0)
-    assert found.note is not None
-    assert "only processor" in found.note
-
-
 def test_a_stall_does_not_move_the_cost_of_a_reading() -> None:
     only = np.full(40, 10.0)
     only[3] = 1e6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -11,11 +10,6 @@ import pytest
 from pgtare.estimate import sequential
 from pgtare.estimate.inference import Expansion
 from pgtare.estimate.trial import (
-    ArmEstimate,
-    Baseline,
-    ByBackend,
-    CarryOver,
-    Effect,
     TrialEstimate,
     analyse,
     live,
@@ -28,7 +22,6 @@ from pgtare.estimate.trial.observations import Observations, UnitFlag, empty
 from pgtare.estimate.trial.run_pairs import select_pairs
 from pgtare.estimate.trial.threshold import threshold
 from pgtare.estimate.trial.verdict import Decision, Evidence
-from pgtare.weighing.weigh import schema
 from tests.unit.estimate_textbook import design_of, simulate
 
 DESIGN = design_of(4)
@@ -358,20 +351,3 @@ def test_same_seed_same_result(obs: Observations) -> None:
 def test_margin_must_be_positive() -> None:
     with pytest.raises(ValueError, match="margin"):
         analyse(empty(), DESIGN, margin=0, seed=1)
-
-
-@pytest.mark.parametrize(
-    ("ours", "written", "added_elsewhere"),
-    [
-        (Effect, schema.Effect, set()),
-        (ArmEstimate, schema.ArmResult, {"settings", "inject_ns", "proof"}),
-        (Baseline, schema.Baseline, set()),
-        (ByBackend, schema.ByBackend, set()),
-        (CarryOver, schema.CarryOver, set()),
-    ],
-)
-def test_results_hold_what_the_schema_asks_for(
-    ours: type, written: type, added_elsewhere: set[str]
-) -> None:
-    have = {field.name for field in dataclasses.fields(ours)}
-    assert set(written.model_fields) - added_elsewhere <= have

@@ -41,6 +41,12 @@ def test_a_finished_study_has_its_verdicts() -> None:
     assert workload.floor.arm == "off again"
     assert [b.metric for b in trace.other_metrics] == list(found.workload[0].also)
     json.loads(result.to_json())
+    # the answer explains its words
+    answer = page.page(result).split("Answer</h2>")[1].split("</section>")[0]
+    assert "Floor: off compared with itself" in answer
+    for text in (page.page(result), markdown.render(result)):
+        assert "Floor: off compared" in text
+        assert "rung" not in text.partition("<script")[0]
 
 
 def test_the_sentence_on_equivalence_shows_what_lies_within_the_margin() -> None:
@@ -134,18 +140,6 @@ def test_an_interval_without_ends_has_none_in_json_and_no_bar_in_a_chart() -> No
     assert all(set(bar["array"]) == set(bar["arrayminus"]) == {0.0} for bar in bars)
 
 
-def test_what_variants_are_is_said_and_what_to_do_about_workloads_that_do_not_count() -> None:
-    found = study()
-    made = runs(found, EFFECTS)
-    for round_ in (1, 2, 3):
-        change(made, round_, "stats", failed=("another load on the machine took 30 %",))
-    report = markdown.render(analysed(found, made))
-    assert "W1 does not count: 3 of 10 rounds did not pass the gates, more than 25 %." in report
-    assert "allow for more under [gates] in the study file" in report
-    assert "not verified" not in report  # a table of dashes
-    assert "- Variants: off: " in report
-
-
 def test_less_latency_is_a_gain() -> None:
     found = study(STUDY.replace('name = "W1"', 'name = "W1"\nmetric = "latency_mean_us"', 1))
     (workload,) = analysed(found, runs(found, {"trace": 0.1})).workloads
@@ -162,6 +156,12 @@ def test_a_run_that_failed_a_gate_takes_its_round_with_it() -> None:
     assert dropped.round == 4
     assert "stats: another load" in dropped.reasons[0]
     assert "round 4 was dropped" in markdown.render(analysed(found, made))
+    # drops are reported by variant
+    change(made, 6, "stats", failed=("7 pages were swapped",))
+    result = analysed(found, made)
+    assert [d.variants for d in result.workloads[0].dropped] == [("stats",), ("stats",)]
+    sentence = "W1: 2 rounds dropped; what did not pass: stats in 2."
+    assert sentence in markdown.render(result)
 
 
 def test_a_checkpoint_in_one_variant_only_takes_the_round() -> None:
@@ -193,17 +193,6 @@ def test_waits_other_than_stated_are_reported_and_drop_nothing() -> None:
     )
 
 
-def test_drops_are_reported_by_variant() -> None:
-    found = study()
-    made = runs(found, EFFECTS)
-    change(made, 4, "stats", failed=("no wait was counted",))
-    change(made, 6, "stats", failed=("7 pages were swapped",))
-    result = analysed(found, made)
-    assert [d.variants for d in result.workloads[0].dropped] == [("stats",), ("stats",)]
-    sentence = "W1: 2 rounds dropped; what did not pass: stats in 2."
-    assert sentence in markdown.render(result)
-
-
 def test_too_many_dropped_rounds_leave_no_number() -> None:
     found = study()
     made = runs(found, EFFECTS)
@@ -215,6 +204,11 @@ def test_too_many_dropped_rounds_leave_no_number() -> None:
     assert {c.verdict for c in workload.compared} == {"not_verified"}
     assert all(c.effect.pct is None and c.p is None for c in workload.compared)
     assert workload.by_round == ()
+    report = markdown.render(result)
+    assert "W1 does not count: 3 of 10 rounds did not pass the gates, more than 25 %." in report
+    assert "allow for more under [gates] in the study file" in report
+    assert "not verified" not in report  # a table of dashes
+    assert "- Variants: off: " in report
 
 
 def test_no_time_is_spent_on_what_can_give_no_number_any_more() -> None:
@@ -263,13 +257,3 @@ def test_a_study_ended_by_hand_pays_for_the_choice_of_moment() -> None:
     assert 2.3 < trace.effect.half_width_pct / trace.se_pct < 6
     assert {c.rounds_to_settle for c in workload.compared} == {None}
     assert "The study is closed, so it stays that way." in markdown.render(result)
-
-
-def test_the_answer_explains_its_words() -> None:
-    found = study()
-    result = analysed(found, runs(found, {"trace": -0.03}))
-    answer = page.page(result).split("Answer</h2>")[1].split("</section>")[0]
-    assert "Floor: off compared with itself" in answer
-    for text in (page.page(result), markdown.render(result)):
-        assert "Floor: off compared" in text
-        assert "rung" not in text.partition("<script")[0]

@@ -17,7 +17,6 @@ EFFECTS = {"VAN": 0.0, "VAN again": 0.0, "STB": 0.0, "OFF": -0.003, "STA": -0.01
 PAIRS = tuple((arm, "VAN") for arm in ("STB", "OFF", "STA", "TRA"))  # a base they share
 WORKLOADS = 3
 ROUNDS = 12
-FAMILY = len(PAIRS) * WORKLOADS
 LEVEL = 0.99
 #: A two-sided check of a correct estimator may fail once in 10,000.
 COVERAGE_LEVEL = 0.9999

@@ -1,11 +1,9 @@
-"""The page's queries: an SQL that two engines understand alike, and the same answers of both."""
+"""The page's queries: an SQL that two engines understand alike (`test_store_live.py` asks both)."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,10 @@ from pgtare.watching.live import query_text, spool_views
 from pgtare.watching.live.query_worker import QueryWorker
 from pgtare.watching.spool import manifest, reader
 from pgtare.watching.spool.tables import TABLES
-from tests.unit.live_rows import END, LOCKED, SHOP, START, make_spool
+from tests.unit.live_rows import END, SHOP, START, make_spool
 
 COLUMNS = {column.name for table in TABLES.values() for column in table.columns}
 WINDOW = (int(START.timestamp()) * 10**6, int(END.timestamp()) * 10**6)
-AT_LOCK = int(LOCKED[1].timestamp()) * 10**6
 #: Values for all parameters of any query.
 VALUES = {
     "step_us": 600_000_000,
@@ -96,38 +93,9 @@ def worker(spool: Path) -> QueryWorker:
     return QueryWorker(spool)
 
 
-@pytest.fixture(scope="module")
-def clickhouse(spool: Path) -> Iterator[Any]:
-    """ClickHouse's engine, with the page's relations as views over the same files."""
-    session = pytest.importorskip("chdb.session").Session()
-    content, _ = manifest.read(spool)
-    assert content is not None
-    session.query("CREATE DATABASE page")
-    session.query("USE page")
-    micros = "toUnixTimestamp64Micro"
-    added = {
-        "gaps": f", {micros}(from_ts) AS from_ts_us",
-        "recordings": f", {micros}(started) AS started_us",
-    }
-    for name, table in TABLES.items():
-        if table.source is not None:
-            continue
-        if not content.of_table(name):
-            continue
-        (segment,) = content.of_table(name)
-        session.query(
-            f"CREATE VIEW {name} AS SELECT *, {micros}(ts) AS ts_us{added.get(name, '')} "
-            f"FROM file('{spool}/{segment.name}', Parquet)"
-        )
-    session.query(f"CREATE VIEW samples AS {spool_views.SAMPLES}")
-    yield session
-    session.close()
-
-
-def by_duckdb(
-    worker: QueryWorker, name: str, identifiers: dict[str, str], only: dict[str, Any], **more: Any
-) -> tuple[list[str], Cells]:
-    request = {
+def request(name: str, identifiers: dict[str, str], only: dict[str, Any], **more: Any) -> Any:
+    """What a worker is asked, as it arrives there."""
+    asked = {
         "query": name,
         "identifiers": identifiers,
         "only": only,
@@ -136,22 +104,16 @@ def by_duckdb(
         "grain": "tick",
         **more,
     }
-    found = worker.answer(json.loads(json.dumps(request)))
+    return json.loads(json.dumps(asked))
+
+
+def by_duckdb(
+    worker: QueryWorker, name: str, identifiers: dict[str, str], only: dict[str, Any], **more: Any
+) -> tuple[list[str], Cells]:
+    found = worker.answer(request(name, identifiers, only, **more))
     assert "error" not in found, found
     assert found["damaged"] == []
     return found["columns"], found["rows"]
-
-
-def by_clickhouse(
-    session: Any, name: str, identifiers: dict[str, str], only: dict[str, Any]
-) -> tuple[list[str], Cells]:
-    sql = query_text.filled(name, identifiers, tuple(only))
-    values = {**VALUES, "from_us": WINDOW[0], "to_us": WINDOW[1]}
-    values |= {f"only_{key}": value for key, value in only.items()}
-    wanted = {key: values[key] for key in query_text.parameters(sql)}
-    settings = "SETTINGS output_format_json_quote_64bit_integers = 0"
-    found = json.loads(str(session.query(f"{sql} {settings}", "JSONCompact", params=wanted)))
-    return [column["name"] for column in found["meta"]], found["data"]
 
 
 def variants(name: str) -> list[tuple[dict[str, str], dict[str, Any]]]:
@@ -168,25 +130,6 @@ def variants(name: str) -> list[tuple[dict[str, str], dict[str, Any]]]:
         only = [*only, {"query_id": 6001}] if name == "histogram" else only
         return [({"rows": "statements"}, each) for each in only]
     return [({}, each) for each in only]
-
-
-def same(left: Any, right: Any) -> bool:
-    if isinstance(left, list) or isinstance(right, list):
-        return (left or []) == (right or [])  # ClickHouse has no NULL of lists
-    if isinstance(left, float) and isinstance(right, float | int):
-        return math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-12)
-    return type(left) is type(right) and left == right
-
-
-@pytest.mark.parametrize("name", query_text.names())
-def test_both_engines_have_the_same_answer(name: str, worker: QueryWorker, clickhouse: Any) -> None:
-    for identifiers, only in variants(name):
-        columns, rows = by_duckdb(worker, name, identifiers, only)
-        others, other_rows = by_clickhouse(clickhouse, name, identifiers, only)
-        assert columns == others
-        assert len(rows) == len(other_rows) > 0, (identifiers, only)
-        for row, other in zip(rows, other_rows, strict=True):
-            assert all(map(same, row, other)), (row, other)
 
 
 @pytest.mark.parametrize("grain", ["minute", "hour"])
@@ -248,14 +191,5 @@ def test_a_damaged_segment_is_left_out(tmp_path: Path) -> None:
     assert content is not None
     (segment,) = content.of_table("findings")
     (spool / segment.name).write_bytes(b"cut")
-    found = QueryWorker(spool).answer(
-        {
-            "query": "findings",
-            "identifiers": {},
-            "only": {},
-            "values": VALUES,
-            "window": WINDOW,
-            "grain": "tick",
-        }
-    )
+    found = QueryWorker(spool).answer(request("findings", {}, {}))
     assert (found["rows"], found["damaged"]) == ([], [segment.name])

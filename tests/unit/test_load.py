@@ -309,27 +309,26 @@ exit 1
     )
 
 
-def test_one_client_giving_up_is_a_failure_though_pgbench_goes_on(tmp_path: Path) -> None:
-    text = """#!/bin/sh
-echo 'pgbench: error: client 1 script 0 aborted in command 2 query 0: ERROR:  boom' >&2
-exec sleep 600
-"""
-    load = PgbenchLoad(script(tmp_path / "fake", text), "", LoadSpec())
-    with load, pytest.raises(MeasurementError, match=r"gave up a client: client 1 .*boom"):
-        load.wait_ready(5)
+GIVES_UP = (
+    "echo 'pgbench: error: client 1 script 0 aborted in command 2 query 0: ERROR:  boom' >&2\n"
+    "exec sleep 600"
+)
 
 
-def test_a_load_that_ends_quietly_is_a_failure(tmp_path: Path) -> None:
-    load = PgbenchLoad(script(tmp_path / "fake", "#!/bin/sh\n"), "", LoadSpec())
-    with load, pytest.raises(MeasurementError, match="ended by itself: it said nothing"):
-        load.wait_ready(5)
-
-
-def test_a_load_that_does_nothing_is_reported(tmp_path: Path) -> None:
-    program = script(tmp_path / "fake", "#!/bin/sh\nexec sleep 600\n")
-    load = PgbenchLoad(program, "", LoadSpec())
-    with load, pytest.raises(MeasurementError, match=r"no transaction in 0.2 s"):
-        load.wait_ready(0.2)
+@pytest.mark.parametrize(
+    ("text", "limit_s", "message"),
+    [
+        (GIVES_UP, 5, r"gave up a client: client 1 .*boom"),  # though pgbench goes on
+        ("", 5, "ended by itself: it said nothing"),
+        ("exec sleep 600", 0.2, r"no transaction in 0.2 s"),
+    ],
+)
+def test_a_load_that_does_not_get_going_is_a_failure(
+    tmp_path: Path, text: str, limit_s: float, message: str
+) -> None:
+    load = PgbenchLoad(script(tmp_path / "fake", f"#!/bin/sh\n{text}\n"), "", LoadSpec())
+    with load, pytest.raises(MeasurementError, match=message):
+        load.wait_ready(limit_s)
 
 
 def test_a_missing_pgbench_names_the_package(

@@ -19,7 +19,7 @@ from pgtare.watching.store.pusher import SpoolPusher
 from tests.unit.live_rows import SHOP, make_spool
 from tests.unit.spool_rows import newest
 from tests.unit.store_engine import engine, new_store
-from tests.unit.test_live_queries import VALUES, WINDOW, variants
+from tests.unit.test_live_queries import WINDOW, request, variants
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +46,6 @@ def of_store(store: StoreConnection) -> StoreWorker:
 @pytest.fixture(scope="module")
 def of_spool(spool: Path) -> QueryWorker:
     return QueryWorker(spool)
-
-
-def request(name: str, identifiers: dict[str, str], only: dict[str, Any], **more: Any) -> Any:
-    asked = {
-        "query": name,
-        "identifiers": identifiers,
-        "only": only,
-        "values": VALUES,
-        "window": WINDOW,
-        "grain": "tick",
-        **more,
-    }
-    return json.loads(json.dumps(asked))
 
 
 def same(left: Any, right: Any) -> bool:

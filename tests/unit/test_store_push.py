@@ -40,6 +40,13 @@ def commit(spool: Spool, index: int, *tables: str) -> str:
     return spool.commit(rows, {})
 
 
+def filled(root: Path, first: int, last: int, *tables: str) -> None:
+    """Commits of these numbers, of a writer that comes and goes."""
+    with Spool.open(root, UNLIMITED) as spool:
+        for index in range(first, last + 1):
+            commit(spool, index, *tables)
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with engine(tmp_path_factory.mktemp("engine")) as found:
@@ -188,14 +195,12 @@ def test_a_lost_answer_is_no_second_insert(
     tmp_path: Path, store: StoreConnection, faults: Faults, make: Make
 ) -> None:
     pusher = make(tmp_path)
-    with Spool.open(tmp_path, UNLIMITED) as spool:
-        for index in range(1, COMMITS + 1):
-            commit(spool, index)
-        faults.lose_answers = 2
-        for _ in range(2):
-            with pytest.raises(StoreError):
-                pusher.step()
-        pusher.step()
+    filled(tmp_path, 1, COMMITS)
+    faults.lose_answers = 2
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            pusher.step()
+    pusher.step()
     assert differences(store, tmp_path) == {}
     assert len(faults.inserts) == len(SOME), "what was there already was counted, not sent again"
 
@@ -212,27 +217,8 @@ def test_a_duplicate_delivery_is_left_out(
             deliver(self, table, rows, token)
 
     twice = Twice(store)
-    with Spool.open(tmp_path, UNLIMITED) as spool:
-        for index in range(1, COMMITS + 1):
-            commit(spool, index, *ALL)
+    filled(tmp_path, 1, COMMITS, *ALL)
     SpoolPusher(tmp_path, lambda: twice, COMMITS, lambda level, why: None).step()
-    assert differences(store, tmp_path) == {}
-
-
-def test_an_agent_that_was_killed_before_it_noted_what_it_sent(
-    tmp_path: Path, store: StoreConnection, faults: Faults, make: Make
-) -> None:
-    with Spool.open(tmp_path, UNLIMITED) as spool:
-        for index in range(1, 2 * COMMITS + 1):
-            commit(spool, index)
-    first = make(tmp_path)
-    first.step()
-    kept = (tmp_path / push_memory.FILE).read_bytes()
-    first.step()
-    (tmp_path / push_memory.FILE).write_bytes(kept)  # as it was before the last note
-    sent = len(faults.inserts)
-    send_all(make(tmp_path))
-    assert len(faults.inserts) == sent
     assert differences(store, tmp_path) == {}
 
 
@@ -240,9 +226,7 @@ def test_an_agent_that_was_killed_before_it_noted_what_it_sent(
 def test_a_lost_memory_asks_the_store(
     tmp_path: Path, store: StoreConnection, faults: Faults, make: Make, noted: bool
 ) -> None:
-    with Spool.open(tmp_path, UNLIMITED) as spool:
-        for index in range(1, 3 * COMMITS + 1):
-            commit(spool, index)
+    filled(tmp_path, 1, 3 * COMMITS)
     send_all(make(tmp_path))
     (tmp_path / push_memory.FILE).unlink()
     if not noted:
@@ -318,15 +302,11 @@ def test_a_wiped_spool_begins_another_one(
 ) -> None:
     root, copy = tmp_path / "spool", tmp_path / "copy"
     pusher = make(root)
-    with Spool.open(root, UNLIMITED) as spool:
-        for index in range(1, COMMITS + 1):
-            commit(spool, index)
-        pusher.step()
+    filled(root, 1, COMMITS)
+    pusher.step()
     shutil.copytree(root, copy)
     shutil.rmtree(root)
-    with Spool.open(root, UNLIMITED) as spool:
-        for index in range(COMMITS + 1, 3 * COMMITS + 1):
-            commit(spool, index)
+    filled(root, COMMITS + 1, 3 * COMMITS)
     send_all(make(root))
     assert differences(store, root, copy) == {}
 
@@ -335,14 +315,10 @@ def test_a_spool_restored_from_a_copy_waits_for_a_repair(
     tmp_path: Path, store: StoreConnection, make: Make
 ) -> None:
     root, copy = tmp_path / "spool", tmp_path / "copy"
-    with Spool.open(root, UNLIMITED) as spool:
-        for index in range(1, COMMITS + 1):
-            commit(spool, index)
+    filled(root, 1, COMMITS)
     make(root).step()
     shutil.copytree(root, copy)
-    with Spool.open(root, UNLIMITED) as spool:
-        for index in range(COMMITS + 1, 2 * COMMITS + 1):
-            commit(spool, index)
+    filled(root, COMMITS + 1, 2 * COMMITS)
     make(root).step()
     remembered = (root / push_memory.FILE).read_bytes()
     shutil.rmtree(root)
@@ -365,9 +341,7 @@ def test_a_spool_restored_from_a_copy_waits_for_a_repair(
 def test_another_server_is_not_asked_for_counts(
     tmp_path: Path, store: StoreConnection, faults: Faults, make: Make
 ) -> None:
-    with Spool.open(tmp_path, UNLIMITED) as spool:
-        for index in range(1, 2 * COMMITS + 1):
-            commit(spool, index)
+    filled(tmp_path, 1, 2 * COMMITS)
     make(tmp_path).step()
     other = (tmp_path / push_memory.FILE).read_text().replace("00000000-", "11111111-", 1)
     (tmp_path / push_memory.FILE).write_text(other)

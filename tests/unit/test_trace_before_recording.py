@@ -16,7 +16,7 @@ from pgtare.seeing.trace.capture.before_recording import Earlier
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.record_decoder import decode
 from pgtare.seeing.trace.file.records import CallKind
-from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, trace, write
+from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, session_stream, trace, write
 
 pytestmark = pytest.mark.timeout(60)
 _SECOND = 1000 * MS
@@ -24,8 +24,7 @@ _SECOND = 1000 * MS
 
 def used_twice() -> tuple[StreamBuilder, int]:
     """A statement of before and of the recording, one of before only; how much is of before."""
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.data, b.number = b.data[:8] + bytes(8) + b.data[16:], 0  # the reading function makes it
     b.waitring()
     b.level(0, 12, 2, 1.0)
@@ -77,10 +76,8 @@ def began(after: int) -> str:
 
 def test_waits_whose_tie_is_lost_stay_with_their_session(tmp_path: Path) -> None:
     """And begin with the recording, whatever their ring holds of before."""
-    b = StreamBuilder()
-    b.session()
-    b.call(CallKind.EXECUTE, 60 * _SECOND, 61 * _SECOND)
-    b.request(60 * _SECOND, 61 * _SECOND)
+    b = session_stream()
+    b.execution(60 * _SECOND, 61 * _SECOND)
     rows = [(1, 1 * _SECOND, 20 * _SECOND), (1, 60 * _SECOND + 1, 500 * MS)]
     path = write(tmp_path / "t", b.data, rows, began=began(59 * _SECOND))
     found_in = load(path)
@@ -104,10 +101,8 @@ def test_waits_alone_begin_with_the_recording(tmp_path: Path) -> None:
 
 
 def test_waits_of_another_process_of_that_number_are_its_own(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
-    b.call(CallKind.EXECUTE, 1 * MS, 2 * MS)
-    b.request(1 * MS, 2 * MS)
+    b = session_stream()
+    b.execution(1 * MS, 2 * MS)
     found = trace(tmp_path / "t", b.data, [(1, 50 * MS, 10 * MS)])
     found.rings[2] = dataclasses.replace(found.rings[2], started_ns=BEGAN_NS + 40 * MS)
     assert len(ledgers.ledger(found).processes) == 2
@@ -115,11 +110,8 @@ def test_waits_of_another_process_of_that_number_are_its_own(tmp_path: Path) -> 
 
 def test_time_without_a_reading_of_cpu_is_not_the_run_queues(tmp_path: Path) -> None:
     """It may as well have been CPU."""
-    b = StreamBuilder()
-    b.session()
-    b.waitring()
-    b.call(CallKind.EXECUTE, 0, 10 * MS)
-    b.request(0, 10 * MS)
+    b = session_stream(waits=True)
+    b.execution(0, 10 * MS)
     found = trace(tmp_path / "t", b.data)
     when = np.array([BEGAN_NS - MS, BEGAN_NS + 20 * MS])
     found.processor[1] = {
@@ -139,8 +131,7 @@ def unnumbered(data: bytes) -> bytes:
 
 def test_what_the_reading_function_adds_comes_once() -> None:
     """And only if something names it; the answers of before are those of a ring of before."""
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     head = unnumbered(b.data)
     added = b""
     for number, text in ((1, "SELECT 'again'"), (2, "SELECT 'never named'")):

@@ -9,9 +9,8 @@ import pytest
 
 from pgtare.seeing.trace.analysis import kernel_time
 from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.file.records import CallKind
 from tests.sample_trace import by
-from tests.unit.made_traces import MS, US, StreamBuilder, trace
+from tests.unit.made_traces import MS, US, session_stream, trace
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -99,17 +98,14 @@ def test_what_only_one_stretch_of_a_trace_tells_is_not_claimed() -> None:
 def test_a_process_that_sleeps_until_it_is_woken_works_for_microseconds(tmp_path: Path) -> None:
     """400 sleeps whose time is all CPU, were one to believe the readings: it belongs elsewhere."""
     rng = np.random.default_rng(9)
-    b = StreamBuilder()
-    b.session()
-    b.waitring()
+    b = session_stream(waits=True)
     rows, now, cpu = [], 0, 0
     for _ in range(400):
         sleep, work = (int(x) for x in rng.integers(500 * US, MS, 2))
         rows.append((1, now + work, sleep))
         start, now = now, now + work + sleep
         cpu += work + sleep
-        b.call(CallKind.EXECUTE, start, now, cpu=cpu)
-        b.request(start, now, cpu)
+        b.execution(start, now, cpu)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
     slept = by(book)["Timeout/PgSleep"]
     assert 0 < book.kernel_share[1] * slept <= 400 * 30 * US * 1.001

@@ -18,7 +18,7 @@ from pgtare.seeing.trace.file.record_decoder import decode
 from pgtare.seeing.trace.file.records import ESTIMATED, CallKind
 from pgtare.seeing.trace.output.page import page
 from tests.sample_trace import ROWS, by, two_requests, two_requests_ledger
-from tests.unit.made_traces import MS, US, StreamBuilder, trace
+from tests.unit.made_traces import MS, US, StreamBuilder, session_stream, trace
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -68,9 +68,7 @@ def test_a_scope_is_a_part_of_the_whole(book: Ledger) -> None:
 
 
 def test_cpu_beyond_the_time_outside_waits_is_that_of_waits(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
-    b.waitring()
+    b = session_stream(waits=True)
     b.call(CallKind.EXECUTE, 0, 10 * MS, cpu=0)
     b.call(CallKind.EXECUTE, 10 * MS, 20 * MS, cpu=9 * MS)  # 9 ms CPU, though 8 ms are waits
     b.request(0, 20 * MS)
@@ -84,17 +82,14 @@ def test_cpu_beyond_the_time_outside_waits_is_that_of_waits(tmp_path: Path) -> N
 def test_the_kernels_work_within_waits_is_distinguished_from_work_outside(tmp_path: Path) -> None:
     """300 executions, reads from the page cache (all CPU) and sleeps (none), of random lengths."""
     rng = np.random.default_rng(5)
-    b = StreamBuilder()
-    b.session()
-    b.waitring()
+    b = session_stream(waits=True)
     rows, now, cpu, outside = [], 0, 0, 0
     for _ in range(300):
         read, sleep, work = (int(x) for x in rng.integers(100 * US, MS, 3))
         rows += [(0, now + work, read), (1, now + work + read, sleep)]
         start, now = now, now + work + read + sleep
         cpu, outside = cpu + work + read, outside + work
-        b.call(CallKind.EXECUTE, start, now, cpu=cpu)
-        b.request(start, now, cpu)
+        b.execution(start, now, cpu)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
     lines = {line.name: line for line in profile(book).lines}
     assert book.kernel_share[0] == pytest.approx(1, abs=0.02)
@@ -109,8 +104,7 @@ def test_the_kernels_work_within_waits_is_distinguished_from_work_outside(tmp_pa
 
 
 def test_nested_calls_take_their_time_from_the_outer_one(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.text(1, "SELECT f()", 1)
     b.text(2, "SELECT inner_one", 2)
     b.call(CallKind.EXECUTE, 2 * MS, 5 * MS, call=2, parent=1, depth=1, text=2, query_id=2)
@@ -144,8 +138,7 @@ def test_time_is_that_of_the_application_of_the_moment(tmp_path: Path) -> None:
 
 def test_a_cursor_is_idle_between_its_fetches(tmp_path: Path) -> None:
     """Two cursors in turn: their executions overlap, their fetches do not."""
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.request(0, 2 * MS, status="T")
     b.call(CallKind.FETCH, 8 * MS, 9 * MS, call=5, execution=1)
     b.call(CallKind.EXECUTE, 1 * MS, 10 * MS, call=1, busy=1 * MS)
@@ -158,9 +151,7 @@ def test_a_cursor_is_idle_between_its_fetches(tmp_path: Path) -> None:
 
 
 def test_a_bind_begins_before_it_closes_the_portal_of_another_request(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
-    b.waitring()
+    b = session_stream(waits=True)
     b.text(1, "SELECT $1", 11)
     statement = {"text": 1, "query_id": 11}
     b.call(CallKind.BIND, 0, 1 * MS, **statement)
@@ -178,8 +169,7 @@ def test_a_bind_begins_before_it_closes_the_portal_of_another_request(tmp_path: 
 
 
 def test_between_fetches_in_one_record_the_time_is_their_callers(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.text(1, "CALL f()", 1)
     b.text(2, "SELECT in_loop", 2)
     b.call(
@@ -211,21 +201,6 @@ def test_between_fetches_in_one_record_the_time_is_their_callers(tmp_path: Path)
     assert fetches.buffers["shared_hit"] == 4
 
 
-def test_a_gap_in_the_stream_is_reported_as_such(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
-    b.call(CallKind.EXECUTE, 0, 1 * MS)
-    b.request(0, 2 * MS)
-    b.lost(0, 4096, 40)
-    b.call(CallKind.EXECUTE, 8 * MS, 9 * MS)
-    b.request(7 * MS, 10 * MS)
-    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
-    found = by(book)
-    assert found["not recorded"] == pytest.approx(7 * MS)
-    assert sum(found.values()) == pytest.approx(10 * MS)
-    assert any("4,096 bytes" in note for note in book.notes)
-
-
 def test_a_chunk_of_calls_that_a_damaged_file_lost_is_not_recorded() -> None:
     b = StreamBuilder()
     ends = []
@@ -253,8 +228,7 @@ def test_what_pgtare_takes_comes_out_of_the_cpu(tmp_path: Path) -> None:
 
 
 def test_row_sources_divide_the_time_of_their_execution(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.plan(
         5,
         [
@@ -288,8 +262,7 @@ def test_row_sources_divide_the_time_of_their_execution(tmp_path: Path) -> None:
 
 
 def test_an_init_plan_is_taken_from_the_nodes_that_ask_for_it(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.plan(
         5,
         [
@@ -331,8 +304,7 @@ def test_an_init_plan_is_taken_from_the_nodes_that_ask_for_it(tmp_path: Path) ->
 
 def test_times_are_what_a_reader_counts(tmp_path: Path) -> None:
     """A transaction of the extended protocol, run three times; the first time it is parsed."""
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.text(1, "SELECT a FROM t", 11)
     b.text(2, "END", 12)
     b.text(3, "SELECT oops", 13)

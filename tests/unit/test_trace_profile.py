@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,12 +13,11 @@ from pgtare.errors import UsageError
 from pgtare.seeing.trace.analysis import kernel_time, merge, statements
 from pgtare.seeing.trace.analysis import ledger as ledgers
 from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
-from pgtare.seeing.trace.analysis.tracing_cost import NOTHING
 from pgtare.seeing.trace.file.reader import load
 from pgtare.seeing.trace.file.records import BEGIN, COMMITTED, CallKind
 from pgtare.seeing.trace.output.page import page
 from tests.sample_trace import by
-from tests.unit.made_traces import BEGAN_NS, MS, US, StreamBuilder, trace, write
+from tests.unit.made_traces import BEGAN_NS, MS, US, session_stream, trace, write
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -26,9 +25,7 @@ pytestmark = pytest.mark.timeout(60)
 def test_a_busy_machine_hides_nothing_of_the_kernels_work(tmp_path: Path) -> None:
     """In half of all executions the process was preempted: that says nothing of its reads."""
     rng = np.random.default_rng(6)
-    b = StreamBuilder()
-    b.session()
-    b.waitring()
+    b = session_stream(waits=True)
     rows, now, cpu = [], 0, 0
     for _ in range(400):
         read, work = (int(x) for x in rng.integers(100 * US, MS, 2))
@@ -36,8 +33,7 @@ def test_a_busy_machine_hides_nothing_of_the_kernels_work(tmp_path: Path) -> Non
         rows.append((0, now + work + away, read))
         start, now = now, now + work + away + read
         cpu += work + read
-        b.call(CallKind.EXECUTE, start, now, cpu=cpu)
-        b.request(start, now, cpu)
+        b.execution(start, now, cpu)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
     assert book.kernel_share[0] == pytest.approx(1, abs=0.03)
 
@@ -45,9 +41,7 @@ def test_a_busy_machine_hides_nothing_of_the_kernels_work(tmp_path: Path) -> Non
 def test_no_more_kernel_work_than_there_was_cpu(tmp_path: Path) -> None:
     """Few reads from a slow disk take most of the time and no CPU, many from the cache all of it"""
     rng = np.random.default_rng(7)
-    b = StreamBuilder()
-    b.session()
-    b.waitring()
+    b = session_stream(waits=True)
     rows, now, cpu = [], 0, 0
     for i in range(400):
         work = int(rng.integers(100 * US, MS))
@@ -55,16 +49,13 @@ def test_no_more_kernel_work_than_there_was_cpu(tmp_path: Path) -> None:
         rows.append((0, now + work, read))
         start, now = now, now + work + read
         cpu += work + (0 if i % 10 == 0 else read)
-        b.call(CallKind.EXECUTE, start, now, cpu=cpu)
-        b.request(start, now, cpu)
+        b.execution(start, now, cpu)
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
     assert book.kernel_share[0] < 0.05
 
 
 def test_a_wait_that_is_cut_is_one_wait(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
-    b.waitring()
+    b = session_stream(waits=True)
     b.text(1, "SELECT a FROM t", 1)
     b.text(2, "SELECT b FROM t", 2)
     b.call(CallKind.EXECUTE, 0, 5 * MS, text=1, query_id=1)
@@ -87,18 +78,14 @@ def test_a_wait_that_is_cut_is_one_wait(tmp_path: Path) -> None:
 
 def test_requests_that_were_not_drawn_are_not_the_clients_time(tmp_path: Path) -> None:
     """One in five requests is traced: between those, others ran of which nothing is known."""
-    b = StreamBuilder()
-    b.session()
-    b.waitring()
+    b = session_stream(waits=True)
     b.level(0, 12, 1, 0.2)
-    b.call(CallKind.EXECUTE, 0, 1 * MS, cpu=0)
-    b.request(0, 1 * MS, 0)
+    b.execution(0, 1 * MS, 0)
     b.call(CallKind.EXECUTE, 20 * MS, 22 * MS, cpu=15 * MS)
     b.call(CallKind.EXECUTE, 22 * MS, 23 * MS, cpu=16 * MS)
     b.request(20 * MS, 23 * MS, 16 * MS)
     b.level(23 * MS, 12, 1, 1.0)
-    b.call(CallKind.EXECUTE, 29 * MS, 30 * MS, cpu=17 * MS)
-    b.request(29 * MS, 30 * MS, 17 * MS)
+    b.execution(29 * MS, 30 * MS, 17 * MS)
     found = by(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data)))
     assert found["not recorded"] == pytest.approx(19 * MS)
     assert found["client"] == pytest.approx(6 * MS)
@@ -108,13 +95,10 @@ def test_requests_that_were_not_drawn_are_not_the_clients_time(tmp_path: Path) -
 
 
 def test_between_statements_found_by_their_identifier_nothing_is_known(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.level(0, 12, 4, 1.0)
-    b.call(CallKind.EXECUTE, 0, 1 * MS)
-    b.request(0, 1 * MS)
-    b.call(CallKind.EXECUTE, 5 * MS, 6 * MS)
-    b.request(5 * MS, 6 * MS)
+    b.execution(0, 1 * MS)
+    b.execution(5 * MS, 6 * MS)
     found = by(ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data)))
     assert found["not recorded"] == pytest.approx(4 * MS)
     assert "client" not in found
@@ -122,13 +106,10 @@ def test_between_statements_found_by_their_identifier_nothing_is_known(tmp_path:
 
 def test_waits_of_requests_that_were_not_traced_are_not_recorded(tmp_path: Path) -> None:
     """A session's ring of waits goes on while its requests are not traced."""
-    b = StreamBuilder()
-    b.session()
-    b.waitring()
+    b = session_stream(waits=True)
     b.level(0, 12, 4, 1.0)
     for at in (0, 10 * MS):
-        b.call(CallKind.EXECUTE, at, at + 2 * MS)
-        b.request(at, at + 2 * MS)
+        b.execution(at, at + 2 * MS)
     b.end(20 * MS)
     rows = [(0, 1 * MS, MS), (1, 3 * MS, 5 * MS), (0, 9 * MS, 2 * MS), (1, 13 * MS, 4 * MS)]
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
@@ -145,27 +126,24 @@ def test_waits_of_requests_that_were_not_traced_are_not_recorded(tmp_path: Path)
 
 
 def test_waits_over_which_calls_were_overwritten_are_not_recorded(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
-    b.waitring()
+    b = session_stream(waits=True)
     b.call(CallKind.EXECUTE, 0, 1 * MS)
     b.request(0, 2 * MS)
     b.lost(0, 4096, 40)
     b.request(8 * MS, 9 * MS)
-    b.call(CallKind.EXECUTE, 10 * MS, 12 * MS)
-    b.request(10 * MS, 12 * MS)
+    b.execution(10 * MS, 12 * MS)
     rows = [(1, 3 * MS, 4 * MS), (1, 10 * MS, MS)]
     book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, rows))
     found = {line.name: line for line in profile(book).lines}
     assert found["not recorded"].ns == pytest.approx(7 * MS)
+    assert any("4,096 bytes" in note for note in book.notes)
     assert (found["Timeout/PgSleep"].ns, found["Timeout/PgSleep"].times) == (1 * MS, 1)
     assert sum(line.ns for line in found.values()) == pytest.approx(12 * MS)
 
 
 def test_a_call_is_one_however_many_transactions_it_passes(tmp_path: Path) -> None:
     """Two procedures of 6 ms CPU each: the first commits twice, the second is one transaction."""
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.call(CallKind.PARSE, 0, 0, cpu=0)
     for begun, ended in ((0, 3 * MS), (3 * MS, 4 * MS), (4 * MS, 6 * MS)):
         b.transaction(BEGIN, begun, begun)
@@ -189,8 +167,7 @@ def test_a_call_is_one_however_many_transactions_it_passes(tmp_path: Path) -> No
 
 
 def test_a_statements_own_name_is_not_part_of_anothers(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.text(1, "SELECT a", 1)
     b.text(2, "SELECT a, b", 2)
     b.call(CallKind.EXECUTE, 0, 1 * MS, text=1, query_id=1)
@@ -204,8 +181,7 @@ def test_a_statements_own_name_is_not_part_of_anothers(tmp_path: Path) -> None:
 
 def test_a_statement_has_the_text_that_its_client_sent(tmp_path: Path) -> None:
     """One identifier of a nested expression, met first, and of a client's statements."""
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     for text, sql, query_id in (
         (1, "0", 5),
         (2, "SELECT f()", 6),
@@ -234,8 +210,7 @@ def test_a_statement_has_the_text_that_its_client_sent(tmp_path: Path) -> None:
 
 def test_a_statement_has_a_text_that_is_not_cut(tmp_path: Path) -> None:
     """Whatever the identifiers of texts are: they are taken in their order."""
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     for text, sql, flags in ((1, "SELECT length(", 1), (2, "SELECT length('x') AS huge", 0)):
         b.text(text, sql, 5, flags)
         b.call(CallKind.EXECUTE, text * MS, (text + 1) * MS, call=text, text=text, query_id=5)
@@ -246,8 +221,7 @@ def test_a_statement_has_a_text_that_is_not_cut(tmp_path: Path) -> None:
 
 def test_statements_are_named_without_what_was_sent(tmp_path: Path) -> None:
     """In tables, JSON, headings and the page; without identifiers, one name is one statement."""
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     for i, sql in enumerate(("SELECT 'Alice' /* Alice */", "SELECT 'Alice2'", "SET x = Alice"), 1):
         b.text(i, sql, 0)
         b.call(CallKind.EXECUTE, (i - 1) * MS, i * MS, call=i, text=i)
@@ -268,8 +242,7 @@ def test_statements_are_named_without_what_was_sent(tmp_path: Path) -> None:
 
 
 def test_a_heading_names_the_statements_that_were_taken(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     for i in range(1, 6):
         b.text(i, f"SELECT\n  a{i}, {'b' * 300 if i == 5 else 'b'}", i)
         b.call(CallKind.EXECUTE, i * i * MS, (i + 1) * (i + 1) * MS, text=i, query_id=i)
@@ -283,8 +256,7 @@ def test_a_heading_names_the_statements_that_were_taken(tmp_path: Path) -> None:
 
 
 def test_statements_without_an_identifier_have_not_the_identifier_0(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.text(1, "SELECT a")
     b.call(CallKind.EXECUTE, 0, 1 * MS, text=1)
     b.request(0, 1 * MS)
@@ -293,32 +265,9 @@ def test_statements_without_an_identifier_have_not_the_identifier_0(tmp_path: Pa
         profile(book, scope=Scope(statement="0"))
 
 
-def test_what_pgtare_takes_counts_each_fetch_of_a_series(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
-    b.call(CallKind.UTILITY, 0, MS, call=9, cpu=0)
-    b.call(
-        CallKind.FETCH,
-        2 * MS,
-        3 * MS,
-        call=3,
-        execution=2,
-        parent=1,
-        depth=1,
-        busy=MS,
-        fetches=2000,
-    )
-    b.call(CallKind.UTILITY, MS, 4 * MS, call=1, cpu=3 * MS)
-    b.request(0, 4 * MS)
-    found = trace(tmp_path / "t.pgtrace", b.data)
-    lines = by(ledgers.ledger(found, replace(NOTHING, call_ns=US, fetch_ns=60.0)))
-    assert lines["pgtare itself (estimated)"] == pytest.approx(2000 * 60, rel=0.05)
-
-
 def test_time_of_parallel_workers_does_not_shrink_their_leaders(tmp_path: Path) -> None:
     """Below Gather three processes took 24 ms in an execution of 10, which spent 2 of its own."""
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.plan(
         5,
         [
@@ -344,8 +293,7 @@ def test_time_of_parallel_workers_does_not_shrink_their_leaders(tmp_path: Path) 
 
 
 def test_sums_of_row_sources_are_exact_only_if_all_are(tmp_path: Path) -> None:
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.text(1, "SELECT a FROM t", 1)
     b.plan(5, [{"id": 0, "parent": -1, "kind": "Seq Scan", "relation": "public.a"}])
     for i, flags in enumerate((1, 0)):
@@ -361,15 +309,11 @@ def test_sums_of_row_sources_are_exact_only_if_all_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("off_s", [-40, 0, 3600])
 def test_a_clock_that_was_set_cuts_nothing_off(tmp_path: Path, off_s: int) -> None:
     """The session had been traced for a minute when the recording began, the clock set between."""
-    b = StreamBuilder()
-    b.session()
-    b.call(CallKind.EXECUTE, 0, 1 * MS)
-    b.request(0, 1 * MS)
-    b.call(CallKind.EXECUTE, 59_000 * MS, 59_001 * MS)
-    b.request(59_000 * MS, 59_001 * MS)
+    b = session_stream()
+    b.execution(0, 1 * MS)
+    b.execution(59_000 * MS, 59_001 * MS)
     history = len(b.data)
-    b.call(CallKind.EXECUTE, 61_000 * MS, 61_003 * MS)
-    b.request(61_000 * MS, 61_003 * MS)
+    b.execution(61_000 * MS, 61_003 * MS)
     began = datetime.fromtimestamp(BEGAN_NS / 1e9 + 60 + off_s, UTC).isoformat()
     path = write(tmp_path / "t.pgtrace", b.data, began=began, first=history)
     found = by(ledgers.ledger(load(path)))

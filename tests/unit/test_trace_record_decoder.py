@@ -12,15 +12,14 @@ from pgtare.seeing.trace.analysis.merge import comment_fields, trace_id
 from pgtare.seeing.trace.analysis.timeline import _one_origin
 from pgtare.seeing.trace.file import record_decoder
 from pgtare.seeing.trace.file.records import CallKind, RecordKind, sqlstate
-from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder
+from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, session_stream
 
 pytestmark = pytest.mark.timeout(60)
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_a_stream_of_another_version_says_so_in_a_sentence() -> None:
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     data = bytearray(b.data)
     struct.pack_into("<I", data, 32, 3)
     sentence = "the server's stream has version 3; this pgtare reads version 2"
@@ -75,8 +74,7 @@ def test_every_kind_of_record_comes_back() -> None:
 
 def test_request_in_one_record() -> None:
     """Among others, its calls come in the order of the records."""
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.call(CallKind.PARSE, 1, 9)
     b.fused(1000, 1030, 2)
     b.call(CallKind.PARSE, 2000, 2009)
@@ -102,8 +100,7 @@ def test_request_in_one_record() -> None:
 
 def test_request_that_is_open() -> None:
     """It counts if the session tells no more; else what it told does."""
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.call(CallKind.PARSE, 1, 9)
     before = b.data
     b.fused(1000, 1000, 2, still_open=True)
@@ -148,8 +145,7 @@ def test_values_of_any_kind_and_number() -> None:
 
 
 def test_text_of_an_invalid_encoding_and_of_megabytes() -> None:
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     raw = b"SELECT '\xff\xfe'" + b"x" * 3_000_000
     b.record(RecordKind.TEXT, 0, struct.pack("<QqIIII", 5, 0, len(raw), len(raw), 0, 0) + raw)
     found = record_decoder.decode([(0, b.data)]).texts[5]
@@ -158,8 +154,7 @@ def test_text_of_an_invalid_encoding_and_of_megabytes() -> None:
 
 
 def test_what_cannot_be_is_reported_and_the_rest_read() -> None:
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.call(CallKind.PLAN, 1, 2)
     b.record(
         RecordKind.BINDS,

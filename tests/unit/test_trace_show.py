@@ -29,7 +29,16 @@ from pgtare.seeing.trace.output.page import page
 from tests.commands import refused
 from tests.sample_trace import ROWS, two_requests, two_requests_ledger
 from tests.terminal import printed
-from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, define_events, ring, trace, waits
+from tests.unit.made_traces import (
+    BEGAN_NS,
+    MS,
+    StreamBuilder,
+    define_events,
+    ring,
+    session_stream,
+    trace,
+    waits,
+)
 
 
 @pytest.fixture
@@ -90,8 +99,7 @@ def test_statements_of_a_process_that_is_not_there(book: Ledger) -> None:
 
 def test_calls_from_before_the_recording_are_no_part_of_it(tmp_path: Path) -> None:
     """A ring that was filled 20 s before the recorder came; the statement after that counts."""
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.text(1, "SELECT early", 1)
     b.text(2, "SELECT late", 2)
     b.call(CallKind.EXECUTE, 1 * MS, 2 * MS, text=1, query_id=1)
@@ -208,10 +216,6 @@ def test_the_kernels_share_is_explained_where_it_is_shown(book: Ledger) -> None:
     assert explained in printed(show.profile_view(split), 200)
 
 
-def test_one_process_is_one(book: Ledger) -> None:
-    assert "· 1 session ·" in page(book)
-
-
 def test_a_page_says_of_what_it_is(book: Ledger) -> None:
     book.trace.recording |= {
         "began": "2026-11-22T10:00:00+02:00",
@@ -220,6 +224,7 @@ def test_a_page_says_of_what_it_is(book: Ledger) -> None:
     }
     drawn = page(book)
     assert "<h1>Where the time of t went</h1>" in drawn
+    assert "· 1 session ·" in drawn
     assert "from 2026-11-22 08:00:00 UTC" in drawn
     assert "shop &lt;b&gt;" in drawn
     assert "12: calls, SQL, values and waits" in drawn

@@ -13,15 +13,14 @@ from pgtare.seeing.trace.analysis.profile import GROUPINGS
 from pgtare.seeing.trace.analysis.tracing_cost import NOTHING, Costs, noted, of_recording
 from pgtare.seeing.trace.file.records import CallKind
 from tests.sample_trace import by
-from tests.unit.made_traces import MS, US, StreamBuilder, trace
+from tests.unit.made_traces import MS, US, StreamBuilder, session_stream, trace
 
 OWN = "pgtare itself (estimated)"
 
 
 def cursor() -> StreamBuilder:
     """A cursor of one node, begun in 1 ms, with 3 ms of fetches; all of it on the processor."""
-    b = StreamBuilder()
-    b.session()
+    b = session_stream()
     b.plan(5, [{"id": 0, "parent": -1, "kind": "Seq Scan", "relation": "public.a"}])
     b.call(CallKind.UTILITY, 0, MS, call=9, cpu=0)
     b.call(

@@ -16,7 +16,7 @@ from pgtare.seeing.trace.file.records import FAILED
 from pgtare.seeing.trace.file.tables import Table
 from pgtare.seeing.trace.file.writer import Writer
 from pgtare.server.wait_ring import RingRecordKind
-from tests.unit.made_traces import BEGAN_NS, EVENTS, MS, NO_RESERVE
+from tests.unit.made_traces import BEGAN_NS, MS, NO_RESERVE, define_events, ring, waits
 
 pytestmark = pytest.mark.timeout(60)
 #: Event, begin and length in ms: two requests, and what the client did before each.
@@ -40,28 +40,9 @@ MARKS = [
 
 def recorded(path: Path) -> Path:
     writer = Writer(path, b'{"calls": false, "level": 8}', NO_RESERVE)
-    writer.define(
-        Table.RINGS,
-        {
-            "ring": np.array([1]),
-            "pid": np.array([4711]),
-            "started_ns": np.array([BEGAN_NS]),
-            "json": [b'{"kind": "waits", "user": "app"}'],
-        },
-    )
-    writer.define(
-        Table.EVENTS,
-        {
-            "event": np.array(list(EVENTS)),
-            "code": np.array(list(EVENTS)),
-            "class": [kind.encode() for kind, _ in EVENTS.values()],
-            "name": [name.encode() for _, name in EVENTS.values()],
-        },
-    )
-    event, start, length = (np.array(column) for column in zip(*WAITS, strict=True))
-    ones = np.ones(len(WAITS), np.int64)
-    waits = {"ring": ones, "event": event, "gap_ns": BEGAN_NS + start * MS}
-    writer.add(Table.WAITS, {**waits, "length_ns": length * MS, "calls": ones})
+    writer.define(Table.RINGS, ring(1, 4711, "waits", user="app"))
+    define_events(writer)
+    writer.add(Table.WAITS, waits(1, [(event, at * MS, n * MS) for event, at, n in WAITS]))
     kind, when, value = zip(*MARKS, strict=True)
     writer.add(
         Table.MARKS,
@@ -107,12 +88,9 @@ def test_all_groupings_add_up_and_the_client_is_apart(tmp_path: Path) -> None:
     by_statement = {line.name: line.ns for line in profile(book, "statement").lines}
     # the commit's wait, and what is before and after it
     assert by_statement["between calls"] > 3 * MS
-
-
-def test_what_is_drawn_over_time_is_what_the_profile_has(tmp_path: Path) -> None:
-    book = ledger(load(recorded(tmp_path / "t.pgtrace")))
+    # what is drawn over time is what the profile has
     times = over_time(book)
-    lines = {line.name: line.ns for line in profile(book, "class").lines if line.name != "client"}
+    lines.pop("client")
     drawn = {name: float(v.mean()) * 40 * MS for name, v in times.active.items()}
     assert drawn == pytest.approx(lines, rel=1e-6)
     assert times.heat.sum() == 3  # without the client's

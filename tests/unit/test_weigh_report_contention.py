@@ -48,6 +48,17 @@ def crowded() -> tuple[Design, Observations]:
     return design, simulate(design, 40, own=(0, 80), carry=(0, 40), spillover=(0, 160))
 
 
+@pytest.fixture(scope="module")
+def _weighed(crowded: tuple[Design, Observations]) -> WeighResult:
+    return built(*crowded)
+
+
+@pytest.fixture
+def result(_weighed: WeighResult) -> WeighResult:
+    """The result of the crowded trial, for a test to change."""
+    return _weighed.model_copy(deep=True)
+
+
 def shown(result: WeighResult, width: int = 200) -> str:
     out = io.StringIO()
     render(result, Console(file=out, width=width, color_system=None))
@@ -55,22 +66,19 @@ def shown(result: WeighResult, width: int = 200) -> str:
 
 
 def test_a_result_follows_the_schema_and_is_the_same_again(
-    crowded: tuple[Design, Observations],
+    crowded: tuple[Design, Observations], result: WeighResult
 ) -> None:
-    design, obs = crowded
-    result = built(design, obs)
     assert result.design.unit == "both"
     assert result.contention is not None
     assert result.contention.state == "spillover"
     jsonschema.validate(json.loads(result.to_json()), WeighResult.model_json_schema())
-    assert reanalyse(design, obs, result) == result
+    assert reanalyse(*crowded, result) == result
 
 
 def test_the_terminal_and_the_page_say_where_the_cost_falls(
-    crowded: tuple[Design, Observations],
+    crowded: tuple[Design, Observations], result: WeighResult
 ) -> None:
-    design, obs = crowded
-    result = built(design, obs)
+    _, obs = crowded
     assert result.contention is not None
     for text in (shown(result), page(result, obs)):
         assert "costs its own session" in text
@@ -86,10 +94,8 @@ def test_the_terminal_and_the_page_say_where_the_cost_falls(
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])
-def test_no_line_is_wider_than_the_terminal(
-    crowded: tuple[Design, Observations], width: int
-) -> None:
-    text = shown(built(*crowded), width)
+def test_no_line_is_wider_than_the_terminal(result: WeighResult, width: int) -> None:
+    text = shown(result, width)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
 
 
@@ -104,19 +110,17 @@ def test_no_line_is_wider_than_the_terminal(
     ],
 )
 def test_every_state_has_its_sentence(
-    crowded: tuple[Design, Observations], state: ContentionState, wanted: str
+    result: WeighResult, state: ContentionState, wanted: str
 ) -> None:
-    result = built(*crowded)
     assert result.contention is not None
     result.contention.state, result.contention.reason = state, "why not"
     assert wanted in shown(result)
 
 
 def test_nothing_is_reported_without_proof_or_of_a_trial_that_the_server_ended(
-    crowded: tuple[Design, Observations],
+    crowded: tuple[Design, Observations], result: WeighResult
 ) -> None:
     design, obs = crowded
-    result = built(design, obs)
     assert result.contention is not None
     result.contention.state = "not_verified"
     for shape in (result, built(design, obs, "server")):

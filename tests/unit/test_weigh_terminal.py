@@ -369,15 +369,16 @@ def test_inconclusive_says_how_much_longer() -> None:
     assert "pg_stat_statements: inconclusive, +" in text
     assert "only the tail prevents an answer; about 45 s more may settle it." in text
     assert "would settle" not in text
-
-
-def test_no_number_of_seconds_is_given_where_it_would_be_silly() -> None:
-    result = sample().result
-    arm = instrument(result)
-    arm.verdict, arm.verdict_reason, arm.needed_s = "inconclusive", "", 86_401.0
+    arm.verdict_reason, arm.needed_s = "", 86_401.0
     assert "; it may take more than a day to settle." in words(printed(result))
     arm.needed_s = 86_400.0
     assert "about 24 h more may settle it." in words(printed(result))
+    # a partial trial is marked before anything else
+    assert "PARTIAL" not in printed(result)
+    result.design.partial, result.design.stopped_by = True, "interrupt"
+    result.design.duration_s = 12.3
+    text = printed(result)
+    assert text.startswith("PARTIAL: it was interrupted after 12.3 s of 60 s;")
 
 
 @pytest.mark.parametrize("verdict", ["equivalent", "inconclusive", "cost", "gain"])
@@ -429,15 +430,6 @@ def test_a_gain_is_said_without_a_sign() -> None:
     arm.effect.body_us = Interval(estimate=-1.2, lo=-1.4, hi=-1.0)
     arm.effect.body_pct = Interval(estimate=-1.7, lo=-2.0, hi=-1.4)
     assert "on saves 1.20 µs (1.7 %) a transaction" in words(printed(result))
-
-
-def test_partial_trials_are_marked_before_anything_else() -> None:
-    result = sample().result
-    assert "PARTIAL" not in printed(result)
-    result.design.partial, result.design.stopped_by = True, "interrupt"
-    result.design.duration_s = 12.3
-    text = printed(result)
-    assert text.startswith("PARTIAL: it was interrupted after 12.3 s of 60 s;")
 
 
 def test_what_the_figures_rest_on_is_there() -> None:
