@@ -32,6 +32,7 @@ MODULES = {
     "sql_trace": source_dir(),
     "grabber": Path(__file__).parent / "server" / "modules",
     "idler": Path(__file__).parent / "server" / "modules",
+    "namesakes": Path(__file__).parent / "server" / "modules",
     "taker": Path(__file__).parent / "server" / "modules",
     "slow_fsync": Path(__file__).parents[1] / "bench" / "slow_fsync",
 }

@@ -157,7 +157,7 @@ initialise(void *fresh)
 }
 
 static ModuleShmem memory = {
-	"sql_trace ring area", "sql_trace", PGTARE_VERSION, total_size, initialise
+	"sql_trace ring area", "sql_trace_ring_area", PGTARE_VERSION, total_size, initialise
 };
 
 static RingHandle

@@ -175,6 +175,51 @@ add_process(Shared *shared, Moment *moment, const Slot *slot, int64 now, bool li
 	}
 }
 
+static bool
+is_in_use(const Moment *moment, int i)
+{
+	const Running *running = &moment->running[i];
+
+	return moment->sums[i].waits > 0 || running->waits > 0 || running->total_ns > 0;
+}
+
+/*
+ * Make one entry of those that look the same.  Readers know an event by its
+ * name, and that need not be one event's: modules may give two tranches the
+ * same, and all tranches that have none in this session are "extension".  A
+ * process that has waited for two of them counts twice.
+ */
+static void
+merge_namesakes(Moment *moment)
+{
+	const char *names[TOTAL_EVENTS];
+
+	for (int i = 0; i < TOTAL_EVENTS; i++)
+	{
+		EventStats *sum = &moment->sums[i];
+		Running    *running = &moment->running[i];
+
+		if (!is_in_use(moment, i))
+			continue;
+		names[i] = sql_event_name((uint32) sum->key);
+		for (int k = 0; k < i; k++)
+		{
+			if (!is_in_use(moment, k) || moment->sums[k].key >> 32 != sum->key >> 32 ||
+				strcmp(names[k], names[i]) != 0 ||
+				strcmp(sql_event_type((uint32) moment->sums[k].key),
+					   sql_event_type((uint32) sum->key)) != 0)
+				continue;
+			stats_merge(&moment->sums[k], sum);
+			moment->running[k].waits += running->waits;
+			moment->running[k].total_ns += running->total_ns;
+			moment->running[k].processes += running->processes;
+			memset(sum, 0, sizeof(*sum));
+			memset(running, 0, sizeof(*running));
+			break;
+		}
+	}
+}
+
 static Moment *
 read_moment(void)
 {
@@ -204,6 +249,8 @@ read_moment(void)
 		}
 	}
 	LWLockRelease(&shared->lock);
+	/* not before: what has no name raises an error, and nothing may be held then */
+	merge_namesakes(moment);
 	return moment;
 }
 
@@ -221,7 +268,7 @@ put_events(FunctionCallInfo fcinfo, const Moment *moment, bool times)
 		bool		nulls[COLUMNS] = {0};
 		int			n = 11;
 
-		if (sum->waits == 0 && running->waits == 0 && running->total_ns == 0)
+		if (!is_in_use(moment, i))
 			continue;
 		values[0] = CStringGetTextDatum(i == TOTAL_EVENTS ? "other" :
 										sql_backend_type((int) (sum->key >> 32) - 1));

@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import psycopg
 
@@ -123,6 +124,19 @@ def _waiting_is_said() -> Iterator[None]:
         yield
     finally:
         late.cancel()
+
+
+def is_lost(conn: psycopg.Connection[Any], error: psycopg.Error) -> bool:
+    """Whether the server ended the session or went away.
+
+    Not if psycopg could not read a value, as a date after the year 9999: that has no SQLSTATE
+    either, but the session goes on.
+    """
+    if conn.closed or conn.broken:
+        return True
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return error.sqlstate[:3] == "57P"
 
 
 def first_line(ex: BaseException) -> str:

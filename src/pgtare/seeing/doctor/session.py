@@ -91,7 +91,7 @@ class Session:
         except psycopg.errors.QueryCanceled as ex:
             raise Unreadable(f"it took longer than {self._limit_s:g} s") from ex
         except psycopg.Error as ex:
-            if self._conn.closed or self._conn.broken or ex.sqlstate in (None, "57P01", "57P02"):
+            if own_session.is_lost(self._conn, ex):
                 raise MeasurementError(
                     f"the server went away while it was looked at: {own_session.first_line(ex)}"
                 ) from ex

@@ -35,15 +35,18 @@ class AgentLog:
             sys.stderr.write(plain(line) + "\n")
             sys.stderr.flush()
 
-    def once(self, level: LogLevel, event: str, server: str, why: str) -> None:
-        """Write a line, unless the same was written for the same reason a while ago."""
+    def once(self, level: LogLevel, event: str, server: str, why: str, **more: object) -> None:
+        """Write a line, unless the same was written for the same reason a while ago.
+
+        more: what is no part of the reason.
+        """
         now = time.monotonic()
         with self._lock:
             before = self._last.get((server, event))
             if before is not None and before[0] == why and now - before[1] < _REPEATED_S:
                 return
             self._last[server, event] = why, now
-        self.write(level, event, server, why=why)
+        self.write(level, event, server, why=why, **more)
 
     def forget(self, event: str, server: str) -> None:
         """The trouble is over: if it comes back, it is written again."""

@@ -45,6 +45,13 @@ class CounterTable:
             keys, self.sums[rows], self.max_ns[rows], self.running[rows], self.processes[rows]
         )
 
+    def distinct(self) -> CounterTable:
+        """Each entry once: a server may give two of its events one name."""
+        codes = codes_of(self.keys)
+        if not len(codes) or len(np.unique(codes)) == len(codes):
+            return self
+        return self.grouped(tuple(self.keys))
+
     def grouped(self, names: Sequence[str]) -> CounterTable:
         """Summed over all other keys; the maximum is the greatest of them."""
         columns = {name: self.keys[name] for name in names}
@@ -94,11 +101,11 @@ def matched(first: CounterTable, last: CounterTable) -> tuple[Array, Array, Arra
     """Which rows are of the same entry.
 
     Returns rows of `first` and of `last` that belong together, and the rows of `first` that have
-    none in `last`. Each table has an entry once.
+    none in `last`. Each table should have an entry once: see `CounterTable.distinct`.
     """
     both = {name: np.concatenate([first.keys[name], column]) for name, column in last.keys.items()}
     codes = codes_of(both)
     before, after = codes[: len(first)], codes[len(first) :]
-    _, in_first, in_last = np.intersect1d(before, after, assume_unique=True, return_indices=True)
+    _, in_first, in_last = np.intersect1d(before, after, return_indices=True)
     gone = np.setdiff1d(np.arange(len(first)), in_first, assume_unique=True)
     return in_first, in_last, gone

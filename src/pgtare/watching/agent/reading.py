@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -70,7 +71,39 @@ def captures(found: WaitsReading) -> bool:
 def answered(server_us: int, asked_ns: int) -> Taken:
     """The moment of a reading, by all clocks. asked_ns: when it was asked for, monotonic."""
     ours = time.monotonic_ns()
-    return Taken(server_us, time.time_ns() // 1000, ours, ours - asked_ns)
+    return Taken(integer(server_us), time.time_ns() // 1000, ours, ours - asked_ns)
+
+
+def integer(value: object) -> int:
+    """A value that must be a whole number of 64 bits. Raises ValueError."""
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{value!r} is no whole number")
+    return value
+
+
+def integer_or_none(value: object) -> int | None:
+    """The same, or NULL."""
+    return None if value is None else integer(value)
+
+
+def names_by_oid(rows: Sequence[Sequence[object]]) -> dict[int, str]:
+    """Names of roles or databases. Raises ValueError."""
+    names = {integer(oid): name for oid, name in rows}
+    if not all(type(name) is str for name in names.values()):
+        raise ValueError("a name is missing, or is no text")
+    return cast(dict[int, str], names)
+
+
+def matrix_of(found: object, columns: int) -> Array:
+    """A matrix of whole numbers with so many columns. Raises ValueError."""
+    if (
+        not isinstance(found, np.ndarray)
+        or found.dtype != np.int64
+        or found.ndim != 2
+        or found.shape[1] != columns
+    ):
+        raise ValueError(f"there is no matrix of {columns} columns of whole numbers")
+    return found
 
 
 def read(session: ServerSession, *, statements: bool) -> WaitsReading:
@@ -93,8 +126,19 @@ def read(session: ServerSession, *, statements: bool) -> WaitsReading:
 def _info(session: ServerSession) -> TimingInfo:
     ((started, reset, resets, server_us, *losses, memory, processors),) = session.rows(queries.INFO)
     names = ("missed", "overflows", "statements_evicted", "statements_missed")
-    origin = Origin(session.offer.system_identifier, started, memory, reset, resets)
-    return TimingInfo(origin, server_us, dict(zip(names, losses, strict=True)), processors)
+    origin = Origin(
+        session.offer.system_identifier,
+        integer(started),
+        integer_or_none(memory),
+        integer_or_none(reset),
+        integer_or_none(resets),
+    )
+    return TimingInfo(
+        origin,
+        integer(server_us),
+        dict(zip(names, map(integer, losses), strict=True)),
+        None if processors is None else float(processors),
+    )
 
 
 def _counters(session: ServerSession, info: TimingInfo, *, statements: bool) -> WaitsReading:
@@ -116,7 +160,7 @@ def waits_table(names: bytes | None, matrix: Array | None) -> tuple[CounterTable
     """
     columns, values = _columns(names, matrix, _WAITS_KEYS, _WAITS_COLUMNS)
     table = _table({**columns, "idle": values[:, 6] != 0}, values, values[:, 5], _WAITS_COLUMNS)
-    return table, np.unique(columns["backend_type"][values[:, 7] > 0])
+    return table.distinct(), np.unique(columns["backend_type"][values[:, 7] > 0])
 
 
 def statements_table(names: bytes | None, matrix: Array | None) -> tuple[CounterTable, int]:
@@ -149,12 +193,18 @@ def _columns(
     names: bytes | None, matrix: Array | None, keys: Sequence[str], columns: int
 ) -> tuple[dict[str, Array], Array]:
     """Columns of names, each name split once however many rows have it; and the matrix."""
-    if names is None or matrix is None:
-        none = np.zeros((0, columns + WIDTH - ACTIVE_NS - 1), np.int64)
+    width = columns + WIDTH - ACTIVE_NS - 1
+    if names is None and matrix is None:
+        none = np.zeros((0, width), np.int64)
         return {key: np.zeros(0, "U1") for key in keys}, none
+    if names is None:
+        raise ValueError("there are counters without names")
+    values = matrix_of(matrix, width)
     rows = np.array(bytes(names).decode("utf-8", "replace").split(ROW_END))
+    if len(rows) != len(values):
+        raise ValueError(f"there are {len(rows)} names for {len(values)} rows of counters")
     distinct, where = np.unique(rows, return_inverse=True)
     # an extension may have given an event any name
     parts = [(name.split(NAME_END) + [""] * len(keys))[: len(keys)] for name in distinct]
     split = np.array(parts).reshape(len(distinct), len(keys))
-    return {key: split[where, number] for number, key in enumerate(keys)}, matrix
+    return {key: split[where, number] for number, key in enumerate(keys)}, values

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from pgtare.seeing.doctor.session import Session
 from pgtare.server.backend_types import BACKGROUND
 from pgtare.watching.agent import difference as differences
 from pgtare.watching.agent import epoch, queries, reading, texts
-from pgtare.watching.agent.counter_table import Array, CounterTable, codes_of
+from pgtare.watching.agent.counter_table import CALLS, Array, CounterTable, codes_of
 from pgtare.watching.agent.epoch import Origin, ReadingBaseline, Taken, WatchGap
 from pgtare.watching.agent.reading import UnsteadyReading, WaitsReading
 from pgtare.watching.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
@@ -55,6 +56,12 @@ RECORDING_COLUMNS = (
 #: How often an incomplete first reading is taken again, and the pause before that, in s.
 _WHOLE_TRIES, _WHOLE_PAUSE_S = 5, 0.05
 
+#: Rows stay as they are: if the counters rise again, the sums are right again.
+FELL = (
+    "counters of waits fell although they were not reset; their rows are negative, so that sums "
+    "over this time are those of the counters"
+)
+
 #: The stored reading of a part, or None.
 Stored = Callable[[str], pa.Table | None]
 StoredReading = tuple[Origin, Taken, CounterTable]
@@ -88,12 +95,25 @@ class ServerLooks:
         self._settings: str | None = None
         self._recordings = _stored_recordings(stored)
         self.notes: dict[str, str] = {}
-        """what looks could not read though their rows are whole, and why; the watch logs it"""
+        """what is to be logged of looks that brought rows: events, and why"""
         self.captures = True
         """whether the module counted any process when it was read last"""
         self._losses: dict[str, int] = {}
         self._processors: float | None = None
         self._seconds: dict[str, float] = {}
+        self._new_texts: dict[int, str] = {}
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """A look that fails changes nothing: its rows are lost, and the next look brings them."""
+        self._new_texts = {}
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            self._texts.take_back(self._new_texts)
+            vars(self).update(before)
+            raise
 
     def begin(self, session: ServerSession) -> None:
         """Learn which server it is, before any look of a new session."""
@@ -104,7 +124,7 @@ class ServerLooks:
         if session.offer.waits is None:
             with session.look("connect"):
                 ((started, _),) = session.rows(queries.STARTED)
-            self._origin = Origin(session.offer.system_identifier, started)
+            self._origin = Origin(session.offer.system_identifier, reading.integer(started))
 
     @property
     def _epoch(self) -> int:
@@ -119,6 +139,10 @@ class ServerLooks:
 
     def counters(self, session: ServerSession, interval_s: float, minute_s: float | None) -> Batch:
         """What waits grew by; and if minute_s is given, statements as well."""
+        with self._all_or_nothing():
+            return self._counters(session, interval_s, minute_s)
+
+    def _counters(self, session: ServerSession, interval_s: float, minute_s: float | None) -> Batch:
         batch = Batch()
         found = self._read_whole(session, interval_s, minute_s)
         self._origin, self._processors = found.origin, found.info.processors
@@ -135,11 +159,13 @@ class ServerLooks:
             batch.tick(interval, WAITS)
         if change.gap is not None:
             batch.gap(replace(interval, covered_ns=change.gap_ns), change.gap)
+        if before and same and np.any(grown.sums[grown.keys["type"] != "", CALLS] < 0):
+            self.notes["counters_fell"] = FELL
+            batch.gap(interval, WatchGap("unexpected", before[1].agent_us, FELL))
         batch.readings[WAITS] = counter_columns(waits)
         batch.readings["waits-info"] = moment_table(found.origin, found.taken)
         if minute_s is not None:
             self._add_statements(session, batch, found, waits, minute_s)
-        # nothing may fail from here on: the next reading is compared with this one
         self._own_figures(session, batch, interval, found, len(grown))
         self._waits = found.origin, found.taken, waits
         return batch
@@ -214,8 +240,8 @@ class ServerLooks:
         oids |= set(own.keys["database_oid"].tolist()) - self._databases.keys()
         if oids or time.monotonic() - self._names_read > _NAMES_S:
             with session.look("names"):
-                self._roles = dict(session.rows(queries.ROLES))
-                self._databases = dict(session.rows(queries.DATABASES))
+                self._roles = reading.names_by_oid(session.rows(queries.ROLES))
+                self._databases = reading.names_by_oid(session.rows(queries.DATABASES))
             self._names_read = time.monotonic()
 
     def _read_texts(
@@ -244,8 +270,8 @@ class ServerLooks:
             # it is not loaded, too slow, or holds what this encoding does not have: rows go on
             if ex.slow:
                 self._texts.pause_if_large(None, texts.LIMIT_S)
-            self.notes["texts"] = f"texts of pg_stat_statements were not read: {ex}"
-        new = self._texts.learn(asked, found)
+            self.notes["no_texts"] = f"texts of pg_stat_statements were not read: {ex}"
+        new = self._new_texts = self._texts.learn(asked, found)
         batch.add("texts", {"text_hash": list(new), "text": list(new.values())}, interval, len(new))
 
     def _size_of_texts(self, session: ServerSession) -> int | None:
@@ -284,6 +310,10 @@ class ServerLooks:
 
     def sessions(self, session: ServerSession, interval_s: float) -> Batch:
         """Take a sample of what sessions do now."""
+        with self._all_or_nothing():
+            return self._sessions(session, interval_s)
+
+    def _sessions(self, session: ServerSession, interval_s: float) -> Batch:
         batch = Batch()
         now = time.monotonic()
         long = [pid for pid, since in self._waiting.items() if now - since >= WAITED_S]
@@ -322,18 +352,22 @@ class ServerLooks:
 
     def activity(self, session: ServerSession, interval_s: float) -> Batch:
         """What databases did, and the settings that observe the server, if they changed."""
+        with self._all_or_nothing():
+            return self._look_at_activity(session, interval_s)
+
+    def _look_at_activity(self, session: ServerSession, interval_s: float) -> Batch:
         batch = Batch()
         asked = time.monotonic_ns()
         with session.look(ACTIVITY):
             ((started_us, server_us),) = session.rows(queries.STARTED)
-            ((matrix,),) = session.rows(queries.ACTIVITY)
+            ((found,),) = session.rows(queries.ACTIVITY)
             ((settings,),) = session.rows(queries.SETTINGS)
-            self._databases = dict(session.rows(queries.DATABASES))
+            self._databases = reading.names_by_oid(session.rows(queries.DATABASES))
+        matrix = reading.matrix_of(found, len(queries.ACTIVITY_COLUMNS) + 3)
         taken = reading.answered(server_us, asked)
         recordings = self._read_recordings(session)
-        # nothing may fail from here on, as in `counters`
         # counters outlast a restart, but the name may lead to another server now
-        origin = Origin(session.offer.system_identifier, started_us)
+        origin = Origin(session.offer.system_identifier, reading.integer(started_us))
         before = self._activity[:2] if self._activity else None
         change = epoch.between(before, (origin, taken), interval_s)
         if self._activity is None or change.baseline is ReadingBaseline.ANEW:
@@ -365,7 +399,7 @@ class ServerLooks:
             with session.look("recordings"):
                 return session.rows(queries.RECORDINGS)
         except LookRefused as ex:
-            self.notes["recordings"] = f"recordings of sql_trace were not read: {ex}"
+            self.notes["no_recordings"] = f"recordings of sql_trace were not read: {ex}"
             return None
 
     def _add_recordings(self, batch: Batch, found: list[tuple[Any, ...]]) -> None:
@@ -429,7 +463,7 @@ def activity_difference(first: Array, last: Array) -> Array:
     both = np.concatenate([first[:, :2], last[:, :2]])
     codes = codes_of({"database": both[:, 0], "reset": both[:, 1]})
     _, in_first, in_last = np.intersect1d(
-        codes[: len(first)], codes[len(first) :], assume_unique=True, return_indices=True
+        codes[: len(first)], codes[len(first) :], return_indices=True
     )
     remained = np.all(last[in_last, 2:-1] >= first[in_first, 2:-1], axis=1)
     in_first, in_last = in_first[remained], in_last[remained]

@@ -337,6 +337,8 @@ class ServerSession:
         except _REFUSED_FOR_GOOD as ex:
             raise LookRefused(own_session.first_line(ex), lasting=True) from ex
         except psycopg.Error as ex:
-            if self.conn.closed or self.conn.broken or (ex.sqlstate or "57P01")[:3] == "57P":
+            if own_session.is_lost(self.conn, ex):
                 raise ServerGone(f"the session ended: {own_session.first_line(ex)}") from ex
+            if ex.sqlstate is None:
+                raise  # the server did answer, with a value that cannot be read
             raise LookRefused(own_session.first_line(ex)) from ex

@@ -220,9 +220,19 @@ class ServerWatch(threading.Thread):
         except UnicodeDecodeError as ex:
             why = f"{names[0]}: the answer is no text of its encoding: {ex.reason}"
             self._log.once("warning", "refused", self.name_of_server, why)
+        except (PgtareError, psycopg.OperationalError, psycopg.InterfaceError):
+            raise
+        except Exception as ex:  # whatever the server answered, the next look may go well
+            why, detail = f"the answer cannot be used: {type(ex).__name__}", str(ex)
+            self._hand_on(
+                self.looks.refused("unexpected", began_us, f"{names[0]}: {why}: {detail}")
+            )
+            self._log.once(
+                "warning", f"unexpected_{names[0]}", self.name_of_server, why, detail=detail
+            )
         while self.looks.notes:
             what, why = self.looks.notes.popitem()
-            self._log.once("warning", f"no_{what}", self.name_of_server, why)
+            self._log.once("warning", what, self.name_of_server, why)
         took = time.monotonic() - began
         for name in names:
             if name != FINDINGS and self._grids[name].looked(took, gave_up=gave_up):

@@ -44,7 +44,8 @@ def counters(table: pa.Table) -> CounterTable:
         if name.startswith("key_")
     }
     sums = np.stack([columns[name] for name in SUMS], axis=1)
-    return CounterTable(keys, sums, *(columns[name] for name in _COUNTS))
+    # earlier agents stored what the server gave, which may have had an entry twice
+    return CounterTable(keys, sums, *(columns[name] for name in _COUNTS)).distinct()
 
 
 def arrow(column: Array) -> pa.Array:

@@ -10,7 +10,7 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from pgtare.seeing.doctor.collect import LARGEST_FILE
 from pgtare.server.sql_text import normalised
@@ -81,6 +81,7 @@ class StatementTexts:
 
     def learn(self, asked: Iterable[int], found: Iterable[tuple[int, str]]) -> dict[int, str]:
         """Note the texts that were requested. Returns those that are new, by hash."""
+        plain_texts = [(query_id, storable(text)) for query_id, text in found]
         if len(self.hashes) + len(self._asked) > _MOST:
             self.hashes.clear()
             self._asked.clear()
@@ -90,8 +91,7 @@ class StatementTexts:
         self._asked.update((query_id, now) for query_id in asked)
         self._wanted.clear()
         new = {}
-        for query_id, text in found:
-            plain = storable(text)
+        for query_id, plain in plain_texts:
             if plain is None:
                 continue
             number = self.hashes[query_id] = text_hash(plain)
@@ -99,3 +99,12 @@ class StatementTexts:
                 self._given.add(number)
                 new[number] = plain
         return new
+
+    def take_back(self, new: Collection[int]) -> None:
+        """Texts that were new, by hash, did not arrive: they will be requested again."""
+        if not new:
+            return
+        self._given.difference_update(new)
+        for query_id in [each for each, number in self.hashes.items() if number in new]:
+            del self.hashes[query_id]
+            self._asked.pop(query_id, None)

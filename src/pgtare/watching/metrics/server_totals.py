@@ -21,7 +21,7 @@ WAITS_PART, LOSSES_PART = "metrics-waits", "metrics-losses"
 _LOST = "waits"
 #: Known from the start, so that the first one is an increase.
 LOSS_KINDS = ("missed", "overflows", "statements_evicted", "statements_missed")
-GAP_KINDS = ("restart", "reset", "absence", "lost", "busy")
+GAP_KINDS = ("restart", "reset", "absence", "lost", "busy", "unexpected")
 #: A server's counters are left out after this many intervals without a reading. When they come
 #: back, they rise in one step; a window that did not see the time in between shows no false rate.
 _STALE_INTERVALS = 3

@@ -65,7 +65,9 @@ class SpoolGaps(Model):
     """Rows of `gaps` of one server and kind."""
 
     server: str = Field(description="name of the server; empty: not known")
-    kind: str = Field(description="restart, reset, absence, lost, disk_full, dropped or busy")
+    kind: str = Field(
+        description="restart, reset, absence, lost, disk_full, dropped, busy or unexpected"
+    )
     rows: int = Field(description="their number")
     last: str = Field(description="the latest ts, UTC")
 

@@ -249,7 +249,7 @@ _AGENT = (
 )
 _GAPS = (
     *COMMON,
-    *_texts(kind="restart, reset, absence, lost, disk_full, dropped or busy"),
+    *_texts(kind="restart, reset, absence, lost, disk_full, dropped, busy or unexpected"),
     Column("from_ts", _TS, "start of what is missing"),
     *_texts(detail="what is missing, and why"),
 )
@@ -307,4 +307,9 @@ def rollups(source: str) -> tuple[SpoolTable, ...]:
 
 def rows(name: str, columns: dict[str, Any]) -> pa.Table:
     """Rows for `Spool.commit`, from columns by name (arrays or lists), in the table's types."""
-    return pa.table(columns, schema=TABLES[name].row_schema)
+    table = pa.table(columns, schema=TABLES[name].row_schema)
+    for field in table.schema:
+        if not field.nullable and table[field.name].null_count:
+            # one would be refused only when the rows of all servers are written
+            raise ValueError(f"a row of {name} has no {field.name}")
+    return table
