@@ -205,6 +205,7 @@ merge_namesakes(Moment *moment)
 		for (int k = 0; k < i; k++)
 		{
 			if (!is_in_use(moment, k) || moment->sums[k].key >> 32 != sum->key >> 32 ||
+				IS_IDLE((uint32) moment->sums[k].key) != IS_IDLE((uint32) sum->key) ||
 				strcmp(names[k], names[i]) != 0 ||
 				strcmp(sql_event_type((uint32) moment->sums[k].key),
 					   sql_event_type((uint32) sum->key)) != 0)

@@ -188,13 +188,16 @@ def test_the_last_of_two_recordings_gives_a_session_back(
     timed: Cluster, sleeping: Connection, observer: Connection, tmp_path: Path
 ) -> None:
     options = "trace record {} --duration {} --reserve 0 --dsn {}"
-    first = start_pgtare(options, tmp_path / "a", "2s", timed.dsn())
+    first = start_pgtare(options, tmp_path / "a", "300s", timed.dsn())
     eventually(lambda: one(observer, TRACED) >= 1, 60)
-    second = start_pgtare(options, tmp_path / "b", "4s", timed.dsn())
+    second = start_pgtare(options, tmp_path / "b", "300s", timed.dsn())
+    eventually((tmp_path / "b").exists, 60)
+    first.send_signal(signal.SIGINT)
     out, err = first.communicate(timeout=60)
     assert first.returncode == 0, err
     assert second.poll() is None
     assert one(observer, TRACED) >= 1
+    second.send_signal(signal.SIGINT)
     out, err = second.communicate(timeout=60)
     assert second.returncode == 0, err
     assert "another recording" in out

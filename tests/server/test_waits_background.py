@@ -57,7 +57,7 @@ def test_trace_on_for_all_processes(binaries: Binaries) -> None:
                 "background writer",
                 "autovacuum launcher",
                 "autovacuum worker",
-                "background worker",
+                "logical replication launcher",
             }
             if binaries.major >= 18:
                 wanted.add("io worker")

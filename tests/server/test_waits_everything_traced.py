@@ -83,7 +83,7 @@ def test_vacuum_and_autovacuum(all_traced: Cluster) -> None:
         seen = rows(
             connection, "SELECT DISTINCT backend_type FROM pg_stat_wait_event_timing_system"
         )
-        assert {("autovacuum worker",), ("background worker",)} <= set(seen)
+        assert {("autovacuum worker",), ("logical replication launcher",)} <= set(seen)
         assert_nothing_was_lost(all_traced)
 
 
