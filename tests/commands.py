@@ -69,6 +69,16 @@ def start_pgtare(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
+def read_until(command: subprocess.Popen[str], words: str) -> None:
+    """Lines of its standard error, up to one with these words."""
+    assert command.stderr is not None
+    log = ""
+    while words not in log:
+        line = command.stderr.readline()
+        assert line, log
+        log += line
+
+
 def failed(done: subprocess.CompletedProcess[str], status: int) -> str:
     """The one sentence of a command that failed as it should; no traceback."""
     assert done.returncode == status, (done.returncode, done.stdout[-2000:], done.stderr[-2000:])

@@ -69,8 +69,8 @@ class Pooler:
 
 
 @contextlib.contextmanager
-def pooler(cluster: Cluster, mode: PoolMode) -> Iterator[Pooler]:
-    """A pooler with three sessions, which runs under the account of the server."""
+def pooler(cluster: Cluster, mode: PoolMode, more: str = "") -> Iterator[Pooler]:
+    """A pooler with three sessions, which runs under the account of the server. more: settings."""
     if PGBOUNCER is None:
         pytest.skip("pgbouncer is not installed (Debian: apt-get install pgbouncer)")
     account = server_account()
@@ -86,7 +86,7 @@ def pooler(cluster: Cluster, mode: PoolMode) -> Iterator[Pooler]:
             f"listen_addr =\nlisten_port = {_PORT}\nunix_socket_dir = {place}\n"
             f"auth_type = trust\nauth_file = {place}/users\nadmin_users = {user}\n"
             f"pool_mode = {mode}\ndefault_pool_size = {POOL_SIZE}\nquery_wait_timeout = 20\n"
-            f"logfile = {log}\npidfile = {place}/pid\n"
+            f"logfile = {log}\npidfile = {place}/pid\n{more}"
         )
         process = subprocess.Popen(
             [PGBOUNCER, "-q", place / "ini"], stdin=subprocess.DEVNULL, **account.run_as

@@ -289,6 +289,8 @@ typedef struct Unit
 	TimestampTz reload_time;	/* of the configuration when the first request arrived */
 	int64		cpu_ns;			/* thread CPU at the beginning of the cycle */
 	uint32		events;			/* UNIT_... from the protocol */
+	bool		reset;			/* it gave settings their defaults, as poolers do */
+	bool		worked;			/* and did something else */
 	int64		service_ticks;
 	int64		client_ticks;
 	int64		first_ticks;
@@ -300,6 +302,7 @@ typedef struct Unit
 
 extern Unit unit;				/* the one under way */
 extern void unit_switch_arm(void);
+extern void unit_again(void);
 extern void unit_request_begins(int64 ticks, uint32 flags);
 extern void unit_publish(void);
 extern void unit_record(int64 ticks, int64 cpu_ns);

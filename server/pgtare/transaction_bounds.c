@@ -6,7 +6,8 @@
  * status, and the flush that follows puts the answer on its way.  It begins
  * with the first bytes that recv() returns after that.  Between the two the
  * session is idle, and there, outside every measured interval, the next arm is
- * drawn and its settings are applied.
+ * drawn and its settings are applied.  A DISCARD ALL or RESET by itself, which a
+ * pooler sends between its clients, is no unit: the arm is put in force again.
  *
  *		recv ... ReadyForQuery, flush | record, draw, switch | recv ...
  *		\_________ service time _____/
@@ -35,11 +36,22 @@ static char ready_status = 0;	/* of the ReadyForQuery that waits for its flush *
 static ssize_t (*real_recv) (int, void *, size_t, int) = NULL;
 static ssize_t (*real_recv_chk) (int, void *, size_t, size_t, int) = NULL;
 
+/* A statement is done: is it a reset?  "tag": as in CommandComplete. */
+static void
+note_command(const char *tag)
+{
+	if (strcmp(tag, "DISCARD ALL") == 0 || strcmp(tag, "RESET") == 0)
+		unit.reset = true;
+	else
+		unit.worked = true;
+}
+
 /* The answer to a request has been flushed; status as in ReadyForQuery. */
 static void
 answered(char status)
 {
 	int64		ticks;
+	bool		no_unit;
 
 	if (!session.joined)
 	{
@@ -68,8 +80,13 @@ answered(char status)
 		return;
 	}
 
-	unit_record(ticks, session.def->take_cpu ? clock_system_ns(CLOCK_THREAD_CPUTIME_ID) : 0);
-	block_advance();
+	no_unit = unit.reset && !unit.worked;
+	if (!no_unit)
+	{
+		unit_record(ticks,
+					session.def->take_cpu ? clock_system_ns(CLOCK_THREAD_CPUTIME_ID) : 0);
+		block_advance();
+	}
 	/*
 	 * A session that took on another role may be out of the trial's reach now.
 	 * A trial that closes lets each session finish its block or runs; slices
@@ -79,6 +96,8 @@ answered(char status)
 		((block_is_complete() || session.def->nslices > 0) &&
 		 session_trial_closing()))
 		session_leave();
+	else if (no_unit)
+		unit_again();
 	else
 		unit_switch_arm();
 }
@@ -211,7 +230,12 @@ pgtare_putmessage(char type, const char *body, size_t length)
 			if (session.joined && ready_status == 'I')
 				inject();
 			break;
+		case 'C':				/* CommandComplete */
+			if (session.joined && length > 0)
+				note_command(body);
+			break;
 		case 'E':				/* ErrorResponse */
+			unit.worked = true;
 			evidence_error_sent();
 			break;
 		case 'G':				/* CopyInResponse */

@@ -15,10 +15,11 @@
 
 Unit		unit;
 
-/* Put the next arm in force, and open the next unit. */
-void
-unit_switch_arm(void)
+/* Put an arm in force, the next or the same again, and open the next unit. */
+static void
+begin(bool again)
 {
+	uint16		arm = unit.arm;
 	const TrialDef *def = session.def;
 	int64		from = session_ticks();
 	uint32		flags = 0;
@@ -29,7 +30,8 @@ unit_switch_arm(void)
 		slice_follow(from);
 		flags = slice_kind() == SLICE_MIXED ? UNIT_MIXED : 0;
 	}
-	unit.arm = block_draw();
+	/* what was drawn is not used up; slices go on by the clock */
+	unit.arm = again && def->nslices == 0 ? arm : block_draw();
 	if (pg_atomic_read_u32(&session.shared->failed_arm[unit.arm]) ||
 		!settings_apply(def, unit.arm))
 	{
@@ -48,6 +50,27 @@ unit_switch_arm(void)
 	unit.switch_ns = (uint32) Min(session_ns(unit.ready_ticks - from), (int64) UINT32_MAX);
 	if (def->take_cpu)
 		unit.cpu_ns = clock_system_ns(CLOCK_THREAD_CPUTIME_ID);
+}
+
+/* Put the next arm in force, and open the next unit. */
+void
+unit_switch_arm(void)
+{
+	begin(false);
+}
+
+/*
+ * What is over was a reset and nothing else, as poolers send it between clients:
+ * no unit.  The session has its own values now; its arm is put in force again.
+ */
+void
+unit_again(void)
+{
+	if (pgtare_begin_write(session.shared, session.generation))
+		(void) open_close(session.ring);
+	pgtare_end_write(session.shared);
+	(void) settings_changed_by_application(false);
+	begin(true);
 }
 
 /*

@@ -50,6 +50,7 @@ def test_draws_every_chart_without_complaint_or_request(
     assert plan.get_by_text("11 timed calls of plan nodes").is_visible()
 
 
+@pytest.mark.slow
 def test_a_phone_needs_no_sideways_scroll(visit: Callable[..., Visit], clock_page: Path) -> None:
     assert_fits_a_phone(visit(clock_page, width=360).page)
 

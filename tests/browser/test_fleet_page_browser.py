@@ -77,6 +77,7 @@ def test_draws_every_chart_without_complaint_or_request(
 
 
 @pytest.mark.parametrize("which", ["page_file", "hostile_file"])
+@pytest.mark.slow
 def test_a_phone_needs_no_sideways_scroll(
     visit: Callable[..., Visit], request: pytest.FixtureRequest, which: str
 ) -> None:

@@ -60,6 +60,7 @@ def test_draws_every_chart_and_says_where_p_values_come_from(
     assert "ways to choose the signs" in place.locator("li").first.inner_text()
 
 
+@pytest.mark.slow
 def test_a_phone_needs_no_sideways_scroll(visit: Callable[..., Visit], study_page: Path) -> None:
     assert_fits_a_phone(visit(study_page, width=360).page)
 
@@ -70,6 +71,7 @@ def test_reads_without_scripts(visit: Callable[..., Visit], study_page: Path) ->
     assert page.get_by_text("trace costs something compared with off").is_visible()
 
 
+@pytest.mark.slow
 def test_flame_graphs_of_a_command_are_drawn_among_the_charts(
     visit: Callable[..., Visit], tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def test_a_page_is_drawn_without_complaints(reader: Callable[..., Reader]) -> No
     assert (opened.complaints, opened.elsewhere) == ([], [])
 
 
+@pytest.mark.slow
 def test_plotly_is_loaded_once_for_all_pages(chromium: Any, page_server: ServedPage) -> None:
     # a context without routes: those would turn the browser's cache off
     with contextlib.closing(chromium.new_context()) as context:

@@ -54,6 +54,7 @@ def test_draws_without_complaint_and_a_statement_opens_by_keyboard(
     assert first.locator("table").first.is_visible()
 
 
+@pytest.mark.slow
 def test_a_phone_needs_no_sideways_scroll(visit: Callable[..., Visit], trace_page: Path) -> None:
     assert_fits_a_phone(visit(trace_page, width=360).page)
 

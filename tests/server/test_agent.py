@@ -40,7 +40,7 @@ from tests.agent_rows import (
     role_dsn,
     summed,
 )
-from tests.commands import failed, in_process, pgtare, refused
+from tests.commands import failed, in_process, pgtare, read_until, refused
 from tests.servers import serving, stopped_at_once
 from tests.sessions import eventually, one, rows, session
 
@@ -69,16 +69,6 @@ def watched(request: pytest.FixtureRequest) -> Iterator[Cluster]:
             connection.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
         note_closed_schema(cluster)
         yield cluster
-
-
-def read_until(agent: subprocess.Popen[str], words: str) -> None:
-    """Lines of its log, up to one with these words."""
-    assert agent.stderr is not None
-    log = ""
-    while words not in log:
-        line = agent.stderr.readline()
-        assert line, log
-        log += line
 
 
 def note_closed_schema(cluster: Cluster) -> None:

@@ -154,6 +154,7 @@ class Watching:
 # Processes that stop, resets
 
 
+@pytest.mark.slow
 def test_a_process_that_is_stopped_as_it_counts_loses_nothing(watched: Cluster) -> None:
     looks = ServerLooks("shop", "an agent", lambda part: None, 1000)
     with (
@@ -277,6 +278,7 @@ def switch(open_directory: Path, target: Cluster) -> Iterator[Callable[[Path | N
     name.unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_a_name_that_leads_to_another_server_begins_anew(
     watched: Cluster, wheel: Binaries, open_directory: Path
 ) -> None:
@@ -497,6 +499,7 @@ def test_a_role_without_privileges_is_watched_as_far_as_it_may_see(watched: Clus
 # Clocks and disks
 
 
+@pytest.mark.slow
 def test_the_agents_clock_is_set_back_an_hour(
     watched: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,7 +183,7 @@ def test_reloads_and_restarts_are_seen_and_refusals_are_reported(wheel: Binaries
     ("arguments", "message"),
     [
         ({"preload": ["absent"]}, r'(?s)did not start.*could not access file "absent"'),
-        ({"start_seconds": 0.0}, "did not become ready within 0 s"),
+        ({"start_seconds": 0.0, "stop_seconds": 0.3}, "did not become ready within 0 s"),
     ],
 )
 def test_failed_start_is_given_up_with_the_end_of_the_log(

@@ -177,6 +177,7 @@ def test_a_reset_is_inferred_where_the_table_stays_empty(cluster: Cluster) -> No
     assert not report.findings
 
 
+@pytest.mark.slow
 def test_a_watch_without_end_outlasts_a_restart(cluster: Cluster) -> None:
     with an_endless_watch(cluster) as (watching, lines):
         before = json.loads(lines.readline())

@@ -106,6 +106,7 @@ def test_perf_ends_with_us(server18: Cluster) -> None:
 
 
 @pytest.mark.parametrize("which", ["record", "script"])
+@pytest.mark.slow
 def test_a_killed_perf_is_reported(server18: Cluster, which: str) -> None:
     needs_perf("on")
     with server18.connect() as connection:
@@ -200,6 +201,7 @@ def test_a_server_in_another_pid_namespace(server18: Cluster, as_root: None) -> 
     assert "not to be seen from here" in failed(done, 2)
 
 
+@pytest.mark.slow
 def test_the_whole_server_by_connection(server18: Cluster, tmp_path: Path) -> None:
     needs_perf("on")
 

@@ -54,6 +54,7 @@ def test_waits_carry_their_event_and_statement(timed: Cluster) -> None:
     assert statements.isdisjoint(f for s in sleeps for f in s)
 
 
+@pytest.mark.slow
 def test_without_traces_it_says_so_and_labels_nothing(timed: Cluster) -> None:
     """A session that is between requests at both ends of a recording did not wait in between."""
     needs_perf("on")

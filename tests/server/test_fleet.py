@@ -229,6 +229,7 @@ def test_a_server_whose_connection_ends_is_marked_and_the_rest_goes_on(
     nothing_runs(fleet)
 
 
+@pytest.mark.slow
 def test_a_killed_server_leaves_what_was_read(
     fleet: dict[str, Cluster], wheel: Binaries, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_study_that_is_done_is_only_reported_again(finished: Path) -> None:
         jsonschema.validate(document, documents()[document["schema"]].schema)
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_done_and_no_more(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(finished, out)

@@ -74,6 +74,7 @@ def play(
     return Played(roles, *judge(run, roles))
 
 
+@pytest.mark.slow
 def test_a_known_effect_is_recovered_in_every_set_of_rounds(
     block: DuetBlock, load: LoadSpec, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(330)]
 LOCK = "LWLock/pg_stat_statements"
 
 
+@pytest.mark.slow
 def test_one_run_of_each_variant(tmp_path: Path) -> None:
     study, _ = study_file.read(STUDIES / "pgss_eviction.toml")
     short = study.protocol.model_copy(update={"run": 1, "warm_up": 1})

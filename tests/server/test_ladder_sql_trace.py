@@ -89,6 +89,7 @@ def test_a_run_traces_if_its_variant_says_so(binaries: Binaries, tmp_path: Path)
     assert any("executions-with-row-sources grew" in reason for reason in failed)
 
 
+@pytest.mark.slow
 def test_a_recorder_writes_what_a_run_traces(wheel: Binaries, tmp_path: Path) -> None:
     study = shortened("sql_trace_writing.toml", "OLTP", ("off", "all", "written"), wheel)
     scripts.place(study, STUDIES, tmp_path)

@@ -408,6 +408,7 @@ def counter_state(
     return judge_counter(applying[0], arm, before, snapshot(conn, [chosen])).state
 
 
+@pytest.mark.slow
 def test_timing_is_active_missing_or_idle(conn: psycopg.Connection[Any]) -> None:
     """Of writing WAL, and of functions."""
     on, off = {"track_wal_io_timing": "on"}, {"track_wal_io_timing": "off"}

@@ -242,6 +242,7 @@ def other_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_second_copy_of_the_library_lets_sessions_in(
     binaries: Binaries, other_source: Path
 ) -> None:

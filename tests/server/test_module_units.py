@@ -12,12 +12,13 @@ import psutil
 import psycopg
 import pytest
 
-from pgtare.estimate.trial.observations import UnitFlag
+from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
+from tests.pgbouncer import pooler
 from tests.servers import weighable
 from tests.sessions import Connection, bare_session, eventually, one
-from tests.trials import MARKED, Running, flagged, share, trial
+from tests.trials import MARKED, MARKER, Running, flagged, share, trial
 from tests.wire_protocol import BIND_EXECUTE_SYNC, PARSE_SELECT, Wire, query_message
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
@@ -51,6 +52,35 @@ def test_simple_statements_are_a_unit_each(running: Running, client: Connection)
     assert share(rows, UnitFlag.NO_ARRIVAL) == 0
     ends = rows["start_ns"] + rows["service_ns"] + rows["client_ns"]
     assert (rows["start_ns"][1:] >= ends[:-1]).all()
+
+
+def assert_each_ran_under_its_arm(rows: Observations, values: list[str]) -> None:
+    assert [MARKED[arm][MARKER] for arm in rows["arm"]] == values
+    assert share(rows, UnitFlag.APP_CHANGED) == 0
+
+
+@pytest.mark.parametrize("reset", [b"DISCARD ALL", b"RESET ALL"])
+def test_a_reset_is_no_unit_and_the_arm_is_applied_again(
+    running: Running, client: Connection, reset: bytes
+) -> None:
+    values = []
+    for _ in range(100):
+        values.append(one(client, f"SHOW {MARKER}"))
+        client.execute(reset)
+    assert_each_ran_under_its_arm(running.observed(client, 100), values)
+
+
+def test_a_pooler_that_resets_after_each_transaction_loses_none(
+    server: Cluster, running: Running
+) -> None:
+    always = "server_reset_query = DISCARD ALL\nserver_reset_query_always = 1\n"
+    with (
+        pooler(server, "transaction", always) as through,
+        psycopg.connect(through.dsn, autocommit=True, prepare_threshold=None) as client,
+    ):
+        values = [one(client, f"SHOW {MARKER}") for _ in range(100)]
+        eventually(lambda: len(running.drained()) >= 100)
+    assert_each_ran_under_its_arm(running.drained()[-100:], values)
 
 
 @pytest.mark.parametrize(

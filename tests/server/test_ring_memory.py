@@ -223,6 +223,7 @@ def test_volume_that_others_have_filled(small: Server, onlooker: Connection) -> 
             assert volume.used == before
 
 
+@pytest.mark.slow
 def test_traces_are_freed_after_a_while(hasty: Server, hasty_onlooker: Connection) -> None:
     """By any session's request; and what nobody had read is counted."""
     (cluster, volume), onlooker = hasty, hasty_onlooker
@@ -283,6 +284,7 @@ def test_copies_of_slow_statements_count(small: Server, onlooker: Connection) ->
     hash_join(cluster)
 
 
+@pytest.mark.slow
 def test_load_on_a_full_volume(binaries: Binaries) -> None:
     """On 9 MB: an application's parallel queries go on while sessions are traced and end."""
     with small_server(binaries, 9) as (cluster, volume), session(cluster) as onlooker:

@@ -24,6 +24,7 @@ def connection(each_server: Binaries) -> Iterator[Connection]:
         yield found
 
 
+@pytest.mark.slow
 def test_traced_statement_has_its_row_sources(connection: Connection) -> None:
     with psycopg.connect(connection.info.dsn, autocommit=True) as client:
         client.execute("SET sql_trace.rowsource_sampling = 16")
@@ -44,6 +45,7 @@ def test_traced_statement_has_its_row_sources(connection: Connection) -> None:
 
 @pytest.mark.parametrize("ours_first", [True, False])
 @pytest.mark.parametrize("name", ["wheel", pytest.param("debian15", marks=pytest.mark.debian)])
+@pytest.mark.slow
 def test_module_that_takes_over_the_same_calls(
     request: pytest.FixtureRequest, name: str, ours_first: bool
 ) -> None:

@@ -23,6 +23,7 @@ def connection(each_server: Binaries) -> Iterator[Connection]:
         yield found
 
 
+@pytest.mark.slow
 def test_compilation_is_in_the_calls_that_wait_for_it(connection: Connection) -> None:
     with connection.transaction():
         connection.execute(COMPILED.encode())  # where it is off, it is not available

@@ -195,6 +195,7 @@ def names_in(path: Path, who: str) -> int:
     return len(said)
 
 
+@pytest.mark.slow
 def test_kept_traces_take_their_names_with_them(
     server: Cluster, onlooker: Connection, tmp_path: Path
 ) -> None:
@@ -247,6 +248,7 @@ def test_a_full_dictionary_replaces_what_nobody_needs(
     assert not crashes(server)
 
 
+@pytest.mark.slow
 def test_eight_clients_and_thousands_of_texts(server: Cluster, onlooker: Connection) -> None:
     clients, each = 8, 400
     wrong: list[str] = []

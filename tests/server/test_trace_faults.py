@@ -108,6 +108,7 @@ def test_a_restart_of_the_server_in_mid_trace(binaries: Binaries, tmp_path: Path
 
 
 @slowly_on_15
+@pytest.mark.slow
 def test_64_clients_when_the_recorder_is_killed(
     tracer: Cluster, wheel: Binaries, onlooker: Connection, tmp_path: Path
 ) -> None:
@@ -272,6 +273,7 @@ def test_a_disk_that_was_full_before(
     assert level_of(onlooker, app.info.backend_pid) == 0
 
 
+@pytest.mark.slow
 def test_the_reserve_ends_a_recording_as_a_full_disk_does(
     tracer: Cluster, app: Connection, onlooker: Connection, volume: Path
 ) -> None:

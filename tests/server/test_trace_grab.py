@@ -150,6 +150,7 @@ def test_what_cannot_be_taken_leaves_nothing(
     assert not (tracer.data_directory / "g").exists()
 
 
+@pytest.mark.slow
 def test_a_role_sees_what_it_may(
     tracer: Cluster, armed: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:

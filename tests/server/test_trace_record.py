@@ -166,6 +166,7 @@ def test_what_a_trace_tells(
     _exported(rec, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_statement_is_not_named_after_a_functions_expression(
     tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:

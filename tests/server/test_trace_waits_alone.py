@@ -23,7 +23,7 @@ from tests.commands import failed, in_process, pgtare, refused, start_pgtare, wo
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, role, session
 from tests.small_volume import small_volume
-from tests.waits import on_one_server, slowly_on_15
+from tests.waits import on_one_server
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -36,6 +36,7 @@ def record(timed: Cluster, *arguments: str | Path) -> subprocess.CompletedProces
     return done
 
 
+@on_one_server
 def test_record_keeps_what_a_session_waited_for(
     timed: Cluster, sleeping: Connection, observer: Connection, tmp_path: Path
 ) -> None:
@@ -204,8 +205,8 @@ def test_the_last_of_two_recordings_gives_a_session_back(
     eventually(lambda: one(observer, TRACED) == 0)
 
 
-@slowly_on_15
-@pytest.mark.parametrize("options", [[], ["--json"]])
+@on_one_server
+@pytest.mark.parametrize("options", [[], pytest.param(["--json"], marks=pytest.mark.slow)])
 def test_a_full_disk_ends_the_recording_with_1(
     timed: Cluster, as_root: None, observer: Connection, options: list[str]
 ) -> None:

@@ -406,6 +406,7 @@ def test_full_disk(binaries: Binaries, as_root: None) -> None:
             subprocess.run(["umount", path], check=True)
 
 
+@pytest.mark.slow
 def test_a_recorder_next_to_the_worker_meets_a_full_disk(
     writing: tuple[Cluster, Path], app: Connection, as_root: None
 ) -> None:

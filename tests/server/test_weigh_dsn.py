@@ -18,7 +18,7 @@ from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
 from pgtare.weighing.trials import Trials
-from tests.commands import arm, in_process, pgtare, read, refused, start_pgtare, words
+from tests.commands import arm, in_process, pgtare, read, read_until, refused, start_pgtare, words
 from tests.loads import traffic
 from tests.sessions import eventually, setting
 
@@ -56,6 +56,7 @@ def test_weighs_the_traffic_of_another_client(running: Cluster, tmp_path: Path) 
     assert arm(result, "pg_stat_statements")["proof"]["state"] == "active"
 
 
+@pytest.mark.slow
 def test_what_took_part_is_measured(running: Cluster, tmp_path: Path) -> None:
     """One of four sessions fits, and makes about a quarter of the transactions."""
     dsn = running.dsn("app")
@@ -97,6 +98,7 @@ def test_hole_in_the_users_own_statistics_is_announced(running: Cluster) -> None
         assert (own in " ".join(done.stdout.split())) == ("current" in quiet)
 
 
+@pytest.mark.slow
 def test_a_database_with_tables_of_that_name_is_untouched(running: Cluster) -> None:
     message = refused(
         "weigh track_io_timing --dsn {} --load select-only --duration 2 --scale 1",
@@ -151,6 +153,19 @@ def test_what_cannot_be_weighed_is_reported(running: Cluster, tmp_path: Path) ->
     ):
         message = refused("weigh", instrument, "--dsn", dsn, "--duration", "2", status=status)
         assert all(word in message for word in said), message
+
+
+def test_a_trial_without_any_session_says_so_at_once(running: Cluster) -> None:
+    started = time.monotonic()
+    weighing = start_pgtare("weigh track_io_timing --dsn {} --duration 60", running.dsn("app"))
+    read_until(weighing, "weighing on database app")
+    measuring = time.monotonic()
+    read_until(weighing, "no session takes part: none that fits (database app")
+    assert time.monotonic() - measuring < 3 + (measuring - started)  # of a slow machine
+    weighing.send_signal(signal.SIGINT)
+    _, err = weighing.communicate(timeout=30)
+    assert weighing.returncode == 1
+    assert "nothing was measured" in err
 
 
 def test_second_trial_is_refused_and_stop_ends_the_first(running: Cluster, tmp_path: Path) -> None:
@@ -210,6 +225,7 @@ def test_server_that_restarts_in_mid_trial(running: Cluster, tmp_path: Path) -> 
     assert arm(result, "track_io_timing")["verdict"] == "not_verified"
 
 
+@pytest.mark.slow
 def test_base_current_keeps_what_is_set(running: Cluster, tmp_path: Path) -> None:
     dsn = running.dsn("app")
     with traffic(dsn, options="-c pg_stat_statements.track=top"):

@@ -151,6 +151,7 @@ def test_a_script_that_fails_is_reported_in_its_own_words(tmp_path: Path) -> Non
     assert "track_io_timing" in failed(pgtare("weigh", "track_io_timin"), 2)
 
 
+@pytest.mark.slow
 def test_an_own_script_and_rate(server18: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "two.sql"
     script.write_text("BEGIN;\nSELECT 1;\nSELECT pg_sleep(0.001);\nEND;\n")

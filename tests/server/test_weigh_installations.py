@@ -20,6 +20,7 @@ from tests.servers import weighable
 pytestmark = pytest.mark.server
 
 
+@pytest.mark.slow
 def test_without_a_restart_new_sessions_take_part_and_old_ones_are_counted(
     wheel: Binaries, tmp_path: Path
 ) -> None:
@@ -49,6 +50,7 @@ def test_without_a_restart_new_sessions_take_part_and_old_ones_are_counted(
 
 
 @pytest.mark.debian
+@pytest.mark.slow
 def test_running_debian_15(debian15: Binaries, tmp_path: Path) -> None:
     with weighable(debian15, others=["auto_explain"]) as server:
         with traffic(server.dsn(), sessions=2, query="SELECT count(*) FROM pg_class"):

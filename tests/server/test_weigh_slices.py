@@ -36,6 +36,7 @@ def wide(interval: dict[str, Any]) -> tuple[float, float]:
     return interval["estimate"] - half, interval["estimate"] + half
 
 
+@pytest.mark.slow
 def test_a_lock_held_longer_falls_on_other_sessions(
     server18: Cluster, script: Path, tmp_path: Path
 ) -> None:

@@ -137,7 +137,7 @@ def damage(draw: st.DrawFn, row: list[Any], how: str) -> None:
             )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_the_next_good_tick_counts(data: st.DataObject) -> None:
     watched = Watched()

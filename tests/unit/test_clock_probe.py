@@ -253,6 +253,7 @@ def test_without_a_compiler_one_sentence_says_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_compiler_of_two_words_is_taken_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def test_an_injected_cost_names_its_server() -> None:
         assert found[0].p < 0.05
 
 
+@pytest.mark.slow
 def test_a_fleet_of_one_kind_rarely_has_outliers() -> None:
     with_any = sum(bool(combine(fleet(10, 100 + seed)).outliers) for seed in range(300))
     # 5 % of 300 is 15; 30 is exceeded once in 10,000 runs

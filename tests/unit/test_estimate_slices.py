@@ -270,6 +270,7 @@ def test_spillover_is_found_where_it_is(
     assert states.count("spillover") > 0.75 * len(states)
 
 
+@pytest.mark.slow
 def test_no_spillover_is_seldom_claimed_however_large_cost_and_carry_over() -> None:
     wrong = 0
     for seed in range(120):
@@ -313,6 +314,7 @@ def test_false_positives_of_slices() -> None:
     assert 0.025 <= wrong / looks <= 0.08
 
 
+@pytest.mark.slow
 def test_a_standard_error_too_small_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Expansion.se.fget
     assert honest is not None

@@ -51,6 +51,7 @@ def test_verdicts(trial: TrialEstimate) -> None:
     assert trial.arms[3].verdict_reason == "tail"
 
 
+@pytest.mark.slow
 def test_quiet_arm_with_a_long_trial_is_equivalent() -> None:
     design = design_of(3)
     found = analyse(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from pgtare.seeing.flame.arm_difference import Reasons, explain, system_call
 from pgtare.seeing.flame.recording import Numbers, StackSamples
@@ -79,6 +80,7 @@ def test_what_was_put_around_others_has_only_what_it_added() -> None:
     assert not found["note"].around
 
 
+@pytest.mark.slow
 def test_the_interval_covers_and_nothing_is_found_where_nothing_is() -> None:
     covered = false = 0
     for seed in range(60):

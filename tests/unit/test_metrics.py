@@ -427,6 +427,7 @@ def keep_committing(spool: Spool, note: Path | None, count: int) -> None:
             note.write_text(json.dumps({" ".join(key): values[key] for key in values}))
 
 
+@pytest.mark.slow
 def test_killed_at_any_step_of_a_commit(memory: Path) -> None:
     before, now, note = memory / "before", memory / "now", memory / "shown"
     with Spool.open(before, UNLIMITED) as spool:
@@ -499,6 +500,7 @@ def test_what_is_wrong_is_said_in_one_sentence(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "spool")
 
 
+@pytest.mark.slow
 def test_clients_that_send_nothing_take_neither_threads_nor_files() -> None:
     _, port = exporter().listen("127.0.0.1", 0)
     threads = threading.active_count()

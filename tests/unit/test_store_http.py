@@ -81,6 +81,7 @@ def filled(root: Path, commits: int = COMMITS) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_no_answer_and_half_an_answer(
     tmp_path: Path, stand_in: ClickHouseStandIn, store: StoreConnection, make: Make
 ) -> None:
@@ -130,6 +131,7 @@ one.step()
 
 
 @pytest.mark.parametrize("where", ["insert", "note"])
+@pytest.mark.slow
 def test_kill_9_between_sending_and_noting(
     tmp_path: Path, stand_in: ClickHouseStandIn, store: StoreConnection, make: Make, where: str
 ) -> None:

@@ -165,6 +165,7 @@ def test_a_window_is_sent_when_it_is_complete(tmp_path: Path, faults: Faults, ma
         assert pusher.memory.sent_seq == COMMITS
 
 
+@pytest.mark.slow
 def test_twenty_minutes_without_a_store(
     tmp_path: Path, store: StoreConnection, faults: Faults, make: Make
 ) -> None:

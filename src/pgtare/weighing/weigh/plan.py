@@ -132,6 +132,23 @@ def sessions_there(conn: psycopg.Connection[Any], population: Population) -> lis
     ]
 
 
+def nobody(plan: WeighPlan) -> str:
+    """What to do if no session takes part, for the reader."""
+    who = plan.population
+    there = plan.sessions_there
+    if there:
+        found = f"{there} that fit{'s is' if there == 1 else ' are'} connected, and ran nothing yet"
+    else:
+        found = (
+            f"none that fits (database {who.database}, application_name {who.application}"
+            f"{f', role {who.role}' if who.role else ''}) was connected"
+        )
+    return (
+        f"no session takes part: {found}; run your load now, or end this with Ctrl-C and choose "
+        "others with --dsn, --application or --role"
+    )
+
+
 def make_plan(
     conn: psycopg.Connection[Any], request: Request, application: str | None = None
 ) -> WeighPlan:

@@ -7,17 +7,28 @@ from rich.console import Console
 from pgtare.estimate.trial.results import Live
 from pgtare.kit import progress
 
+#: After so long without any transaction the display says that no session takes part.
+_PATIENCE_S = 2.0
+
 
 class Display(progress.Display):
-    """The progress of a trial; on standard error."""
+    """The progress of a trial; on standard error.
 
-    def __init__(self, console: Console, seconds: float) -> None:
+    nobody: what to say if no session takes part in the first seconds.
+    """
+
+    def __init__(self, console: Console, seconds: float, nobody: str = "") -> None:
         super().__init__(console, "weighing", seconds)
         self._width = ""
+        self._stages, self._nobody = Stages(console), nobody
 
     def count(self, seconds: float, rows: int) -> None:
         """Called often, with the transactions so far."""
-        self.tick(seconds, f"{rows:,} transactions{self._width}")
+        if not rows and self._nobody and seconds >= _PATIENCE_S:
+            self._stages.say(self._nobody)
+            self._nobody = ""
+        done = f"{rows:,} transactions{self._width}"
+        self.tick(seconds, done if rows else "waiting for a session to take part")
 
     def look(self, live: Live) -> None:
         """Called with each estimate."""
