@@ -181,6 +181,18 @@ def test_which_statement_became_slower(page: ServedPage) -> None:
     assert "UPDATE stock SET left_over" in chart
 
 
+@pytest.mark.parametrize("by", ["query_id", "event", "server"])
+def test_a_window_in_which_nothing_was_watched_is_blank(page: ServedPage, by: str) -> None:
+    path = "from=2026-11-02T14:30:00&to=2026-11-02T15:00:00"
+    unwatched = "from2=2026-11-01T13:30:00&to2=2026-11-01T14:00:00"
+    rows = table(page, f"/compare.csv?by={by}&table=compare&{path}&{unwatched}")
+    assert {(row["aas_before"], row["aas_change"]) for row in rows} == {("", "")}
+    assert float(rows[0]["aas_after"]) > 0
+    text = page.get(f"/compare?by={by}&{path}&{unwatched}").text
+    assert "Nothing was watched in the earlier window: its columns are blank." in text
+    assert "chart-change" not in text
+
+
 def test_who_blocked_the_checkout(page: ServedPage) -> None:
     moments = table(page, f"/blockers.csv?table=moments&{LAST_HOUR}")
     assert {(row["server"], row["waiters"]) for row in moments} == {("shop", "4")}

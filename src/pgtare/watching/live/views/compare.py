@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pgtare.watching.live import live_charts, time_window
@@ -29,6 +29,9 @@ _FIGURES = (
     PageColumn("per_transaction_change_ns", "change", "ns_change"),
 )
 _CHARTED = 12
+#: Active sessions, None in a window in which nothing was watched, and transactions a second.
+_Sum = tuple[float | None, float]
+_UNSEEN: _Sum = (None, 0.0)
 #: Earlier windows to compare with, by how long before they are, s; None: they end where it begins.
 _EARLIER: dict[str, int | None] = {
     "just before": None,
@@ -44,21 +47,28 @@ async def view(request: ViewRequest) -> ViewPage:
     after, before = request.window, earlier(request)
     source = request.source(by)
     keys, tables = [], []
-    sums = []
+    sums: list[_Sum] = []
+    watched = []
     for window in (before, after):
         part = replace(request, window=window)
         part.coverage = await part.rows("coverage")
         rows, total = await breakdown.members(part, by, source)
         keys.append({_key(row, by): row for row in rows})
-        sums.append((total, (await breakdown.transactions(part, source.ticks))[1]))
+        watched.append(set(part.watched(source.ticks)))
+        each_s = (await breakdown.transactions(part, source.ticks))[1]
+        sums.append((total["aas"] if watched[-1] else None, each_s))
         tables.append(rows)
     known = await breakdown.texts(request, [*tables[0], *tables[1]]) if by == "query_id" else {}
     lines, changes = [], []
     for key in {**keys[0], **keys[1]}:
-        rows_of = [one.get(key) for one in keys]
+        server = {"query_id": key[0], "server": key[1]}.get(by)
         values = _values(
-            [row["aas"] if row else 0.0 for row in rows_of],
-            [each_s for _, each_s in sums],
+            [
+                (one[key]["aas"] if key in one else 0.0, each_s)
+                if _is_in(server, seen)
+                else _UNSEEN
+                for one, seen, (_, each_s) in zip(keys, watched, sums, strict=True)
+            ]
         )
         name, href, text = _name(request, by, key, known)
         words = [name, text] if by == "query_id" else [name]
@@ -68,7 +78,7 @@ async def view(request: ViewRequest) -> ViewPage:
     offset = 2 if by == "query_id" else 1
     lines.sort(key=lambda line: -abs(line.values[offset + 2] or 0.0))
     changes.sort(key=lambda one: -one[0])
-    totals = _values([total["aas"] for total, _ in sums], [each_s for _, each_s in sums])
+    totals = _values(sums)
     columns = [PageColumn(by, DIMENSION_WORDS[by])]
     columns += [PageColumn("text", "text")] if by == "query_id" else []
     caption = f"Before: {before.words()}. After: {after.words()}."
@@ -91,7 +101,7 @@ async def view(request: ViewRequest) -> ViewPage:
         if drawn
         else None
     )
-    notes = (source.note, caption)
+    notes = (source.note, caption, *_unwatched(*watched))
     return ViewPage(
         "Two windows side by side",
         [
@@ -148,8 +158,34 @@ def _name(
     return str(statement), href, known.get((host, statement), "")
 
 
-def _values(aas: list[float], transactions_s: list[float]) -> list[float | None]:
-    before, after = aas
-    each = [breakdown.per_transaction_ns(*one) for one in zip(aas, transactions_s, strict=True)]
-    change = None if each[0] is None or each[1] is None else each[1] - each[0]
-    return [before, after, after - before, *each, change]
+def _is_in(server: str | None, watched: set[str]) -> bool:
+    """Whether a server was watched; None: whether any was."""
+    return server in watched if server is not None else bool(watched)
+
+
+def _unwatched(before: set[str], after: set[str]) -> list[str]:
+    """What a reader must know of servers that were not watched in both windows."""
+    notes = []
+    for name, seen, other in (("earlier", before, after), ("later", after, before)):
+        if not seen:
+            notes.append(f"Nothing was watched in the {name} window: its columns are blank.")
+        elif other - seen:
+            notes.append(
+                f"Not watched in the {name} window, and not in its figures: "
+                f"{', '.join(sorted(other - seen))}."
+            )
+    return notes
+
+
+def _values(sums: Sequence[_Sum]) -> list[float | None]:
+    """Active sessions before, after, and their change; then the same for each transaction."""
+    aas = [one for one, _ in sums]
+    each = [
+        None if one is None else breakdown.per_transaction_ns(one, each_s) for one, each_s in sums
+    ]
+    return [*aas, _change(aas), *each, _change(each)]
+
+
+def _change(values: Sequence[float | None]) -> float | None:
+    before, after = values
+    return None if before is None or after is None else after - before
