@@ -199,6 +199,22 @@ def test_between_fetches_in_one_record_the_time_is_their_callers(tmp_path: Path)
     fetches = looped.calls["fetch"]
     assert (fetches.count, fetches.elapsed_ns, fetches.max_ns) == (500, 2 * MS, 2 * MS / 500)
     assert fetches.buffers["shared_hit"] == 4
+    (outer,) = [s.calls["utility"] for s in statements.report(book) if not s.recursive]
+    assert (outer.elapsed_ns, outer.inner_ns) == (10 * MS, 3 * MS)
+
+
+def test_the_parts_of_a_statements_calls_add_up(book: Ledger) -> None:
+    found = {
+        (s.text.split()[0], kind): call
+        for s in statements.report(book)
+        for kind, call in s.calls.items()
+    }
+    for call in found.values():
+        parts = call.inner_ns + call.cpu_ns + call.waited_ns + call.other_ns
+        assert parts == pytest.approx(call.elapsed_ns)
+        assert call.inner_ns == 0
+    assert found["SELECT", "execute"].waited_ns == 5 * MS
+    assert found["UPDATE", "execute"].other_ns == pytest.approx(3 * MS)
 
 
 def test_a_chunk_of_calls_that_a_damaged_file_lost_is_not_recorded() -> None:

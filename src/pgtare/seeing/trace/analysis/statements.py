@@ -19,9 +19,10 @@ from pgtare.server.sql_text import normalised
 
 @dataclass
 class CallSum:
-    """Calls of one kind: count, times in ns (cpu and waited without inner calls), rows, buffers.
+    """Calls of one kind: count, times in ns, rows, buffers.
 
-    elapsed_ns: wall time, inner calls included.
+    elapsed_ns: wall time, the sum of what follows. inner_ns: in calls within these. cpu_ns and
+    waited_ns: outside of them. other_ns: the rest, which waited for a processor or is unaccounted.
     """
 
     count: int = 0
@@ -30,6 +31,8 @@ class CallSum:
     max_ns: float = 0.0
     cpu_ns: float = 0.0
     waited_ns: float = 0.0
+    inner_ns: float = 0.0
+    other_ns: float = 0.0
     rows: int = 0
     buffers: dict[str, int] = field(default_factory=dict)
 
@@ -161,11 +164,11 @@ def _check_sessions(ledger: Ledger, pids: frozenset[int]) -> None:
         )
 
 
-_Own = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+_Own = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 def _own_times(ledger: Ledger) -> _Own:
-    """CPU and waits of each call without inner ones, in ns."""
+    """CPU, waits and all time of each call without inner ones, in ns."""
     e, n = ledger.entries, len(ledger.calls)
     inside = e.call >= 0
     cpu = inside & ((e.component == CPU) | (e.component == OWN))
@@ -173,6 +176,7 @@ def _own_times(ledger: Ledger) -> _Own:
     return (
         np.bincount(e.call[cpu], e.ns[cpu], n).astype(np.float64),
         np.bincount(e.call[waits], e.ns[waits], n).astype(np.float64),
+        np.bincount(e.call[inside], e.ns[inside], n).astype(np.float64),
     )
 
 
@@ -190,6 +194,8 @@ def _add_call(ledger: Ledger, statement: Statement, i: int, own: _Own) -> None:
     into.max_ns = max(into.max_ns, busy / several)
     into.cpu_ns += own[0][i]
     into.waited_ns += own[1][i]
+    into.other_ns += own[2][i] - own[0][i] - own[1][i]
+    into.inner_ns += busy - own[2][i]
     into.rows += int(call["rows"]) if kind != CallKind.FETCH else 0  # its execution has them
     buffers = process.stream.buffers.get(int(call["call"]))
     if buffers:

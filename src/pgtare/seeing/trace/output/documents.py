@@ -360,10 +360,14 @@ class CallSum(Model):
 
     count: int = Field(description="how many")
     failed: int = Field(description="of these, ended in an error")
-    elapsed_ns: float = Field(description="wall time, inner calls included")
+    elapsed_ns: float = Field(
+        description="wall time: the sum of `inner_ns`, `cpu_ns`, `waited_ns` and `other_ns`"
+    )
     max_ns: float = Field(description="the longest call")
-    cpu_ns: float = Field(description="CPU time without inner calls")
-    waited_ns: float = Field(description="time waited without inner calls")
+    inner_ns: float = Field(description="time of calls within these")
+    cpu_ns: float = Field(description="CPU time outside inner calls")
+    waited_ns: float = Field(description="time waited outside inner calls")
+    other_ns: float = Field(description="the rest: waiting for a processor, unaccounted")
     rows: int = Field(description="rows")
     buffers: dict[str, int] = Field(
         description="pages, named as EXPLAIN names them; `wal_records`, `wal_bytes`"

@@ -148,13 +148,15 @@ def _statement(statement: Statement) -> RenderableType:
         "call",
         "count",
         "elapsed",
-        "longest",
+        "inner calls",
         "CPU",
         "waits",
+        "other",
+        "longest",
         "hit",
         "read",
         "rows",
-        spare=("longest", "hit", "read", "rows", "waits"),
+        spare=("hit", "read", "longest", "rows"),
     )
     for kind, call in statement.calls.items():
         table.add_row(kind, *cells(call))
@@ -179,9 +181,11 @@ def cells(call: CallSum) -> tuple[str, ...]:
     return (
         numbers.count(call.count) + (f" ({call.failed} failed)" if call.failed else ""),
         ns(call.elapsed_ns),
-        ns(call.max_ns),
+        ns(call.inner_ns),
         ns(call.cpu_ns),
         ns(call.waited_ns),
+        ns(call.other_ns),
+        ns(call.max_ns),
         numbers.count(call.buffers.get("shared_hit", 0)),
         numbers.count(call.buffers.get("shared_read", 0)),
         numbers.count(call.rows),
