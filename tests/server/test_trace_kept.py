@@ -19,6 +19,7 @@ import psycopg
 import pytest
 
 from pgtare.seeing.trace.analysis.ledger import ledger
+from pgtare.seeing.trace.analysis.moment import moment
 from pgtare.seeing.trace.analysis.profile import profile
 from pgtare.seeing.trace.file.reader import Trace, load
 from pgtare.server.binaries import Binaries
@@ -564,6 +565,31 @@ def test_blockers_are_kept_with_who_waits(filing: tuple[Cluster, Path]) -> None:
         provoke(victim, "SELECT 1/0")  # it waits for nobody
         assert eventually(lambda: kept(cluster)[-1]["cause"] == "sqlstate")
         assert kept(cluster)[-1]["incident"] is None
+
+
+def test_a_blocker_in_the_middle_of_a_statement_is_not_called_idle(
+    filing: tuple[Cluster, Path],
+) -> None:
+    cluster, directory = filing
+    before = {found["id"] for found in kept(cluster)}
+    with traced(cluster) as blocker, traced(cluster, keep_lock_wait=100) as victim:
+        blocker.execute("BEGIN")
+        blocker.execute("SELECT pg_advisory_xact_lock(7)")
+        time.sleep(0.1)
+        works = threading.Thread(target=blocker.execute, args=("SELECT pg_sleep(3)",))
+        works.start()
+        time.sleep(0.3)
+        waiter = threading.Thread(target=victim.execute, args=("SELECT pg_advisory_lock(7)",))
+        waiter.start()
+        eventually(lambda: [k for k in kept(cluster) if k["id"] not in before])
+        works.join()
+        blocker.execute("COMMIT")
+        waiter.join()
+    (held,) = [k for k in kept(cluster) if k["id"] not in before and k["cause"] == "blocker"]
+    found = moment(ledger(load(directory / held["file"])))
+    assert found is not None
+    assert (found.goes_on, found.idle_ns) == (True, 0)
+    assert found.statement == "SELECT pg_sleep(?)"
 
 
 def test_an_incident_ends_with_its_session(filing: tuple[Cluster, Path]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from pgtare.errors import UsageError
 from pgtare.seeing.trace.analysis.ledger import Ledger
 from pgtare.seeing.trace.analysis.texts import statement_labels
+from pgtare.seeing.trace.analysis.timeline import Process
 from pgtare.seeing.trace.file.blocks import SUFFIX
 from pgtare.seeing.trace.file.reader import Integers, Trace, recording_of
 
@@ -140,7 +141,7 @@ def _moment(ledger: Ledger, i: int, at: int, spans: Integers) -> IncidentMoment 
     last = int(np.argmax(calls["start"]))
     if int(calls["start"][last]) >= end and int(calls["start"][last]) <= at + _APART:
         begin, end = int(calls["start"][last]), int(calls["end"][last])
-    goes_on = end > at + _APART or (process.end <= end and not _answered(process.requests, end))
+    goes_on = end > at + _APART or (process.end <= end and not _answered(process, end))
     open_since = [b for b, e in process.transactions.tolist() if b <= at and e >= min(at, end)]
     return IncidentMoment(
         i,
@@ -155,8 +156,9 @@ def _moment(ledger: Ledger, i: int, at: int, spans: Integers) -> IncidentMoment 
     )
 
 
-def _answered(requests: Integers, end: int) -> bool:
-    return bool(len(requests)) and bool((requests[:, 1] == end).any())
+def _answered(process: Process, end: int) -> bool:
+    """The last of a process's requests may have no answer yet: then the trace tells of none."""
+    return bool((process.stream.requests["end"] + process.zero == end).any())
 
 
 def _statement(ledger: Ledger, i: int, begin: int, end: int) -> str | None:
