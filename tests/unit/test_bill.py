@@ -133,6 +133,17 @@ def test_money_is_cores_times_the_price(fleet: tuple[Path, dict[str, WeighResult
     assert "What could be switched off, the most expensive first" in printed
 
 
+def test_a_line_below_zero_is_not_shown_to_cost_anything(tmp_path: Path) -> None:
+    write_server(MadeServer("db", (0.97, 1.05), settings=OFF), tmp_path / "db")
+    lines = {one["name"]: one["amount"]["cores"] for one in bill(tmp_path / "db")["lines"]}
+    below = sorted(name for name, cores in lines.items() if cores["lo"] < 0)
+    assert any(lines[name]["estimate"] < 0 for name in below)
+    assert len(below) < len(lines)
+    printed = in_process("bill", tmp_path / "db").stdout
+    (said,) = [line for line in printed.splitlines() if line.startswith("Not shown to cost")]
+    assert said.count(" on db") == len(below)
+
+
 def test_a_single_result_is_a_server(tmp_path: Path) -> None:
     write_server(SERVERS[0], tmp_path / "monday")
     found = bill(tmp_path / "monday")

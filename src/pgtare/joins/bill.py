@@ -296,6 +296,14 @@ def _notes(
             "Costs are of the body, as weigh's column cost has them: what slow transactions add is "
             "not in them. Rates are those of each trial."
         )
+    weighed = {line.shown.server for line in instruments}
+    others = sorted({line.shown.server for line in lines} - weighed - {""})
+    if weighed and others:
+        notes.append(
+            f"No weighing has the name of these servers, at which the agent looks: "
+            f"{', '.join(others)}. If one of them was weighed under another name, name it alike in "
+            "both: its costs are then in one place."
+        )
     partly = [
         shown.server
         for shown, _ in servers
@@ -334,15 +342,26 @@ def _interval(bounds: Bounds) -> Interval:
 
 def sum_sentence(bill: Bill) -> str:
     """The whole in one sentence."""
-    lines = bill.lines
-    servers = len({line.server for line in lines} - {""})
-    text = (
-        f"Watching costs {_with_bounds(bill.total.cores)} cores on "
-        f"{numbers.counted(servers, 'server')}"
-    )
+    weighed = {line.server for line in bill.lines if line.kind == "instrument"}
+    servers = weighed or {line.server for line in bill.lines} - {""}
+    cores = f"{_with_bounds(bill.total.cores)} cores on {numbers.counted(len(servers), 'server')}"
+    text = f"Watching costs {cores}"
+    if not_shown(bill.total.cores):
+        text = f"Watching is not shown to cost anything: {cores}"
     if bill.total.money is not None:
         text += f", {_with_bounds(bill.total.money)} {bill.currency} a month"
     return text + "."
+
+
+def not_shown(cores: Interval) -> bool:
+    """Whether a cost may as well be none, or a gain."""
+    return cores.lo is None or cores.lo < 0
+
+
+def not_shown_sentence(bill: Bill) -> str:
+    """Which lines are not shown to cost anything; empty if all are."""
+    named = [f"{line.name} on {line.server}" for line in bill.lines if not_shown(line.amount.cores)]
+    return f"Not shown to cost anything: {', '.join(named)}." if named else ""
 
 
 def off_sentence(bill: Bill) -> str:

@@ -24,6 +24,9 @@ def show(found: Bill, console: Console) -> None:
         _say(console, off)
     console.print()
     console.print(_lines(found), highlight=False)
+    not_shown = bill.not_shown_sentence(found)
+    if not_shown:
+        _say(console, not_shown)
     if found.switch_off:
         console.print()
         _say(console, "What could be switched off, the most expensive first")
