@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
 import pgtare
-from pgtare.seeing.doctor import check_settings, check_statements, evictions
+from pgtare.seeing.doctor import check_logging, check_settings, check_statements, evictions
 from pgtare.seeing.doctor import waits as waiting
 from pgtare.seeing.doctor.check_settings import Traffic, Weight
 from pgtare.seeing.doctor.collect import read_facts, read_look, read_texts, sample, sample_entries
@@ -112,7 +112,7 @@ def _report(
     found = [
         *(check_statements.check(facts, statements, texts) if statements else ()),
         *(waiting.check(waits) if waits else ()),
-        *check_settings.logging(facts, traffic),
+        *check_logging.check(facts, traffic),
         *costly,
         *check_settings.clock(facts.clock),
         *check_settings.kept(facts.kept),

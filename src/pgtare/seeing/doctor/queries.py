@@ -79,8 +79,8 @@ SETTINGS = Query(
     """SELECT name, coalesce(reset_val, setting) FROM pg_settings
 WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
   OR name LIKE 'pg\\_stat\\_statements.%' OR name LIKE 'auto\\_explain.%'
-  OR name LIKE 'wait\\_event\\_timing.%' OR name IN ('compute_query_id', 'logging_collector',
-    'shared_preload_libraries')""",
+  OR name LIKE 'wait\\_event\\_timing.%' OR name LIKE 'pgaudit.%'
+  OR name IN ('compute_query_id', 'logging_collector', 'shared_preload_libraries')""",
 )
 DATABASES = Query(
     "databases",
@@ -195,6 +195,11 @@ QUERIES = tuple(value for value in tuple(globals().values()) if isinstance(value
 def quoted(name: str) -> str:
     """A name as it is typed in a command: between quotes if it is not a plain one."""
     return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+
+
+def set_at_once(name: str, value: str, comment: str = "") -> str:
+    """The command that sets it without a restart."""
+    return f"ALTER SYSTEM SET {name} = {value}; SELECT pg_reload_conf();{comment}"
 
 
 def listing() -> str:
