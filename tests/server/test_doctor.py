@@ -54,7 +54,7 @@ def test_evictions_are_named_first_with_the_remedy(stormy: Cluster) -> None:
     # critical by what was lost on another machine, unless the waits seen here suffice for it
     by_itself = report["level"] == "warning" or report["statements"]["lock_share"] >= 0.1
     assert first["sure"] == ("certain" if by_itself else "likely")
-    assert "ALTER SYSTEM SET pg_stat_statements.max = 1000" in first["remedy"][0]
+    assert "ALTER SYSTEM SET pg_stat_statements.max = 5000" in first["remedy"][0]
     _, stop, again, reset = first["remedy"]
     assert stop.startswith("ALTER SYSTEM SET pg_stat_statements.track = 'none';")
     assert again.startswith("ALTER SYSTEM SET pg_stat_statements.track = 'top';")

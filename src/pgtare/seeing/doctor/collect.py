@@ -273,8 +273,7 @@ def read_texts(session: Session, facts: DoctorFacts) -> Texts:
     except Unreadable as ex:
         return Texts(None, size, (Unseen(what=TEXTS, why=str(ex), remedy=""),))
     texts = (
-        StatementText(queryid, text, int(length or 0), calls, age)
-        for queryid, text, length, calls, age in rows
-        if queryid is not None  # others' entries, which this role may not see
+        StatementText(user, database, text, int(length or 0), calls, age)
+        for user, database, text, length, calls, age in rows
     )
     return Texts(tuple(texts), size)

@@ -161,9 +161,13 @@ class ActivitySamples:
 
 @dataclass(frozen=True)
 class StatementText:
-    """A statement's text and how long all of it is; age_s: how long it has been in the table."""
+    """A statement's text and how long all of it is; age_s: how long it has been in the table.
 
-    queryid: int
+    user, database: the OIDs that the entry goes by.
+    """
+
+    user: int
+    database: int
     text: str | None
     length: int
     calls: int

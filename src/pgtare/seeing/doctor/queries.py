@@ -109,9 +109,9 @@ ENTRIES = Query(
 FROM {schema}.pg_stat_statements(false) GROUP BY 2, 3, 4""",
     "pg_stat_statements is there",
 )
-_TEXTS = f"""SELECT queryid, left(query, {TEXT_CHARACTERS}), octet_length(query),
+_TEXTS = f"""SELECT userid, dbid, left(query, {TEXT_CHARACTERS}), octet_length(query),
   calls::bigint, {{age}}
-FROM {{{{schema}}}}.pg_stat_statements(true)"""
+FROM {{{{schema}}}}.pg_stat_statements(true) WHERE queryid IS NOT NULL"""
 TEXTS = Query(
     "texts",
     "what the statements say, and how long the texts are",
