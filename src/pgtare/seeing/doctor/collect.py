@@ -17,6 +17,7 @@ from pgtare.seeing.doctor.observed import (
     Extension,
     KeptByCause,
     Key,
+    LockHolder,
     Look,
     StatementEntries,
     StatementText,
@@ -237,6 +238,14 @@ def sample(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:
             if state == "active" and kind != "Activity":
                 look[f"{kind}/{name}" if kind else ""] += n
         into.add(look)
+
+
+def read_holders(session: Session) -> tuple[LockHolder, ...]:
+    """Who holds the locks that sessions wait for now; nobody if it cannot be read."""
+    try:
+        return tuple(LockHolder(*row) for row in session.rows(queries.HOLDERS))
+    except Unreadable:
+        return ()
 
 
 def sample_entries(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:

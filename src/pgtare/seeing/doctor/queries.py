@@ -95,6 +95,27 @@ ACTIVITY = Query(
 WHERE backend_type NOT IN {BACKGROUND_SQL} AND pid <> pg_backend_pid()
 GROUP BY 1, 2, 3""",
 )
+HOLDERS = Query(
+    "holders of locks",
+    "who holds the locks that sessions wait for: prepared transactions, and advisory locks that"
+    " are held longer than a transaction",
+    """WITH locks AS MATERIALIZED (SELECT * FROM pg_locks),
+waiting AS MATERIALIZED (SELECT *, pg_blocking_pids(pid) AS blockers FROM locks
+  WHERE NOT granted ORDER BY waitstart LIMIT 100)
+SELECT h.pid, quote_literal(p.gid), p.database, p.prepared, w.locktype = 'advisory'
+    AND coalesce(a.state = 'idle' OR a.xact_start > w.waitstart, false), count(DISTINCT w.pid)::int
+FROM waiting w JOIN locks h ON h.granted AND coalesce(h.pid, 0) = ANY (w.blockers)
+    AND h.locktype = w.locktype
+    AND (h.database, h.relation, h.page, h.tuple, h.virtualxid, h.transactionid, h.classid, h.objid,
+      h.objsubid) IS NOT DISTINCT FROM (w.database, w.relation, w.page, w.tuple, w.virtualxid,
+      w.transactionid, w.classid, w.objid, w.objsubid)
+  LEFT JOIN (pg_prepared_xacts p JOIN locks x ON x.pid IS NULL AND x.transactionid = p.transaction)
+    ON h.pid IS NULL AND x.virtualtransaction = h.virtualtransaction
+  LEFT JOIN pg_stat_activity a ON a.pid = h.pid
+WHERE h.pid IS NOT NULL OR p.gid IS NOT NULL
+GROUP BY 1, 2, 3, 4, 5 ORDER BY 6 DESC, 1, 2""",
+    "sessions wait for locks",
+)
 INFO = Query(
     "deallocations",
     "how often pg_stat_statements made room, and since when that is counted",
