@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -20,6 +22,7 @@ from pgtare.server.cluster import Cluster
 from tests.commands import in_process, pgtare
 from tests.doctor_servers import REPORTED_S, SCHEMA, checks, doctor, evicting, storm
 from tests.servers import SLOWLY_ON_15
+from tests.sessions import eventually, one
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -35,7 +38,9 @@ def stormy(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def healthy(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A server as it comes with pg_stat_statements, and pgbench's tables in it."""
     binaries: Binaries = request.getfixturevalue(request.param)
-    with Cluster(binaries, preload=["pg_stat_statements"]) as cluster:
+    with Cluster(
+        binaries, {"max_prepared_transactions": 2}, preload=["pg_stat_statements"]
+    ) as cluster:
         with cluster.connect() as conn:
             conn.execute("CREATE EXTENSION pg_stat_statements")
         initialise(binaries, cluster.dsn(), 1, "load")
@@ -54,7 +59,7 @@ def test_evictions_are_named_first_with_the_remedy(stormy: Cluster) -> None:
     # critical by what was lost on another machine, unless the waits seen here suffice for it
     by_itself = report["level"] == "warning" or report["statements"]["lock_share"] >= 0.1
     assert first["sure"] == ("certain" if by_itself else "likely")
-    assert "ALTER SYSTEM SET pg_stat_statements.max = 1000" in first["remedy"][0]
+    assert "ALTER SYSTEM SET pg_stat_statements.max = 5000" in first["remedy"][0]
     _, stop, again, reset = first["remedy"]
     assert stop.startswith("ALTER SYSTEM SET pg_stat_statements.track = 'none';")
     assert again.startswith("ALTER SYSTEM SET pg_stat_statements.track = 'top';")
@@ -196,6 +201,48 @@ def test_sessions_that_wait_for_a_lock_are_reported(healthy: Cluster) -> None:
         conn.execute("ROLLBACK")
     assert checks(report)[0] == "locks"
     assert "pg_blocking_pids" in report["findings"][0]["remedy"][0]
+
+
+@contextlib.contextmanager
+def _waiting(cluster: Cluster, statement: str, sessions: int = 3) -> Iterator[None]:
+    """Sessions that wait in a statement until what they wait for has ended."""
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(sessions))
+        for _ in range(sessions):
+            conn = stack.enter_context(cluster.connect())
+            stack.callback(conn.cancel)
+            pool.submit(conn.execute, statement.encode())
+        with cluster.connect() as conn:
+            query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            eventually(lambda: one(conn, query) == sessions)
+        yield
+
+
+def test_a_prepared_transaction_is_named_with_what_ends_it(healthy: Cluster) -> None:
+    with healthy.connect() as conn:
+        conn.execute("CREATE TABLE taken (id int)")
+        conn.execute("BEGIN; LOCK TABLE taken; PREPARE TRANSACTION 'it''s'")
+        try:
+            with _waiting(healthy, "SELECT * FROM taken"):
+                (finding,) = doctor(healthy.dsn("load"), status=11)["findings"]
+        finally:
+            conn.execute("ROLLBACK PREPARED 'it''s'")
+            conn.execute("DROP TABLE taken")
+    assert "prepared transaction 'it''s' in database postgres, since 2" in finding["seen"][1]
+    assert "3 sessions wait" in finding["seen"][1]
+    assert finding["remedy"][0].startswith("ROLLBACK PREPARED 'it''s';  -- in database postgres;")
+    assert "pg_terminate_backend" not in " ".join(finding["remedy"])
+
+
+def test_candidates_for_a_leader_are_no_queue_to_end(healthy: Cluster) -> None:
+    with healthy.connect() as leader:
+        leader.execute("SELECT pg_advisory_lock(7)")
+        with _waiting(healthy, "SELECT pg_advisory_lock(7)"):
+            (finding,) = doctor(healthy.dsn(), status=10)["findings"]
+        pid = leader.info.backend_pid
+    assert f"process {pid} has kept it longer than a transaction: 3 sessions" in finding["seen"][1]
+    assert "candidates" in finding["why"]
+    assert "pg_terminate_backend" not in " ".join(finding["remedy"])
 
 
 def test_the_terminal_shows_it_in_words(stormy: Cluster) -> None:

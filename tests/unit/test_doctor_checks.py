@@ -37,8 +37,8 @@ SERVER = Server(
 DOCS = Path(__file__).parents[2] / "docs" / "questions.md"
 
 
-def texts(*lines: str, calls: int = 1) -> list[tuple[int, str, int]]:
-    return [(i, line, calls) for i, line in enumerate(lines)]
+def texts(*lines: str, calls: int = 1) -> list[churn.Entry]:
+    return [churn.Entry(10, 5, line, calls) for line in lines]
 
 
 def only(found: list[churn.Family]) -> churn.Family:
@@ -127,6 +127,27 @@ def test_utility_statements_and_comments() -> None:
     assert only(churn.families(texts(*lines))).kind == "comments"
 
 
+@pytest.mark.parametrize(
+    ("roles", "databases", "kind"),
+    [
+        (20, 1, "one role for each tenant"),
+        (20, 20, "one role for each tenant"),
+        (1, 20, "one database for each tenant"),
+        (4, 1, None),
+    ],
+)
+def test_tenants(roles: int, databases: int, kind: str | None) -> None:
+    """Each runs the same statements, none of which fills the table by itself."""
+    columns = "abcdefghijklmnopqrstuvwxyz"
+    entries = [
+        churn.Entry(n % roles, n % databases, f"SELECT {column} FROM orders", 1)
+        for column in columns
+        for n in range(max(roles, databases))
+    ]
+    found = churn.families(entries)
+    assert [(one.kind, one.members) for one in found] == ([(kind, 520)] if kind else [])
+
+
 def test_unlike_statements_are_no_family() -> None:
     words = ("alpha", "beta", "gamma", "delta", "eps", "zeta", "eta", "theta", "iota", "kappa")
     lines = [f"SELECT {a} FROM {b}" for a in words[:5] for b in words[5:]]
@@ -135,7 +156,7 @@ def test_unlike_statements_are_no_family() -> None:
 
 def test_every_kind_has_a_remedy() -> None:
     kinds = {"temporary tables", "utility statements", *(kind for kind, _ in churn._STEPS)}
-    named = kinds - {"identical", "literals"}
+    named = kinds - {"identical", "literals"} | {churn.ROLES, churn.DATABASES}
     assert named | {"tables made anew, or one text in many schemas"} == set(churn.REMEDIES)
 
 
@@ -297,6 +318,26 @@ def test_how_sure_depends_on_what_the_level_rests_on(
     finding = check_statements._evictions(found, [], "top")
     assert finding is not None
     assert (finding.level, finding.sure) == (level, sure)
+
+
+@pytest.mark.parametrize(
+    ("places", "distinct", "size"),
+    [
+        (100, 128.0, 5_000),
+        (1_000, 1_400.0, 10_000),
+        (5_000, None, 20_000),
+        (5_000, 20_000.0, 50_000),
+        (5_000, 30_000.0, None),
+        (5_000, math.inf, None),
+    ],
+)
+def test_the_size_that_is_proposed_suffices(
+    places: int, distinct: float | None, size: int | None
+) -> None:
+    found = Statements.model_construct(max=places, distinct=distinct, schema_name="public")
+    first, *_ = check_statements._remedy(found, [], "top")
+    wanted = f"ALTER SYSTEM SET pg_stat_statements.max = {size};" if size else "-- mend what churns"
+    assert first.startswith(wanted)
 
 
 def test_a_cost_that_was_not_shown_is_no_finding() -> None:

@@ -28,7 +28,7 @@ def test_a_session_takes_one_line_at_80_columns_and_keeps_its_numbers() -> None:
         state="active",
         wait=LOCK,
         wait_ms=12_345.0,
-        blocked_by=(1234568, 1234569),
+        blocked_by=(1234568, 0, 0),
     )
     events = {1234567: {LOCK: Counters(waits=1, total_ms=8.389)}}
     lines = printed(show.sessions_view([session], events), 80).splitlines()
@@ -38,6 +38,7 @@ def test_a_session_takes_one_line_at_80_columns_and_keeps_its_numbers() -> None:
     assert "12.3 s" in lines[1]
     wide = printed(show.sessions_view([session], {}), 400).splitlines()
     assert "nightly reports of all branches" in wide[1]
+    assert "1234568, prepared transaction  " in wide[1]
 
 
 def test_lengths_change_their_unit_at_a_millisecond() -> None:

@@ -1,4 +1,4 @@
-"""Checks what observes and logs: what is on, what it costs, logging that hurts, what is kept."""
+"""Checks what observes: what is on, what it costs, the clock, and what is kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgtare.kit import numbers
+from pgtare.seeing.doctor import queries
 from pgtare.seeing.doctor.model import Clock, Finding, Observer, Unseen
 from pgtare.seeing.doctor.observed import DoctorFacts, KeptByCause
 
@@ -13,13 +14,10 @@ from pgtare.seeing.doctor.observed import DoctorFacts, KeptByCause
 WARNING_COST_PCT, CRITICAL_COST_PCT = 5.0, 25.0
 #: A reading of the clock that costs more is no vDSO reading (docs/clock.md).
 SLOW_CLOCK_NS = 100.0
-#: Lines a second that make no difference worth telling: the doctor's own queries are 20 and more.
-_FEW_LINES_S = 50.0
 _USE_TSC = (
     "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource"
     "  -- as root on the server's host, where tsc is among available_clocksource"
 )
-_RELOAD = "SELECT pg_reload_conf();"
 #: Why sql_trace keeps the trace of an incident.
 _WORDS = {
     "sqlstate": "an error of sql_trace.keep_sqlstates",
@@ -69,13 +67,13 @@ class _Kind:
 
     def on(self, settings: Settings) -> bool:
         """Whether it observes."""
-        if self.arm == "auto_explain" and settings.get(_EXPLAINS, "-1") == "-1":
+        if self.arm == "auto_explain" and settings.get(EXPLAINS, "-1") == "-1":
             return False
         return settings.get(self.setting) == self.value
 
 
-_EXPLAINS = "auto_explain.log_min_duration"
-_AUTO_EXPLAIN = _Kind("auto_explain", "auto_explain.log_analyze")
+EXPLAINS = "auto_explain.log_min_duration"
+AUTO_EXPLAIN = _Kind("auto_explain", "auto_explain.log_analyze")
 _KINDS = (
     _Kind("pg_stat_statements", "pg_stat_statements.track", "top"),
     _Kind("pg_stat_statements/all", "pg_stat_statements.track", "all"),
@@ -85,7 +83,7 @@ _KINDS = (
     _Kind("track_wal_io_timing", "track_wal_io_timing"),
     _Kind("track_functions", "track_functions", "pl"),
     _Kind("track_functions/all", "track_functions", "all"),
-    _AUTO_EXPLAIN,
+    AUTO_EXPLAIN,
     _Kind("wait_event_timing", "wait_event_timing.capture", "stats"),
     _Kind("wait_event_timing/trace", "wait_event_timing.capture", "trace"),
     _Kind("log_min_duration_statement", "log_min_duration_statement", "0"),
@@ -93,6 +91,8 @@ _KINDS = (
     _Kind("log_duration", "log_duration"),
     _Kind("log_lock_waits", "log_lock_waits"),
 )
+#: What `pgtare weigh` can weigh of them.
+ARMS = frozenset(kind.arm for kind in _KINDS)
 #: What to set instead of what costs much; `off` for any other.
 _CHEAPER = {
     "pg_stat_statements.track": "'none'",
@@ -159,129 +159,11 @@ def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:
         title=f"{kind.arm} costs {weight.cost_pct:.2g} % of a transaction",
         seen=[f"{kind.setting} = {value}; weighed: {cost} µs a transaction"],
         why="that is what leaving it on costs, by the weighing that was given",
-        remedy=[_set(kind.setting, _CHEAPER.get(kind.setting, "off"))],
+        remedy=[queries.set_at_once(kind.setting, _CHEAPER.get(kind.setting, "off"))],
         sure="certain" if weight.low_pct >= least else "likely",
         because=weight.source,
         figures={"cost_us": weight.cost_us, "cost_pct": weight.cost_pct},
     )
-
-
-def _set(name: str, value: str, comment: str = "") -> str:
-    """The command that sets it at once."""
-    return f"ALTER SYSTEM SET {name} = {value}; {_RELOAD}{comment}"
-
-
-def logging(facts: DoctorFacts, traffic: Traffic) -> list[Finding]:
-    """Logging of every statement, plan or node, and what writes more than anybody reads."""
-    settings = facts.settings
-    lines = max(traffic.statements_per_s or 0.0, traffic.transactions_per_s or 0.0)
-    every = [
-        _every_statement(name, bad, better, lines)
-        for name, bad, better in (
-            ("log_min_duration_statement", "0", "'1s'"),
-            ("log_statement", "all", "'ddl'"),
-            ("log_duration", "on", "off"),
-            (_EXPLAINS, "0", "'1s'"),
-        )
-        if settings.get(name) == bad
-    ]
-    return [*every, *_plans(settings), *_debugging(settings), *_names(settings)]
-
-
-def _every_statement(name: str, value: str, better: str, lines_per_s: float) -> Finding:
-    remedy = [_set(name, better)]
-    if name == "log_min_duration_statement":
-        rate = _set("log_statement_sample_rate", "0.01", "  -- a sample, if wanted")
-        remedy.append(f"ALTER SYSTEM SET log_min_duration_sample = '100ms'; {rate}")
-    return Finding(
-        check="logging",
-        level="critical" if lines_per_s >= 1000 else "warning",
-        title=f"{name} = {value} writes every statement to the log",
-        seen=[
-            f"{name} = {value}",
-            f"about {lines_per_s:,.0f} statements or transactions a second",
-        ],
-        why="each statement's session formats and writes its line itself, through one pipe or file "
-        "that all sessions share; the log also holds the statements' values",
-        remedy=remedy,
-        sure="certain" if lines_per_s >= _FEW_LINES_S else "likely",
-        because=f"the setting was read; `pgtare weigh {name.split('.')[0]}` tells its cost",
-        figures={"lines_per_s": lines_per_s},
-    )
-
-
-def _plans(settings: Settings) -> list[Finding]:
-    timed = settings.get("auto_explain.log_timing", "on") == "on"
-    sampled = float(settings.get("auto_explain.sample_rate", "1")) < 1
-    if not _AUTO_EXPLAIN.on(settings) or not timed or sampled:
-        return []
-    return [
-        Finding(
-            check="logging",
-            level="warning",
-            title="auto_explain times every plan node of every statement",
-            seen=["auto_explain.log_analyze = on, log_timing = on, sample_rate = 1"],
-            why="the clock is read twice for each row of each node, whether or not a plan is "
-            "logged in the end: queries over many rows may take twice as long",
-            remedy=[
-                _set("auto_explain.log_timing", "off"),
-                _set("auto_explain.sample_rate", "0.01", "  -- or a sample"),
-            ],
-            sure="likely",
-            because="the settings were read; `pgtare weigh auto_explain` tells its cost here",
-        )
-    ]
-
-
-def _debugging(settings: Settings) -> list[Finding]:
-    found = [
-        name
-        for name in (
-            "debug_print_parse",
-            "debug_print_rewritten",
-            "debug_print_plan",
-            "log_parser_stats",
-            "log_planner_stats",
-            "log_executor_stats",
-            "log_statement_stats",
-        )
-        if settings.get(name) == "on"
-    ]
-    if settings.get("log_min_messages", "").startswith("debug"):
-        found.append("log_min_messages")
-    if not found:
-        return []
-    resets = " ".join(f"ALTER SYSTEM RESET {name};" for name in found)
-    return [
-        Finding(
-            check="logging",
-            level="critical",
-            title=f"output for debugging is on: {', '.join(found)}",
-            seen=[f"{name} = {settings[name]}" for name in found],
-            why="it writes many lines for each statement",
-            remedy=[f"{resets} {_RELOAD}"],
-            sure="certain",
-            because="the settings were read",
-        )
-    ]
-
-
-def _names(settings: Settings) -> list[Finding]:
-    silent = settings.get("log_connections", "off") in ("off", "")
-    if settings.get("log_hostname") != "on" or silent:
-        return []
-    return [
-        Finding(
-            check="logging",
-            level="warning",
-            title="every connection looks up a host name",
-            seen=[f"log_hostname = on, log_connections = {settings.get('log_connections')}"],
-            why="a slow name server holds up every login",
-            remedy=[_set("log_hostname", "off")],
-            sure="possible",
-            because="the settings were read; how fast names are found was not",
-        )
-    ]
 
 
 def clock(found: Clock | None) -> list[Finding]:

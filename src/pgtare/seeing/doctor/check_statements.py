@@ -26,8 +26,8 @@ _FILE_BYTES_AN_ENTRY = 512
 _FILE_GROWTH = 2
 #: So large a file holds every session up while it is read for a rewrite.
 _LARGE_FILE = 256 * 1024 * 1024
-#: Sizes that people set.
-_SIZES = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
+#: Sizes that people set; PostgreSQL's default is the first.
+_SIZES = (5_000, 10_000, 20_000, 50_000)
 _TRACK = "ALTER SYSTEM SET pg_stat_statements.track = '{}'; SELECT pg_reload_conf();"
 
 
@@ -84,7 +84,9 @@ def check(facts: DoctorFacts, found: Statements, texts: Texts) -> list[Finding]:
     findings = []
     tracked = facts.settings.get("pg_stat_statements.track", "top")
     rows = texts.rows or ()
-    families = churn.families((t.queryid, t.text, t.calls) for t in rows if t.text is not None)
+    families = churn.families(
+        churn.Entry(t.user, t.database, t.text, t.calls) for t in rows if t.text is not None
+    )
     evicting = _evictions(found, families, tracked)
     if evicting is not None:
         findings.append(evicting)
@@ -172,8 +174,7 @@ def _sureness(found: Statements, *, severe: bool) -> tuple[Sure, str]:
 
 def _remedy(found: Statements, families: Sequence[churn.Family], tracked: str) -> list[str]:
     steps = []
-    wanted = 2 * max(found.distinct or 0.0, float(found.max))
-    size = next((s for s in _SIZES if s >= wanted), None)
+    size = _enough(found)
     if size is not None:
         steps.append(
             f"ALTER SYSTEM SET pg_stat_statements.max = {size};  -- then restart the server"
@@ -192,6 +193,17 @@ def _remedy(found: Statements, families: Sequence[churn.Family], tracked: str) -
     return steps
 
 
+def _enough(found: Statements) -> int | None:
+    """A size that suffices, as each attempt is a restart: four times the statements seen.
+
+    The largest will do for half as many. None if no size holds them.
+    """
+    statements = max(found.distinct or 0.0, float(found.max))
+    if 2 * statements > _SIZES[-1]:
+        return None
+    return next((size for size in _SIZES if size >= 4 * statements), _SIZES[-1])
+
+
 def _reset(found: Statements) -> str:
     where = "" if found.schema_name == "public" else f"{quoted(found.schema_name)}."
     return f"SELECT {where}pg_stat_statements_reset();"
@@ -204,19 +216,19 @@ def _churn(found: Statements, families: Sequence[churn.Family], entries: int) ->
         if share < _CHURN_SHARE:
             break
         cure = churn.REMEDIES[family.kind]
-        wanted = max(2 * found.max, 10_000)
+        fill = "fills" if family.kind.startswith("one ") else "fill"
         findings.append(
             Finding(
                 check="churn",
                 level="warning",
-                title=f"{family.kind} fill {100 * share:.0f} % of pg_stat_statements",
+                title=f"{family.kind} {fill} {100 * share:.0f} % of pg_stat_statements",
                 seen=[
-                    f"{family.members:,} of {entries:,} entries are one text but for that: "
+                    f"{family.members:,} of {entries:,} entries differ in that only: "
                     f"{_short(family.pattern)}",
                     f"for example {_short(family.example)}",
                 ],
                 why=cure.because,
-                remedy=[cure.remedy.format(max=wanted)],
+                remedy=[cure.remedy.format(max=_enough(found) or 2 * found.max)],
                 sure="likely",
                 because="the texts were compared by patterns; what makes them was not seen",
                 figures={"entries": family.members, "share": share, "calls": family.calls},

@@ -1,11 +1,12 @@
-"""What fills the table of statements: families of texts that differ in one respect only."""
+"""What fills the table of statements: families of entries that differ in one respect only."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pgtare.seeing.doctor.queries import TEXT_CHARACTERS
 from pgtare.server.sql_text import normalised
@@ -34,6 +35,16 @@ _UTILITY = re.compile(
 
 #: Families with fewer members are no churn.
 FEWEST = 10
+ROLES, DATABASES = "one role for each tenant", "one database for each tenant"
+
+
+class Entry(NamedTuple):
+    """An entry of the table: the role and the database that it is of, its text, and calls."""
+
+    user: int
+    database: int
+    text: str
+    calls: int
 
 
 @dataclass(frozen=True)
@@ -84,6 +95,17 @@ REMEDIES = {
         "-- keep the tables and TRUNCATE them; for one schema a customer, raise "
         "pg_stat_statements.max",
     ),
+    ROLES: Remedy(
+        "entries go by the role that runs a statement: each role has an entry of its own for the "
+        "same text",
+        "-- raise pg_stat_statements.max to statements × roles, or let all tenants use one role "
+        "and tell them apart by a setting and row-level security (SET ROLE makes entries as well)",
+    ),
+    DATABASES: Remedy(
+        "entries go by the database: each database has an entry of its own for the same text",
+        "-- raise pg_stat_statements.max to statements × databases, or leave databases out: "
+        "ALTER DATABASE name SET pg_stat_statements.track = 'none';",
+    ),
     "numbered names": Remedy(
         "each table, column, cursor or savepoint with a name of its own is a statement of its own",
         "-- give generated names back (partitions by their parent, one cursor name), or raise "
@@ -115,14 +137,41 @@ _STEPS: Sequence[tuple[str, Callable[[str], str]]] = (
 )
 
 
-def families(texts: Iterable[tuple[int, str, int]]) -> list[Family]:
-    """The families among entries (query identifier, text, calls), the largest first.
+def families(entries: Iterable[Entry]) -> list[Family]:
+    """The families among entries, the largest first.
 
     An entry belongs to the family in which the last step joined it with others.
     """
-    entries = list(texts)
-    temporary = _temporary_names(text for _, text, _ in entries)
-    patterns = [text for _, text, _ in entries]
+    by_text: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        by_text[_plain(entry.text)].append(entry)
+    found = []
+    for kind, owner in ((ROLES, 0), (DATABASES, 1)):
+        texts = [text for text, alike in by_text.items() if _are_apart(alike, owner)]
+        tenants = [entry for text in texts for entry in by_text[text]]
+        if len({entry[owner] for entry in tenants}) >= FEWEST:
+            largest = max((by_text[text] for text in texts), key=len)
+            found.append(_family(kind, tenants, largest[0].text))
+            for text in texts:
+                del by_text[text]
+    rest = [entry for alike in by_text.values() for entry in alike]
+    return sorted([*found, *_alike(rest)], key=lambda family: -family.members)
+
+
+def _are_apart(alike: Sequence[Entry], owner: int) -> bool:
+    """Whether entries of one text are of many roles, or databases: of two entries most differ."""
+    return len(alike) > 1 and 2 * len({entry[owner] for entry in alike}) > len(alike)
+
+
+def _family(kind: str, members: Sequence[Entry], example: str) -> Family:
+    calls = sum(entry.calls for entry in members)
+    return Family(kind, len(members), calls, _pattern(example), _plain(normalised(example)))
+
+
+def _alike(entries: Sequence[Entry]) -> Iterator[Family]:
+    """Families of texts that differ in one respect."""
+    temporary = _temporary_names(entry.text for entry in entries)
+    patterns = [entry.text for entry in entries]
     size_before = Counter(range(len(entries)))
     kind_of = [""] * len(entries)
     for kind, step in _STEPS:
@@ -135,24 +184,15 @@ def families(texts: Iterable[tuple[int, str, int]]) -> list[Family]:
     members: dict[str, list[int]] = defaultdict(list)
     for i, pattern in enumerate(patterns):
         members[pattern].append(i)
-    found = []
     for pattern, indexes in members.items():
         if len(indexes) < FEWEST:
             continue
-        example = entries[indexes[0]][1]
+        texts = [entries[i].text for i in indexes]
         kind = Counter(kind_of[i] for i in indexes).most_common(1)[0][0]
-        if kind == "identical" and _all_cut_in_a_list(pattern, [entries[i][1] for i in indexes]):
+        if kind == "identical" and _all_cut_in_a_list(pattern, texts):
             kind = "lists of values"
-        found.append(
-            Family(
-                _named(kind, [entries[i][1] for i in indexes], temporary),
-                len(indexes),
-                sum(entries[i][2] for i in indexes),
-                _pattern(example),
-                _plain(normalised(example)),
-            )
-        )
-    return sorted(found, key=lambda family: -family.members)
+        named = _named(kind, texts, temporary)
+        yield _family(named, [entries[i] for i in indexes], texts[0])
 
 
 def _pattern(example: str) -> str:

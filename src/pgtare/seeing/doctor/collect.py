@@ -17,6 +17,7 @@ from pgtare.seeing.doctor.observed import (
     Extension,
     KeptByCause,
     Key,
+    LockHolder,
     Look,
     StatementEntries,
     StatementText,
@@ -239,6 +240,14 @@ def sample(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:
         into.add(look)
 
 
+def read_holders(session: Session) -> tuple[LockHolder, ...]:
+    """Who holds the locks that sessions wait for now; nobody if it cannot be read."""
+    try:
+        return tuple(LockHolder(*row) for row in session.rows(queries.HOLDERS))
+    except Unreadable:
+        return ()
+
+
 def sample_entries(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:
     """Look once at which statements are in the table; twice if nobody counts evictions."""
     if facts.statements is None or facts.table_size > LARGEST_SAMPLED:
@@ -273,8 +282,7 @@ def read_texts(session: Session, facts: DoctorFacts) -> Texts:
     except Unreadable as ex:
         return Texts(None, size, (Unseen(what=TEXTS, why=str(ex), remedy=""),))
     texts = (
-        StatementText(queryid, text, int(length or 0), calls, age)
-        for queryid, text, length, calls, age in rows
-        if queryid is not None  # others' entries, which this role may not see
+        StatementText(user, database, text, int(length or 0), calls, age)
+        for user, database, text, length, calls, age in rows
     )
     return Texts(tuple(texts), size)

@@ -7,10 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 
 import pgtare
-from pgtare.seeing.doctor import check_settings, check_statements, evictions
+from pgtare.seeing.doctor import check_logging, check_settings, check_statements, evictions
 from pgtare.seeing.doctor import waits as waiting
 from pgtare.seeing.doctor.check_settings import Traffic, Weight
-from pgtare.seeing.doctor.collect import read_facts, read_look, read_texts, sample, sample_entries
+from pgtare.seeing.doctor.collect import (
+    read_facts,
+    read_holders,
+    read_look,
+    read_texts,
+    sample,
+    sample_entries,
+)
 from pgtare.seeing.doctor.evictions import Evictions, StatisticsReset
 from pgtare.seeing.doctor.model import ORDER, Report
 from pgtare.seeing.doctor.observed import ActivitySamples, DoctorFacts, Look, Texts
@@ -103,6 +110,7 @@ def _report(
     waits = waiting.profile(first, last, samples)
     if waits is not None and last.waits is not None and not waits.exact:
         notes.append("the wait timing was reset within this interval: the waits are sampled")
+    holders = read_holders(session) if waits is not None and waiting.check(waits) else ()
     traffic = _traffic(first, last)
     texts = read_texts(session, facts) if last.entries is not None else Texts(None, None)
     statements = check_statements.figures(
@@ -111,8 +119,8 @@ def _report(
     observers, costly = check_settings.observers(facts, weights, traffic)
     found = [
         *(check_statements.check(facts, statements, texts) if statements else ()),
-        *(waiting.check(waits) if waits else ()),
-        *check_settings.logging(facts, traffic),
+        *(waiting.check(waits, holders) if waits else ()),
+        *check_logging.check(facts, traffic),
         *costly,
         *check_settings.clock(facts.clock),
         *check_settings.kept(facts.kept),

@@ -104,6 +104,21 @@ class CountedWaits:
 
 
 @dataclass(frozen=True)
+class LockHolder:
+    """Who holds a lock that sessions wait for: a session, or a prepared transaction.
+
+    gid: of the latter, quoted. elected: an advisory lock that is held longer than a transaction.
+    """
+
+    pid: int | None
+    gid: str | None
+    database: str | None
+    prepared: datetime | None
+    elected: bool
+    waiters: int
+
+
+@dataclass(frozen=True)
 class Look:
     """Counters at one moment; None what there is not, or may not be read."""
 
@@ -161,9 +176,13 @@ class ActivitySamples:
 
 @dataclass(frozen=True)
 class StatementText:
-    """A statement's text and how long all of it is; age_s: how long it has been in the table."""
+    """A statement's text and how long all of it is; age_s: how long it has been in the table.
 
-    queryid: int
+    user, database: the OIDs that the entry goes by.
+    """
+
+    user: int
+    database: int
     text: str | None
     length: int
     calls: int

@@ -79,8 +79,8 @@ SETTINGS = Query(
     """SELECT name, coalesce(reset_val, setting) FROM pg_settings
 WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
   OR name LIKE 'pg\\_stat\\_statements.%' OR name LIKE 'auto\\_explain.%'
-  OR name LIKE 'wait\\_event\\_timing.%' OR name IN ('compute_query_id', 'logging_collector',
-    'shared_preload_libraries')""",
+  OR name LIKE 'wait\\_event\\_timing.%' OR name LIKE 'pgaudit.%'
+  OR name IN ('compute_query_id', 'logging_collector', 'shared_preload_libraries')""",
 )
 DATABASES = Query(
     "databases",
@@ -94,6 +94,27 @@ ACTIVITY = Query(
     f"""SELECT state, wait_event_type, wait_event, count(*) FROM pg_stat_activity
 WHERE backend_type NOT IN {BACKGROUND_SQL} AND pid <> pg_backend_pid()
 GROUP BY 1, 2, 3""",
+)
+HOLDERS = Query(
+    "holders of locks",
+    "who holds the locks that sessions wait for: prepared transactions, and advisory locks that"
+    " are held longer than a transaction",
+    """WITH locks AS MATERIALIZED (SELECT * FROM pg_locks),
+waiting AS MATERIALIZED (SELECT *, pg_blocking_pids(pid) AS blockers FROM locks
+  WHERE NOT granted ORDER BY waitstart LIMIT 100)
+SELECT h.pid, quote_literal(p.gid), p.database, p.prepared, w.locktype = 'advisory'
+    AND coalesce(a.state = 'idle' OR a.xact_start > w.waitstart, false), count(DISTINCT w.pid)::int
+FROM waiting w JOIN locks h ON h.granted AND coalesce(h.pid, 0) = ANY (w.blockers)
+    AND h.locktype = w.locktype
+    AND (h.database, h.relation, h.page, h.tuple, h.virtualxid, h.transactionid, h.classid, h.objid,
+      h.objsubid) IS NOT DISTINCT FROM (w.database, w.relation, w.page, w.tuple, w.virtualxid,
+      w.transactionid, w.classid, w.objid, w.objsubid)
+  LEFT JOIN (pg_prepared_xacts p JOIN locks x ON x.pid IS NULL AND x.transactionid = p.transaction)
+    ON h.pid IS NULL AND x.virtualtransaction = h.virtualtransaction
+  LEFT JOIN pg_stat_activity a ON a.pid = h.pid
+WHERE h.pid IS NOT NULL OR p.gid IS NOT NULL
+GROUP BY 1, 2, 3, 4, 5 ORDER BY 6 DESC, 1, 2""",
+    "sessions wait for locks",
 )
 INFO = Query(
     "deallocations",
@@ -109,9 +130,9 @@ ENTRIES = Query(
 FROM {schema}.pg_stat_statements(false) GROUP BY 2, 3, 4""",
     "pg_stat_statements is there",
 )
-_TEXTS = f"""SELECT queryid, left(query, {TEXT_CHARACTERS}), octet_length(query),
+_TEXTS = f"""SELECT userid, dbid, left(query, {TEXT_CHARACTERS}), octet_length(query),
   calls::bigint, {{age}}
-FROM {{{{schema}}}}.pg_stat_statements(true)"""
+FROM {{{{schema}}}}.pg_stat_statements(true) WHERE queryid IS NOT NULL"""
 TEXTS = Query(
     "texts",
     "what the statements say, and how long the texts are",
@@ -195,6 +216,11 @@ QUERIES = tuple(value for value in tuple(globals().values()) if isinstance(value
 def quoted(name: str) -> str:
     """A name as it is typed in a command: between quotes if it is not a plain one."""
     return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+
+
+def set_at_once(name: str, value: str, comment: str = "") -> str:
+    """The command that sets it without a restart."""
+    return f"ALTER SYSTEM SET {name} = {value}; SELECT pg_reload_conf();{comment}"
 
 
 def listing() -> str:

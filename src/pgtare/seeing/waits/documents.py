@@ -167,7 +167,9 @@ class WaitsSession(Model):
     state: str | None = Field(description="as in pg_stat_activity")
     wait: WaitEvent | None = Field(description="what it waits for now")
     wait_ms: float | None = Field(description="for how long so far")
-    blocked_by: list[int] = Field(description="processes that hold the lock it waits for")
+    blocked_by: list[int] = Field(
+        description="processes that hold the lock it waits for; 0: a prepared transaction"
+    )
     events: list[EventCounters] = Field(description="what it waited for, the longest first")
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from pgtare.kit import numbers
 from pgtare.kit.terminal_text import plain
+from pgtare.server.backend_types import blockers
 from pgtare.server.wait_counters.model import Counters, Event, Session
 from pgtare.server.wait_counters.rates import Profile, StatementRate
 from pgtare.server.wait_counters.reader import Bucket
@@ -186,7 +187,7 @@ def sessions_view(
             _cell(most[0].label if most else ""),
             _cell(session.wait.label if session.wait else (session.state or "")),
             length(session.wait_ms) if session.wait_ms is not None else "",
-            _cell(", ".join(map(str, session.blocked_by))),
+            _cell(blockers(session.blocked_by)),
             _cell(session.capture),
         )
     return table

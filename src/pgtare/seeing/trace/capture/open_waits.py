@@ -9,6 +9,7 @@ from datetime import datetime
 from pgtare.kit import numbers
 from pgtare.kit.numbers import counted
 from pgtare.seeing.trace.capture.server import Server
+from pgtare.server.backend_types import blockers
 
 _OPEN = """
 SELECT c.pid, c.wait_event_type, c.wait_event, c.idle,
@@ -82,6 +83,6 @@ def note(waits: Sequence[OpenWait], until: datetime) -> str:
 
 
 def _told(wait: OpenWait, until: datetime) -> str:
-    blocked = f", blocked by {', '.join(map(str, wait.blocked_by))}" if wait.blocked_by else ""
+    blocked = f", blocked by {blockers(wait.blocked_by)}" if wait.blocked_by else ""
     since = numbers.seconds((until - wait.started).total_seconds())
     return f"process {wait.pid}, {since} in {wait.type}/{wait.event}{blocked}"

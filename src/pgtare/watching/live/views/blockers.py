@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import shorten
 
 from pgtare.kit import numbers
+from pgtare.server import backend_types
 from pgtare.watching.live import live_charts, time_window
 from pgtare.watching.live.page_parts import (
     PageColumn,
@@ -176,7 +177,6 @@ def _href(request: ViewRequest, row: LiveRow) -> str | None:
 
 
 def _session(row: LiveRow) -> list[object]:
-    blocked_by = ", ".join(map(str, row["waits_for"] or []))
     event = f"{row['wait_class']}: {row['wait_event']}" if row["wait_event"] else ""
     return [
         *session_columns.values(row),
@@ -185,5 +185,5 @@ def _session(row: LiveRow) -> list[object]:
         str(row["statement"] or ""),
         row["running_us"],
         row["open_us"],
-        blocked_by,
+        backend_types.blockers(row["waits_for"] or []),
     ]
