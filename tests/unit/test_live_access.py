@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import resource
+import select
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.watching.live import access, page_server
+from pgtare.watching.live import access, connection_limits, page_server
 from pgtare.watching.live.access import AccessRules, ListenAddress, ProxyRules
 from tests.commands import refused
 from tests.live_pages import ServedPage, served
+from tests.sessions import eventually
 
 SECRET = "a-secret-of-the-proxy"  # noqa: S105
 PROXY = ProxyRules(secret=SECRET, users=["anna", "bob"], host="live.example.com")
@@ -43,6 +50,67 @@ def test_a_token_lets_one_browser_in(page: ServedPage) -> None:
     page.cookie = cookie.partition(";")[0]
     assert page.get("/activity").status == 200
     assert page.get("/", {"Cookie": page.cookie + "x"}).status == 403
+
+
+def test_a_head_request_leaves_the_token(page: ServedPage) -> None:
+    path = page.token_path()
+    refusal = page.get(path, method="HEAD")
+    assert (refusal.status, refusal.headers["connection"]) == (403, "close")
+    assert page.get(path).status == 303
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1200, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the page's server and its event loop write, none of it before the test."""
+    monkeypatch.setattr(connection_limits, "_few_lines", connection_limits.FewLines())
+    found: list[str] = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: found.append(record.getMessage()))
+    for name in ("uvicorn.error", "asyncio"):
+        log = logging.getLogger(name)
+        monkeypatch.setattr(log, "filters", [])
+        monkeypatch.setattr(log, "handlers", [handler])
+    return found
+
+
+@pytest.mark.usefixtures("few_descriptors", "lines")
+def test_idle_connections_do_not_keep_a_browser_out(
+    spool: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(connection_limits, "HEAD_S", 3.0)
+    with served(spool) as page, contextlib.ExitStack() as opened:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert soft == hard
+        waiting = select.poll()
+        for _ in range(1000):
+            idle = socket.create_connection((page.address.host, page.address.port))
+            opened.callback(idle.close)
+            waiting.register(idle, select.POLLIN)
+            with contextlib.suppress(ConnectionError):  # others have pushed it out
+                idle.send(b"GET / HTTP/1.1\r\n")
+        most = connection_limits.MOST_OF_ADDRESS
+        eventually(lambda: len(waiting.poll(0)) >= 1000 - most)
+        page.log_in()
+        assert page.get("/activity").status == 200
+        eventually(lambda: len(waiting.poll(0)) == 1000)
+    assert 0 < len(capsys.readouterr().err.splitlines()) <= 5
+
+
+def test_lines_left_out_are_counted(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
+    monkeypatch.setattr(connection_limits, "_MINUTE_S", 0.5)
+    connection_limits.limit_log()
+    for number in range(100):
+        logging.getLogger("asyncio").warning("line %d", number)
+    eventually(lambda: len(lines) == 6)
+    assert lines[-1] == "95 more lines were left out in the last minute"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Every answer forbids what a page of ours does not need: other sites, frames, scr
 
 from __future__ import annotations
 
+import functools
 import hmac
 import secrets
 import socket
@@ -27,6 +28,8 @@ HOW_BEYOND = (
     "give --tls-cert and --tls-key, or let a proxy name the users (--behind-proxy proxy.toml); "
     "or listen on 127.0.0.1 and go there by ssh -L"
 )
+#: Takes the address and port of a client that may see the page.
+LetIn = Callable[[tuple[str, int]], None]
 _COOKIE = "pgtare_live"
 _MOST_SESSIONS = 1000
 _PROXY_SECRET = "x-pgtare-secret"  # noqa: S105
@@ -132,7 +135,7 @@ class AccessRules:
         if self.address.loopback:
             names |= {"localhost", "127.0.0.1", "[::1]"}
         elif self.name is None:
-            names.add(socket.getfqdn())
+            names.add(_own_name())
         found = set()
         for name in names:
             shown = f"[{name}]" if ":" in name and not name.startswith("[") else name
@@ -152,7 +155,7 @@ class AccessRules:
             return f"https://{self.proxy.host}/"
         name = self.name
         if name is None and self.address.host in ("0.0.0.0", "::"):  # noqa: S104
-            name = socket.getfqdn()
+            name = _own_name()
         return f"{self.address.url(name)}/?token={self._token}"
 
     def use(self, token: str) -> str | None:
@@ -185,8 +188,9 @@ class AccessRules:
 class AccessControl:
     """Lets requests through that may see the page; ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
-        self._app, self._rules = app, rules
+    def __init__(self, app: ASGIApp, rules: AccessRules, let_in: LetIn) -> None:
+        self._app, self._rules, self._let_in = app, rules, let_in
+        self._hosts = rules.hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -205,6 +209,8 @@ class AccessControl:
             await send(message)
 
         refusal = self._refusal(scope)
+        if scope["client"] and (refusal is None or refusal.status_code < 400):
+            self._let_in(tuple(scope["client"]))
         if refusal is None:
             await self._app(scope, receive, guarded)
         else:
@@ -213,7 +219,7 @@ class AccessControl:
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that is refused, or that has just logged in; else None."""
         headers = Headers(scope=scope)
-        if headers.getlist("host")[1:] or headers.get("host", "").lower() not in self._rules.hosts:
+        if headers.getlist("host")[1:] or headers.get("host", "").lower() not in self._hosts:
             return _words(421, "This page does not answer to that host name.")
         if scope["method"] not in ("GET", "HEAD"):
             return _words(405, "This page is read-only.")
@@ -222,10 +228,10 @@ class AccessControl:
                 return None
             return _words(403, "The proxy did not name a user who may see this page.")
         token = QueryParams(scope["query_string"]).get("token")
-        if token and scope["path"] == "/":
+        if token and scope["path"] == "/" and scope["method"] == "GET":
             session = self._rules.use(token)
             if session is not None:
-                return self._let_in(session)
+                return self._logged_in(session)
         if self._rules.knows(_cookie(headers, self._rules.cookie)):
             return RedirectResponse("/", 303) if token else None
         return _words(
@@ -234,7 +240,7 @@ class AccessControl:
             "after that, pgtare live prints a new one.",
         )
 
-    def _let_in(self, session: str) -> Response:
+    def _logged_in(self, session: str) -> Response:
         response = RedirectResponse("/", 303)
         response.set_cookie(
             self._rules.cookie,
@@ -247,6 +253,12 @@ class AccessControl:
         return response
 
 
+@functools.cache
+def _own_name() -> str:
+    """What this machine is called: asking may take seconds."""
+    return socket.getfqdn()
+
+
 def _cookie(headers: Headers, name: str) -> str:
     for part in headers.get("cookie", "").split(";"):
         key, _, value = part.strip().partition("=")
@@ -257,4 +269,4 @@ def _cookie(headers: Headers, name: str) -> str:
 
 def _words(status: int, words: str) -> Response:
     page = f'<!DOCTYPE html><html lang="en"><title>pgtare live</title><p>{words}</p></html>'
-    return HTMLResponse(page, status)
+    return HTMLResponse(page, status, {"connection": "close"})

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pgtare.watching.live import page_routes, view_routes
-from pgtare.watching.live.access import AccessControl, AccessRules
+from pgtare.watching.live.access import AccessControl, AccessRules, LetIn
 from pgtare.watching.live.page_routes import PageRoutes
 from pgtare.watching.live.page_shell import PageShell
 from pgtare.watching.live.view_routes import ViewRoutes
@@ -21,11 +21,16 @@ from pgtare.watching.store.address import StoreAddress
 
 
 def application(
-    source: Path | StoreAddress | None, pages: Path | None, rules: AccessRules, limit_s: float
+    source: Path | StoreAddress | None,
+    pages: Path | None,
+    rules: AccessRules,
+    limit_s: float,
+    let_in: LetIn,
 ) -> ASGIApp:
     """Views of a spool or store, a directory with pages that other commands wrote, or both.
 
-    limit_s: the longest time that a query may take. Raises UsageError.
+    limit_s: the longest time that a query may take. let_in: called with each client that may see
+    the page. Raises UsageError.
     """
     menu = {} if source is None else dict(view_routes.MENU)
     if pages is not None:
@@ -51,4 +56,4 @@ def application(
     if views is not None:
         routes += views.routes()
     served = Starlette(routes=routes, exception_handlers={404: nowhere}, lifespan=lifespan)
-    return AccessControl(served, rules)
+    return AccessControl(served, rules, let_in)

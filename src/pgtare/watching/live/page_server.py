@@ -13,8 +13,10 @@ from typing import Self
 import uvicorn
 
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.watching.live import connection_limits
 from pgtare.watching.live.access import AccessRules, ListenAddress
 from pgtare.watching.live.app import application
+from pgtare.watching.live.connection_limits import LimitedListener
 from pgtare.watching.live.worker_process import TIME_LIMIT_S
 from pgtare.watching.store.address import StoreAddress
 
@@ -22,10 +24,10 @@ _STARTED_S = 60.0
 _STOPPED_S = 5.0
 
 
-def bound(address: ListenAddress) -> socket.socket:
-    """A socket that listens there. Raises UsageError if the address cannot be had."""
+def bound(address: ListenAddress) -> LimitedListener:
+    """A socket for the page there. Raises UsageError if the address cannot be had."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
+    found = LimitedListener(family)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((address.host, address.port))
@@ -50,12 +52,12 @@ class PageServer:
         self,
         source: Path | StoreAddress | None,
         rules: AccessRules,
-        listening: socket.socket,
+        listening: LimitedListener,
         certificate: tuple[Path, Path] | None = None,
         limit_s: float = TIME_LIMIT_S,
         pages: Path | None = None,
     ) -> None:
-        app = application(source, pages, rules, limit_s)
+        app = application(source, pages, rules, limit_s, listening.let_in)
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -64,8 +66,14 @@ class PageServer:
             proxy_headers=False,
             lifespan="on",
             ws="none",
+            loop="asyncio",  # which accepts by the socket's own method
+            backlog=connection_limits.BACKLOG,
+            timeout_keep_alive=connection_limits.KEEP_ALIVE_S,
+            timeout_notify=1,
+            callback_notify=listening.end_late,
             timeout_graceful_shutdown=1,
         )
+        connection_limits.limit_log()
         if certificate is not None:
             config.ssl_certfile, config.ssl_keyfile = certificate[0], str(certificate[1])
         self._server = uvicorn.Server(config)

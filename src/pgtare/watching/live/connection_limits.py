@@ -1,0 +1,162 @@
+"""Bounds what clients that have not logged in can take: connections, time, lines of the log.
+
+A new connection is never refused for those that are idle. It pushes out the oldest one of the
+address that has most, so a browser that sends its request at once is served whatever others hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import resource
+import socket
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+#: Connections that have not logged in: in all, and of one address.
+MOST_STRANGERS, MOST_OF_ADDRESS = 256, 64
+#: Within so many s a connection has to send the head of a request that may see the page.
+HEAD_S = 10.0
+#: An open connection between two requests is kept so long, s.
+KEEP_ALIVE_S = 60
+#: Connections that the kernel keeps until they are accepted, and the most accepted at a time.
+BACKLOG = 128
+#: A peer that has vanished is noticed after this time without traffic, s.
+_VANISHED_S = 60
+#: Lines of the log in one minute.
+_MOST_LINES, _MINUTE_S = 5, 60.0
+
+_log = logging.getLogger("uvicorn.error")
+
+
+class LimitedListener(socket.socket):
+    """A listening socket whose connections are bounded; of one thread, that of its event loop."""
+
+    def __init__(self, family: socket.AddressFamily) -> None:
+        super().__init__(family, socket.SOCK_STREAM)
+        self._open: dict[tuple[str, int], _Connection] = {}
+        self._strangers: dict[tuple[str, int], _Connection] = {}
+        self._of_address: Counter[str] = Counter()
+        # the other half is for files, and for what the page's workers need
+        self._most = raise_descriptor_limit() // 2
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """As usual. Raises ConnectionAbortedError, which event loops expect, if too many are open.
+
+        One that has not logged in makes way for a new one.
+        """
+        accepted, address = super().accept()
+        if len(self._open) >= self._most:
+            accepted.close()
+            _log.warning("refused a connection: %d are open", len(self._open))
+            raise ConnectionAbortedError
+        connection = _Connection(self, accepted, address[:2])
+        self._open[connection.client] = self._strangers[connection.client] = connection
+        self._of_address[connection.group] += 1
+        if self._of_address[connection.group] > MOST_OF_ADDRESS:
+            self._push_out(connection.group)
+        elif len(self._strangers) > MOST_STRANGERS:
+            self._push_out(self._of_address.most_common(1)[0][0])
+        return connection, address
+
+    def _push_out(self, group: str) -> None:
+        oldest = next(each for each in self._strangers.values() if each.group == group)
+        _log.warning("closed a connection of %s: too many have not logged in", group)
+        self._end(oldest)
+
+    def _end(self, connection: _Connection) -> None:
+        self.let_in(connection.client)  # it counts no longer
+        with contextlib.suppress(OSError):  # its client was faster
+            connection.shutdown(socket.SHUT_RDWR)  # whoever reads it closes it
+
+    def let_in(self, client: tuple[str, int]) -> None:
+        """This client may see the page, so it is not counted among strangers any more."""
+        connection = self._strangers.pop(client, None)
+        if connection is not None:
+            self._of_address[connection.group] -= 1
+            if not self._of_address[connection.group]:
+                del self._of_address[connection.group]
+
+    def forget(self, connection: _Connection) -> None:
+        """It was closed."""
+        if self._open.get(connection.client) is connection:
+            self.let_in(connection.client)
+            del self._open[connection.client]
+
+    async def end_late(self) -> None:
+        """End connections that have not logged in in time."""
+        latest = time.monotonic() - HEAD_S
+        for connection in [each for each in self._strangers.values() if each.began < latest]:
+            self._end(connection)
+
+
+class _Connection(socket.socket):
+    """An accepted connection. client: address and port. group: whom it counts for."""
+
+    def __init__(
+        self, listener: LimitedListener, accepted: socket.socket, client: tuple[str, int]
+    ) -> None:
+        family, kind, proto = accepted.family, accepted.type, accepted.proto
+        super().__init__(family, kind, proto, fileno=accepted.detach())
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _VANISHED_S)
+        self._listener, self.client, self.began = listener, client, time.monotonic()
+        self.group = _group(client[0])
+
+    def close(self) -> None:
+        self._listener.forget(self)
+        super().close()
+
+
+def _group(host: str) -> str:
+    """An address, or of IPv6 its network of 64 bits: one machine may have all of that."""
+    if ":" not in host:
+        return host
+    return str(ipaddress.ip_network((host.partition("%")[0], 64), strict=False))
+
+
+def raise_descriptor_limit() -> int:
+    """Let this process open as many files as it may. Returns how many these are."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
+
+
+class FewLines(logging.Filter):
+    """Lets a few lines a minute through, and at its end one with the number of the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._since, self._lines = -_MINUTE_S, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this line is written."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._since >= _MINUTE_S and self._lines <= _MOST_LINES:
+                self._since, self._lines = now, 0
+            self._lines += 1
+            if self._lines == _MOST_LINES + 1:
+                timer = threading.Timer(max(0.0, self._since + _MINUTE_S - now), self._sum_up)
+                timer.daemon = True
+                timer.start()
+            return self._lines <= _MOST_LINES
+
+    def _sum_up(self) -> None:
+        with self._lock:
+            left_out, self._lines = self._lines - _MOST_LINES, 0
+            self._since = time.monotonic()
+        _log.warning("%d more lines were left out in the last minute", left_out)
+
+
+_few_lines = FewLines()
+
+
+def limit_log() -> None:
+    """Bound the lines of the page's server, and those of its event loop."""
+    for name in (_log.name, "asyncio"):
+        logging.getLogger(name).addFilter(_few_lines)
