@@ -344,6 +344,17 @@ CASES = (
     # COPY
     _case("COPY", "COPY (SELECT 'hush' AS password) TO STDOUT"),
     _case("COPY from a program", "COPY counts FROM PROGRAM 'echo hush'"),
+    _case(
+        "options of a program",
+        "COPY counts TO PROGRAM 'true --repo1-cipher-pass=hush'",
+        "COPY counts FROM PROGRAM 'true --key hush'",
+        "COPY counts FROM PROGRAM 'true -phush'",
+    ),
+    _case(
+        "options of a command elsewhere",
+        "ALTER SYSTEM SET archive_command = 'true --repo1-cipher-pass=hush' x",
+        "SELECT 'mount --pass hush'",
+    ),
     _case("COPY of lines", Copied("COPY counts FROM STDIN /* passwords */", "hush\n")),
     # connections
     _case("dblink", "SELECT dblink_connect('host=hush')"),
@@ -367,7 +378,14 @@ CASES = (
         "foreign table",
         "CREATE FOREIGN TABLE ft (a int) SERVER far OPTIONS (key 'hush')",
         "ALTER FOREIGN TABLE ft OPTIONS (SET key 'hush')",
-        "ALTER TABLE IF EXISTS nothing ADD a int",
+        "ALTER TABLE ft OPTIONS (SET key 'hush')",
+        "ALTER TABLE ft OPTIONS (DROP key, ADD other 'hush')",
+        "ALTER TABLE ft ALTER COLUMN a OPTIONS (key 'hush')",
+        "ALTER TABLE ft ADD COLUMN b int OPTIONS (key 'hush')",
+        "ALTER VIEW ft OPTIONS (key 'hush')",
+        "ALTER FOREIGN TABLE ft ALTER COLUMN a OPTIONS (SET key 'hush')",
+        "DO $$BEGIN ALTER TABLE ft OPTIONS /* of w */ (SET other 'hush'); END$$",
+        "ALTER TABLE ft OPTIONS (SET other 'hush',)",
         "IMPORT FOREIGN SCHEMA s FROM SERVER far INTO public OPTIONS (key 'hush')",
     ),
     _case(
@@ -378,6 +396,29 @@ CASES = (
     ),
     _case("address", "SELECT 'postgresql://bob:hush@db/'"),
     _case("address of something else", "SELECT 'https://bob:hush@example.com/'"),
+    _case(
+        "signs in the password of an address",
+        "SELECT 'postgres://bob:a/b#hush@db/'",
+        "SELECT 'https://bob:a/hush@example.com/'",
+        "SELECT 'redis://:a#hush@example.com'",
+        "SELECT 'https://bob:a?hush@example.com', 'https://example.com:443/'",
+    ),
+    _case(
+        "headers",
+        "SELECT 'Authorization: Bearer hush'",
+        "SELECT http_header('Authorization', 'Basic hush')",
+        """SELECT '{"authorization": "hush"}'""",
+        "SELECT 'X-API-Key: hush'",
+        "SELECT 'x-access-key: hush'",
+    ),
+    *(
+        _case(f"{kind}private key", f"SELECT '-----BEGIN {kind}PRIVATE KEY-----\nhush'")
+        for kind in ("", "RSA ", "EC ", "DSA ", "OPENSSH ", "ENCRYPTED ", "PGP ")
+    ),
+    *(
+        _case(f"word: {word}", f"SELECT 'hush' AS {word}", Bound(f"SELECT $1 AS {word}", ("hush",)))
+        for word in ("pwd", "user_pwd", "pass", "db_pass", "PASS2", "dbPass", "pass_hash")
+    ),
     # settings
     _case(
         "primary_conninfo",
@@ -411,8 +452,16 @@ CASES = (
         "SELECT pgp_sym_encrypt('a', 'hush')",
         "SELECT hmac('a', 'hush', 'sha256')",
         "SELECT encrypt('a', 'hush', 'aes')",
+        "SELECT decrypt('a', 'hush', 'aes')",
+        "SELECT pgp_pub_decrypt('a', 'hush')",
+        "SELECT digest('hush', 'sha256')",
+        "SELECT public.\"digest\" /* of bob */ ('hush', 'sha256')",
     ),
-    _case("pgcrypto, a value", Bound("SELECT pgp_sym_encrypt('a', $1)", ("hush",))),
+    _case(
+        "pgcrypto, a value",
+        Bound("SELECT pgp_sym_encrypt('a', $1)", ("hush",)),
+        Bound("SELECT public.digest($1, 'sha256')", ("hush",)),
+    ),
     # spelling
     _case("escapes", r"DO $$BEGIN EXECUTE E'\x61lter r\157le keeper valid until \'hush\''; END$$"),
     _case("escaped blank", r"DO $$BEGIN EXECUTE E'create\nserver far options (a ''hush'')'; END$$"),
@@ -456,4 +505,22 @@ CASES = (
         "SELECT pg_sleep(10), 'hush' AS password",
         "RESET statement_timeout",
     ),
+)
+
+#: Statements that are shown, although they look like some of these. Each has `plain` in it.
+NEAR_MISSES = (
+    "SELECT 'plain' AS passenger, 1 AS bypass, 2 AS compass, 3 AS pass_count, 4 AS passed",
+    "SELECT 'plain', 'BYPASS', 'passing', 'two passes', 'wdpw'",
+    "SELECT 'plain' AS authorization_date, 'bearer bonds', 'basic'",
+    "SET SESSION AUTHORIZATION DEFAULT /* plain */",
+    "SELECT 'plain' AS digest",
+    "SELECT 'plain' FROM (VALUES (1)) AS d (digest), (VALUES (2)) AS e (digested)",
+    "SELECT digest IN (1), 'plain' FROM (SELECT 1 AS digest) AS d",
+    "SELECT 'https://example.com/@plain', 'https://example.com:8080/a@example.com'",
+    "SELECT 'https://example.com/?a=b:c', 'plain@example.com'",
+    "SELECT api.key, 'plain' FROM (SELECT 1 AS key) AS api",
+    "CREATE PUBLICATION plain FOR TABLE counts",
+    "ALTER TABLE counts ADD options text DEFAULT 'plain'",
+    "INSERT INTO options (a) VALUES ('plain')",
+    "CREATE TABLE plain (a int, FOREIGN KEY (a) REFERENCES counts (n), PRIMARY KEY (a))",
 )

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from pgtare.seeing.trace.output import export, page, show
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from tests import secrets_corpus
-from tests.secrets_corpus import Bound, Case, Copied, Pipeline, Step, Stopped
+from tests.secrets_corpus import NEAR_MISSES, Bound, Case, Copied, Pipeline, Step, Stopped
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session, set_search_path
 from tests.trace_records import Trace, trace_of
@@ -152,6 +153,8 @@ def played(each_server: Binaries) -> Iterator[Played]:
         client.execute(_LEVEL.encode())
         for number, case in enumerate(secrets_corpus.CASES):
             player.play(case, number, other)
+        for number, sql in enumerate(NEAR_MISSES):
+            client.pgconn.exec_(sql.replace("plain", f"plain{number:03}").encode())
         client.execute(b"SELECT 'all done'")
         recording = latest(path / "traces")
         eventually(lambda: b"'all done'" in files_of(recording))
@@ -199,6 +202,11 @@ _CONTROLS = ("text", "value", "message", "nested")
 def test_rings_hold_no_secret(played: Played) -> None:
     assert not unseen(played.rings, *_CONTROLS)
     assert leaks(played.rings) == []
+
+
+def test_statements_that_look_like_secrets_are_shown(played: Played) -> None:
+    shown = [f"plain{n:03}".encode() in played.rings for n in range(len(NEAR_MISSES))]
+    assert [sql for sql, seen in zip(NEAR_MISSES, shown, strict=True) if not seen] == []
 
 
 def test_files_of_the_worker_hold_no_secret(played: Played) -> None:
@@ -257,3 +265,14 @@ def test_what_is_known_of_a_secret_text(played: Played) -> None:
                 ]
                 found.append(text.text)
     assert len(set(found)) == 2
+
+
+@pytest.mark.parametrize("part", ["x://u:p", "digest /*", "alter options /**/ "])
+def test_a_search_takes_time_that_grows_with_the_length(played: Played, part: str) -> None:
+    """Under a second, then; were it the square of the length, it would be many."""
+    sql = f"SELECT length('{part * 60_000}')".encode()
+    with session(played.cluster) as client:
+        client.execute(_LEVEL.encode())
+        began = time.monotonic()
+        client.execute(sql)
+        assert time.monotonic() - began < 5

@@ -18,6 +18,8 @@ from pgtare.cli.command_line import command_line
         ),
         (["--dsn", "postgresql://joe@db/app"], ["--dsn", "postgresql://joe@db/app"]),
         (["--dsn", "sslpassword=secret"], ["--dsn", "sslpassword=(hidden)"]),
+        (["--dsn", "postgresql://joe:s/e#c@db/app"], ["--dsn", "(hidden)"]),
+        (["--dsn", "postgresql://joe:s@e@db/app"], ["--dsn", "(hidden)"]),
         (["--dsn", "password='open"], ["--dsn", "(hidden)"]),
         (["--dsn"], ["--dsn"]),
     ],

@@ -34,22 +34,25 @@ typedef struct Words
 	const char *at;
 	const char *end;
 	Comments	comments;
+	const char *word;			/* begin of the latest */
+	const char *no_user;		/* before this, no address names a user */
 	int			n;				/* words so far */
 	char		last[3][LONGEST_WORD];	/* in turn; in lower case, cut */
+	bool		altered;		/* one was ALTER */
 	bool		commented;		/* has comments */
 	bool		found;			/* a part that shows a secret */
 } Words;
 
 /*
  * Words with one of these in them, however long, show that a secret is near.
- * In lower case; by the first letter.
+ * In lower case; by the first letter.  An underscore is also a hyphen or a blank.
  */
 static const char *const parts[] = {
 	"access_key", "api_key", "apikey",
 	"conninfo", "credential", "crypt",
 	"gen_salt",
 	"hmac",
-	"passcode", "passphr", "passw", "private_key",
+	"pass_hash", "pass_phr", "pass_word", "passcode", "passphr", "passw", "private_key", "pwd",
 	"scram", "secret",
 	"token",
 	"uescape",					/* letters may be spelled in any way */
@@ -75,13 +78,15 @@ static const struct
 	int			at;				/* where the three letters are */
 	int			group;			/* below 7; that of backslashes is 7 */
 }			signs[] = {
-	{"uescape", 2, 0}, {"program", 1, 0},
-	{"passphr", 3, 1}, {"passw", 2, 1}, {"private_key", 3, 1}, {"scram", 0, 1},
-	{"crypt", 0, 2}, {"secret", 1, 2},
-	{"credential", 7, 3}, {"hmac", 1, 3}, {"create", 2, 3},
-	{"access_key", 4, 4}, {"passcode", 3, 4}, {"token", 0, 4}, {"://", 0, 4},
-	{"api_key", 0, 5}, {"apikey", 0, 5}, {"conninfo", 4, 5}, {"gen_salt", 1, 5}, {"mapping", 2, 5},
-	{"dblink", 0, 6}, {"alter", 0, 6}, {"import", 2, 6}
+	{"pass", 0, 0}, {"pass_hash", 0, 0}, {"pass_phr", 0, 0}, {"pass_word", 0, 0},
+	{"passcode", 0, 0}, {"passphr", 0, 0}, {"passw", 0, 0}, {"authorization", 5, 0},
+	{"conninfo", 2, 1}, {"mapping", 2, 1}, {"pwd", 0, 1},
+	{"alter", 0, 2}, {"gen_salt", 5, 2}, {"private_key", 3, 2},
+	{"://", 0, 3}, {"program", 1, 3},
+	{"dblink", 0, 4}, {"token", 0, 4},
+	{"api_key", 0, 5}, {"apikey", 0, 5}, {"digest", 0, 5}, {"import", 1, 5}, {"uescape", 4, 5},
+	{"access_key", 1, 6}, {"create", 0, 6}, {"credential", 0, 6}, {"crypt", 0, 6}, {"hmac", 0, 6},
+	{"scram", 1, 6}, {"secret", 2, 6}
 };
 
 #define BACKSLASH_GROUP 7
@@ -116,7 +121,8 @@ static void
 fill_signs(void)
 {
 	static const char *const others[] = {
-		"dblink", "mapping", "program", "create", "alter", "import", "://", NULL
+		"dblink", "mapping", "program", "create", "alter", "import", "://", "pass",
+		"authorization", "digest", NULL
 	};
 
 	for (int i = 0; i < (int) lengthof(signs); i++)
@@ -214,9 +220,26 @@ begins_with(const Words *words, const char *part)
 	const char *at = words->at;
 
 	for (; *part != '\0'; part++, at++)
-		if (at == words->end || fold(*at) != (unsigned char) *part)
+		if (at == words->end ||
+			(fold(*at) != (unsigned char) *part &&
+			 (*part != '_' || (*at != '-' && *at != ' '))))
 			return false;
 	return true;
+}
+
+/* A word, or the last part of one, maybe with a number: db_pass, dbPass and PASS2, no bypass. */
+static bool
+is_pass(const Words *words)
+{
+	const char *at = words->at;
+
+	if (!begins_with(words, "pass"))
+		return false;
+	if (at > words->word && fold(at[-1]) >= 'a' && (*at != 'P' || at[-1] < 'a'))
+		return false;
+	for (at += strlen("pass"); at < words->end && *at >= '0' && *at <= '9'; at++)
+		;
+	return at == words->end || !fold(*at);
 }
 
 static inline bool
@@ -225,7 +248,7 @@ part_begins(const Words *words, unsigned char c)
 	for (int i = first_part[c], n = nparts[c]; n > 0; i++, n--)
 		if (begins_with(words, parts[i]))
 			return true;
-	return false;
+	return c == 'p' && is_pass(words);
 }
 
 static inline bool
@@ -265,6 +288,27 @@ skip_comment(Words *words)
 	}
 }
 
+/* Go on by a character, or by a comment. */
+static inline void
+skip_one(Words *words)
+{
+	if (words->comments != SEARCHED && (two_are(words, '-', '-') || two_are(words, '/', '*')))
+		skip_comment(words);
+	else
+		words->at++;
+}
+
+/* What is behind a word, but for blanks, quotes and comments */
+static char
+mark_behind(Words words)
+{
+	while (words.at < words.end && (strchr(" \t\r\n\"'\\", *words.at) != NULL ||
+									(words.comments != SEARCHED &&
+									 (two_are(&words, '-', '-') || two_are(&words, '/', '*')))))
+		skip_one(&words);
+	return words.at < words.end ? *words.at : '\0';
+}
+
 static const char *
 next_word(Words *words)
 {
@@ -273,19 +317,10 @@ next_word(Words *words)
 	int			n = 0;
 
 	while (words->at < words->end && !fold(*words->at))
-	{
-		if (two_are(words, '-', '-') || two_are(words, '/', '*'))
-		{
-			if (words->comments != SEARCHED)
-			{
-				skip_comment(words);
-				continue;
-			}
-		}
-		words->at++;
-	}
+		skip_one(words);
 	if (words->at >= words->end)
 		return NULL;
+	words->word = words->at;
 	word = words->last[++words->n % 3];
 	for (; words->at < words->end && (c = fold(*words->at)) != 0; words->at++)
 	{
@@ -319,37 +354,63 @@ follows_one_of(const Words *words, const char *const *list)
 	return is_one_of(word_before(words, 1), list) || is_one_of(word_before(words, 2), list);
 }
 
-/* After "postgresql": an address.  After any other scheme: one that names a user. */
+/*
+ * After "postgresql": an address.  After any other scheme: one that names a user.  A
+ * password may hold any sign, but what is behind a colon may also be a port.
+ */
 static bool
-is_address(const Words *words, const char *scheme)
+is_address(Words *words, const char *scheme)
 {
 	const char *at = words->at;
+	bool		password = false;
 
 	if (words->end - at < 3 || strncmp(at, "://", 3) != 0)
 		return false;
 	if (strcmp(scheme, "postgres") == 0 || strcmp(scheme, "postgresql") == 0)
 		return true;
-	for (at += 3; at < words->end && strchr("/?#'\" \t\r\n", *at) == NULL; at++)
+	if (at < words->no_user)
+		return false;
+	for (at += 3; at < words->end && strchr("'\" \t\r\n", *at) == NULL; at++)
+	{
 		if (*at == '@')
 			return true;
+		if (!password && strchr("/?#", *at) != NULL)
+			return false;
+		if (*at == ':')
+		{
+			while (at + 1 < words->end && at[1] >= '0' && at[1] <= '9')
+				at++;
+			password |= at + 1 < words->end && strchr("/?#", at[1]) == NULL;
+		}
+	}
+	words->no_user = at;
 	return false;
 }
 
 static bool
-shows_secret(const Words *words, const char *word)
+shows_secret(Words *words, const char *word)
 {
 	static const char *const verbs[] = {"create", "alter", "import", NULL};
 	static const char *const ways[] = {"from", "to", NULL};
 	static const char *const objects[] = {
 		"role", "user", "group", "subscription", "server", "foreign", NULL
 	};
+	static const char *const schemes[] = {"basic", "bearer", NULL};
 
 	if (words->found || (words->at < words->end && *words->at == ':' && is_address(words, word)))
 		return true;
 	switch (word[0])
 	{
+		case 'a':
+			words->altered |= strcmp(word, "alter") == 0;
+			return strcmp(word, "authorization") == 0 && mark_behind(*words) == ':';
+		case 'b':
+			return is_one_of(word, schemes) && strcmp(word_before(words, 1), "authorization") == 0;
 		case 'd':
-			return strncmp(word, "dblink", 6) == 0;
+			return strncmp(word, "dblink", 6) == 0 ||
+				(strcmp(word, "digest") == 0 && mark_behind(*words) == '(');
+		case 'o':				/* of foreign tables, which need not be called so */
+			return words->altered && strcmp(word, "options") == 0 && mark_behind(*words) == '(';
 		case 'm':
 			return strcmp(word, "mapping") == 0 &&
 				strcmp(word_before(words, 1), "user") == 0;

@@ -45,6 +45,25 @@ in_prepared(const char *name)
 	return prepared == NULL || text_is_secret(prepared->plansource->query_string);
 }
 
+/* Has a change of a table, or of what is said to be one, options of a foreign one? */
+static bool
+in_changes(const List *changes)
+{
+	ListCell   *cell;
+
+	foreach(cell, changes)
+	{
+		const AlterTableCmd *change = lfirst_node(AlterTableCmd, cell);
+
+		if (change->subtype == AT_GenericOptions || change->subtype == AT_AlterColumnGenericOptions)
+			return true;
+		if (change->def != NULL && IsA(change->def, ColumnDef) &&
+			((const ColumnDef *) change->def)->fdwoptions != NIL)
+			return true;
+	}
+	return false;
+}
+
 /* Does this statement carry secrets, whatever its words are? */
 bool
 secrets_in_statement(const Node *utility)
@@ -66,7 +85,8 @@ secrets_in_statement(const Node *utility)
 		case T_ImportForeignSchemaStmt:
 			return true;
 		case T_AlterTableStmt:
-			return ((const AlterTableStmt *) utility)->objtype == OBJECT_FOREIGN_TABLE;
+			return ((const AlterTableStmt *) utility)->objtype == OBJECT_FOREIGN_TABLE ||
+				in_changes(((const AlterTableStmt *) utility)->cmds);
 		case T_CopyStmt:
 			return ((const CopyStmt *) utility)->is_program;
 		case T_ConstraintsSetStmt:

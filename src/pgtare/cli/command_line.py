@@ -32,6 +32,9 @@ def _without_password(dsn: str) -> str:
         parts = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
         return HIDDEN
+    # libpq takes a part of a password that holds @ or / for the host, the port or the database
+    if "://" in dsn and any("@" in str(parts.get(name)) for name in ("host", "port", "dbname")):
+        return HIDDEN
     secret = {name for name in parts if "password" in name}
     if not secret:
         return dsn
