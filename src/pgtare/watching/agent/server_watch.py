@@ -98,7 +98,8 @@ class ServerWatch(threading.Thread):
                 self.failure = ex
                 beyond = self._note_beyond(ex, began_us)
                 event = "locked" if isinstance(ex, AgentLocked) else "unreachable"
-                self._log.once("error", event, self.name_of_server, str(ex))
+                if not beyond:
+                    self._log.once("error", event, self.name_of_server, str(ex))
             except psycopg.Error as ex:
                 self.failure = MeasurementError(f"the session ended: {ex}")
                 self._log.once("error", "unreachable", self.name_of_server, str(self.failure))
