@@ -14,12 +14,16 @@ import pyarrow.compute as pc
 
 from pgtare.server.backend_types import BACKGROUND
 from pgtare.server.cluster import Cluster
+from pgtare.server.inventory import InventoryServer
+from pgtare.watching.agent import server_watch
+from pgtare.watching.agent.agent_log import AgentLog
+from pgtare.watching.agent.config import Intervals
 from pgtare.watching.agent.counter_table import SUMS
 from pgtare.watching.agent.rows import Batch
 from pgtare.watching.agent.server_looks import ServerLooks
 from pgtare.watching.agent.server_session import ServerSession
 from pgtare.watching.agent.stored_reading import counters
-from tests.sessions import Connection
+from tests.sessions import Connection, eventually
 
 TICK_S = 2
 WAITS_KEYS = ("backend_type", "type", "event")
@@ -103,3 +107,45 @@ class held_lock:
         self.thread.join()
         self.holder.close()
         self.waiter.close()
+
+
+def rows_of(batches: list[Batch], table: str) -> list[dict[str, Any]]:
+    """All rows of a table."""
+    parts = [part for batch in list(batches) for part in batch.rows.get(table, [])]
+    return [row for part in parts for row in part.to_pylist()]
+
+
+class Watching:
+    """A watch of a server in a thread, for `with`; keeps what it brings."""
+
+    def __init__(self, dsn: str, waits_s: float = 1.0) -> None:
+        intervals = Intervals(waits=f"{waits_s}s", statements="2s", sessions="0.5s", activity="1s")
+        self.batches: list[Batch] = []
+        self.watch = server_watch.ServerWatch(
+            ServerLooks("shop", "an agent", lambda part: None, 1000),
+            InventoryServer(dsn=dsn),
+            intervals,
+            lambda server, batch: self.batches.append(batch),
+            AgentLog(),
+            alone=True,
+        )
+
+    def __enter__(self) -> Watching:
+        self.watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.watch.stop.set()
+        self.watch.join(20)
+        assert not self.watch.is_alive()
+
+    def found(self, table: str) -> int:
+        return len(rows_of(self.batches, table))
+
+    def readings(self) -> list[Cells]:
+        """All readings of waits so far."""
+        return [flat(batch) for batch in list(self.batches) if "waits" in batch.readings]
+
+    def wait_for_reading(self, more: int = 1, seconds: float = 40) -> None:
+        number = len(self.readings())
+        eventually(lambda: len(self.readings()) >= number + more, seconds)

@@ -18,10 +18,7 @@ from bench.truth.standby import standby
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
-from pgtare.server.inventory import InventoryServer
-from pgtare.watching.agent import reading, server_watch
-from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import Intervals
+from pgtare.watching.agent import reading
 from pgtare.watching.agent.reading import UnsteadyReading
 from pgtare.watching.agent.rows import Batch
 from pgtare.watching.agent.server_looks import ServerLooks
@@ -32,6 +29,7 @@ from pgtare.watching.spool.spool import Spool
 from tests.agent_rows import (
     WAITS_KEYS,
     Cells,
+    Watching,
     at_work,
     epochs,
     flat,
@@ -39,6 +37,7 @@ from tests.agent_rows import (
     load,
     look,
     new_looks,
+    rows_of,
     summed,
 )
 from tests.new_servers import made_by_initdb
@@ -61,12 +60,6 @@ def watched(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     binaries: Binaries = request.getfixturevalue(request.param)
     with stopped_at_once(serving(binaries)) as cluster:
         yield cluster
-
-
-def rows_of(batches: list[Batch], table: str) -> list[dict[str, Any]]:
-    """All rows of a table."""
-    parts = [part for batch in list(batches) for part in batch.rows.get(table, [])]
-    return [row for part in parts for row in part.to_pylist()]
 
 
 def tables(batches: list[Batch], name: str) -> list[Any]:
@@ -113,42 +106,6 @@ def watcher(connection: Connection) -> int:
     """The process of the agent's session."""
     query = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2"
     return int(one(connection, query))
-
-
-class Watching:
-    """A watch of a server in a thread, for `with`; keeps what it brings."""
-
-    def __init__(self, dsn: str, waits_s: float = 1.0) -> None:
-        intervals = Intervals(waits=f"{waits_s}s", statements="2s", sessions="0.5s", activity="1s")
-        self.batches: list[Batch] = []
-        self.watch = server_watch.ServerWatch(
-            ServerLooks("shop", "an agent", lambda part: None, 1000),
-            InventoryServer(dsn=dsn),
-            intervals,
-            lambda server, batch: self.batches.append(batch),
-            AgentLog(),
-            alone=True,
-        )
-
-    def __enter__(self) -> Watching:
-        self.watch.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.watch.stop.set()
-        self.watch.join(20)
-        assert not self.watch.is_alive()
-
-    def found(self, table: str) -> int:
-        return len(rows_of(self.batches, table))
-
-    def readings(self) -> list[Cells]:
-        """All readings of waits so far."""
-        return [flat(batch) for batch in list(self.batches) if "waits" in batch.readings]
-
-    def wait_for_reading(self, more: int = 1, seconds: float = 40) -> None:
-        number = len(self.readings())
-        eventually(lambda: len(self.readings()) >= number + more, seconds)
 
 
 # Processes that stop, resets

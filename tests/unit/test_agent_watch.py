@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pgtare.errors import UsageError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.seeing.doctor.session import Unreadable
 from pgtare.server.inventory import InventoryServer
+from pgtare.watching.agent import server_watch
 from pgtare.watching.agent.agent_log import AgentLog
 from pgtare.watching.agent.config import Intervals
 from pgtare.watching.agent.rows import Batch
 from pgtare.watching.agent.server_looks import WAITS, ServerLooks
+from pgtare.watching.agent.server_session import ServerGone
 from pgtare.watching.agent.server_watch import FINDINGS, ServerWatch
 
 
@@ -70,3 +74,30 @@ def test_what_a_look_could_not_read_is_logged(capsys: pytest.CaptureFixture[str]
         watch._make([WAITS], Batch)
     assert capsys.readouterr().err.count("texts were not read") == 1
     assert watch.looks.notes == {}
+
+
+def test_pauses_grow_to_ten_seconds_and_begin_anew_once_connected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch, pauses = Brought().watch, list[float]()
+    reached = iter([False] * 5 + [True, False])
+
+    def connect(*_: object, **__: object) -> nullcontext[SimpleNamespace]:
+        if not next(reached):
+            raise MeasurementError("it is down")
+        return nullcontext(SimpleNamespace(identity=None))
+
+    def goes_away(_: object) -> None:
+        watch.connected = True
+        raise ServerGone("it is restarted")
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 7:
+            watch.stop.set()
+
+    monkeypatch.setattr(server_watch, "ServerSession", connect)
+    monkeypatch.setattr(watch, "_watch", goes_away)
+    monkeypatch.setattr(watch.stop, "wait", pause)
+    watch.run()
+    assert pauses == [2, 4, 8, 10, 10, 1, 2]

@@ -33,7 +33,11 @@ _WAITING = (
 )
 
 
-def connect(dsn: str, **parameters: str) -> pooler.Connection:
+def connect(
+    dsn: str,
+    kind: type[pooler.Connection] = pooler.Connection,
+    **parameters: str,
+) -> pooler.Connection:
     """A session of pgtare's own, in autocommit mode.
 
     Every session on a server that is not ours begins here. Nothing that it sends may last longer
@@ -44,11 +48,11 @@ def connect(dsn: str, **parameters: str) -> pooler.Connection:
     string cannot be read, and if a pooler allows no transactions.
     """
     try:
-        conn = chosen_host.connect(lambda target: _open(target, parameters), dsn)
+        conn = chosen_host.connect(lambda target: _open(target, kind, parameters), dsn)
         if not encodings.is_spoken(conn):  # we send ASCII, and read the bytes
             conn.close()
             unconverted = {**parameters, "client_encoding": encodings.UNCONVERTED}
-            conn = chosen_host.connect(lambda target: _open(target, unconverted), dsn)
+            conn = chosen_host.connect(lambda target: _open(target, kind, unconverted), dsn)
         encodings.read_any(conn)
         with _waiting_is_said():
             pooler.look(conn)
@@ -62,8 +66,10 @@ def connect(dsn: str, **parameters: str) -> pooler.Connection:
         raise MeasurementError(f"cannot connect to the server: {why}") from ex
 
 
-def _open(dsn: str, parameters: Mapping[str, str]) -> pooler.Connection:
-    return pooler.Connection.connect(
+def _open(
+    dsn: str, kind: type[pooler.Connection], parameters: Mapping[str, str]
+) -> pooler.Connection:
+    return kind.connect(
         dsn,
         autocommit=True,
         application_name=APPLICATION_NAME,

@@ -11,7 +11,7 @@ import contextlib
 import select
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import psycopg
 from psycopg import pq, sql
@@ -52,6 +52,12 @@ class Connection(psycopg.Connection[Any]):
     """A session of ours. pooled: it goes through a pooler."""
 
     pooled: bool = False
+
+    def readable(self, seconds: float) -> bool:
+        """Whether there is something to read within that time."""
+        waiting = select.poll()
+        waiting.register(self.pgconn.socket, select.POLLIN)
+        return bool(waiting.poll(1000 * seconds))
 
 
 @contextlib.contextmanager
@@ -94,7 +100,7 @@ def rows(
         return cursor.execute(text, values or None, binary=binary).fetchall()
 
 
-def is_pooled(conn: psycopg.Connection[Any]) -> bool:
+def is_pooled(conn: psycopg.Connection[Any]) -> TypeGuard[Connection]:
     """Whether others use the server's end of this session too, at least after us."""
     return isinstance(conn, Connection) and conn.pooled
 
@@ -134,7 +140,7 @@ def require_one_session(conn: psycopg.Connection[Any], dsn: str, purpose: str) -
         raise UsageError(_SHARED.format(purpose))
 
 
-def _is_shared(conn: psycopg.Connection[Any], dsn: str) -> bool:
+def _is_shared(conn: Connection, dsn: str) -> bool:
     """Whether sessions of the server change hands between transactions.
 
     Either two transactions of ours in a row reach two sessions, or a second client gets the one
@@ -142,7 +148,7 @@ def _is_shared(conn: psycopg.Connection[Any], dsn: str) -> bool:
     mode never answers it, while one in transaction mode answers it before it answers us again.
     """
     own = _pid(conn)
-    second = psycopg.connect(dsn, autocommit=True, application_name="pgtare", connect_timeout=10)
+    second = type(conn).connect(dsn, autocommit=True, application_name="pgtare", connect_timeout=10)
     with contextlib.closing(second):
         for _ in range(_LOOKS):
             # two of ours: with two sessions that take turns, every second one would be the same
@@ -167,18 +173,20 @@ def _pid(conn: psycopg.Connection[Any]) -> int:
     return int(pid)
 
 
-def _pid_within(conn: psycopg.Connection[Any], seconds: float) -> int | None:
+def _pid_within(conn: Connection, seconds: float) -> int | None:
     """The same; None if no answer comes within that time, and the session is of no more use."""
     raw = conn.pgconn
     raw.send_query(_ASK_PID)
     deadline = time.monotonic() + seconds
-    while raw.is_busy():
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([raw.socket], [], [], left)[0]:
-            return None
-        raw.consume_input()
     found = None
-    while (result := raw.get_result()) is not None:
+    while True:
+        while raw.is_busy():  # to get a result earlier would block
+            left = deadline - time.monotonic()
+            if left <= 0 or not conn.readable(left):
+                return None
+            raw.consume_input()
+        result = raw.get_result()
+        if result is None or time.monotonic() > deadline:
+            return found
         if result.status == pq.ExecStatus.TUPLES_OK:
             found = int(result.get_value(0, 0) or b"0")
-    return found

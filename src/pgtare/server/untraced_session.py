@@ -26,8 +26,11 @@ WHERE l.lanname = 'c' AND p.proname = ANY(%s)
 
 
 def connect(
-    dsn: str, settings: Sequence[str], allowed: Sequence[str] = ()
-) -> psycopg.Connection[Any]:
+    dsn: str,
+    settings: Sequence[str],
+    allowed: Sequence[str] = (),
+    kind: type[pooler.Connection] = pooler.Connection,
+) -> pooler.Connection:
     """A session under these settings from its first request on, if that is allowed.
 
     allowed: settings that any role may make. Without the right to set the others, a session with
@@ -35,27 +38,27 @@ def connect(
     the server cannot be reached, UsageError for a wrong connection string.
     """
     try:
-        return _connect(dsn, (*settings, *allowed))
+        return _connect(dsn, (*settings, *allowed), kind)
     except psycopg.ProgrammingError:
-        return own_session.connect(dsn)  # which says what to do about the connection string
+        return own_session.connect(dsn, kind)  # which says what to do about the connection string
     except MeasurementError as ex:
         if _options_refused(ex, (*settings, *allowed)) is None:
             raise
         if not allowed or _options_refused(ex, settings) != "setting":
-            return own_session.connect(dsn)
+            return own_session.connect(dsn, kind)
     try:
-        return _connect(dsn, allowed)
+        return _connect(dsn, allowed, kind)
     except MeasurementError as ex:
         if _options_refused(ex, allowed) is None:
             raise
-        return own_session.connect(dsn)
+        return own_session.connect(dsn, kind)
 
 
-def _connect(dsn: str, settings: Sequence[str]) -> psycopg.Connection[Any]:
+def _connect(dsn: str, settings: Sequence[str], kind: type[pooler.Connection]) -> pooler.Connection:
     given = psycopg.conninfo.conninfo_to_dict(dsn).get("options")
     given = given or os.environ.get("PGOPTIONS", "")
     own = " ".join(f"-c {setting}" for setting in settings)
-    return own_session.connect(dsn, options=f"{given} {own}".strip())
+    return own_session.connect(dsn, kind, options=f"{given} {own}".strip())
 
 
 def _options_refused(ex: MeasurementError, settings: Sequence[str]) -> str | None:

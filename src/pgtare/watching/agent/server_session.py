@@ -19,6 +19,7 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import own_session, pooler, untraced_session
 from pgtare.server.untraced_session import ExtensionFunction
 from pgtare.watching.agent import queries
+from pgtare.watching.agent.bounded_connection import MOST_BYTES, BoundedConnection
 from pgtare.watching.agent.counter_table import Array
 
 #: How long the server may take for one query before it gives it up.
@@ -31,6 +32,8 @@ SETTINGS = (
     "jit = off",
 )
 _KEPT = "sql_trace_kept"
+#: The most bytes of answers that grow with the number of statements.
+_MOST_BYTES = dict.fromkeys((queries.STATEMENTS, queries.TEXTS), 8 * MOST_BYTES)
 #: A host that has vanished is noticed after this many ms.
 _VANISHED_MS = 15_000
 #: After this many s a connection that is silent is asked whether the server is still there.
@@ -145,7 +148,11 @@ class ServerSession:
             )
         except psycopg.ProgrammingError as ex:
             raise UsageError(own_session.unreadable(ex, dsn)) from ex
-        self.conn = untraced_session.connect(full, [untraced_session.UNTIMED], _SERVER_KEEPALIVES)
+        conn = untraced_session.connect(
+            full, [untraced_session.UNTIMED], _SERVER_KEEPALIVES, BoundedConnection
+        )
+        assert isinstance(conn, BoundedConnection)
+        self.conn = conn
         self._locked = False
         self._unlocked: str | None = None
         """why there is no lock, and what to do, if somebody else keeps it from agents"""
@@ -326,7 +333,11 @@ class ServerSession:
                 "trace": sql.Identifier(self.offer.trace or ""),
             }
         text = sql.SQL(query).format(**names) if names else query.encode()
-        return self.conn.execute(text, values or None, binary=True).fetchall()
+        self.conn.most_bytes = _MOST_BYTES.get(query, MOST_BYTES)
+        try:
+            return self.conn.execute(text, values or None, binary=True).fetchall()
+        finally:
+            self.conn.most_bytes = MOST_BYTES
 
     @contextlib.contextmanager
     def _telling(self, limit_s: float = STATEMENT_TIMEOUT_S) -> Iterator[None]:

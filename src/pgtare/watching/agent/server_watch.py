@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.seeing.doctor.session import Unreadable
 from pgtare.server.inventory import InventoryServer
 from pgtare.watching.agent.agent_log import AgentLog
+from pgtare.watching.agent.bounded_connection import AnswerBeyondBounds
 from pgtare.watching.agent.config import Intervals
 from pgtare.watching.agent.grid import LookGrid, stagger
 from pgtare.watching.agent.reading import CAPTURE_OFF, UnsteadyReading
@@ -33,9 +35,7 @@ from pgtare.watching.agent.server_session import (
 
 FINDINGS = "findings"
 #: Between two attempts to connect, in s: at first, and at most.
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-#: A session that lasted this long was not a failed attempt, in s.
-_LASTED_S = 30.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0
 #: Looks that two servers should not make at once are spread over this many s.
 _SPREAD_S = 10.0
 
@@ -88,25 +88,44 @@ class ServerWatch(threading.Thread):
     def run(self) -> None:
         pause = _FIRST_PAUSE_S
         while not self.stop.is_set():
-            began = time.monotonic()
+            began_us = time.time_ns() // 1000
+            beyond = False
             try:
                 with ServerSession(self.server.dsn, earlier=self._session) as session:
                     self._session = session.identity
                     self._watch(session)
             except PgtareError as ex:
                 self.failure = ex
+                beyond = self._note_beyond(ex, began_us)
                 event = "locked" if isinstance(ex, AgentLocked) else "unreachable"
-                self._log.once("error", event, self.name_of_server, str(ex))
+                if not beyond:
+                    self._log.once("error", event, self.name_of_server, str(ex))
             except psycopg.Error as ex:
                 self.failure = MeasurementError(f"the session ended: {ex}")
                 self._log.once("error", "unreachable", self.name_of_server, str(self.failure))
             except Exception as ex:  # one server must not end the watch of the others
                 self.failure = MeasurementError(f"{type(ex).__name__}: {ex}")
                 self._log.once("error", "failed", self.name_of_server, str(self.failure))
+            reached = self.connected and not beyond
+            pause = _FIRST_PAUSE_S if reached else min(_LONGEST_PAUSE_S, 2 * pause)
             self.connected = False
-            lasted = time.monotonic() - began
-            pause = _FIRST_PAUSE_S if lasted > _LASTED_S else min(_LONGEST_PAUSE_S, 2 * pause)
             self.stop.wait(pause)
+
+    def _note_beyond(self, error: BaseException, began_us: int) -> bool:
+        """Report what has not been read because an answer was beyond all bounds, if that is why.
+
+        began_us: when the session began.
+        """
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, AnswerBeyondBounds):
+            cause = cause.__cause__
+        if cause is None:
+            return False
+        ago_s = time.monotonic() - max(self._last.values(), default=-math.inf)
+        since_us = max(began_us, time.time_ns() // 1000 - round(1e6 * min(ago_s, 1e9)))
+        self._hand_on(self.looks.refused("lost", since_us, str(cause)))
+        self._log.once("error", "beyond_bounds", self.name_of_server, str(cause))
+        return True
 
     def _watch(self, session: ServerSession) -> None:
         offer = session.offer

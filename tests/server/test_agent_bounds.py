@@ -1,0 +1,82 @@
+"""An agent among servers that answer without end: a gap, bounded memory, and others go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pgtare.server.cluster import Cluster
+from pgtare.watching.agent import bounded_connection
+from tests.agent_rows import Watching, rows_of
+from tests.hostile_server import HostileServer
+from tests.sessions import eventually
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+# what the log and the gap give as the reason
+LONG, SLOW, MANY = "is longer than 8 MiB", "took longer than 1.5 s", "has too many results"
+
+
+@pytest.fixture
+def most_memory() -> Iterator[list[int]]:
+    """How much this process has grown at most, in bytes."""
+    process, ended = psutil.Process(), threading.Event()
+    before = process.memory_info().rss
+    most = [0]
+
+    def watch() -> None:
+        while not ended.wait(0.01):
+            most[0] = max(most[0], process.memory_info().rss - before)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    yield most
+    ended.set()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("flood", "login", "unix", "why"),
+    [
+        ("large row", False, False, [LONG]),
+        ("large row", False, True, [LONG]),
+        ("rows", False, True, [LONG]),
+        ("results", False, False, [MANY]),
+        ("notices", False, False, [LONG, SLOW]),
+        ("notices", True, True, [LONG, SLOW]),
+        ("notifications", False, False, [LONG]),
+        ("parameters", True, False, [LONG, SLOW]),
+        ("trickle", False, False, [SLOW]),
+        ("trickle", True, True, [SLOW]),
+    ],
+)
+def test_an_answer_without_end_is_a_gap(
+    waits18: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    most_memory: list[int],
+    flood: str,
+    login: bool,
+    unix: bool,
+    why: list[str],
+) -> None:
+    monkeypatch.setattr(bounded_connection, "ANSWER_S", 1.5)
+    directory = tmp_path if unix else None
+    with (
+        HostileServer(flood, login=login, directory=directory) as hostile,
+        Watching(hostile.dsn) as bad,
+        Watching(waits18.dsn()) as good,
+    ):
+        eventually(lambda: hostile.floods >= 2 and bad.found("gaps") and good.found("activity"))
+    gaps = rows_of(bad.batches, "gaps")
+    assert {gap["kind"] for gap in gaps} == {"lost"}
+    assert not rows_of(good.batches, "gaps")
+    assert most_memory[0] < 100 << 20
+    lines = capsys.readouterr().err.splitlines()
+    (logged,) = [line for line in lines if "level=error" in line]
+    assert any(each in gaps[0]["detail"] and each in logged for each in why)
