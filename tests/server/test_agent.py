@@ -202,7 +202,7 @@ def test_what_others_capture_is_what_counts(watched: Cluster, capture: str) -> N
         try:
             admin.execute("SELECT pg_reload_conf()")
             eventually(captured)
-            with ServerSession(role_dsn(watched)) as opened:
+            with ServerSession(watched.dsn()) as opened:  # which may leave itself out
                 report = examine(doctor.Session.within(opened.conn), 0.3, {})
             checked = in_process("agent", "check", "--dsn", role_dsn(watched))
         finally:
