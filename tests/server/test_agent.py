@@ -16,6 +16,8 @@ import psycopg
 import pytest
 
 from pgtare.errors import MeasurementError
+from pgtare.seeing.doctor import session as doctor
+from pgtare.seeing.doctor.examine import examine
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.server.inventory import InventoryServer
@@ -174,6 +176,34 @@ def test_an_extension_of_another_version_is_not_used(wheel: Binaries) -> None:
         checked = in_process("agent", "check", "--dsn", cluster.dsn())
         assert checked.returncode == 0
         assert "is of another version than the agent" in checked.stdout
+
+
+@pytest.mark.parametrize("capture", ["stats", "off"])
+def test_what_others_capture_is_what_counts(watched: Cluster, capture: str) -> None:
+    """The agent leaves its own session out: neither it nor its doctor may take that for others."""
+
+    def captured() -> bool:
+        query = "SELECT DISTINCT capture FROM wait_event_timing_sessions() WHERE pid <> %s"
+        found = {value for (value,) in rows(admin, query, admin.info.backend_pid)}
+        return found == {capture}
+
+    with session(watched) as admin:
+        admin.execute(f"ALTER SYSTEM SET wait_event_timing.capture = {capture}".encode())
+        try:
+            admin.execute("SELECT pg_reload_conf()")
+            eventually(captured)
+            with ServerSession(watched.dsn()) as opened:  # which may leave itself out
+                report = examine(doctor.Session.within(opened.conn), 0.3, {})
+            checked = in_process("agent", "check", "--dsn", role_dsn(watched))
+        finally:
+            admin.execute("ALTER SYSTEM RESET wait_event_timing.capture")
+            admin.execute("SELECT pg_reload_conf()")
+    assert report.waits is not None
+    assert (report.waits.exact, report.waits.on_cpu_exact) == (capture != "off", capture != "off")
+    observed = {one.name for one in report.observers}
+    assert ("wait_event_timing" in observed) == (capture != "off")
+    words = ["exact", "exact"] if capture != "off" else ["sampled", "none"]
+    assert checked.stdout.split("\n")[1].split()[-2:] == words
 
 
 def test_without_the_module_sessions_are_sampled(wheel: Binaries, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import jsonschema
 from pgtare.joins.fleet_doctor import Examined, document, table
 from pgtare.seeing.doctor.model import Finding, Report, Server
 from tests.json_documents import documents
+from tests.terminal import printed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -58,12 +59,24 @@ def test_the_worst_comes_first_then_the_heaviest_server() -> None:
         ]
     )
     assert [one.server for one in found.findings] == ["bad", "heavy", "light"]
-    assert table(found).rows[0][:3] == ("locks is bad", "critical", "bad")
+    words = printed(table(found), 80).splitlines()[1].split()
+    assert words == ["critical", "certain", "bad", "locks", "is", "bad"]
     assert (found.level, found.exit_status) == ("critical", 11)
     assert [one.level for one in found.servers] == ["warning", "warning", "critical", None]
     assert found.servers[3].problem == "cannot connect"
     schema = documents()["pgtare.fleet.doctor/1"].schema
     jsonschema.validate(found.model_dump(mode="json", by_alias=True), schema)
+
+
+def test_a_long_finding_goes_on_in_its_column() -> None:
+    title = "log_min_duration_statement = 0 writes every statement to the log"
+    long = finding("logging", "critical").model_copy(update={"title": title})
+    server = "db-17.production.eu-west-1.example.com"
+    text = printed(table(document([Examined(server, {}, 1, report(long))])), 80)
+    first, *lines = text.splitlines()
+    begin = first.index("finding")
+    assert " ".join(line[begin:].strip() for line in lines) == title
+    assert "critical  certain  db-17.production.eu" in lines[0]
 
 
 def test_a_server_that_could_not_be_looked_at_is_not_well() -> None:

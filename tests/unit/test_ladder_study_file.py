@@ -12,6 +12,7 @@ from pgtare.weighing.ladder import study_file as studies
 from pgtare.weighing.ladder.planning import StudyPlan, all_steps, plan
 from pgtare.weighing.ladder.protocols.rounds import Rounds
 from pgtare.weighing.ladder.status import dry_run
+from tests.commands import failed, in_process
 from tests.unit.simulated_study import STUDY, line_of, study
 
 SHIPPED = Path(__file__).parents[2] / "studies" / "wait_event_timing.toml"
@@ -21,6 +22,12 @@ def refused(text: str) -> str:
     with pytest.raises(UsageError) as found:
         studies.parse(text, "s.toml")
     return str(found.value)
+
+
+def test_without_a_study_an_example_is_shown() -> None:
+    said = failed(in_process("ladder", "--quick"), 2)
+    assert "STUDY is missing" in said
+    assert "`pgtare ladder studies/wait_event_timing.toml --quick`" in said
 
 
 def test_the_shipped_study_is_sound() -> None:

@@ -61,6 +61,13 @@ def test_no_figure_is_cut_however_narrow_the_terminal(book: Ledger, width: int) 
     assert "UPDATE t SET a = ?" in text
 
 
+def test_the_kernels_share_stays_on_a_terminal_of_80_columns(book: Ledger) -> None:
+    found = profile(book)
+    lines = [dataclasses.replace(line, kernel_ns=line.ns / 4) for line in found.lines]
+    text = printed(show.profile_view(dataclasses.replace(found, lines=lines)), 80)
+    assert "of it kernel CPU" in text.splitlines()[1]
+
+
 def test_a_profile_by_node_tells_how_to_have_row_sources(book: Ledger) -> None:
     assert "sql_trace.rowsource_sampling" in printed(show.profile_view(profile(book, "node")), 80)
     assert "rowsource" not in printed(show.profile_view(profile(book)), 80)

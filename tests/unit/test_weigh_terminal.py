@@ -562,6 +562,8 @@ def test_lengths_of_time_take_the_unit_that_suits() -> None:
     assert numbers.duration(31_000_000.0) == "31.0 s"
     assert numbers.duration(None) == "\u2013"
     assert numbers.percent(99.98) == "99.9 %"
+    chances = [numbers.chance(p) for p in (1.0, 0.997, 0.2, 0.041, 0.0023, 1e-5)]
+    assert chances == ["100 %", "99.7 %", "20 %", "4.1 %", "0.23 %", "less than 0.01 %"]
     assert numbers.percent(0.043) == "0.04 %"
 
 

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from pgtare import cli
 from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
-from pgtare.errors import MeasurementError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.joins import ladder_flames
 from pgtare.kit import files
 from pgtare.weighing.ladder import (
@@ -31,6 +31,7 @@ from pgtare.weighing.ladder.result import LadderResult
 RESULT, PAGE, MARKDOWN = "result.json", "report.html", "report.md"
 
 _STUDY = "run"
+_EXAMPLE = "pgtare ladder studies/wait_event_timing.toml --quick"
 
 
 class _StudyFirst(TyperGroup):
@@ -38,6 +39,8 @@ class _StudyFirst(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         named = next((a for a in args if not a.startswith("-")), None)
+        if named is None and args and not {*args} & {*ctx.help_option_names}:
+            raise UsageError(f"STUDY is missing: name the study's TOML file, as in `{_EXAMPLE}`")
         if named is not None and named not in self.commands:
             args = [_STUDY, *args]
         return super().parse_args(ctx, args)
@@ -48,7 +51,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Compare variants that cannot be switched inside one server, by whole runs in "
     "randomised rounds: preloaded libraries, settings that need a restart, other builds.\n\n"
-    "Example: `pgtare ladder studies/wait_event_timing.toml --quick`",
+    f"Example: `{_EXAMPLE}`",
 )
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
+from rich.table import Table
+from rich.text import Text
 
 from pgtare.kit.document import Document, Model, schema_name
-from pgtare.kit.fitted_table import Fitted
+from pgtare.kit.terminal_text import plain
 from pgtare.seeing.doctor.check_settings import Weight
 from pgtare.seeing.doctor.examine import examine
 from pgtare.seeing.doctor.model import EXIT_STATUS, ORDER, Finding, Level, Report
@@ -53,6 +55,10 @@ def examine_fleet(
         server = servers[name]
         found.append(Examined(name, server.labels, server.weight, outcome.answer, outcome.problem))
     return found
+
+
+#: Names of servers are cut to this many characters, and what was found has as many at least.
+_NAME = 26
 
 
 class RankedFinding(Model):
@@ -122,10 +128,14 @@ def _server(one: Examined) -> ExaminedServer:
     )
 
 
-def table(found: FleetDoctor) -> Fitted:
-    """One row for each finding, the worst first."""
-    made = Fitted("finding", "level", "server", "sure")
+def table(found: FleetDoctor) -> Table:
+    """One row for each finding, the worst first; what was found goes on below if it is long."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("level", "sure", "server"):
+        made.add_column(name, no_wrap=True, overflow="ellipsis", max_width=_NAME)
+    made.add_column("finding", overflow="fold", min_width=_NAME)
     for one in found.findings:
         finding = one.finding
-        made.add_row(finding.title, finding.level, one.server, finding.sure)
+        cells = (finding.level, finding.sure, one.server, finding.title)
+        made.add_row(*(Text(plain(cell)) for cell in cells))
     return made

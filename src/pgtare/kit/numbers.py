@@ -141,6 +141,8 @@ def percent(value: float | None) -> str:
 
 def chance(p: float) -> str:
     """A probability in percent: 4.1 %, 0.23 %, and less than 0.01 % as such."""
+    if p >= 0.1:
+        return percent(100 * p)
     return f"{100 * p:.2g} %" if p >= 1e-4 else "less than 0.01 %"
 
 

@@ -28,10 +28,8 @@ from pgtare.estimate.inference import MISSING, NAN, Estimate
 
 FleetVerdict = Literal["cost", "gain", "equivalent", "inconclusive", "list"]
 
-#: Fewer servers are a list, not a sample: nothing is claimed of the fleet.
-FEWEST_FOR_VERDICT = 5
-#: Fewer servers leave no degree of freedom for a prediction.
-FEWEST_FOR_PREDICTION = 3
+#: Fewer servers are a list, not a sample: no verdict, and nothing of the next server.
+FEWEST = 5
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class FleetEstimate:
 
     k: int  # servers that are in it
     mean: Estimate
-    prediction: Estimate | None  # the next server's true effect; None if k < 3
+    prediction: Estimate | None  # the next server's true effect; None if too few
     student_prediction: Estimate | None  # as other programs show it: τ² taken as estimated
     tau2: Estimate  # variance of true effects, with its Q-profile interval; no standard error
     i2: float  # τ²'s share of the variance of an estimate, 0 to 1
@@ -75,7 +73,7 @@ def combine(
     shares = dict(zip((e.server for e in used), weights / weights.sum(), strict=True))
     mean = _around(float(found.mean), float(found.mean_se), float(found.mean_width))
     prediction = student = None
-    if k >= FEWEST_FOR_PREDICTION:
+    if k >= FEWEST:
         spread = math.sqrt(tau2 + mean.se**2)
         student = _around(mean.estimate, spread, float(found.student_width))
         prediction = Estimate(mean.estimate, spread, float(found.low), float(found.high))
@@ -101,7 +99,7 @@ def judge_fleet(
     k: int, mean: Estimate, prediction: Estimate | None, margin: float | None
 ) -> tuple[FleetVerdict, str]:
     """The verdict on a fleet, and why. Equivalent only by the prediction interval."""
-    if k < FEWEST_FOR_VERDICT or prediction is None:
+    if k < FEWEST or prediction is None:
         servers = "1 server" if k == 1 else f"{k} servers"
         return "list", f"{servers}: a list, not a sample of a fleet"
     if margin is not None and -margin < prediction.lo and prediction.hi < margin:

@@ -253,15 +253,15 @@ def _offset_reason(control: Control) -> str:
 def _explained_reason(failed: Failures) -> str:
     return (
         "failed transactions could explain it "
-        f"({100 * failed.rate:.2g} % against the base's {100 * failed.base_rate:.2g} %)"
+        f"({100 * failed.rate:.3g} % against the base's {100 * failed.base_rate:.3g} %)"
     )
 
 
 def _failure_reason(failed: Failures) -> str:
     more = "more" if failed.rate > failed.base_rate else "less"
     return (
-        f"transactions fail {more} often than the base's ({100 * failed.rate:.2g} % against "
-        f"{100 * failed.base_rate:.2g} %, p = {failed.p:.2g}), so that their times do not compare"
+        f"transactions fail {more} often than the base's ({100 * failed.rate:.3g} % against "
+        f"{100 * failed.base_rate:.3g} %, p = {failed.p:.2g}), so that their times do not compare"
     )
 
 

@@ -156,7 +156,7 @@ def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:
     return Finding(
         check="observer",
         level="critical" if severe else "warning",
-        title=f"{kind.arm} costs {weight.cost_pct:.2g} % of a transaction",
+        title=f"{kind.arm} costs {numbers.percent(weight.cost_pct)} of a transaction",
         seen=[f"{kind.setting} = {value}; weighed: {cost} µs a transaction"],
         why="that is what leaving it on costs, by the weighing that was given",
         remedy=[queries.set_at_once(kind.setting, _CHEAPER.get(kind.setting, "off"))],

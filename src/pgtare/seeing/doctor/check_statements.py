@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
+from pgtare.kit import numbers
 from pgtare.seeing.doctor import churn, evictions
 from pgtare.seeing.doctor.evictions import Evictions
 from pgtare.seeing.doctor.model import Finding, Statements, Sure, Waits
@@ -114,14 +115,16 @@ def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str
         f"{found.max:,} places: as many as there are in {duration(turnover_s)}",
         f"where that was measured (2 processors), a sweep of {found.max:,} entries took "
         f"{duration(found.sweep_ms / 1000)}, by which the table is locked for sweeps "
-        f"{100 * occupancy:.2g} % of the time, and such a rate took about "
-        f"{min(99, 100 * lost):.2g} % of throughput",
+        f"{numbers.percent(100 * occupancy)} of the time, and such a rate took about "
+        f"{numbers.percent(min(99, 100 * lost))} of throughput",
     ]
     if found.lock_share is not None:
-        line = f"{LOCK_EVENT}: {100 * found.lock_share:.2g} % of the sessions' active time"
+        line = (
+            f"{LOCK_EVENT}: {numbers.percent(100 * found.lock_share)} of the sessions' active time"
+        )
         least = found.lock_share_lo
         if least is not None and least < found.lock_share:
-            line += f", sampled; at least {100 * least:.2g} %"
+            line += f", sampled; at least {numbers.percent(100 * least)}"
         seen.append(line)
     if found.since_reset_per_s is not None:
         seen.append(

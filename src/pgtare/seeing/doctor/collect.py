@@ -75,8 +75,11 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         )
     if STATEMENTS not in {name for name, *_ in found}:
         unseen.append(_absent(settings, database, where))
-    capture = settings.get(f"{WAITS}.capture", "off")
-    waits = extensions.get(WAITS) if capture in ("stats", "trace") and sees_all else None
+    waits = extensions.get(WAITS) if sees_all else None
+    if waits is not None:
+        settings.update(_read_capture(session, waits))
+        if settings.get(f"{WAITS}.capture", "off") == "off":
+            waits = None
     if waits is not None:
         wrong = _wrong_version(session, waits, database, standby)
         if wrong is not None:
@@ -99,6 +102,15 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         unseen=tuple(unseen),
         kept=_read_kept(session, extensions.get(TRACE) if sees_all else None),
     )
+
+
+def _read_capture(session: Session, waits: Extension) -> dict[str, str]:
+    """The setting as other processes have it: our own session may have left itself out."""
+    try:
+        ((capture,),) = session.rows(queries.CAPTURE, waits.schema)
+    except Unreadable:  # the library is not loaded, or is of another version
+        return {}
+    return {f"{WAITS}.capture": capture} if capture else {}
 
 
 def _read_kept(session: Session, extension: Extension | None) -> tuple[KeptByCause, ...]:

@@ -182,12 +182,19 @@ FROM {{schema}}.wait_event_timing_moment()
 WHERE backend_type NOT IN {BACKGROUND_SQL} GROUP BY 2, 3, 4""",
     _CAPTURES,
 )
+CAPTURE = Query(
+    "capture",
+    "what is captured in most other processes: this session may have left itself out",
+    """SELECT mode() WITHIN GROUP (ORDER BY capture) FROM {schema}.wait_event_timing_sessions()
+WHERE pid <> pg_backend_pid()""",
+    "wait_event_timing is loaded",
+)
 CAPTURED = Query(
     "captured sessions",
-    "whether the waits of all sessions are counted, so that the rest of their time is computing",
-    """SELECT coalesce(bool_and(s.capture <> 'off'), false)
+    "whether the waits of all others are counted, so that the rest of their time is computing",
+    """SELECT coalesce(bool_and(s.capture <> 'off'), count(*) = 0)
 FROM pg_stat_activity a LEFT JOIN {schema}.wait_event_timing_sessions() s USING (pid)
-WHERE a.backend_type = 'client backend'""",
+WHERE a.backend_type = 'client backend' AND pid <> pg_backend_pid()""",
     _CAPTURES,
 )
 WAITS_RESET = Query(

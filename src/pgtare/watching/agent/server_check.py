@@ -41,9 +41,10 @@ def check_server(name: str, server: InventoryServer) -> ServerCheck:
             waits, statements = "sampled", "none"
             notes = list(offer.unseen)
             if offer.waits is not None:
-                if not reading.captures(reading.read(session, statements=True)):
+                if reading.captures(reading.read(session, statements=True)):
+                    waits, statements = "exact", "exact" if offer.sees_all else "approximate"
+                else:
                     notes.append(reading.CAPTURE_OFF)
-                waits, statements = "exact", "exact" if offer.sees_all else "approximate"
             watched = session.watched_by()
             if watched is not None:
                 notes.append(f"an agent watches it now (its session is process {watched})")

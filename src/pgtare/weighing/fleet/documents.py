@@ -69,7 +69,7 @@ class FleetScale(Model):
     mean: Interval = Field(description="interval: mean effect of the fleet's servers")
     prediction: Interval | None = Field(
         description="interval: the effect to expect on the next server; `null` with fewer than "
-        "three servers"
+        "five servers"
     )
     student_prediction: Interval | None = Field(
         description="interval: the same as other programs show it, by Student's t with the spread "

@@ -272,4 +272,4 @@ def _slower(body: float) -> str:
 def _rate(what: str, rate: float, base: float) -> str:
     if not math.isfinite(rate):
         return f"no {what}"
-    return f"{100 * rate:.2g} % {what} (base: {100 * base:.2g} %)"
+    return f"{100 * rate:.3g} % {what} (base: {100 * base:.3g} %)"

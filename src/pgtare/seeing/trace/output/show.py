@@ -74,7 +74,7 @@ def profile_view(profile: Profile) -> RenderableType:
         "max",
         *(["of it kernel CPU"] if split else []),
         "lengths",
-        spare=("lengths", *(["of it kernel CPU"] if split else []), "min", "max", "mean", "times"),
+        spare=("lengths", "min", "max", "mean", "times", *(["of it kernel CPU"] if split else [])),
     )
     for line in profile.lines[:_LINES]:
         table.add_row(
