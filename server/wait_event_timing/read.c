@@ -279,7 +279,7 @@ wait_event_timing_rings(PG_FUNCTION_ARGS)
 		LWLockAcquire(&shared->lock, LW_SHARED);
 		e = *entry;
 		LWLockRelease(&shared->lock);
-		if (!ring_place_is_there(e.handle))
+		if (!sql_may_see(e.role) || !ring_place_is_there(e.handle))
 			continue;
 		values[0] = Int32GetDatum(e.pid);
 		values[1] = CStringGetTextDatum(sql_backend_type(e.backend_type));

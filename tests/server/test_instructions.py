@@ -185,6 +185,7 @@ def select_by_key(protocol: str, client: Connection, key: int) -> None:
 
 def set_level(client: Connection, level: int) -> None:
     client.execute(f"SET sql_trace.recorder = {level == RECORDER}".encode())
+    client.execute("SET sql_trace.recorder_level = 12")
     client.execute(f"SET sql_trace.level = {0 if level == RECORDER else level}".encode())
 
 

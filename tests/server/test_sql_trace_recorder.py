@@ -267,7 +267,7 @@ def test_a_role_and_an_application_can_be_recorded(server: Cluster, onlooker: Co
         with session(server, user="cashier") as client, session(server) as other:
             client.execute("SELECT 1")
             other.execute("SELECT 1")
-            assert entry(onlooker, client, "level, reason") == (12, "recorder")
+            assert entry(onlooker, client, "level, reason") == (8, "recorder")
             listed = "SELECT count(*) FROM pg_stat_sql_trace WHERE pid = %s"
             assert one(onlooker, listed, other.info.backend_pid) == 0
         # behind a pooler one session serves applications in turn
@@ -310,7 +310,7 @@ def test_a_trace_that_somebody_asks_for_goes_before_the_recorder(
             assert {"SELECT 'before'", "SELECT 'meanwhile'"} <= said(onlooker, client)
         onlooker.execute("SELECT sql_trace_set(%s, NULL)", (pid,))
         client.execute("SELECT 'after'")
-        assert entry(onlooker, client, "level, reason, started") == (12, "recorder", *began)
+        assert entry(onlooker, client, "level, reason, started") == (8, "recorder", *began)
         onlooker.execute("SELECT sql_trace_set(%s, 0)", (pid,))
         client.execute("SELECT 'not for you'")
         assert "SELECT 'not for you'" not in said(onlooker, client)
@@ -339,7 +339,7 @@ def test_a_recording_reads_the_rings_that_are_there(
         assert done.returncode == 0, done.stderr
         assert segments(client) == segments(onlooker)
         client.execute("SELECT 'after'")
-        assert entry(onlooker, client, "level, reason") == (12, "recorder")
+        assert entry(onlooker, client, "level, reason") == (8, "recorder")
     book = ledger(load(tmp_path / "r"))
     (process,) = [p for p in book.processes if p.leader_pid is None]
     texts = process.stream.texts

@@ -172,13 +172,16 @@ def test_kept_trace_outlives_its_session_and_is_private(
     assert one(observer, "SELECT count(*) FROM wait_event_trace_kept(%s)", number) > 0
     observer.execute("SET ROLE prying")
     assert rows(observer, "SELECT * FROM wait_event_timing_kept()") == []
+    assert rows(observer, "SELECT * FROM wait_event_timing_rings()") == []
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         observer.execute("SELECT * FROM wait_event_trace_kept(%s)", (number,))
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         observer.execute("SELECT wait_event_timing_reset_kept()")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         observer.execute("SET wait_event_timing.trigger = 0")
-    observer.execute("RESET ROLE")
+    observer.execute("RESET ROLE; GRANT pg_read_all_stats TO prying; SET ROLE prying")
+    assert rows(observer, "SELECT FROM wait_event_timing_rings() WHERE pid = %s", pid) != []
+    observer.execute("RESET ROLE; REVOKE pg_read_all_stats FROM prying")
 
 
 def test_one_copy_of_a_request_that_talks(sensitive: Connection, observer: Connection) -> None:

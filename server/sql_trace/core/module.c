@@ -22,7 +22,7 @@ MODULE_MAGIC("sql_trace", PGTARE_VERSION);
 bool		trace_enabled = true;
 int			trace_level_setting = 0;
 bool		trace_recorder = false;
-int			trace_recorder_level = 12;
+int			trace_recorder_level = 8;
 int			trace_recorder_kb = 256;
 int			trace_query_level = 12;
 double		trace_statement_rate = 1;
@@ -184,7 +184,7 @@ define_recorder(void)
 							 "Level at which the recorder traces.",
 							 NULL,
 							 &trace_recorder_level,
-							 12, levels,
+							 8, levels,
 							 PGC_SUSET, 0,
 							 NULL, recorder_level_changed, NULL);
 	DefineCustomIntVariable("sql_trace.recorder_ring",
