@@ -156,7 +156,7 @@ def _statement(statement: Statement) -> RenderableType:
         "hit",
         "read",
         "rows",
-        spare=("hit", "read", "longest", "rows"),
+        spare=("hit", "read", "longest", "rows", "inner calls", "other", "waits"),
     )
     for kind, call in statement.calls.items():
         table.add_row(kind, *cells(call))
