@@ -90,8 +90,8 @@ def kept(admin: Connection) -> list[tuple[Any, ...]]:
     return rows(admin, "SELECT cause, detail, application_name FROM sql_trace_kept() ORDER BY id")
 
 
-def test_a_storm_of_triggers_keeps_ten(recording: Recording, admin: Connection) -> None:
-    """Of very many errors at once, in several sessions."""
+def test_a_storm_of_triggers_keeps_a_roles_share(recording: Recording, admin: Connection) -> None:
+    """Of very many errors at once, in several sessions: half of what an hour may keep."""
     before = rows(admin, "SELECT kept, skipped FROM sql_trace_kept_info()")[0]
     errors, sessions = 150, 4
 
@@ -106,9 +106,9 @@ def test_a_storm_of_triggers_keeps_ten(recording: Recording, admin: Connection) 
     for thread in threads:
         thread.join()
     after = rows(admin, "SELECT kept, skipped FROM sql_trace_kept_info()")[0]
-    assert after[0] - before[0] == 10
-    assert after[1] - before[1] == errors * sessions - 10
-    assert len(kept(admin)) == 10
+    assert after[0] - before[0] == 5
+    assert after[1] - before[1] == errors * sessions - 5
+    assert len(kept(admin)) == 5
 
 
 def test_a_pooler_that_changes_the_name(recording: Recording, admin: Connection) -> None:

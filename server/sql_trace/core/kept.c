@@ -18,7 +18,10 @@
 #include "../../common/zeroed.h"
 
 int			kept_most = 10;
-int			kept_interval_s = 10;
+int			kept_interval_s = SECS_PER_HOUR;
+
+/* Each session that holds up another is a cause of its own, but for this time, in s. */
+#define OTHERS_INTERVAL_S 10
 
 /* Bytes of our ring that are looked into at once */
 #define MOST_READ ((Size) 4 * 1024 * 1024)
@@ -115,16 +118,27 @@ is_near(TimestampTz at, TimestampTz other, int64 us)
 	return at > other - us && at < other + us;
 }
 
+/* Is it the cause of another, come again?  An error is known by its SQLSTATE. */
+static bool
+is_same_cause(const Firing *trigger, const Firing *other)
+{
+	return trigger->cause == other->cause && trigger->query_id == other->query_id &&
+		(trigger->cause != CAUSE_SQLSTATE || trigger->value == other->value);
+}
+
 /*
  * The caller holds the lock.  May this cause have a trace of this role kept now?
- * All that held up others in one incident belong together.  A role of which nothing was
- * kept does not lose its first one to others that have used up what an hour allows, nor
- * do these give theirs up for it.  "most": traces that may be in memory with it.
+ * All that held up others in one incident belong together.  No role takes more than
+ * half of what an hour allows.  One of which nothing was kept does not lose its first
+ * one to others that have used up all of it, nor do these give theirs up for it.
+ * "most": traces that may be in memory with it.
  */
 static bool
 is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int64 incident,
 				 int *most)
 {
+	bool		holds_up = trigger->cause >= CAUSE_BLOCKER;
+	int			interval_s = holds_up ? Min(kept_interval_s, OTHERS_INTERVAL_S) : kept_interval_s;
 	int			in_hour = 0;
 	int			of_role = 0;
 
@@ -140,19 +154,44 @@ is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int6
 			of_role += kept->trace.role == role;
 		}
 		/* what fired later may have been kept before: without an interval that is no matter */
-		if (kept_interval_s > 0 &&
-			kept->trace.role == role && kept->trigger.cause == trigger->cause &&
-			(trigger->cause < CAUSE_BLOCKER || kept->incident != incident) &&
-			is_near(kept->trigger.at, trigger->at, kept_interval_s * USECS_PER_SEC))
+		if (interval_s > 0 &&
+			kept->trace.role == role && is_same_cause(trigger, &kept->trigger) &&
+			!(holds_up && kept->incident == incident) &&
+			is_near(kept->trigger.at, trigger->at, interval_s * USECS_PER_SEC))
 			return false;
 	}
-	*most = Max(kept_most, in_hour + 1);
-	return in_hour < kept_most || (of_role == 0 && in_hour < Min(2 * kept_most, MAX_KEPT));
+	*most = Min(Max(kept_most, in_hour + 1), MAX_KEPT);
+	return of_role == 0 || (of_role < (kept_most + 1) / 2 && in_hour < kept_most);
+}
+
+/* The caller holds the lock.  How many there are of a role */
+static int
+number_of_role(const KeptShared *shared, Oid role)
+{
+	int			n = 0;
+
+	for (int i = 0; i < MAX_KEPT; i++)
+		n += shared->kept[i].id != 0 && shared->kept[i].trace.role == role;
+	return n;
+}
+
+/* The caller holds the lock.  Is one to make way before another? */
+static bool
+goes_before(const KeptShared *shared, const KeptTrace *kept, const KeptTrace *other)
+{
+	bool		in_file = kept->file[0] != '\0';
+	int			n;
+
+	if (in_file != (other->file[0] != '\0'))
+		return in_file;
+	n = number_of_role(shared, kept->trace.role) - number_of_role(shared, other->trace.role);
+	return n != 0 ? n > 0 : kept->id < other->id;
 }
 
 /*
  * The caller holds the lock.  The one that is the first to make way: what is in
- * a file, then the oldest.  "in_memory": of those that take memory.
+ * a file, then of the role that has most, then the oldest.  "in_memory": of those
+ * that take memory.
  */
 static KeptTrace *
 first_to_go(KeptShared *shared, bool in_memory)
@@ -165,8 +204,7 @@ first_to_go(KeptShared *shared, bool in_memory)
 
 		if (kept->id == 0 || (in_memory && kept->trace.handle == 0))
 			continue;
-		if (found == NULL || (kept->file[0] != '\0') > (found->file[0] != '\0') ||
-			((kept->file[0] != '\0') == (found->file[0] != '\0') && kept->id < found->id))
+		if (found == NULL || goes_before(shared, kept, found))
 			found = kept;
 	}
 	return found;

@@ -19,8 +19,9 @@
  * Nobody knows who holds an LWLock: wait_event_timing notes who else was in the same
  * wait as a long one ended (SameWait), and the kept trace lists these.
  *
- * A few are kept, and seldom: a cause once in a while for each role, and no more
- * than keep_most in an hour.  What was not kept for that reason is counted.
+ * A few are kept, and seldom: what made a statement fire once in a while for each
+ * role, no more than keep_most in an hour, and half of them for one role.  What was not
+ * kept for that reason is counted.
  *-------------------------------------------------------------------------
  */
 #ifndef KEPT_H
@@ -31,7 +32,7 @@
 #include "../../common/wait_copy.h"
 
 #define MAX_KEPT 32
-#define KEPT_FILE_NAME 64
+#define KEPT_FILE_NAME 80
 #define KEPT_DETAIL 64			/* of trigger_detail() */
 #define MAX_IN_DEADLOCK 8		/* others than the victim of whom the traces are kept */
 

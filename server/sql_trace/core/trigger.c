@@ -156,16 +156,16 @@ trigger_define(void)
 							   check_sqlstates, sqlstates_changed, NULL);
 	DefineCustomIntVariable("sql_trace.keep_most",
 							"Traces that are kept in an hour, and in memory at a time.",
-							NULL,
+							"Half of them at most are of one role.",
 							&kept_most,
 							10, 1, MAX_KEPT,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("sql_trace.keep_interval",
 							"Time in which a cause has one trace of a role kept.",
-							NULL,
+							"A cause is what fires, for one statement.",
 							&kept_interval_s,
-							10, 0, INT_MAX,
+							SECS_PER_HOUR, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_S,
 							NULL, NULL, NULL);
 }

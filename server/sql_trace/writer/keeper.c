@@ -4,9 +4,10 @@
  *
  * Each is one file, which gets its name when it is whole and on the disk: a
  * worker that dies leaves a part under another name, which the next one removes.
- * What is in a file takes no shared memory any more.  When the directory is full,
- * by its settings or by its volume, what is kept stays in memory; files are not
- * deleted.
+ * What is in a file takes no shared memory any more.  When the directory is full
+ * by its settings, the oldest file of the commonest cause of the role that has most
+ * makes way: names of files end in numbers of both.  When its volume is full, what is
+ * kept stays in memory.
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
@@ -35,6 +36,7 @@
 #define PREFIX "kept-"
 #define SUFFIX ".pgtrace"
 #define UNFINISHED ".partial"
+#define NUMBERS 18				/* characters in a name: a hyphen and a role, the same and a cause */
 
 static char *keep_directory = NULL;
 static int	most_files = 100;
@@ -65,14 +67,14 @@ keeper_define(void)
 							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY,
 							   NULL, NULL, NULL);
 	DefineCustomIntVariable("sql_trace.keep_files",
-							"Number of kept traces in the directory at which no more are written.",
+							"Number of kept traces in the directory at which older ones make way.",
 							NULL,
 							&most_files,
 							100, 1, INT_MAX,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("sql_trace.keep_files_size",
-							"Size of all kept traces in the directory at which no more are written.",
+							"Size of all kept traces in the directory at which older ones make way.",
 							NULL,
 							&most_kb,
 							1024 * 1024, 64, INT_MAX,
@@ -107,29 +109,51 @@ ends_with(const char *name, const char *end)
 	return length >= wanted && strcmp(name + length - wanted, end) == 0;
 }
 
-/* Look at all files of ours; "remove": those that were never finished. */
+typedef struct KeptFile
+{
+	char		name[KEPT_FILE_NAME];
+	uint64		size;
+} KeptFile;
+
+typedef struct KeptFiles
+{
+	int			n;
+	int			room;
+	uint64		size;			/* of all */
+	KeptFile   *file;
+} KeptFiles;
+
+/* Look at all files of ours; "found": NULL to remove those that were never finished. */
 static void
-look_at_files(int directory, bool remove, int *files, uint64 *bytes)
+look_at_files(int directory, KeptFiles *found)
 {
 	int			descriptor = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR		   *all = descriptor >= 0 ? fdopendir(descriptor) : NULL;
 	struct dirent *file;
-	struct stat found;
+	struct stat status;
 
-	*files = 0;
-	*bytes = 0;
 	while (all && (file = readdir(all)) != NULL)
 	{
 		const char *name = file->d_name;
 
-		if (remove && strncmp(name, "." PREFIX, strlen("." PREFIX)) == 0 &&
+		if (!found && strncmp(name, "." PREFIX, strlen("." PREFIX)) == 0 &&
 			ends_with(name, UNFINISHED))
 			(void) unlinkat(descriptor, name, 0);
-		if (strncmp(name, PREFIX, strlen(PREFIX)) != 0 || !ends_with(name, SUFFIX) ||
-			fstatat(descriptor, name, &found, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(found.st_mode))
+		if (!found || strncmp(name, PREFIX, strlen(PREFIX)) != 0 || !ends_with(name, SUFFIX) ||
+			strlen(name) >= KEPT_FILE_NAME ||
+			fstatat(descriptor, name, &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+			!S_ISREG(status.st_mode))
 			continue;
-		(*files)++;
-		*bytes += found.st_size;
+		if (found->n == found->room)
+		{
+			found->room = Max(2 * found->room, 128);
+			found->file = found->file ?
+				repalloc(found->file, found->room * sizeof(KeptFile)) :
+				palloc(found->room * sizeof(KeptFile));
+		}
+		strlcpy(found->file[found->n].name, name, KEPT_FILE_NAME);
+		found->file[found->n++].size = status.st_size;
+		found->size += status.st_size;
 	}
 	if (all)
 		closedir(all);
@@ -137,20 +161,89 @@ look_at_files(int directory, bool remove, int *files, uint64 *bytes)
 		close(descriptor);
 }
 
+/* The end of a name, from its role on; one that is too short ends in itself. */
+static const char *
+end_of(const KeptFile *file)
+{
+	int			numbers = (int) strlen(file->name) - (int) strlen(SUFFIX) - NUMBERS;
+
+	return file->name + Max(numbers, 0);
+}
+
+/* By role, cause and age */
+static int
+compare_files(const void *one, const void *other)
+{
+	int			order = strcmp(end_of(one), end_of(other));
+
+	return order != 0 ? order : strcmp(((const KeptFile *) one)->name,
+									   ((const KeptFile *) other)->name);
+}
+
+/* How many of the sorted files, from one on, have names that end like it in so many characters? */
+static int
+alike(const KeptFiles *files, int first, int length)
+{
+	int			n = 1;
+
+	while (first + n < files->n &&
+		   strncmp(end_of(&files->file[first]), end_of(&files->file[first + n]), length) == 0)
+		n++;
+	return n;
+}
+
+/* Remove the oldest file of the commonest cause of the role that has most. */
+static bool
+make_room(int directory, KeptFiles *files)
+{
+	int			found = 0;
+	int			most = 0;
+	int			commonest = 0;
+
+	qsort(files->file, files->n, sizeof(KeptFile), compare_files);
+	for (int role = 0, of_role; role < files->n; role += of_role)
+	{
+		of_role = alike(files, role, NUMBERS / 2);
+		for (int cause = role, of_cause; cause < role + of_role; cause += of_cause)
+		{
+			of_cause = alike(files, cause, NUMBERS);
+			/* of causes as common as each other, the oldest file */
+			if (of_role > most || (of_role == most && of_cause > commonest) ||
+				(of_role == most && of_cause == commonest &&
+				 strcmp(files->file[cause].name, files->file[found].name) < 0))
+			{
+				most = of_role;
+				commonest = of_cause;
+				found = cause;
+			}
+		}
+	}
+	if (unlinkat(directory, files->file[found].name, 0) != 0 && errno != ENOENT)
+	{
+		refuse(strerror(errno));
+		return false;
+	}
+	files->size -= files->file[found].size;
+	memmove(&files->file[found], &files->file[found + 1],
+			(--files->n - found) * sizeof(KeptFile));
+	return true;
+}
+
 static bool
 has_room(int directory, uint64 size)
 {
-	int			files;
-	uint64		bytes;
+	KeptFiles	files = {0};
 
-	look_at_files(directory, false, &files, &bytes);
-	if (files >= most_files)
-		refuse("it holds as many as sql_trace.keep_files allows");
-	else if (bytes + size > most_kb * KIBIBYTE)
+	if (size > most_kb * KIBIBYTE)
+	{
 		refuse("it would be larger than sql_trace.keep_files_size allows");
-	else
-		return true;
-	return false;
+		return false;
+	}
+	look_at_files(directory, &files);
+	while (files.n > 0 && (files.n >= most_files || files.size + size > most_kb * KIBIBYTE))
+		if (!make_room(directory, &files))
+			return false;
+	return true;
 }
 
 static bool
@@ -203,10 +296,16 @@ static void
 name_file(const KeptTrace *kept, char *name, Size size)
 {
 	pg_time_t	seconds = timestamptz_to_time_t(kept->trigger.at);
+	const Firing *trigger = &kept->trigger;
+	int64		cause[3] = {
+		trigger->cause, trigger->query_id, trigger->cause == CAUSE_SQLSTATE ? trigger->value : 0
+	};
 	char		when[32];
 
 	pg_strftime(when, sizeof(when), "%Y%m%dT%H%M%S", pg_gmtime(&seconds));
-	snprintf(name, size, PREFIX "%s-%d-" INT64_FORMAT SUFFIX, when, kept->trace.pid, kept->id);
+	snprintf(name, size, PREFIX "%s-%d-" INT64_FORMAT "-%08x-%08x" SUFFIX, when, kept->trace.pid,
+			 kept->id, kept->trace.role,
+			 (uint32) text_hash((const char *) cause, sizeof(cause)));
 }
 
 typedef struct Work
@@ -346,8 +445,6 @@ void
 sql_trace_keeper_main(Datum argument)
 {
 	int			directory = -1;
-	int			files;
-	uint64		bytes;
 	bool		watches = false;
 	TimestampTz looked = 0;
 	TimestampTz now;
@@ -374,7 +471,7 @@ sql_trace_keeper_main(Datum argument)
 		{
 			directory = directory_open(keep_directory, "sql_trace.keep_directory");
 			if (directory >= 0)
-				look_at_files(directory, true, &files, &bytes);
+				look_at_files(directory, NULL);
 			reported = directory < 0;
 		}
 		now = GetCurrentTimestamp();

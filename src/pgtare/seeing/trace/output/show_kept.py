@@ -63,8 +63,8 @@ def _lines(found: KeptTraces) -> list[str]:
     if found.skipped:
         lines.append(
             f"{counted(found.skipped, 'trigger')} fired in vain: no more are kept than "
-            "sql_trace.keep_most in an hour, and one of a cause and role in "
-            "sql_trace.keep_interval; sql_trace_kept_forget(id) makes room"
+            "sql_trace.keep_most in an hour, half of them of one role, and one of a cause, "
+            "statement and role in sql_trace.keep_interval; sql_trace_kept_forget(id) makes room"
         )
     if found.refused:
         lines.append(
