@@ -37,8 +37,8 @@ SERVER = Server(
 DOCS = Path(__file__).parents[2] / "docs" / "questions.md"
 
 
-def texts(*lines: str, calls: int = 1) -> list[churn.Entry]:
-    return [churn.Entry(10, 5, line, calls) for line in lines]
+def texts(*lines: str, calls: int = 1) -> list[churn.StatementEntry]:
+    return [churn.StatementEntry(10, 5, line, calls) for line in lines]
 
 
 def only(found: list[churn.Family]) -> churn.Family:
@@ -140,7 +140,7 @@ def test_tenants(roles: int, databases: int, kind: str | None) -> None:
     """Each runs the same statements, none of which fills the table by itself."""
     columns = "abcdefghijklmnopqrstuvwxyz"
     entries = [
-        churn.Entry(n % roles, n % databases, f"SELECT {column} FROM orders", 1)
+        churn.StatementEntry(n % roles, n % databases, f"SELECT {column} FROM orders", 1)
         for column in columns
         for n in range(max(roles, databases))
     ]

@@ -86,7 +86,9 @@ def check(facts: DoctorFacts, found: Statements, texts: Texts) -> list[Finding]:
     tracked = facts.settings.get("pg_stat_statements.track", "top")
     rows = texts.rows or ()
     families = churn.families(
-        churn.Entry(t.user, t.database, t.text, t.calls) for t in rows if t.text is not None
+        churn.StatementEntry(t.user, t.database, t.text, t.calls)
+        for t in rows
+        if t.text is not None
     )
     evicting = _evictions(found, families, tracked)
     if evicting is not None:

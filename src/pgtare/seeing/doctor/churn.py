@@ -38,7 +38,7 @@ FEWEST = 10
 ROLES, DATABASES = "one role for each tenant", "one database for each tenant"
 
 
-class Entry(NamedTuple):
+class StatementEntry(NamedTuple):
     """An entry of the table: the role and the database that it is of, its text, and calls."""
 
     user: int
@@ -137,12 +137,12 @@ _STEPS: Sequence[tuple[str, Callable[[str], str]]] = (
 )
 
 
-def families(entries: Iterable[Entry]) -> list[Family]:
+def families(entries: Iterable[StatementEntry]) -> list[Family]:
     """The families among entries, the largest first.
 
     An entry belongs to the family in which the last step joined it with others.
     """
-    by_text: dict[str, list[Entry]] = defaultdict(list)
+    by_text: dict[str, list[StatementEntry]] = defaultdict(list)
     for entry in entries:
         by_text[_plain(entry.text)].append(entry)
     found = []
@@ -158,17 +158,17 @@ def families(entries: Iterable[Entry]) -> list[Family]:
     return sorted([*found, *_alike(rest)], key=lambda family: -family.members)
 
 
-def _are_apart(alike: Sequence[Entry], owner: int) -> bool:
+def _are_apart(alike: Sequence[StatementEntry], owner: int) -> bool:
     """Whether entries of one text are of many roles, or databases: of two entries most differ."""
     return len(alike) > 1 and 2 * len({entry[owner] for entry in alike}) > len(alike)
 
 
-def _family(kind: str, members: Sequence[Entry], example: str) -> Family:
+def _family(kind: str, members: Sequence[StatementEntry], example: str) -> Family:
     calls = sum(entry.calls for entry in members)
     return Family(kind, len(members), calls, _pattern(example), _plain(normalised(example)))
 
 
-def _alike(entries: Sequence[Entry]) -> Iterator[Family]:
+def _alike(entries: Sequence[StatementEntry]) -> Iterator[Family]:
     """Families of texts that differ in one respect."""
     temporary = _temporary_names(entry.text for entry in entries)
     patterns = [entry.text for entry in entries]

@@ -17,8 +17,8 @@ from pgtare.seeing.doctor.observed import (
     Extension,
     KeptByCause,
     Key,
-    LockHolder,
     Look,
+    QueueHolder,
     StatementEntries,
     StatementText,
     Texts,
@@ -252,10 +252,10 @@ def sample(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:
         into.add(look)
 
 
-def read_holders(session: Session) -> tuple[LockHolder, ...]:
+def read_holders(session: Session) -> tuple[QueueHolder, ...]:
     """Who holds the locks that sessions wait for now; nobody if it cannot be read."""
     try:
-        return tuple(LockHolder(*row) for row in session.rows(queries.HOLDERS))
+        return tuple(QueueHolder(*row) for row in session.rows(queries.HOLDERS))
     except Unreadable:
         return ()
 

@@ -104,7 +104,7 @@ class CountedWaits:
 
 
 @dataclass(frozen=True)
-class LockHolder:
+class QueueHolder:
     """Who holds a lock that sessions wait for: a session, or a prepared transaction.
 
     gid: of the latter, quoted. elected: an advisory lock that is held longer than a transaction.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pgtare.kit import numbers
 from pgtare.seeing.doctor.model import FEWEST_HITS, Finding, Waits, WaitShare
-from pgtare.seeing.doctor.observed import ActivitySamples, CountedWaits, LockHolder, Look
+from pgtare.seeing.doctor.observed import ActivitySamples, CountedWaits, Look, QueueHolder
 
 #: Sessions that wait for others' locks, as a share of all active time and in number.
 WARNING_LOCKED, CRITICAL_LOCKED = 0.5, 0.9
@@ -76,7 +76,7 @@ def _counted(before: CountedWaits, after: CountedWaits) -> tuple[dict[str, float
     return {event: spent / ms for event, spent in grown.items() if spent > 0}, rest
 
 
-def check(waits: Waits, holders: Sequence[LockHolder] = ()) -> list[Finding]:
+def check(waits: Waits, holders: Sequence[QueueHolder] = ()) -> list[Finding]:
     """A queue for locks; apart from it, one for an advisory lock that elects a leader."""
     locked = [w for w in waits.events if w.event.startswith("Lock/")]
     elected = any(holder.elected for holder in holders)
@@ -97,7 +97,7 @@ def _figures(locked: Sequence[WaitShare]) -> dict[str, float] | None:
 
 
 def _queue(
-    waits: Waits, locked: Sequence[WaitShare], holders: Sequence[LockHolder]
+    waits: Waits, locked: Sequence[WaitShare], holders: Sequence[QueueHolder]
 ) -> Finding | None:
     figures = _figures(locked)
     if figures is None:
@@ -141,7 +141,7 @@ def _queue(
 
 
 def _election(
-    waits: Waits, candidates: Sequence[WaitShare], holders: Sequence[LockHolder]
+    waits: Waits, candidates: Sequence[WaitShare], holders: Sequence[QueueHolder]
 ) -> Finding | None:
     """A lock that a session keeps, as a leader does, is waited for by design."""
     figures = _figures(candidates)
