@@ -192,7 +192,7 @@ alike(const KeptFiles *files, int first, int length)
 	return n;
 }
 
-/* Remove the oldest file of the commonest cause of the role that has most. */
+/* Of sorted files, remove the oldest of the commonest cause of the role that has most. */
 static bool
 make_room(int directory, KeptFiles *files)
 {
@@ -200,7 +200,6 @@ make_room(int directory, KeptFiles *files)
 	int			most = 0;
 	int			commonest = 0;
 
-	qsort(files->file, files->n, sizeof(KeptFile), compare_files);
 	for (int role = 0, of_role; role < files->n; role += of_role)
 	{
 		of_role = alike(files, role, NUMBERS / 2);
@@ -240,6 +239,8 @@ has_room(int directory, uint64 size)
 		return false;
 	}
 	look_at_files(directory, &files);
+	if (files.n > 0)
+		qsort(files.file, files.n, sizeof(KeptFile), compare_files);
 	while (files.n > 0 && (files.n >= most_files || files.size + size > most_kb * KIBIBYTE))
 		if (!make_room(directory, &files))
 			return false;

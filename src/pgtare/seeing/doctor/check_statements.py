@@ -11,7 +11,7 @@ from pgtare.seeing.doctor import churn, evictions
 from pgtare.seeing.doctor.evictions import Evictions
 from pgtare.seeing.doctor.model import Finding, Statements, Sure, Waits
 from pgtare.seeing.doctor.observed import DoctorFacts, Look, Texts
-from pgtare.seeing.doctor.queries import quoted
+from pgtare.seeing.doctor.queries import quoted, set_at_once
 
 #: Shares of throughput, or of the time, lost to evictions.
 WARNING_LOST, CRITICAL_LOST = 0.01, 0.05
@@ -29,7 +29,6 @@ _FILE_GROWTH = 2
 _LARGE_FILE = 256 * 1024 * 1024
 #: Sizes that people set; PostgreSQL's default is the first.
 _SIZES = (5_000, 10_000, 20_000, 50_000)
-_TRACK = "ALTER SYSTEM SET pg_stat_statements.track = '{}'; SELECT pg_reload_conf();"
 
 
 def figures(
@@ -190,12 +189,14 @@ def _remedy(found: Statements, families: Sequence[churn.Family], tracked: str) -
             f"-- mend what churns the table{named}: no bearable size holds all these statements"
         )
     if tracked != "none":
-        steps.append(
-            f"{_TRACK.format('none')}  -- until then: stops evictions at once, and the statistics"
-        )
-        steps.append(f"{_TRACK.format(tracked)}  -- afterwards: statistics again")
+        steps.append(_track("none", "  -- until then: stops evictions at once, and the statistics"))
+        steps.append(_track(tracked, "  -- afterwards: statistics again"))
     steps.append(f"{_reset(found)}  -- afterwards, so that rates start anew")
     return steps
+
+
+def _track(value: str, comment: str) -> str:
+    return set_at_once("pg_stat_statements.track", f"'{value}'", comment)
 
 
 def _enough(found: Statements) -> int | None:
@@ -293,9 +294,7 @@ def _planning(found: Statements) -> Finding:
         seen=["pg_stat_statements.track_planning = on"],
         why="every planning updates the statement's entry once more, under the entry's own lock: "
         "many sessions that plan the same statement wait for each other",
-        remedy=[
-            "ALTER SYSTEM SET pg_stat_statements.track_planning = off; SELECT pg_reload_conf();"
-        ],
+        remedy=[set_at_once("pg_stat_statements.track_planning", "off")],
         sure="possible",
         because="what it costs here was not measured: "
         "`pgtare weigh pg_stat_statements/planning --dsn …` does",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pgtare.seeing.doctor.queries import TEXT_CHARACTERS
+from pgtare.seeing.doctor.queries import TEXT_CHARACTERS, set_at_once
 from pgtare.server.sql_text import normalised
 
 # A text may be cut within a comment, which ends there: else its rest is read again for each /*.
@@ -87,7 +87,7 @@ REMEDIES = {
     ),
     "utility statements": Remedy(
         "utility statements are distinguished by their text, numbers, names and comments in it",
-        "ALTER SYSTEM SET pg_stat_statements.track_utility = off; SELECT pg_reload_conf();",
+        set_at_once("pg_stat_statements.track_utility", "off"),
     ),
     "comments": Remedy(
         "the texts differ in their comments, which make no entry of their own; what does is most "
