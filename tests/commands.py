@@ -14,15 +14,16 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgtare import cli
+from tests import forked
 
-PGTARE = [sys.executable, "-m", "pgtare"]
+PGTARE = forked.PGTARE
 
 
 def words(template: str, *values: object) -> list[str]:
@@ -46,26 +47,34 @@ def pgtare(
     *arguments: object, timeout: float = 120, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run(
-        [*PGTARE, *_command(arguments)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env={**os.environ, "COLUMNS": "120", **env},
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    command = _start(_command(arguments), {"COLUMNS": "120", **env}, new_session=False)
+    try:
+        out, err = command.communicate(timeout=timeout)
+    except BaseException:
+        command.kill()
+        command.communicate()
+        raise
+    return subprocess.CompletedProcess(command.args, command.returncode, out, err)
 
 
 def start_pgtare(*arguments: object) -> subprocess.Popen[str]:
     """Start a command in a process group of its own."""
-    return subprocess.Popen(
-        [*PGTARE, *_command(arguments)],
+    return _start(_command(arguments), {}, new_session=True)
+
+
+def _start(
+    command: Sequence[str], changed: Mapping[str, str], *, new_session: bool
+) -> subprocess.Popen[str]:
+    environment = {**os.environ, **changed}
+    usual = not forked.can_start(environment)
+    return (subprocess.Popen if usual else forked.Forked)(
+        [*PGTARE, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=environment,
         stdin=subprocess.DEVNULL,
-        start_new_session=True,
+        start_new_session=new_session,
     )
 
 

@@ -112,8 +112,9 @@ def test_idle_in_transaction_at_the_end_of_the_trial(server: Cluster, deadline: 
         (row,) = opened(running, client)
         assert row["flags"] & UnitFlag.OPEN
         assert row["requests"] == 2
-        assert 0.2e9 < row["service_ns"] < 0.29e9
-        assert row["client_ns"] > 0.3e9
+        # a loaded machine adds to the one, or takes from the other what its client slept early
+        assert 0.2e9 < row["service_ns"] < 0.45e9
+        assert row["client_ns"] > 0.25e9
 
 
 def test_transaction_that_ends_before_the_last_drain_is_whole(server: Cluster) -> None:

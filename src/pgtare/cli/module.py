@@ -84,7 +84,8 @@ def install(
             if not destination.printed:
                 for path in one.files:
                     typer.echo(path)
-                typer.echo(f"{one.module} {one.version} {one.outcome} for {found.version}")
+                owner = "" if one.package is None else f", a file of the package {one.package}"
+                typer.echo(f"{one.module} {one.version} {one.outcome} for {found.version}{owner}")
     steps = [] if destdir is not None else list(_next(found, done))
     one_line = [" ".join(step.split()) for step in steps]
     destination.write(module_documents.installed(found.version, done, one_line).to_json())
@@ -98,6 +99,11 @@ def _next(found: binaries.Binaries, done: Sequence[modules.Installed]) -> Iterat
     for one in done:
         if one.outcome == "replaced":
             yield _NEXT_REPLACED.replace("pgtare", one.module)
+        if one.outcome != "unchanged" and one.package is not None:
+            yield (
+                f"the package {one.package} will put its own files back when it is upgraded: take "
+                f"it out (`{one.package.removal}`), then install again"
+            )
     if not any(one.outcome == "installed" for one in done):
         return
     if len(done) == 1:
@@ -154,18 +160,26 @@ def list_modules(
     """
     destination = Destination(json, output)
     database, found = _versions(dsn, pg_config)
-    listed = module_documents.listing(found, database)
+    libraries = {}
+    if pg_config is not None:
+        installation = binaries.from_pg_config(pg_config)
+        for each in found:
+            libraries[each.module] = modules.installed_library(installation, each.module)
+    listed = module_documents.listing(found, database, libraries)
     destination.write(listed.to_json())
     if destination.printed:
         return
     cli.say(f"this command: {listed.pgtare_version}")
     table = Table(box=None, pad_edge=False)
     headings = ["library in the server", f"extension in database {database}"]
-    for heading in ["module", "files", *(headings if database is not None else ())]:
+    asked = headings if database is not None else ["what a server loads", "put there by"]
+    for heading in ["module", "files", *asked]:
         table.add_column(Text(plain(heading)))
-    for versions in found:
+    for versions, on_disk in zip(found, listed.modules, strict=True):
         files, *in_server = versions.states
-        cells = [versions.module, files, *(in_server if database is not None else ())]
+        by = f"package {on_disk.package}" if on_disk.package else "`pgtare module install`"
+        loads = [on_disk.path, by] if on_disk.path else ["nothing", ""]
+        cells = [versions.module, files, *(in_server if database is not None else loads)]
         table.add_row(*(Text(plain(cell)) for cell in cells))
     cli.stdout().print(table, highlight=False)
     for one in listed.modules:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +10,7 @@ from pydantic import Field
 
 import pgtare
 from pgtare.kit.document import Document, Model, schema_name
+from pgtare.server.file_owner import SystemPackage
 from pgtare.server.module_versions import ModuleVersions, mismatch
 from pgtare.server.modules import Installed
 
@@ -23,6 +24,10 @@ class ModuleFiles(Model):
         description="`installed`, `replaced`, or `unchanged` if the same files were there"
     )
     files: list[str] = Field(description="its files")
+    package: str | None = Field(
+        description="the package of the system that its library belongs to, and its version; "
+        "`null`: none"
+    )
 
 
 class ModulesInstalled(Document):
@@ -42,6 +47,7 @@ def installed(server: str, done: Iterable[Installed], steps: Sequence[str]) -> M
             version=one.version,
             outcome=one.outcome,
             files=[str(path) for path in one.files],
+            package=None if one.package is None else str(one.package),
         )
         for one in done
     ]
@@ -66,6 +72,14 @@ class ListedModule(Model):
 
     module: str = Field(description="its name, also that of its extension")
     files: str | None = Field(description="of the installed files; `null`: there are none")
+    path: str | None = Field(
+        description="the file that a server of `--pg-config` loads; `null`: none, or a server was "
+        "asked"
+    )
+    package: str | None = Field(
+        description="the package of the system that this file belongs to, and its version; "
+        "`null`: none"
+    )
     library: str | None = Field(
         description="of the library that the server has loaded; `null`: none, or it does not tell"
     )
@@ -88,15 +102,23 @@ class ModuleList(Document):
     modules: list[ListedModule] = Field(description="the modules, in the order of preloading")
 
 
-def listing(found: Iterable[ModuleVersions], database: str | None) -> ModuleList:
-    """The document of a list. database: None if only files were looked at."""
+def listing(
+    found: Iterable[ModuleVersions],
+    database: str | None,
+    libraries: Mapping[str, tuple[Path, SystemPackage | None] | None],
+) -> ModuleList:
+    """The document of a list. database: None if only files were looked at; then libraries has the
+    file of each module, and its package."""
     modules = []
     for one in found:
         wrong = None if database is None else mismatch(one)
+        path, package = libraries.get(one.module) or (None, None)
         modules.append(
             ListedModule(
                 module=one.module,
                 files=one.files,
+                path=None if path is None else str(path),
+                package=None if package is None else str(package),
                 library=one.library,
                 preloaded=one.preloaded,
                 extension=one.extension,

@@ -26,6 +26,7 @@ from pgtare.server.build import (
     sql_without_extension,
 )
 from pgtare.server.directories import locked
+from pgtare.server.file_owner import SystemPackage, package_of
 from pgtare.server.module_package import ModulePackage
 from pgtare.server.module_usage import loaded_by, uses_on_server
 
@@ -56,12 +57,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Installed:
-    """What an installation did."""
+    """What an installation did. package: of the system, to which the library belongs."""
 
     module: str
     version: str
     outcome: Literal["installed", "unchanged", "replaced"]
     files: tuple[Path, ...]
+    package: SystemPackage | None = None
 
 
 @dataclass(frozen=True)
@@ -120,19 +122,21 @@ def install(
 
     package: built modules that fit the installation, to be taken in place of a build. UsageError
     if another version or build of the module is there, unless `force`; servers that run keep the
-    library they have loaded until they restart.
+    library they have loaded until they restart. A package of the system puts its own files back
+    when it is upgraded.
     """
     built = package.module(module) if package else build_cached(binaries, module, source)
     files, differing = _checked_targets(built, binaries, destdir, force)
+    owner = _system_package(binaries, module) if destdir is None else None
     if not differing and all(target.exists() for target in files.values()):
-        return Installed(module, built.version, "unchanged", tuple(files.values()))
+        return Installed(module, built.version, "unchanged", tuple(files.values()), owner)
     for path, target in files.items():
         _install_file(path, target, 0o755 if path == built.so_path else 0o644)
     extensions = files[built.control_path].parent
     for stale in set(extensions.glob(f"{module}--*.sql")) - set(files.values()):
         stale.unlink()
     outcome: Literal["installed", "replaced"] = "replaced" if differing else "installed"
-    return Installed(module, built.version, outcome, tuple(files.values()))
+    return Installed(module, built.version, outcome, tuple(files.values()), owner)
 
 
 def _checked_targets(
@@ -210,6 +214,20 @@ def _remove_manifest(libraries: Path) -> None:
         raise _cannot_write(libraries, ex) from ex
 
 
+def _system_package(binaries: Binaries, module: str) -> SystemPackage | None:
+    library = binaries.pkglibdir / f"{module}.so"
+    # our own copy of the wheel is in no package, and is looked at for every throwaway server
+    return package_of(library) if binaries.origin != "wheel" and library.exists() else None
+
+
+def installed_library(
+    binaries: Binaries, module: str = "pgtare"
+) -> tuple[Path, SystemPackage | None] | None:
+    """The file that a server of this installation loads, and the package it is of; None: none."""
+    library = binaries.pkglibdir / f"{module}.so"
+    return (library, _system_package(binaries, module)) if library.exists() else None
+
+
 def installed_version(
     binaries: Binaries, module: str = "pgtare", destdir: Path | None = None
 ) -> str | None:
@@ -248,6 +266,11 @@ def uninstall(
     others = [name for name in PRELOAD_ORDER if name != module]
     if manifest.exists() and not any((libraries / f"{name}.so").exists() for name in others):
         files.append(manifest)
+    if destdir is None and (owner := _system_package(binaries, module)):
+        raise UsageError(
+            f"{library} belongs to the package {owner}: remove that with `{owner.removal}`, once "
+            f"no setting of a server names {module}"
+        )
     if destdir is None and not force:
         _refuse_if_used(binaries, module, library, dsn)
     for path in files:
@@ -281,6 +304,13 @@ def _describe_conflict(
 ) -> str:
     there = installed_version(binaries, built.module, destdir)
     what = f"version {there}" if there != built.version else f"another build of version {there}"
+    owner = _system_package(binaries, built.module) if destdir is None else None
+    if owner:
+        return (
+            f"{what} of {built.module} is already installed by the package {owner} "
+            f"({differing[0]}), and this is version {built.version}: upgrade the package, or take "
+            f"it out first (`{owner.removal}`); --force replaces its files until it is upgraded"
+        )
     return (
         f"{what} of {built.module} is already installed ({differing[0]} differs) and this is "
         f"version {built.version}: use --force to replace it; running servers keep the old one "
