@@ -1,0 +1,34 @@
+"""`pgtare report`: where it writes the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands import in_process
+from tests.fleet_data import MadeServer, write_fleet
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Path:
+    """A result of `pgtare weigh --out`, with its page."""
+    write_fleet(tmp_path / "fleet", [MadeServer("one", units=300)])
+    found = tmp_path / "fleet" / "servers" / "one"
+    (found / "report.html").write_text("of the recording")
+    return found
+
+
+def test_another_margin_leaves_the_page_of_the_recording(result: Path) -> None:
+    done = in_process("report", result, "--margin", "1%")
+    assert done.returncode == 0, done.stderr
+    assert (result / "report.html").read_text() == "of the recording"
+    page = result / "report-margin-1%.html"
+    assert f"page: {page}" in done.stdout + done.stderr
+    assert "</html>" in page.read_text()
+
+
+def test_without_one_the_page_is_made_anew(result: Path) -> None:
+    assert in_process("report", result).returncode == 0
+    assert "</html>" in (result / "report.html").read_text()
+    assert not list(result.glob("report-margin*"))
