@@ -19,8 +19,10 @@ from types import TracebackType
 from typing import Self
 
 _BOOL, _INT4, _INT8, _TEXT = 16, 23, 20, 25
-_SERVER = ((_TEXT, "18.0"), (_BOOL, "f"), (_TEXT, "shop"), (_TEXT, "watcher"), (_BOOL, "t"))
-_SERVER += ((_TEXT, "watcher"), (_BOOL, "f"), (_BOOL, "f"))
+_SERVER = (
+    *((_TEXT, "18.0"), (_BOOL, "f"), (_TEXT, "shop"), (_TEXT, "watcher"), (_BOOL, "t")),
+    *((_TEXT, "watcher"), (_BOOL, "f"), (_BOOL, "f")),
+)
 #: The one row that answers a query with this in its text; without a value: no row.
 _ANSWERS: dict[bytes, tuple[tuple[int, str | None], ...]] = {
     b"pg_try_advisory_lock": ((_BOOL, "t"),),

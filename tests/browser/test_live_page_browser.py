@@ -70,6 +70,7 @@ def test_every_view_is_reached_by_clicks(
     assert (opened.complaints, opened.elsewhere) == ([], [])
 
 
+@pytest.mark.slow
 def test_a_drag_along_the_chart_selects_a_window(reader: Callable[..., Reader]) -> None:
     opened = reader()
     page = opened.page

@@ -145,7 +145,9 @@ def test_follows_the_theme_and_its_change_with_contrast_of_aa(
     assert opened.complaints == []
 
 
-@pytest.mark.parametrize("which", ["page_file", "hostile_file"])
+@pytest.mark.parametrize(
+    "which", ["page_file", pytest.param("hostile_file", marks=pytest.mark.slow)]
+)
 def test_a_phone_shows_every_verdict_beside_its_name_and_needs_no_sideways_scroll(
     visit: Callable[..., Visit], request: pytest.FixtureRequest, which: str
 ) -> None:

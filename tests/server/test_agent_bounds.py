@@ -42,16 +42,21 @@ def most_memory() -> Iterator[list[int]]:
 @pytest.mark.parametrize(
     ("flood", "login", "unix", "why"),
     [
-        ("large row", False, False, [LONG]),
         ("large row", False, True, [LONG]),
-        ("rows", False, True, [LONG]),
         ("results", False, False, [MANY]),
-        ("notices", False, False, [LONG, SLOW]),
         ("notices", True, True, [LONG, SLOW]),
-        ("notifications", False, False, [LONG]),
-        ("parameters", True, False, [LONG, SLOW]),
         ("trickle", False, False, [SLOW]),
-        ("trickle", True, True, [SLOW]),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (
+                ("large row", False, False, [LONG]),
+                ("rows", False, True, [LONG]),
+                ("notices", False, False, [LONG, SLOW]),
+                ("notifications", False, False, [LONG]),
+                ("parameters", True, False, [LONG, SLOW]),
+                ("trickle", True, True, [SLOW]),
+            )
+        ),
     ],
 )
 def test_an_answer_without_end_is_a_gap(

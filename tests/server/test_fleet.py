@@ -254,6 +254,7 @@ def test_a_killed_server_leaves_what_was_read(
     assert read(out / "servers" / "mortal" / "result.json")["design"]["stopped_by"] == "time"
 
 
+@pytest.mark.slow
 def test_a_server_that_no_longer_answers_leaves_what_was_read(
     fleet: dict[str, Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

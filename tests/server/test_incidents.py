@@ -10,6 +10,9 @@ from bench.incident_stage import Named, Stage
 
 from pgtare.server.binaries import Binaries
 
+#: What takes ten seconds and more
+LONG = (incident_stage.eviction_storm, incident_stage.one_in_many)
+
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
@@ -19,7 +22,13 @@ def stage(wheel: Binaries) -> Iterator[Stage]:
         yield found
 
 
-@pytest.mark.parametrize("happen", incident_stage.INCIDENTS, ids=lambda happen: happen.__name__)
+@pytest.mark.parametrize(
+    "happen",
+    [
+        pytest.param(one, id=one.__name__, marks=[pytest.mark.slow] if one in LONG else [])
+        for one in incident_stage.INCIDENTS
+    ],
+)
 def test_cause_victim_and_blocker_are_named(stage: Stage, happen: Callable[[Stage], Named]) -> None:
     stage.forget()
     named = happen(stage)

@@ -189,6 +189,7 @@ def set_level(client: Connection, level: int) -> None:
     client.execute(f"SET sql_trace.level = {0 if level == RECORDER else level}".encode())
 
 
+@pytest.mark.slow
 def test_instructions_of_a_traced_statement(wheel: Binaries, open_directory: Path) -> None:
     """A select by key, from ReadyForQuery to ReadyForQuery, with both modules."""
     modules = [loadable(wheel, name) for name in ("wait_event_timing", "sql_trace")]

@@ -83,6 +83,7 @@ def test_a_first_look(wheel: Binaries, tmp_path: Path, monkeypatch: pytest.Monke
         assert list(tmp_path.glob("pgtare-live-*")) == []
 
 
+@pytest.mark.slow
 def test_the_page_and_waits_top_give_the_same_figures(wheel: Binaries, tmp_path: Path) -> None:
     with stopped_at_once(serving(wheel)) as cluster:
         live = start_pgtare("live", "--dsn", cluster.dsn(), "--listen", "127.0.0.1:0")

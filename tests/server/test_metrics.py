@@ -81,6 +81,7 @@ def test_the_rules_pass_their_own_tests() -> None:
     )
 
 
+@pytest.mark.slow
 def test_prometheus_sees_no_spike(
     cluster: Cluster, started: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

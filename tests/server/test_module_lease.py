@@ -41,7 +41,9 @@ def operator(server: Cluster) -> Iterator[Connection]:
         connection.execute("SELECT pgtare.trial_stop()")
 
 
-@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [pytest.param(signal.SIGSTOP, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_trial_ends_when_its_client_falls_silent(
     server: Cluster, operator: Connection, how: signal.Signals
 ) -> None:

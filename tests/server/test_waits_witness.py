@@ -17,7 +17,7 @@ from pgtare.server.binaries import Binaries
 pytestmark = [pytest.mark.usefixtures("real_disk"), pytest.mark.server, pytest.mark.timeout(120)]
 
 QUICK = 0.15  # of a load's length in the benchmark
-QUICK_LOADS = ("commits with fsync", "row-lock queue", "I/O workers")
+QUICK_LOADS = ("commits with fsync", "row-lock queue")
 
 
 @pytest.fixture(scope="module")

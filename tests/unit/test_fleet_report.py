@@ -76,17 +76,16 @@ def test_the_unlike_server_is_named_with_what_only_it_has(fleet: Path) -> None:
     assert "Only it has disk = hdd." in printed
 
 
-@pytest.mark.parametrize("processes", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_processes_give_the_same_document_to_the_last_digit(
-    fleet: Path, copy: Path, processes: int
+    copy: Path, processes: int
 ) -> None:
-    one = in_process("fleet", "report", fleet, "--json")
-    several = in_process("fleet", "report", fleet, "--json", "--processes", processes)
+    cut_short(copy / "servers" / "db4")  # what is left out is the same as well
+    one = in_process("fleet", "report", copy, "--json")
+    several = in_process("fleet", "report", copy, "--json", "--processes", processes)
     assert (one.returncode, several.returncode) == (0, 0), several.stderr
     assert several.stdout == one.stdout
     assert json.loads(one.stdout)["arms"]
-    cut_short(copy / "servers" / "db4")  # what is left out is the same as well
-    assert Reestimation(copy).run(processes) == report(copy)
 
 
 def drop_result(server: Path) -> None:
