@@ -54,8 +54,17 @@ def repeating(
 def traffic(
     dsn: str, sessions: int = 1, query: str = "SELECT 1", **parameters: str
 ) -> Iterator[None]:
-    """Sessions of an application that run a query over and over."""
-    with repeating(dsn, sessions, lambda c, _: c.execute(query.encode()), **parameters):
+    """Sessions of an application that run a query over and over.
+
+    Each rests as long as it worked: other tests want the processors, too.
+    """
+
+    def work(connection: Connection, _: int) -> None:
+        began = time.monotonic()
+        connection.execute(query.encode())
+        time.sleep(min(time.monotonic() - began, 0.1))
+
+    with repeating(dsn, sessions, work, **parameters):
         yield
 
 
