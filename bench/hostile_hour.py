@@ -110,6 +110,7 @@ def _healthy(directory: Path) -> Iterator[Cluster]:
         "wait_event_timing.capture": "stats",
         "compute_query_id": True,
         "sql_trace.recorder": True,
+        "sql_trace.recorder_memory": "32MB",
         "sql_trace.keep_sqlstates": "22012",
         "max_connections": 50,
     }
