@@ -240,12 +240,12 @@ def test_nobody_reads_another_sessions_records(server: Cluster, onlooker: Connec
                 for _ in range(3):
                     client.execute(f"SELECT 'it is {i} of {client.info.backend_pid}'".encode())
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
     try:
         begun = time.monotonic()
-        while read < 50 or time.monotonic() - begun < 4:
+        while read < 50 or time.monotonic() - begun < 2:
             for (pid,) in rows(onlooker, "SELECT DISTINCT pid FROM pg_stat_sql_trace"):
                 with contextlib.suppress(psycopg.errors.UndefinedObject):
                     found = " ".join(trace_of(onlooker, pid).texts().values())
