@@ -401,6 +401,7 @@ CASES = (
         "SELECT 'postgres://bob:a/b#hush@db/'",
         "SELECT 'https://bob:a/hush@example.com/'",
         "SELECT 'redis://:a#hush@example.com'",
+        "SELECT 'redis://:9#hush@example.com'",
         "SELECT 'https://bob:a?hush@example.com', 'https://example.com:443/'",
     ),
     _case(
@@ -455,6 +456,7 @@ CASES = (
         "SELECT decrypt('a', 'hush', 'aes')",
         "SELECT pgp_pub_decrypt('a', 'hush')",
         "SELECT digest('hush', 'sha256')",
+        "SELECT digest\f\v('hush', 'sha256')",
         "SELECT public.\"digest\" /* of bob */ ('hush', 'sha256')",
     ),
     _case(

@@ -231,3 +231,16 @@ def test_a_value_that_psycopg_cannot_read_does_not_end_the_session() -> None:
     assert own_session.is_lost(conn, psycopg.OperationalError("the connection is lost"))
     conn.closed = True
     assert own_session.is_lost(conn, psycopg.DataError())
+
+
+def test_a_long_name_does_not_lengthen_all_others() -> None:
+    """Each would take as much memory as the longest."""
+
+    def read(event: str) -> Any:
+        names = f"client backend\x1fExtension\x1f{event}".encode()
+        values = [[1, 10, 0, 10, 0, 1, 0, 0, 1, *[0] * (BUCKETS - 1)]]
+        return waits_table(names, np.array(values, np.int64))[0]
+
+    assert read("x" * 400).keys["event"] == ["x" * 400]
+    with pytest.raises(ValueError, match="has 5025 letters"):
+        read("x" * 5_000)

@@ -23,7 +23,7 @@ def test_another_margin_leaves_the_page_of_the_recording(result: Path) -> None:
     done = in_process("report", result, "--margin", "1%")
     assert done.returncode == 0, done.stderr
     assert (result / "report.html").read_text() == "of the recording"
-    page = result / "report-margin-1%.html"
+    page = result / "report-margin-1pct.html"
     assert f"page: {page}" in done.stdout + done.stderr
     assert "</html>" in page.read_text()
 

@@ -25,6 +25,7 @@ from pgtare.seeing.doctor.observed import (
     CountedWaits,
     DoctorFacts,
     Look,
+    QueueHolder,
     StatementEntries,
 )
 from tests.unit.sample_result import sample
@@ -279,6 +280,26 @@ def test_sampled_figures_are_lower_bounds_and_have_no_share_from_few_samples() -
     assert "too few samples" in texts[0]
     assert "%" not in texts[0]
     assert "at least 9" in texts[1]
+
+
+def test_candidates_for_a_leader_hide_no_queue() -> None:
+    """They wait by design, and are no part of what a queue is a share of."""
+    samples = ActivitySamples()
+    for _ in range(60):
+        samples.add({"Lock/advisory": 3, "Lock/tuple": 2, "": 1})
+    found = waiting.profile(look(), look(3.0), samples)
+    assert found is not None
+    leader = QueueHolder(1, None, None, None, elected=True, waiters=3)
+    titles = [one.title for one in waiting.check(found, [leader])]
+    assert any("2.0 sessions on average wait for locks that others hold" in one for one in titles)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "200 ms"), (0.51, "510 ms"), (0.0051, "5.1 ms"), (0.00044, "440 µs"), (90.0, "1.5 min")],
+)
+def test_lengths_of_time_have_no_exponent(seconds: float, words: str) -> None:
+    assert check_statements.duration(seconds) == words
 
 
 def _printed(waits: Waits) -> str:

@@ -302,7 +302,7 @@ skip_one(Words *words)
 static char
 mark_behind(Words words)
 {
-	while (words.at < words.end && (strchr(" \t\r\n\"'\\", *words.at) != NULL ||
+	while (words.at < words.end && (strchr(" \t\r\n\f\v\"'\\", *words.at) != NULL ||
 									(words.comments != SEARCHED &&
 									 (two_are(&words, '-', '-') || two_are(&words, '/', '*')))))
 		skip_one(&words);
@@ -378,9 +378,13 @@ is_address(Words *words, const char *scheme)
 			return false;
 		if (*at == ':')
 		{
+			const char *colon = at;
+
 			while (at + 1 < words->end && at[1] >= '0' && at[1] <= '9')
 				at++;
-			password |= at + 1 < words->end && strchr("/?#", at[1]) == NULL;
+			/* without a host before the colon there is no port behind it */
+			password |= colon == words->at + 3 ||
+				(at + 1 < words->end && strchr("/?#", at[1]) == NULL);
 		}
 	}
 	words->no_user = at;

@@ -233,6 +233,22 @@ def _deliver(
     out: Path | None,
     why: Why | None,
 ) -> None:
+    try:
+        if out is not None:  # first: whoever reads what is printed may be gone
+            store.save(out, done.design, done.observations, done.result)
+            write_page(done.result, done.observations, out / "report.html")
+    finally:
+        _show(done, destination, why)
+    if out is not None:
+        for what, name in (
+            ("page", "report.html"),
+            ("JSON", "result.json"),
+            ("observations", "observations.parquet"),
+        ):
+            destination.tell(f"{what}: {out / name}")
+
+
+def _show(done: Weighing, destination: Destination, why: Why | None) -> None:
     if not destination.printed:
         render(done.result, Console())
     result = done.result
@@ -244,12 +260,3 @@ def _deliver(
             weigh_why.render(done, found, why.notes, Console())
         result = result.model_copy(update={"why": weigh_why.document(found, why.notes)})
     destination.write(result.to_json())
-    if out is not None:
-        store.save(out, done.design, done.observations, done.result)
-        write_page(done.result, done.observations, out / "report.html")
-        for what, name in (
-            ("page", "report.html"),
-            ("JSON", "result.json"),
-            ("observations", "observations.parquet"),
-        ):
-            destination.tell(f"{what}: {out / name}")

@@ -38,7 +38,9 @@ def percentage(option: str, text: str, below: float = 100.0) -> float:
     except ValueError:
         value = math.nan
     if "%" not in text or not 0 < value < below:
-        raise UsageError(f"{option} {text}: give a percentage over 0, as in {option} 0.5%")
+        raise UsageError(
+            f"{option} {text}: give a percentage over 0 and below {below:g}, as in {option} 0.5%"
+        )
     return value / 100
 
 

@@ -81,25 +81,30 @@ def check(waits: Waits, holders: Sequence[QueueHolder] = ()) -> list[Finding]:
     locked = [w for w in waits.events if w.event.startswith("Lock/")]
     elected = any(holder.elected for holder in holders)
     candidates = [w for w in locked if elected and w.event == _ADVISORY]
+    # candidates wait by design: what others wait for is a share of the rest
+    rest = 1.0 - min(sum(w.share or 0.0 for w in candidates), 0.99)
     found = [
-        _queue(waits, [w for w in locked if w not in candidates], holders),
+        _queue(waits, [w for w in locked if w not in candidates], holders, rest),
         _election(waits, candidates, holders),
     ]
     return [finding for finding in found if finding is not None]
 
 
-def _figures(locked: Sequence[WaitShare]) -> dict[str, float] | None:
-    """How many sessions wait, and their share of active time; None if that is no queue."""
-    sessions, share = sum(w.active for w in locked), sum(w.share or 0.0 for w in locked)
+def _figures(locked: Sequence[WaitShare], rest: float = 1.0) -> dict[str, float] | None:
+    """How many sessions wait, and their share of active time, or of what rests of it.
+
+    None if that is no queue.
+    """
+    sessions, share = sum(w.active for w in locked), sum(w.share or 0.0 for w in locked) / rest
     if share < WARNING_LOCKED or sessions < _FEWEST_SESSIONS:
         return None
     return {"sessions": sessions, "share": share}
 
 
 def _queue(
-    waits: Waits, locked: Sequence[WaitShare], holders: Sequence[QueueHolder]
+    waits: Waits, locked: Sequence[WaitShare], holders: Sequence[QueueHolder], rest: float
 ) -> Finding | None:
-    figures = _figures(locked)
+    figures = _figures(locked, rest)
     if figures is None:
         return None
     sessions = figures["sessions"]

@@ -11,8 +11,13 @@ from typing import Literal
 
 from pgtare.kit.terminal_text import plain
 
-#: The same event of one server is not repeated within this many s.
-_REPEATED_S = 600.0
+#: The same event of one server is not repeated for the same reason within this many s, and within
+#: them has at most so many reasons.
+_REPEATED_S, _MOST_REASONS = 600.0, 20
+#: What comes and goes by the second is written once in this many s.
+_FORGOTTEN_S = 60.0
+#: Letters of a value: a server chooses the text of its errors.
+_MOST_LETTERS = 1_000
 
 LogLevel = Literal["info", "warning", "error"]
 
@@ -22,14 +27,14 @@ class AgentLog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._last: dict[tuple[str, str], tuple[str, float]] = {}
+        self._last: dict[tuple[str, str], dict[str, float]] = {}
 
     def write(self, level: LogLevel, event: str, server: str = "", **more: object) -> None:
         """Write one line."""
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         fields = {"at": at, "level": level, "event": event}
         fields |= {"server": server} if server else {}
-        fields |= {name: str(value) for name, value in more.items()}
+        fields |= {name: shortened(str(value)) for name, value in more.items()}
         line = " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
         with self._lock:
             sys.stderr.write(plain(line) + "\n")
@@ -40,18 +45,28 @@ class AgentLog:
 
         more: what is no part of the reason.
         """
-        now = time.monotonic()
+        now, why = time.monotonic(), shortened(why)
         with self._lock:
-            before = self._last.get((server, event))
-            if before is not None and before[0] == why and now - before[1] < _REPEATED_S:
+            written = self._last.setdefault((server, event), {})
+            for old in [one for one, at in written.items() if now - at >= _REPEATED_S]:
+                del written[old]
+            if why in written or len(written) >= _MOST_REASONS:
                 return
-            self._last[server, event] = why, now
+            written[why] = now
         self.write(level, event, server, why=why, **more)
 
     def forget(self, event: str, server: str) -> None:
-        """The trouble is over: if it comes back, it is written again."""
+        """The trouble is over: if it comes back, but for at once, it is written again."""
+        now = time.monotonic()
         with self._lock:
-            self._last.pop((server, event), None)
+            written = self._last.get((server, event), {})
+            for why in [one for one, at in written.items() if now - at >= _FORGOTTEN_S]:
+                del written[why]
+
+
+def shortened(text: str) -> str:
+    """A text that no server makes longer than a line may be."""
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]} ..."
 
 
 def _quoted(value: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import socket
 import time
@@ -30,6 +31,9 @@ _PIECE = 1 << 13
 #: A result is a message of 6 bytes, and more than 1 KiB in memory. So many pieces may end results:
 #: that of a query of ours, or of several that are sent at once.
 _MOST_ENDS = 24
+#: What SCRAM lets a server ask for in one call of libpq, which nothing interrupts: a million rounds
+#: take a second, and PostgreSQL asks for 4096.
+_ITERATIONS = re.compile(rb",s=[A-Za-z0-9+/=]+,i=(\d{7,})")
 _GONE = select.POLLHUP | select.POLLERR
 _T = TypeVar("_T")
 
@@ -47,6 +51,7 @@ class BoundedConnection(pooler.Connection):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.cursor_factory = _BoundedCursor
+        self.add_notify_handler(lambda _: None)  # psycopg would keep them
 
     @classmethod
     def _connect_gen(cls, conninfo: str = "", **_: Any) -> PQGenConn[Any]:
@@ -101,7 +106,7 @@ class _Relay:
         """the other end of the pair whose first end libpq has"""
         self._pair = 0
         """the inode of that first end"""
-        self._ended = False
+        self._ended = self._login = False
         self._unsent = b""
         self._most = self._received = self._ends = 0
 
@@ -111,6 +116,7 @@ class _Relay:
         Raises AnswerBeyondBounds, and ConnectionTimeout if a server does not answer at all.
         """
         self._most, self._received, self._ends = most, 0, 0
+        self._login = connected is None
         deadline = time.monotonic() + ANSWER_S
         try:
             wanted = next(gen)
@@ -187,6 +193,8 @@ class _Relay:
             self._ended = True
             self._ours.shutdown(socket.SHUT_WR)
             return
+        if self._login and (asked := _ITERATIONS.search(piece)):
+            raise AnswerBeyondBounds(f"the login asks for {asked[1].decode()} rounds of hashing")
         self._received += len(piece)
         if self._received > self._most:
             raise AnswerBeyondBounds(f"an answer is longer than {numbers.volume(self._most)}")

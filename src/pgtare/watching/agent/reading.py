@@ -189,6 +189,10 @@ def _table(
     return CounterTable(keys, sums, values[:, 3], values[:, 4], processes)
 
 
+#: The name of a row of counters is a handful of names, of at most 63 bytes each.
+_MOST_LETTERS = 512
+
+
 def _columns(
     names: bytes | None, matrix: Array | None, keys: Sequence[str], columns: int
 ) -> tuple[dict[str, Array], Array]:
@@ -200,9 +204,12 @@ def _columns(
     if names is None:
         raise ValueError("there are counters without names")
     values = matrix_of(matrix, width)
-    rows = np.array(bytes(names).decode("utf-8", "replace").split(ROW_END))
-    if len(rows) != len(values):
-        raise ValueError(f"there are {len(rows)} names for {len(values)} rows of counters")
+    split_names = bytes(names).decode("utf-8", "replace").split(ROW_END)
+    if len(split_names) != len(values):
+        raise ValueError(f"there are {len(split_names)} names for {len(values)} rows of counters")
+    if (longest := max(map(len, split_names))) > _MOST_LETTERS:  # all take as much as the longest
+        raise ValueError(f"a name of counters has {longest} letters")
+    rows = np.array(split_names)
     distinct, where = np.unique(rows, return_inverse=True)
     # an extension may have given an event any name
     parts = [(name.split(NAME_END) + [""] * len(keys))[: len(keys)] for name in distinct]

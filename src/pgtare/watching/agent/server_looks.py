@@ -18,6 +18,7 @@ from pgtare.seeing.doctor.session import Session
 from pgtare.server.backend_types import BACKGROUND
 from pgtare.watching.agent import difference as differences
 from pgtare.watching.agent import epoch, queries, reading, texts
+from pgtare.watching.agent.agent_log import shortened
 from pgtare.watching.agent.counter_table import CALLS, Array, CounterTable, codes_of
 from pgtare.watching.agent.epoch import Origin, ReadingBaseline, Taken, WatchGap
 from pgtare.watching.agent.reading import UnsteadyReading, WaitsReading
@@ -444,7 +445,7 @@ class ServerLooks:
         """A row of `gaps`: something could not be read."""
         batch = Batch()
         missed_ns = max(0, time.time_ns() - 1000 * since_us)
-        batch.gap(self.interval(missed_ns, EXACT), WatchGap(kind, since_us, why))
+        batch.gap(self.interval(missed_ns, EXACT), WatchGap(kind, since_us, shortened(why)))
         return batch
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -87,6 +88,43 @@ class _Int8Array(Loader):
         return items["value"].astype(np.int64).reshape(sizes)
 
 
+class _Checked(Loader):
+    """An array as psycopg reads it, if its lengths are those of its bytes: it does not look."""
+
+    format = pq.Format.BINARY
+    #: psycopg's own loader
+    base: type[Loader]
+
+    def load(self, data: Buffer) -> Any:
+        raw = bytes(data)
+        dimensions = int.from_bytes(raw[:4], "big")
+        at = 12 + 8 * dimensions
+        sizes = [int.from_bytes(raw[n : n + 4], "big") for n in range(12, min(at, len(raw)), 8)]
+        items = math.prod(sizes) if dimensions else 0
+        sound = dimensions <= _MOST_DIMENSIONS and all(sizes) and at + 4 * items <= len(raw)
+        for _ in range(items if sound else 0):
+            length = int.from_bytes(raw[at : at + 4], "big", signed=True)
+            at += 4 + max(length, 0)
+        if not sound or at != len(raw):
+            raise psycopg.DataError("an array is not as long as it says")
+        return self.base(self.oid).load(raw)
+
+
+#: PostgreSQL has no array of more.
+_MOST_DIMENSIONS = 6
+
+
+def _read_arrays_safely(conn: psycopg.Connection[Any]) -> None:
+    """A server chooses the types of its answer, and psycopg reads beyond the end of a wrong one."""
+    adapters = conn.adapters
+    for kind in list(adapters.types):
+        base = adapters.get_loader(kind.array_oid, pq.Format.BINARY) if kind.array_oid else None
+        if base is not None:
+            checked = type("Checked", (_Checked,), {"base": base})
+            adapters.register_loader(kind.array_oid, checked)
+    adapters.register_loader(adapters.types["int8"].array_oid, _Int8Array)
+
+
 class SessionIdentity(NamedTuple):
     """Which session of a server: its process, and when it began."""
 
@@ -159,8 +197,7 @@ class ServerSession:
         self.identity: SessionIdentity | None = None
         try:
             pooler.require_one_session(self.conn, dsn, "pgtare agent")
-            array_oid = self.conn.adapters.types["int8"].array_oid
-            self.conn.adapters.register_loader(array_oid, _Int8Array)
+            _read_arrays_safely(self.conn)
             if lock:
                 self._lock(earlier)
                 self.identity = self._own_identity()
