@@ -80,7 +80,7 @@ def test_the_recording_that_ends_first_leaves_the_session_to_the_other(
 
         def both() -> bool:
             app.execute("SELECT 'both'")
-            return bool(load(b).streams)
+            return bool(list(b.glob("*.pgtrace"))) and bool(load(b).streams)
 
         eventually(both, 30)
         if killed:
