@@ -73,7 +73,7 @@ def test_a_recording_that_asks_again_is_named(
     with recording(tracer, rec, "--pid", str(pid)):
         wait_until_traced(onlooker, client)
         # the recorder has seen it, too: of one that it has not, it cannot tell that it was stopped
-        eventually(lambda: bool(load(rec).streams), 30)
+        eventually(lambda: bool(list(rec.glob("*.pgtrace"))) and bool(load(rec).streams), 30)
         time.sleep(0.3)
         done = in_process("trace", "stop", "--dsn", tracer.dsn(), "--pid", str(pid), "--json")
         state = json.loads(done.stdout)
