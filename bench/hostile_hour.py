@@ -24,12 +24,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import psycopg
 from tests.hostile_server import FLOODS, HostileServer
 
+from bench.agent_runs import AgentProcess
 from bench.harness import say
+from pgtare.errors import MeasurementError
 from pgtare.server.binaries import from_wheel
 from pgtare.server.cluster import Cluster
 from pgtare.server.modules import loadable
@@ -75,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
     with (
         tempfile.TemporaryDirectory(prefix="pgtare-hostile-", dir="/var/tmp") as name,
         asked_to_stop() as stop,
-        _healthy(Path(name)) as cluster,
+        _healthy() as cluster,
         contextlib.ExitStack() as hostile,
     ):
         directory = Path(name)
@@ -103,7 +106,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _healthy(directory: Path) -> Iterator[Cluster]:
+def _healthy() -> Iterator[Cluster]:
     binaries = from_wheel()
     modules = [loadable(binaries, name) for name in _MODULES]
     settings: dict[str, Value] = {
@@ -129,34 +132,26 @@ def _programs(
     """The agent and the live page, and the page's address with its token."""
     config = directory / "agent.toml"
     config.write_text("".join(f'[servers.{name}]\ndsn = "{dsn}"\n' for name, dsn in dsns.items()))
-    spool = directory / "spool"
-    command = [sys.executable, "-m", "pgtare"]
-    with contextlib.ExitStack() as stack:
-
-        def start(name: str, *words: object) -> subprocess.Popen[bytes]:
-            log = stack.enter_context(open(directory / f"{name}.log", "wb"))
-            started = subprocess.Popen(
-                [*command, *map(str, words)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-            stack.callback(started.wait, 60)
-            stack.callback(started.terminate)
-            return started
-
-        agent = start("agent", "agent", "--config", config, "--spool", spool)
-        while not (spool / "manifest.json").exists() and agent.poll() is None:
+    spool, logs = directory / "spool", [directory / "agent.log", directory / "live.log"]
+    words = [sys.executable, "-m", "pgtare", "live", "--spool", spool, "--listen", "127.0.0.1:0"]
+    with (
+        AgentProcess(logs[0], "--config", config, "--spool", spool) as agent,
+        logs[1].open("wb") as log,
+    ):
+        while agent.pid and not (spool / "manifest.json").exists():
             time.sleep(0.5)
-        page = start("live", "live", "--spool", spool, "--listen", "127.0.0.1:0")
-        address = ""
-        while not address and page.poll() is None:
-            time.sleep(0.5)
-            found = re.search(r"http://\S+token=\S+", (directory / "live.log").read_text())
-            address = found.group() if found else ""
+        page = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            yield psutil.Process(agent.pid), psutil.Process(page.pid), address
+            while not (found := re.search(r"http://\S+token=\S+", logs[1].read_text())):
+                if page.poll() is not None:
+                    raise MeasurementError(f"the page ended: {logs[1].read_text()[-500:]}")
+                time.sleep(0.5)
+            yield psutil.Process(agent.pid), psutil.Process(page.pid), found.group()
         finally:
-            for name in ("agent", "live"):
-                size = (directory / f"{name}.log").stat().st_size
-                say(f"the log of {name} has {size:,} bytes")
+            page.terminate()
+            page.wait(60)
+            for each in logs:
+                say(f"{each.name} has {each.stat().st_size:,} bytes")
 
 
 def _play(hour: Hour, seconds: float, stop: StopRequest) -> None:
@@ -205,13 +200,12 @@ def _flood(hour: Hour, over: threading.Event) -> None:
 
 def _connect_again_and_again(hour: Hour, over: threading.Event) -> None:
     """A thousand connections that say nothing; those that are cut are opened again."""
-    place = re.match(r"http://([^:/]+):(\d+)", hour.address)
-    assert place
+    place = _place(hour.address)
     opened: list[socket.socket] = []
     while not over.wait(0.2):
         with contextlib.suppress(OSError):
             while len(opened) < CONNECTIONS:
-                opened.append(socket.create_connection((place[1], int(place[2])), timeout=1))
+                opened.append(socket.create_connection(place, timeout=1))
                 opened[-1].setblocking(False)
         left = []
         for one in opened:
@@ -231,23 +225,32 @@ def _connect_again_and_again(hour: Hour, over: threading.Event) -> None:
         one.close()
 
 
-def _request(address: str, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
-    place = re.match(r"http://([^:/]+):(\d+)", address)
-    assert place
-    connection = http.client.HTTPConnection(place[1], int(place[2]), timeout=20)
-    connection.request("GET", path, headers=headers)
-    return connection.getresponse()
+def _place(address: str) -> tuple[str, int]:
+    parts = urlsplit(address)
+    assert parts.hostname
+    assert parts.port
+    return parts.hostname, parts.port
+
+
+def _request(address: str, path: str, cookie: str = "") -> http.client.HTTPResponse:
+    """The answer but for its text, which has been read."""
+    connection = http.client.HTTPConnection(*_place(address), timeout=20)
+    with contextlib.closing(connection):
+        connection.request("GET", path, headers={"Cookie": cookie} if cookie else {})
+        answer = connection.getresponse()
+        answer.read()
+        return answer
 
 
 def _log_in(address: str) -> str:
-    answer = _request(address, "/" + address.rpartition("/")[2], {})
+    answer = _request(address, f"/?{urlsplit(address).query}")
     return (answer.headers["set-cookie"] or "").partition(";")[0]
 
 
 def _answers(address: str, cookie: str) -> str:
     """What is wrong with the page's answer; empty if nothing is."""
     try:
-        answer = _request(address, "/activity", {"Cookie": cookie})
+        answer = _request(address, "/activity", cookie)
         return "" if answer.status == 200 else f"status {answer.status}"
     except OSError as ex:
         return f"{type(ex).__name__}: {ex}"

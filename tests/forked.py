@@ -46,14 +46,12 @@ class Forked(subprocess.Popen[str]):
     """`Popen` of PGTARE and the words of a command."""
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
-        names = ("executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env")
-        given = dict(zip(names, rest[:6], strict=True))
-        pipes = rest[9:15]
-        new_session = rest[20]
+        # in the order of Popen's own: cwd and env, the ends of three pipes, start_new_session
+        (folder, environment), pipes, new_session = rest[4:6], rest[9:15], rest[20]
         asked = {
             "words": args[len(PGTARE) :],
-            "environment": given["env"] or dict(os.environ),
-            "folder": os.fspath(given["cwd"] or os.getcwd()),
+            "environment": environment or dict(os.environ),
+            "folder": os.fspath(folder or os.getcwd()),
             "session": new_session,
         }
         mine: Any = self

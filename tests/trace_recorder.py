@@ -91,3 +91,8 @@ def known(cluster: Cluster, what: str) -> float:
     """How long all naps, or spins, took, in ns."""
     with session(cluster) as connection:
         return 1e9 * float(one(connection, "SELECT sum(s) FROM truth WHERE what = %s", what))
+
+
+def has_streams(recording: Path) -> bool:
+    """Whether a recording that begins has its file, and something of a session in it."""
+    return bool(list(recording.glob("*.pgtrace"))) and bool(load(recording).streams)

@@ -22,7 +22,13 @@ from tests.commands import failed, in_process, start_pgtare, words
 from tests.servers import binaries_slowly_on_15, tracing
 from tests.sessions import Connection, eventually, one, session
 from tests.small_volume import fill, small_volume
-from tests.trace_recorder import level_of, recording, slowly_on_15, wait_until_traced
+from tests.trace_recorder import (
+    has_streams,
+    level_of,
+    recording,
+    slowly_on_15,
+    wait_until_traced,
+)
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -56,7 +62,7 @@ def test_a_full_volume_ends_the_recording_alone(
         app.info.backend_pid,
     )
     wait_until_traced(onlooker, app)
-    eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
+    eventually(lambda: has_streams(rec), 30)
     while recorder.poll() is None:
         app.execute(f"SELECT '{os.urandom(5000).hex()}'".encode())
     out, err = recorder.communicate(timeout=60)
@@ -92,7 +98,7 @@ def test_a_restart_of_the_server_in_mid_trace(binaries: Binaries, tmp_path: Path
             )
             wait_until_traced(onlooker, app)
             app.execute("SELECT 'before the restart'")
-            eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
+            eventually(lambda: has_streams(rec), 30)
             time.sleep(0.3)
             cluster.restart()
             _, err = recorder.communicate(timeout=60)
@@ -132,7 +138,7 @@ def test_64_clients_when_the_recorder_is_killed(
     )
     try:
         eventually(lambda: one(onlooker, TRACED) == CLIENTS, 60)
-        eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
+        eventually(lambda: has_streams(rec), 30)
         # while it is being written, too, it can be read
         assert "has no end" in in_process("trace", "profile", rec).stderr
         os.kill(recorder.pid, signal.SIGKILL)
@@ -282,7 +288,7 @@ def test_the_reserve_ends_a_recording_as_a_full_disk_does(
         "trace record {} --dsn {} --reserve 700k --pid {}", rec, tracer.dsn(), app.info.backend_pid
     )
     wait_until_traced(onlooker, app)
-    eventually(lambda: bool(list(rec.glob("*"))) and bool(load(rec).streams), 30)
+    eventually(lambda: has_streams(rec), 30)
     while recorder.poll() is None:
         app.execute(f"SELECT '{os.urandom(200).hex()}', pg_sleep(0.001)".encode())
     out, err = recorder.communicate(timeout=60)

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from pgtare.seeing.trace.file.reader import load
 from pgtare.server.cluster import Cluster
 from tests.commands import in_process, refused
 from tests.sessions import Connection, eventually, session
-from tests.trace_recorder import level_of, recording, wait_until_traced
+from tests.trace_recorder import has_streams, level_of, recording, wait_until_traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -73,7 +72,7 @@ def test_a_recording_that_asks_again_is_named(
     with recording(tracer, rec, "--pid", str(pid)):
         wait_until_traced(onlooker, client)
         # the recorder has seen it, too: of one that it has not, it cannot tell that it was stopped
-        eventually(lambda: bool(list(rec.glob("*.pgtrace"))) and bool(load(rec).streams), 30)
+        eventually(lambda: has_streams(rec), 30)
         time.sleep(0.3)
         done = in_process("trace", "stop", "--dsn", tracer.dsn(), "--pid", str(pid), "--json")
         state = json.loads(done.stdout)

@@ -21,6 +21,7 @@ from tests.sessions import Connection, eventually, session
 from tests.trace_recorder import (
     call_bytes,
     given_back,
+    has_streams,
     level_of,
     recording,
     slowly_on_15,
@@ -80,7 +81,7 @@ def test_the_recording_that_ends_first_leaves_the_session_to_the_other(
 
         def both() -> bool:
             app.execute("SELECT 'both'")
-            return bool(list(b.glob("*.pgtrace"))) and bool(load(b).streams)
+            return has_streams(b)
 
         eventually(both, 30)
         if killed:

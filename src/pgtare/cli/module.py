@@ -160,12 +160,7 @@ def list_modules(
     """
     destination = Destination(json, output)
     database, found = _versions(dsn, pg_config)
-    libraries = {}
-    if pg_config is not None:
-        installation = binaries.from_pg_config(pg_config)
-        for each in found:
-            libraries[each.module] = modules.installed_library(installation, each.module)
-    listed = module_documents.listing(found, database, libraries)
+    listed = module_documents.listing(found, database)
     destination.write(listed.to_json())
     if destination.printed:
         return
@@ -175,10 +170,10 @@ def list_modules(
     asked = headings if database is not None else ["what a server loads", "put there by"]
     for heading in ["module", "files", *asked]:
         table.add_column(Text(plain(heading)))
-    for versions, on_disk in zip(found, listed.modules, strict=True):
+    for versions in found:
         files, *in_server = versions.states
-        by = f"package {on_disk.package}" if on_disk.package else "`pgtare module install`"
-        loads = [on_disk.path, by] if on_disk.path else ["nothing", ""]
+        by = f"package {versions.package}" if versions.package else "`pgtare module install`"
+        loads = [str(versions.path), by] if versions.path else ["nothing", ""]
         cells = [versions.module, files, *(in_server if database is not None else loads)]
         table.add_row(*(Text(plain(cell)) for cell in cells))
     cli.stdout().print(table, highlight=False)
@@ -199,7 +194,13 @@ def _versions(dsn: str | None, pg_config: Path | None) -> tuple[str | None, list
     if pg_config is not None:
         installation = binaries.from_pg_config(pg_config)
         return None, [
-            ModuleVersions(name, "", files=modules.installed_version(installation, name))
+            ModuleVersions(
+                name,
+                "",
+                files=modules.installed_version(installation, name),
+                path=modules.installed_library(installation, name),
+                package=modules.owning_package(installation, name),
+            )
             for name in modules.PRELOAD_ORDER
         ]
     assert dsn is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +10,6 @@ from pydantic import Field
 
 import pgtare
 from pgtare.kit.document import Document, Model, schema_name
-from pgtare.server.file_owner import SystemPackage
 from pgtare.server.module_versions import ModuleVersions, mismatch
 from pgtare.server.modules import Installed
 
@@ -102,23 +101,17 @@ class ModuleList(Document):
     modules: list[ListedModule] = Field(description="the modules, in the order of preloading")
 
 
-def listing(
-    found: Iterable[ModuleVersions],
-    database: str | None,
-    libraries: Mapping[str, tuple[Path, SystemPackage | None] | None],
-) -> ModuleList:
-    """The document of a list. database: None if only files were looked at; then libraries has the
-    file of each module, and its package."""
+def listing(found: Iterable[ModuleVersions], database: str | None) -> ModuleList:
+    """The document of a list. database: None if only files were looked at."""
     modules = []
     for one in found:
         wrong = None if database is None else mismatch(one)
-        path, package = libraries.get(one.module) or (None, None)
         modules.append(
             ListedModule(
                 module=one.module,
                 files=one.files,
-                path=None if path is None else str(path),
-                package=None if package is None else str(package),
+                path=None if one.path is None else str(one.path),
+                package=None if one.package is None else str(one.package),
                 library=one.library,
                 preloaded=one.preloaded,
                 extension=one.extension,

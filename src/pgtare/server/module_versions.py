@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
@@ -17,6 +18,7 @@ from psycopg import sql
 import pgtare
 from pgtare.errors import UsageError
 from pgtare.server import module_setup, pooler
+from pgtare.server.file_owner import SystemPackage
 
 # Only superusers make C functions: nobody else's function is taken for ours.
 _FUNCTIONS = """
@@ -46,7 +48,8 @@ class ModuleVersions:
     make; None if it is not installed or cannot be read. functions: whether the database has the
     module's functions, with or without an extension. preloaded: new sessions load the library; None
     if no server was asked. hidden: the role may not call them. lost: the
-    server does not find the library's file. standby: the server is one.
+    server does not find the library's file. standby: the server is one. path, package: of an
+    installation that was looked at without a server, the library's file and the package it is of.
     """
 
     module: str
@@ -59,6 +62,8 @@ class ModuleVersions:
     lost: bool = False
     standby: bool = False
     preloaded: bool | None = None
+    path: Path | None = None
+    package: SystemPackage | None = None
 
     @property
     def states(self) -> tuple[str, str, str]:

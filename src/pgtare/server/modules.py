@@ -44,9 +44,11 @@ __all__ = [
     "ensure_for_wheel",
     "install",
     "install_all",
+    "installed_library",
     "installed_version",
     "loadable",
     "own_modules",
+    "owning_package",
     "prepare_all",
     "require_toolchain",
     "source_dir",
@@ -127,7 +129,7 @@ def install(
     """
     built = package.module(module) if package else build_cached(binaries, module, source)
     files, differing = _checked_targets(built, binaries, destdir, force)
-    owner = _system_package(binaries, module) if destdir is None else None
+    owner = owning_package(binaries, module) if destdir is None else None
     if not differing and all(target.exists() for target in files.values()):
         return Installed(module, built.version, "unchanged", tuple(files.values()), owner)
     for path, target in files.items():
@@ -214,18 +216,18 @@ def _remove_manifest(libraries: Path) -> None:
         raise _cannot_write(libraries, ex) from ex
 
 
-def _system_package(binaries: Binaries, module: str) -> SystemPackage | None:
+def installed_library(binaries: Binaries, module: str = "pgtare") -> Path | None:
+    """The file that a server of this installation loads; None if there is none."""
     library = binaries.pkglibdir / f"{module}.so"
-    # our own copy of the wheel is in no package, and is looked at for every throwaway server
-    return package_of(library) if binaries.origin != "wheel" and library.exists() else None
+    return library if library.exists() else None
 
 
-def installed_library(
-    binaries: Binaries, module: str = "pgtare"
-) -> tuple[Path, SystemPackage | None] | None:
-    """The file that a server of this installation loads, and the package it is of; None: none."""
-    library = binaries.pkglibdir / f"{module}.so"
-    return (library, _system_package(binaries, module)) if library.exists() else None
+def owning_package(binaries: Binaries, module: str = "pgtare") -> SystemPackage | None:
+    """The package of the system that a module's library is of; None if it is of none."""
+    if binaries.origin == "wheel":  # in no package, and looked at for every throwaway server
+        return None
+    library = installed_library(binaries, module)
+    return package_of(library) if library else None
 
 
 def installed_version(
@@ -266,7 +268,7 @@ def uninstall(
     others = [name for name in PRELOAD_ORDER if name != module]
     if manifest.exists() and not any((libraries / f"{name}.so").exists() for name in others):
         files.append(manifest)
-    if destdir is None and (owner := _system_package(binaries, module)):
+    if destdir is None and (owner := owning_package(binaries, module)):
         raise UsageError(
             f"{library} belongs to the package {owner}: remove that with `{owner.removal}`, once "
             f"no setting of a server names {module}"
@@ -304,7 +306,7 @@ def _describe_conflict(
 ) -> str:
     there = installed_version(binaries, built.module, destdir)
     what = f"version {there}" if there != built.version else f"another build of version {there}"
-    owner = _system_package(binaries, built.module) if destdir is None else None
+    owner = owning_package(binaries, built.module) if destdir is None else None
     if owner:
         return (
             f"{what} of {built.module} is already installed by the package {owner} "

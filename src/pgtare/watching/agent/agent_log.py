@@ -48,8 +48,7 @@ class AgentLog:
         now, why = time.monotonic(), shortened(why)
         with self._lock:
             written = self._last.setdefault((server, event), {})
-            for old in [one for one, at in written.items() if now - at >= _REPEATED_S]:
-                del written[old]
+            _drop(written, now - _REPEATED_S)
             if why in written or len(written) >= _MOST_REASONS:
                 return
             written[why] = now
@@ -59,9 +58,13 @@ class AgentLog:
         """The trouble is over: if it comes back, but for at once, it is written again."""
         now = time.monotonic()
         with self._lock:
-            written = self._last.get((server, event), {})
-            for why in [one for one, at in written.items() if now - at >= _FORGOTTEN_S]:
-                del written[why]
+            _drop(self._last.get((server, event), {}), now - _FORGOTTEN_S)
+
+
+def _drop(written: dict[str, float], until: float) -> None:
+    """Forget reasons that were written until then."""
+    for why in [one for one, at in written.items() if at <= until]:
+        del written[why]
 
 
 def shortened(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections import defaultdict
@@ -114,14 +115,19 @@ class _Checked(Loader):
 _MOST_DIMENSIONS = 6
 
 
+@functools.cache
+def _checked(base: type[Loader]) -> type[_Checked]:
+    """One class for each of psycopg's, however many sessions there are."""
+    return type("Checked", (_Checked,), {"base": base})
+
+
 def _read_arrays_safely(conn: psycopg.Connection[Any]) -> None:
     """A server chooses the types of its answer, and psycopg reads beyond the end of a wrong one."""
     adapters = conn.adapters
     for kind in list(adapters.types):
         base = adapters.get_loader(kind.array_oid, pq.Format.BINARY) if kind.array_oid else None
         if base is not None:
-            checked = type("Checked", (_Checked,), {"base": base})
-            adapters.register_loader(kind.array_oid, checked)
+            adapters.register_loader(kind.array_oid, _checked(base))
     adapters.register_loader(adapters.types["int8"].array_oid, _Int8Array)
 
 
