@@ -65,6 +65,17 @@ def test_the_kernels_own_threads_are_no_other_load() -> None:
     assert judged(dataclasses.replace(AFTER, kernel=410), own_ticks=1_490) == []
 
 
+def test_no_other_load_takes_more_than_all_processors() -> None:
+    """Busy time can grow by more than all time: what waits for the disk is counted back and forth.
+
+    A gate of 100 % is open.
+    """
+    after = dataclasses.replace(BEFORE, busy=12_056, total=62_100, monotonic_s=1010.0)
+    shares = processor_shares(BEFORE, after, 0)
+    assert shares.other == 1
+    assert gates.disturbed(shares.steal, shares.other, Gates(other_load_at_most=1.0)) == []
+
+
 def test_the_machine_is_read() -> None:
     first, second = usage(), usage()
     assert second.monotonic_s > first.monotonic_s

@@ -35,7 +35,8 @@ def processor_shares(before: Usage, after: Usage, our_ticks: int) -> ProcessorSh
     return ProcessorShares(
         idle=(after.idle - before.idle) / total,
         steal=(after.steal - before.steal) / total,
-        other=max(0, other) / total,
+        # time that processors wait for the disk is counted back and forth, and with it the total
+        other=min(max(0, other) / total, 1.0),
     )
 
 
