@@ -73,7 +73,12 @@ def test_no_other_load_takes_more_than_all_processors() -> None:
     after = dataclasses.replace(BEFORE, busy=12_056, total=62_100, monotonic_s=1010.0)
     shares = processor_shares(BEFORE, after, 0)
     assert shares.other == 1
-    assert gates.disturbed(shares.steal, shares.other, Gates(other_load_at_most=1.0)) == []
+    assert (
+        gates.disturbed(
+            shares.steal, shares.other, Gates.model_validate({"other_load_at_most": "100%"})
+        )
+        == []
+    )
 
 
 def test_the_machine_is_read() -> None:
