@@ -75,6 +75,8 @@ SETUP = (
     "CREATE FUNCTION fail(x text) RETURNS text LANGUAGE plpgsql AS $$BEGIN RETURN 1 / 0; END$$",
     "CREATE PROCEDURE keep(x text) LANGUAGE plpgsql AS $$BEGIN "
     "COMMIT; EXECUTE 'SELECT ' || quote_literal(x); END$$",
+    "CREATE PROCEDURE hand_on(x text) LANGUAGE plpgsql AS $$BEGIN "
+    "EXECUTE 'INSERT INTO gates SELECT v FROM vault /* pass' || 'word */'; COMMIT; END$$",
     "CREATE FUNCTION echoes() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
     "EXECUTE 'SELECT ' || quote_literal(NEW.v); RETURN NEW; END$$",
     "CREATE TABLE doors (v text)",
@@ -150,6 +152,10 @@ def _failed(times: int) -> tuple[str, ...]:
     )
     return ("BEGIN", *(step + _UNSEEN) * times, "COMMIT")
 
+
+_RATES = ("sql_trace.statement_rate = 0", "sql_trace.statement_rate = 1")
+_LEVELS = ("sql_trace.level = 0", "sql_trace.level = 12")
+_AT_ONCE = ("SET CONSTRAINTS ALL IMMEDIATE",)
 
 CASES = (
     # roles
@@ -242,6 +248,32 @@ CASES = (
         Bound("INSERT INTO gates VALUES ($1) -- password", ("hush",)),
         "SET CONSTRAINTS ALL IMMEDIATE",
         "COMMIT",
+    ),
+    _case(
+        "handed on at a procedure's COMMIT",
+        "DO $$BEGIN INSERT INTO gates VALUES ('hush') /* password */; COMMIT; END$$",
+        "DO $$BEGIN EXECUTE 'INSERT INTO gates VALUES (''hush'') /* pass' || 'word */'; "
+        "COMMIT; END$$",
+        "CALL hand_on('plain')",
+        before=_VAULT,
+    ),
+    *(
+        _case(
+            f"handed on at COMMIT, {how}",
+            f"SET {off}",
+            "BEGIN",
+            "INSERT INTO gates VALUES ('hush') -- password",
+            f"SET {on}",
+            "SELECT 1",
+            *at_once,
+            "COMMIT",
+        )
+        for how, off, on, at_once in (
+            ("by a request that was not drawn", *_RATES, ()),
+            ("at a level that was raised", *_LEVELS, ()),
+            ("at once, by a request that was not drawn", *_RATES, _AT_ONCE),
+            ("at once, at a level that was raised", *_LEVELS, _AT_ONCE),
+        )
     ),
     _case("handed on in a loop", "SELECT looping()", before=_VAULT),
     _case(
@@ -354,6 +386,7 @@ CASES = (
         "options of a command elsewhere",
         "ALTER SYSTEM SET archive_command = 'true --repo1-cipher-pass=hush' x",
         "SELECT 'mount --pass hush'",
+        "SELECT 'sshpass -p hush ssh host'",
     ),
     _case("COPY of lines", Copied("COPY counts FROM STDIN /* passwords */", "hush\n")),
     # connections
@@ -386,6 +419,7 @@ CASES = (
         "ALTER FOREIGN TABLE ft ALTER COLUMN a OPTIONS (SET key 'hush')",
         "DO $$BEGIN ALTER TABLE ft OPTIONS /* of w */ (SET other 'hush'); END$$",
         "ALTER TABLE ft OPTIONS (SET other 'hush',)",
+        "CREATE TABLE t (a int OPTIONS (key 'hush'))",
         "IMPORT FOREIGN SCHEMA s FROM SERVER far INTO public OPTIONS (key 'hush')",
     ),
     _case(
@@ -403,6 +437,8 @@ CASES = (
         "SELECT 'redis://:a#hush@example.com'",
         "SELECT 'redis://:9#hush@example.com'",
         "SELECT 'https://bob:a?hush@example.com', 'https://example.com:443/'",
+        "SELECT 'https://bob:12/hush@example.com'",
+        "SELECT 'https://bob:12?hush@example.com'",
     ),
     _case(
         "headers",
@@ -411,14 +447,18 @@ CASES = (
         """SELECT '{"authorization": "hush"}'""",
         "SELECT 'X-API-Key: hush'",
         "SELECT 'x-access-key: hush'",
+        "SELECT 'x-api\tkey: hush'",
+        "SELECT 'AccountKey=hush;EndpointSuffix=a'",
+        """SELECT '{"accessKey": "hush"}'""",
+        """SELECT '{"privateKey": "hush"}'""",
     ),
     *(
         _case(f"{kind}private key", f"SELECT '-----BEGIN {kind}PRIVATE KEY-----\nhush'")
-        for kind in ("", "RSA ", "EC ", "DSA ", "OPENSSH ", "ENCRYPTED ", "PGP ")
+        for kind in ("", "  ", "RSA ", "EC ", "DSA ", "OPENSSH ", "ENCRYPTED ", "PGP ")
     ),
     *(
         _case(f"word: {word}", f"SELECT 'hush' AS {word}", Bound(f"SELECT $1 AS {word}", ("hush",)))
-        for word in ("pwd", "user_pwd", "pass", "db_pass", "PASS2", "dbPass", "pass_hash")
+        for word in ("pwd", "user_pwd", "pass", "userpass", "MyPass", "db_pass", "PASS2", "dbPass", "pass_hash")
     ),
     # settings
     _case(
@@ -512,13 +552,13 @@ CASES = (
 #: Statements that are shown, although they look like some of these. Each has `plain` in it.
 NEAR_MISSES = (
     "SELECT 'plain' AS passenger, 1 AS bypass, 2 AS compass, 3 AS pass_count, 4 AS passed",
-    "SELECT 'plain', 'BYPASS', 'passing', 'two passes', 'wdpw'",
+    "SELECT 'plain', 'BYPASS', 'passing', 'two passes', 'wdpw', 'use_bypass', 'trespass'",
     "SELECT 'plain' AS authorization_date, 'bearer bonds', 'basic'",
     "SET SESSION AUTHORIZATION DEFAULT /* plain */",
     "SELECT 'plain' AS digest",
     "SELECT 'plain' FROM (VALUES (1)) AS d (digest), (VALUES (2)) AS e (digested)",
     "SELECT digest IN (1), 'plain' FROM (SELECT 1 AS digest) AS d",
-    "SELECT 'https://example.com/@plain', 'https://example.com:8080/a@example.com'",
+    "SELECT 'https://example.com/@plain', 'https://example.com:8080/a', 'a@example.com'",
     "SELECT 'https://example.com/?a=b:c', 'plain@example.com'",
     "SELECT api.key, 'plain' FROM (SELECT 1 AS key) AS api",
     "CREATE PUBLICATION plain FOR TABLE counts",

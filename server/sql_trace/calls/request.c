@@ -117,6 +117,7 @@ request_ends(char status)
 	if (unlikely(ring_block.rests))
 		claim_rings();			/* nothing happened in this request */
 	secrets_watch_errors();
+	trace.unseen = status != 'I' && (trace.unseen || !traced);
 	if (trace.request && trace.on)
 	{
 		RequestRecord record;

@@ -38,21 +38,21 @@ typedef struct Words
 	const char *no_user;		/* before this, no address names a user */
 	int			n;				/* words so far */
 	char		last[3][LONGEST_WORD];	/* in turn; in lower case, cut */
-	bool		altered;		/* one was ALTER */
+	bool		altered;		/* one was ALTER or CREATE */
 	bool		commented;		/* has comments */
 	bool		found;			/* a part that shows a secret */
 } Words;
 
 /*
  * Words with one of these in them, however long, show that a secret is near.
- * In lower case; by the first letter.  An underscore is also a hyphen or a blank.
+ * In lower case; by the first letter.  An underscore is also a hyphen, or blanks.
  */
 static const char *const parts[] = {
-	"access_key", "api_key", "apikey",
+	"access_key", "accesskey", "account_key", "accountkey", "api_key", "apikey",
 	"conninfo", "credential", "crypt",
 	"gen_salt",
 	"hmac",
-	"pass_hash", "pass_phr", "pass_word", "passcode", "passphr", "passw", "private_key", "pwd",
+	"pass_hash", "pass_phr", "pass_word", "passcode", "passphr", "passw", "private_key", "privatekey", "pwd",
 	"scram", "secret",
 	"token",
 	"uescape",					/* letters may be spelled in any way */
@@ -81,11 +81,11 @@ static const struct
 	{"pass", 0, 0}, {"pass_hash", 0, 0}, {"pass_phr", 0, 0}, {"pass_word", 0, 0},
 	{"passcode", 0, 0}, {"passphr", 0, 0}, {"passw", 0, 0}, {"authorization", 5, 0},
 	{"conninfo", 2, 1}, {"mapping", 2, 1}, {"pwd", 0, 1},
-	{"alter", 0, 2}, {"gen_salt", 5, 2}, {"private_key", 3, 2},
+	{"alter", 0, 2}, {"gen_salt", 5, 2}, {"private_key", 3, 2}, {"privatekey", 3, 2},
 	{"://", 0, 3}, {"program", 1, 3},
 	{"dblink", 0, 4}, {"token", 0, 4},
 	{"api_key", 0, 5}, {"apikey", 0, 5}, {"digest", 0, 5}, {"import", 1, 5}, {"uescape", 4, 5},
-	{"access_key", 1, 6}, {"create", 0, 6}, {"credential", 0, 6}, {"crypt", 0, 6}, {"hmac", 0, 6},
+	{"access_key", 1, 6}, {"accesskey", 1, 6}, {"account_key", 1, 6}, {"accountkey", 1, 6}, {"create", 0, 6}, {"credential", 0, 6}, {"crypt", 0, 6}, {"hmac", 0, 6},
 	{"scram", 1, 6}, {"secret", 2, 6}
 };
 
@@ -214,28 +214,58 @@ fold(char c)
 	return folded[(unsigned char) c];
 }
 
+static inline bool
+is_blank(char c)
+{
+	return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
 static bool
 begins_with(const Words *words, const char *part)
 {
 	const char *at = words->at;
 
 	for (; *part != '\0'; part++, at++)
+	{
 		if (at == words->end ||
 			(fold(*at) != (unsigned char) *part &&
-			 (*part != '_' || (*at != '-' && *at != ' '))))
+			 (*part != '_' || (*at != '-' && !is_blank(*at)))))
 			return false;
+		if (is_blank(*at))
+			while (at + 1 < words->end && is_blank(at[1]))
+				at++;
+	}
 	return true;
 }
 
-/* A word, or the last part of one, maybe with a number: db_pass, dbPass and PASS2, no bypass. */
+/* Is this behind a word's beginning that makes an English word of it? */
+static bool
+is_english(const Words *words)
+{
+	static const char *const begins[] = {
+		"by", "com", "encom", "over", "sur", "tres", "under", NULL
+	};
+
+	for (int i = 0; begins[i] != NULL; i++)
+	{
+		int			length = (int) strlen(begins[i]);
+		const char *at = words->at - length;
+
+		/* the whole of the word, or of its last part: use_bypass */
+		if (at >= words->word && pg_strncasecmp(at, begins[i], length) == 0 &&
+			(at == words->word || fold(at[-1]) < 'a'))
+			return true;
+	}
+	return false;
+}
+
+/* The end of a word, maybe with a number: pass, db_pass, sshpass and PASS2, no bypass. */
 static bool
 is_pass(const Words *words)
 {
 	const char *at = words->at;
 
-	if (!begins_with(words, "pass"))
-		return false;
-	if (at > words->word && fold(at[-1]) >= 'a' && (*at != 'P' || at[-1] < 'a'))
+	if (!begins_with(words, "pass") || is_english(words))
 		return false;
 	for (at += strlen("pass"); at < words->end && *at >= '0' && *at <= '9'; at++)
 		;
@@ -356,7 +386,7 @@ follows_one_of(const Words *words, const char *const *list)
 
 /*
  * After "postgresql": an address.  After any other scheme: one that names a user.  A
- * password may hold any sign, but what is behind a colon may also be a port.
+ * password may hold any sign, and digits behind a colon may be its beginning.
  */
 static bool
 is_address(Words *words, const char *scheme)
@@ -376,16 +406,7 @@ is_address(Words *words, const char *scheme)
 			return true;
 		if (!password && strchr("/?#", *at) != NULL)
 			return false;
-		if (*at == ':')
-		{
-			const char *colon = at;
-
-			while (at + 1 < words->end && at[1] >= '0' && at[1] <= '9')
-				at++;
-			/* without a host before the colon there is no port behind it */
-			password |= colon == words->at + 3 ||
-				(at + 1 < words->end && strchr("/?#", at[1]) == NULL);
-		}
+		password |= *at == ':';
 	}
 	words->no_user = at;
 	return false;
@@ -410,6 +431,9 @@ shows_secret(Words *words, const char *word)
 			return strcmp(word, "authorization") == 0 && mark_behind(*words) == ':';
 		case 'b':
 			return is_one_of(word, schemes) && strcmp(word_before(words, 1), "authorization") == 0;
+		case 'c':
+			words->altered |= strcmp(word, "create") == 0;
+			return false;
 		case 'd':
 			return strncmp(word, "dblink", 6) == 0 ||
 				(strcmp(word, "digest") == 0 && mark_behind(*words) == '(');

@@ -90,7 +90,7 @@ secrets_in_statement(const Node *utility)
 		case T_CopyStmt:
 			return ((const CopyStmt *) utility)->is_program;
 		case T_ConstraintsSetStmt:
-			return trace.secret_transaction;	/* runs its deferred triggers */
+			return trace.secret_transaction || trace.unseen;	/* runs its deferred triggers */
 		case T_ExecuteStmt:
 			return in_prepared(((const ExecuteStmt *) utility)->name);
 		case T_ExplainStmt:

@@ -336,11 +336,16 @@ text_is_secret(const char *text)
 	return text != NULL && source_of(text)->secret;
 }
 
-/* At a commit, deferred triggers run what the client has not sent, within no call. */
+/*
+ * May a deferred trigger run this, which the client has not sent, after a hidden
+ * statement of its transaction?  At the client's COMMIT it runs within no call; at
+ * that of a procedure within one, where it cannot be told from what else runs there.
+ */
 static bool
-is_deferred(const char *text)
+may_be_deferred(const char *text)
 {
-	return trace.depth == 0 && debug_query_string != NULL && text != debug_query_string &&
+	return (trace.secret_transaction || (trace.unseen && trace.depth == 0)) &&
+		debug_query_string != NULL && text != debug_query_string &&
 		strcmp(text, debug_query_string) != 0;
 }
 
@@ -501,7 +506,7 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 	last.source = NULL;
 	source = source_of(source_text);
 	*secret = hide || secrets_around() || source->secret ||
-		(unlikely(trace.secret_transaction) && is_deferred(source_text));
+		(unlikely(trace.secret_transaction || trace.unseen) && may_be_deferred(source_text));
 	secrets_enter(*secret);
 	if (unlikely(*secret) && utility)
 		*query_id = 0;

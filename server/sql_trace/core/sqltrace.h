@@ -286,6 +286,7 @@ typedef struct Trace
 	int			secret_depth;	/* what runs deeper runs within a secret statement */
 	bool		secret_met;		/* by this request: messages of its errors may quote it */
 	bool		secret_transaction; /* and by this transaction: so may its deferred triggers */
+	bool		unseen;			/* a request of the transaction was not traced: it may have been */
 } Trace;
 
 /* Of the hook for utility statements */
