@@ -233,7 +233,13 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _request(address: str, path: str, cookie: str = "") -> http.client.HTTPResponse:
-    """The answer but for its text, which has been read."""
+    """The answer but for its text. As browsers do, it asks again if the connection is cut."""
+    with contextlib.suppress(ConnectionError):
+        return _request_once(address, path, cookie)
+    return _request_once(address, path, cookie)
+
+
+def _request_once(address: str, path: str, cookie: str) -> http.client.HTTPResponse:
     connection = http.client.HTTPConnection(*_place(address), timeout=20)
     with contextlib.closing(connection):
         connection.request("GET", path, headers={"Cookie": cookie} if cookie else {})
