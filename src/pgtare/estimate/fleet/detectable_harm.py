@@ -31,10 +31,10 @@ class BaseFacts:
     mean_us: float  # of min(time, cap)
     block_sd_us: float  # SD over blocks of the difference of two arms that are both the base
     cap_us: float
-    slow_rate: float  # share of transactions above the base's quantile
+    slow_rate: float  # share of runs with a transaction above the base's quantile
     abort_rate: float
     block: int  # transactions in a block, of all arms
-    arm_slots: int = 1  # of them the arm's
+    arm_slots: int = 1  # runs of it that are the arm's
     base_slots: int = 1
 
 
@@ -43,7 +43,7 @@ class DetectableHarm:
     """What a guard finds with 80 % power, if it is so on all of its servers."""
 
     body: float  # share of the base's body by which the arm is slower; infinite if none is found
-    slow_rate: float  # share of the arm's transactions; NaN if not even all of them are found
+    slow_rate: float  # share of the arm's runs; NaN if not even all of them are found
     abort_rate: float  # likewise
 
 

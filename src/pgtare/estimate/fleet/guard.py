@@ -2,8 +2,7 @@
 
 The chance that a guard breaches while the arm keeps to all limits on all servers is at most α: over
 all looks, with any tail and any number of transactions. This rests on transactions being assigned
-to arm and base at random, each on its own. Those of a slice or a run share an assignment, and are
-not counted.
+to arm and base in runs, by chance; so it is runs, and the means of their blocks, that are counted.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class HarmLimits:
     """The harm that is tolerated, of an arm relative to the base."""
 
     body: float = 0.25  # share of the base's body by which the arm may be slower
-    tail: float = 2.0  # odds of a slow transaction
-    aborts: float = 1.5  # odds of an aborted transaction
+    tail: float = 2.0  # odds of a run with a slow transaction
+    aborts: float = 1.5  # odds of a run with an aborted transaction
 
 
 @dataclass(frozen=True)
@@ -58,14 +57,14 @@ class GuardLook:
 
     arm_us, base_us: (blocks,) means in each whole block, in the order in which blocks were
     completed: of the base's min(time, cap), and of the arm's min(time, (1 + limit) × cap). Counts
-    are of transactions that were assigned on their own.
+    are of runs of transactions.
     """
 
     arm_us: Floats
     base_us: Floats
     arm_n: int
     base_n: int
-    arm_slow: int  # longer than the base's quantile that was frozen before the trial
+    arm_slow: int  # with one longer than the base's quantile that was frozen before the trial
     base_slow: int
     arm_aborted: int
     base_aborted: int

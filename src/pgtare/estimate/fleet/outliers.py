@@ -9,7 +9,7 @@ import numpy as np
 import scipy
 
 from pgtare.estimate.arrays import Floats
-from pgtare.estimate.fleet.heterogeneity import hartung_knapp, one_group, tau2_at
+from pgtare.estimate.fleet.heterogeneity import equal_mean, tau2_at
 from pgtare.estimate.fleet.server_effect import ServerEffect, arrays_of
 from pgtare.estimate.inference import holm
 
@@ -38,9 +38,9 @@ def deleted_residuals(estimates: Floats, variances: Floats) -> Floats:
     rest = np.broadcast_to(estimates, (k, k))[others].reshape(k, k - 1)
     rest_variances = np.broadcast_to(variances, (k, k))[others].reshape(k, k - 1)
     tau2 = tau2_at(rest, rest_variances, k - 2)
-    means, errors = hartung_knapp(rest, rest_variances, tau2, one_group(rest.shape))
-    spread = np.sqrt(variances + tau2 + errors[:, 0] ** 2)
-    return np.asarray((estimates - means[:, 0]) / spread, dtype=np.float64)
+    means, errors = equal_mean(rest, rest_variances)
+    spread = np.sqrt(variances + tau2 + errors**2)
+    return np.asarray((estimates - means) / spread, dtype=np.float64)
 
 
 def find_outliers(effects: Sequence[ServerEffect], alpha: float = 0.05) -> tuple[Outlier, ...]:

@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 
 from pgtare.estimate.arrays import Floats
-from pgtare.estimate.fleet.heterogeneity import hartung_knapp, one_group, tau2_at
+from pgtare.estimate.fleet.heterogeneity import equal_mean, tau2_at
 from pgtare.estimate.inference import NAN
 
 #: Values of τ² that stand for its confidence distribution, by Gauss and Legendre.
@@ -49,8 +49,7 @@ def intervals(estimates: Floats, variances: Floats, level: float = 0.95) -> Flee
     """
     k = estimates.shape[-1]
     tau2 = tau2_at(estimates, variances, k - 1)
-    means, errors = hartung_knapp(estimates, variances, tau2, one_group(estimates.shape))
-    mean, se = means[..., 0], errors[..., 0]
+    mean, se = equal_mean(estimates, variances)
     width = float(scipy.special.stdtrit(k - 1, (1 + level) / 2)) * se
     if k < 3:
         nothing = np.full_like(mean, NAN)
@@ -65,15 +64,14 @@ def over_tau2(estimates: Floats, variances: Floats, level: float = 0.95) -> tupl
     """Ends of the prediction interval over the confidence distribution of τ² (...)."""
     points, shares = np.polynomial.legendre.leggauss(_NODES)
     targets = scipy.special.chdtri(estimates.shape[-1] - 1, (1 + points) / 2)
-    groups = one_group(estimates.shape)
-    tau2, means, spreads = np.zeros(estimates.shape[:-1]), [], []
+    tau2, spreads = np.zeros(estimates.shape[:-1]), []
+    k = estimates.shape[-1]
+    mean, _ = equal_mean(estimates, variances)
+    own = variances.sum(axis=-1) / k**2
     for target in targets:  # falling, so that each root is at or above the one before
-        tau2 = tau2_at(estimates, variances, float(target), groups, tau2)
-        sums = (1 / (variances + tau2[..., np.newaxis])).sum(axis=-1)
-        mean, _ = hartung_knapp(estimates, variances, tau2, groups)
-        means.append(mean[..., 0])
-        spreads.append(np.sqrt(tau2 + 1 / sums))
-    mixture = np.stack(means, axis=-1), np.stack(spreads, axis=-1)
+        tau2 = tau2_at(estimates, variances, float(target), tau2)
+        spreads.append(np.sqrt(tau2 + tau2 / k + own))
+    mixture = np.repeat(mean[..., np.newaxis], len(spreads), axis=-1), np.stack(spreads, axis=-1)
     low = _quantile(*mixture, shares / 2, (1 - level) / 2)
     return low, _quantile(*mixture, shares / 2, (1 + level) / 2)
 

@@ -16,17 +16,17 @@ import numpy as np
 import scipy
 
 from pgtare.estimate.fleet.heterogeneity import (
-    one_group,
     tau2_interval,
     typical_variance,
     weighted_squares,
 )
+from pgtare.estimate.fleet.kinds import Kinds, find_kinds
 from pgtare.estimate.fleet.outliers import Outlier, find_outliers
 from pgtare.estimate.fleet.prediction import intervals
 from pgtare.estimate.fleet.server_effect import ServerEffect, arrays_of
 from pgtare.estimate.inference import MISSING, NAN, Estimate
 
-FleetVerdict = Literal["cost", "gain", "equivalent", "inconclusive", "list"]
+FleetVerdict = Literal["cost", "gain", "equivalent", "inconclusive", "list", "kinds"]
 
 #: Fewer servers are a list, not a sample: no verdict, and nothing of the next server.
 FEWEST = 5
@@ -38,7 +38,7 @@ class FleetEstimate:
 
     k: int  # servers that are in it
     mean: Estimate
-    prediction: Estimate | None  # the next server's true effect; None if too few
+    prediction: Estimate | None  # the next server's true effect; None if too few, or of two kinds
     student_prediction: Estimate | None  # as other programs show it: τ² taken as estimated
     tau2: Estimate  # variance of true effects, with its Q-profile interval; no standard error
     i2: float  # τ²'s share of the variance of an estimate, 0 to 1
@@ -48,6 +48,7 @@ class FleetEstimate:
     verdict: FleetVerdict
     reason: str
     outliers: tuple[Outlier, ...]  # farthest first
+    kinds: Kinds | None  # if the servers are shown to be of two kinds
     left_out: tuple[str, ...]  # servers without an estimate, or without a known error
 
 
@@ -68,16 +69,15 @@ def combine(
     found = intervals(estimates, variances, level)
     tau2 = float(found.tau2)
     lower, upper = tau2_interval(estimates, variances, 1 - level)
-    q, _ = weighted_squares(estimates, variances, np.zeros(()), one_group((k,)))
-    weights = 1 / (variances + tau2)
-    shares = dict(zip((e.server for e in used), weights / weights.sum(), strict=True))
+    q, _ = weighted_squares(estimates, variances, np.zeros(()))
     mean = _around(float(found.mean), float(found.mean_se), float(found.mean_width))
     prediction = student = None
-    if k >= FEWEST:
+    kinds = find_kinds(used)
+    if k >= FEWEST and kinds is None:
         spread = math.sqrt(tau2 + mean.se**2)
         student = _around(mean.estimate, spread, float(found.student_width))
         prediction = Estimate(mean.estimate, spread, float(found.low), float(found.high))
-    verdict, reason = judge_fleet(k, mean, prediction, margin)
+    verdict, reason = judge_fleet(k, mean, prediction, margin, kinds)
     return FleetEstimate(
         k=k,
         mean=mean,
@@ -87,18 +87,26 @@ def combine(
         i2=tau2 / (tau2 + float(typical_variance(variances))),
         q=float(q),
         q_p=float(scipy.special.chdtrc(k - 1, float(q))),
-        weights=tuple(float(shares.get(e.server, 0.0)) if e.usable else 0.0 for e in effects),
+        weights=tuple(1 / k if effect.usable else 0.0 for effect in effects),
         verdict=verdict,
         reason=reason,
         outliers=find_outliers(used, 1 - level),
+        kinds=kinds,
         left_out=left_out,
     )
 
 
 def judge_fleet(
-    k: int, mean: Estimate, prediction: Estimate | None, margin: float | None
+    k: int,
+    mean: Estimate,
+    prediction: Estimate | None,
+    margin: float | None,
+    kinds: Kinds | None = None,
 ) -> tuple[FleetVerdict, str]:
     """The verdict on a fleet, and why. Equivalent only by the prediction interval."""
+    if kinds is not None:
+        how = "dearer" if kinds.dearer else "cheaper"
+        return "kinds", f"these servers differ in kind; {how}: {', '.join(kinds.fewer)}"
     if k < FEWEST or prediction is None:
         servers = "1 server" if k == 1 else f"{k} servers"
         return "list", f"{servers}: a list, not a sample of a fleet"
@@ -142,5 +150,6 @@ def _of_one(
         verdict=verdict,
         reason=reason,
         outliers=(),
+        kinds=None,
         left_out=left_out,
     )

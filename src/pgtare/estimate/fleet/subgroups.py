@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
 
-from pgtare.estimate.fleet.heterogeneity import hartung_knapp, tau2_at
+from pgtare.estimate.fleet.heterogeneity import equal_mean
 from pgtare.estimate.fleet.server_effect import ServerEffect, arrays_of
 from pgtare.estimate.inference import MISSING, NAN, Estimate, holm
 
@@ -34,8 +35,9 @@ def subgroups(
 ) -> tuple[Subgroup, ...]:
     """Every value of these labels against the other servers that have the label.
 
-    τ² is common to both sides; Hartung and Knapp's scale, at least 1; Student's t with k − 2
-    degrees of freedom. Two values that split the fleet in the same way are one test of Holm's.
+    Plain means, each with the spread of its own side, and Welch's degrees of freedom: servers with
+    one value may differ more from each other than the others do. Two values that split the fleet in
+    the same way are one test of Holm's.
     """
     found: list[Subgroup] = []
     splits: dict[frozenset[frozenset[str]], float] = {}
@@ -57,6 +59,13 @@ def subgroups(
     )
 
 
+def welch_df(se: float, rest_se: float, servers: Sequence[int]) -> float:
+    """Welch and Satterthwaite's, of the difference between two means of so many servers."""
+    errors = (se, rest_se)
+    whole = sum(error**2 for error in errors) ** 2
+    return whole / sum(error**4 / (k - 1) for error, k in zip(errors, servers, strict=True))
+
+
 def _name(effect: ServerEffect) -> str:
     return effect.server
 
@@ -69,19 +78,19 @@ def _against_others(
     k = len(known)
     if min(has.sum(), k - has.sum()) < FEWEST:
         return Subgroup(label, value, names, MISSING, MISSING, NAN, NAN)
-    groups = np.array([has, ~has], dtype=np.float64)
     estimates, variances = arrays_of(known)
-    tau2 = tau2_at(estimates, variances, k - 2, groups)
-    means, errors = hartung_knapp(estimates, variances, tau2, groups)
-    t = float(scipy.special.stdtrit(k - 2, (1 + level) / 2))
-    mean, se = float(means[0]), float(errors[0])
-    gap, gap_se = float(means[0] - means[1]), float(np.hypot(errors[0], errors[1]))
+    sides = [(estimates[part], variances[part]) for part in (has, ~has)]
+    (mean, se), (rest, rest_se) = ([float(x) for x in equal_mean(*side)] for side in sides)
+    gap, gap_se = mean - rest, math.hypot(se, rest_se)
+    df = welch_df(se, rest_se, [len(side[0]) for side in sides])
+    own = float(scipy.special.stdtrit(has.sum() - 1, (1 + level) / 2))
+    t = float(scipy.special.stdtrit(df, (1 + level) / 2))
     return Subgroup(
         label,
         value,
         names,
-        mean=Estimate(mean, se, mean - t * se, mean + t * se),
+        mean=Estimate(mean, se, mean - own * se, mean + own * se),
         difference=Estimate(gap, gap_se, gap - t * gap_se, gap + t * gap_se),
-        p=float(2 * scipy.special.stdtr(k - 2, -abs(gap) / gap_se)),
+        p=float(2 * scipy.special.stdtr(df, -abs(gap) / gap_se)),
         p_adjusted=NAN,
     )
