@@ -44,6 +44,8 @@ TAKES = "an hour (--minutes)"
 
 CONNECTIONS, MOST_MB, MINUTE_S, CAUSES = 1_000, 100, 60.0, 4
 _SETTLED_S = 120.0
+#: How often a page is asked for again that the storm of connections cut off.
+_ASKED_AGAIN = 2
 _MODULES = "wait_event_timing", "sql_trace"
 _ROLES = """
 CREATE ROLE watcher LOGIN IN ROLE pg_monitor;
@@ -233,9 +235,11 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _request(address: str, path: str, cookie: str = "") -> http.client.HTTPResponse:
-    """The answer but for its text. As browsers do, it asks again if the connection is cut."""
-    with contextlib.suppress(ConnectionError):
-        return _request_once(address, path, cookie)
+    """The answer but for its text. As a reader would, it asks again if the connection is cut."""
+    for _ in range(_ASKED_AGAIN):
+        with contextlib.suppress(ConnectionError):
+            return _request_once(address, path, cookie)
+        time.sleep(1.0)
     return _request_once(address, path, cookie)
 
 

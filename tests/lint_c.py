@@ -38,9 +38,10 @@ MODULES = {
     "namesakes": Path(__file__).parent / "server" / "modules",
     "taker": Path(__file__).parent / "server" / "modules",
     "slow_fsync": Path(__file__).parents[1] / "bench" / "slow_fsync",
+    "spinner": Path(__file__).parents[1] / "bench" / "spinner",
 }
 #: Of those, what is laid out next to server/common to be built.
-ALONE = ("slow_fsync",)
+ALONE = ("slow_fsync", "spinner")
 
 #: What a build has that warnings would have ended.
 CHECKED = "no-warnings"
