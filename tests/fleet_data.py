@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class MadeServer:
     factors: tuple[float, ...] = (1.05, 1.0)
     labels: Mapping[str, str] = field(default_factory=dict)
     version: int = 180_000
-    units: int = 2_000
+    units: int = 3_000
     sessions: int = 4
     took_part_pct: float | None = 50.0
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -46,20 +47,23 @@ class MadeServer:
 def simulated(server: MadeServer, seed: int = 1) -> tuple[Design, Observations]:
     """A trial of the server's instruments."""
     rng = np.random.default_rng((seed, *server.name.encode()))
-    model = simulated_trial.plain(factors=(1.0, 1.0, *server.factors))
-    design, observations = simulated_trial.record(
-        len(server.names), model, rng, sessions=server.sessions, units=server.units
-    )
+    drawn = int(rng.integers(1, 1 << 32))
+    bare = simulated_trial.design_of(len(server.names), drawn, control=True)
+    base_us = [simulated_trial.lognormal(server.units, rng) for _ in range(server.sessions)]
+    effects = {
+        arm: simulated_trial.Effect(partial(np.multiply, factor))
+        for arm, factor in enumerate(server.factors, start=2)
+    }
+    rows = simulated_trial.simulate(simulated_trial.old(base_us), bare, effects).observations
+    rows["cpu_ns"] = -1
+    settings = [{}, {}, *(SETTINGS.get(name, {}) for name in server.names)]
     arms = [
-        replace(arm, name=name, settings={**OFF, **(SETTINGS.get(name, {}) if role else {})})
-        for arm, name, role in zip(
-            design.arms,
-            ("base", "control", *server.names),
-            (False, False, *([True] * len(server.names))),
-            strict=True,
+        replace(arm, name=name, settings={**OFF, **changed})
+        for arm, name, changed in zip(
+            bare.arms, ("base", "control", *server.names), settings, strict=True
         )
     ]
-    return replace(design, arms=tuple(arms)), observations
+    return replace(bare, arms=tuple(arms)), rows
 
 
 def result_of(
@@ -71,7 +75,7 @@ def result_of(
         for arm in design.arms
     ]
     proven = {arm.name: True for arm in design.arms if arm.role == "instrument"}
-    found = analyse(observations, design, margin=margin, proven=proven, seed=design.seed)
+    found = analyse(observations, design, margin=margin, proven=proven)
     return WeighResult(
         created="2026-11-02T10:00:00+00:00",
         pgtare_version="0.5.0",
@@ -79,7 +83,7 @@ def result_of(
         load={"kind": "none"},
         design=DesignInfo(
             seed=design.seed,
-            unit="transaction",
+            unit=design.unit,
             block=list(design.block),
             duration_s=SECONDS,
             planned_s=SECONDS,

@@ -448,17 +448,21 @@ CASES = (
         "SELECT 'X-API-Key: hush'",
         "SELECT 'x-access-key: hush'",
         "SELECT 'x-api\tkey: hush'",
+        "SELECT '-----BEGIN PRIVATE  KEY-----\nhush'",
         "SELECT 'AccountKey=hush;EndpointSuffix=a'",
         """SELECT '{"accessKey": "hush"}'""",
         """SELECT '{"privateKey": "hush"}'""",
     ),
     *(
         _case(f"{kind}private key", f"SELECT '-----BEGIN {kind}PRIVATE KEY-----\nhush'")
-        for kind in ("", "  ", "RSA ", "EC ", "DSA ", "OPENSSH ", "ENCRYPTED ", "PGP ")
+        for kind in ("", "RSA ", "EC ", "DSA ", "OPENSSH ", "ENCRYPTED ", "PGP ")
     ),
     *(
         _case(f"word: {word}", f"SELECT 'hush' AS {word}", Bound(f"SELECT $1 AS {word}", ("hush",)))
-        for word in ("pwd", "user_pwd", "pass", "userpass", "MyPass", "db_pass", "PASS2", "dbPass", "pass_hash")
+        for word in (
+            *("pwd", "user_pwd", "pass", "userpass", "MyPass"),
+            *("db_pass", "PASS2", "dbPass", "pass_hash"),
+        )
     ),
     # settings
     _case(

@@ -19,8 +19,8 @@ from pgtare.server.own_session import connect
 from pgtare.weighing.trials import Population, Trials
 from tests.sessions import Connection, eventually
 
-#: The block number that means "in no block", of a session's first unit.
-NO_BLOCK = 0xFFFFFFFF
+#: Of one transaction, so that arms come and go within few.
+RUNS = Runs(1, 1)
 #: A setting that both servers have, which no client hears of, and its values arm by arm.
 MARKER = "work_mem"
 MARKED: tuple[dict[str, str], ...] = ({MARKER: "1111kB"}, {MARKER: "2222kB"})
@@ -67,7 +67,7 @@ def design_of(
     block: Sequence[int] | None = None,
     seed: int = 20240607,
     slices: Slices | None = None,
-    runs: Runs | None = None,
+    runs: Runs = RUNS,
 ) -> Design:
     """A design whose arms have these settings."""
     delays = inject_ns or [0] * len(arms)
@@ -92,7 +92,7 @@ def trial(
     block: Sequence[int] | None = None,
     seed: int = 20240607,
     slices: Slices | None = None,
-    runs: Runs | None = None,
+    runs: Runs = RUNS,
     seconds: float = 60.0,
     sessions: int = 64,
     cpu: bool = True,

@@ -1,11 +1,11 @@
 """Lists all scenarios in the order of the table."""
 
-from bench.scenarios import ladder, rows, simulated, sliced, transactions, verdicts
+from bench.scenarios import ladder, populations, rows, runs, sliced, verdicts
 
 ALL = (
-    *transactions.SCENARIOS,
+    *runs.SCENARIOS,
+    *populations.SCENARIOS,
     *verdicts.SCENARIOS,
-    *simulated.SCENARIOS,
     *sliced.SCENARIOS,
     *ladder.SCENARIOS,
     *rows.SCENARIOS,

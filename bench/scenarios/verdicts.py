@@ -1,66 +1,100 @@
-"""Verdicts on hostile trials: effects that last, aborts, censoring, stalls in company."""
+"""Verdicts on hostile trials: cold starts, aborts, censoring, stalls, a control that is off."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
+from tests.unit import simulated_trial as simulated
+from tests.unit.simulated_trial import Effect, Rng, Session
 
-from bench.scenarios import simulator
+from bench.scenarios.counting import (
+    Effects,
+    Sessions,
+    answered,
+    called,
+    covers,
+    instrument,
+    judged,
+    nothing,
+    played,
+    trials,
+    truth_of,
+)
 from bench.scenarios.registry import Counts, Scenario
-from pgtare.estimate.trial import TrialEstimate, analyse
-from pgtare.estimate.trial.observations import Observations, UnitFlag
+from bench.scenarios.runs import cold, slower
+from pgtare.estimate.trial import analyse
 
 _STALL_US = 5_000.0
+_FLAT = ("cost", "gain", "equivalent")
 
 
-def _judged(observations: Observations, n_arms: int, seed: int) -> TrialEstimate:
-    design = simulator.design_of(n_arms, seed)
-    proven = {arm.name: True for arm in design.arms}
-    return analyse(observations, design, proven=proven, seed=1)
+def _some(sessions: int, units: int, sigma: float, rng: Rng) -> list[Session]:
+    return simulated.old(simulated.lognormal(units, rng, sigma) for _ in range(sessions))
 
 
-def lasting(lags: int, trials: int, seed: int) -> Counts:
-    """How often a cost of 1.2 %, spread evenly over `lags` transactions, is "equivalent".
+def _stalling(share: float, stall_us: float, rng: Rng) -> Mapping[int, Effect]:
+    """A share of the instrument's transactions stall."""
+    return {1: Effect(lambda x: x + stall_us * (rng.random(len(x)) < share))}
 
-    These trials have no runs. So the answer may say "for effects that last up to 2 transactions":
-    of 1.2 % over five or six that part is inside the margin.
-    """
+
+def aborting(verdicts: tuple[str, ...], control: bool, number: int, seed: int) -> Counts:
+    """How often an arm that costs 2 %, of which 5 % fail early, has one of these verdicts."""
     hits = 0
-    for trial in range(trials):
-        rng = np.random.default_rng((seed, trial))
-        design_seed = int(rng.integers(1 << 40))
-        sessions = [simulator.lognormal(30_000, rng, 0.05) for _ in range(2)]
-        made = simulator.simulate(
-            sessions,
-            simulator.design_of(2, design_seed),
-            lambda x: x + 1.2 / lags,
-            after=[1.2 / lags] * (lags - 1),
+    for rng, design_seed in trials(number, seed):
+        design = simulated.design_of(1, design_seed, control=control)
+        arm = len(design.arms) - 1
+        made = simulated.simulate(
+            _some(2, 15_000, 0.2, rng),
+            design,
+            {arm: Effect(lambda x: np.asarray(1.02 * x))},
+            judged=arm,
         )
-        arm = _judged(made.observations, 2, design_seed).arms[1]
-        hits += arm.verdict == "equivalent" and "that last up to" not in arm.verdict_reason
-    return Counts(hits, trials)
+        failed = (made.observations["arm"] == arm) & (rng.random(len(made.on_us)) < 0.05)
+        found = judged(simulated.fail(made, failed, 0.25), design)
+        hits += answered(found).verdict in verdicts
+    return Counts(hits, number)
 
 
-def aborting(trials: int, seed: int) -> Counts:
-    """How often an arm that costs 2 %, of which 5 % fail early, is called a gain."""
+def failing_alike(spells: bool, number: int, seed: int) -> Counts:
+    """Rates of failures that are alike, and are found to differ."""
     hits = 0
-    for trial in range(trials):
-        rng = np.random.default_rng((seed, trial))
-        design_seed = int(rng.integers(1 << 40))
-        sessions = [simulator.lognormal(15_000, rng, 0.2) for _ in range(2)]
-        made = simulator.simulate(
-            sessions, simulator.design_of(2, design_seed), lambda x: 1.02 * x
-        ).observations
-        failed = (made["arm"] == 1) & (rng.random(len(made)) < 0.05)
-        made["service_ns"][failed] //= 4
-        made["flags"][failed] |= int(UnitFlag.ABORTED)
-        hits += _judged(made, 2, design_seed).arms[1].verdict == "gain"
-    return Counts(hits, trials)
+    for rng, design_seed in trials(number, seed):
+        design = simulated.design_of(1, design_seed, control=True)
+        made = simulated.simulate(_some(4, 1_800, 0.2, rng), design)
+        n = len(made.on_us)
+        failed = simulated.in_spells(n, rng, 0.02) if spells else rng.random(n) < 0.02
+        p = instrument(judged(simulated.fail(made, failed, 0.1), design)).p_aborted
+        hits += p is not None and p < 0.05
+    return Counts(hits, number)
 
 
-def censored(share: float, trials: int, seed: int) -> Counts:
-    """Stalls that take a share of a session's life: how often body_us holds their mean.
+def control_off(number: int, seed: int) -> Counts:
+    """Flat verdicts although the control is off by as much as the instrument."""
+    hits = 0
+    for rng, design_seed in trials(number, seed):
+        design = simulated.design_of(1, design_seed, control=True)
+        more = Effect(lambda x: np.asarray(1.05 * x))
+        made = simulated.simulate(_some(4, 3_000, 0.2, rng), design, {1: more, 2: more})
+        hits += answered(judged(made.observations, design)).verdict in _FLAT
+    return Counts(hits, number)
+
+
+def withheld(number: int, seed: int) -> Counts:
+    """A clear cost beside a sound control that is not called one."""
+    hits = 0
+    for rng, design_seed in trials(number, seed):
+        design = simulated.design_of(1, design_seed, control=True)
+        made = simulated.simulate(
+            _some(2, 6_000, 0.2, rng), design, {2: Effect(lambda x: np.asarray(1.05 * x))}
+        )
+        hits += answered(judged(made.observations, design)).verdict != "cost"
+    return Counts(hits, number)
+
+
+def censored(share: float, number: int, seed: int) -> Counts:
+    """Stalls that take a share of a session's life: how often the interval holds their mean.
 
     A stall that is under way when its session ends is reported as open, with its time so far.
     Stalls are so frequent here that all lie below c.
@@ -68,100 +102,207 @@ def censored(share: float, trials: int, seed: int) -> Counts:
     units, chance = 300, 0.01
     life_us = units * 120.0
     hits = 0
-    for trial in range(trials):
-        rng = np.random.default_rng((seed, trial))
-        design_seed = int(rng.integers(1 << 40))
-        sessions = [simulator.lognormal(units, rng, 0.1) for _ in range(120)]
-        made = simulator.simulate(
-            sessions,
-            simulator.design_of(2, design_seed),
-            lambda x, rng=rng: x + share * life_us * (rng.random(len(x)) < chance),  # type: ignore[misc]
-            life_us=life_us,
-        )
-        found = _judged(made.observations, 2, design_seed)
-        effect, c = found.arms[1].effect, found.arms[1].threshold_us
-        assert effect is not None
-        assert c is not None
-        truth = made.truth_of_body(c)
-        hits += effect.body_us.lo <= truth <= effect.body_us.hi
-    return Counts(hits, trials)
+    for rng, design_seed in trials(number, seed):
+        sessions = [
+            Session(simulated.lognormal(units, rng, 0.1), life_us=life_us) for _ in range(120)
+        ]
+        design = simulated.design_of(1, design_seed)
+        made = simulated.simulate(sessions, design, _stalling(chance, share * life_us, rng))
+        found = judged(made.observations, design)
+        hits += covers(answered(found).us, truth_of(made, found))
+    return Counts(hits, number)
 
 
-def stalls(instruments: int, trials: int, seed: int) -> Counts:
+def stalls(instruments: int, control: bool, number: int, seed: int) -> Counts:
     """How often stalls of 5 ms in 0.5 % of one arm's transactions are called a cost."""
     hits = 0
-    for trial in range(trials):
-        rng = np.random.default_rng((seed, trial))
-        design_seed = int(rng.integers(1 << 40))
-        design = simulator.design_of(instruments + 1, design_seed)
-        each = 2_000 * len(design.block)
-        made = simulator.simulate(
-            [simulator.lognormal(each, rng, 0.3) for _ in range(2)],
-            design,
-            lambda x, rng=rng: x + _STALL_US * (rng.random(len(x)) < 0.005),  # type: ignore[misc]
-        )
-        found = _judged(made.observations, instruments + 1, design_seed)
-        hits += found.arms[1].verdict == "cost"
-    return Counts(hits, trials)
+    for rng, design_seed in trials(number, seed):
+        design = simulated.design_of(instruments, design_seed, control=control)
+        arm = 1 + control
+        stalling = _stalling(0.005, _STALL_US, rng)[1]
+        # so many transactions that the slow ones are enough to be judged
+        each = 16_000 // design.block.count(0) * len(design.block)
+        sessions = _some(2, each, 0.3, rng)
+        made = simulated.simulate(sessions, design, {arm: stalling}, judged=arm)
+        hits += answered(judged(made.observations, design)).verdict == "cost"
+    return Counts(hits, number)
 
 
-def two_base_slots(trials: int, seed: int) -> Counts:
-    """Ten arms alike, the base twice or more in a block: how often body_us covers 0."""
-    hits = judged = 0
-    for trial in range(trials):
-        rng = np.random.default_rng((seed, trial))
-        design_seed = int(rng.integers(1 << 40))
-        sessions = [simulator.lognormal(6_000, rng) for _ in range(2)]
-        made = simulator.simulate(sessions, simulator.design_of(10, design_seed))
-        for arm in _judged(made.observations, 10, design_seed).arms[1:]:
-            assert arm.effect is not None
-            judged += 1
-            hits += arm.effect.body_us.lo <= 0 <= arm.effect.body_us.hi
-    return Counts(hits, judged)
+def many_arms(number: int, seed: int) -> Counts:
+    """Nine instruments alike, the base twice in a block: how often an interval covers 0."""
+    hits = known = 0
+    for rng, design_seed in trials(number, seed):
+        design = simulated.design_of(9, design_seed)
+        made = simulated.simulate(_some(2, 12_000, 0.5, rng), design)
+        for arm in judged(made.observations, design).arms[1:]:
+            assert arm.answer is not None
+            known += 1
+            hits += covers(arm.answer.us, 0)
+    return Counts(hits, known)
+
+
+def family(instruments: int, noise: Sessions, number: int, seed: int) -> Counts:
+    """A/A trials in which any instrument is called a cost or a gain."""
+    hits = 0
+    for _, found in played(noise, nothing, instruments, number, seed):
+        verdicts = {arm.answer.verdict for arm in found.arms[1:] if arm.answer is not None}
+        hits += bool(verdicts & {"cost", "gain"})
+    return Counts(hits, number)
+
+
+def none_over(number: int, seed: int) -> Counts:
+    """How often A/A is called none over x, in four times the time that a first trial asks for.
+
+    x is as wide as half of the first trial's interval: then it is the tail that takes longest.
+    """
+    hits = 0
+    for rng, design_seed in trials(number, seed):
+        design = simulated.design_of(1, design_seed)
+        first = simulated.simulate(_some(2, 6_000, 0.2, rng), design)
+        looked = judged(first.observations, design)
+        margin = answered(looked).us.half_width / looked.baseline.body_mean_us
+        asked = analyse(first.observations, design, margin=margin, proven={"i1": True})
+        needed_s = answered(asked).needed_s or 0.0
+        times = 4 * (1 + needed_s / asked.duration_s) if needed_s else 4
+        again = simulated.design_of(1, design_seed + 1)
+        made = simulated.simulate(_some(2, round(6_000 * times), 0.2, rng), again)
+        found = analyse(made.observations, again, margin=margin, proven={"i1": True})
+        hits += answered(found).verdict == "equivalent"
+    return Counts(hits, number)
+
+
+_CLEAN: Sessions = partial(_some, 2, 6_000, 0.2)
+
+
+def _verdict(
+    name: str,
+    effects: Effects,
+    verdicts: tuple[str, ...],
+    bound: float,
+    *,
+    at_least: bool,
+    trials: int,
+    sessions: Sessions = _CLEAN,
+) -> Scenario:
+    checks = " or ".join(f'"{verdict}"' for verdict in verdicts)
+    count = partial(called, sessions, effects, verdicts)
+    return Scenario(name, checks, bound, count, at_least, trials)
 
 
 SCENARIOS = (
+    _verdict(
+        "clean, 5 %",
+        partial(slower, 0.05),
+        ("cost",),
+        0.95,
+        at_least=True,
+        trials=400,
+    ),
+    Scenario(
+        "clean, A/A",
+        '"none over" in four times the needed time',
+        0.80,
+        none_over,
+        trials=24,
+        quick=2,
+    ),
+    Scenario("clean, 5 %, with a control", "no cost", 0.05, withheld, at_least=False, trials=400),
+    _verdict(
+        "settled 0, cold +3 % over 4",
+        partial(cold, 0.0, 0.03, 4),
+        ("cost",),
+        0.055,
+        at_least=False,
+        trials=1_000,
+    ),
     *(
         Scenario(
-            f"1.2 % spread over {lags} transactions",
-            '"equivalent" without a limit',
-            0.05,
-            partial(lasting, lags),
+            f"{name}, {instruments} instruments, A/A",
+            'any "cost" or "gain"',
+            0.055,
+            partial(family, instruments, sessions),
             at_least=False,
-            trials=60,
-            quick=4,
+            trials=200,
+            quick=16,
         )
-        for lags in (2, 3, 5, 6)
+        for name, instruments, sessions in (
+            ("lognormal", 3, _CLEAN),
+            ("lognormal", 30, partial(_some, 2, 30_000, 0.2)),
+        )
     ),
-    Scenario("+2 %, 5 % abort early", '"gain"', 0.05, aborting, at_least=False, trials=60, quick=5),
+    Scenario(
+        "nine instruments, two runs of the base, A/A",
+        "95 % interval covers",
+        0.94,
+        many_arms,
+        trials=60,
+        quick=5,
+    ),
+    Scenario(
+        "+2 %, 5 % abort early",
+        '"gain"',
+        0.05,
+        partial(aborting, ("gain",), False),
+        at_least=False,
+        trials=60,
+        quick=5,
+    ),
+    Scenario(
+        "+2 %, 5 % abort early, with a control",
+        "any flat verdict",
+        0.05,
+        partial(aborting, _FLAT, True),
+        at_least=False,
+        trials=60,
+        quick=4,
+    ),
+    Scenario(
+        "control and instrument off by 5 %",
+        "any flat verdict",
+        0.05,
+        control_off,
+        at_least=False,
+        trials=60,
+        quick=4,
+    ),
+    *(
+        Scenario(
+            f"all arms fail alike, {how}",
+            "rates found to differ at 5 %",
+            0.05,
+            partial(failing_alike, spells),
+            at_least=False,
+            trials=400,
+            quick=16,
+        )
+        for spells, how in ((False, "one by one"), (True, "in spells"))
+    ),
     *(
         Scenario(
             f"stalls of {share:.0%} of a session's life".replace("%", " %"),
-            "95 % interval of body_us covers",
+            "95 % interval covers",
             0.94,
             partial(censored, share),
-            trials=100,
+            trials=200,
             quick=5,
         )
         for share in (0.05, 0.30)
     ),
     *(
         Scenario(
-            f"stalls of 5 ms in 0.5 %, {instruments} instrument{'s' * (instruments > 1)}",
+            f"stalls of 5 ms in 0.5 %, {instruments} instrument{'s' * (instruments > 1)}"
+            f"{', with a control' * control}",
             '"cost"',
             0.94,
-            partial(stalls, instruments),
-            trials=trials,
+            partial(stalls, instruments, control),
+            trials=number,
             quick=2,
         )
-        for instruments, trials in ((1, 60), (7, 40), (30, 20))
-    ),
-    Scenario(
-        "two base slots, A/A",
-        "95 % interval of body_us covers",
-        0.94,
-        two_base_slots,
-        trials=40,
-        quick=3,
+        for instruments, control, number in (
+            (1, False, 60),
+            (1, True, 40),
+            (7, False, 40),
+            (30, False, 20),
+        )
     ),
 )

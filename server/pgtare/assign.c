@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * assign.c
- *		Drawing the arms of permuted blocks and of runs, and the slices of a trial.
+ *		Drawing the arms of runs in permuted blocks, and the slices of a trial.
  *
  * Each (seed, session, block) has a SplitMix64 stream of its own, so that an
  * assignment can be computed again from the result's seed, in any order and in
@@ -47,61 +47,39 @@ assign_block(const TrialDef *def, uint32 backend, uint32 block, uint16 *order)
 }
 
 /*
- * Does a filler come before this block?  In one case of ten it does, with any
- * arm of the block.
+ * The arm of the first run of a session that begins during the trial: such sessions
+ * share blocks, so that of each block of them one, or two, begin with each arm.
  */
-bool
-assign_filler(const TrialDef *def, uint32 backend, uint32 block, uint16 *arm)
+uint16
+assign_first(const TrialDef *def, uint32 session)
 {
-	uint64		stream = ((uint64) backend << 32) | block;
-	uint64		state = def->seed ^ (stream * UINT64CONST(0xA0761D6478BD642F));
+	uint16		order[MAX_BLOCK];
 
-	if (splitmix64(&state) >= UINT64_MAX / 10)
-		return false;
-	*arm = def->block[pick(&state, def->nblock - 1)];
-	return true;
+	assign_block(def, UINT32_MAX, session / (uint32) def->nblock, order);
+	return order[session % (uint32) def->nblock];
 }
 
-/* Does a pair of runs come before this block (and before its filler)? */
-bool
-assign_runs_before(const TrialDef *def, uint32 backend, uint32 block)
+/* The units of each run of a block, or of a session's first run */
+uint16
+assign_length(const TrialDef *def, uint32 backend, uint32 block)
 {
 	uint64		stream = ((uint64) backend << 32) | block;
-	uint64		state = def->seed ^ (stream * UINT64CONST(0xE7037ED1A0B428DB));
+	uint64		state = def->seed ^ (stream * UINT64CONST(0x589965CC75374CC3));
 
-	if (def->nturns == 0 || (uint64) block * def->nblock < RUNS_AFTER)
-		return false;
-	return splitmix64(&state) < UINT64_MAX / def->runs_every;
+	return def->run_shortest + pick(&state, def->run_longest - def->run_shortest);
 }
 
 /*
- * The arm and the length of a session's run.  Runs 2 k and 2 k + 1 are a pair:
- * the base and another arm, in random order and of the same length, so that
- * neighbours are compared.  The other arms come in permuted rounds.
+ * The arm of a session in a mixed slice: of two sessions in a row one has the base,
+ * the other the instrument.
  */
-void
-assign_run(const TrialDef *def, uint32 backend, uint32 run, uint16 *arm, uint16 *length)
+uint16
+assign_mixed(const TrialDef *def, uint32 backend, uint32 slice)
 {
-	uint32		pair = run / 2;
-	uint64		stream = ((uint64) backend << 32) | (pair / def->nturns);
-	uint64		state = def->seed ^ (stream * UINT64CONST(0x8EBC6AF09C88C6E3));
-	uint16		order[MAX_BLOCK];
-	bool		base_first;
+	uint64		stream = ((uint64) (backend / 2) << 32) | slice;
+	uint64		state = def->seed ^ (stream * UINT64CONST(0xA0761D6478BD642F));
 
-	memcpy(order, def->turn, sizeof(uint16) * def->nturns);
-	for (int i = def->nturns - 1; i > 0; i--)
-	{
-		int			j = pick(&state, i);
-		uint16		swap = order[i];
-
-		order[i] = order[j];
-		order[j] = swap;
-	}
-	stream = ((uint64) backend << 32) | pair;
-	state = def->seed ^ (stream * UINT64CONST(0x589965CC75374CC3));
-	base_first = splitmix64(&state) >> 63;
-	*length = def->run_shortest + pick(&state, def->run_longest - def->run_shortest);
-	*arm = base_first == (run % 2 == 0) ? 0 : order[pair % def->nturns];
+	return (uint16) ((splitmix64(&state) >> 63) ^ (backend & 1));
 }
 
 /* The kinds of slices of a block of slices: fill order[0 .. nslices - 1]. */

@@ -43,10 +43,10 @@ END $$;
 -- each of "settings", null where the arm keeps the session's own. One trial runs
 -- at a time; it ends at trial_stop(), after "duration" seconds, with the session that
 -- started it, or with its lease, if trial_renew() gave it one. "slices" names kinds of slices, in which all sessions
--- follow one arm (its index) or draw one for each transaction (-1); they come in
--- permuted blocks, each for a time between the bounds. "runs" names arms that take
--- turns in pairs of runs: every so many blocks a session keeps the arm for a number
--- of transactions between the bounds, and the base for as many.
+-- follow one arm (its index) or each session draws one (-1); they come in
+-- permuted blocks, each for a time between the bounds. Without slices a session keeps
+-- an arm for a run of transactions between the bounds; "block" has the arms of the runs
+-- of a permuted block.
 CREATE FUNCTION @extschema@.trial_start(
     settings text[],
     "values" text[],
@@ -63,20 +63,14 @@ CREATE FUNCTION @extschema@.trial_start(
     slices integer[] DEFAULT '{}',
     slice_min_us integer DEFAULT 15000,
     slice_max_us integer DEFAULT 45000,
-    runs integer[] DEFAULT '{}',
-    runs_every integer DEFAULT 60,
-    run_shortest integer DEFAULT 24,
-    run_longest integer DEFAULT 96
+    run_shortest integer DEFAULT 16,
+    run_longest integer DEFAULT 32
 ) RETURNS bigint
 AS 'MODULE_PATHNAME', 'pgtare_trial_start' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 -- Gives the trial a lease, or renews it: without another call for so many seconds it ends by itself.
 CREATE FUNCTION @extschema@.trial_renew(seconds double precision) RETURNS boolean
 AS 'MODULE_PATHNAME', 'pgtare_trial_renew' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-
--- Lets each session finish its block, and begins no new ones; trial_stop() ends it.
-CREATE FUNCTION @extschema@.trial_close() RETURNS boolean
-AS 'MODULE_PATHNAME', 'pgtare_trial_close' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.trial_stop() RETURNS boolean
 AS 'MODULE_PATHNAME', 'pgtare_trial_stop' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
@@ -123,9 +117,8 @@ CREATE FUNCTION @extschema@.info(
 -- An arm sets what only superusers may set, in the sessions of others.
 REVOKE ALL ON FUNCTION @extschema@.trial_start(text[], text[], bigint[], integer[], bigint,
     double precision, name, name, text, double precision, integer, boolean, integer[], integer,
-    integer, integer[], integer, integer, integer) FROM PUBLIC;
+    integer, integer, integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_renew(double precision) FROM PUBLIC;
-REVOKE ALL ON FUNCTION @extschema@.trial_close() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_stop() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_status() FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_drain(integer) FROM PUBLIC;

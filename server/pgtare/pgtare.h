@@ -5,9 +5,9 @@
  * One file a phase: module.c (loading, settings, the clock), shmem.c (shared
  * state), trial.c (start and stop by SQL), rights.c (who may), status.c (the
  * trial's state), transaction_bounds.c (where transactions begin and end),
- * session.c (who takes part), unit.c (the unit under way), block.c (blocks and runs), slice.c
- * (spans of time that all sessions share), assign.c (what is drawn for all of
- * these), settings.c (applying and restoring settings), watch.c (noticing
+ * session.c (who takes part), unit.c (the unit under way), run.c (the run that it is in),
+ * slice.c (spans of time that all sessions share), assign.c (what is drawn for all
+ * of these), settings.c (applying and restoring settings), watch.c (noticing
  * changes of them), evidence.c (what ran, and what failed), open_unit.c (the unit
  * under way, for readers), ring.c (observations).
  *-------------------------------------------------------------------------
@@ -27,19 +27,19 @@
 
 #define MAX_ARMS 32				/* arms of a trial, the base included */
 #define MAX_SETTINGS 32			/* settings that its arms name together */
-#define MAX_BLOCK 64			/* units of a permuted block */
+#define MAX_BLOCK 64			/* runs of a permuted block */
 #define MAX_RINGS 1024			/* sessions of a trial at one time */
 #define MAX_ROLES 1024			/* roles that may take part if not all may */
 #define TEXT_POOL 16384			/* bytes for names and values */
 #define NO_TEXT UINT32_MAX		/* in a pool: the session's own value */
 #define MAX_RUN UINT8_MAX		/* units of a run */
-#define RUNS_AFTER 64			/* units in blocks before a session's first run */
-#define SLICE_MIXED (-1)		/* a kind of slice: each transaction draws its arm */
+#define SLICE_MIXED (-1)		/* a kind of slice: each session draws its arm for it */
 #define NO_LEASE ((uint64) PG_INT64_MAX)
 #define NO_SLICE UINT32_MAX		/* in a trial without slices */
+#define NO_BLOCK UINT32_MAX		/* of a first run, and in a trial in slices */
 
 /* What happened in a unit */
-#define UNIT_UNBLOCKED		(1 << 0)	/* in no block: a session's first, or a filler */
+#define UNIT_FIRST_RUN		(1 << 0)	/* in the first run of a session that began in the trial */
 #define UNIT_ABORTED		(1 << 1)	/* an error ended a transaction of it */
 #define UNIT_SWITCH_FAILED	(1 << 2)	/* a setting of the arm was refused */
 #define UNIT_APP_CHANGED	(1 << 3)	/* the application changed one, be it for a while */
@@ -54,9 +54,9 @@
 #define UNIT_EXECUTED		(1 << 12)	/* a plan was executed */
 #define UNIT_RELOADED		(1 << 13)	/* the configuration was read again: arm not surely in force */
 #define UNIT_STRADDLED		(1 << 14)	/* its answer came after the end of its slice */
-#define UNIT_MIXED			(1 << 15)	/* in a slice where each unit draws its arm */
+#define UNIT_MIXED			(1 << 15)	/* in a slice where each session draws its arm */
 #define UNIT_OPEN			(1 << 16)	/* still open when its trial or its session ended */
-#define UNIT_RUN			(1 << 17)	/* in a run, in which the session keeps its arm */
+#define UNIT_UNDRAWN		(1 << 17)	/* under way before its arm could be drawn */
 #define UNIT_SYSTEM_CLOCK	(1 << 18)	/* the server took times from the system's clock */
 
 /* One measured unit, as clients read it: keep in step with the decoder. */
@@ -68,18 +68,20 @@ typedef struct Observation
 	int64		cpu_ns;			/* thread CPU of the cycle, -1: not taken */
 	uint32		backend;		/* ordinal of the session in the trial */
 	uint32		unit;			/* running number in the session */
-	uint32		block;			/* running number of the block or run in the session */
-	uint8		position;		/* in the block or run */
+	uint32		block;			/* running number of the block in the session, or NO_BLOCK */
+	uint8		position;		/* in the run, or in the slice: UINT8_MAX or more is that */
 	uint8		arm;
 	uint16		requests;
 	uint32		flags;			/* UNIT_... */
 	uint32		switch_ns;		/* cost of the switch before this unit */
 	int32		pid;
 	uint32		slice;			/* running number in the trial, or NO_SLICE */
+	uint32		run;			/* number in the block, from 0 */
+	uint32		stratum;		/* a hash of the session's role and database */
 } Observation;
 
-StaticAssertDecl(sizeof(Observation) == 64, "clients read observations of 64 bytes");
-StaticAssertDecl(MAX_ARMS <= UINT8_MAX && MAX_BLOCK <= UINT8_MAX,
+StaticAssertDecl(sizeof(Observation) == 72, "clients read observations of 72 bytes");
+StaticAssertDecl(MAX_ARMS <= UINT8_MAX && MAX_RUN <= UINT8_MAX,
 				 "arm and position fit into a byte each");
 
 typedef enum RingState
@@ -133,11 +135,8 @@ typedef struct TrialDef
 	int32		narms;
 	int32		nsettings;
 	int32		nblock;
-	uint16		block[MAX_BLOCK];	/* arms of a block, before permutation */
+	uint16		block[MAX_BLOCK];	/* arms of a block's runs, before permutation */
 	int64		inject_ns[MAX_ARMS];
-	int32		nturns;			/* pairs of runs of one round, 0: no runs */
-	uint16		turn[MAX_BLOCK];	/* arms in runs paired with the base, before permutation */
-	uint32		runs_every;		/* blocks from one pair to the next, on average */
 	uint16		run_shortest;	/* bounds of a run's units */
 	uint16		run_longest;
 	int32		nslices;		/* slices of a block of slices, 0: no slices */
@@ -158,6 +157,7 @@ typedef struct TrialDef
 	ClockRate	rate;
 	int64		start_ticks;
 	int64		deadline_ticks;
+	TimestampTz started;
 	int			owner_pid;
 	char		text[TEXT_POOL];
 } TrialDef;
@@ -189,10 +189,8 @@ typedef struct Shared
 
 	pg_atomic_uint64 generation;	/* odd while a definition is being written */
 	pg_atomic_uint32 running;	/* low half of the generation that runs, or 0 */
-	pg_atomic_uint32 closing;	/* likewise of one that takes no more blocks */
 	pg_atomic_uint32 end_reason;	/* EndReason of the last trial */
 	pg_atomic_uint64 lease_ticks;	/* when the trial's lease ends, or NO_LEASE */
-	TimestampTz started;
 	TimestampTz ended;
 	TrialDef	def;
 
@@ -201,6 +199,7 @@ typedef struct Shared
 
 	/* counters of the trial */
 	pg_atomic_uint32 next_backend;
+	pg_atomic_uint32 next_new;	/* sessions that have drawn their first run */
 	pg_atomic_uint32 joined_now;
 	pg_atomic_uint32 no_ring;	/* sessions that found none */
 	pg_atomic_uint32 cannot_join;	/* sessions that lack a setting */
@@ -251,7 +250,6 @@ extern Session session;
 extern void session_consider_joining(void);
 extern void session_leave(void);
 extern bool session_trial_over(int64 now_ticks);
-extern bool session_trial_closing(void);
 
 /* The clock of the session's trial */
 static inline int64
@@ -289,6 +287,7 @@ typedef struct Unit
 	TimestampTz reload_time;	/* of the configuration when the first request arrived */
 	int64		cpu_ns;			/* thread CPU at the beginning of the cycle */
 	uint32		events;			/* UNIT_... from the protocol */
+	bool		undrawn;		/* the session has no arm yet */
 	bool		reset;			/* it gave settings their defaults, as poolers do */
 	bool		worked;			/* and did something else */
 	int64		service_ticks;
@@ -308,19 +307,19 @@ extern void unit_publish(void);
 extern void unit_record(int64 ticks, int64 cpu_ns);
 extern void unit_left_open(void);
 
-/* block.c */
-extern void block_begin(void);
-extern uint16 block_draw(void);
-extern void block_advance(void);
-extern bool block_is_complete(void);
-extern void block_describe(Observation *o, bool mixed);
+/* run.c */
+extern void run_join(void);
+extern bool run_awaits_request(void);
+extern void run_draw_first(void);
+extern uint16 run_arm(void);
+extern void run_advance(void);
+extern void run_describe(Observation *o);
 
 /* assign.c */
 extern void assign_block(const TrialDef *def, uint32 backend, uint32 block, uint16 *order);
-extern bool assign_filler(const TrialDef *def, uint32 backend, uint32 block, uint16 *arm);
-extern bool assign_runs_before(const TrialDef *def, uint32 backend, uint32 block);
-extern void assign_run(const TrialDef *def, uint32 backend, uint32 run, uint16 *arm,
-					   uint16 *length);
+extern uint16 assign_first(const TrialDef *def, uint32 session);
+extern uint16 assign_length(const TrialDef *def, uint32 backend, uint32 block);
+extern uint16 assign_mixed(const TrialDef *def, uint32 backend, uint32 slice);
 extern void assign_slices(const TrialDef *def, uint32 block, int16 *order);
 extern int64 assign_slice_ns(const TrialDef *def, uint32 slice);
 

@@ -144,7 +144,8 @@ session_consider_joining(void)
 	if (shared == NULL || !pg_atomic_read_u32(&shared->running))
 		return;
 	generation = pg_atomic_read_u64(&shared->generation);
-	if ((generation & 1) || pg_atomic_read_u32(&shared->closing) == (uint32) generation || (generation == considered && strcmp(name, considered_name) == 0))
+	if ((generation & 1) ||
+		(generation == considered && strcmp(name, considered_name) == 0))
 		return;
 	pg_read_barrier();
 	if (!copy_definition(shared, generation))
@@ -174,9 +175,7 @@ session_consider_joining(void)
 void
 session_leave(void)
 {
-	if (!session.restored)
-		settings_restore();
-	session.restored = true;
+	settings_restore();
 	let_go();
 }
 
@@ -199,11 +198,4 @@ session_trial_over(int64 now_ticks)
 		return true;
 	}
 	return !pgtare_runs(session.shared, session.generation);
-}
-
-/* Shall sessions leave at the end of the block that they are in? */
-bool
-session_trial_closing(void)
-{
-	return pg_atomic_read_u32(&session.shared->closing) == (uint32) session.generation;
 }

@@ -28,6 +28,8 @@ typedef struct BoundSetting
 	struct config_generic *conf;
 	const char *name;
 	char	   *own_value;		/* of a SET of the session's own, or NULL */
+	char	   *present;		/* its value when it was the session's own last, or NULL */
+	const char *applied;		/* what we gave it, and it still has; NULL: nothing */
 	GucSource	expected;		/* source after our last change */
 } BoundSetting;
 
@@ -45,9 +47,22 @@ settings_find(const char *name)
 	return found;
 }
 
+/* Keep a value; must not throw, so that without memory it is given up. */
+static void
+keep(char **place, const char *value)
+{
+	Size		size = value ? strlen(value) + 1 : 0;
+
+	if (*place)
+		pfree(*place);
+	*place = value ? MemoryContextAllocExtended(TopMemoryContext, size, MCXT_ALLOC_NO_OOM) : NULL;
+	if (*place)
+		memcpy(*place, value, size);
+}
+
 /*
- * Keep the value of a SET of the application's own, to give it back at the end.
- * Must not throw, so that without memory the value is given up.
+ * The session has its own value: an arm that keeps that is given it as any other arm
+ * its own.
  */
 static void
 remember_own(BoundSetting *b)
@@ -55,11 +70,7 @@ remember_own(BoundSetting *b)
 	const char *value;
 	char		digits[64];
 
-	if (b->own_value)
-		pfree(b->own_value);
-	b->own_value = NULL;
-	if (b->conf->source != PGC_S_SESSION)
-		return;
+	b->applied = NULL;
 	if (b->conf->vartype == PGC_REAL)
 	{
 		/* GetConfigOption() shows six digits only */
@@ -68,14 +79,8 @@ remember_own(BoundSetting *b)
 	}
 	else
 		value = GetConfigOption(b->name, true, false);
-	if (value)
-	{
-		Size		size = strlen(value) + 1;
-
-		b->own_value = MemoryContextAllocExtended(TopMemoryContext, size, MCXT_ALLOC_NO_OOM);
-		if (b->own_value)
-			memcpy(b->own_value, value, size);
-	}
+	keep(&b->present, value);
+	keep(&b->own_value, b->conf->source == PGC_S_SESSION ? value : NULL);
 }
 
 /* One change, silently; false if PostgreSQL refused it. */
@@ -99,6 +104,7 @@ apply_one(BoundSetting *b, const char *value)
 	else
 		ok = change(b->name, NULL, PGC_S_SESSION) && ok;
 	b->expected = b->conf->source;
+	b->applied = ok ? value : NULL;
 	return ok;
 }
 
@@ -175,6 +181,7 @@ restore_one(BoundSetting *b, const char *unused)
 			change(b->name, b->own_value, PGC_S_SESSION);
 	}
 	b->expected = b->conf->source;
+	b->applied = NULL;
 	return true;
 }
 
@@ -201,6 +208,7 @@ quietly(bool (*action) (BoundSetting *, const char *), BoundSetting *b, const ch
 		FlushErrorState();
 		/* whatever stage it stopped at, the change was ours */
 		b->expected = b->conf->source;
+		b->applied = NULL;
 	}
 	PG_END_TRY();
 	/* an error has set both to zero; the caller may be reading a message */
@@ -209,9 +217,17 @@ quietly(bool (*action) (BoundSetting *, const char *), BoundSetting *b, const ch
 	return ok;
 }
 
+/* Has a setting that value, given by us and not changed since? */
+static inline bool
+has(const BoundSetting *b, const char *value)
+{
+	return value && b->applied && b->conf->source == b->expected &&
+		(b->applied == value || strcmp(b->applied, value) == 0);
+}
+
 /*
- * Put an arm's settings in force.  All settings of the trial are set, those
- * that do not change too: each transition does the same work.
+ * Put an arm's settings in force: of the trial's settings those that it has not
+ * yet.  To set the others again would cool the processor's caches for nothing.
  */
 bool
 settings_apply(const TrialDef *def, int arm)
@@ -221,20 +237,30 @@ settings_apply(const TrialDef *def, int arm)
 	for (int s = 0; s < nbound; s++)
 	{
 		uint32		offset = def->value[arm][s];
-		const char *value = offset == NO_TEXT ? bound[s].own_value : def->text + offset;
+		const char *value = offset == NO_TEXT ? bound[s].present : def->text + offset;
 
+		if (likely(has(&bound[s], value)))
+			continue;
+		if (session.restored)
+			remember_own(&bound[s]);
+		value = offset == NO_TEXT ? bound[s].present : value;
 		ok = quietly(apply_one, &bound[s], value) && ok;
 	}
+	session.restored = false;
 	watch_reset();
 	return ok;
 }
 
-/* Give the session back what it had, with the sources that it had. */
+/*
+ * Give the session back what it had, with the sources that it had.  If it has that
+ * already, what it holds may be newer than what we know.
+ */
 void
 settings_restore(void)
 {
-	for (int s = 0; s < nbound; s++)
+	for (int s = 0; s < nbound && !session.restored; s++)
 		(void) quietly(restore_one, &bound[s], NULL);
+	session.restored = true;
 	watch_reset();
 }
 

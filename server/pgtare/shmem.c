@@ -60,10 +60,10 @@ initialise(void *fresh)
 	shared->nwriters = MaxBackends;
 	pg_atomic_init_u64(&shared->generation, 0);
 	pg_atomic_init_u32(&shared->running, 0);
-	pg_atomic_init_u32(&shared->closing, 0);
 	pg_atomic_init_u32(&shared->end_reason, END_NONE);
 	pg_atomic_init_u64(&shared->lease_ticks, NO_LEASE);
 	pg_atomic_init_u32(&shared->next_backend, 0);
+	pg_atomic_init_u32(&shared->next_new, 0);
 	pg_atomic_init_u32(&shared->joined_now, 0);
 	pg_atomic_init_u32(&shared->no_ring, 0);
 	pg_atomic_init_u32(&shared->cannot_join, 0);

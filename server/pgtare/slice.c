@@ -2,8 +2,8 @@
  * slice.c
  *		Which slice of a trial it is now.
  *
- * In a slice all sessions follow one arm together, or all draw arms for each
- * transaction.  The schedule follows from the trial's seed, start and bounds,
+ * In a slice all sessions follow one arm together, or each draws one for the whole
+ * slice.  The schedule follows from the trial's seed, start and bounds,
  * which every session has copied: each walks along it by itself, and no lock,
  * no signal and no further process is needed to keep them in step.  Lengths
  * vary, so that slices never march in step with the server's own rhythms.

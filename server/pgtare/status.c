@@ -84,7 +84,7 @@ pgtare_trial_status(PG_FUNCTION_ARGS)
 	values[0] = BoolGetDatum(running);
 	values[1] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->generation));
 	values[2] = Int32GetDatum(shared->def.owner_pid);
-	values[3] = TimestampTzGetDatum(shared->started);
+	values[3] = TimestampTzGetDatum(shared->def.started);
 	values[4] = TimestampTzGetDatum(shared->ended);
 	values[5] = Float8GetDatum(left);
 	values[6] = reason ? CStringGetTextDatum(reason) : (Datum) 0;
@@ -97,8 +97,8 @@ pgtare_trial_status(PG_FUNCTION_ARGS)
 	values[13] = Int64GetDatum((int64) negative);
 	values[14] = PointerGetDatum(construct_array(failed, nfailed, INT4OID, 4, true,
 												 TYPALIGN_INT));
-	nulls[2] = shared->started == 0;
-	nulls[3] = shared->started == 0;
+	nulls[2] = shared->def.started == 0;
+	nulls[3] = shared->def.started == 0;
 	nulls[4] = running || shared->ended == 0;
 	nulls[6] = reason == NULL;
 

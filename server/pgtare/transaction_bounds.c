@@ -5,8 +5,8 @@
  * A unit ends in the protocol layer: ReadyForQuery carries the transaction
  * status, and the flush that follows puts the answer on its way.  It begins
  * with the first bytes that recv() returns after that.  Between the two the
- * session is idle, and there, outside every measured interval, the next arm is
- * drawn and its settings are applied.  A DISCARD ALL or RESET by itself, which a
+ * session is idle, and there, outside every measured interval, the settings of the
+ * next arm are applied if it is another.  A DISCARD ALL or RESET by itself, which a
  * pooler sends between its clients, is no unit: the arm is put in force again.
  *
  *		recv ... ReadyForQuery, flush | record, draw, switch | recv ...
@@ -60,7 +60,7 @@ answered(char status)
 		session_consider_joining();
 		if (session.joined)
 		{
-			block_begin();
+			run_join();
 			slice_begin();
 			unit_switch_arm();
 		}
@@ -85,16 +85,10 @@ answered(char status)
 	{
 		unit_record(ticks,
 					session.def->take_cpu ? clock_system_ns(CLOCK_THREAD_CPUTIME_ID) : 0);
-		block_advance();
+		run_advance();
 	}
-	/*
-	 * A session that took on another role may be out of the trial's reach now.
-	 * A trial that closes lets each session finish its block or runs; slices
-	 * have an end of their own.
-	 */
-	if (session_trial_over(ticks) || !rights_session_may_join(session.def) ||
-		((block_is_complete() || session.def->nslices > 0) &&
-		 session_trial_closing()))
+	/* A session that took on another role may be out of the trial's reach now. */
+	if (session_trial_over(ticks) || !rights_session_may_join(session.def))
 		session_leave();
 	else if (no_unit)
 		unit_again();
@@ -103,7 +97,8 @@ answered(char status)
 }
 
 /*
- * The first bytes of a request are here.  An idle session learns only now that
+ * The first bytes of a request are here, or of the message by which a client takes its
+ * leave.  An idle session learns only now that
  * its trial is over, or that the configuration is about to be read again; it
  * gets its settings back before the request is looked at.  If its slice has
  * ended by then it takes the arm of the one that runs, so that a session that
@@ -111,7 +106,7 @@ answered(char status)
  * the service time starts.
  */
 static void
-arrived(void)
+arrived(bool leaves)
 {
 	int64		ticks = session_ticks();
 	uint32		flags = 0;
@@ -126,13 +121,14 @@ arrived(void)
 		if (ConfigReloadPending)
 		{
 			settings_restore();
-			session.restored = true;
 			flags = UNIT_RELOADED;
 			ticks = session_ticks();
 		}
-		else if (session.def->nslices > 0 && slice_over(ticks) &&
-				 GetCurrentStatementStartTimestamp() == unit.last_statement)
+		else if (GetCurrentStatementStartTimestamp() == unit.last_statement &&
+				 (unit.undrawn ? !leaves : session.def->nslices > 0 && slice_over(ticks)))
 		{
+			if (unit.undrawn)
+				run_draw_first();
 			unit_switch_arm();
 			ticks = session_ticks();
 		}
@@ -145,14 +141,15 @@ arrived(void)
 }
 
 static void
-received(int fd, ssize_t result)
+received(int fd, const void *buffer, ssize_t result)
 {
 	if (MyProcPort == NULL || fd != MyProcPort->sock)
 		return;
 	if (result > 0)
 	{
 		if (unit.phase == IDLE)
-			arrived();
+			/* Terminate; over TLS it looks like a request */
+			arrived(*(const char *) buffer == 'X');
 		else if (unit.blocked_ticks)
 		{
 			/* the client took its time with the rest of the request */
@@ -186,7 +183,7 @@ pgtare_recv(int fd, void *buffer, size_t length, int flags)
 	{
 		int			save_errno = errno;
 
-		received(fd, result);
+		received(fd, buffer, result);
 		errno = save_errno;
 	}
 	return result;
@@ -201,7 +198,7 @@ pgtare_recv_chk(int fd, void *buffer, size_t length, size_t size, int flags)
 	{
 		int			save_errno = errno;
 
-		received(fd, result);
+		received(fd, buffer, result);
 		errno = save_errno;
 	}
 	return result;

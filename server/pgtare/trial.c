@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * trial.c
- *		Starting, renewing, closing and stopping a trial by SQL.
+ *		Starting, renewing and stopping a trial by SQL.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -99,7 +99,7 @@ read_arms(FunctionCallInfo fcinfo, TrialDef *def, uint32 *used)
 	if (values.n != names.n * inject.n)
 		invalid("a trial needs a value for each arm and setting");
 	if (block.n < inject.n || block.n > MAX_BLOCK)
-		invalid("a block holds each arm at least once, and 64 units at most");
+		invalid("a block holds each arm at least once, and 64 runs at most");
 	def->narms = inject.n;
 	def->nsettings = names.n;
 	def->nblock = block.n;
@@ -150,35 +150,15 @@ read_arms(FunctionCallInfo fcinfo, TrialDef *def, uint32 *used)
 			invalid("a block must hold every arm");
 }
 
-/* Runs: the arms that take turns, the blocks between pairs, the bounds of a run's length */
+/* The bounds of a run's length */
 static void
 read_runs(FunctionCallInfo fcinfo, TrialDef *def)
 {
-	Elements	turns = array_argument(fcinfo, 15, INT4OID);
-	int32		every = PG_ARGISNULL(16) ? 0 : PG_GETARG_INT32(16);
-	int32		shortest = PG_ARGISNULL(17) ? 0 : PG_GETARG_INT32(17);
-	int32		longest = PG_ARGISNULL(18) ? 0 : PG_GETARG_INT32(18);
+	int32		shortest = PG_ARGISNULL(15) ? 0 : PG_GETARG_INT32(15);
+	int32		longest = PG_ARGISNULL(16) ? 0 : PG_GETARG_INT32(16);
 
-	if (turns.n == 0)
-		return;
-	if (def->nslices > 0)
-		invalid("a trial in slices has no runs");
-	if (turns.n > MAX_BLOCK)
-		invalid("a round of runs has 64 turns at most");
-	if (every < 1)
-		invalid("the blocks between runs are 1 at least");
 	if (shortest < 1 || longest < shortest || longest > MAX_RUN)
 		invalid("runs have between 1 and 255 transactions");
-	for (int i = 0; i < turns.n; i++)
-	{
-		int32		arm = DatumGetInt32(turns.value[i]);
-
-		if (arm < 1 || arm >= def->narms)
-			invalid("a run names an arm that does not exist, or the base");
-		def->turn[i] = (uint16) arm;
-	}
-	def->nturns = turns.n;
-	def->runs_every = (uint32) every;
 	def->run_shortest = (uint16) shortest;
 	def->run_longest = (uint16) longest;
 }
@@ -190,6 +170,7 @@ read_slices(FunctionCallInfo fcinfo, TrialDef *def)
 	Elements	kinds = array_argument(fcinfo, 12, INT4OID);
 	int32		min_us = PG_ARGISNULL(13) ? 0 : PG_GETARG_INT32(13);
 	int32		max_us = PG_ARGISNULL(14) ? 0 : PG_GETARG_INT32(14);
+	bool		mixed = false;
 
 	if (kinds.n == 0)
 		return;
@@ -203,8 +184,11 @@ read_slices(FunctionCallInfo fcinfo, TrialDef *def)
 
 		if (kind < SLICE_MIXED || kind >= def->narms)
 			invalid("a slice names an arm that does not exist");
+		mixed |= kind == SLICE_MIXED;
 		def->slice_kind[i] = (int16) kind;
 	}
+	if (mixed && def->narms != 2)
+		invalid("in a mixed slice sessions have one of two arms");
 	def->nslices = kinds.n;
 	def->slice_min_ns = (int64) min_us * 1000;
 	def->slice_max_ns = (int64) max_us * 1000;
@@ -358,6 +342,7 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 
 	lay_out_rings(shared, sessions);
 	pg_atomic_write_u32(&shared->next_backend, 0);
+	pg_atomic_write_u32(&shared->next_new, 0);
 	pg_atomic_write_u32(&shared->joined_now, 0);
 	pg_atomic_write_u32(&shared->no_ring, 0);
 	pg_atomic_write_u32(&shared->cannot_join, 0);
@@ -366,8 +351,8 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 	def->start_ticks = clock_ticks(def->rate.counter);
 	def->deadline_ticks = def->start_ticks +
 		clock_ns_to_ticks(&def->rate, (int64) (duration * 1e9));
+	def->started = GetCurrentTimestamp();
 	memcpy(&shared->def, def, sizeof(TrialDef));
-	shared->started = GetCurrentTimestamp();
 	shared->ended = 0;
 	pg_atomic_write_u32(&shared->end_reason, END_NONE);
 	pg_atomic_write_u64(&shared->lease_ticks, NO_LEASE);
@@ -405,27 +390,6 @@ pgtare_trial_renew(PG_FUNCTION_ARGS)
 							(uint64) (clock_ticks(shared->def.rate.counter) +
 									  clock_ns_to_ticks(&shared->def.rate,
 														(int64) (seconds * 1e9))));
-	LWLockRelease(&shared->lock);
-	PG_RETURN_BOOL(running);
-}
-
-PG_FUNCTION_INFO_V1(pgtare_trial_close);
-
-/*
- * trial_close() returns bool: did one run?  Blocks under way are finished, no
- * new ones begin: to cut blocks short would drop the slow ones more often.
- */
-Datum
-pgtare_trial_close(PG_FUNCTION_ARGS)
-{
-	Shared	   *shared = pgtare_require_shared();
-	bool		running;
-
-	rights_lock_as_owner(shared, true);
-	running = pgtare_is_running(shared);
-	if (running)
-		pg_atomic_write_u32(&shared->closing,
-							(uint32) pg_atomic_read_u64(&shared->generation));
 	LWLockRelease(&shared->lock);
 	PG_RETURN_BOOL(running);
 }

@@ -15,11 +15,10 @@
 
 Unit		unit;
 
-/* Put an arm in force, the next or the same again, and open the next unit. */
-static void
-begin(bool again)
+/* Put the arm of the coming unit in force, and open that unit. */
+void
+unit_switch_arm(void)
 {
-	uint16		arm = unit.arm;
 	const TrialDef *def = session.def;
 	int64		from = session_ticks();
 	uint32		flags = 0;
@@ -30,10 +29,12 @@ begin(bool again)
 		slice_follow(from);
 		flags = slice_kind() == SLICE_MIXED ? UNIT_MIXED : 0;
 	}
-	/* what was drawn is not used up; slices go on by the clock */
-	unit.arm = again && def->nslices == 0 ? arm : block_draw();
-	if (pg_atomic_read_u32(&session.shared->failed_arm[unit.arm]) ||
-		!settings_apply(def, unit.arm))
+	unit.undrawn = run_awaits_request();
+	/* until its arm has been drawn it has its own settings */
+	unit.arm = unit.undrawn ? 0 : run_arm();
+	if (!unit.undrawn &&
+		(pg_atomic_read_u32(&session.shared->failed_arm[unit.arm]) ||
+		 !settings_apply(def, unit.arm)))
 	{
 		/* an arm that failed once stays out, for every session alike */
 		if (pgtare_begin_write(session.shared, session.generation))
@@ -42,7 +43,6 @@ begin(bool again)
 		flags |= UNIT_SWITCH_FAILED;
 		settings_restore();
 	}
-	session.restored = false;
 	unit.switch_flags = flags;
 	evidence_reset();
 	unit.last_statement = GetCurrentStatementStartTimestamp();
@@ -50,13 +50,6 @@ begin(bool again)
 	unit.switch_ns = (uint32) Min(session_ns(unit.ready_ticks - from), (int64) UINT32_MAX);
 	if (def->take_cpu)
 		unit.cpu_ns = clock_system_ns(CLOCK_THREAD_CPUTIME_ID);
-}
-
-/* Put the next arm in force, and open the next unit. */
-void
-unit_switch_arm(void)
-{
-	begin(false);
 }
 
 /*
@@ -70,7 +63,7 @@ unit_again(void)
 		(void) open_close(session.ring);
 	pgtare_end_write(session.shared);
 	(void) settings_changed_by_application(false);
-	begin(true);
+	unit_switch_arm();
 }
 
 /*
@@ -96,7 +89,7 @@ describe(Observation *o)
 	o->arm = unit.arm;
 	o->requests = (uint16) Min(unit.requests, (uint32) UINT16_MAX);
 	o->flags = unit.events | unit.switch_flags;
-	block_describe(o, (unit.switch_flags & UNIT_MIXED) != 0);
+	run_describe(o);
 	o->switch_ns = unit.switch_ns;
 	o->pid = MyProcPid;
 	o->slice = session.def->nslices > 0 ? slice_number() : NO_SLICE;
@@ -118,6 +111,9 @@ unit_record(int64 ticks, int64 cpu_ns)
 	o.flags |= evidence_flags() | (changed ? UNIT_APP_CHANGED : 0) |
 		(session.def->nslices > 0 && slice_over(ticks) ? UNIT_STRADDLED : 0);
 	ring_put(&o);
+	/* what the configuration says now is the session's own */
+	if (unlikely(unit.events & UNIT_RELOADED))
+		settings_restore();
 }
 
 /* How far the unit under way has come: to a request, to its answer, to a wait for the client */

@@ -21,6 +21,15 @@ from tests.unit.sample_result import sample
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
 
+#: The charts in sight, and those that are folded away.
+SHOWN = ("effects", "settling")
+FOLDED = ("distributions", "course")
+#: Whether charts fill their places.
+WIDE = """(names) => names.every((name) => {
+  const place = document.getElementById('chart-' + name);
+  const drawn = place.querySelector('.main-svg').getBoundingClientRect();
+  return drawn.width > 200 && Math.abs(drawn.width - place.clientWidth) < 2;
+})"""
 #: The contrast of every colour with what is behind it.
 CONTRAST = """() => {
   const style = getComputedStyle(document.documentElement);
@@ -84,8 +93,6 @@ def hostile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         arm.settings = {name: HOSTILE for name in arm.settings}
         if arm.proof:
             arm.proof.evidence = HOSTILE_IMAGE
-    for session in result.by_backend:
-        session.body_us = {renamed.get(k, k): v for k, v in session.body_us.items()}
     result.server["settings"] = {"application_name": HOSTILE, HOSTILE_IMAGE: HOSTILE_LINK}
     result.command = ["pgtare", HOSTILE, HOSTILE_IMAGE]
     result.warnings = [HOSTILE, HOSTILE_LINK]
@@ -103,10 +110,10 @@ def test_draws_every_chart_for_eyes_screen_readers_and_keyboards(
         """() => Object.fromEntries([...document.querySelectorAll('.chart')].map(
              (c) => [c.id, c.querySelectorAll('.scatterlayer :is(.point, .js-line)').length]))"""
     )
-    assert set(points) == {"chart-effects", "chart-distributions", "chart-course", "chart-sessions"}
-    assert points["chart-effects"] == 2 * 6  # body and total of six arms
+    assert set(points) == {f"chart-{name}" for name in (*SHOWN, *FOLDED)}
+    assert points["chart-effects"] == 6
+    assert points["chart-settling"] == 5  # of all arms but the control
     assert points["chart-distributions"] == 7
-    assert points["chart-sessions"] == 4 * 2
     assert points["chart-course"] >= 6
     assert opened.page.get_attribute("html", "lang") == "en"
     for landmark in ("header", "main", "footer"):
@@ -126,6 +133,56 @@ def test_draws_every_chart_for_eyes_screen_readers_and_keyboards(
     assert page.evaluate(f"getComputedStyle({focused}).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     assert page.evaluate(f"{focused}.parentElement.open")
+
+
+@pytest.fixture(scope="session")
+def folding_file(page_file: Path) -> Path:
+    """The page as in browsers that lay out nothing of what is folded; Chromium does."""
+    path = page_file.with_name("folding.html")
+    text = page_file.read_text(encoding="utf-8")
+    hidden = "details:not([open]) > :not(summary) { display: none; }</style>"
+    path.write_text(text.replace("</style>", hidden, 1), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("width", [360, 1100])
+@pytest.mark.parametrize("which", ["page_file", "folding_file"])
+def test_a_folded_chart_is_drawn_as_wide_as_the_others_once_it_is_opened(
+    visit: Callable[..., Visit], request: pytest.FixtureRequest, which: str, width: int
+) -> None:
+    opened = visit(request.getfixturevalue(which), width=width)
+    page = opened.page
+    for name in SHOWN:
+        assert page.locator(f"#chart-{name}").is_visible()
+    for name in FOLDED:
+        assert not page.locator(f"#chart-{name}").is_visible()
+    page.locator("details.charts > summary").click()
+    page.wait_for_function(WIDE, arg=[*SHOWN, *FOLDED], timeout=10_000)
+    page.locator("details.charts > summary").click()
+    # drawn anew while it is folded, and opened again
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_selector('html[data-drawn="dark"]')
+    page.locator("details.charts > summary").click()
+    page.wait_for_function(WIDE, arg=[*SHOWN, *FOLDED], timeout=10_000)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.complaints == []
+
+
+def test_every_table_can_be_read_on_a_phone(visit: Callable[..., Visit], page_file: Path) -> None:
+    """None is wider than the screen, or it can be scrolled by itself; no text is tiny."""
+    opened = visit(page_file, width=360)
+    page = opened.page
+    assert_fits_a_phone(page)
+    faults = page.evaluate(
+        """() => [...document.querySelectorAll('table')].filter((table) => {
+             const room = table.closest('.scroll, .meta, .chart-table, figure details');
+             const scrolls = room && getComputedStyle(room).overflowX === 'auto';
+             const wide = table.getBoundingClientRect().right > 360;
+             return (wide && !scrolls) || parseFloat(getComputedStyle(table).fontSize) < 12;
+           }).map((table) => table.caption.textContent)"""
+    )
+    assert faults == []
+    assert opened.complaints == []
 
 
 def test_follows_the_theme_and_its_change_with_contrast_of_aa(
@@ -224,6 +281,8 @@ def test_the_policy_forbids_network_eval_and_foreign_scripts(
 
 def test_without_scripts_the_figures_remain(visit: Callable[..., Visit], page_file: Path) -> None:
     page = visit(page_file, scripts=False).page
-    assert "Leaving pg_stat_statements on costs" in page.inner_text("main")
+    assert "All were seen working." in page.inner_text("main")
+    row = page.locator(".cards tbody tr", has_text="pg_stat_statements")
+    assert row.locator(".verdict").inner_text() == "cost"
     assert page.locator("figure details table").count() == 4
     assert "need JavaScript" in page.inner_text("main")

@@ -98,7 +98,7 @@ def test_a_fleet_is_weighed(fleet: dict[str, Cluster], tmp_path: Path) -> None:
         design = read(out / "servers" / name / "result.json")["design"]
         assert (design["stopped_by"], design["sessions"]) == ("time", 2)
     result = read(out / "result.json")
-    assert result["schema"] == "pgtare.fleet.weigh/1"
+    assert result["schema"] == "pgtare.fleet.weigh/2"
     (arm,) = [arm for arm in result["arms"] if arm["name"] == "pg_stat_statements"]
     assert (arm["k"], arm["verdict"]) == (2, "list")
     assert "geheim" not in written(out) + done.stdout + done.stderr
@@ -109,14 +109,14 @@ def test_a_fleet_is_weighed(fleet: dict[str, Cluster], tmp_path: Path) -> None:
 
 
 def test_a_harmful_canary_is_stopped(fleet: dict[str, Cluster], tmp_path: Path) -> None:
-    """5 ms more for each transaction; the other server never has them."""
+    """2 ms more for each transaction; the other server never has them."""
     out = tmp_path / "out"
     path = inventory(tmp_path, two(fleet))
     with bare_session(fleet["new"]) as client:
         before = setting(client)
         done = pgtare(
-            "fleet weigh --inject-ns 5000000 --inventory {} --out {} --duration 20 --yes "
-            "--canary 20s",
+            "fleet weigh --inject-ns 2000000 --inventory {} --out {} --duration 20 --yes "
+            "--canary 60s",
             path,
             out,
         )

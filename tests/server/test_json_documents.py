@@ -82,8 +82,8 @@ def test_of_weighing(busy: Cluster, tmp_path: Path) -> None:
     command = ("weigh", "track_io_timing", "--script", script, "-d", "3", *where)
     document("pgtare.weigh.plan/1", printed(*command, "--dry-run"))
     out = tmp_path / "out"
-    document("pgtare.weigh/1", printed(*command, "--out", out))
-    document("pgtare.weigh/1", printed("report", out))
+    document("pgtare.weigh/2", printed(*command, "--out", out))
+    document("pgtare.weigh/2", printed("report", out))
     document("pgtare.status/1", printed("status", *where))
     document("pgtare.stopped/1", printed("stop", *where))
     document("pgtare.modules/1", printed("module", "list", *where))

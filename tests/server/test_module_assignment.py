@@ -1,63 +1,160 @@
-"""The server module's assignment: the permuted blocks that the seed says, in every session."""
+"""The server module's assignment: the runs that the seed says, in every session."""
 
-import dataclasses
+import contextlib
 import itertools
+import socket
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
-from pgtare.estimate.trial.design import Runs
-from pgtare.estimate.trial.observations import NO_SLICE, Observations, UnitFlag
+from pgtare.estimate.trial.design import Design, Runs
+from pgtare.estimate.trial.observations import NO_BLOCK, NO_SLICE, Observations, UnitFlag
 from pgtare.server.cluster import Cluster
-from tests.assignment import RUNS_AFTER, filler, permuted_block, run_before, run_drawn
-from tests.sessions import bare_session, one
-from tests.trials import MARKER, NO_BLOCK, Running, flagged, trial
-from tests.wire_protocol import Wire, query_message
+from tests.assignment import first_arm, permuted_block, run_length
+from tests.sessions import Connection, bare_session, eventually, one
+from tests.trials import MARKER, Running, flagged, trial
+from tests.wire_protocol import Wire, message, query_message
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 
 #: Five arms in blocks of seven: the base three times.
 ARMS = tuple({MARKER: f"{k}111kB"} for k in range(1, 6))
 BLOCK = (0, 1, 2, 3, 4, 0, 0)
+SHORT = Runs(2, 5)
+
+#: Block, run in it, position in that, arm, and whether in a first run.
+Place = tuple[int, int, int, int, bool]
 
 
-def assert_as_drawn(running: Running, rows: Observations) -> None:
-    """Every arm as the seed says, and a filler before each block that should have one."""
-    next_block = {int(backend): 0 for backend in rows["backend"]}
-    for row in rows:
-        backend, block = int(row["backend"]), int(row["block"])
-        if row["unit"] == 0:
-            assert block == NO_BLOCK
-            assert permuted_block(running.design, backend, NO_BLOCK)[0] == row["arm"]
-        elif block == NO_BLOCK:
-            assert filler(running.design, backend, next_block[backend]) == row["arm"]
-        else:
-            assert permuted_block(running.design, backend, block)[row["position"]] == row["arm"]
-            next_block[backend] = block + 1
-    blocks = rows["block"][rows["block"] != NO_BLOCK]
-    expected = [filler(running.design, int(rows["backend"][0]), int(b)) for b in np.unique(blocks)]
-    drawn = np.count_nonzero((rows["block"] == NO_BLOCK) & (rows["unit"] > 0))
-    # the last block's filler may be drawn, and its first unit not yet
-    assert 0 <= drawn - sum(arm is not None for arm in expected) <= 1
+def places(design: Design, backend: int, new: int | None) -> Iterator[Place]:
+    """Of each unit of a session, by the seed; `new`: its number among those that are new."""
+    if new is not None:
+        for position in range(run_length(design, backend, NO_BLOCK)):
+            yield NO_BLOCK, 0, position, first_arm(design, new), True
+    for block in itertools.count():
+        for run, arm in enumerate(permuted_block(design, backend, block)):
+            for position in range(run_length(design, backend, block)):
+                yield block, run, position, arm, False
+
+
+def assert_as_drawn(running: Running, rows: Observations, new: int | None) -> None:
+    backend = int(rows["backend"][0])
+    names = ("block", "run", "position", "arm")
+    where = [tuple(int(row[name]) for name in names) for row in rows]
+    first = flagged(rows, UnitFlag.FIRST_RUN)
+    found = [(*place, is_first) for place, is_first in zip(where, first, strict=True)]
+    assert found == list(itertools.islice(places(running.design, backend, new), len(rows)))
+    assert not any(flagged(rows, UnitFlag.UNDRAWN))
+
+
+def burst(client: Connection, count: int) -> None:
+    """So many transactions, of which the first is sent by itself."""
+    client.execute("SELECT 1")
+    with Wire(client) as wire:
+        wire.send(*[query_message("SELECT 1")] * (count - 1))
+        wire.read_until_ready(count - 1)
 
 
 @pytest.mark.parametrize("seed", [1, (1 << 64) - 1, 0x8000000000000001])
-def test_arms_are_those_of_the_seed(server: Cluster, seed: int) -> None:
-    with trial(server, ARMS, block=BLOCK, seed=seed) as running:
-        for _ in range(3):
-            with bare_session(server) as client, Wire(client) as wire:
-                wire.send(*[query_message("SELECT 1")] * 200)
-                wire.read_until_ready(200)
+def test_runs_of_new_sessions_are_those_of_the_seed(server: Cluster, seed: int) -> None:
+    with trial(server, ARMS, block=BLOCK, seed=seed, runs=SHORT) as running:
+        for number in range(3):
+            with bare_session(server) as client:
+                burst(client, 200)
                 rows = running.observed(client, 200)
                 assert list(rows["unit"]) == list(range(200))
-                assert flagged(rows, UnitFlag.UNBLOCKED) == list(rows["block"] == NO_BLOCK)
-                assert_as_drawn(running, rows)
-                blocked = rows[rows["block"] != NO_BLOCK][:70]
-                for block in range(10):
-                    assert sorted(blocked["arm"][blocked["block"] == block]) == sorted(BLOCK)
-                assert list(blocked["position"]) == list(range(7)) * 10
-        assert len(np.unique(running.drained()["backend"])) == 3
+                assert set(rows["backend"]) == {number}
+                assert_as_drawn(running, rows, number)
+
+
+def test_runs_of_older_sessions_are_those_of_the_seed(server: Cluster) -> None:
+    """They begin with blocks, and take no place of a new one."""
+    with (
+        bare_session(server) as older,
+        bare_session(server) as oldest,
+        trial(server, ARMS, block=BLOCK, runs=SHORT) as running,
+        bare_session(server) as new,
+    ):
+        for client in (older, oldest):
+            burst(client, 201)
+            assert_as_drawn(running, running.observed(client, 200), None)
+        burst(new, 20)
+        assert_as_drawn(running, running.observed(new, 20), 0)
+
+
+@pytest.mark.parametrize("runs", [Runs(), Runs(1, 1), Runs(255, 255)])
+def test_runs_are_as_long_as_asked(server: Cluster, runs: Runs) -> None:
+    count = 3 * runs.longest + 10
+    with trial(server, runs=runs) as running, bare_session(server) as client:
+        burst(client, count)
+        rows = running.observed(client, count)
+        assert_as_drawn(running, rows, 0)
+    starts = [i for i, row in enumerate(rows) if row["position"] == 0]
+    assert all(runs.shortest <= b - a <= runs.longest for a, b in itertools.pairwise(starts))
+
+
+def visit(cluster: Cluster, how: str) -> None:
+    """A connection that sends no request, and ends."""
+    with contextlib.suppress(OSError), bare_session(cluster) as client:
+        if how == "cut off":
+            with socket.socket(fileno=client.fileno()) as raw:
+                raw.shutdown(socket.SHUT_RDWR)
+                raw.detach()
+
+
+@pytest.mark.parametrize("how", ["politely", "cut off"])
+def test_arms_of_first_runs_are_shared_out_to_those_who_ask(server: Cluster, how: str) -> None:
+    """Of each seven new sessions each arm has its share; who sends nothing takes no place."""
+    with trial(server, ARMS, block=BLOCK) as running:
+        arms = []
+        for number in range(21):
+            with bare_session(server) as client:
+                visit(server, how)
+                client.execute("SELECT 1")
+                (row,) = running.observed(client, 1)
+            assert row["arm"] == first_arm(running.design, number)
+            arms.append(int(row["arm"]))
+        eventually(lambda: running.trials.status().sessions_now == 0)
+        assert len(running.drained()) == 21
+    assert [sorted(arms[i : i + 7]) for i in (0, 7, 14)] == [sorted(BLOCK)] * 3
+
+
+STARTUP = message(b"", b"\x00\x03\x00\x00user\0postgres\0database\0postgres\0\0")
+
+
+def first_values(raw: socket.socket, ready: int) -> list[str]:
+    """Of each row that comes until the server has been ready so often, the first value."""
+    file = raw.makefile("rb")
+    values = []
+    while ready:
+        kind, length = file.read(1), int.from_bytes(file.read(4))
+        body = file.read(length - 4)
+        ready -= kind == b"Z"
+        if kind == b"D":
+            values.append(body[6:].decode())
+    return values
+
+
+def test_requests_that_came_with_the_connection_have_no_arm(server: Cluster) -> None:
+    """They were there before it could be drawn; the next, which comes by itself, begins the run."""
+    show = query_message(f"SHOW {MARKER}")
+    with (
+        trial(server, ARMS, block=BLOCK, runs=SHORT) as running,
+        socket.socket(socket.AF_UNIX) as raw,
+    ):
+        raw.settimeout(10)
+        raw.connect(f"{server.socket_directory}/.s.PGSQL.{server.port}")
+        raw.sendall(STARTUP + show + show)
+        assert first_values(raw, 3) == ["4MB", "4MB"]
+        seen = []
+        for _ in range(20):
+            raw.sendall(show)
+            seen += first_values(raw, 1)
+        eventually(lambda: len(running.drained()) == 22)
+        rows = running.drained()
+    assert flagged(rows, UnitFlag.UNDRAWN) == [True] * 2 + [False] * 20
+    assert seen == [ARMS[arm][MARKER] for arm in rows["arm"][2:]]
+    assert_as_drawn(running, rows[2:], 0)
 
 
 def test_session_that_was_there_before_joins_after_its_next_transaction(server: Cluster) -> None:
@@ -128,88 +225,3 @@ def test_participation_draws_a_share_of_the_sessions(server: Cluster) -> None:
             with bare_session(server) as client:
                 client.execute("SELECT 1")
         assert 12 <= running.trials.status().sessions <= 48
-
-
-def test_closing_a_trial_lets_sessions_finish_their_blocks(server: Cluster) -> None:
-    with trial(server, ARMS, block=BLOCK) as running, bare_session(server) as client:
-        for _ in range(10):
-            client.execute("SELECT 1")
-        with server.connect() as operator:
-            operator.execute("SELECT pgtare.trial_close()")
-        with bare_session(server) as late:
-            late.execute("SELECT 1")
-            late_pid = late.info.backend_pid
-        for _ in range(30):
-            client.execute("SELECT 1")
-        rows = running.drained()
-        own = rows[rows["pid"] == client.info.backend_pid]
-    assert late_pid not in rows["pid"]
-    in_blocks = own[own["block"] != NO_BLOCK]
-    assert len(in_blocks) in (len(BLOCK), 2 * len(BLOCK))
-    assert in_blocks["position"][-1] == len(BLOCK) - 1
-
-
-#: A pair before every block but those that a session begins with.
-RUNS = Runs(turns=(1, 1, 2, 3, 4), every=1, shortest=3, longest=9)
-
-
-def in_turn(running: Running, rows: Observations) -> Iterator[tuple[int, int, int, bool]]:
-    """Arm, block or run, position, and whether in a run, of each unit after the first, by seed."""
-    design, backend = running.design, int(rows["backend"][0])
-    run = 0
-    for block in itertools.count():
-        if run_before(design, backend, block):
-            for number in (run, run + 1):
-                arm, length = run_drawn(design, backend, number)
-                yield from ((arm, number, position, True) for position in range(length))
-            run += 2
-        if (arm := filler(design, backend, block)) is not None:
-            yield arm, NO_BLOCK, 0, False
-        for position, arm in enumerate(permuted_block(design, backend, block)):
-            yield arm, block, position, False
-
-
-@pytest.mark.parametrize("every", [1, 4])
-def test_runs_are_those_of_the_seed(server: Cluster, every: int) -> None:
-    runs = dataclasses.replace(RUNS, every=every)
-    with trial(server, ARMS, block=BLOCK, runs=runs, seed=(1 << 64) - 3) as running:
-        for _ in range(2):
-            with bare_session(server) as client, Wire(client) as wire:
-                wire.send(*[query_message("SELECT 1")] * 700)
-                wire.read_until_ready(700)
-                rows = running.observed(client, 700)[1:]
-            expected = itertools.islice(in_turn(running, rows), len(rows))
-            in_run = rows["flags"] & UnitFlag.RUN != 0
-            assert np.count_nonzero(in_run) > 100
-            assert np.all(rows["flags"][in_run] & UnitFlag.UNBLOCKED != 0)
-            found = zip(rows["arm"], rows["block"], rows["position"], in_run, strict=True)
-            assert list(found) == list(expected)
-
-
-def test_a_session_begins_with_blocks(server: Cluster) -> None:
-    with trial(server, ARMS, block=BLOCK, runs=RUNS) as running, bare_session(server) as client:
-        for _ in range(RUNS_AFTER + 20):
-            client.execute("SELECT 1")
-        rows = running.observed(client, RUNS_AFTER + 20)
-    first = int(np.argmax(rows["flags"] & UnitFlag.RUN != 0))
-    assert np.count_nonzero(rows["block"][:first] != NO_BLOCK) == -(-RUNS_AFTER // 7) * 7
-
-
-def test_closing_a_trial_lets_sessions_finish_their_runs(server: Cluster) -> None:
-    runs = Runs(turns=(1,), every=1, shortest=20, longest=20)
-    with trial(server, runs=runs) as running, bare_session(server) as client:
-        while True:
-            client.execute("SELECT 1")
-            rows = running.drained()
-            if len(rows) and rows["flags"][-1] & UnitFlag.RUN:
-                break
-        with server.connect() as operator:
-            operator.execute("SELECT pgtare.trial_close()")
-        for _ in range(60):
-            client.execute("SELECT 1")
-        rows = running.drained()
-        own = rows[rows["pid"] == client.info.backend_pid]
-    ran = own[own["flags"] & UnitFlag.RUN != 0]
-    assert list(ran["block"]) == [0] * 20 + [1] * 20
-    assert set(ran["arm"]) == {0, 1}
-    assert np.array_equal(own[-40:], ran)

@@ -241,9 +241,7 @@ def test_injected_delay_ends_with_an_interrupt(server: Cluster, function: str) -
 # Trials of others
 
 
-@pytest.mark.parametrize(
-    "call", ["trial_stop()", "trial_close()", "trial_drain()", "trial_renew(9)"]
-)
+@pytest.mark.parametrize("call", ["trial_stop()", "trial_drain()", "trial_renew(9)"])
 def test_trial_of_a_superuser_is_left_alone(
     shared: Cluster, weigher: Connection, call: str
 ) -> None:

@@ -21,7 +21,7 @@ from tests.wire_protocol import Wire, query_message
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 #: Of the smallest pool, 1 MB, shared among 1,024 sessions.
-SMALL_RING = 16
+SMALL_RING = 8
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +68,8 @@ def test_full_ring_keeps_the_oldest_and_counts_what_it_loses(small: Cluster) -> 
         eventually(lambda: waits_for_client(small, client))  # else another would follow these
         assert list(running.observed(client, SMALL_RING)["unit"]) == list(range(SMALL_RING))
         # it goes on, and does not slow the session down when it is full
-        burst(client, 10)
-        assert list(running.observed(client, SMALL_RING + 10)["unit"][-10:]) == [*range(100, 110)]
+        burst(client, 5)
+        assert list(running.observed(client, SMALL_RING + 5)["unit"][-5:]) == [*range(100, 105)]
         start = time.monotonic()
         burst(client, 1000)
         assert time.monotonic() - start < 2
@@ -100,9 +100,9 @@ def test_drain_takes_no_more_than_asked(server: Cluster) -> None:
         running.trials.stop()  # what was observed can be drained after the end
         sizes = [
             len(one(running.trials.conn, "SELECT pgtare.trial_drain(%s)", size))
-            for size in (64, 6399, 8_000_000, 64)
+            for size in (72, 100 * 72 - 1, 8_000_000, 72)
         ]
-    assert sizes == [64, 99 * 64, 0, 0]
+    assert sizes == [72, 99 * 72, 0, 0]
 
 
 def test_sessions_beyond_the_rings_are_counted(server: Cluster) -> None:

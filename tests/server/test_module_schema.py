@@ -23,7 +23,6 @@ _TRAPS = (
     "info()",
     "trial_status()",
     "trial_stop()",
-    "trial_close()",
     "trial_renew(integer)",
     "trial_start(text[], text[], bigint[], int[], numeric, numeric)",
     "trial_drain(bigint)",
@@ -74,10 +73,7 @@ def test_schema_of_somebody_else(shared: Cluster) -> None:
     if shared.binaries.origin != "wheel":
         return  # there is no extension to be made
     with bare_session(shared, user="mallory") as mallory:
-        mallory.execute(
-            "DROP FUNCTION pgtare.info(), pgtare.trial_status(), pgtare.trial_stop(),"
-            " pgtare.trial_close()"
-        )
+        mallory.execute("DROP FUNCTION pgtare.info(), pgtare.trial_status(), pgtare.trial_stop()")
     with shared.connect() as connection, pytest.raises(psycopg.Error, match="is there already"):
         connection.execute("CREATE EXTENSION pgtare")
     assert not is_superuser(shared)

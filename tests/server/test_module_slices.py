@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -11,11 +12,11 @@ import numpy as np
 import pytest
 
 from pgtare.estimate.trial.design import MIXED, Design, Slices, slice_ends, slice_order
-from pgtare.estimate.trial.observations import Observations, UnitFlag
+from pgtare.estimate.trial.observations import NO_BLOCK, Observations, UnitFlag
 from pgtare.server.cluster import Cluster
-from tests.assignment import permuted_block
-from tests.sessions import bare_session, one
-from tests.trials import MARKED, MARKER, NO_BLOCK, Running, design_of, flagged, trial
+from tests.assignment import mixed_arm
+from tests.sessions import bare_session, eventually, one
+from tests.trials import MARKED, MARKER, Running, flagged, trial
 from tests.wire_protocol import Wire, query_message
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
@@ -86,20 +87,49 @@ def test_sessions_follow_the_schedule_of_the_seed(worked: Worked) -> None:
     assert 0 < straddled.mean() < 0.5
 
 
-def test_mixed_slices_draw_blocks_of_their_own(worked: Worked) -> None:
+def test_in_a_mixed_slice_each_session_keeps_the_arm_that_it_drew(worked: Worked) -> None:
     design, rows = worked
     mixed = rows[rows["flags"] & UnitFlag.MIXED != 0]
-    blocked = mixed[mixed["flags"] & UnitFlag.UNBLOCKED == 0]
-    assert len(blocked) > 100
-    for row in blocked:
-        order = permuted_block(design, int(row["backend"]), int(row["block"]))
-        assert order[row["position"]] == row["arm"]
-    # no block goes on in another slice
-    key = blocked["backend"].astype(np.int64) << 32 | blocked["block"]
-    assert all(len(np.unique(blocked["slice"][key == k])) == 1 for k in np.unique(key))
-    others = rows[rows["flags"] & UnitFlag.MIXED == 0]
-    assert set(others["block"]) == {NO_BLOCK}
-    assert np.array_equal(others["flags"] & UnitFlag.UNBLOCKED != 0, others["unit"] == 0)
+    assert len(mixed) > 100
+    drawn = [mixed_arm(design, int(row["backend"]), int(row["slice"])) for row in mixed]
+    assert list(mixed["arm"]) == drawn
+    assert set(drawn) == {0, 1}
+
+
+def test_units_of_slices_belong_to_no_run(worked: Worked) -> None:
+    """Their position is that in the slice, which stops at 255."""
+    _, rows = worked
+    assert set(rows["block"]) == {NO_BLOCK}
+    assert set(rows["run"]) == {0}
+    assert not any(flagged(rows, UnitFlag.FIRST_RUN | UnitFlag.UNDRAWN))
+    key = rows["backend"].astype(np.int64) << 32 | rows["slice"]
+    for k in np.unique(key):
+        positions = rows["position"][key == k]
+        assert list(positions) == [min(i, 255) for i in range(len(positions))]
+
+
+def test_in_a_mixed_slice_half_of_the_sessions_have_each_arm(server: Cluster) -> None:
+    """Of each two that came one after the other, one has each; its settings are in force."""
+    slices = Slices(kinds=(0, 1, MIXED), min_us=20_000, max_us=20_000, guard_us=0)
+    with trial(server, slices=slices) as running, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(bare_session(server)) for _ in range(4)]
+        seen: dict[int, list[str]] = {client.info.backend_pid: [] for client in clients}
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            for client in clients:
+                seen[client.info.backend_pid].append(one(client, f"SHOW {MARKER}"))
+        eventually(lambda: len(running.drained()) == sum(map(len, seen.values())))
+        rows = running.drained()
+    for pid, values in seen.items():
+        assert values == [MARKED[arm][MARKER] for arm in rows["arm"][rows["pid"] == pid]]
+    mixed = rows[rows["flags"] & UnitFlag.MIXED != 0]
+    drawn: dict[tuple[int, int], dict[int, int]] = {}
+    for row in mixed:
+        pair = drawn.setdefault((int(row["slice"]), int(row["backend"]) // 2), {})
+        assert pair.setdefault(int(row["backend"]), int(row["arm"])) == row["arm"]
+    whole = [sorted(arms.values()) for arms in drawn.values() if len(arms) == 2]
+    assert whole == [[0, 1]] * len(whole)
+    assert whole
 
 
 def test_an_idle_session_takes_the_arm_of_the_slice_its_request_comes_in(server: Cluster) -> None:
@@ -143,28 +173,3 @@ def test_a_session_that_joins_late_is_in_step(server: Cluster) -> None:
     assert rows["slice"].min() > 40
     assert (rows["start_ns"] >= begin - 1).all()
     assert (rows["start_ns"] - begin < 1_000_000_000).all()
-
-
-def test_closing_does_not_wait_for_a_block_of_a_mixed_slice(server: Cluster) -> None:
-    """It may go on in another slice only, or never."""
-    long = Slices((0, 1, MIXED), 1_000_000, 1_000_000, 0)
-    block = (0, 1) * 16
-    seed = next(
-        seed
-        for seed in itertools.count()
-        if slice_order(design_of(MARKED, seed=seed, slices=long), 0)[0] == MIXED
-    )
-    with (
-        trial(server, block=block, slices=long, seed=seed) as running,
-        bare_session(server) as client,
-    ):
-        for _ in range(5):
-            client.execute("SELECT 1")
-        with server.connect() as operator:
-            operator.execute("SELECT pgtare.trial_close()")
-        for _ in range(5):
-            client.execute("SELECT 1")
-        rows = running.drained()
-        own = rows[rows["pid"] == client.info.backend_pid]
-        assert own["position"].max() > 0
-        assert len(own) <= 6

@@ -184,7 +184,7 @@ def test_second_trial_is_refused_and_stop_ends_the_first(running: Cluster, tmp_p
     assert first.returncode == 1, err
     result = read(tmp_path / "w.json")
     assert result["design"]["stopped_by"] == "server"
-    assert arm(result, "track_io_timing")["verdict"] == "not_verified"
+    assert arm(result, "track_io_timing")["answer"]["verdict"] == "not_verified"
     assert "ended" in out
 
 
@@ -196,7 +196,7 @@ def test_kill_9_of_the_client_gives_settings_back(running: Cluster) -> None:
             "weigh", "--arm", "x: work_mem=123MB", "--dsn", dsn, "--duration", "600"
         )
         _wait_until_running(dsn)
-        seen = {setting(session)[0] for _ in range(40)}
+        seen = {setting(session)[0] for _ in range(100)}  # a block of three runs
         assert "123MB" in seen
         os.killpg(client.pid, signal.SIGKILL)
         client.wait()
@@ -222,7 +222,7 @@ def test_server_that_restarts_in_mid_trial(running: Cluster, tmp_path: Path) -> 
     assert "Traceback" not in err
     result = read(tmp_path / "w.json")
     assert result["design"]["stopped_by"] == "server"
-    assert arm(result, "track_io_timing")["verdict"] == "not_verified"
+    assert arm(result, "track_io_timing")["answer"]["verdict"] == "not_verified"
 
 
 @pytest.mark.slow
@@ -238,7 +238,7 @@ def test_base_current_keeps_what_is_set(running: Cluster, tmp_path: Path) -> Non
     result = read(tmp_path / "w.json")
     assert arm(result, "base")["settings"] == {}
     # on already in the base arm: no number may be given
-    assert arm(result, "pg_stat_statements")["verdict"] == "not_verified"
+    assert arm(result, "pg_stat_statements")["answer"]["verdict"] == "not_verified"
 
 
 @pytest.mark.slow
@@ -272,7 +272,7 @@ def test_sysbench_traffic(running: Cluster, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     design = read(tmp_path / "w.json")["design"]
     assert design["sessions"] == 2
-    assert design["blocks"] > 100
+    assert design["blocks"] > 10
 
 
 def _wait_until_running(dsn: str, running: bool = True) -> None:

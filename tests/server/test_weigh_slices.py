@@ -41,7 +41,7 @@ def test_a_lock_held_longer_falls_on_other_sessions(
     server18: Cluster, script: Path, tmp_path: Path
 ) -> None:
     done = pgtare(
-        "weigh --unit both --script {} --clients 4 --dsn {} -d 4 --output {}",
+        "weigh --unit both --slice-ms 15-45 --script {} --clients 4 --dsn {} -d 8 --output {}",
         script,
         server18.dsn(),
         tmp_path / "w.json",
@@ -52,12 +52,13 @@ def test_a_lock_held_longer_falls_on_other_sessions(
     found = result["contention"]
     assert found["state"] == "spillover", found
     assert wide(found["spillover_us"])[0] > 100
-    assert wide(found["own_us"])[1] > 500
+    # whoever holds the lock for longer waits for one fewer who does: his own cost is hidden
+    assert found["own_us"]["estimate"] < found["spillover_us"]["estimate"]
     assert wide(found["total_us"])[0] > 1_000
     assert found["total_us"]["estimate"] > found["spillover_us"]["estimate"]
-    assert arm(result, "holds")["verdict"] == "cost"
+    assert arm(result, "holds")["answer"]["verdict"] == "cost"
     assert [a["role"] for a in result["arms"]] == ["base", "instrument"]
-    assert "on other sessions" in done.stdout
+    assert "Part of it falls on others" in " ".join(done.stdout.split())
 
 
 @pytest.mark.slow
@@ -74,7 +75,7 @@ def test_one_session_has_no_spillover(server18: Cluster, script: Path, tmp_path:
     )
     assert done.returncode == 0, done.stderr
     found = read(tmp_path / "w.json")["contention"]
-    assert found["state"] in ("none", "not_separable")  # the latter in one run of twenty
+    assert found["state"] == "inconclusive"
     lo, hi = wide(found["spillover_us"])
     assert lo <= 0 <= hi
     assert wide(found["own_us"])[0] > 500
@@ -101,9 +102,9 @@ def test_slices_find_a_known_delay(server18: Cluster, tmp_path: Path) -> None:
     assert result["design"]["unit"] == "slice"
     assert result["design"]["slices"]["kinds"] == [0, 1, 2, 3]
     assert result["design"]["blocks"] > 100
-    injected = arm(result, "injected")["effect"]["body_us"]
+    injected = arm(result, "injected")["answer"]["us"]
     assert wide(injected)[0] > 25
     assert wide(injected)[0] < 50 < wide(injected)[1] or injected["estimate"] > 50
-    lo, hi = wide(arm(result, "control")["effect"]["body_us"])
+    lo, hi = wide(arm(result, "control")["answer"]["us"])
     assert lo <= 0 <= hi
     assert arm(result, "track_io_timing")["proof"]["state"] in ("active", "idle")

@@ -63,7 +63,7 @@ def test_every_level_proves_itself(wheel: Binaries, tmp_path: Path) -> None:
         with cluster.connect() as connection:
             for module in modules:
                 connection.execute(module.create_sql.encode())
-        check_proof(tmp_path, ARMS, "transaction", "--dsn", cluster.dsn())
+        check_proof(tmp_path, ARMS, "run", "--dsn", cluster.dsn())
         # a level that lasts writes as little as one record a request
         check_proof(tmp_path, ["sql_trace_recorder/all"], "slice", "--dsn", cluster.dsn())
 
@@ -72,4 +72,4 @@ def test_every_level_proves_itself(wheel: Binaries, tmp_path: Path) -> None:
 @pytest.mark.debian
 def test_installation_without_the_modules(debian15: Binaries, tmp_path: Path) -> None:
     """A private server of it is given them: there are the functions, and no extension."""
-    check_proof(tmp_path, ARMS, "transaction", "--pg-config", DEBIAN15)
+    check_proof(tmp_path, ARMS, "run", "--pg-config", DEBIAN15)

@@ -99,7 +99,7 @@ def write_fleet(path: Path) -> None:
     servers = [FleetServerState(name=name, labels={}, weight=1) for name in ("a", "b")]
     state = FleetState(command=["pgtare"], created="2026-01-01", design=DESIGN, servers=servers)
     directory = FleetDirectory.create(path, state)
-    given = sample_result.sample(blocks=20)
+    given = sample_result.sample(blocks=5)
     directory.keep("a", Weighing(given.result, given.observations, given.design))
     directory.state.of("a").state = "done"
     directory.save()
@@ -141,7 +141,7 @@ def _later_header(data: bytes) -> bytes:
 KINDS = {
     "weigh": Made(
         "result of `pgtare weigh`",
-        lambda path: save(path, 200),
+        lambda path: save(path, 10),
         lambda path: store.load(path).result,
         store.RESULT_FILE,
         _later_schema,

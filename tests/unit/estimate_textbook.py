@@ -1,4 +1,4 @@
-"""The estimators written plainly, as a check on the fast ones, and simulated recordings."""
+"""The estimators written plainly, as a check on the fast ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import signal
 
 from pgtare.estimate.trial.design import Arm, Design
-from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
-from tests.assignment import permuted_block
+from pgtare.estimate.trial.observations import NO_BLOCK, Observations, UnitFlag
+from tests.unit import simulated_trial
+from tests.unit.simulated_trial import Effect
 
-BAD = UnitFlag.SWITCH_FAILED | UnitFlag.APP_CHANGED | UnitFlag.RELOADED
+BAD = UnitFlag.SWITCH_FAILED | UnitFlag.APP_CHANGED | UnitFlag.RELOADED | UnitFlag.UNDRAWN
+DROPPED = 8
 
 
 def design_of(n_arms: int, *, block: Sequence[int] | None = None, seed: int = 1) -> Design:
@@ -26,13 +29,9 @@ def design_of(n_arms: int, *, block: Sequence[int] | None = None, seed: int = 1)
 
 def noise(n: int, rng: np.random.Generator, *, stalls: float = 0.0005) -> npt.NDArray[np.float64]:
     """Service times in microseconds: autocorrelated, lognormal, with rare long stalls."""
-    drift = np.empty(n)
-    level = 0.0
-    for i, step in enumerate(rng.normal(0, 0.02, n)):
-        level = 0.9 * level + step
-        drift[i] = level
+    drift = signal.lfilter([1.0], [1.0, -0.9], rng.normal(0, 0.02, n))
     stall = (rng.random(n) < stalls) * rng.pareto(1.5, n) * 2000
-    return 70 * np.exp(drift + rng.normal(0, 0.05, n)) + stall
+    return np.asarray(70 * np.exp(drift + rng.normal(0, 0.05, n)) + stall)
 
 
 def simulate(
@@ -42,145 +41,132 @@ def simulate(
     backends: int = 1,
     seed: int = 1,
     own: Sequence[float] = (),
-    carry: Sequence[float] = (),
     stalls: float = 0.0005,
 ) -> Observations:
-    """A trial as the server records it: a thrown-away first unit, then whole blocks.
-
-    own, carry: effect of each arm on its unit and on the next, microseconds.
-    """
+    """A trial of sessions with so many blocks each, on average. own: effect of each arm in µs."""
     rng = np.random.default_rng(seed)
-    size, n_arms = len(design.block), len(design.arms)
-    tau, after = np.zeros(n_arms), np.zeros(n_arms)
-    tau[: len(own)], after[: len(carry)] = own, carry
-    parts = []
-    for backend in range(backends):
-        arm = np.array([0, *(a for b in range(blocks) for a in permuted_block(design, backend, b))])
-        x = noise(len(arm), rng, stalls=stalls) + tau[arm]
-        x[1:] += after[arm[:-1]]
-        part = np.zeros(len(arm), OBSERVATION)
-        part["backend"], part["pid"] = backend, 100 + backend
-        part["unit"], part["arm"] = np.arange(len(arm)), arm
-        part["block"][1:] = np.arange(len(arm) - 1) // size
-        part["position"][1:] = np.arange(len(arm) - 1) % size
-        part["flags"][0] = UnitFlag.UNBLOCKED
-        part["slice"] = NO_SLICE
-        part["service_ns"] = np.rint(1000 * x)
-        part["cpu_ns"] = np.rint(900 * x)
-        part["switch_ns"] = 500
-        part["start_ns"] = np.cumsum(part["service_ns"] + 2000) - part["service_ns"]
-        parts.append(part)
-    return np.concatenate(parts)
+    units = round(blocks * len(design.block) * design.runs.mean)
+    effects = {arm: Effect(lambda x, us=us: x + us) for arm, us in enumerate(own) if us}  # type: ignore[misc]
+    sessions = simulated_trial.old(noise(units, rng, stalls=stalls) for _ in range(backends))
+    return simulated_trial.simulate(sessions, design, effects).observations
 
 
 @dataclass
 class Unit:
-    """One unit of a usable block, with the arms before it (None where unknown)."""
+    """A transaction of a later run that is compared."""
 
+    block: tuple[int, int]
     arm: int
     service_us: float
-    before: tuple[int | None, int | None]
+    open: bool
 
 
-@dataclass
-class Block:
-    """A usable block."""
-
-    backend: int
-    units: list[Unit]
-
-
-def usable_blocks(obs: Observations, design: Design) -> list[Block]:
-    """Whole blocks without a doubtful unit, by (backend, block)."""
-    by_unit = {(int(o["backend"]), int(o["unit"])): o for o in obs}
-    members: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for backend, unit in sorted(by_unit):
-        o = by_unit[backend, unit]
-        if not o["flags"] & UnitFlag.UNBLOCKED:
-            members.setdefault((backend, int(o["block"])), []).append((backend, unit))
-    blocks = []
-    for (backend, _), keys in sorted(members.items()):
-        if sorted(int(by_unit[key]["arm"]) for key in keys) != sorted(design.block):
+def later_units(obs: Observations, design: Design) -> list[Unit]:
+    """Those of sessions with a whole block, without the beginnings of runs and doubtful ones."""
+    sessions: dict[int, dict[int, list[np.void]]] = {}
+    for o in obs:
+        blocks = sessions.setdefault(int(o["backend"]), {})
+        if o["block"] != NO_BLOCK and not o["flags"] & UnitFlag.FIRST_RUN:
+            blocks.setdefault(int(o["block"]), []).append(o)
+    found = []
+    for backend, blocks in sorted(sessions.items()):
+        if not any(_is_whole(rows, design) for rows in blocks.values()):
             continue
-        if any(by_unit[key]["flags"] & BAD for key in keys):
-            continue
-        units = []
-        for key in keys:
-            before = []
-            for lag in (1, 2):
-                o = by_unit.get((key[0], key[1] - lag))
-                before.append(None if o is None or o["flags"] & BAD else int(o["arm"]))
-            o = by_unit[key]
-            units.append(Unit(int(o["arm"]), o["service_ns"] / 1000, (before[0], before[1])))
-        blocks.append(Block(backend, units))
-    return blocks
+        last = max(blocks)
+        for block, rows in sorted(blocks.items()):
+            # what is cut short is part of the block before it
+            joined = block - (block == last and not _is_whole(rows, design))
+            for o in sorted(rows, key=lambda o: int(o["unit"])):
+                if o["position"] >= DROPPED and not o["flags"] & BAD:
+                    still_open = bool(o["flags"] & UnitFlag.OPEN)
+                    found.append(
+                        Unit((backend, joined), int(o["arm"]), o["service_ns"] / 1000, still_open)
+                    )
+    return found
 
 
-def clusters_of(blocks: list[Block]) -> list[int]:
-    """The cluster of each block: runs of 16 within a backend, shorter in a small trial."""
-    length = max(1, min(16, len(blocks) // 32))
-    clusters: list[int] = []
-    within = 0
-    for i, block in enumerate(blocks):
-        if i == 0:
-            clusters.append(0)
-            continue
-        within = within + 1 if block.backend == blocks[i - 1].backend else 0
-        clusters.append(clusters[-1] + (within % length == 0))
-    return clusters
+def _is_whole(rows: list[np.void], design: Design) -> bool:
+    """Whether each run of the block has as many answered transactions as the longest."""
+    answered = [o for o in rows if not o["flags"] & UnitFlag.OPEN]
+    size = [sum(o["run"] == run for o in answered) for run in range(len(design.block))]
+    return min(size) == max(size) > 0 and len(answered) == len(rows)
 
 
-@dataclass
-class Regression:
-    """Coefficients by (lag, arm), their sandwich covariance, and the order of both."""
+def regress(units: list[Unit], arm: int, outcome) -> tuple[float, float]:  # type: ignore[no-untyped-def]
+    """The arm's coefficient in a regression with a dummy for each block, and its standard error.
 
-    terms: list[tuple[int, int]]
-    coefficients: npt.NDArray[np.float64]
-    covariance: npt.NDArray[np.float64]
-
-    def effect(self, arm: int, *lags: int) -> tuple[float, float]:
-        """Sum of an arm's coefficients over the lags, and its standard error."""
-        pick = np.array([float(term in {(lag, arm) for lag in lags}) for term in self.terms])
-        return float(pick @ self.coefficients), math.sqrt(pick @ self.covariance @ pick)
-
-
-def regress(blocks: list[Block], n_arms: int, outcome, lags: int = 1) -> Regression:  # type: ignore[no-untyped-def]
-    """OLS with every dummy written out, and the cluster sandwich written out."""
-    terms = [(lag, arm) for lag in range(lags + 1) for arm in range(1, n_arms)]
-    clusters = clusters_of(blocks)
-    rows, y, cluster = [], [], []
-    for b, block in enumerate(blocks):
-        for unit in block.units:
-            if None in unit.before[:lags]:
-                continue
-            arms = (unit.arm, *unit.before)
-            dummies = [float(arms[lag] == arm) for lag, arm in terms]
-            rows.append(dummies + [float(b == other) for other in range(len(blocks))])
-            y.append(outcome(unit.service_us))
-            cluster.append(clusters[b])
-    x = np.array(rows)
-    coefficients = np.linalg.lstsq(x, np.array(y), rcond=None)[0]
-    residual = np.array(y) - x @ coefficients
+    Of the arm's and the base's transactions alone; the sandwich is by blocks, with G / (G − 1) for
+    the blocks that have both.
+    """
+    chosen = [u for u in units if u.arm in (0, arm)]
+    names = sorted({u.block for u in chosen})
+    x = np.zeros((len(chosen), 1 + len(names)))
+    column = {name: 1 + k for k, name in enumerate(names)}
+    for i, u in enumerate(chosen):
+        x[i, 0] = u.arm == arm
+        x[i, column[u.block]] = 1
+    y = np.array([outcome(u.service_us) for u in chosen])
+    coefficients = np.linalg.lstsq(x, y, rcond=None)[0]
+    residual = y - x @ coefficients
     bread = np.linalg.pinv(x.T @ x)
     meat = np.zeros_like(bread)
-    for g in set(clusters):
-        rows_of_g = [i for i, own in enumerate(cluster) if own == g]
-        score = x[rows_of_g].T @ residual[rows_of_g]
+    both = 0
+    for name in names:
+        rows = [i for i, u in enumerate(chosen) if u.block == name]
+        both += len({chosen[i].arm for i in rows}) == 2
+        score = x[rows].T @ residual[rows]
         meat += np.outer(score, score)
-    n_clusters = max(clusters) + 1
-    covariance = n_clusters / (n_clusters - 1) * bread @ meat @ bread
-    p = len(terms)
-    return Regression(terms, coefficients[:p], covariance[:p, :p])
+    variance = both / (both - 1) * (bread @ meat @ bread)[0, 0]
+    return float(coefficients[0]), math.sqrt(variance)
 
 
-def block_differences(blocks: list[Block], arm: int, outcome) -> list[float]:  # type: ignore[no-untyped-def]
-    """Arm less base in each block."""
-    differences = []
-    for block in blocks:
-        treated = [outcome(u.service_us) for u in block.units if u.arm == arm]
-        base = [outcome(u.service_us) for u in block.units if u.arm == 0]
-        differences.append(sum(treated) / len(treated) - sum(base) / len(base))
-    return differences
+@dataclass
+class FirstRun:
+    """A session's first run."""
+
+    arm: int
+    group: int
+    times: list[float]
+
+
+def first_runs(obs: Observations) -> list[FirstRun]:
+    """Those of all sessions that began during the trial."""
+    found: dict[int, FirstRun] = {}
+    for o in obs:
+        if o["flags"] & UnitFlag.FIRST_RUN:
+            run = FirstRun(int(o["arm"]), int(o["stratum"]), [])
+            found.setdefault(int(o["backend"]), run).times.append(o["service_ns"] / 1000)
+    return list(found.values())
+
+
+def post_stratified(runs: list[FirstRun], arm: int) -> tuple[float, float]:
+    """Arm less base, within groups that are weighed by their transactions, and its error.
+
+    The error of each group's mean is that of a ratio of sums over its sessions.
+    """
+    every = sum(len(run.times) for run in runs)
+    value = variance = 0.0
+    for group in {run.group for run in runs}:
+        share = sum(len(run.times) for run in runs if run.group == group) / every
+        for side, sign in ((arm, 1), (0, -1)):
+            mine = [run for run in runs if run.group == group and run.arm == side]
+            n = sum(len(run.times) for run in mine)
+            mean = sum(sum(run.times) for run in mine) / n
+            squares = sum((sum(run.times) - mean * len(run.times)) ** 2 for run in mine)
+            value += sign * share * mean
+            variance += share**2 * len(mine) / (len(mine) - 1) * squares / n**2
+    return value, math.sqrt(variance)
+
+
+def weighted_threshold(sides: Sequence[tuple[npt.NDArray[np.float64], ...]]) -> float:
+    """The least value with at most a thousandth of the mean of two distributions above it."""
+    found = math.inf
+    for c in sorted({value for values, _ in sides for value in values}, reverse=True):
+        above = sum(float(weights[values > c].sum()) for values, weights in sides) / 2
+        if above > 0.001 * (1 + 1e-9):
+            return found
+        found = c
+    return found
 
 
 def mean_and_se(values: list[float]) -> tuple[float, float]:

@@ -1,362 +1,336 @@
-"""Trials with known truths, simulated unit by unit, and how often the verdicts on them are wrong.
+"""Raw observations of trials by runs with a known truth, made without any of the estimators.
 
-Nothing here is taken from the estimators. Every scenario is a function of a number of trials and a
-seed that returns `Count`: how often something happened, in how many cases.
+A session is an array of the service times (n,) in microseconds that its transactions would have
+under the base. `simulate` deals the arms as the server would, and applies effects to them. Of the
+assignment it takes the word of tests/assignment.py, of the layout of an observation that of
+observations.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy import signal
 
-from pgtare.estimate.trial import ArmEstimate, Estimate, TrialEstimate, analyse
 from pgtare.estimate.trial.design import Arm, Design, block_layout
-from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations, UnitFlag
+from pgtare.estimate.trial.observations import (
+    NO_BLOCK,
+    NO_SLICE,
+    OBSERVATION,
+    Observations,
+    UnitFlag,
+)
+from tests.assignment import NOBODY, first_arm, permuted_block, run_length
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Generator = np.random.Generator
+Bools = npt.NDArray[np.bool_]
+Rng = np.random.Generator
+#: Service times (n,) under the base, and what each would be with an arm on that is warm.
+Settled = Callable[[Floats], Floats]
 
-GAP_US = 5.0
-MEAN_US = 100.0
-
-
-class Count(NamedTuple):
-    """So many hits in so many trials."""
-
-    hits: int
-    trials: int
+#: Between an answer and the session's next request, in microseconds.
+GAP_US = 20.0
 
 
-@dataclass
+def design_of(
+    instruments: int, seed: int, *, control: bool = False, block: Sequence[int] | None = None
+) -> Design:
+    """A base, a control if wanted, and instruments i1, i2, …, in the blocks of a weighing."""
+    arms = [Arm("base", "base")] + [Arm("control", "control")] * control
+    arms += [Arm(f"i{k}", "instrument") for k in range(1, instruments + 1)]
+    return Design(tuple(arms), tuple(block or block_layout(len(arms))), seed)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What an arm does.
+
+    settled: once it is warm. cold_us: added to its first transactions after it was switched on.
+    after_us: added to the first transactions after it was switched off.
+    """
+
+    settled: Settled = lambda x: x
+    cold_us: Sequence[float] = ()
+    after_us: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
 class Session:
-    """Units of one session before its end cuts them short."""
+    """One session.
 
-    service_us: Floats
-    aborted: npt.NDArray[np.bool_]
+    base_us: (n,) service times under the base. new: it begins during the trial, at begins_us; the
+    others are there before. life_us: when it is cut off, be it within a transaction, which is then
+    reported as open.
+    """
 
-
-#: Service times of the arms (N,) of one session's units, in order.
-Model = Callable[[Ints, Generator], Session]
-
-
-def arms_of(instruments: int) -> tuple[Arm, ...]:
-    """A base, a control, and instruments x0, x1, ..."""
-    named = [Arm(f"x{k}", "instrument") for k in range(instruments)]
-    return (Arm("base", "base"), Arm("control", "control"), *named)
+    base_us: Floats
+    new: bool = False
+    begins_us: float = 0.0
+    life_us: float = np.inf
+    stratum: int = 0
 
 
-def record(
-    instruments: int,
-    model: Model,
-    rng: Generator,
+class Place(NamedTuple):
+    """Where each transaction (n,) of a session is."""
+
+    arm: Ints
+    block: Ints
+    run: Ints
+    position: Ints
+    first: Bools  # in the first run of a new session
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Observations, and for each of them (N,) both potential service times, in their order.
+
+    base_us: under the base. on_us: with the judged arm on since the session began, or for long in a
+    session that is older than the trial. whole: in a session that had at least one whole block.
+    """
+
+    observations: Observations
+    base_us: Floats
+    on_us: Floats
+    whole: Bools
+
+    def truth(self, c: float = np.inf, *, first: bool = True) -> float:
+        """Mean of what the judged arm adds below c to the transactions that the answer is of.
+
+        Those of first runs, if they are used, and of later runs of sessions with a whole block.
+        """
+        return float(self._added(c)[self._of(first=first)].mean())
+
+    def truth_of_all(self, c: float = np.inf) -> float:
+        """The same of all transactions."""
+        return float(self._added(c).mean())
+
+    def base_body(self, c: float, *, first: bool = True) -> float:
+        """Mean below c of these transactions under the base."""
+        return float(np.minimum(self.base_us, c)[self._of(first=first)].mean())
+
+    def _added(self, c: float) -> Floats:
+        return np.asarray(np.minimum(self.on_us, c) - np.minimum(self.base_us, c))
+
+    def _of(self, *, first: bool) -> Bools:
+        in_first = self.observations["flags"] & UnitFlag.FIRST_RUN != 0
+        return np.asarray(self.whole & ~in_first | (in_first & first))
+
+
+def simulate(
+    sessions: Sequence[Session],
+    design: Design,
+    effects: Mapping[int, Effect] | None = None,
     *,
-    sessions: int = 4,
-    units: int = 3_000,
-    life_us: float | None = None,
-) -> tuple[Design, Observations]:
-    """A trial of sessions that send `units` transactions one after another.
-
-    life_us: then every session is cut off, and a transaction under way is recorded as open.
-    """
-    arms = arms_of(instruments)
-    layout = np.array(block_layout(len(arms)))
-    parts = []
-    for backend in range(sessions):
-        blocks = -(-units // len(layout))
-        drawn = rng.permuted(np.tile(layout, (blocks, 1)), axis=1).ravel()[:units]
-        arm = np.concatenate(([0], drawn))
-        session = model(arm, rng)
-        start = np.concatenate(([0.0], np.cumsum(session.service_us + GAP_US)[:-1]))
-        part = np.zeros(len(arm), OBSERVATION)
-        part["backend"], part["pid"], part["slice"] = backend, 1000 + backend, NO_SLICE
-        part["unit"], part["arm"], part["requests"] = np.arange(len(arm)), arm, 1
-        part["block"][1:] = np.arange(units) // len(layout)
-        part["position"][1:] = np.arange(units) % len(layout)
-        part["flags"] = np.where(session.aborted, int(UnitFlag.ABORTED), 0)
-        part["flags"][0] |= int(UnitFlag.UNBLOCKED)
-        part["cpu_ns"] = -1
-        part["start_ns"] = np.rint(1000 * start)
-        service_us = session.service_us
-        if life_us is not None:
-            part, service_us = part[start < life_us], service_us[start < life_us].copy()
-            left = life_us - start[len(part) - 1]
-            if service_us[-1] > left:
-                service_us[-1] = left
-                part["flags"][-1] = int(part["flags"][-1]) & int(UnitFlag.UNBLOCKED)
-                part["flags"][-1] |= int(UnitFlag.OPEN)
-        part["service_ns"] = np.rint(1000 * service_us)
-        parts.append(part)
-    return Design(arms, tuple(int(a) for a in layout), 1), np.concatenate(parts)
+    judged: int = 1,
+) -> Simulated:
+    """A trial. effects: of arms by their number; the others do nothing. judged: of the truth."""
+    effects = effects or {}
+    order = sorted(
+        (i for i, session in enumerate(sessions) if session.new),
+        key=lambda i: sessions[i].begins_us,
+    )
+    number = {i: n for n, i in enumerate(order)}
+    parts, base, on_us = [], [], []
+    for i, session in enumerate(sessions):
+        # once: whether a transaction stalls may be drawn in it
+        warm = {arm: effect.settled(session.base_us) for arm, effect in effects.items()}
+        place = _placed(design, i, len(session.base_us), number.get(i))
+        parts.append(_played(session, i, place, effects, warm))
+        base.append(session.base_us[: len(parts[-1])])
+        on_us.append(_always(session, effects.get(judged), warm.get(judged))[: len(parts[-1])])
+    whole = [np.full(len(part), _has_whole(part, design)) for part in parts]
+    return Simulated(
+        np.concatenate(parts),
+        np.concatenate(base),
+        np.concatenate(on_us),
+        np.concatenate(whole),
+    )
+
+
+def _placed(design: Design, backend: int, units: int, new: int | None) -> Place:
+    """As the server deals: new sessions have a first run of their own before the blocks."""
+    arms, blocks, runs, lengths = [], [], [], []
+    left = units
+    if new is not None:
+        arms, blocks, runs = [first_arm(design, new)], [NO_BLOCK], [0]
+        lengths = [run_length(design, backend, NOBODY)]
+        left -= lengths[0]
+    for block in itertools.count():
+        if left <= 0:
+            break
+        length = run_length(design, backend, block)
+        for run, arm in enumerate(permuted_block(design, backend, block)):
+            arms.append(arm)
+            blocks.append(block)
+            runs.append(run)
+            lengths.append(length)
+            left -= length
+    starts = np.cumsum([0, *lengths[:-1]])
+    of = np.repeat(np.arange(len(arms)), lengths)[:units]
+    return Place(
+        arm=np.array(arms, dtype=np.int64)[of],
+        block=np.array(blocks, dtype=np.int64)[of],
+        run=np.array(runs, dtype=np.int64)[of],
+        position=np.arange(units) - starts[of],
+        first=np.asarray((of == 0) & (new is not None)),
+    )
+
+
+def _played(
+    session: Session,
+    backend: int,
+    place: Place,
+    effects: Mapping[int, Effect],
+    warm: Mapping[int, Floats],
+) -> Observations:
+    """What the server reports of a session."""
+    x = session.base_us.copy()
+    for arm, settled in warm.items():
+        mine = place.arm == arm
+        x[mine] = settled[mine]
+    if any(effect.cold_us or effect.after_us for effect in effects.values()):
+        since, before = _since_change(place.arm), _arm_before(place.arm)
+    for arm, effect in effects.items():
+        for k, us in enumerate(effect.cold_us):
+            x[(place.arm == arm) & (since == k)] += us
+        for k, us in enumerate(effect.after_us):
+            x[(before == arm) & (since == k)] += us
+    rows = np.zeros(len(x), OBSERVATION)
+    service_ns = np.rint(1_000 * x).astype(np.int64)
+    rows["service_ns"] = service_ns
+    rows["start_ns"] = np.cumsum(service_ns + round(1_000 * GAP_US)) - service_ns
+    rows["start_ns"] += round(1_000 * session.begins_us)
+    rows["cpu_ns"], rows["switch_ns"], rows["slice"] = service_ns * 9 // 10, 500, NO_SLICE
+    rows["backend"], rows["pid"] = backend, 1_000 + backend
+    rows["unit"], rows["requests"], rows["stratum"] = np.arange(len(x)), 1, session.stratum
+    rows["arm"], rows["block"], rows["run"] = place.arm, place.block, place.run
+    rows["position"] = place.position
+    rows["flags"] = np.where(place.first, int(UnitFlag.FIRST_RUN), 0)
+    return _until(rows, session)
+
+
+def _until(rows: Observations, session: Session) -> Observations:
+    if not np.isfinite(session.life_us):
+        return rows
+    end = round(1_000 * (session.begins_us + session.life_us))
+    kept = rows[rows["start_ns"] < end]
+    cut = kept["start_ns"] + kept["service_ns"] > end
+    kept["service_ns"][cut] = end - kept["start_ns"][cut]
+    kept["flags"][cut] |= int(UnitFlag.OPEN)
+    return kept
+
+
+def _always(session: Session, effect: Effect | None, warm: Floats | None) -> Floats:
+    """Service times with the arm on all the time; cold at the beginning of a new session."""
+    if effect is None or warm is None:
+        return session.base_us
+    found = np.array(warm, dtype=np.float64)
+    if session.new:
+        cold = np.array(effect.cold_us)[: len(found)]
+        found[: len(cold)] += cold
+    return found
 
 
-def judged(design: Design, obs: Observations, margin: float = 0.005) -> TrialEstimate:
-    """The trial's estimate, every instrument proven."""
-    proven = {arm.name: True for arm in design.arms}
-    return analyse(obs, design, margin=margin, proven=proven, seed=1)
+def _since_change(arm: Ints) -> Ints:
+    """Transactions since the arm was switched on (n,)."""
+    at = np.arange(len(arm))
+    changed = np.concatenate(([True], arm[1:] != arm[:-1]))
+    return at - np.maximum.accumulate(np.where(changed, at, 0))
 
 
-def instruments_of(found: TrialEstimate) -> list[ArmEstimate]:
-    """The arms that are instruments."""
-    return [arm for arm in found.arms if arm.role == "instrument"]
+def _arm_before(arm: Ints) -> Ints:
+    """The arm before the one that is on (n,), -1 at first."""
+    starts = np.flatnonzero(np.concatenate(([True], arm[1:] != arm[:-1])))
+    before = np.concatenate(([-1], arm[starts[1:] - 1])) if len(starts) else starts
+    return np.repeat(before, np.diff(np.append(starts, len(arm))))
 
 
-def first(found: TrialEstimate) -> ArmEstimate:
-    """The first instrument, which has the effect where there is one."""
-    return instruments_of(found)[0]
+def _has_whole(rows: Observations, design: Design) -> bool:
+    """Whether the session's first block came to its end."""
+    mine = rows[(rows["block"] == 0) & (rows["flags"] & UnitFlag.OPEN == 0)]
+    return len(mine) > 0 and len(mine) == len(design.block) * (int(mine["position"].max()) + 1)
 
 
-def covers(interval: Estimate, truth: float) -> bool:
-    """Whether an interval holds the truth; infinite ends do."""
-    return interval.lo <= truth <= interval.hi
+def old(arrays: Iterable[Floats]) -> list[Session]:
+    """Sessions that are there when the trial begins."""
+    return [Session(x) for x in arrays]
 
 
-# --- service times -----------------------------------------------------------------------------
+def new(
+    arrays: Sequence[Floats], rng: Rng, over_us: float = 1e6, stratum: int = 0
+) -> list[Session]:
+    """Sessions that begin at random moments of the trial."""
+    return [Session(x, True, float(rng.uniform(0, over_us)), stratum=stratum) for x in arrays]
 
 
-def lognormal(n: int, rng: Generator) -> Floats:
-    """Mean MEAN_US, a spread of 20 %."""
-    return MEAN_US * rng.lognormal(-0.02, 0.2, n)
+# Failures
 
 
-def pareto(n: int, rng: Generator) -> Floats:
-    """Pareto of index 1.5: its variance is infinite."""
-    return MEAN_US * (0.5 + 0.25 * rng.pareto(1.5, n))
+def fail(made: Simulated, failed: Bools, times: float = 1.0) -> Observations:
+    """The observations, some of which failed, and took so many times as long."""
+    rows = made.observations.copy()
+    rows["service_ns"][failed] = np.rint(times * rows["service_ns"][failed])
+    rows["flags"][failed] |= int(UnitFlag.ABORTED)
+    return rows
 
 
-def bimodal_with_drift(n: int, rng: Generator) -> Floats:
-    """Two kinds of transactions, ever more of the slow one."""
-    slow = rng.random(n) < np.linspace(0.1, 0.4, n)
-    return np.where(slow, 4.0, 0.7) * MEAN_US * rng.lognormal(0, 0.05, n)
+def in_spells(n: int, rng: Rng, rate: float, length: int = 50) -> Bools:
+    """Which of n transactions fail: every second one in spells."""
+    spell = np.zeros(n, dtype=np.bool_)
+    for at in np.flatnonzero(rng.random(n) < 2 * rate / length):
+        spell[at : at + length] = True
+    return spell & (rng.random(n) < 0.5)
 
 
-def wandering(n: int, rng: Generator) -> Floats:
-    """Autoregressive of first order, .999 from unit to unit."""
-    level, noise = np.empty(n), rng.normal(0, 0.01, n)
-    at = rng.normal(0, 0.2)
-    for i in range(n):
-        at = 0.999 * at + noise[i]
-        level[i] = at
-    return np.asarray(MEAN_US * np.exp(level) * rng.lognormal(0, 0.05, n), dtype=np.float64)
+# Service times of n transactions of a session, in microseconds
 
 
-NOISES = {
-    "lognormal": lognormal,
-    "Pareto 1.5": pareto,
-    "bimodal with drift": bimodal_with_drift,
-    "AR .999": wandering,
-}
-Noise = Callable[[int, Generator], Floats]
+def lognormal(n: int, rng: Rng, sigma: float = 0.5) -> Floats:
+    return np.asarray(100 * np.exp(rng.normal(0, sigma, n)))
 
 
-def plain(noise: Noise = lognormal, factors: Sequence[float] = ()) -> Model:
-    """Arm k takes factors[k] times as long, 1 where there is none."""
+def pareto(n: int, rng: Rng, index: float = 1.5) -> Floats:
+    """Without a variance."""
+    return np.asarray(50 * (1 + rng.pareto(index, n)))
 
-    def model(arm: Ints, rng: Generator) -> Session:
-        factor = np.ones(int(arm.max()) + 1)
-        factor[: len(factors)] = factors[: len(factor)]
-        service_us = noise(len(arm), rng) * factor[arm]
-        return Session(service_us, np.zeros(len(arm), dtype=np.bool_))
 
-    return model
+def bimodal_with_drift(n: int, rng: Rng) -> Floats:
+    """Two kinds of transactions, the share of which drifts, and a level that wanders."""
+    share = 0.1 + 0.5 * np.abs(np.sin(np.linspace(0, 3, n) + rng.uniform(0, 6)))
+    level = np.exp(np.cumsum(rng.normal(0, 0.005, n)))
+    slow = rng.random(n) < share
+    return np.asarray(level * np.where(slow, 1_000, 100) * np.exp(rng.normal(0, 0.1, n)))
 
 
-def stalling(share: float, stall_us: float, noise: Noise = lognormal, whose: int = 2) -> Model:
-    """One arm stalls for a fixed time in a share of its units."""
+def autoregressive(n: int, rng: Rng, rho: float = 0.999, sd: float = 0.5) -> Floats:
+    """A level that wanders for thousands of transactions, in its steady state."""
+    steps = rng.normal(0, sd * np.sqrt(1 - rho**2), n)
+    steps[0] = rng.normal(0, sd)
+    level = signal.lfilter([1.0], [1.0, -rho], steps)
+    return np.asarray(100 * np.exp(level + rng.normal(0, 0.1, n)))
 
-    def model(arm: Ints, rng: Generator) -> Session:
-        service_us = noise(len(arm), rng)
-        service_us[(arm == whose) & (rng.random(len(arm)) < share)] += stall_us
-        return Session(service_us, np.zeros(len(arm), dtype=np.bool_))
 
-    return model
+def cycle(n: int, rng: Rng, period: int) -> Floats:
+    """The same few transactions again and again, of very different lengths."""
+    lengths = 100 * np.exp(rng.normal(0, 1, period))
+    return np.asarray(np.resize(lengths, n) * np.exp(rng.normal(0, 0.05, n)))
 
 
-def failing(rates: Sequence[float], factor: float = 1.0, early: float = 0.1) -> Model:
-    """Units of arm k fail with rate rates[k] after a tenth of their time; arm 2 takes `factor`."""
+def bursts(n: int, rng: Rng, length: int = 100, times: float = 20.0) -> Floats:
+    """One stretch of slow transactions."""
+    x = lognormal(n, rng, 0.2)
+    start = int(rng.integers(0, n - length))
+    x[start : start + length] *= times
+    return x
 
-    def model(arm: Ints, rng: Generator) -> Session:
-        service_us = lognormal(len(arm), rng) * np.where(arm == 2, factor, 1.0)
-        aborted = rng.random(len(arm)) < np.array(rates)[arm]
-        return Session(np.where(aborted, early * service_us, service_us), aborted)
 
-    return model
-
-
-def failing_in_spells(rate: float) -> Model:
-    """All arms fail alike, in spells of some 50 transactions in which every second one does."""
-
-    def model(arm: Ints, rng: Generator) -> Session:
-        n = len(arm)
-        spell = np.zeros(n, dtype=np.bool_)
-        for at in np.flatnonzero(rng.random(n) < 2 * rate / 50):
-            spell[at : at + 50] = True
-        return Session(lognormal(n, rng), spell & (rng.random(n) < 0.5))
-
-    return model
-
-
-# --- scenarios ---------------------------------------------------------------------------------
-
-
-def trials(
-    number: int, seed: int, instruments: int, model: Model, **how: float
-) -> Iterator[TrialEstimate]:
-    """Judged trials, each with a random stream of its own."""
-    for i in range(number):
-        rng = np.random.default_rng((seed, i))
-        design, obs = record(instruments, model, rng, **how)  # type: ignore[arg-type]
-        yield judged(design, obs)
-
-
-def family_wise_errors(number: int, seed: int, instruments: int, noise: str) -> Count:
-    """A/A trials in which any instrument is called a cost or a gain."""
-    wrong = 0
-    for found in trials(number, seed, instruments, plain(NOISES[noise]), units=2_400):
-        wrong += any(arm.verdict in ("cost", "gain") for arm in instruments_of(found))
-    return Count(wrong, number)
-
-
-def withheld_from_good_trials(number: int, seed: int) -> tuple[Count, Count]:
-    """Trials of a clear cost: withheld because of the control, and not called a cost at all."""
-    off = other = 0
-    for found in trials(number, seed, 1, plain(factors=(1, 1, 1.05)), units=2_400):
-        arm = first(found)
-        off += "control" in arm.verdict_reason
-        other += arm.verdict != "cost"
-    return Count(off, number), Count(other, number)
-
-
-def flat_verdicts_with_the_control_off(number: int, seed: int) -> Count:
-    """Cost, gain or equivalent although the control is off by as much as the instrument."""
-    decided = 0
-    for found in trials(number, seed, 1, plain(factors=(1, 1.05, 1.05))):
-        decided += first(found).verdict in ("cost", "gain", "equivalent")
-    return Count(decided, number)
-
-
-def one_slow_session(number: int, seed: int) -> tuple[Count, Count, Count]:
-    """A/A with one session of 1 % of the transactions, 100 times as slow.
-
-    How often body_us covers 0, body_pct does, and the two disagree.
-    """
-
-    def model(arm: Ints, rng: Generator) -> Session:
-        slow = 100.0 if len(arm) < 500 else 1.0
-        return Session(slow * lognormal(len(arm), rng), np.zeros(len(arm), dtype=np.bool_))
-
-    us = pct = differ = 0
-    for i in range(number):
-        rng = np.random.default_rng((seed, i))
-        parts = []
-        for backend, units in enumerate((8_000, 8_000, 160)):
-            design, obs = record(1, model, rng, sessions=1, units=units)
-            obs["backend"] = backend
-            parts.append(obs)
-        effect = first(judged(design, np.concatenate(parts))).effect
-        assert effect is not None
-        one, other = covers(effect.body_us, 0), covers(effect.body_pct, 0)
-        us, pct, differ = us + one, pct + other, differ + (one != other)
-    return Count(us, number), Count(pct, number), Count(differ, number)
-
-
-def stalls_called_a_cost(number: int, seed: int, instruments: int) -> Count:
-    """Stalls of 5 ms in 0.5 % of one instrument's transactions, whoever is weighed with it."""
-    decided = 0
-    # In each arm some 40,000 transactions or more: fewer hold too few slow ones to be judged.
-    layout = block_layout(instruments + 2)
-    units = 40_000 // layout.count(0) * len(layout) // 4
-    for found in trials(number, seed, instruments, stalling(0.005, 5_000.0), units=units):
-        decided += first(found).verdict == "cost"
-    return Count(decided, number)
-
-
-def tails_covered(number: int, seed: int, instruments: int) -> tuple[Count, Count, Count]:
-    """A/A with stalls in all arms: rate ratio, excess and total cover the truth, where judged."""
-
-    def noise(n: int, rng: Generator) -> Floats:
-        return lognormal(n, rng) + (rng.random(n) < 0.002) * 2_000.0 * rng.lognormal(0, 0.5, n)
-
-    ratio = excess = total = known = 0
-    for found in trials(number, seed, instruments, plain(noise), units=24_000):
-        arm = first(found)
-        assert arm.effect is not None
-        assert arm.tail_rate_ratio is not None
-        if arm.effect.total_us.lo == arm.effect.total_us.lo:
-            known += 1
-            ratio += covers(arm.tail_rate_ratio, 1.0)
-            excess += covers(arm.effect.excess_us, 0.0)
-            total += covers(arm.effect.total_us, 0.0)
-    return Count(ratio, known), Count(excess, known), Count(total, known)
-
-
-def verdicts_despite_failures(number: int, seed: int) -> Count:
-    """A cost of 2 % in which 5 % fail early, called cost, gain or equivalent."""
-    decided = 0
-    for found in trials(number, seed, 1, failing((0, 0, 0.05), factor=1.02)):
-        decided += first(found).verdict in ("cost", "gain", "equivalent")
-    return Count(decided, number)
-
-
-def failures_told_apart_by_chance(number: int, seed: int, spells: bool) -> Count:
-    """All arms fail alike, and the test of the rates says that they differ."""
-    model = failing_in_spells(0.02) if spells else failing((0.02,) * 3)
-    wrong = 0
-    for found in trials(number, seed, 1, model, units=1_200):
-        p = first(found).p_aborted
-        wrong += p is not None and p < 0.05
-    return Count(wrong, number)
-
-
-class Censored(NamedTuple):
-    """Trials whose sessions end within stalls."""
-
-    share: float  # mean estimate over the truth
-    covered: Count  # the 95 % interval of the total holds the truth, where there is one
-    harmless: Count  # called equivalent or a gain
-
-
-def stalls_cut_short(number: int, seed: int, part_of_life: float) -> Censored:
-    """Stalls that take a part of a session's life each: mean cost against the truth."""
-    life_us = 200_000.0
-    stall_us, share = part_of_life * life_us, 0.0015
-    truth = share * stall_us
-    values = []
-    covered = known = harmless = 0
-    for found in trials(
-        number, seed, 1, stalling(share, stall_us), sessions=64, units=2_000, life_us=life_us
-    ):
-        arm = first(found)
-        assert arm.effect is not None
-        values.append(arm.effect.total_us.estimate)
-        if arm.effect.total_us.lo == arm.effect.total_us.lo:
-            known += 1
-            covered += covers(arm.effect.total_us, truth)
-        harmless += arm.verdict in ("equivalent", "gain")
-    share_found = float(np.mean(values)) / truth
-    return Censored(share_found, Count(covered, known), Count(harmless, number))
-
-
-def bounds_that_hold(number: int, seed: int) -> Count:
-    """`at_most_us` of an effect of 1 % is not below it."""
-    held = 0
-    for found in trials(number, seed, 1, plain(factors=(1, 1, 1.01)), units=2_400):
-        bound = first(found).at_most_us
-        held += bound is not None and bound >= 0.01 * MEAN_US
-    return Count(held, number)
-
-
-def margins_that_settle(number: int, seed: int) -> Count:
-    """A/A trials that do find the margin they say they can settle, judged by the body alone."""
-    settled = 0
-    for found in trials(number, seed, 1, plain(), units=2_400):
-        arm = first(found)
-        assert arm.equivalence_us is not None
-        assert arm.settles_pct is not None
-        margin = arm.settles_pct / 100 * found.baseline.body_mean_us
-        settled += -margin < arm.equivalence_us.lo and arm.equivalence_us.hi < margin
-    return Count(settled, number)
+def doubling(n: int, rng: Rng) -> Floats:
+    x = lognormal(n, rng)
+    x[n // 2 :] *= 2
+    return x

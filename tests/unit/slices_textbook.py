@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pgtare.estimate.trial.design import MIXED, Arm, Design, Slices, slice_ends, slice_order
-from pgtare.estimate.trial.observations import OBSERVATION, Observations, UnitFlag
-from tests.assignment import permuted_block
-from tests.unit.estimate_textbook import BAD
-
-NO_BLOCK = 0xFFFFFFFF
+from pgtare.estimate.trial.observations import NO_BLOCK, OBSERVATION, Observations, UnitFlag
+from tests.assignment import mixed_arm
+from tests.unit.estimate_textbook import BAD, DROPPED
 
 
 def sliced(n_arms: int, seed: int = 1) -> Design:
@@ -27,7 +26,7 @@ def sliced(n_arms: int, seed: int = 1) -> Design:
 def saturation(seed: int = 1) -> Design:
     """A saturation design: one instrument against the base."""
     arms = (Arm("base", "base"), Arm("x", "instrument"))
-    return Design(arms, (0, 1) * 3, seed, Slices((0, 1, MIXED)))
+    return Design(arms, (0, 1), seed, Slices((0, 1, MIXED)))
 
 
 def simulate(
@@ -37,69 +36,42 @@ def simulate(
     levels_us: Sequence[float] = (1000.0, 1000.0),
     own: Sequence[float] = (),
     carry: Sequence[float] = (),
-    second: Sequence[float] = (),
     spillover: Sequence[float] = (),
     seed: int = 1,
 ) -> Observations:
     """Sessions in closed loops, one for each level, as the server records them.
 
-    own, carry, second: effect of each arm on its unit, the session's next, and the one after;
-    spillover: on all units, times the share of the others that have the arm. In microseconds.
+    own: effect of each arm on its unit; carry: on the session's next one; spillover: on all units,
+    times the share of the others that have the arm. In microseconds.
     """
     assert design.slices is not None
     rng = np.random.default_rng(seed)
     kinds = [kind for b in range(blocks) for kind in slice_order(design, b)]
     ends = list(itertools.islice(slice_ends(design), len(kinds)))
     drift = rng.normal(0, 0.03, len(kinds))
-    tau, one, two, spill = (
+    tau, after, spill = (
         [*effects, *[0.0] * (len(design.arms) - len(effects))]
-        for effects in (own, carry, second, spillover)
+        for effects in (own, carry, spillover)
     )
     rows = []
     for backend, level in enumerate(levels_us):
         noise = rng.lognormal(0, 0.1, int(2 * ends[-1] / 1000 / level) + 100)
-        queue: list[tuple[int, int, int]] = []
-        at, unit, block, last, number, drawn_in = 2_000, 0, 0, (0, 0), 0, -1
+        at, unit, last, number, position = 2_000, 0, 0, 0, 0
         while at < ends[-1]:
             while at >= ends[number]:
-                number += 1
+                number, position = number + 1, 0
             kind = kinds[number]
-            where = (NO_BLOCK, 0)
-            arm = kind
-            if kind == MIXED:
-                if drawn_in != number:
-                    queue, drawn_in, block = [], number, block + 1
-                if not queue:
-                    order = permuted_block(design, backend, block)
-                    queue = [(arm, block, position) for position, arm in enumerate(order)]
-                    block += 1
-                arm, *place = queue.pop(0)
-                where = (place[0], place[1])
+            arm = mixed_arm(design, backend, number) if kind == MIXED else kind
             others = sum(spill) / len(design.arms) if kind == MIXED else spill[kind]
-            x = level * (noise[unit] + drift[number]) + tau[arm] + one[last[0]] + two[last[1]]
-            x += others
+            x = level * (noise[unit] + drift[number]) + tau[arm] + after[last] + others
             service_ns = round(1000 * x)
             flags = int(UnitFlag.EXECUTED) | (int(UnitFlag.MIXED) if kind == MIXED else 0)
             flags |= int(UnitFlag.STRADDLED) if at + service_ns >= ends[number] else 0
-            flags |= int(UnitFlag.UNBLOCKED) if unit == 0 else 0
-            rows.append(
-                (
-                    at,
-                    service_ns,
-                    0,
-                    service_ns,
-                    backend,
-                    unit,
-                    *where,
-                    arm,
-                    1,
-                    flags,
-                    500,
-                    100 + backend,
-                    number,
-                )
-            )
-            at, unit, last = at + service_ns + 2_000, unit + 1, (arm, last[0])
+            place = (backend, unit, NO_BLOCK, min(position, 255), arm)
+            described = (1, flags, 500, 100 + backend, number, 0, 0)
+            rows.append((at, service_ns, 0, service_ns, *place, *described))
+            at, last = at + service_ns + 2_000, arm
+            unit, position = unit + 1, position + 1
     return np.array(rows, dtype=OBSERVATION)
 
 
@@ -113,7 +85,7 @@ class Unit:
     kind: int
     arm: int
     body_us: float
-    before: tuple[int, int]
+    stands_for: float = 1.0  # units of its session's part of the slice
 
 
 def usable(obs: Observations, design: Design, arm: int | None = None) -> list[Unit]:
@@ -128,19 +100,19 @@ def usable(obs: Observations, design: Design, arm: int | None = None) -> list[Un
     late = np.quantile([o["service_ns"] for o in obs if not o["flags"] & BAD], 0.99)
     late = min(late, 500 * (design.slices.min_us - design.slices.guard_us))
     by_unit = {(int(o["backend"]), int(o["unit"])): o for o in obs}
-    found = []
-    for (backend, unit), o in sorted(by_unit.items()):
+    found, every = [], []
+    for (backend, _), o in sorted(by_unit.items()):
         number = int(o["slice"])
         begin = ends[number - 1] if number else 0
-        before = [by_unit.get((backend, unit - lag)) for lag in (1, 2)]
-        arms = [-1 if b is None or b["flags"] & BAD else int(b["arm"]) for b in before]
         kind = slice_order(design, number // n)[number % n]
-        wanted = arms[:1] if MIXED not in design.slices.kinds else arms
-        if o["flags"] & BAD or (-1 in arms if kind == MIXED else set(wanted) != {kind}):
+        if o["flags"] & BAD:
             continue
         if not begin + 1000 * design.slices.guard_us <= o["start_ns"] <= ends[number] - late:
             continue
         if ends[(number // n + 1) * n - 1] > obs["start_ns"].max():
+            continue
+        every.append((backend, number))
+        if o["position"] < DROPPED:
             continue
         found.append(
             Unit(
@@ -150,9 +122,12 @@ def usable(obs: Observations, design: Design, arm: int | None = None) -> list[Un
                 kind,
                 int(o["arm"]),
                 o["service_ns"] / 1000,
-                (arms[0], arms[1]),
             )
         )
+    there = Counter(every)
+    left = Counter((u.session, u.slice) for u in found)
+    for u in found:
+        u.stands_for = there[u.session, u.slice] / left[u.session, u.slice]
     found = _without_gaps(found, design)
     c = np.quantile([u.body_us for u in found], 0.999)
     if arm is not None:
@@ -195,11 +170,12 @@ def mean(units: list[Unit], members: list[Unit], values: list[float], w: dict[in
     total = 0.0
     for session in {u.session for u in units}:
         own = [
-            (v, w[u.block]) for u, v in zip(members, values, strict=True) if u.session == session
+            (v, w[u.block] * u.stands_for)
+            for u, v in zip(members, values, strict=True)
+            if u.session == session
         ]
-        share = sum(w[u.block] for u in base if u.session == session) / sum(
-            w[u.block] for u in base
-        )
+        share = sum(w[u.block] * u.stands_for for u in base if u.session == session)
+        share /= sum(w[u.block] * u.stands_for for u in base)
         total += share * sum(v * weight for v, weight in own) / sum(weight for _, weight in own)
     return total
 
@@ -213,30 +189,21 @@ def cost(units: list[Unit], arm: int, w: dict[int, float]) -> float:
     return means[0] - means[1]
 
 
-def lags(units: list[Unit], w: dict[int, float]) -> list[float]:
-    """Effects at lags 0, 1 and 2 in mixed slices: least squares with every dummy written out."""
-    mixed = [u for u in units if u.kind == MIXED]
-    cells = sorted({(u.session, u.slice) for u in mixed})
-    x = np.zeros((len(mixed), 3 + len(cells)))
-    for i, u in enumerate(mixed):
-        x[i, :3] = [arm == 1 for arm in (u.arm, *u.before)]
-        x[i, 3 + cells.index((u.session, u.slice))] = 1
-    root = np.sqrt([w[u.block] for u in mixed])
-    y = np.array([u.body_us for u in mixed])
-    found = np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0]
-    return [float(b) for b in found[:3]]
+def own(units: list[Unit], w: dict[int, float]) -> float:
+    """In mixed slices, sessions that have the instrument less those that have not."""
+    means = []
+    for arm in (1, 0):
+        members = [u for u in units if u.kind == MIXED and u.arm == arm]
+        means.append(mean(units, members, [u.body_us for u in members], w))
+    return means[0] - means[1]
 
 
 def spillover(units: list[Unit], w: dict[int, float]) -> float:
-    """Base units in mixed slices less base units among their like, carry-over taken off."""
+    """Base units in mixed slices less base units among their like."""
     members = [u for u in units if u.kind == MIXED and u.arm == 0]
     base = [u for u in units if u.kind == 0]
     found = mean(units, members, [u.body_us for u in members], w)
-    found -= mean(units, base, [u.body_us for u in base], w)
-    effects = lags(units, w)
-    for lag in (1, 2):
-        found -= effects[lag] * mean(units, members, [u.before[lag - 1] == 1 for u in members], w)
-    return found
+    return found - mean(units, base, [u.body_us for u in base], w)
 
 
 def standard_error(statistic, units: list[Unit]) -> float:  # type: ignore[no-untyped-def]

@@ -62,15 +62,15 @@ def test_it_adds_up_to_what_weigh_reported(fleet: tuple[Path, dict[str, WeighRes
         for arm in result.arms:
             if arm.role != "instrument":
                 continue
-            assert arm.effect is not None
+            assert arm.answer is not None
             (line,) = [
                 one
                 for one in found["lines"]
                 if (one["server"], one["name"]) == (server.name, arm.name)
             ]
-            assert line["cost_us"] == arm.effect.body_us.model_dump()
+            assert line["cost_us"] == arm.answer.us.model_dump()
             assert line["verdict"] == arm.verdict
-            cores = (arm.effect.body_us.estimate or 0.0) * per_second(server, result) / 1e6
+            cores = (arm.answer.us.estimate or 0.0) * per_second(server, result) / 1e6
             assert math.isclose(line["amount"]["cores"]["estimate"], cores, rel_tol=1e-12)
             of_server += cores
         (shown,) = [one for one in found["servers"] if one["server"] == server.name]
@@ -163,12 +163,19 @@ def change(path: Path, **changes: Any) -> None:
     file.write_text(json.dumps(document))
 
 
+def refute(path: Path, name: str) -> None:
+    """Let an instrument of a kept result be one that was not seen to run."""
+    file = path / store.RESULT_FILE
+    document = json.loads(file.read_text())
+    for arm in document["arms"]:
+        if arm["name"] == name:
+            arm["answer"] |= {"verdict": "not_verified", "reasons": [{"kind": "no_proof"}]}
+    file.write_text(json.dumps(document))
+
+
 def test_what_is_not_verified_is_not_counted(tmp_path: Path) -> None:
     write_server(SERVERS[0], tmp_path / "m")
-    change(
-        tmp_path / "m",
-        track_io_timing={"verdict": "not_verified", "verdict_reason": "it was not seen to run"},
-    )
+    refute(tmp_path / "m", "track_io_timing")
     found = bill(tmp_path / "m")
     assert [one["name"] for one in found["lines"]] == ["pg_stat_statements"]
     assert found["not_counted"] == [
@@ -178,7 +185,7 @@ def test_what_is_not_verified_is_not_counted(tmp_path: Path) -> None:
             "reason": "not verified: it was not seen to run",
         }
     ]
-    change(tmp_path / "m", pg_stat_statements={"verdict": "not_verified"})
+    refute(tmp_path / "m", "pg_stat_statements")
     assert "there is nothing to add up" in refused("bill", tmp_path / "m", status=1)
 
 

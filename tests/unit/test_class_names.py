@@ -27,6 +27,7 @@ ALLOWED = {
     "Status": "how far a study is, how far a trial is",
     "Snapshot": "counters at one moment",
     # words of PostgreSQL or of statistics, each used within one room
+    "Answer": "of a trial, and of a query of the spool",
     "Arm": "of a design, and as a chart draws it",
     "Client": "a connection, seen by a trace or by the views of waits",
     "Clock": "of the machine, as predicted, and as a server reads it",
@@ -44,7 +45,6 @@ ALLOWED = {
     "Variant": "of an instrument, and of a study",
     "Waits": "as the doctor sees them, and in a trace",
     "Comparison": "of an arm with the base, and of two variants in a study file",
-    "Model": "of a regression, and what every JSON document is made of",
 }
 
 

@@ -16,7 +16,7 @@ def test_it_is_written_before_anything_is_printed(
 ) -> None:
     kept = []
 
-    def gone(*_: object) -> None:
+    def gone(*_: object, **__: object) -> None:
         raise BrokenPipeError
 
     monkeypatch.setattr(weigh.store, "save", lambda *_: kept.append("result"))
@@ -24,5 +24,5 @@ def test_it_is_written_before_anything_is_printed(
     monkeypatch.setattr(weigh, "render", gone)
     done = cast(Any, SimpleNamespace(design=None, observations=None, result=None))
     with pytest.raises(BrokenPipeError):
-        weigh._deliver(done, cast(Any, SimpleNamespace(printed=False)), tmp_path, None)
+        weigh._deliver(done, cast(Any, SimpleNamespace(printed=False)), tmp_path, None, False)
     assert kept == ["result", "page"]

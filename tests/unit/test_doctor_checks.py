@@ -398,10 +398,10 @@ def test_costs_come_from_weighings(tmp_path: Path) -> None:
     assert weights
     assert weights.keys() <= arms.keys()
     for name, weight in weights.items():
-        effect = arms[name].effect
-        assert effect is not None
-        assert weight.cost_us == effect.body_us.estimate
-        assert weight.cost_pct == effect.body_pct.estimate
+        answer = arms[name].answer
+        assert answer is not None
+        assert weight.cost_us == answer.us.estimate
+        assert weight.cost_pct == answer.pct.estimate
         assert str(path) in weight.source
 
 

@@ -15,7 +15,7 @@ from pgtare.weighing.fleet.stages import ServerTraffic
 DESIGN = Design(
     (Arm("base", "base"), Arm("control", "control"), Arm("x", "instrument")), (0, 1, 2, 0), 1
 )
-BLOCK = len(DESIGN.block)
+BLOCK, RUN = len(DESIGN.block), 16
 STAGE = stages.Stage("all", ("a", "b"), 1.0, 60.0, last=True)
 
 
@@ -23,9 +23,11 @@ def trial(
     blocks: int, rng: np.random.Generator, slower: float = 1.0, aborts: float = 0.0
 ) -> Observations:
     """Transactions of one session, 100 µs on average; those of arm x slower, and failing."""
-    rows = np.zeros(blocks * BLOCK, OBSERVATION)
-    rows["arm"] = np.concatenate([rng.permutation(DESIGN.block) for _ in range(blocks)])
-    rows["block"] = np.repeat(np.arange(blocks), BLOCK)
+    rows = np.zeros(blocks * RUN * BLOCK, OBSERVATION)
+    rows["arm"] = np.repeat([rng.permutation(DESIGN.block) for _ in range(blocks)], RUN)
+    rows["block"] = np.repeat(np.arange(blocks), RUN * BLOCK)
+    rows["run"] = np.tile(np.repeat(np.arange(BLOCK), RUN), blocks)
+    rows["position"] = np.tile(np.arange(RUN), blocks * BLOCK)
     of_x = rows["arm"] == 2
     times = rng.gamma(4.0, 25_000.0, len(rows)) * np.where(of_x, slower, 1.0)
     rows["service_ns"] = times.astype(np.int64)
@@ -35,7 +37,7 @@ def trial(
 
 
 def guard_of(rng: np.random.Generator, loads: dict[str, str] | None = None) -> FleetGuard:
-    sample = BaseSample.of(trial(500, rng))
+    sample = BaseSample.of(trial(50, rng))
     guard = FleetGuard({"a": sample, "b": sample}, loads or {}, HarmLimits())
     guard.begin(STAGE, arms=1, stages_left=3)
     return guard
@@ -43,19 +45,22 @@ def guard_of(rng: np.random.Generator, loads: dict[str, str] | None = None) -> F
 
 def test_a_sample_of_the_base() -> None:
     rng = np.random.default_rng(5)
-    sample = BaseSample.of(trial(2000, rng))
+    sample = BaseSample.of(trial(125, rng))
     assert sample.transactions == 8000
     assert sample.mean_us == pytest.approx(100, rel=0.05)
     assert sample.slow == pytest.approx(0.01, rel=0.2)
     assert sample.aborted == 0
-    few = BaseSample.of(trial(3, rng))
+    few = BaseSample.of(trial(1, rng))
     assert few.slow == 0
     assert BaseSample.of(np.empty(0, OBSERVATION)).cap_us == 1e6
 
 
 @pytest.mark.parametrize(
     ("slower", "aborts", "what"),
-    [(2.0, 0.0, "x: more were slow"), (1.0, 0.2, "x: more failed")],
+    [
+        (2.0, 0.0, "x: more of its runs had a slow one"),
+        (1.0, 0.2, "x: more of its runs had a failed one"),
+    ],
 )
 def test_harm_is_seen_on_its_server(slower: float, aborts: float, what: str) -> None:
     rng = np.random.default_rng(5)
@@ -69,14 +74,14 @@ def test_harm_is_seen_on_its_server(slower: float, aborts: float, what: str) -> 
     assert found is not None
     assert (found.server, found.what, found.arm) == ("b", what, "x")
     assert found.e_value >= 60
-    assert 0 < found.transactions < 40 * 2 * 50
+    assert 0 < found.transactions < 40 * 2 * 50 * RUN
     assert "of 60" in guard.words()
 
 
 def test_no_harm_is_seen_where_there_is_none() -> None:
     rng = np.random.default_rng(6)
     guard = guard_of(rng)
-    for _ in range(100):
+    for _ in range(40):
         for server in "ab":
             guard.see(server, DESIGN, trial(50, rng))
     assert guard.crossing() is None
@@ -94,10 +99,10 @@ def test_blocks_are_put_together_from_the_parts_in_which_they_come() -> None:
 
 
 def test_what_is_in_no_block_does_not_count() -> None:
-    """Runs share an assignment, and a session's first transaction is in no block."""
+    """As is a session's first run, and what is not yet answered."""
     rng = np.random.default_rng(8)
     guard = guard_of(rng)
-    for flag in (UnitFlag.RUN, UnitFlag.UNBLOCKED, UnitFlag.OPEN):
+    for flag in (UnitFlag.FIRST_RUN, UnitFlag.UNDRAWN, UnitFlag.OPEN):
         rows = trial(500, rng, slower=5.0)
         rows["flags"] = int(flag)
         guard.see("a", DESIGN, rows)
@@ -109,10 +114,10 @@ def test_blocks_of_an_earlier_trial_are_not_completed() -> None:
     rng = np.random.default_rng(9)
     guard = guard_of(rng)
     rows = trial(1, rng)
-    guard.see("a", DESIGN, rows[:2])
+    guard.see("a", DESIGN, rows[: 2 * RUN])
     guard.new_trial("a")
-    guard.see("a", DESIGN, rows[2:])
-    assert len(guard._pending["a"]) == 2
+    guard.see("a", DESIGN, rows[2 * RUN :])
+    assert len(guard._pending["a"]) == 2 * RUN
 
 
 def line(guard: FleetGuard) -> float:
@@ -143,21 +148,34 @@ def test_a_stage_that_saw_nothing_has_spent_nothing() -> None:
 
 
 def test_what_one_block_says() -> None:
+    """The beginnings of runs do not count, and of the rest runs are what is counted."""
     rows = trial(1, np.random.default_rng(1))
-    rows["arm"], rows["service_ns"] = [0, 2, 1, 0], [10_000, 90_000, 1, 30_000]
-    rows["flags"] = [int(UnitFlag.ABORTED), 0, 0, 0]
-    found = fleet_guard.look(rows, BLOCK, 2, cap_us=50.0, limit=0.2)
+    rows["arm"] = np.repeat([0, 2, 1, 0], RUN)
+    rows["service_ns"] = np.repeat([10_000, 90_000, 1, 30_000], RUN)
+    rows["service_ns"][rows["position"] < 8] = 10**9
+    rows["flags"][[3, 10, 11, 20]] = int(UnitFlag.ABORTED)
+    found = fleet_guard.look(rows, 2, cap_us=50.0, limit=0.2)
     assert (found.arm_us.tolist(), found.base_us.tolist()) == ([60.0], [20.0])
     assert (found.arm_n, found.base_n, found.arm_slow, found.base_slow) == (1, 2, 1, 0)
     assert (found.arm_aborted, found.base_aborted) == (0, 1)
 
 
+def test_an_instrument_that_is_only_cold_does_no_harm() -> None:
+    rng = np.random.default_rng(12)
+    guard = guard_of(rng)
+    for _ in range(20):
+        rows = trial(50, rng)
+        rows["service_ns"][(rows["arm"] == 2) & (rows["position"] < 6)] *= 3
+        guard.see("a", DESIGN, rows)
+    assert guard.crossing() is None
+
+
 def test_the_guard_is_described_with_what_it_can_find() -> None:
-    traffic = {name: ServerTraffic(1000, 10, 1) for name in "ab"}
+    traffic = {name: ServerTraffic(100_000, 10, 1) for name in "ab"}
     plan = stages.plan(["a", "b"], 30, 1.0)
     guard = guard_of(np.random.default_rng(5))
     lines = guard.description(plan, traffic, DESIGN)
     assert "over 25 % slower" in lines[0]
     assert "5 % at most" in lines[0]
     assert lines[1].startswith("guard, stage canary: finds with 80 % power transactions ")
-    assert "% slow ones (base: 1 %)" in lines[2]
+    assert "% runs with a slow one (base: " in lines[2]

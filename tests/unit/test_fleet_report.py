@@ -56,8 +56,8 @@ def test_every_server_has_the_numbers_of_its_weighing(fleet: Path) -> None:
         for one in kept.servers:
             weighed = store.load_result(fleet / "servers" / one.server / store.RESULT_FILE)
             (same,) = [each for each in weighed.arms if each.name == kept.name]
-            assert same.effect is not None
-            assert (one.body_us, one.body_pct) == (same.effect.body_us, same.effect.body_pct)
+            assert same.answer is not None
+            assert (one.us, one.pct) == (same.answer.us, same.answer.pct)
             assert (one.verdict, one.n) == (same.verdict, same.n)
 
 
@@ -65,7 +65,7 @@ def test_the_unlike_server_is_named_with_what_only_it_has(fleet: Path) -> None:
     done = in_process("fleet", "report", fleet, "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    jsonschema.validate(document, documents()["pgtare.fleet.weigh/1"].schema)
+    jsonschema.validate(document, documents()["pgtare.fleet.weigh/2"].schema)
     (outlier,) = arm(document)["cost_pct"]["outliers"]
     assert (outlier["server"], outlier["labels"]) == ("db3", {"disk": "hdd"})
     assert arm(document, "track_io_timing")["cost_pct"]["outliers"] == []
@@ -99,7 +99,7 @@ def cut_short(server: Path) -> None:
 
 def later_version(server: Path) -> None:
     path = server / store.RESULT_FILE
-    path.write_text(path.read_text().replace("pgtare.weigh/1", "pgtare.weigh/9"))
+    path.write_text(path.read_text().replace("pgtare.weigh/2", "pgtare.weigh/9"))
 
 
 def fewer_rows(server: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_trial_in_which_a_server_was_lost_is_not_in_the_estimate(copy: Path)
     (copy / "fleet.json").unlink()
     unlabelled = report(copy)
     (gone,) = unlabelled.left_out
-    assert gone.reason.startswith("its trial was ended by the server after 8,")
+    assert re.match(r"its trial was ended by the server after [78],\d+ transactions;", gone.reason)
     shutil.rmtree(copy / "servers" / "db1")
     assert report(copy).arms == unlabelled.arms
 

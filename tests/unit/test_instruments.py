@@ -416,7 +416,7 @@ def test_pg_stat_statements_is_active_with_flags_and_calls() -> None:
         (PLAIN, TRACKED, {"calls": 9, "dealloc": 2}, "active", "not reliable (pg_stat_s"),
         (PLAIN, TRACKED, {"calls": -50}, "active", "it was reset during the trial"),
         (PLAIN, [(100, F(0))], {"calls": 0}, "idle", "no transaction of the arm had EXECUTED"),
-        ([(100, F.UNBLOCKED)], TRACKED, {"calls": 1200}, "missing", "base arm has no transactions"),
+        ([(100, F.UNDRAWN)], TRACKED, {"calls": 1200}, "missing", "base arm has no transactions"),
         (PLAIN, [], {"calls": 1200}, "missing", "the arm has no transactions"),
         (PLAIN, [(1000, X | T | Q | F.ABORTED)], {}, "missing", "the arm has no transactions"),
         (

@@ -32,7 +32,11 @@ def ladder() -> LadderResult:
 #: How a document is made; where it has a verdict; and what it must have.
 MADE: dict[str, tuple[Callable[[], Document], list[Any], list[Any]]] = {
     "clock": (sample_clock_report.sample, ["diagnosis", "verdict"], ["clocks", 0, "read_ns"]),
-    "weigh": (lambda: sample_result.sample().result, ["arms", 2, "verdict"], ["design", "seed"]),
+    "weigh": (
+        lambda: sample_result.sample().result,
+        ["arms", 2, "answer", "verdict"],
+        ["design", "seed"],
+    ),
     "ladder": (
         ladder,
         ["workloads", 0, "compared", 0, "verdict"],
@@ -74,7 +78,7 @@ def test_the_schema_refuses_what_does_not_follow_it(name: str, fault: str) -> No
     elif fault == "missing":
         del place(required)[required[-1]]
     else:
-        broken["schema"] = f"pgtare.{name}/2"
+        broken["schema"] = f"pgtare.{name}/9"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(broken, schema(type(made)))
 

@@ -78,7 +78,7 @@ def test_a_page_loads_plotly_from_the_shared_file(served_pages: ServedPage) -> N
     answer = served_pages.get("/pages/monday/report.html")
     assert answer.status == 200
     assert len(answer.text) < 300_000
-    assert "Leaving pg_stat_statements on costs" in answer.text.replace("<wbr>", "")
+    assert "What it costs when left on" in answer.text.replace("<wbr>", "")
     scripts = re.findall(r'<script src="([^"]+)">', answer.text)
     contents = [served_pages.get(address).text for address in scripts]
     assert contents == list(page_frame.shared_scripts())

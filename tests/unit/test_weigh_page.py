@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -12,19 +13,45 @@ import numpy as np
 import pytest
 
 from pgtare.errors import MeasurementError
+from pgtare.estimate.trial.answer import ReasonKind
 from pgtare.estimate.trial.observations import UnitFlag, empty
+from pgtare.kit.chart import Chart
 from pgtare.kit.interval import Interval
 from pgtare.kit.page_frame import breakable, embeddable
-from pgtare.weighing.weigh.report import chart_data
+from pgtare.weighing.instruments.proof_result import Proof
+from pgtare.weighing.weigh.report import chart_data, rows, wording
 from pgtare.weighing.weigh.report.charts import charts
 from pgtare.weighing.weigh.report.page import page, write_page
+from pgtare.weighing.weigh.schema import Reason
 from tests.small_volume import raise_no_space
-from tests.unit.sample_result import sample
+from tests.unit.sample_result import COLD_US, COST_US, Sample, answer, effect, judged, sample
+
+
+def drawn_charts(drawn: Sample) -> list[Chart]:
+    """All charts of the page, in its order."""
+    first, others = charts(drawn.result, drawn.observations)
+    return [*first, *others]
+
+
+def effects(drawn: Sample) -> Chart:
+    return next(chart for chart in drawn_charts(drawn) if chart.id == "effects")
+
+
+def readable(text: str) -> str:
+    """The page's text as it reads, without marks for line breaks."""
+    return text.replace("<wbr>", "").replace("\u00a0", " ")
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """The cells of the first table, with the name first."""
+    (body,) = re.findall(r'<table class="cards".*?<tbody.*?>(.*?)</tbody>', text, re.DOTALL)
+    return [
+        re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in body.split("</tr>")[:-1]
+    ]
 
 
 def test_no_trace_has_more_than_300_points() -> None:
-    drawn = sample()
-    sizes = [len(t["x"]) for c in charts(drawn.result, drawn.observations) for t in c.data]
+    sizes = [len(t["x"]) for c in drawn_charts(sample()) for t in c.data]
     assert sizes
     assert max(sizes) <= 300
 
@@ -36,77 +63,138 @@ def test_everything_but_plotly_is_small() -> None:
     assert len(page(drawn.result, drawn.observations)) - len(get_plotlyjs()) < 250_000
 
 
+def test_two_charts_come_first_and_the_others_are_folded() -> None:
+    drawn = sample()
+    first, others = charts(drawn.result, drawn.observations)
+    assert [chart.id for chart in first] == ["effects", "settling"]
+    assert [chart.id for chart in others] == ["distributions", "course"]
+    text = page(drawn.result, drawn.observations)
+    folded = text.index('<details class="charts">')
+    places = [text.index(f'id="chart-{chart.id}"') for chart in drawn_charts(drawn)]
+    assert places == sorted(places)
+    assert places[1] < folded < places[2]
+    assert text.index('class="cards"') < places[0]
+
+
+def test_the_table_is_that_of_the_terminal() -> None:
+    drawn = sample()
+    shown = [
+        [row.name, row.us, row.interval_us, row.pct, row.answer] for row in rows.table(drawn.result)
+    ]
+    assert table_rows(readable(page(drawn.result, empty()))) == shown
+
+
+def test_every_note_is_below_the_table_and_every_answer_among_the_details() -> None:
+    drawn = sample()
+    text = readable(html.unescape(page(drawn.result, empty())))
+    table, details = text.index('class="cards"'), text.index('id="h-details"')
+    for note in wording.notes(drawn.result):
+        assert table < text.index(note) < details
+    for _, sentence in wording.answers(drawn.result):
+        assert details < text.index(sentence)
+
+
 def test_without_observations_the_page_still_answers() -> None:
     drawn = sample()
-    drawn.result.by_backend = []
-    text = page(drawn.result, empty()).replace("<wbr>", "")
-    assert "Leaving pg_stat_statements on costs" in text
+    text = readable(page(drawn.result, empty()))
+    assert "All were seen working." in text
     assert 'id="chart-effects"' in text
+    assert 'id="chart-settling"' not in text
     assert 'id="chart-distributions"' not in text
 
 
 def test_numbers_that_are_missing_do_not_break_the_charts() -> None:
     drawn = sample(60)
-    effect = drawn.result.arms[2].effect
-    assert effect is not None
-    for field in type(effect).model_fields:
-        interval = getattr(effect, field)
-        if interval is not None:
-            interval.estimate = interval.lo = interval.hi = None
-    json.loads(embeddable([c.figure() for c in charts(drawn.result, drawn.observations)]))
+    arm = drawn.result.arms[2]
+    nothing = Interval(estimate=None, lo=None, hi=None)
+    judged(arm, "inconclusive", us=nothing, pct=nothing)
+    for field in type(effect(arm)).model_fields:
+        setattr(effect(arm), field, nothing)
+    json.loads(embeddable([c.figure() for c in drawn_charts(drawn)]))
 
 
 def test_the_margin_is_a_share_of_the_base_s_body() -> None:
     drawn = sample(60)
     drawn.result.baseline.mean_us, drawn.result.baseline.body_mean_us = 900.0, 60.0
-    band = charts(drawn.result, drawn.observations)[0].layout["shapes"][0]
+    band = effects(drawn).layout["shapes"][0]
     assert (band["x0"], band["x1"]) == pytest.approx((-0.3, 0.3))
     drawn.result.baseline.body_mean_us = None
-    assert charts(drawn.result, drawn.observations)[0].layout["shapes"] == []
+    assert effects(drawn).layout["shapes"] == []
 
 
-def test_a_total_without_an_interval_is_not_drawn_as_if_it_were_exact() -> None:
+def test_a_cost_without_an_interval_is_not_drawn_as_if_it_were_exact() -> None:
     drawn = sample(60)
-    effect = drawn.result.arms[2].effect
-    assert effect is not None
-    effect.total_us = Interval(estimate=987.0, lo=None, hi=None)
-    chart = charts(drawn.result, drawn.observations)[0]
-    assert "987" not in json.dumps(chart.figure())
-    assert chart.layout["xaxis"]["range"][1] < 987
+    answer(drawn.result.arms[2]).us = Interval(estimate=987.0, lo=None, hi=None)
+    points = effects(drawn).data[0]
+    assert 987.0 not in points["x"]
+    assert points["x"].count(None) == 1
+
+
+def test_the_chart_of_answers_has_the_points_of_the_table() -> None:
+    drawn = sample()
+    chart = effects(drawn)
+    shown = [answer(row.arm).us.estimate for row in rows.table(drawn.result)]
+    assert chart.data[0]["x"] == pytest.approx(shown, abs=1e-3)
+    assert [row[1] for row in chart.table_rows] == [row.us for row in rows.table(drawn.result)]
 
 
 def test_an_arm_without_proof_is_not_drawn() -> None:
     drawn = sample()
-    drawn.result.arms[2].verdict = "not_verified"
-    for chart in charts(drawn.result, drawn.observations):
+    judged(drawn.result.arms[2], "not_verified", ReasonKind.NO_PROOF)
+    seen = set()
+    for chart in drawn_charts(drawn):
+        seen.add(chart.id)
         if chart.id != "distributions":
             assert "pg_stat_statements" not in json.dumps(chart.figure()), chart.id
+            assert "pg_stat_statements" not in json.dumps(chart.table_rows), chart.id
+    assert {"effects", "settling", "course"} <= seen
+
+
+def test_the_settling_curve_finds_the_truth() -> None:
+    """What is larger in the first transactions after a switch, and what it comes to."""
+    drawn = sample()
+    thresholds = [arm.threshold_us for arm in drawn.result.arms]
+    curves = chart_data.by_position(drawn.observations, thresholds)
+    assert curves is not None
+    assert curves.shape == (7, 32)
+    cost, cold = COST_US[2], COLD_US[2]
+    assert curves[2, 0] == pytest.approx(cost + cold, abs=0.7)
+    assert curves[2, 8:].mean() == pytest.approx(cost, abs=0.2)
+    assert curves[3].mean() == pytest.approx(COST_US[3], abs=0.3)
+    assert np.isnan(curves[0]).all()
 
 
 def test_the_course_over_time_finds_the_truth() -> None:
-    drawn = sample(6000)
+    drawn = sample(1_000)
     units = chart_data.usable(drawn.observations)
-    threshold = drawn.result.baseline.threshold_us
-    assert threshold is not None
-    course = chart_data.time_course(units, drawn.result.design.block, [threshold] * 7)
+    thresholds = [arm.threshold_us or 0.0 for arm in drawn.result.arms]
+    thresholds[0] = drawn.result.baseline.threshold_us or 0.0
+    course = chart_data.time_course(units, thresholds)
     assert course is not None
     assert len(course.at_s) == chart_data.TIME_BINS
     assert np.isfinite(course.mean).all()
-    own = drawn.result.arms[5].effect
-    assert own is not None
-    assert course.mean[5].mean() == pytest.approx(own.own_us.estimate, abs=0.05)
-    covered = (course.lo[5] <= own.own_us.estimate) & (own.own_us.estimate <= course.hi[5])
+    truth = COST_US[5]
+    assert course.mean[5].mean() == pytest.approx(truth, abs=0.15)
+    covered = (course.lo[5] <= truth) & (truth <= course.hi[5])
     assert covered.mean() > 0.8
     assert (course.mean[0] == 0).all()
 
 
 def test_units_in_which_the_arm_was_not_in_force_stay_out() -> None:
     observations = sample(60).observations
-    observations["flags"][10] |= int(UnitFlag.SWITCH_FAILED)
-    observations["service_ns"][10] = 10**12
-    units = chart_data.usable(observations)
-    assert units["service_ns"].max() < 10**12
-    assert len(units) == len(observations) - 3  # and the first unit of two sessions
+    first, *_ = np.flatnonzero(observations["position"] >= 8)
+    before = len(chart_data.usable(observations))
+    assert before == np.count_nonzero(observations["position"] >= 8)
+    for flag in (UnitFlag.SWITCH_FAILED, UnitFlag.UNDRAWN, UnitFlag.FIRST_RUN, UnitFlag.OPEN):
+        changed = observations.copy()
+        changed["flags"][first] |= int(flag)
+        changed["service_ns"][first] = 10**12
+        units = chart_data.usable(changed)
+        assert units["service_ns"].max() < 10**12
+        assert len(units) == before - 1
+        curves = chart_data.by_position(changed, [None, *[10.0**9] * 6])
+        assert curves is not None
+        assert np.nanmax(np.abs(curves)) < 1e6
 
 
 def test_embedded_json_cannot_end_its_element() -> None:
@@ -149,11 +237,15 @@ def test_a_trial_the_server_ended_shows_no_proof() -> None:
     drawn = sample()
     drawn.result.design.stopped_by = "server"
     for arm in drawn.result.arms[1:]:
-        arm.verdict, arm.verdict_reason = "not_verified", "the trial ended early: it crashed"
+        judged(
+            arm, "not_verified", reasons=[Reason(kind=ReasonKind.ENDED_EARLY, text="it crashed")]
+        )
     text = page(drawn.result, drawn.observations)
     assert '<p class="alarm">THE TRIAL ENDED EARLY: it crashed, after' in text
     assert "seen at work" not in text
+    assert "seen working" not in text
     assert "Proof that" not in text
+    assert "chart-effects" not in text
 
 
 def test_names_may_break_between_words_and_stay_escaped() -> None:
@@ -162,6 +254,29 @@ def test_names_may_break_between_words_and_stay_escaped() -> None:
     )
     assert breakable("+2.5 µs (4 %) 7 a") == "+2.5\u00a0µs (4\u00a0%) 7 a"
     assert breakable("</script_one>") == "&lt;/script_<wbr>one&gt;"
+
+
+HOSTILE = "<script>x</script>\"'><img src=x onerror='y'>"
+
+
+def test_what_comes_from_elsewhere_is_escaped_wherever_it_is_shown() -> None:
+    """Names, the server's words, settings, the command, warnings."""
+    drawn = sample(60)
+    result = drawn.result
+    for arm in result.arms[2:4]:
+        arm.name = HOSTILE
+        arm.settings = {HOSTILE: HOSTILE}
+        arm.proof = Proof(state="idle", evidence=HOSTILE)
+    named = Reason(kind=ReasonKind.ENDED_EARLY, text=HOSTILE)
+    judged(result.arms[4], "not_verified", reasons=[named])
+    result.warnings, result.command = [HOSTILE], [HOSTILE]
+    result.server["settings"] = {HOSTILE: HOSTILE}
+    result.load["script"] = HOSTILE
+    text = readable(page(result, drawn.observations))
+    ours = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert "<img" not in ours
+    assert "<script>x" not in text
+    assert ours.count("&lt;img src=x") > 10
 
 
 def test_nothing_points_out_of_the_file() -> None:

@@ -13,6 +13,8 @@ from rich.console import Console
 from pgtare.estimate.trial import analyse
 from pgtare.estimate.trial.design import Arm, Design, Slices
 from pgtare.estimate.trial.observations import Observations
+from pgtare.kit import numbers
+from pgtare.kit.chart import Chart
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.trials import Population
 from pgtare.weighing.weigh.participation import Shares
@@ -20,7 +22,7 @@ from pgtare.weighing.weigh.plan import WeighPlan, describe, design_of
 from pgtare.weighing.weigh.reanalysis import reanalyse
 from pgtare.weighing.weigh.recording import TrialRecording
 from pgtare.weighing.weigh.report.charts import charts
-from pgtare.weighing.weigh.report.contention import ROWS, table
+from pgtare.weighing.weigh.report.contention import table
 from pgtare.weighing.weigh.report.page import page
 from pgtare.weighing.weigh.report.terminal import render
 from pgtare.weighing.weigh.request import Request
@@ -35,7 +37,7 @@ def built(design: Design, obs: Observations, stopped_by: Any = "time") -> WeighR
     """The result of a trial on these observations."""
     plan = WeighPlan(Request(chosen=(), dsn="dbname=app"), design, Population(None), 1, ())
     recording = TrialRecording(obs, 60.0, stopped_by, None)
-    estimate = analyse(obs, design, proven={"x": True, "i2": True}, seed=design.seed)
+    estimate = analyse(obs, design, proven={"x": True, "i2": True})
     proofs = [PROOF if arm.role == "instrument" else None for arm in design.arms]
     shares = Shares(None, None)
     return build(plan, recording, estimate, proofs, {}, {}, 0, shares, ["pgtare", "weigh"])
@@ -45,7 +47,7 @@ def built(design: Design, obs: Observations, stopped_by: Any = "time") -> WeighR
 def crowded() -> tuple[Design, Observations]:
     """Two sessions that slow each other down."""
     design = saturation()
-    return design, simulate(design, 40, own=(0, 80), carry=(0, 40), spillover=(0, 160))
+    return design, simulate(design, 40, own=(0, 80), spillover=(0, 160))
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +61,14 @@ def result(_weighed: WeighResult) -> WeighResult:
     return _weighed.model_copy(deep=True)
 
 
-def shown(result: WeighResult, width: int = 200) -> str:
+def all_charts(result: WeighResult, obs: Observations) -> list[Chart]:
+    first, others = charts(result, obs)
+    return [*first, *others]
+
+
+def shown(result: WeighResult, width: int = 200, *, details: bool = True) -> str:
     out = io.StringIO()
-    render(result, Console(file=out, width=width, color_system=None))
+    render(result, Console(file=out, width=width, color_system=None), details=details)
     return out.getvalue()
 
 
@@ -81,16 +88,26 @@ def test_the_terminal_and_the_page_say_where_the_cost_falls(
     _, obs = crowded
     assert result.contention is not None
     for text in (shown(result), page(result, obs)):
-        assert "costs its own session" in text
-        assert "those without it take" in text
-        assert "on other sessions" in text
-        assert "guard of 2 ms" in text
+        assert text.replace("\u00a0", " ").count("those without it take") == 1
+        assert "on those that have it not" in text
+        assert "guard of 2 ms" in text.replace("\u00a0", " ")
         assert "The load requests the same in all slices" in text
-        assert "--clients 1" in text
         assert "Locks that every arm shares" not in text
-    (chart,) = [chart for chart in charts(result, obs) if chart.id == "contention"]
-    assert [row[0] for row in chart.table_rows] == list(ROWS.values())
-    assert [row[1] for row in chart.table_rows] == [row[1] for row in table(result.contention)]
+    (chart,) = [chart for chart in all_charts(result, obs) if chart.id == "contention"]
+    rows = table(result, result.contention)
+    assert [row[:2] for row in chart.table_rows] == [list(row[:2]) for row in rows]
+    answer = result.arms[1].answer
+    assert answer is not None
+    assert rows[0][1] == numbers.estimate(answer.us)  # one answer, here too
+
+
+def test_the_short_report_says_in_a_sentence_what_was_asked_for(result: WeighResult) -> None:
+    """Of --unit both: what the instrument costs others."""
+    text = shown(result, 80, details=False)
+    assert len(text.splitlines()) <= 20
+    assert "Part of the cost of x falls on others" in text
+    assert "x, when all sessions have it on" in text
+    assert "guard of" not in text
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])
@@ -102,10 +119,8 @@ def test_no_line_is_wider_than_the_terminal(result: WeighResult, width: int) -> 
 @pytest.mark.parametrize(
     ("state", "wanted"),
     [
-        ("spillover", "Part of it falls on others"),
+        ("spillover", "Part of the cost of x falls on others"),
         ("not_shown", "is not shown"),
-        ("none", "nobody to slow down"),
-        ("not_separable", "Not separable"),
         ("inconclusive", "inconclusive; why not"),
     ],
 )
@@ -114,7 +129,8 @@ def test_every_state_has_its_sentence(
 ) -> None:
     assert result.contention is not None
     result.contention.state, result.contention.reason = state, "why not"
-    assert wanted in shown(result)
+    for details in (False, True):
+        assert wanted in shown(result, details=details)
 
 
 def test_nothing_is_reported_without_proof_or_of_a_trial_that_the_server_ended(
@@ -125,8 +141,9 @@ def test_nothing_is_reported_without_proof_or_of_a_trial_that_the_server_ended(
     result.contention.state = "not_verified"
     for shape in (result, built(design, obs, "server")):
         for text in (shown(shape), page(shape, obs)):
-            assert "on other sessions" not in text
-        assert "contention" not in [chart.id for chart in charts(shape, obs)]
+            assert "on those that have it not" not in text
+            assert "falls on others" not in text
+        assert "contention" not in [chart.id for chart in all_charts(shape, obs)]
 
 
 def test_a_trial_in_slices_is_reported_as_one() -> None:
@@ -139,10 +156,12 @@ def test_a_trial_in_slices_is_reported_as_one() -> None:
     jsonschema.validate(json.loads(result.to_json()), WeighResult.model_json_schema())
     assert reanalyse(design, obs, result) == result
     for text in (shown(result), page(result, obs)):
-        assert "Leaving i2 on costs" in text
-        assert "blocks of slices" in text
-        assert "15 to 45 ms in random order" in text
-        assert "the next transaction has" not in text
+        plain = text.replace("\u00a0", " ")
+        assert "i2: +" in plain
+        assert "blocks of slices" in plain
+        assert "15 to 45 ms in random order" in plain
+        assert "a session keeps an arm" not in plain
+        assert "In the first transactions" not in plain
 
 
 def test_transactions_too_long_for_their_slices_are_warned_of() -> None:

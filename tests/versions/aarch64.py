@@ -207,7 +207,7 @@ def delayed(cluster: Cluster) -> Finding:
         for _ in range(UNITS):
             client.execute("SELECT 1")
         observed = running.observed(client, UNITS)
-    sound = (observed["flags"] & UnitFlag.UNBLOCKED) == 0
+    sound = (observed["flags"] & UnitFlag.FIRST_RUN) == 0
     by_block: dict[int, dict[int, float]] = {}
     for row in observed[sound]:
         by_block.setdefault(int(row["block"]), {})[int(row["arm"])] = row["service_ns"] / 1000

@@ -151,11 +151,11 @@ def read_weights(paths: Iterable[Path]) -> Mapping[str, Weight]:
         document = path / store.RESULT_FILE if path.is_dir() else path
         result = store.load_result(document)
         for arm in result.arms:
-            if arm.role != "instrument" or arm.effect is None:
+            if arm.role != "instrument" or arm.answer is None:
                 continue
             if arm.verdict not in ("cost", "gain", "equivalent", "inconclusive"):
                 continue
-            us, share = arm.effect.body_us, arm.effect.body_pct
+            us, share = arm.answer.us, arm.answer.pct
             if us.estimate is None or share.estimate is None:
                 continue
             found[arm.name] = Weight(

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from pgtare.cli.json_output import Destination, Json, Output
-from pgtare.cli.shared_options import OtherMargin
+from pgtare.cli.shared_options import Details, OtherMargin
 from pgtare.kit import files
 from pgtare.kit.option_values import percentage
 from pgtare.weighing.weigh import store
@@ -28,6 +28,7 @@ def report(
             "DIRECTORY/report-margin-….html."
         ),
     ] = None,
+    details: Details = False,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -46,6 +47,6 @@ def report(
     result = reanalyse(stored.design, stored.observations, stored.result, share)
     write_page(result, stored.observations, page)
     if not destination.printed:
-        render(result, Console())
+        render(result, Console(), details=details)
     destination.tell(f"page: {page}")
     destination.write(result.to_json())

@@ -25,6 +25,9 @@ Margin = Annotated[
 OtherMargin = Annotated[
     str | None, typer.Option("--margin", help="Another equivalence margin, for example 1%.")
 ]
+Details = Annotated[
+    bool, typer.Option("--details", help="Print all figures, not only the answers.")
+]
 InjectNs = Annotated[
     list[int] | None,
     what("--inject-ns", help="An arm with this known delay, for calibration."),

@@ -17,6 +17,7 @@ from pgtare.cli.shared_options import (
     Application,
     Arms,
     Catalogues,
+    Details,
     InjectNs,
     Instruments,
     Margin,
@@ -101,13 +102,13 @@ def weigh(
     unit: Annotated[
         str,
         what(
-            help="What is randomised: transaction; slice: all sessions together, for some ms; "
-            "both: one instrument, and what it costs other sessions."
+            help="What is randomised: run, of a session's transactions; slice: all sessions "
+            "together, for some ms; both: one instrument, and what it costs other sessions."
         ),
-    ] = "transaction",
+    ] = "run",
     slice_ms: Annotated[
         str, what(help="Shortest and longest slice in ms, for --unit slice or both.")
-    ] = "15-45",
+    ] = "50-150",
     seed: Annotated[int | None, what(help="Repeat the assignment of a result.")] = None,
     cpu: Annotated[bool, what(help="Measure CPU time for each transaction.")] = True,
     why: Annotated[
@@ -117,6 +118,7 @@ def weigh(
             "and waits that each costing arm spends more time in."
         ),
     ] = False,
+    details: Details = False,
     json: Json = False,
     output: Output = None,
     out: Annotated[
@@ -177,7 +179,7 @@ def weigh(
     done = run_weighing(
         request, command_line(), cli.stderr(), cli.confirm, asked.during if asked else alone
     )
-    _deliver(done, destination, out, asked)
+    _deliver(done, destination, out, asked, details)
     if done.result.design.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
     if done.result.design.partial:
@@ -192,7 +194,7 @@ def _base(text: str) -> Literal["off", "current"]:
 
 def _unit(text: str) -> Unit:
     if text not in get_args(Unit):
-        raise UsageError(f"--unit {text}: choose transaction, slice or both")
+        raise UsageError(f"--unit {text}: choose run, slice or both")
     return text  # type: ignore[return-value]
 
 
@@ -232,13 +234,14 @@ def _deliver(
     destination: Destination,
     out: Path | None,
     why: Why | None,
+    details: bool,
 ) -> None:
     try:
         if out is not None:  # first: whoever reads what is printed may be gone
             store.save(out, done.design, done.observations, done.result)
             write_page(done.result, done.observations, out / "report.html")
     finally:
-        _show(done, destination, why)
+        _show(done, destination, why, details)
     if out is not None:
         for what, name in (
             ("page", "report.html"),
@@ -248,9 +251,9 @@ def _deliver(
             destination.tell(f"{what}: {out / name}")
 
 
-def _show(done: Weighing, destination: Destination, why: Why | None) -> None:
+def _show(done: Weighing, destination: Destination, why: Why | None, details: bool) -> None:
     if not destination.printed:
-        render(done.result, Console())
+        render(done.result, Console(), details=details)
     result = done.result
     if why is not None:
         from pgtare.joins import weigh_why

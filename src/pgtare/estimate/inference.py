@@ -116,10 +116,6 @@ class Expansion:
     def __add__(self, other: Expansion) -> Expansion:
         return Expansion(self.value + other.value, self.influence + other.influence)
 
-    def share_pct(self, amount: float) -> float:
-        """An amount in percent of this estimate; NaN if that is not above zero."""
-        return 100 * amount / self.value if self.value > 0 else NAN
-
     def scaled(self, factor: float) -> Expansion:
         """This estimate times a constant."""
         return Expansion(self.value * factor, self.influence * factor)
@@ -182,13 +178,6 @@ def fieller(
     return Estimate(ratio.value, ratio.se, -math.inf, min(ends))
 
 
-def percent(
-    top: Expansion, bottom: Expansion, reference: Reference, alpha: float = 0.05
-) -> Estimate:
-    """`fieller` in percent."""
-    return fieller(top.scaled(100.0), bottom, reference, alpha)
-
-
 def ratio_interval(
     top: Expansion, bottom: Expansion, reference: Reference, alpha: float = 0.05
 ) -> Estimate:
@@ -224,9 +213,13 @@ def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> l
     return adjusted
 
 
-def detectable(se: float, family: float, reference: Reference, power: float = 0.8) -> float:
-    """Minimum effect detected at 5 % with this power, at the first step of Holm; unit of se."""
-    return (reference.multiplier(0.05 / max(family, 1)) + float(scipy.special.ndtri(power))) * se
+def detectable(interval: Estimate, power: float = 0.8) -> float:
+    """The smallest effect for which such a 95 % interval excludes zero with this power; its unit.
+
+    With 80 % that is 1.43 half-widths.
+    """
+    z = float(scipy.special.ndtri(0.975))
+    return interval.half_width * (1 + float(scipy.special.ndtri(power)) / z)
 
 
 def effect_factor(
@@ -254,9 +247,9 @@ def settled_margin(se: float, reference: Reference, power: float = 0.8) -> float
 
 
 def _equivalence_width(reference: Reference, power: float) -> float:
-    """Standard errors from zero to the margin that two one-sided tests at 5 % need."""
+    """Standard errors from zero to the margin that holds a 95 % interval."""
     # Near zero both sides of the margin can fail, which leaves each side half of the misses.
-    return reference.multiplier(0.10) + float(scipy.special.ndtri((1 + power) / 2))
+    return reference.multiplier(0.05) + float(scipy.special.ndtri((1 + power) / 2))
 
 
 def tail_factor(excess: float, se: float, reference: Reference, power: float = 0.8) -> float:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 
 #: Blocks at which the confidence sequence is tightest.
-TUNED_AT = 100_000
+TUNED_AT = 4_000
 #: Fewest blocks, and fewest blocks of slices, that a rule on width may stop at.
-MIN_BLOCKS = 2_000
-SLICE_BLOCKS = 200
+MIN_BLOCKS = 100
+SLICE_BLOCKS = 100
 MIN_SECONDS = 10.0
 
 

@@ -26,7 +26,7 @@ from pgtare.joins.bill_document import (
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.weighing.fleet.raw_data import LeftOut
-from pgtare.weighing.weigh.report import wording
+from pgtare.weighing.weigh.report import reason_words, wording
 from pgtare.weighing.weigh.schema import ArmResult, WeighResult, number
 from pgtare.weighing.weigh.transaction_rate import TransactionRate, transaction_rate
 
@@ -158,12 +158,13 @@ def _line(
     one: Weighed, arm: ArmResult, rate: TransactionRate | None, basis: Basis, price: Price | None
 ) -> _Line | str:
     """A line, or why there is none."""
-    effect = wording.figures(arm)
+    answer = wording.answer_of(arm)
     if wording.ended_by_server(one.result):
         return "no figure, as the trial ended early"
-    if effect is None:
-        return f"not verified{f': {arm.verdict_reason}' if arm.verdict_reason else ''}"
-    interval = effect.body_us if basis == "service" else effect.cpu_us
+    if answer is None:
+        return f"not verified: {reason_words.because(arm)}"
+    cpu_us = arm.effect.cpu_us if arm.effect else None
+    interval = answer.us if basis == "service" else cpu_us
     if interval is None:
         return "its weighing took no processor time (--no-cpu)"
     if interval.estimate is None or rate is None:
@@ -293,8 +294,8 @@ def _notes(
         )
     if instruments:
         notes.append(
-            "Costs are of the body, as weigh's column cost has them: what slow transactions add is "
-            "not in them. Rates are those of each trial."
+            "Costs are weigh's answers, when left on: what slow transactions add is not in them. "
+            "Rates are those of each trial."
         )
     weighed = {line.shown.server for line in instruments}
     others = sorted({line.shown.server for line in lines} - weighed - {""})

@@ -49,7 +49,7 @@ def changes(arm: ArmResult, result: WeighResult) -> dict[str, str]:
 
 
 def state_now(arm: ArmResult, result: WeighResult) -> NowState:
-    """Whether the server's own settings switch an arm on. Defaults of settings are not known."""
+    """Whether the server's own settings switch an arm on."""
     base = result.arms[0].settings if result.arms else {}
     settings = result.server.get("settings")
     changed = changes(arm, result)

@@ -163,7 +163,7 @@ def arm_spans(observations: Observations, began_ns: int, pids: dict[int, int]) -
 
     began_ns: of the trial, CLOCK_MONOTONIC. pids: the machine's number by the server's.
     """
-    data = observations[(observations["flags"] & (UnitFlag.UNBLOCKED | UnitFlag.OPEN)) == 0]
+    data = observations[(observations["flags"] & (UnitFlag.UNDRAWN | UnitFlag.OPEN)) == 0]
     machine = np.array([pids.get(int(p), int(p)) for p in data["pid"].tolist()], np.int64)
     start = began_ns + data["start_ns"]
     end = start + data["service_ns"] + data["client_ns"]

@@ -76,7 +76,7 @@ class Why:
         if began is None:
             return {}
         data = finished(done.observations)
-        data = data[(data["flags"] & UnitFlag.UNBLOCKED) == 0]
+        data = data[(data["flags"] & UnitFlag.UNDRAWN) == 0]
         arms = [arm.name for arm in done.design.arms]
         found = {}
         for mode, recording in self._done.items():

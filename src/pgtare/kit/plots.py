@@ -89,7 +89,7 @@ def panels(arms: Sequence[Arm], height: int, x_title: str) -> Json:
 def annotation(arm: Arm) -> Json:
     """The arm's name at the left edge; the caller puts it at a height."""
     if arm.role == "control":
-        return label(arm.name, " (base again)", "muted")
+        return label(arm.name, " (nothing changed)", "muted")
     return label(arm.name)
 
 

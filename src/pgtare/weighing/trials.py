@@ -175,7 +175,7 @@ class Trials:
                 "SELECT pgtare.trial_start(%s::text[], %s::text[], %s::bigint[], %s::int[],"
                 " %s::bigint, %s::double precision, %s::name, %s::name, %s::text,"
                 " %s::double precision, %s::int, %s::bool, %s::int[], %s::int, %s::int,"
-                " %s::int[], %s::int, %s::int, %s::int)",
+                " %s::int, %s::int)",
                 (
                     list(names),
                     values,
@@ -190,7 +190,8 @@ class Trials:
                     population.sessions,
                     cpu,
                     *_slices(design),
-                    *_runs(design),
+                    design.runs.shortest,
+                    design.runs.longest,
                 ),
             ).fetchone()
         except psycopg.errors.InsufficientPrivilege as ex:
@@ -217,10 +218,6 @@ class Trials:
         """
         row = self._row("SELECT pgtare.trial_renew(%s::double precision) AS running", seconds)
         return bool(row["running"])
-
-    def close(self) -> bool:
-        """Let sessions finish their blocks and begin no more; whether a trial ran."""
-        return bool(self._row("SELECT pgtare.trial_close() AS running")["running"])
 
     def stop(self) -> bool:
         """Stop the trial; whether one ran."""
@@ -257,14 +254,6 @@ def _refused(ex: psycopg.Error) -> str:
     if ex.diag.message_hint:
         return first_line(ex)
     return f"{first_line(ex)}: {_grant(ex)}"
-
-
-def _runs(design: Design) -> tuple[list[int], int, int, int]:
-    """Arms in runs, blocks between pairs, shortest and longest, as trial_start() takes them."""
-    if design.runs is None:
-        return [], 1, 1, 1
-    runs = design.runs
-    return list(runs.turns), runs.every, runs.shortest, runs.longest
 
 
 def _grant(ex: psycopg.Error) -> str:

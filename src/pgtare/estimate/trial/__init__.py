@@ -1,35 +1,38 @@
-"""Estimators of a trial by transactions or slices inside one server."""
+"""Estimators of a trial by runs or slices inside one server."""
 
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.sequential import MIN_BLOCKS, SLICE_BLOCKS, width_reached
+from pgtare.estimate.trial.answer import Answer, Basis, Reason, ReasonKind
 from pgtare.estimate.trial.pseudo_trials import Calibration, Rate, calibrate, clopper_pearson
 from pgtare.estimate.trial.results import (
     ArmEstimate,
     Baseline,
-    ByBackend,
-    CarryOver,
     Contention,
     Effect,
     Live,
     LiveArm,
+    Switching,
     TrialEstimate,
 )
-from pgtare.estimate.trial.unit_trial import analyse, live
+from pgtare.estimate.trial.run_trial import analyse, live
 
 __all__ = [
     "MIN_BLOCKS",
     "SLICE_BLOCKS",
+    "Answer",
     "ArmEstimate",
     "Baseline",
-    "ByBackend",
+    "Basis",
     "Calibration",
-    "CarryOver",
     "Contention",
     "Effect",
     "Estimate",
     "Live",
     "LiveArm",
     "Rate",
+    "Reason",
+    "ReasonKind",
+    "Switching",
     "TrialEstimate",
     "analyse",
     "calibrate",

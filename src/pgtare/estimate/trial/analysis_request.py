@@ -39,7 +39,6 @@ class Question:
     proven: Mapping[str, bool]
     peeked: bool
     ended_early: str
-    seed: int
 
     @cached_property
     def family(self) -> list[int]:

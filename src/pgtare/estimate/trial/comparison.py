@@ -1,8 +1,8 @@
 """From the effects of each arm and their errors to intervals, tests and verdicts.
 
-Trials by transaction and trials in slices estimate effects in their own ways (`effects`, `slices`).
-From there on both are the same, and it happens here: intervals, Fieller's percentages, Holm over
-all arms, what the verdict rests on, and the fields of the result that follow from it.
+Trials by runs and trials in slices estimate effects in their own ways (`effects`, `slices`). From
+there on both are the same, and it happens here: intervals, percentages, Holm over all arms, what
+the verdict rests on, and the fields of the result that follow from it.
 """
 
 from __future__ import annotations
@@ -22,34 +22,38 @@ from pgtare.estimate.inference import (
     Reference,
     detectable,
     effect_factor,
-    percent,
     ratio_interval,
     settled_margin,
     tail_factor,
     varies,
 )
 from pgtare.estimate.trial.analysis_request import Question
+from pgtare.estimate.trial.answer import Answer, Basis, Reason, ReasonKind
 from pgtare.estimate.trial.outcomes import Failures, Unanswered
 from pgtare.estimate.trial.results import ArmEstimate, Effect
 from pgtare.estimate.trial.threshold import MIN_EXCEEDANCES, THRESHOLD_QUANTILE
 from pgtare.estimate.trial.verdict import (
-    EQUIVALENCE_ALPHA,
+    ONE_SIDED,
     TAIL_TOLERANCE,
+    Decision,
     Evidence,
-    Lasting,
+    Settling,
     judge,
 )
+
+#: With a smaller share of the transactions the answer is not of all sessions.
+COVERS_ALL = 0.9
 
 
 @dataclass(frozen=True)
 class Yardstick:
     """What the effects of one arm are measured by.
 
-    base: the base's body in µs, of which percentages are. by: Student's t over clusters or blocks.
+    base_us: the base's body, of which percentages are. by: Student's t over clusters or blocks.
     exceedances: units over the threshold, on average of the arm and the base.
     """
 
-    base: Expansion
+    base_us: float
     by: Reference
     exceedances: int
 
@@ -77,15 +81,15 @@ class Yardstick:
             return Estimate(effect.value, NAN, NAN, NAN)
         return self.tail_reference(effect).interval(effect.value, effect.se, alpha)
 
-    def percent(self, effect: Expansion, alpha: float = 0.05) -> Estimate:
-        """An effect in percent of the base's body, with Fieller's interval."""
-        return percent(effect, self.base, self.reference(effect), alpha)
-
-    def tail_percent(self, effect: Expansion, alpha: float = 0.05) -> Estimate:
-        """As `percent`, of an estimate that holds the tail."""
-        if not self.judges_tail:
-            return Estimate(100 * effect.over(self.base).value, NAN, NAN, NAN)
-        return percent(effect, self.base, self.tail_reference(effect), alpha)
+    def percent(self, interval: Estimate) -> Estimate:
+        """An interval in µs in percent of the base's body in this trial."""
+        factor = 100 / self.base_us if self.base_us > 0 else NAN
+        return Estimate(
+            interval.estimate * factor,
+            interval.se * factor,
+            interval.lo * factor,
+            interval.hi * factor,
+        )
 
 
 @dataclass(frozen=True)
@@ -117,18 +121,19 @@ class Comparison:
         return _p_value(self.total, self.scale.tail_reference(self.total))
 
     @cached_property
+    def body_us(self) -> Estimate:
+        """The body with its interval."""
+        return self.scale.interval(self.body)
+
+    @cached_property
     def effect(self) -> Effect:
-        """What body and tail say; everything else is missing."""
+        """What the tail says; everything else is missing."""
         scale = self.scale
+        total = scale.tail_interval(self.total)
         return Effect(
-            total_us=scale.tail_interval(self.total),
-            total_pct=scale.tail_percent(self.total),
-            body_us=scale.interval(self.body),
-            body_pct=scale.percent(self.body),
+            total_us=total,
+            total_pct=scale.percent(total),
             excess_us=scale.tail_interval(self.excess),
-            own_us=MISSING,
-            carry_over_us=MISSING,
-            second_lag_us=MISSING,
             mean_us=MISSING,
             p50_us=MISSING,
             p99_us=MISSING,
@@ -143,25 +148,11 @@ class Comparison:
     @cached_property
     def tail_bound(self) -> float:
         """One-sided 95 % upper bound of that ratio."""
-        return self._ratio(EQUIVALENCE_ALPHA).hi
+        return self._ratio(ONE_SIDED).hi
 
     def _ratio(self, alpha: float) -> Estimate:
         difference = self.scale.reference(self.rate - self.base_rate)
         return ratio_interval(self.rate, self.base_rate, difference, alpha)
-
-    @property
-    def at_most(self) -> tuple[float, float]:
-        """One-sided 95 % upper bounds of the cost, in µs and percent.
-
-        Of the total; of the body if too few units lie over the threshold.
-        """
-        scale, alpha = self.scale, EQUIVALENCE_ALPHA
-        if scale.judges_tail:
-            return (
-                scale.tail_interval(self.total, alpha).hi,
-                scale.tail_percent(self.total, alpha).hi,
-            )
-        return scale.interval(self.body, alpha).hi, scale.percent(self.body, alpha).hi
 
     @property
     def tail_factor(self) -> float:
@@ -202,19 +193,17 @@ class Comparisons:
         return len(self.asked.family) if self.in_family(index) else 1
 
     def mde_us(self, index: int) -> float:
-        """The smallest effect of an arm that the trial detects with a power of 80 %."""
-        body = self.arms[index].body
-        weight = self.family(index) / self.tests[index].share
-        return detectable(body.se, weight, self.arms[index].scale.reference(body))
+        """The smallest effect of an arm whose interval excludes zero with a power of 80 %."""
+        return detectable(self.arms[index].body_us)
 
     @property
     def trial_mde_us(self) -> float:
         """That of the family's least precisely measured instrument."""
         return max((self.mde_us(index) for index in self.asked.family or self.arms), default=NAN)
 
-    def margin(self, index: int) -> Expansion:
-        """The margin of equivalence in µs: a share of the base's body, and so an estimate too."""
-        return self.arms[index].scale.base.scaled(self.asked.margin)
+    def margin_us(self, index: int) -> float:
+        """The margin of equivalence: a share of the base's body."""
+        return self.asked.margin * self.arms[index].scale.base_us
 
     def judged(
         self,
@@ -225,40 +214,40 @@ class Comparisons:
         seconds: float,
         failures: Failures,
         unanswered: Unanswered,
-        lasting: Lasting | None = None,
+        settling: Settling | None = None,
+        basis: Basis = Basis.SLICES,
+        covered: float = 1.0,
+        shortest: int = 0,
     ) -> ArmEstimate:
         """The arm with its effects, tests and verdict. The arguments are as in `Evidence`."""
         found, tests, family = self.arms[index], self.tests[index], self.family(index)
-        scale, body, total = found.scale, found.body, found.total
-        margin, effect = self.margin(index), found.effect
+        scale, body = found.scale, found.body
+        margin_us, effect, body_us = self.margin_us(index), found.effect, found.body_us
         in_family = self.in_family(index)
         finding = judge(
             Evidence(
                 proven=self.asked.proven.get(arm.name, not in_family),
                 blocks=blocks,
-                body=effect.body_us,
-                under=scale.interval(body + margin, EQUIVALENCE_ALPHA),
-                over=scale.interval(body - margin, EQUIVALENCE_ALPHA),
+                body=body_us,
+                margin_us=margin_us,
                 excess=effect.excess_us,
                 total=effect.total_us,
-                total_over=scale.tail_interval(total - margin),
                 tail_bound=found.tail_bound,
                 p=tests.body,
                 family=family,
                 seconds=seconds,
                 factor=effect_factor(
-                    effect.body_us, margin.value, family / tests.share, scale.reference(body)
+                    body_us, margin_us, family / tests.share, scale.reference(body)
                 ),
                 tail_factor=found.tail_factor,
                 ended_early=self.asked.ended_early,
-                lasting=lasting,
+                settling=settling,
                 p_total=tests.total,
                 control=None if arm.role == "control" else self.control,
                 failures=failures,
                 unanswered=unanswered,
             )
         )
-        at_most_us, at_most_pct = found.at_most
         adjusted = in_family or arm.role == "control"
         return replace(
             arm,
@@ -270,17 +259,41 @@ class Comparisons:
             p_total=found.p_total,
             p_total_adjusted=tests.total if adjusted else None,
             p_aborted=failures.p,
-            equivalence_us=scale.interval(body, EQUIVALENCE_ALPHA),
-            at_most_us=at_most_us,
-            at_most_pct=at_most_pct,
-            tail_bounded=scale.judges_tail,
-            settles_pct=scale.base.share_pct(settled_margin(body.se, scale.reference(body))),
-            mde_us=self.mde_us(index),
+            settles_pct=_share_pct(settled_margin(body.se, scale.reference(body)), scale.base_us),
             effective_clusters=effective_clusters(body.influence),
-            verdict=finding.verdict,
-            verdict_reason=finding.reason,
-            needed_s=finding.needed_s,
+            answer=_answer(found, finding, basis, covered, shortest, self.mde_us(index)),
         )
+
+
+def _answer(
+    found: Comparison,
+    finding: Decision,
+    basis: Basis,
+    covered: float,
+    shortest: int,
+    detectable_us: float,
+) -> Answer:
+    reasons = finding.reasons
+    if covered < COVERS_ALL:
+        reasons = (*reasons, Reason(ReasonKind.SHORT_SESSIONS, n=shortest))
+    kinds = {reason.kind for reason in reasons}
+    us = found.body_us
+    return Answer(
+        us=us,
+        pct=found.scale.percent(us),
+        basis=basis,
+        verdict=finding.verdict,
+        reasons=reasons,
+        at_least=bool(kinds & {ReasonKind.OPEN_ADD, ReasonKind.GROWS}),
+        at_most=ReasonKind.SHRINKS in kinds,
+        detectable_us=detectable_us,
+        share_covered=covered,
+        needed_s=finding.needed_s,
+    )
+
+
+def _share_pct(amount: float, whole: float) -> float:
+    return 100 * amount / whole if whole > 0 else NAN
 
 
 def _p_value(cost: Expansion, reference: Reference) -> float:

@@ -1,20 +1,19 @@
-"""The design of a trial: arms, permuted blocks, runs, slices, and their assignment by seed."""
+"""The design of a trial: arms, runs in permuted blocks, slices, and the schedule of these."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 Role = Literal["base", "control", "instrument", "injected"]
-Unit = Literal["transaction", "slice", "both"]
+Unit = Literal["run", "slice", "both"]
 
-#: A kind of slice: each transaction draws its arm, as in a trial without slices.
+#: A kind of slice: each session draws its arm for the slice, and half of them have each.
 MIXED = -1
 
-#: Limits of the server module: turns of one round, and transactions of a run.
-MAX_TURNS = 64
+#: Limit of the server module: transactions of a run.
 MAX_RUN = 255
 
 _MASK64 = (1 << 64) - 1
@@ -57,40 +56,36 @@ class Slices:
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of transactions in which a session keeps one arm; they come in pairs with the base.
+    """Runs of transactions in which a session keeps one arm.
 
-    turns: the arms that take turns in the pairs of a session, before permutation. Both runs of a
-    pair have the same number of transactions, uniform between shortest and longest. every: blocks
-    of a session from one pair to the next, on average.
+    Lengths are uniform between shortest and longest; those of one block are alike.
     """
 
-    turns: tuple[int, ...]
-    every: int
-    shortest: int = 24
-    longest: int = 96
+    shortest: int = 16
+    longest: int = 32
 
     def __post_init__(self) -> None:
-        if not self.turns or 0 in self.turns or len(self.turns) > MAX_TURNS:
-            raise ValueError(f"1 to {MAX_TURNS} arms other than the base take turns in runs")
         if not 1 <= self.shortest <= self.longest <= MAX_RUN:
             raise ValueError(f"runs have between 1 and {MAX_RUN} transactions")
-        if not 1 <= self.every <= 1_000_000:
-            raise ValueError("pairs of runs come every 1 to 1,000,000 blocks")
+
+    @property
+    def mean(self) -> float:
+        """Transactions of a run, on average."""
+        return (self.shortest + self.longest) / 2
 
 
 @dataclass(frozen=True)
 class Design:
-    """Arms (index 0 is the base), the arms of one block before permutation, and the seed.
+    """Arms (index 0 is the base), the arms of the runs of one block, and the seed.
 
-    slices: None if the transaction is the unit throughout. runs: None if each transaction
-    is in a block, and always with slices.
+    block: before permutation. slices: None if runs are drawn; with slices there are none.
     """
 
     arms: tuple[Arm, ...]
     block: tuple[int, ...]
     seed: int
     slices: Slices | None = None
-    runs: Runs | None = None
+    runs: Runs = Runs()
 
     def __post_init__(self) -> None:
         if not self.arms or self.arms[0].role != "base":
@@ -99,14 +94,14 @@ class Design:
             raise ValueError("a block must hold every arm at least once")
         if self.slices and not set(self.slices.kinds) - {MIXED} == set(range(len(self.arms))):
             raise ValueError("a block of slices must hold every arm at least once")
-        if self.runs and (self.slices or max(self.runs.turns) >= len(self.arms)):
-            raise ValueError("runs are of the design's arms, and not for a trial in slices")
+        if self.slices and MIXED in self.slices.kinds and len(self.arms) != 2:
+            raise ValueError("in a mixed slice sessions have one of two arms")
 
     @property
     def unit(self) -> Unit:
         """The unit of randomisation."""
         if self.slices is None:
-            return "transaction"
+            return "run"
         return "both" if MIXED in self.slices.kinds else "slice"
 
     @property
@@ -126,45 +121,26 @@ _GUARD_SHARE = 4
 
 
 def slices_of(unit: Unit, n_arms: int, shortest_us: int, longest_us: int) -> Slices | None:
-    """The slices of a trial with these arms by its unit; none if that is the transaction."""
-    if unit == "transaction":
+    """The slices of a trial with these arms by its unit; none if that is the run."""
+    if unit == "run":
         return None
     kinds = (*range(n_arms), MIXED) if unit == "both" else tuple(range(n_arms))
     return Slices(kinds, shortest_us, longest_us, min(GUARD_US, shortest_us // _GUARD_SHARE))
 
 
-#: Blocks shorter than this confuse what an arm costs later transactions with what it costs its own.
-SHORTEST_BLOCK = 6
+#: From so many arms on the base has two runs in a block: with many comparisons against it a second
+#: one makes their errors smaller.
+TWO_OF_BASE = 6
 
 
 def block_layout(n_arms: int) -> tuple[int, ...]:
-    """The arms of one block, each equally often; from eight arms on the base once more.
-
-    A few arms are repeated until the block has SHORTEST_BLOCK units: if an effect lasts two
-    transactions, the cost comes out too low by 2.2 times its second part in blocks of three, by 1.4
-    times in blocks of six. With many comparisons against it a second base slot cuts their variance
-    by 16 %.
-    """
-    if n_arms >= 8:
-        return (*range(n_arms), 0)
-    return tuple(range(n_arms)) * -(-SHORTEST_BLOCK // n_arms)
+    """The arms of the runs of one block: one of each, from TWO_OF_BASE arms on two of the base."""
+    return (*range(n_arms), 0) if n_arms >= TWO_OF_BASE else tuple(range(n_arms))
 
 
-#: Share of a long session's transactions that is in runs; docs/method.md says why.
-RUN_SHARE = 0.25
-
-
-def runs_of(unit: Unit, arms: tuple[Arm, ...], block: tuple[int, ...]) -> Runs | None:
-    """The runs of a trial with these arms by its unit; slices need none, as they last longer.
-
-    The control has one turn, an instrument two: it is a check, and needs less precision.
-    """
-    turns = [arm for arm in range(1, len(arms)) for _ in range(1 + (arms[arm].role != "control"))]
-    if unit != "transaction" or not turns:
-        return None
-    runs = Runs(tuple(turns), every=1)
-    in_pair = runs.shortest + runs.longest
-    return replace(runs, every=round((1 / RUN_SHARE - 1) * in_pair / len(block)))
+def transactions_of_block(design: Design) -> float:
+    """Transactions of a block, on average."""
+    return len(design.block) * design.runs.mean
 
 
 def _splitmix64(state: int) -> tuple[int, int]:

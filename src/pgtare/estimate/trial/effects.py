@@ -1,232 +1,189 @@
-"""Mean effects of every arm: body and excess, plain and with carry-over, and the tail's rate."""
+"""Mean effects of every arm: body and excess over both strata, and the tail's rate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from pgtare.estimate.arrays import Floats
-from pgtare.estimate.inference import (
-    NAN,
-    Estimate,
-    Expansion,
-    Reference,
-    mean_of_blocks,
-    percent,
-)
-from pgtare.estimate.trial.blocks import Blocks
-from pgtare.estimate.trial.carry_over import LagFit, Model
+from pgtare.estimate.inference import Estimate, Expansion, Reference
 from pgtare.estimate.trial.comparison import Comparison, Yardstick
-from pgtare.estimate.trial.outcomes import Unfinished
-from pgtare.estimate.trial.threshold import THRESHOLD_QUANTILE, shared_threshold, threshold
+from pgtare.estimate.trial.runs import Selection
+from pgtare.estimate.trial.strata import FirstRuns, LaterRuns, Units, mixed, nothing
+from pgtare.estimate.trial.threshold import THRESHOLD_QUANTILE, threshold, weighted_threshold
 from pgtare.estimate.trial.verdict import TAIL_TOLERANCE
 
+#: What is estimated of each transaction (N,).
+Outcome = Callable[[Units], Floats]
 
-def split(blocks: Blocks, reference: Sequence[int], *, peeked: bool = False) -> Effects:
-    """Effects split where the base's 99.9th percentile is; `Effects.of` splits where an arm's is.
 
-    reference: the arms that are the base: itself and its control.
+@dataclass(frozen=True)
+class Strata:
+    """What the answer is of: later runs, and first runs if they are a part that counts.
+
+    share: of the first runs, 0 if they are not used.
     """
-    return Effects(blocks, threshold(blocks.service_us[:, blocks.columns(reference)]), peeked)
+
+    later: LaterRuns
+    first: FirstRuns | None = None
+    share: float = 0.0
+
+    @classmethod
+    def of(cls, selection: Selection) -> Strata:
+        """The strata of a trial."""
+        if not selection.uses_first:
+            return cls(selection.later)
+        return cls(selection.later, selection.first, selection.first_share)
+
+    def as_cpu(self) -> Strata:
+        """The same of processor time."""
+        later = LaterRuns(self.later.units.as_cpu())
+        if self.first is None:
+            return Strata(later)
+        return Strata(later, replace(self.first, units=self.first.units.as_cpu()), self.share)
+
+    def uses_first(self, arm: int) -> bool:
+        """Whether first runs are in the answer of an arm."""
+        return self.first is not None and self.first.comparable(arm)
+
+    def clusters(self, arm: int) -> int:
+        """Blocks, and pairs of sessions, that an arm and the base are compared in."""
+        blocks = self.later.blocks(arm)
+        if self.first is None or not self.first.comparable(arm):
+            return blocks
+        return blocks + min(self.first.sessions(arm), self.first.sessions(0))
+
+    def cost(self, outcome: Outcome, arm: int) -> Expansion:
+        """An arm less the base."""
+        later = self.later.cost(outcome(self.later.units), arm)
+        if self.first is None:
+            return later
+        if not self.first.comparable(arm):
+            return mixed(nothing(self.first.units.n_clusters), later, 0.0)
+        return mixed(self.first.cost(outcome(self.first.units), arm), later, self.share)
+
+    def mean(self, outcome: Outcome, of: int, arm: int) -> Expansion:
+        """The mean of an arm, `of`, where first runs are used as for the cost of `arm`."""
+        later = self.later.units.mean(outcome(self.later.units), of)
+        if self.first is None:
+            return later
+        if not (self.first.comparable(arm) if arm else self.first.sessions(0)):
+            return mixed(nothing(self.first.units.n_clusters), later, 0.0)
+        return mixed(self.first.units.mean(outcome(self.first.units), of), later, self.share)
+
+    def values(self, arms: Sequence[int], arm: int) -> tuple[Floats, Floats]:
+        """Service times of arms, and their weights, which add up to 1; as for the cost of `arm`."""
+        later = self.later.units
+        of_later = later.service_us[np.isin(later.arm, arms)]
+        if not self.uses_first(arm):
+            return of_later, _alike(of_later, 1.0)
+        assert self.first is not None
+        first = self.first.units
+        of_first = first.service_us[np.isin(first.arm, arms)]
+        return np.concatenate([of_first, of_later]), np.concatenate(
+            [_alike(of_first, self.share), _alike(of_later, 1 - self.share)]
+        )
+
+
+def _alike(values: Floats, together: float) -> Floats:
+    return np.full(len(values), together / max(len(values), 1))
 
 
 @dataclass(frozen=True)
 class Effects:
-    """Estimators over one set of blocks, split at a threshold c; times in microseconds.
+    """The estimators of one arm against the base, split at a threshold c; times in microseconds.
 
-    With y = min(x, c) and e = max(x - c, 0), x = y + e, and OLS is linear, so that body and
-    excess add up to the total exactly, in the estimates and in each cluster's influence.
+    With y = min(x, c) and e = max(x - c, 0), x = y + e, so that body and excess add up to the total
+    exactly, in the estimates and in each cluster's influence.
     """
 
-    blocks: Blocks
+    strata: Strata
+    arm: int
     c: float
+    base_us: float  # the base's mean of its own body, of which percentages are
     peeked: bool = False
-    unfinished: Unfinished | None = None
-    base_c: float | None = None  # of `base_body`, if it is not c
-    models: dict[int, Model] = field(default_factory=dict, repr=False, compare=False)
-    body_fit: LagFit | None = None  # if it was solved together with that of other trials
-
-    def of(self, arm: int, reference: Sequence[int]) -> Effects:
-        """The same split at the threshold that the arm shares with the base.
-
-        What percentages and the margin are of stays as it is.
-        """
-        service_us, blocks = self.blocks.service_us, self.blocks
-        c = shared_threshold(
-            service_us[:, blocks.columns(reference)], service_us[:, blocks.slots(arm)]
-        )
-        return replace(self, c=c, base_c=self.c)
-
-    def within(self, blocks: Blocks) -> Effects:
-        """The same of some of the blocks, without what the end cut short."""
-        return Effects(blocks, self.c, self.peeked, base_c=self.base_c)
 
     @cached_property
-    def body(self) -> Floats:
-        """y = min(x, c), (B, L)."""
-        return np.minimum(self.blocks.service_us, self.c)
+    def body(self) -> Expansion:
+        """What the arm costs below c."""
+        return self.strata.cost(lambda units: units.body(self.c), self.arm)
 
     @cached_property
-    def excess(self) -> Floats:
-        """e = max(x - c, 0), (B, L)."""
-        return np.maximum(self.blocks.service_us - self.c, 0.0)
+    def excess(self) -> Expansion:
+        """The same above c."""
+        return self.strata.cost(lambda units: units.excess(self.c), self.arm)
 
     @cached_property
-    def exceeds(self) -> Floats:
-        """1 if x > c, else 0, (B, L)."""
-        return (self.blocks.service_us > self.c).astype(np.float64)
+    def reference(self) -> Reference:
+        """Student's t over blocks and sessions."""
+        clusters = self.strata.clusters(self.arm)
+        return Reference(clusters, clusters - 1, self.peeked)
 
-    @cached_property
-    def by_block(self) -> Reference:
-        """Reference for estimates whose error is a mean of independent blocks."""
-        return Reference(self.blocks.n, self.blocks.n - 1, self.peeked)
+    def interval(self, effect: Expansion, alpha: float = 0.05) -> Estimate:
+        """The 1 - alpha interval of an estimate, in its own unit."""
+        return self.reference.of(effect.influence).interval(effect.value, effect.se, alpha)
 
-    @cached_property
-    def by_cluster(self) -> Reference:
-        """Reference for estimates whose error is a sum over clusters."""
-        return Reference(self.blocks.n, self.blocks.n_clusters - 1, self.peeked)
+    def rate(self, of: int) -> Expansion:
+        """Share of an arm's transactions over the threshold."""
+        return self.strata.mean(lambda units: units.exceeds(self.c), of, self.arm)
 
-    @cached_property
-    def _body_fit(self) -> LagFit:
-        return self._model(1).solve(self.body) if self.body_fit is None else self.body_fit
+    def exceedances(self) -> int:
+        """Transactions over the threshold, on average of the arm and the base."""
+        units = [self.strata.later.units]
+        if self.strata.uses_first(self.arm) and self.strata.first is not None:
+            units.append(self.strata.first.units)
+        both = (self.arm, 0)
+        return sum(int((u.service_us > self.c)[np.isin(u.arm, both)].sum()) for u in units) // 2
 
-    @cached_property
-    def _excess_fit(self) -> LagFit:
-        return self._model(1).solve(self.excess)
-
-    @cached_property
-    def _two_lags(self) -> LagFit:
-        return self._model(2).solve(self.body)
-
-    def _model(self, lags: int) -> Model:
-        """The regression, which all thresholds share."""
-        if lags not in self.models:
-            self.models[lags] = Model(self.blocks, lags)
-        return self.models[lags]
-
-    def own(self, arm: int) -> Expansion:
-        """Body: effect on the transaction itself."""
-        return self._body_fit.effect(arm, 0)
-
-    def carry_over(self, arm: int) -> Expansion:
-        """Body: effect on the next transaction."""
-        return self._body_fit.effect(arm, 1)
-
-    def second_lag(self, arm: int) -> Expansion:
-        """Body: effect on the transaction after the next, from a regression with two lags."""
-        return self._two_lags.effect(arm, 2)
-
-    def body_cost(self, arm: int) -> Expansion:
-        """Body of what an arm costs when left on: own effect + carry-over.
-
-        With what the end of the trial or of a session cut short.
-        """
-        return self.own(arm) + self.carry_over(arm) + self._cut_short(arm)[0]
-
-    def excess_cost(self, arm: int) -> Expansion:
-        """The same of the mean above the threshold."""
-        tail = self._excess_fit
-        return tail.effect(arm, 0) + tail.effect(arm, 1) + self._cut_short(arm)[1]
-
-    def _cut_short(self, arm: int) -> tuple[Expansion, Expansion]:
-        """What blocks under way at the end add to an arm's body and excess, less the base's."""
-        left = self.unfinished
-        if left is None:
-            nothing = Expansion(0.0, np.zeros(self.blocks.n_clusters))
-            return nothing, nothing
-        body, excess = left.body(self.c), left.excess(self.c)
-        return (
-            left.mean_shift(self.blocks, body, self.body, arm)
-            - left.mean_shift(self.blocks, body, self.body, 0),
-            left.mean_shift(self.blocks, excess, self.excess, arm)
-            - left.mean_shift(self.blocks, excess, self.excess, 0),
-        )
-
-    def total_cost(self, arm: int) -> Expansion:
-        """Body + excess."""
-        return self.body_cost(arm) + self.excess_cost(arm)
-
-    def mean(self, values: Floats, arm: int) -> Expansion:
-        """Mean of an arm's slots over all blocks; values (B, L)."""
-        blocks = self.blocks
-        if not blocks.n:
-            return Expansion(NAN, np.empty(0))
-        by_block = blocks.arm_mean(values, arm)
-        centre = float(by_block.mean())
-        influence = np.add.reduceat(by_block - centre, blocks.cluster_starts) / blocks.n
-        return Expansion(centre, influence)
-
-    @cached_property
-    def base_body(self) -> Expansion:
-        """The base arm's mean of min(x, c): what every percentage and the margin are of.
-
-        Not the raw mean, which one stall of a minute can double.
-        """
-        if self.base_c is None:
-            return self.mean(self.body, 0)
-        return self.mean(np.minimum(self.blocks.service_us, self.base_c), 0)
-
-    def yardstick(self, arm: int) -> Yardstick:
-        """What the effects of an arm are measured by."""
-        exceedances = int(self.exceeds[:, self.blocks.columns((arm, 0))].sum()) // 2
-        return Yardstick(self.base_body, self.by_cluster, exceedances)
-
-    def compared(self, arm: int) -> Comparison:
-        """An arm against the base."""
-        blocks = self.blocks
-        slots, base_slots = len(blocks.slots(arm)), len(blocks.slots(0))
+    def compared(self) -> Comparison:
+        """The arm against the base."""
+        n, base_n = (max(len(self.strata.later.units.members(arm)), 1) for arm in (self.arm, 0))
         pooled = 1 - THRESHOLD_QUANTILE
-        least = NAN
-        if blocks.n:
-            least = math.sqrt(pooled * (1 / slots + TAIL_TOLERANCE**2 / base_slots) / blocks.n)
         return Comparison(
-            scale=self.yardstick(arm),
-            body=self.body_cost(arm),
-            excess=self.excess_cost(arm),
-            total=self.total_cost(arm),
-            rate=self.mean(self.exceeds, arm),
-            base_rate=self.mean(self.exceeds, 0),
-            least_rate_se=least,
+            scale=Yardstick(self.base_us, self.reference, self.exceedances()),
+            body=self.body,
+            excess=self.excess,
+            total=self.body + self.excess,
+            rate=self.rate(self.arm),
+            base_rate=self.rate(0),
+            least_rate_se=math.sqrt(pooled * (1 / n + TAIL_TOLERANCE**2 / base_n)),
         )
 
-    def plain(self, values: Floats, arm: int) -> Estimate:
-        """Plain effect: mean block difference from the base; values (B, L)."""
-        return mean_of_blocks(self.blocks.difference(values, arm), self.by_block)
 
-    def interval(self, expansion: Expansion, alpha: float = 0.05) -> Estimate:
-        """The 1 - alpha interval of an estimate by clusters, in its own unit."""
-        return self.reference(expansion).interval(expansion.value, expansion.se, alpha)
+def effects_of(
+    strata: Strata, reference: Sequence[int], arms: Sequence[int], *, peeked: bool = False
+) -> tuple[float, float, dict[int, Effects]]:
+    """The base's own threshold, its mean below that, and the estimators of each arm.
 
-    def reference(self, expansion: Expansion) -> Reference:
-        """`by_cluster`, with fewer degrees of freedom if a few clusters dominate this estimate."""
-        return self.by_cluster.of(expansion.influence)
-
-    def percent(self, expansion: Expansion, alpha: float = 0.05) -> Estimate:
-        """An effect in percent of the base's body, with Fieller's interval."""
-        return percent(expansion, self.base_body, self.reference(expansion), alpha)
+    reference: the arms that are the base: itself and its control.
+    """
+    own, _ = strata.values(reference, 0)
+    base_c = threshold(own)
+    base_us = strata.mean(lambda units: units.body(base_c), 0, 0).value
+    found = {}
+    for arm in arms:
+        c = weighted_threshold(strata.values(reference, arm), strata.values([arm], arm))
+        found[arm] = Effects(strata, arm, c, base_us, peeked)
+    return base_c, base_us, found
 
 
 def cpu_cost(
-    blocks: Blocks, reference: Sequence[int], *, peeked: bool = False
+    strata: Strata, reference: Sequence[int], arms: Sequence[int], *, peeked: bool = False
 ) -> tuple[float, dict[int, Estimate]] | None:
-    """The base's mean CPU time a cycle, and the body of every arm's cost of it, microseconds.
+    """The base's mean processor time a cycle, and the body of every arm's cost of it, in µs.
 
-    reference: the arms that are the base.
-
-    Over the blocks in which it was taken of every unit; None if there is none.
+    None unless it was taken of every transaction.
     """
-    taken = np.asarray(np.isfinite(blocks.cpu_us).all(axis=1), dtype=np.bool_)
-    if not taken.any():
+    times = strata.as_cpu()
+    parts = [times.later.units, *([times.first.units] if times.first else [])]
+    if not all(len(units.service_us) for units in parts[:1]):
         return None
-    kept = blocks.where(taken)
-    kept = replace(kept, service_us=kept.cpu_us)
-    effects = split(kept, reference, peeked=peeked)
-    costs = {
-        arm: effects.interval(effects.of(arm, reference).body_cost(arm))
-        for arm in range(1, kept.n_arms)
-    }
-    return effects.mean(kept.cpu_us, 0).value, costs
+    if not all(np.isfinite(units.service_us).all() for units in parts):
+        return None
+    _, _, found = effects_of(times, reference, arms, peeked=peeked)
+    mean = times.mean(lambda units: units.service_us, 0, 0).value
+    return mean, {arm: effects.interval(effects.body) for arm, effects in found.items()}

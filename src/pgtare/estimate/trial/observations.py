@@ -12,7 +12,7 @@ import numpy.typing as npt
 class UnitFlag(IntFlag):
     """What happened in a unit; the values are those of server/pgtare/pgtare.h."""
 
-    UNBLOCKED = 1 << 0  # in no block: the first of a backend, or a filler
+    FIRST_RUN = 1 << 0  # in the first run of a session that began during the trial
     ABORTED = 1 << 1  # a transaction of the unit failed: an error ended it, not a ROLLBACK
     SWITCH_FAILED = 1 << 2  # a setting of the arm could not be applied
     APP_CHANGED = 1 << 3  # the application changed one of the arm's settings, be it for a while
@@ -27,16 +27,21 @@ class UnitFlag(IntFlag):
     EXECUTED = 1 << 12  # a plan was executed
     RELOADED = 1 << 13  # the configuration was read again: arm not surely in force
     STRADDLED = 1 << 14  # its answer came after the end of its slice
-    MIXED = 1 << 15  # in a slice in which each unit draws its arm
+    MIXED = 1 << 15  # in a slice in which each session draws its arm
     OPEN = 1 << 16  # not finished when its trial or its session ended: times are those so far
-    RUN = 1 << 17  # in a run, in which the session keeps one arm; in no block as well
+    UNDRAWN = 1 << 17  # under way before its arm could be drawn
     SYSTEM_CLOCK = 1 << 18  # the server took times from the system's clock, as always before 19
 
 
+#: In such a unit the arm was not, or not surely, in force.
+UNUSABLE = UnitFlag.SWITCH_FAILED | UnitFlag.APP_CHANGED | UnitFlag.RELOADED | UnitFlag.UNDRAWN
+
 #: The slice of a unit in a trial without slices.
 NO_SLICE = 0xFFFFFFFF
+#: The block of a unit in a session's first run, and in a trial in slices.
+NO_BLOCK = 0xFFFFFFFF
 
-#: One observation as the server module writes it (64 bytes, little endian).
+#: One observation as the server module writes it (72 bytes, little endian).
 OBSERVATION = np.dtype(
     [
         ("start_ns", "<i8"),  # request arrival, ns since the trial began
@@ -45,14 +50,16 @@ OBSERVATION = np.dtype(
         ("cpu_ns", "<i8"),  # thread CPU of the cycle, -1 if not taken
         ("backend", "<u4"),  # ordinal of the session in the trial, from 0
         ("unit", "<u4"),  # running number within the backend, from 0
-        ("block", "<u4"),  # running number of the permuted block within the backend, or of the run
-        ("position", "u1"),  # position within the block, or within the run
+        ("block", "<u4"),  # running number of the permuted block within the backend, or NO_BLOCK
+        ("position", "u1"),  # position within the run, or within the slice (255 = that or more)
         ("arm", "u1"),  # index of the arm
         ("requests", "<u2"),  # client requests in the unit (65535 = that or more)
         ("flags", "<u4"),  # UnitFlag
         ("switch_ns", "<u4"),  # cost of the switch before this unit
         ("pid", "<i4"),
         ("slice", "<u4"),  # running number of the slice in the trial, NO_SLICE without slices
+        ("run", "<u4"),  # number of the run within the block, from 0
+        ("stratum", "<u4"),  # a hash of the session's role and database
     ]
 )
 

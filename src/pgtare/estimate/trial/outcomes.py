@@ -11,16 +11,17 @@ import numpy as np
 import scipy
 
 from pgtare.estimate.arrays import Bools, Floats, Ints
-from pgtare.estimate.inference import NAN, Expansion
-from pgtare.estimate.trial.blocks import UNUSABLE, Blocks
+from pgtare.estimate.inference import NAN
 from pgtare.estimate.trial.design import Design
-from pgtare.estimate.trial.observations import NO_SLICE, Observations, UnitFlag
+from pgtare.estimate.trial.observations import UNUSABLE, Observations, UnitFlag
 
 #: Up to this many failures their distribution is computed exactly; beyond, it is normal.
 _EXACT = 4096
 #: A transaction that is still open counts as this many times its time so far: at a random moment
 #: the age of what is under way and what it still takes have the same distribution.
 AGE_TO_LENGTH = 2.0
+#: If more of the runs have a failure, their rates are compared.
+_MOST_RUNS = 0.3
 
 
 @dataclass(frozen=True)
@@ -95,26 +96,65 @@ def _hypergeometric(events: int, own: int, slots: int) -> Floats:
     )
 
 
-def failures_p(failed: Bools, own: list[int], base: list[int]) -> float:
-    """`rate_p` of failures (B, L); own, base: the columns of the arm and of the base."""
-    in_arm = failed[:, own].sum(axis=1)
-    return rate_p(in_arm, in_arm + failed[:, base].sum(axis=1), len(own), len(own) + len(base))
+@dataclass(frozen=True)
+class FailedRuns:
+    """Failed transactions in the runs of whole blocks: R runs, and their N transactions.
 
+    layout: the arms of a block's runs.
+    """
 
-def failures(blocks: Blocks, body: Floats, arm: int) -> Failures:
-    """Failed transactions of an arm and of the base; body: (B, L)."""
-    own, base = blocks.slots(arm), blocks.slots(0)
-    in_arm, in_base = blocks.aborted[:, own], blocks.aborted[:, base]
-    both = own + base
-    return Failures(
-        n=int(in_arm.sum()),
-        p=failures_p(blocks.aborted, own, base),
-        rate=_share(in_arm),
-        base_rate=_share(in_base),
-        explained_us=explained(
-            _share(in_arm) - _share(in_base), body[:, both].ravel(), blocks.aborted[:, both].ravel()
-        ),
-    )
+    block: Ints  # (R,)
+    arm: Ints  # (R,)
+    failed: Floats  # (R,) transactions that failed
+    size: Floats  # (R,) transactions
+    service_us: Floats  # (N,)
+    aborted: Bools  # (N,)
+    arm_of_unit: Ints  # (N,)
+    layout: tuple[int, ...]
+
+    def p(self, arm: int) -> float:
+        """Two-sided p-value of "the arm's transactions fail as often as the base's".
+
+        What is counted are runs with a failure: failures come in spells, and it is runs whose order
+        was drawn. If most runs have some, it is Student's t of the blocks' rates.
+        """
+        pair = (self.arm == arm) | (self.arm == 0)
+        block = np.unique(self.block[pair], return_inverse=True)[1]
+        mine, hit = self.arm[pair] == arm, self.failed[pair] > 0
+        if not len(block):
+            return NAN
+        if hit.mean() > _MOST_RUNS:
+            return self._p_of_rates(block, mine, self.failed[pair] / self.size[pair])
+        own, slots = self.layout.count(arm), self.layout.count(arm) + self.layout.count(0)
+        both = np.bincount(block, hit).astype(np.int64)
+        return rate_p(np.bincount(block, hit & mine).astype(np.int64), both, own, slots)
+
+    def _p_of_rates(self, block: Ints, mine: Bools, rate: Floats) -> float:
+        n = int(block.max()) + 1
+        with np.errstate(divide="ignore", invalid="ignore"):
+            of_arm = np.bincount(block, np.where(mine, rate, 0), n) / np.bincount(block, mine, n)
+            of_base = np.bincount(block, np.where(mine, 0, rate), n) / np.bincount(block, ~mine, n)
+        difference = of_arm - of_base
+        difference = difference[np.isfinite(difference)]
+        if len(difference) < 2 or not difference.std() > 0:
+            return 1.0
+        t = difference.mean() / (difference.std(ddof=1) / math.sqrt(len(difference)))
+        return float(2 * scipy.special.stdtr(len(difference) - 1, -abs(t)))
+
+    def failures(self, arm: int, c: float) -> Failures:
+        """Failed transactions of an arm and of the base; c: where their times are cut."""
+        mine, base = self.arm_of_unit == arm, self.arm_of_unit == 0
+        rate, base_rate = _share(self.aborted[mine]), _share(self.aborted[base])
+        both = mine | base
+        return Failures(
+            n=int(self.aborted[mine].sum()),
+            p=self.p(arm),
+            rate=rate,
+            base_rate=base_rate,
+            explained_us=explained(
+                rate - base_rate, np.minimum(self.service_us[both], c), self.aborted[both]
+            ),
+        )
 
 
 def explained(difference: float, body: Floats, failed: Bools) -> float:
@@ -128,86 +168,23 @@ def _share(failed: Bools) -> float:
     return float(failed.mean()) if failed.size else NAN
 
 
-@dataclass(frozen=True)
-class Unfinished:
-    """Units of blocks that their session had begun when the trial or the session ended (M,).
+def below(service_us: Floats, unanswered: Bools, c: float) -> Floats:
+    """What each transaction is taken to add below c (N,); of open ones the time so far is given.
 
-    Whole blocks alone are a selection: a block is the more likely to be under way at the end the
-    longer it takes. What was under way belongs to the mean as well, as the unit at which a session
-    stops is a stopping time (Wald's identity).
+    What was under way belongs to the mean as well, as the transaction at which a session stops is a
+    stopping time (Wald's identity). With X the length and a the age at a random moment,
+    h(a) + a h'(a) has the mean that h(X) has, for any h (renewal theory); here h(x) = min(x, c). It
+    is not min(2a, c), whose mean is too small.
     """
-
-    arm: Ints
-    backend: Ints
-    service_us: Floats  # of open units the time so far
-    open: Bools  # had no answer yet
-
-    def body(self, c: float) -> Floats:
-        """What each unit is taken to add below c (M,).
-
-        With X the length and a the age at a random moment, h(a) + a h'(a) has the mean that h(X)
-        has, for any h (renewal theory); here h(x) = min(x, c). It is not min(2a, c), whose mean is
-        too small.
-        """
-        age = self.service_us
-        imputed = np.where(age < c, AGE_TO_LENGTH * age, c)
-        return np.where(self.open, imputed, np.minimum(age, c))
-
-    def excess(self, c: float) -> Floats:
-        """The same above c; the two add up to AGE_TO_LENGTH ages."""
-        age = self.service_us
-        return np.where(self.open, AGE_TO_LENGTH * age, age) - self.body(c)
-
-    def mean_shift(self, blocks: Blocks, outcome: Floats, values: Floats, arm: int) -> Expansion:
-        """What these units add to the mean of an arm over whole blocks.
-
-        values: (B, L) of the whole blocks; outcome: (M,) the same of these units. They are compared
-        with the arm's mean at their session's level, as arms are not balanced in them. The error is
-        that of the sessions that have such units, each at its last cluster of blocks.
-        """
-        influence = np.zeros(blocks.n_clusters)
-        mine = self.arm == arm
-        if not blocks.n or not mine.any():
-            return Expansion(0.0, influence)
-        whole = values[:, blocks.slots(arm)]
-        n = whole.size + int(np.count_nonzero(mine))
-        last = np.searchsorted(blocks.backend, self.backend[mine], side="right") - 1
-        level = float(whole.mean()) + self._levels(blocks, values)[mine]
-        shares = (outcome[mine] - level) / n
-        np.add.at(influence, blocks.cluster[np.maximum(last, 0)], shares)
-        return Expansion(float(shares.sum()), influence)
-
-    def _levels(self, blocks: Blocks, values: Floats) -> Floats:
-        """By how much each unit's session (M,) is above the mean, in its whole blocks."""
-        sessions, at = np.unique(blocks.backend, return_inverse=True)
-        above = values.mean(axis=1) - values.mean()
-        levels = np.bincount(at, above) / np.bincount(at)
-        place = np.minimum(np.searchsorted(sessions, self.backend), len(sessions) - 1)
-        return np.where(sessions[place] == self.backend, levels[place], 0.0)
+    found = np.minimum(service_us, c)
+    young = unanswered & (service_us < c)
+    return np.asarray(np.where(young, AGE_TO_LENGTH * service_us, found), dtype=np.float64)
 
 
-def unfinished(obs: Observations, design: Design) -> Unfinished:
-    """The units of every session's last block, if that is not whole and no unit is doubtful.
-
-    None in mixed slices, whose ends cut blocks short all the time.
-    """
-    in_block = obs[(obs["flags"] & UnitFlag.UNBLOCKED == 0) & (obs["slice"] == NO_SLICE)]
-    backends, at = np.unique(in_block["backend"], return_inverse=True)
-    newest = np.zeros(len(backends), dtype=np.int64)
-    np.maximum.at(newest, at, in_block["block"].astype(np.int64))
-    units = in_block[in_block["block"] == newest[at]] if len(in_block) else in_block
-    at = np.searchsorted(backends, units["backend"])
-    open_unit = units["flags"] & UnitFlag.OPEN != 0
-    count = np.bincount(at[~open_unit], minlength=len(backends))
-    doubtful = np.bincount(at[units["flags"] & UNUSABLE != 0], minlength=len(backends)) > 0
-    keep = (count < len(design.block))[at] & ~doubtful[at] & (units["arm"] < len(design.arms))
-    units, open_unit = units[keep], open_unit[keep]
-    return Unfinished(
-        arm=units["arm"].astype(np.int64),
-        backend=units["backend"].astype(np.int64),
-        service_us=units["service_ns"] / 1000.0,
-        open=np.asarray(open_unit, dtype=np.bool_),
-    )
+def above(service_us: Floats, unanswered: Bools, c: float) -> Floats:
+    """The same above c; the two add up to AGE_TO_LENGTH ages."""
+    whole = np.where(unanswered, AGE_TO_LENGTH * service_us, service_us)
+    return np.asarray(whole - below(service_us, unanswered, c), dtype=np.float64)
 
 
 def unanswered(
@@ -229,7 +206,8 @@ def unanswered(
     with np.errstate(divide="ignore", invalid="ignore"):
         lengths = np.bincount(arm[comparable], service_us[comparable], n_arms)
         added = AGE_TO_LENGTH * lengths / used
-    slots = np.bincount(layout, minlength=n_arms)
+    # a layout of slices may hold MIXED, which is no arm
+    slots = [layout.count(k) for k in range(n_arms)]
     return [
         Unanswered(
             n=int(n[k]),
@@ -241,20 +219,11 @@ def unanswered(
     ]
 
 
-def unanswered_in_blocks(obs: Observations, design: Design, used: Ints) -> list[Unanswered]:
-    """The same if the estimates are of blocks of transactions.
-
-    Not compared are units in runs, half of which are the base's, and those in slices of one arm.
-    """
+def unanswered_in_runs(obs: Observations, design: Design, used: Ints) -> list[Unanswered]:
+    """The same of a trial by runs."""
     rows = obs[obs["flags"] & UnitFlag.OPEN != 0]
-    comparable = np.asarray(rows["flags"] & UnitFlag.RUN == 0, dtype=np.bool_)
-    return unanswered(rows, comparable & _drew_alone(rows), design.block, used)
-
-
-def _drew_alone(rows: Observations) -> Bools:
-    """Which units (N,) drew their arm, and do not follow a slice of one arm."""
-    alone = (rows["slice"] == NO_SLICE) | (rows["flags"] & UnitFlag.MIXED != 0)
-    return np.asarray(alone, dtype=np.bool_)
+    comparable = np.asarray(rows["flags"] & UNUSABLE == 0, dtype=np.bool_)
+    return unanswered(rows, comparable, design.block, used)
 
 
 def _binomial_p(hits: int, trials: int, own: int, base: int) -> float:

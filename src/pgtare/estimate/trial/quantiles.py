@@ -1,4 +1,4 @@
-"""Effects on percentiles, with standard errors from blocks."""
+"""Effects on percentiles of later runs, with standard errors from their blocks."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from pgtare.estimate.arrays import Floats
-from pgtare.estimate.inference import MISSING, Estimate, Reference, mean_of_blocks
-from pgtare.estimate.trial.blocks import Blocks
+from pgtare.estimate.inference import MISSING, Estimate, Expansion, Reference
+from pgtare.estimate.trial.strata import Units
 
 PERCENTILES = (0.50, 0.99)
 
 
 @dataclass(frozen=True)
 class Quantiles:
-    """The percentiles of one arm, and the influence of its units on each."""
+    """The percentiles of one arm, and the share of each block in the error of each."""
 
     value: Floats  # (2,) microseconds
-    psi: Floats  # (2, B) mean influence of the arm's units in each block
+    influence: Floats  # (2, G)
 
 
 def _step(p: float) -> float:
@@ -26,22 +26,24 @@ def _step(p: float) -> float:
     return min(0.02, (1 - p) / 2)
 
 
-def of_arm(blocks: Blocks, arm: int) -> Quantiles:
+def of_arm(units: Units, arm: int) -> Quantiles:
     """Percentiles of an arm.
 
-    psi = (p - 1[x <= q]) / f(q), the influence function of a sample quantile (Bahadur 1966), with
-    the density f by finite difference of the quantile function.
+    The influence is (p - 1[x <= q]) / f(q), that of a sample quantile (Bahadur 1966), with the
+    density f by finite difference of the quantile function.
     """
-    values = blocks.service_us[:, blocks.slots(arm)]
+    values = units.service_us[units.members(arm)]
     if values.size == 0:
-        return Quantiles(np.full(len(PERCENTILES), np.nan), np.empty((len(PERCENTILES), 0)))
+        shape = (len(PERCENTILES), units.n_clusters)
+        return Quantiles(np.full(len(PERCENTILES), np.nan), np.full(shape, np.nan))
     wanted = [point for p in PERCENTILES for point in (p - _step(p), p, p + _step(p))]
     points = np.quantile(values, wanted).reshape(-1, 3)
-    psi = [
-        (p - (values <= q).mean(axis=1)) * (above - below) / (2 * _step(p))
-        for p, (below, q, above) in zip(PERCENTILES, points, strict=True)
-    ]
-    return Quantiles(points[:, 1], np.stack(psi))
+    n = units.counts(arm)
+    influence = []
+    for p, (low, q, high) in zip(PERCENTILES, points, strict=True):
+        at_most = units.sums((units.service_us <= q).astype(np.float64), arm)
+        influence.append((p * n - at_most) * (high - low) / (2 * _step(p)) / n.sum())
+    return Quantiles(points[:, 1], np.stack(influence))
 
 
 def differences(arm: Quantiles, base: Quantiles, reference: Reference) -> list[Estimate]:
@@ -52,13 +54,14 @@ def differences(arm: Quantiles, base: Quantiles, reference: Reference) -> list[E
     the pooled quantile falls between the two humps, where there is no density to divide by.
     """
     return [
-        _difference(float(q - q_base), psi - psi_base, reference)
-        for q, q_base, psi, psi_base in zip(arm.value, base.value, arm.psi, base.psi, strict=True)
+        _difference(Expansion(float(q - q_base), share - share_base), reference)
+        for q, q_base, share, share_base in zip(
+            arm.value, base.value, arm.influence, base.influence, strict=True
+        )
     ]
 
 
-def _difference(effect: float, psi: Floats, reference: Reference) -> Estimate:
-    if len(psi) < 2:
+def _difference(effect: Expansion, reference: Reference) -> Estimate:
+    if len(effect.influence) < 2:
         return MISSING
-    spread = mean_of_blocks(psi, reference)
-    return reference.interval(effect, spread.se)
+    return reference.interval(effect.value, effect.se)

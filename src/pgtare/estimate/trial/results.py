@@ -5,34 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pgtare.estimate.inference import Estimate, Expansion, Reference, percent
+from pgtare.estimate.inference import NAN, Estimate, Expansion, Reference
+from pgtare.estimate.trial.answer import Answer
 from pgtare.estimate.trial.design import Role
-from pgtare.estimate.trial.verdict import Verdict
 
 
 @dataclass(frozen=True)
 class Effect:
     """Differences of an arm from the base; _us in microseconds, _pct in % of the base's body.
 
-    Intervals are at 95 %. Total, body and excess are what the arm costs when left on: the effect
-    on the transaction itself and that on the next. Total and excess have no interval if too few
-    transactions lie over the threshold. By runs there is no figure if there were none.
+    Intervals are at 95 %; those in percent are those in microseconds over one number. Total and
+    excess have no interval if too few transactions lie over the threshold.
     """
 
     total_us: Estimate
     total_pct: Estimate
-    body_us: Estimate
-    body_pct: Estimate
     excess_us: Estimate
-    own_us: Estimate
-    carry_over_us: Estimate
-    second_lag_us: Estimate
     mean_us: Estimate
     p50_us: Estimate
     p99_us: Estimate
     cpu_us: Estimate | None
-    runs_us: Estimate | None = None
-    long_carry_over_us: Estimate | None = None
+    switched_on_us: Estimate | None = None  # body of the first transactions of later runs
 
 
 @dataclass(frozen=True)
@@ -50,27 +43,18 @@ class ArmEstimate:
     open: int = 0  # transactions that were not answered when the trial or their session ended
     longest_open_us: float = 0.0  # the longest of them so far
     threshold_us: float | None = None  # c, which the arm shares with the base
-    effect: Effect | None = None
+    answer: Answer | None = None  # what it costs when left on
+    effect: Effect | None = None  # what else is known of it
     tail_rate_ratio: Estimate | None = None  # 95 % interval of P(x > c), relative to the base's
     tail_bound: float | None = None  # one-sided 95 % upper bound of the ratio
     p: float | None = None  # of the body
     p_total: float | None = None  # NaN if the tail is not judged
     p_aborted: float | None = None  # of "it fails as often as the base"
-    p_randomisation: float | None = None  # of the plain body difference
     p_adjusted: float | None = None  # Holm over bodies and totals; not of injected arms
     p_total_adjusted: float | None = None
-    equivalence_us: Estimate | None = None  # 90 % interval of the body
-    run_pairs: int = 0  # of the arm's runs and the base's
-    outlasts: bool = False  # an effect on more than the next transaction is shown, and matters
-    at_most_us: float | None = None  # one-sided 95 % upper bound of what it costs
-    at_most_pct: float | None = None
-    tail_bounded: bool = False  # that bound is of the total, else of the body
+    first_sessions: int = 0  # sessions that began with this arm
     settles_pct: float | None = None  # margin that so long a trial settles, were there no effect
-    mde_us: float | None = None
     effective_clusters: float | None = None  # that the body rests on
-    verdict: Verdict | None = None
-    verdict_reason: str = ""
-    needed_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,32 +71,15 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class ByBackend:
-    """Body effect of every instrument within one session, by the name of its arm."""
+class Switching:
+    """What switching arms took; switch_throughput_pct: of the time from start to start."""
 
-    backend: int
-    pid: int
-    n: int
-    body_us: dict[str, Estimate]
-
-
-@dataclass(frozen=True)
-class CarryOver:
-    """Lags in the headline, and what switching arms took.
-
-    switch_throughput_pct is of the time from one unit's start to the next one's.
-    """
-
-    lags: int
     switch_us: float
     switch_throughput_pct: float
 
 
-#: spillover: its interval misses zero; not_shown: it covers zero; none: the same with a single
-#: session, which cannot have any; not_separable: a single session shows some all the same.
-ContentionState = Literal[
-    "spillover", "not_shown", "none", "not_separable", "inconclusive", "not_verified"
-]
+#: spillover: its interval misses zero; not_shown: it covers zero.
+ContentionState = Literal["spillover", "not_shown", "inconclusive", "not_verified"]
 
 
 @dataclass(frozen=True)
@@ -128,9 +95,8 @@ class Contention:
     base_us: float  # slices in which all sessions follow the base
     total_us: Estimate  # all sessions with the instrument less all without it
     total_pct: Estimate
-    own_us: Estimate  # in mixed slices: on the transaction itself
-    carry_over_us: Estimate  # on the next two of the same session
-    spillover_us: Estimate  # on other sessions' base transactions, in mixed slices
+    own_us: Estimate  # in mixed slices: sessions that have it less those that have not
+    spillover_us: Estimate  # on sessions that have not, where half of the others have it
     spillover_pct: Estimate
     total_less_own_us: Estimate  # below 0: slices of the instrument hold another mix of work
     blocks: int  # of slices
@@ -148,21 +114,22 @@ class TrialEstimate:
 
     baseline: Baseline
     arms: tuple[ArmEstimate, ...]
-    by_backend: tuple[ByBackend, ...]
-    carry_over: CarryOver
-    blocks: int
-    clusters: int
-    blocks_discarded: int
-    discarded: dict[str, int]  # blocks, by reason
-    foreign: int  # units of an arm that the design does not know
-    sessions: int  # backends that gave at least one whole block
+    switching: Switching
+    blocks: int  # that entered; those cut short, too
+    blocks_discarded: int  # of slices
+    discarded: dict[str, int]  # transactions, by reason
+    foreign: int  # transactions of an arm that the design does not know
+    sessions: int  # that gave at least one whole block
     duration_s: float
     margin_pct: float
     confidence: float
     mde_us: float
     mde_pct: float
     peeked: bool
-    in_runs: int = 0  # transactions in runs, of all arms; no arm's n or excluded counts them
+    first_sessions: int = 0  # that began during the trial
+    first_share: float = 0.0  # of first runs in the answer's transactions, 0 if they are not in it
+    covered: float = 1.0  # share of all transactions that are in sessions the answer is of
+    shortest: int = 0  # transactions of the shortest session with a whole block
     straddled_pct: float | None = None  # of the arm with most, in a trial with slices
     contention: Contention | None = None
 
@@ -181,14 +148,18 @@ class LiveArm:
     half_width_pct: float
 
     @classmethod
-    def of(cls, name: str, cost: Expansion, base: Expansion, reference: Reference) -> LiveArm:
+    def of(cls, name: str, cost: Expansion, base_us: float, reference: Reference) -> LiveArm:
         """reference: of the always-valid intervals; the fixed one has as many blocks."""
-        fixed = percent(cost, base, replace(reference, peeked=False))
+        fixed = replace(reference, peeked=False).interval(cost.value, cost.se)
+        factor = 100 / base_us if base_us > 0 else NAN
+        found = reference.interval(cost.value, cost.se)
         return cls(
             name,
-            body_us=reference.interval(cost.value, cost.se),
-            body_pct=percent(cost, base, reference),
-            half_width_pct=fixed.half_width,
+            body_us=found,
+            body_pct=Estimate(
+                found.estimate * factor, found.se * factor, found.lo * factor, found.hi * factor
+            ),
+            half_width_pct=fixed.half_width * factor,
         )
 
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from pgtare.estimate.arrays import Bools, Floats, Ints
-from pgtare.estimate.inference import NAN, Estimate, Expansion
-from pgtare.estimate.trial import randomisation
+from pgtare.estimate.inference import NAN, Estimate, Expansion, Reference, varies
 from pgtare.estimate.trial.analysis_request import Question
 from pgtare.estimate.trial.comparison import Comparison, Comparisons, Yardstick
 from pgtare.estimate.trial.design import Design
@@ -33,8 +32,7 @@ def analyse_slices(obs: Observations, asked: Question) -> TrialEstimate:
     """Effects, tests and verdicts of a trial in slices; see `analyse`.
 
     An effect is the difference between the means of the arm's slices and of the base's, over all
-    sessions' transactions: what it costs when all have it, carry-over and spillover included, which
-    slices cannot tell apart.
+    sessions' transactions: what it costs when all have it, what sessions cost each other included.
     """
     return _SliceAnalysis(obs, asked).result()
 
@@ -51,7 +49,7 @@ def live_slices(obs: Observations, design: Design) -> Live:
         body = np.minimum(service_us, _shared(service_us, units.kind, index, design))
         members = np.asarray(units.kind == index, dtype=np.bool_)
         cost = means.mean(body, members) - means.mean(body, means.base)
-        arms.append(LiveArm.of(arm.name, cost, base, means.by_blocks(cost, 0, index)))
+        arms.append(LiveArm.of(arm.name, cost, base.value, means.by_blocks(cost, 0, index)))
     return Live(
         blocks=units.n_blocks,
         duration_s=duration_s(obs),
@@ -109,7 +107,7 @@ class _SliceAnalysis:
         n = max(int(np.count_nonzero(self.means.base)), 1)
         pooled = 1 - THRESHOLD_QUANTILE
         return Comparison(
-            scale=Yardstick(self.base, self.means.reference(0, arm), slow),
+            scale=Yardstick(self.base.value, self.means.reference(0, arm), slow),
             body=self._cost(self._body(arm), arm),
             excess=self._cost(np.maximum(service_us - self.c[arm], 0.0), arm),
             total=self._cost(service_us, arm),
@@ -124,10 +122,8 @@ class _SliceAnalysis:
         return TrialEstimate(
             baseline=self._baseline(),
             arms=tuple(self._arm(index) for index in range(len(self.design.arms))),
-            by_backend=(),
-            carry_over=switching(self.obs, lags=0),
+            switching=switching(self.obs),
             blocks=self.units.n_blocks,
-            clusters=self.units.n_blocks,
             blocks_discarded=selection.blocks_discarded,
             discarded={},
             foreign=selection.foreign,
@@ -190,12 +186,10 @@ class _SliceAnalysis:
             unanswered=self.unanswered[index],
         )
         assert judged.effect is not None
-        differences = self.means.differences(self._body(index), index)
         return replace(
             judged,
             threshold_us=self.c[index],
             effect=self._effect(index, judged.effect),
-            p_randomisation=randomisation.sign_flips(differences, seed=self.asked.seed),
         )
 
     def _effect(self, index: int, found: Effect) -> Effect:
@@ -217,7 +211,7 @@ class _SliceAnalysis:
         )
 
     def _failures(self, arm: int) -> Failures:
-        """Failed transactions of the arm's slices against the base's, tested by sign flips."""
+        """Failed transactions of the arm's slices against the base's, by blocks of slices."""
         units, base = self.units, self._members(0)
         mine = self._members(arm)
         rate, base_rate = (
@@ -227,10 +221,17 @@ class _SliceAnalysis:
         failed = units.aborted.astype(np.float64)
         return Failures(
             n=int(np.count_nonzero(units.aborted[mine])),
-            p=randomisation.sign_flips(self.means.differences(failed, arm), seed=self.asked.seed),
+            p=self._p(self.means.plain(failed, arm)),
             rate=rate,
             base_rate=base_rate,
             explained_us=explained(
                 rate - base_rate, self._body(arm)[mine | base], units.aborted[mine | base]
             ),
         )
+
+    def _p(self, difference: Estimate) -> float:
+        """Two-sided p-value of a mean over blocks; 1 if nothing failed anywhere."""
+        if not varies(difference.estimate, difference.se):
+            return 1.0 if self.units.n_blocks > 1 else NAN
+        reference = Reference(self.units.n_blocks, self.units.n_blocks - 1)
+        return reference.p_value(difference.estimate / difference.se)

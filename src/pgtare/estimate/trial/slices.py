@@ -10,13 +10,18 @@ import numpy as np
 
 from pgtare.estimate.arrays import Bools, Floats, Ints
 from pgtare.estimate.inference import Estimate, Expansion, Reference, mean_of_blocks
-from pgtare.estimate.trial.blocks import UNUSABLE, previous_arms
 from pgtare.estimate.trial.design import MIXED, Design, slice_ends, slice_order
-from pgtare.estimate.trial.observations import NO_SLICE, Observations, UnitFlag, finished
+from pgtare.estimate.trial.observations import (
+    NO_SLICE,
+    UNUSABLE,
+    Observations,
+    UnitFlag,
+    finished,
+)
 
-#: How many of a session's earlier units must have had the arm of the slice, as theirs weigh on what
-#: follows: two if carry-over is to be separated from spillover.
-SETTLED_LAGS = {"slice": 1, "both": 2}
+#: Units of each session at the beginning of a slice that are left out, as in runs: what came before
+#: still lasts, and what the arm needs is not warm yet.
+DROPPED = 8
 #: No unit is taken that starts so late in its slice that one in a hundred would outlast it.
 LATE_QUANTILE = 0.99
 
@@ -29,12 +34,12 @@ class SliceUnits:
     cpu_us: Floats  # NaN if not taken
     kind: Ints  # of the slice: an arm, or MIXED
     arm: Ints
-    previous: Ints  # (2, N) arm of the unit before, and of the one before that; -1 unknown
     backend: Ints  # ordinal among the sessions that are left, from 0
     slice: Ints
     block: Ints  # ordinal among the blocks of slices that are left, from 0
     straddled: Bools
     aborted: Bools  # the transaction ended in an error
+    weight: Floats  # how many units of its session's part of the slice it stands for
 
     @property
     def n_blocks(self) -> int:
@@ -54,12 +59,12 @@ class SliceUnits:
             cpu_us=self.cpu_us[keep],
             kind=self.kind[keep],
             arm=self.arm[keep],
-            previous=self.previous[:, keep],
             backend=_renumbered(self.backend[keep]),
             slice=self.slice[keep],
             block=_renumbered(self.block[keep]),
             straddled=self.straddled[keep],
             aborted=self.aborted[keep],
+            weight=self.weight[keep],
         )
 
 
@@ -83,7 +88,7 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
     obs: observations of dtype OBSERVATION in any order; times in ns. Units are taken by when they
     start, never by how long they take, so that slow ones are not left out more often: what starts
     within the guard after a switch is not taken, nor what starts so late that it may well outlast
-    the slice, nor, in a slice of one arm, a session's first or first two after another arm. A unit
+    the slice, nor a session's first DROPPED. A unit
     that outlasts its slice all the same is kept, and counted in straddled_pct. Left out are
     sessions without units in every kind of slice, and the last block of slices, which the end cut
     short. A block that lacks a kind is kept: it is when all are slow that a slice has no unit to
@@ -95,7 +100,7 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
     n_arms = len(design.arms)
     key = (obs["backend"].astype(np.int64) << 32) | obs["unit"]
     order = np.argsort(key, kind="stable")
-    key, rows = key[order], obs[order]
+    rows = obs[order]
     arm = rows["arm"].astype(np.int64)
     known = arm < n_arms
     sure = (rows["flags"] & (UNUSABLE | UnitFlag.OPEN) == 0) & known & (rows["slice"] != NO_SLICE)
@@ -107,9 +112,8 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
     in_window = rows["start_ns"] >= begin_ns[number] + 1_000 * design.slices.guard_us
     late_ns = _late_ns(design, service_ns[sure])
     in_window &= rows["start_ns"] <= end_ns[number] - late_ns
-    previous = previous_arms(key, arm, sure)
-    settled = (previous[: SETTLED_LAGS[design.unit]] == kind).all(axis=0) & (arm == kind)
-    taken = sure & in_window & np.where(kind == MIXED, (previous >= 0).all(axis=0), settled)
+    usable = sure & in_window & ((kind == MIXED) | (arm == kind))
+    taken = usable & (rows["position"] >= DROPPED)
 
     cpu_us = rows["cpu_ns"] / 1000.0
     cpu_us[cpu_us < 0] = np.nan
@@ -119,12 +123,12 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
         cpu_us=cpu_us,
         kind=kind,
         arm=arm,
-        previous=previous,
         backend=rows["backend"].astype(np.int64),
         slice=number,
         block=number // len(design.slices.kinds),
         straddled=np.asarray(straddled, dtype=np.bool_),
         aborted=np.asarray(rows["flags"] & UnitFlag.ABORTED != 0, dtype=np.bool_),
+        weight=_stands_for(rows["backend"].astype(np.int64) << 32 | number, usable, taken),
     )
     ended = rows["start_ns"].max(initial=0)
     block_end = end_ns[(units.block + 1) * len(design.slices.kinds) - 1]
@@ -141,6 +145,17 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
         open=left_open,
         open_in_whole=_in_whole_blocks(left_open, design, late_ns),
     )
+
+
+def _stands_for(part: Ints, usable: Bools, taken: Bools) -> Floats:
+    """How many usable units each taken one stands for (N,).
+
+    A slow slice has few units, so that the first DROPPED are more of it: what is left is weighed as
+    if none had been.
+    """
+    number = np.unique(part, return_inverse=True)[1]
+    kept = np.bincount(number, taken)
+    return np.asarray((np.bincount(number, usable) / np.maximum(kept, 1))[number])
 
 
 def _in_whole_blocks(left_open: Observations, design: Design, late_ns: float) -> Bools:
@@ -240,8 +255,11 @@ class SliceMeans:
     @cached_property
     def weights(self) -> Floats:
         """Each session's share of the base's units (S,)."""
-        counts = np.bincount(self.units.backend[self.base], minlength=self.units.n_sessions)
-        return counts / max(int(counts.sum()), 1)
+        base = self.base
+        counts = np.bincount(
+            self.units.backend[base], self.units.weight[base], self.units.n_sessions
+        )
+        return np.asarray(counts / max(float(counts.sum()), 1.0))
 
     def mean(self, values: Floats, members: Bools) -> Expansion:
         """Mean of the values (N,) of the units of a mask, at the base's mix of sessions.
@@ -252,13 +270,14 @@ class SliceMeans:
         units = self.units
         if not units.n_blocks:
             return Expansion(float("nan"), np.empty(0))
-        session = units.backend[members]
-        counts = np.bincount(session, minlength=units.n_sessions)
-        means = np.bincount(session, values[members], units.n_sessions) / counts
+        session, weight = units.backend[members], units.weight[members]
+        counts = np.bincount(session, weight, units.n_sessions)
+        means = np.bincount(session, weight * values[members], units.n_sessions) / counts
         mean = float(self.weights @ means)
-        share = (self.weights / counts)[session] * (values[members] - means[session])
+        share = (self.weights / counts)[session] * weight * (values[members] - means[session])
         influence = np.bincount(units.block[members], share, units.n_blocks)
-        mix = (means[units.backend[self.base]] - mean) / np.count_nonzero(self.base)
+        base_weight = units.weight[self.base]
+        mix = (means[units.backend[self.base]] - mean) * base_weight / base_weight.sum()
         influence = influence + np.bincount(units.block[self.base], mix, units.n_blocks)
         return Expansion(mean, np.asarray(influence, dtype=np.float64))
 

@@ -29,22 +29,25 @@ def shared_threshold(reference: Floats, arm: Floats) -> float:
     """
     if not (reference.size and arm.size):
         return NAN
-    return float(shared_thresholds(reference.reshape(1, -1), arm.reshape(1, -1))[0])
+    weights = np.full(len(reference), 1 / len(reference)), np.full(len(arm), 1 / len(arm))
+    return weighted_threshold((reference, weights[0]), (arm, weights[1]))
 
 
-def shared_thresholds(reference: Floats, arm: Floats) -> Floats:
-    """The same of several trials (T,); reference: (T, N), arm: (T, M), neither empty.
+def weighted_threshold(reference: tuple[Floats, Floats], arm: tuple[Floats, Floats]) -> float:
+    """The same of values with weights, which add up to 1 on each side.
 
-    It is the least value with at most 0.1 % of the mixture after it in ascending order. Only the
-    greatest are put in order: each weighs at least half of one of the larger side's.
+    It is the least value with at most 0.1 % of the mixture above it.
     """
-    sizes = reference.shape[1], arm.shape[1]
-    values = np.concatenate([reference, arm], axis=1)
-    kept = min(sum(sizes), int(2 * (1 - THRESHOLD_QUANTILE) * max(sizes)) + 2)
-    top = np.argpartition(values, sum(sizes) - kept, axis=1)[:, sum(sizes) - kept :]
-    top = np.take_along_axis(top, np.argsort(np.take_along_axis(values, top, 1), axis=1), axis=1)
-    # in whole numbers, so that no sum is off by its last digit: each value weighs the other's size
-    weight = np.array([sizes[1], sizes[0]])[(top >= sizes[0]).astype(np.int64)]
-    above = weight.sum(axis=1, keepdims=True) - np.cumsum(weight, axis=1)
-    at = (round(1 / (1 - THRESHOLD_QUANTILE)) * above <= 2 * sizes[0] * sizes[1]).argmax(axis=1)
-    return np.asarray(values[np.arange(len(values)), top[np.arange(len(values)), at]])
+    if not (reference[0].size and arm[0].size):
+        return NAN
+    values = np.concatenate([reference[0], arm[0]])
+    weights = np.concatenate([reference[1], arm[1]]) / 2
+    # only the greatest are put in order
+    most = 1 - THRESHOLD_QUANTILE
+    kept = min(len(values), int(most / float(weights[weights > 0].min(initial=1.0))) + 2)
+    top = np.argpartition(values, len(values) - kept)[len(values) - kept :]
+    top = top[np.argsort(values[top])[::-1]]
+    # so much lies above each of them, all of its own weight included; sums are off by a last digit
+    above = np.cumsum(weights[top])
+    at = int(np.searchsorted(above, most * (1 + 1e-9), side="right"))
+    return float(values[top[min(at, kept - 1)]])

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from pgtare.estimate.inference import NAN, Estimate
+from pgtare.estimate.trial.answer import Reason, ReasonKind, Verdict
 from pgtare.estimate.trial.outcomes import Failures, Unanswered
 
-Verdict = Literal["cost", "gain", "equivalent", "inconclusive", "not_verified"]
-
 #: With fewer blocks nothing is said about an arm.
-MIN_BLOCKS = 50
+MIN_BLOCKS = 30
 #: The rate of exceeding the threshold may be this many times the base's for "equivalent".
 TAIL_TOLERANCE = 1.25
 ALPHA = 0.05
 CONFIDENCE = 0.95
-#: Half of the two-sided error of the 90 % interval that two one-sided 5 % tests need.
-EQUIVALENCE_ALPHA = 0.10
+#: The two-sided error of an interval whose one end is a one-sided 95 % bound.
+ONE_SIDED = 0.10
+#: A cost that changes within a run is told at this level, over all instruments together.
+SETTLING_ALPHA = 0.01
 #: A control as far off as this, or farther, leaves no arm a verdict.
 CONTROL_OFF = 0.001
-_CONTROL = "the control, the base measured again"
 #: More open transactions than the base has are too many below this p.
 OPEN_ALPHA = 0.01
 #: The share of an effect, or of the margin, that may have another explanation.
@@ -41,37 +40,33 @@ class Control:
 
 
 @dataclass(frozen=True)
-class Lasting:
-    """What is known of effects that outlast the transactions that the body counts.
+class Settling:
+    """Whether what an arm costs still changes within a run.
 
-    runs, under, over: the cost by runs, as `Evidence` has the body. NaN without runs.
+    later_less_earlier: of the transactions after the first 16, less those before, in µs; p: of "it
+    does not change", NaN without data. family: arms that are looked at.
     """
 
-    reach: int  # transactions that the body's effect covers, the arm's own one included
-    runs: Estimate  # at the level of `surely`, adjusted over the arms
-    under: Estimate
-    over: Estimate
-    outlasts: bool  # an effect that outlasts them is shown, and matters
-    surely: bool  # and is shown by runs, at a level that adds hardly any false costs
-    factor: float  # by which the trial must lengthen for runs to decide
+    later_less_earlier: float
+    p: float
+    family: int
+
+    @property
+    def changes(self) -> bool:
+        """Whether a change is shown."""
+        return self.p < SETTLING_ALPHA / max(self.family, 1)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict rests on; times in microseconds.
-
-    The margin is a share of the base's body, which is an estimate too: `under` and `over` are the
-    body plus and less the margin, with 90 % intervals that allow for that.
-    """
+    """What a verdict rests on; times in microseconds."""
 
     proven: bool  # the instrument was seen to run in its arm
     blocks: int
     body: Estimate  # the effect's body, with its 95 % interval
-    under: Estimate  # body + margin, shown to be above zero if equivalent
-    over: Estimate  # body - margin, shown to be below zero if equivalent
+    margin_us: float  # of equivalence, a share of the base's body
     excess: Estimate  # 95 %; no interval if too few transactions are slow
     total: Estimate  # 95 %; likewise
-    total_over: Estimate  # total - margin, 95 %
     tail_bound: float  # one-sided 95 % upper bound of the rate ratio
     p: float  # of the body, adjusted over the family, if the arm belongs to it
     family: int  # number of arms that p is adjusted for
@@ -79,7 +74,7 @@ class Evidence:
     factor: float  # by which it must lengthen for the body to be decided
     tail_factor: float  # by which it must lengthen for the tail to be cleared
     ended_early: str = ""  # why the trial ended by accident
-    lasting: Lasting | None = None  # None if the body holds effects of every length
+    settling: Settling | None = None  # None if nothing is known of it
     p_total: float = NAN  # of the total, adjusted likewise; NaN if it is not judged
     control: Control | None = None  # None of the control itself, and without one
     failures: Failures | None = None
@@ -91,7 +86,7 @@ class Decision:
     """A verdict, why, and if inconclusive the seconds still needed, if known."""
 
     verdict: Verdict
-    reason: str
+    reasons: tuple[Reason, ...]
     needed_s: float | None = None
 
 
@@ -103,71 +98,53 @@ def judge(evidence: Evidence) -> Decision:
     is missing can make an arm equivalent.
     """
     if evidence.ended_early:
-        return Decision("not_verified", f"the trial ended early: {evidence.ended_early}")
+        return _no("not_verified", Reason(ReasonKind.ENDED_EARLY, text=evidence.ended_early))
     if not evidence.proven:
-        return Decision("not_verified", "no proof that it ran")
+        return _no("not_verified", Reason(ReasonKind.NO_PROOF))
     if evidence.control is not None and evidence.control.p < CONTROL_OFF:
-        return Decision("inconclusive", control_reason(evidence.control))
+        return _open(Reason(ReasonKind.CONTROL_OFF, p=evidence.control.p))
     if evidence.blocks < MIN_BLOCKS:
-        return Decision("inconclusive", _too_few(evidence.blocks), _until_enough(evidence))
+        return _open(Reason(ReasonKind.FEW_BLOCKS, n=evidence.blocks), _until_enough(evidence))
     if not (math.isfinite(evidence.body.lo) and math.isfinite(evidence.body.hi)):
-        return Decision("inconclusive", "the effect could not be estimated")
+        return _open(Reason(ReasonKind.NOT_ESTIMATED))
     if evidence.control is not None and math.isnan(evidence.control.p):
-        return Decision("inconclusive", f"{_CONTROL}, could not be judged")
+        return _open(Reason(ReasonKind.CONTROL_UNKNOWN))
     if evidence.failures is not None and evidence.failures.p < ALPHA:
-        return Decision("inconclusive", _failure_reason(evidence.failures))
-    inside = evidence.under.lo > 0 and evidence.over.hi < 0
+        return _open(_failed(ReasonKind.FAILURES_DIFFER, evidence.failures))
+    inside = _inside(evidence.body, evidence.margin_us)
     if inside and _no_tail_cost(evidence) and evidence.tail_bound <= TAIL_TOLERANCE:
-        found = _equivalent(evidence)
-        if found is not None:
-            return _unless(_doubts_of_equivalence(evidence), found)
+        found = Decision("equivalent", (Reason(ReasonKind.INSIDE_MARGIN),))
+        return _unless(_doubts_of_equivalence(evidence), found)
     shown = _shown(evidence)
     if shown is not None:
-        verdict, effect, reason = shown
-        return _unless(_doubts(evidence, effect), Decision(verdict, reason))
+        found, effect = shown
+        return _unless(_doubts(evidence, effect), found)
     if evidence.p < ALPHA:
-        return Decision("inconclusive", "the tail outweighs the body")
-    if evidence.lasting is not None and evidence.lasting.outlasts:
-        return _by_runs(evidence, evidence.lasting)
+        return _open(Reason(ReasonKind.TAIL_OUTWEIGHS))
     if inside:
-        return Decision("inconclusive", "tail", _still(evidence, _until_tail(evidence)))
-    return Decision("inconclusive", _undecided(evidence), _still(evidence, _until_body(evidence)))
+        return _open(Reason(ReasonKind.TAIL_OPEN), _still(evidence, _until_tail(evidence)))
+    return _open(_undecided(evidence), _still(evidence, _until_body(evidence)))
 
 
-def _equivalent(evidence: Evidence) -> Decision | None:
-    """Equivalence of a body that is inside the margin, as far as effects are known to last.
-
-    None if an effect outlasts what the body counts, and runs do not show that it is inside too.
-    """
-    why, lasting = f"body {_sign(evidence)}, inside the margin", evidence.lasting
-    if lasting is None or (lasting.under.lo > 0 and lasting.over.hi < 0):
-        return Decision("equivalent", why)
-    if lasting.outlasts:
-        return None
-    limit = f", for effects that last up to {lasting.reach} transactions"
-    return Decision("equivalent", why + limit, _still(evidence, lasting.factor))
+def _inside(interval: Estimate, margin: float) -> bool:
+    """Whether both ends are inside the margin."""
+    return interval.lo > -margin and interval.hi < margin
 
 
-def _by_runs(evidence: Evidence, lasting: Lasting) -> Decision:
-    """The verdict if the body decides nothing, and an effect outlasts what it counts."""
-    if lasting.surely and (lasting.runs.lo > 0 or lasting.runs.hi < 0):
-        found = Decision("cost" if lasting.runs.lo > 0 else "gain", "by runs")
-        return _unless(_doubts(evidence, lasting.runs), found)
-    reason = "the effect lasts longer than the next transaction"
-    return Decision("inconclusive", reason, _still(evidence, lasting.factor))
+def _no(verdict: Verdict, reason: Reason) -> Decision:
+    return Decision(verdict, (reason,))
 
 
-def control_reason(control: Control) -> str:
-    """Why a control that is off leaves no verdict."""
-    return f"{_CONTROL}, is off (p = {control.p:.2g})"
+def _open(reason: Reason, needed_s: float | None = None) -> Decision:
+    return Decision("inconclusive", (reason,), needed_s)
 
 
-def _unless(doubt: str, found: Decision) -> Decision:
-    return Decision("inconclusive", doubt) if doubt else found
+def _unless(doubt: Reason | None, found: Decision) -> Decision:
+    return _open(doubt) if doubt else found
 
 
-def _shown(evidence: Evidence) -> tuple[Verdict, Estimate, str] | None:
-    """Cost or gain, the effect that shows it, and the reason.
+def _shown(evidence: Evidence) -> tuple[Decision, Estimate] | None:
+    """Cost or gain, and the effect that shows it.
 
     A total shown to be above zero is a cost, whatever the body is. A body whose total has the other
     sign shows nothing, and neither does a body that is not below zero make a total a gain.
@@ -175,94 +152,79 @@ def _shown(evidence: Evidence) -> tuple[Verdict, Estimate, str] | None:
     body, total = evidence.body, evidence.total
     by_body = evidence.p < ALPHA
     by_total = evidence.p_total < ALPHA
+    of_body = Reason(ReasonKind.DIFFERS, p=evidence.p)
+    of_total = Reason(ReasonKind.TOTAL_DIFFERS, p=evidence.p_total)
+    cost = (*_open_add(evidence), *_settles(evidence))
     if by_body and body.estimate > 0 and not total.hi < 0:
-        return "cost", body, f"p = {evidence.p:.2g}{_at_least(evidence)}"
+        return Decision("cost", (of_body, *cost)), body
     if by_total and total.estimate > 0:
-        return "cost", total, f"by the total, p = {evidence.p_total:.2g}{_at_least(evidence)}"
+        return Decision("cost", (of_total, *cost)), total
     if by_body and body.estimate < 0 and not total.lo > 0:
-        return "gain", body, f"p = {evidence.p:.2g}"
+        return Decision("gain", (of_body, *_settles(evidence))), body
     if by_total and total.estimate < 0 and not body.lo > 0:
-        return "gain", total, f"by the total, p = {evidence.p_total:.2g}"
+        return Decision("gain", (of_total, *_settles(evidence))), total
     return None
 
 
-def _at_least(evidence: Evidence) -> str:
+def _settles(evidence: Evidence) -> tuple[Reason, ...]:
+    """That the effect is still changing when its run ends, and in which direction."""
+    settling = evidence.settling
+    if settling is None or not settling.changes:
+        return ()
+    grows = settling.later_less_earlier * evidence.body.estimate > 0
+    return (Reason(ReasonKind.GROWS if grows else ReasonKind.SHRINKS),)
+
+
+def _open_add(evidence: Evidence) -> tuple[Reason, ...]:
     """That a cost is understated, if many of the arm's transactions were still open."""
     left = evidence.unanswered
-    if left is None or not (left.imputed_us > _margin(evidence) or _more_are_open(left)):
-        return ""
-    return f"; {left.n} still open at the end, so it may cost more"
+    if left is None or not (left.imputed_us > evidence.margin_us or _more_are_open(left)):
+        return ()
+    return (Reason(ReasonKind.OPEN_ADD, n=left.n),)
 
 
 def _more_are_open(left: Unanswered) -> bool:
     return left.p < OPEN_ALPHA and left.n > 0 and left.imputed_us > 0
 
 
-def _doubts(evidence: Evidence, effect: Estimate) -> str:
-    """What else could explain a cost or gain, in words, or nothing."""
-    if _changes_sign(evidence.lasting, effect):
-        return "the effect has the other sign when it lasts"
+def _doubts(evidence: Evidence, effect: Estimate) -> Reason | None:
+    """What else could explain a cost or gain, if anything."""
     control, failed, left = evidence.control, evidence.failures, evidence.unanswered
     nearest = min(abs(effect.lo), abs(effect.hi))
     if control is not None and control.p < ALPHA:
         offset = control.total_us if effect is evidence.total else control.body_us
         if not abs(offset) < nearest:
-            return _offset_reason(control)
+            return Reason(ReasonKind.CONTROL_COULD_EXPLAIN, p=control.p)
     share = EXPLAINED * abs(effect.estimate)
     if failed is not None and not abs(failed.explained_us) < share:
-        return _explained_reason(failed)
+        return _failed(ReasonKind.FAILURES_COULD_EXPLAIN, failed)
     # A cost is only understated by what was still open, and the other way round.
     if left is None or effect.estimate * left.imputed_us >= 0:
-        return ""
-    return _OPEN_REASON if left.p < OPEN_ALPHA or not abs(left.imputed_us) < share else ""
+        return None
+    explains = left.p < OPEN_ALPHA or not abs(left.imputed_us) < share
+    return Reason(ReasonKind.OPEN_COULD_EXPLAIN) if explains else None
 
 
-def _changes_sign(lasting: Lasting | None, effect: Estimate) -> bool:
-    """Whether an effect that is shown to last has the other sign by runs."""
-    if lasting is None or not lasting.outlasts:
-        return False
-    return lasting.runs.hi < 0 if effect.estimate > 0 else lasting.runs.lo > 0
-
-
-def _doubts_of_equivalence(evidence: Evidence) -> str:
-    """What else could have made an arm look equivalent, in words, or nothing."""
+def _doubts_of_equivalence(evidence: Evidence) -> Reason | None:
+    """What else could have made an arm look equivalent, if anything."""
     control, failed, left = evidence.control, evidence.failures, evidence.unanswered
     if control is not None and control.p < ALPHA:
-        offset = abs(control.body_us)
-        if not (evidence.under.lo > offset and evidence.over.hi < -offset):
-            return _offset_reason(control)
-    margin = _margin(evidence)
+        left_of_margin = evidence.margin_us - abs(control.body_us)
+        if not _inside(evidence.body, left_of_margin):
+            return Reason(ReasonKind.CONTROL_COULD_EXPLAIN, p=control.p)
+    if evidence.settling is not None and evidence.settling.changes:
+        return Reason(ReasonKind.UNSETTLED)
+    margin = evidence.margin_us
     if failed is not None and not abs(failed.explained_us) < EXPLAINED * margin:
-        return _explained_reason(failed)
+        return _failed(ReasonKind.FAILURES_COULD_EXPLAIN, failed)
     if left is not None and (not abs(left.imputed_us) < margin or left.p < OPEN_ALPHA):
-        return _OPEN_REASON
-    return ""
+        return Reason(ReasonKind.OPEN_COULD_EXPLAIN)
+    return None
 
 
-_OPEN_REASON = "transactions that were still open at the end could explain it"
-
-
-def _margin(evidence: Evidence) -> float:
-    return (evidence.under.estimate - evidence.over.estimate) / 2
-
-
-def _offset_reason(control: Control) -> str:
-    return f"the control misses 0 (p = {control.p:.2g}), and by enough to explain it"
-
-
-def _explained_reason(failed: Failures) -> str:
-    return (
-        "failed transactions could explain it "
-        f"({100 * failed.rate:.3g} % against the base's {100 * failed.base_rate:.3g} %)"
-    )
-
-
-def _failure_reason(failed: Failures) -> str:
-    more = "more" if failed.rate > failed.base_rate else "less"
-    return (
-        f"transactions fail {more} often than the base's ({100 * failed.rate:.3g} % against "
-        f"{100 * failed.base_rate:.3g} %, p = {failed.p:.2g}), so that their times do not compare"
-    )
+def _failed(kind: ReasonKind, failed: Failures) -> Reason:
+    p = failed.p if kind is ReasonKind.FAILURES_DIFFER else None
+    return Reason(kind, p=p, pct=100 * failed.rate, base_pct=100 * failed.base_rate)
 
 
 def _no_tail_cost(evidence: Evidence) -> bool:
@@ -270,38 +232,20 @@ def _no_tail_cost(evidence: Evidence) -> bool:
 
     A total above zero does no harm if it is shown to be inside the margin itself.
     """
-    return evidence.excess.lo <= 0 and (evidence.total.lo <= 0 or evidence.total_over.hi < 0)
+    inside = evidence.total.hi < evidence.margin_us
+    return evidence.excess.lo <= 0 and (evidence.total.lo <= 0 or inside)
 
 
 def _tail_cost_shown(evidence: Evidence) -> bool:
-    return evidence.excess.lo > 0 or (evidence.total.lo > 0 and not evidence.total_over.hi < 0)
-
-
-def _undecided(evidence: Evidence) -> str:
-    if evidence.body.lo <= 0 <= evidence.body.hi:
-        return "neither distinguished from zero nor shown to be inside the margin"
-    return (
-        f"not distinguished from zero after correction for {_tests(evidence)}, nor shown to be "
-        "inside the margin"
+    return evidence.excess.lo > 0 or (
+        evidence.total.lo > 0 and not evidence.total.hi < evidence.margin_us
     )
 
 
-def _tests(evidence: Evidence) -> str:
-    """What p is corrected for: the instruments, and each one's body and total."""
-    if evidence.family == 1:
-        return "its two tests"
-    return f"{evidence.family} instruments"
-
-
-def _sign(evidence: Evidence) -> str:
-    """The side of zero an equivalent arm is on, if its interval tells."""
-    if evidence.body.lo > 0:
-        return "above zero"
-    return "below zero" if evidence.body.hi < 0 else "not distinguished from zero"
-
-
-def _too_few(blocks: int) -> str:
-    return "no whole block" if blocks == 0 else f"only {blocks} whole blocks"
+def _undecided(evidence: Evidence) -> Reason:
+    if evidence.body.lo <= 0 <= evidence.body.hi:
+        return Reason(ReasonKind.COVERS_ZERO)
+    return Reason(ReasonKind.CORRECTED, n=evidence.family)
 
 
 def _until_enough(evidence: Evidence) -> float | None:

@@ -38,7 +38,7 @@ class _Member:
         """percent: as a log-ratio; else in µs."""
         arm = self.arm
         estimate, se = (
-            (arm.log_ratio, arm.log_ratio_se) if percent else (arm.body_us.estimate, arm.body_us.se)
+            (arm.log_ratio, arm.log_ratio_se) if percent else (arm.us.estimate, arm.us.se)
         )
         return fleet.ServerEffect(self.server, estimate, se, arm.clusters, self.labels)
 

@@ -103,7 +103,7 @@ class Coordinator:
         self.halt = Halt()
         self.estimating = threading.Lock()
         self._console = console
-        self._interrupts = 0
+        self._interrupted = False
         self._seen = 0
         self._stage_began = time.monotonic()
         self._crossing: Crossing | None = None
@@ -140,20 +140,20 @@ class Coordinator:
                 self.guard.see(server, design, part)
                 if self._crossing is None and (found := self.guard.crossing()) is not None:
                     self._crossing, self._crossed_s = found, time.monotonic()
-                    self._stop(at_once=True)
+                    self._stop()
         except Exception as ex:  # a guard that fails guards nothing
             self._failure = self._failure or ex
-            self._stop(at_once=True)
+            self._stop()
 
     def new_trial(self, server: str) -> None:
         """A trial is about to begin on a server."""
         with self._lock:
             self.guard.new_trial(server)
 
-    def _stop(self, *, at_once: bool) -> None:
-        if at_once and self._halted_s is None:
+    def _stop(self) -> None:
+        if self._halted_s is None:
             self._halted_s = time.monotonic()
-        self.halt.set(at_once=at_once)
+        self.halt.set()
 
     def _stage(self, stage: Stage, stages_left: int) -> bool:
         """Run a stage; whether one of its servers measured something, or all was stopped."""
@@ -201,7 +201,7 @@ class Coordinator:
         error = job.error
         if error is not None and not isinstance(error, PgtareError | psycopg.Error):
             self._failure = self._failure or error
-            self._stop(at_once=True)
+            self._stop()
         if job.end is not None and job.end.trouble:
             server.state, server.reason = "lost", job.end.trouble
             if error is not None:
@@ -234,7 +234,7 @@ class Coordinator:
     def _why(self) -> str:
         if self._crossing is not None:
             return f"the guard saw harm on {self._crossing.server}"
-        return "interrupted" if self._interrupts else "stopped"
+        return "interrupted" if self._interrupted else "stopped"
 
     def _note_breach(self, stage: Stage) -> None:
         crossing = self._crossing
@@ -254,7 +254,7 @@ class Coordinator:
         state = self.directory.state
         if self._crossing is not None:
             state.ended_by = "breach"
-        elif self._interrupts:
+        elif self._interrupted:
             state.ended_by = "interrupt"
         elif all(server.state == "lost" for server in state.servers):
             state.ended_by = "lost"
@@ -274,8 +274,8 @@ class Coordinator:
         """Ctrl-C stops the trials and unwinds nothing: what was measured is kept."""
 
         def interrupted(signum: int, frame: FrameType | None) -> None:
-            self._interrupts += 1
-            self._stop(at_once=self._interrupts > 1)
+            self._interrupted = True
+            self._stop()
 
         if threading.current_thread() is not threading.main_thread():
             yield

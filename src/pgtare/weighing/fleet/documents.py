@@ -1,4 +1,4 @@
-"""What a fleet's weighing found, schema `pgtare.fleet.weigh/1`."""
+"""What a fleet's weighing found, schema `pgtare.fleet.weigh/2`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ServerArm(Model):
     server: str = Field(description="name of the server")
     n: int = Field(description="transactions of the arm that entered")
     verdict: Verdict | None = Field(description="verdict on this server, by itself")
-    verdict_reason: str = Field(description="why, if the verdict needs a reason")
-    body_us: Interval = Field(description="interval: the body, as `pgtare weigh` has it")
-    body_pct: Interval = Field(description="the same as a percentage of the base's body")
+    because: str = Field(description="why, in words")
+    us: Interval = Field(description="interval: the cost when left on, as `pgtare weigh` has it")
+    pct: Interval = Field(description="the same as a percentage of the base's mean")
     log_ratio: float | None = Field(
         description="logarithm of the body with the instrument over that of the base"
     )
@@ -97,8 +97,9 @@ class FleetArm(Model):
     )
     k: int = Field(description="servers that are combined")
     verdict: FleetVerdict = Field(
-        description="`cost`, `gain`, `equivalent` (by the prediction interval), `inconclusive`, or "
-        "`list` with fewer than five servers, of which nothing is claimed"
+        description="`cost`, `gain`, `equivalent` (by the prediction interval), `inconclusive`, "
+        "`kinds` if the servers differ in kind, or `list` with fewer than five servers, of which "
+        "nothing is claimed"
     )
     verdict_reason: str = Field(description="why")
     cost_pct: FleetScale = Field(
@@ -136,7 +137,7 @@ class FleetLeftOut(Model):
 class FleetWeighing(Document):
     """One study over many servers: estimates of each, combined by random effects."""
 
-    schema_: Literal["pgtare.fleet.weigh/1"] = schema_name("pgtare.fleet.weigh/1")
+    schema_: Literal["pgtare.fleet.weigh/2"] = schema_name("pgtare.fleet.weigh/2")
     created: str = Field(description="when the last of the trials ended, ISO 8601")
     pgtare_version: str = Field(
         default=pgtare.__version__, description="version of pgtare that wrote it"

@@ -22,8 +22,9 @@ from pgtare.estimate.fleet import (
     HarmLimits,
     detectable_harm,
 )
-from pgtare.estimate.trial.design import Design
-from pgtare.estimate.trial.observations import Observations, UnitFlag
+from pgtare.estimate.trial.design import Design, transactions_of_block
+from pgtare.estimate.trial.observations import UNUSABLE, Observations, UnitFlag
+from pgtare.estimate.trial.runs import DROPPED
 from pgtare.weighing.fleet.stages import ServerTraffic, Stage
 
 Bools = npt.NDArray[np.bool_]
@@ -38,8 +39,12 @@ _QUANTILE, _FEWEST = 0.99, 200
 _NO_TRAFFIC_US = 1e6
 #: Rows that wait for the rest of their blocks; more are of sessions that have gone.
 _MOST_PENDING = 200_000
-_OUTSIDE = UnitFlag.UNBLOCKED | UnitFlag.RUN | UnitFlag.OPEN
-_WORDS = {"body": "its transactions took longer", "tail": "more were slow", "aborts": "more failed"}
+_OUTSIDE = UNUSABLE | UnitFlag.FIRST_RUN | UnitFlag.OPEN
+_WORDS = {
+    "body": "its transactions took longer",
+    "tail": "more of its runs had a slow one",
+    "aborts": "more of its runs had a failed one",
+}
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,7 @@ class FleetGuard:
             if name not in self._guards:
                 self._guards[name] = HarmGuard(self._servers, self._limits, self._share)
             cap_us, limit = self._servers[server].cap_us, self._limits.body
-            found = look(whole, len(design.block), k, cap_us, limit)
+            found = look(whole, k, cap_us, limit)
             self._guards[name].update(server, found)
 
     def crossing(self) -> Crossing | None:
@@ -163,8 +168,9 @@ class FleetGuard:
         limits = self._limits
         lines = [
             "guard: all trials are stopped if an instrument makes transactions over "
-            f"{100 * limits.body:g} % slower, raises the odds of a slow one over {limits.tail:g} "
-            f"times, or those of a failed one over {limits.aborts:g} times; "
+            f"{100 * limits.body:g} % slower, raises the odds of a run with a slow one over "
+            f"{limits.tail:g} times, or those of one with a failed one over {limits.aborts:g} "
+            "times; "
             f"false alarms: {100 * ALPHA:g} % at most, over all stages and arms"
         ]
         arms = len(_guarded_arms(design))
@@ -188,16 +194,16 @@ class FleetGuard:
         if not busy:
             return f"guard, stage {stage.name}: no transactions, so it finds nothing"
         least = min(busy, key=lambda name: expected[name])
-        sample, block = self._samples[least], len(design.block)
+        sample, kept = self._samples[least], round(design.runs.mean) - DROPPED
         guarded = _guarded_arms(design)[0]
         slots, base = design.block.count(guarded), design.block.count(0)
         facts = BaseFacts(
             mean_us=sample.mean_us,
-            block_sd_us=sample.sd_us * math.sqrt(1 / slots + 1 / base),
+            block_sd_us=sample.sd_us * math.sqrt((1 / slots + 1 / base) / kept),
             cap_us=sample.cap_us,
-            slow_rate=max(sample.slow, 1 / sample.transactions),
-            abort_rate=sample.aborted,
-            block=block,
+            slow_rate=_any_of(max(sample.slow, 1 / sample.transactions), kept),
+            abort_rate=_any_of(sample.aborted, kept),
+            block=round(transactions_of_block(design)),
             arm_slots=slots,
             base_slots=base,
         )
@@ -210,8 +216,8 @@ class FleetGuard:
         )
         return (
             f"guard, stage {stage.name}: finds with 80 % power {_slower(found.body)}, "
-            f"{_rate('slow ones', found.slow_rate, sample.slow)}, or "
-            f"{_rate('failed ones', found.abort_rate, sample.aborted)}, from "
+            f"{_rate('runs with a slow one', found.slow_rate, facts.slow_rate)}, or "
+            f"{_rate('with a failed one', found.abort_rate, facts.abort_rate)}, from "
             f"{int(expected[least]):,} transactions or more of each server"
         )
 
@@ -229,40 +235,65 @@ def _guarded_arms(design: Design) -> list[int]:
     return [k for k, arm in enumerate(design.arms) if arm.role in ("instrument", "injected")]
 
 
-def look(whole: Observations, block: int, arm: int, cap_us: float, limit: float) -> GuardLook:
-    """What whole blocks say of an arm and the base. whole: sorted by block, `block` rows each.
+def look(whole: Observations, arm: int, cap_us: float, limit: float) -> GuardLook:
+    """What whole blocks say of an arm and the base, without the beginnings of their runs.
 
-    limit: share by which the arm may be slower; its times are cut that much later.
+    limit: share by which the arm may be slower; its times are cut that much later. Slow and failed
+    transactions come in spells, and runs are what is drawn: so runs that have one are counted.
     """
-    times = whole["service_ns"] / 1000.0
-    slow = times > cap_us
-    aborted = (whole["flags"] & UnitFlag.ABORTED) != 0
-    of_arm, of_base = whole["arm"] == arm, whole["arm"] == 0
+    kept = whole[(whole["position"] >= DROPPED) & np.isin(whole["arm"], (0, arm))]
+    times = kept["service_ns"] / 1000.0
+    treated = kept["arm"] == arm
+    _, block = np.unique(_block_of(kept), return_inverse=True)
+    blocks = int(block.max(initial=-1)) + 1
+    _, first, run = np.unique(
+        block.astype(np.int64) << 32 | kept["run"], return_index=True, return_inverse=True
+    )
+    of_arm = treated[first]
 
     def means(mine: Bools, cut_us: float) -> Floats:
-        within = np.where(mine, np.minimum(times, cut_us), 0.0).reshape(-1, block).sum(axis=1)
-        return np.asarray(within / mine.reshape(-1, block).sum(axis=1))
+        sums = np.bincount(block[mine], np.minimum(times[mine], cut_us), blocks)
+        return np.asarray(sums / np.bincount(block[mine], minlength=blocks))
 
+    def with_one(hit: Bools) -> Bools:
+        return np.asarray(np.bincount(run, hit, len(first)) > 0, dtype=np.bool_)
+
+    slow = with_one(times > cap_us)
+    aborted = with_one((kept["flags"] & UnitFlag.ABORTED) != 0)
     return GuardLook(
-        arm_us=means(of_arm, (1 + limit) * cap_us),
-        base_us=means(of_base, cap_us),
+        arm_us=means(treated, (1 + limit) * cap_us),
+        base_us=means(~treated, cap_us),
         arm_n=int(of_arm.sum()),
-        base_n=int(of_base.sum()),
+        base_n=int((~of_arm).sum()),
         arm_slow=int((slow & of_arm).sum()),
-        base_slow=int((slow & of_base).sum()),
+        base_slow=int((slow & ~of_arm).sum()),
         arm_aborted=int((aborted & of_arm).sum()),
-        base_aborted=int((aborted & of_base).sum()),
+        base_aborted=int((aborted & ~of_arm).sum()),
     )
 
 
-def _whole_blocks(rows: Observations, block: int) -> tuple[Observations, Observations]:
-    """The rows of whole blocks, block by block, and the rest."""
-    key = (rows["backend"].astype(np.uint64) << np.uint64(32)) | rows["block"]
+def _block_of(rows: Observations) -> npt.NDArray[np.int64]:
+    return np.asarray(rows["backend"].astype(np.int64) << 32 | rows["block"])
+
+
+def _whole_blocks(rows: Observations, runs: int) -> tuple[Observations, Observations]:
+    """The rows of whole blocks, and the rest. runs: of a block, all of one length."""
+    key = _block_of(rows)
     order = np.argsort(key, kind="stable")
     rows, key = rows[order], key[order]
-    _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
-    whole = counts[inverse] == block
+    _, starts, number, counts = np.unique(
+        key, return_index=True, return_inverse=True, return_counts=True
+    )
+    if not len(rows):
+        return rows, rows
+    length = np.maximum.reduceat(rows["position"].astype(np.int64), starts) + 1
+    whole = (counts == runs * length)[number]
     return rows[whole], rows[~whole]
+
+
+def _any_of(rate: float, units: int) -> float:
+    """The share of runs with an event of this rate, if events come one by one."""
+    return 1 - (1 - rate) ** units
 
 
 def _slower(body: float) -> str:

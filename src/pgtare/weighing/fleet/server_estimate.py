@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgtare.estimate.inference import Estimate
+from pgtare.estimate.trial.answer import Answer
 from pgtare.estimate.trial.results import ArmEstimate
 from pgtare.weighing.verdict_names import Verdict
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.reanalysis import estimate_again
-from pgtare.weighing.weigh.report import evidence, wording
+from pgtare.weighing.weigh.report import reason_words, wording
 from pgtare.weighing.weigh.schema import ArmResult, ArmRole, WeighResult
 from pgtare.weighing.weigh.transaction_rate import transaction_rate
 
@@ -34,9 +35,9 @@ class ArmFigures:
     settings: tuple[tuple[str, str], ...]
     n: int
     verdict: Verdict | None
-    verdict_reason: str
-    body_us: Estimate
-    body_pct: Estimate
+    because: str
+    us: Estimate
+    pct: Estimate
     log_ratio: float
     log_ratio_se: float
     clusters: float
@@ -94,24 +95,24 @@ def estimate_server(name: str, directory: Path, margin: float | None = None) -> 
 
 
 def _arm(arm: ArmEstimate, kept: ArmResult) -> ArmFigures:
-    effect = arm.effect
-    assert effect is not None
-    ratio, ratio_se = log_ratio(effect.body_pct)
+    answer = arm.answer
+    assert answer is not None
+    ratio, ratio_se = log_ratio(answer.pct)
     clusters = arm.effective_clusters or 0.0
-    figures = (effect.body_us.estimate, effect.body_us.se, ratio, ratio_se)
+    figures = (answer.us.estimate, answer.us.se, ratio, ratio_se)
     return ArmFigures(
         name=arm.name,
         role=arm.role,
         settings=tuple(sorted(kept.settings.items())),
         n=arm.n,
-        verdict=arm.verdict,
-        verdict_reason=arm.verdict_reason,
-        body_us=effect.body_us,
-        body_pct=effect.body_pct,
+        verdict=answer.verdict,
+        because=reason_words.because(kept),
+        us=answer.us,
+        pct=answer.pct,
         log_ratio=ratio,
         log_ratio_se=ratio_se,
         clusters=clusters,
-        unusable=_unusable(arm, kept, all(math.isfinite(x) for x in figures), clusters),
+        unusable=_unusable(answer, kept, all(math.isfinite(x) for x in figures), clusters),
     )
 
 
@@ -127,12 +128,9 @@ def log_ratio(pct: Estimate) -> tuple[float, float]:
     return math.log1p(share), pct.se / 100 / (1 + share)
 
 
-def _unusable(arm: ArmEstimate, kept: ArmResult, known: bool, clusters: float) -> str:
-    if arm.verdict == "not_verified":
-        why = arm.verdict_reason
-        if not why and kept.proof is not None and kept.proof.state == "missing":
-            why = evidence.of(kept)
-        return f"not verified{f': {why}' if why else ''}"
+def _unusable(answer: Answer, kept: ArmResult, known: bool, clusters: float) -> str:
+    if answer.verdict == "not_verified":
+        return f"not verified: {reason_words.because(kept)}"
     if not known or clusters <= 1:
         return "too few transactions for an interval"
     return ""

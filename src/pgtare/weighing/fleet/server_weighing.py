@@ -102,7 +102,7 @@ class ServerWeighing:
     def _sample(self, module: Trials, plan: WeighPlan) -> BaseSample:
         """What transactions are like: a trial whose arms set nothing, so it changes nothing."""
         arms = (Arm("base", "base"), Arm("control", "control"))
-        design = Design(arms, (0, 1), _seed(self.request.seed, self.name, 0), None, None)
+        design = Design(arms, (0, 1), _seed(self.request.seed, self.name, 0))
         got = recording.record(
             module,
             design,
@@ -145,7 +145,7 @@ class ServerWeighing:
 
         def tick(seconds: float, rows: int) -> None:
             if not stage.last and not rows and seconds > patience_s:
-                halt.set(at_once=True)
+                halt.set()
 
         measurement = Measurement(module, self._info, plan, "server of a fleet")
         watcher.new_trial(self.name)

@@ -20,9 +20,9 @@ from pgtare.weighing.instruments.proof_result import Proof
 IN_FORCE = 0.95
 _NOT_IN_FORCE = UnitFlag.SWITCH_FAILED | UnitFlag.APP_CHANGED | UnitFlag.RELOADED
 _ANY = UnitFlag(0)
-# The first unit of a session is thrown away; an error ends a transaction before its evidence is
+# A unit without an arm says nothing of any; an error ends a transaction before its evidence is
 # complete, and logs a line in every arm; the end of a trial cuts others short.
-_LEFT_OUT = UnitFlag.UNBLOCKED | UnitFlag.ABORTED | UnitFlag.OPEN
+_LEFT_OUT = UnitFlag.UNDRAWN | UnitFlag.ABORTED | UnitFlag.OPEN
 # Four standard errors: a chance of one in 30,000 to call a sampling instrument missing.
 _SAMPLING_SIGMAS = 4.0
 # With fewer transactions, that an instrument did not show is no proof that it did not run.

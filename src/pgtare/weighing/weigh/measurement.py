@@ -49,7 +49,7 @@ class Measurement:
 
     def __init__(self, module: Trials, info: ModuleInfo, plan: WeighPlan, kind: str) -> None:
         self.module, self.plan = module, plan
-        self._server = result.describe_server(module.conn, info, kind)
+        self._server = result.describe_server(module.conn, info, kind, plan.design.setting_names)
         self._before = snapshot(module.conn, plan.request.chosen)
         self._counted_before = participation.count(module)
         self._recording: recording.TrialRecording | None = None
@@ -59,6 +59,7 @@ class Measurement:
         self, got: recording.TrialRecording, stop_load: Callable[[], None] = lambda: None
     ) -> None:
         """Read the server once more, and stop the load. Raises MeasurementError without data."""
+        ended_s = time.monotonic()
         plan, chosen = self.plan, self.plan.request.chosen
         alive = got.stopped_by != "server" or got.status is not None
         outside = 0
@@ -72,7 +73,9 @@ class Measurement:
         if alive and got.status is not None:
             time.sleep(_SETTLE_S)
             counted = participation.count(self.module)
-            shares = participation.shares(self._counted_before, counted, got.status)
+            if plan.request.load is not None:  # it has stopped, and nothing was added since
+                counted = replace(counted, at_s=ended_s)
+            shares = participation.shares(self._counted_before, counted, got.status, got.duration_s)
         self._recording = got
         self._after = _After(outside, shares, snapshot(self.module.conn, chosen))
 
@@ -103,7 +106,6 @@ class Measurement:
             proven=proven,
             peeked=got.stopped_by == "interrupt",
             ended_early=got.trouble,
-            seed=design.seed,
         )
         made = result.build(
             plan,

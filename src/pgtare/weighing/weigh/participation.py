@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ class Traffic:
     established: int  # client sessions that ever were
     transactions: int
     own: int
+    at_s: float  # when, by time.monotonic()
 
 
 class Shares(NamedTuple):
@@ -45,19 +47,27 @@ def count(module: Trials) -> Traffic:
     """The counters now. Sessions report theirs with up to a second's delay."""
     row = module.conn.execute(_QUERY.encode(), (APPLICATION_NAME,)).fetchone()
     present, established, transactions = row if row else (0, 0, 0)
-    return Traffic(int(present), int(established), int(transactions), module.calls)
-
-
-def shares(before: Traffic, after: Traffic, status: Status) -> Shares:
-    """What took part between two counts. A unit counts as one transaction."""
-    sessions = before.present + max(0, after.established - before.established)
-    transactions = after.transactions - before.transactions - (after.own - before.own)
-    return Shares(
-        _share(status.sessions, sessions), _share(status.observations + status.lost, transactions)
+    return Traffic(
+        int(present), int(established), int(transactions), module.calls, time.monotonic()
     )
 
 
-def _share(part: int, whole: int) -> float | None:
+def shares(before: Traffic, after: Traffic, status: Status, seconds: float) -> Shares:
+    """What took part between two counts. A unit counts as one transaction.
+
+    seconds: length of the trial. Counts are of a little more time than that, and late by up to a
+    second at both ends: so it is rates that are compared.
+    """
+    sessions = before.present + max(0, after.established - before.established)
+    transactions = after.transactions - before.transactions - (after.own - before.own)
+    counted_s = after.at_s - before.at_s
+    of_trial = transactions * seconds / counted_s if counted_s > 0 else 0.0
+    return Shares(
+        _share(status.sessions, sessions), _share(status.observations + status.lost, of_trial)
+    )
+
+
+def _share(part: int, whole: float) -> float | None:
     if whole <= 0 or part > _PLAUSIBLE * whole:
         return None
     return min(100.0, 100.0 * part / whole)

@@ -11,7 +11,7 @@ import psycopg
 from pydantic import Field
 
 from pgtare.errors import UsageError
-from pgtare.estimate.trial.design import MIXED, Arm, Design, block_layout, runs_of, slices_of
+from pgtare.estimate.trial.design import MIXED, Arm, Design, block_layout, slices_of
 from pgtare.kit.document import Document, Model, schema_name
 from pgtare.load.spec import cores
 from pgtare.server import module_versions
@@ -109,12 +109,12 @@ def arms_of(request: Request) -> tuple[Arm, ...]:
 
 
 def design_of(request: Request) -> Design:
-    """Arms, blocks, runs and slices of a trial."""
+    """Arms, blocks and slices of a trial."""
     arms = arms_of(request)
     shortest, longest = (round(1000 * ms) for ms in request.slice_ms)
     slices = slices_of(request.unit, len(arms), shortest, longest)
     block = block_layout(len(arms))
-    return Design(arms, block, request.seed, slices, runs_of(request.unit, arms, block))
+    return Design(arms, block, request.seed, slices)
 
 
 def sessions_there(conn: psycopg.Connection[Any], population: Population) -> list[int]:
@@ -185,7 +185,7 @@ def _warnings(request: Request) -> list[str]:
             f"{load.clients} clients on {cores()} cores: service times include waiting for a "
             "processor, and a slow arm delays the others' transactions. Read the CPU column too."
         )
-    if request.unit != "transaction" and request.participation < 1:
+    if request.unit != "run" and request.participation < 1:
         found.append(
             "Only a share of the sessions takes part, so a slice of an arm is no server in which "
             "all have it: what sessions do to each other is understated."
@@ -202,14 +202,14 @@ def _warnings(request: Request) -> list[str]:
     return found
 
 
-def _runs_lines(design: Design) -> list[str]:
-    if design.runs is None:
-        return []
+def _block_line(design: Design) -> str:
     runs = design.runs
-    return [
-        f"now and then a session keeps an arm for {runs.shortest} to {runs.longest} transactions, "
-        "and the base for as many (runs), to see effects that last"
-    ]
+    if design.slices is not None:
+        return f"{len(design.arms)} arms"
+    return (
+        f"{len(design.arms)} arms, each kept by a session for {runs.shortest} to {runs.longest} "
+        f"transactions, in permuted blocks of {len(design.block)} such runs"
+    )
 
 
 class PlannedArm(Model):
@@ -226,7 +226,7 @@ class PlannedWeighing(Document):
     schema_: Literal["pgtare.weigh.plan/1"] = schema_name("pgtare.weigh.plan/1")
     seed: int = Field(description="seed of the assignment, 64 bits without sign")
     planned_s: float = Field(description="how long it would measure, at most")
-    unit: str = Field(description="unit of randomisation: `transaction`, `slice` or `both`")
+    unit: str = Field(description="unit of randomisation: `run`, `slice` or `both`")
     block: list[int] = Field(description="indexes into `arms`: the arms of one block")
     arms: list[PlannedArm] = Field(description="the arms; the first is the base")
     description: list[str] = Field(description="the plan in words, line by line")
@@ -254,9 +254,7 @@ def describe(plan: WeighPlan, rate_tps: float | None) -> list[str]:
     """The plan in words, for --dry-run. rate_tps: transactions a second now, if known."""
     request, design = plan.request, plan.design
     lines = [
-        f"{len(design.arms)} arms in permuted blocks of {len(design.block)}, seed {design.seed}, "
-        f"for {request.duration_s:g} s at most",
-        *_runs_lines(design),
+        f"{_block_line(design)}; seed {design.seed}, {request.duration_s:g} s at most",
         *_slices_lines(design),
         _load_line(request),
         _population_line(plan),

@@ -27,7 +27,6 @@ def estimate_again(
         proven=proven,
         peeked=earlier.design.stopped_by == "interrupt",
         ended_early="the server ended it" if earlier.design.stopped_by == "server" else "",
-        seed=design.seed,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import threading
@@ -35,9 +34,6 @@ _POLL_S = 0.1
 _STATUS_S = 1.0
 #: How much longer than asked the server lets the trial run, should we not stop it.
 _GRACE_S = 10.0
-#: How long sessions may take to finish their blocks, at the end and after Ctrl-C.
-_FINISH_S = 5.0
-_INTERRUPTED_FINISH_S = 1.0
 #: Looking at the data competes with the load for the processor: at most this share of the time.
 _LOOK_SHARE = 0.05
 
@@ -77,30 +73,20 @@ Arrived = Callable[[Observations], None]
 
 
 class Halt:
-    """Ends trials from another thread: at once, or after the blocks that sessions are in.
-
-    of: ends when that one does, too.
-    """
+    """Ends trials from another thread. of: ends when that one does, too."""
 
     def __init__(self, of: Halt | None = None) -> None:
         self._of = of
-        self._wanted, self._at_once = threading.Event(), threading.Event()
+        self._wanted = threading.Event()
 
-    def set(self, *, at_once: bool) -> None:
-        """End them; once they are to end at once, they are."""
-        if at_once:
-            self._at_once.set()
+    def set(self) -> None:
+        """End them."""
         self._wanted.set()
 
     @property
     def wanted(self) -> bool:
         """Whether trials are to end."""
         return self._wanted.is_set() or (self._of is not None and self._of.wanted)
-
-    @property
-    def at_once(self) -> bool:
-        """Whether they are to end without waiting for the blocks under way."""
-        return self._at_once.is_set() or (self._of is not None and self._of.at_once)
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until trials are to end; whether they are."""
@@ -150,12 +136,10 @@ def record(
     taking_part = 0
     try:
         stopped_by = _wait(began, seconds, drained, load, look, tick, halt)
-        patience_s = _INTERRUPTED_FINISH_S if halt.wanted else _FINISH_S
-        taking_part = _finish_blocks(trials, drained, patience_s, halt)
+        taking_part = _taking_part(trials)
     except KeyboardInterrupt:
         stopped_by = "interrupt"
-        with contextlib.suppress(KeyboardInterrupt):
-            taking_part = _finish_blocks(trials, drained, _INTERRUPTED_FINISH_S, halt)
+        taking_part = _taking_part(trials)
     except MeasurementError as ex:
         failure = ex
     duration = time.monotonic() - began
@@ -185,24 +169,12 @@ def record(
     )
 
 
-def _finish_blocks(trials: Trials, drained: _Drained, patience_s: float, halt: Halt) -> int:
-    """Let sessions finish their blocks, unless that must not be; how many took part until now.
-
-    A block cut short is lost, and it is the slow ones that would be cut.
-    """
+def _taking_part(trials: Trials) -> int:
+    """How many sessions take part now; 0 if the server does not answer."""
     try:
-        taking_part = trials.status().sessions_now
-        if halt.at_once:
-            return taking_part
-        trials.close()
-        deadline = time.monotonic() + patience_s
-        while drained.error is None and time.monotonic() < deadline and not halt.at_once:
-            if trials.status().sessions_now == 0:
-                break
-            time.sleep(_POLL_S / 2)
+        return trials.status().sessions_now
     except (psycopg.Error, UsageError):  # the draining thread meets it too, and tells
         return 0
-    return taking_part
 
 
 def _drain(

@@ -36,8 +36,8 @@ class Request:
     seed: int = field(default_factory=new_seed)
     cpu: bool = True
     base: Literal["off", "current"] = "off"
-    unit: Unit = "transaction"
-    slice_ms: tuple[float, float] = (15.0, 45.0)  # bounds of a slice's length
+    unit: Unit = "run"
+    slice_ms: tuple[float, float] = (50.0, 150.0)  # bounds of a slice's length
     # the load
     load: LoadSpec | None = None
     headroom: float | None = None

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 
 import pgtare
+from pgtare.estimate.trial.answer import Answer
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.results import ArmEstimate, TrialEstimate
 from pgtare.kit import machine
@@ -32,9 +33,15 @@ def _arm(arm: ArmEstimate, design: Arm, proof: Proof | None) -> schema.ArmResult
         settings=design.settings,
         inject_ns=design.inject_ns,
         longest_open_us=schema.number(arm.longest_open_us) if arm.open else None,
+        answer=_answer(arm.answer) if arm.answer else None,
         effect=schema.filled(schema.Effect, arm.effect) if arm.effect else None,
         proof=proof,
     )
+
+
+def _answer(answer: Answer) -> schema.Answer:
+    reasons = [schema.filled(schema.Reason, reason) for reason in answer.reasons]
+    return schema.filled(schema.Answer, answer, reasons=reasons)
 
 
 def estimated(
@@ -44,9 +51,8 @@ def estimated(
     found = estimate.contention
     return {
         "baseline": schema.filled(schema.Baseline, estimate.baseline),
-        "carry_over": schema.filled(schema.CarryOver, estimate.carry_over),
+        "switching": schema.filled(schema.Switching, estimate.switching),
         "arms": [_arm(a, design.arms[i], proofs[i]) for i, a in enumerate(estimate.arms)],
-        "by_backend": [schema.filled(schema.ByBackend, one) for one in estimate.by_backend],
         "contention": schema.filled(schema.Contention, found) if found else None,
     }
 
@@ -62,16 +68,18 @@ def estimated_design(estimate: TrialEstimate, design: Design) -> dict[str, Any]:
             guard_us=design.slices.guard_us,
             straddled_pct=schema.number(estimate.straddled_pct),
         )
-    runs = None
-    if design.runs:
-        runs = schema.RunInfo(**vars(design.runs), transactions=estimate.in_runs)
     return {
         "slices": slices,
-        "runs": runs,
+        "runs": schema.RunInfo(**vars(design.runs)),
         "margin_pct": estimate.margin_pct,
         "confidence": estimate.confidence,
         "blocks": estimate.blocks,
         "blocks_discarded": estimate.blocks_discarded,
+        "discarded": estimate.discarded,
+        "first_sessions": estimate.first_sessions,
+        "first_share_pct": 100 * estimate.first_share,
+        "covered_pct": 100 * estimate.covered,
+        "shortest": estimate.shortest,
         "mde_us": schema.number(estimate.mde_us),
         "mde_pct": schema.number(estimate.mde_pct),
     }
@@ -130,11 +138,18 @@ def build(
     )
 
 
-def describe_server(conn: psycopg.Connection[Any], info: ModuleInfo, kind: str) -> dict[str, Any]:
-    """The server's version and the settings that differ from its defaults."""
+def describe_server(
+    conn: psycopg.Connection[Any], info: ModuleInfo, kind: str, weighed: Sequence[str]
+) -> dict[str, Any]:
+    """The server's version and the settings that differ from its defaults.
+
+    weighed: settings of the trial, which are told in any case.
+    """
     rows = conn.execute(
         "SELECT name, setting || coalesce(' ' || unit, '') FROM pg_settings"
-        " WHERE source NOT IN ('default', 'override', 'client', 'session') ORDER BY name"
+        " WHERE source NOT IN ('default', 'override', 'client', 'session') OR name = ANY(%s)"
+        " ORDER BY name",
+        (list(weighed),),
     ).fetchall()
     row = conn.execute("SELECT version()").fetchone()
     return {

@@ -1,4 +1,4 @@
-"""The result of a weighing, schema `pgtare.weigh/1`: what `--json` writes and reports read."""
+"""The result of a weighing, schema `pgtare.weigh/2`: what `--json` writes and reports read."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import BaseModel, Field
 
 from pgtare.estimate.inference import Estimate
+from pgtare.estimate.trial.answer import Basis, ReasonKind
 from pgtare.kit.document import Document, Model, schema_name
 from pgtare.kit.interval import Interval
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.verdict_names import Verdict
 
-SCHEMA: Final = "pgtare.weigh/1"
+SCHEMA: Final = "pgtare.weigh/2"
 
 _Document = TypeVar("_Document", bound=BaseModel)
 
 ArmRole = Literal["base", "control", "instrument", "injected"]
-ContentionState = Literal[
-    "spillover", "not_shown", "none", "not_separable", "inconclusive", "not_verified"
-]
+ContentionState = Literal["spillover", "not_shown", "inconclusive", "not_verified"]
 
 
 def number(x: float | None) -> float | None:
@@ -56,33 +55,59 @@ def _written(value: Any) -> Any:
     return value
 
 
-class Effect(Model):
-    """Differences of an arm from the base arm; _us in microseconds, _pct of the base's body."""
+class Reason(Model):
+    """One reason of an answer; what its kind does not have is `null`, or empty."""
 
-    total_us: Interval = Field(
-        description="cost when left on: body and excess, carry-over included"
+    kind: ReasonKind = Field(description="which reason it is")
+    p: float | None = Field(default=None, description="a p-value")
+    n: int | None = Field(default=None, description="a number of blocks, transactions, instruments")
+    pct: float | None = Field(default=None, description="a rate of failures of the arm, in percent")
+    base_pct: float | None = Field(default=None, description="the same of the base")
+    text: str = Field(default="", description="words of the server's or the client's")
+
+
+class Answer(Model):
+    """What an arm costs when left on. Everything that says what something costs says this."""
+
+    us: Interval = Field(description="cost in µs a transaction, with its interval")
+    pct: Interval = Field(description="the same in percent of the base's mean")
+    basis: Basis = Field(
+        description="what was compared: `settled runs`, `first runs of new sessions`, both, or "
+        "`slices of all sessions`"
     )
+    verdict: Verdict = Field(
+        description="`cost`, `gain`, `equivalent`, `inconclusive`, `not_verified`"
+    )
+    reasons: list[Reason] = Field(description="why, see below")
+    at_least: bool = Field(description="whether the estimate is known to be too small")
+    at_most: bool = Field(description="whether it is known to be too large")
+    detectable_us: float | None = Field(
+        description="the smallest cost that such an interval shows with 80 % power"
+    )
+    share_covered: float = Field(
+        description="share of all transactions, from 0 to 1, in sessions that the answer is of"
+    )
+    needed_s: float | None = Field(
+        default=None, description="further seconds of measuring that may decide it"
+    )
+
+
+class Effect(Model):
+    """What else is known of an arm's difference from the base; in µs, _pct of the base's mean."""
+
+    total_us: Interval = Field(description="cost when left on: body and excess")
     total_pct: Interval = Field(description="the same as a percentage")
-    body_us: Interval = Field(description="the headline: own effect and carry-over of the body")
-    body_pct: Interval = Field(description="the same as a percentage")
-    excess_us: Interval = Field(description="own effect and carry-over of the excess, the tail")
-    own_us: Interval = Field(description="body: effect on the transaction itself")
-    carry_over_us: Interval = Field(description="body: effect on the next transaction")
-    second_lag_us: Interval = Field(description="body: effect on the one after that, a check")
+    excess_us: Interval = Field(description="cost when left on, of the excess, the tail")
     mean_us: Interval = Field(description="raw difference of means, descriptive")
     p50_us: Interval = Field(description="difference of medians, descriptive")
     p99_us: Interval = Field(description="difference of 99th percentiles, descriptive")
     cpu_us: Interval | None = Field(
         description="difference of CPU time of a cycle; `null` if not taken"
     )
-    runs_us: Interval | None = Field(
+    switched_on_us: Interval | None = Field(
         default=None,
-        description="body: the cost when left on, by runs, so with effects that last longer; "
-        "`null` without runs",
-    )
-    long_carry_over_us: Interval | None = Field(
-        default=None,
-        description="`runs_us` less `body_us`: the part that outlasts the next transaction",
+        description="body: the cost of the first transactions after it was switched on, which are "
+        "in no other figure; `null` in slices",
     )
 
 
@@ -100,14 +125,14 @@ class ArmResult(Model):
     inject_ns: int = Field(default=0, description="busy-wait added to each transaction")
     n: int = Field(description="transactions that entered the estimate")
     excluded: int = Field(
-        description="transactions left out: incomplete blocks, flags; transactions in runs "
-        "count neither here nor in `n`",
+        description="transactions left out: the first of each run, those of sessions without a "
+        "whole block, flags",
     )
     mean_us: float | None = Field(description="mean service time of this arm")
     p50_us: float | None = Field(description="median of this arm")
     p99_us: float | None = Field(description="99th percentile of this arm")
-    run_pairs: int = Field(
-        default=0, description="pairs of runs that entered: one run of the arm and one of the base"
+    first_sessions: int = Field(
+        default=0, description="sessions that began during the trial, and with this arm"
     )
     aborted: int = Field(default=0, description="of the `n`: transactions that ended in an error")
     open: int = Field(
@@ -123,13 +148,11 @@ class ArmResult(Model):
         description="99.9th percentile of the arm and the base together, which divides body "
         "from excess; other arms have no part in it",
     )
-    effect: Effect | None = Field(
-        default=None, description="the difference from the base, see below; `null` for the base"
+    answer: Answer | None = Field(
+        default=None, description="what it costs when left on, see below; `null` for the base"
     )
-    outlasts: bool = Field(
-        default=False,
-        description="whether an effect that lasts longer than the next transaction is shown, "
-        "and matters",
+    effect: Effect | None = Field(
+        default=None, description="what else is known of it, see below; `null` for the base"
     )
     tail_rate_ratio: Interval | None = Field(
         default=None,
@@ -143,10 +166,7 @@ class ArmResult(Model):
     p_aborted: float | None = Field(
         default=None,
         description='p-value of "its transactions fail as often as the base\'s", by counts '
-        "within blocks",
-    )
-    p_randomisation: float | None = Field(
-        default=None, description="p-value of the sign-flip check of plain block differences"
+        "of runs with a failure",
     )
     p_adjusted: float | None = Field(
         default=None,
@@ -156,38 +176,19 @@ class ArmResult(Model):
     p_total_adjusted: float | None = Field(
         default=None, description="the same of the total; `null` if it is not judged"
     )
-    equivalence_us: Interval | None = Field(
-        default=None,
-        description="90 % interval of the body; the two one-sided tests compare it to the "
-        "margin, and allow for the margin's own error",
-    )
-    at_most_us: float | None = Field(
-        default=None,
-        description="what leaving it on costs at most: one-sided 95 % bound; by runs if `outlasts`",
-    )
-    at_most_pct: float | None = Field(default=None, description="the same as a percentage")
-    tail_bounded: bool = Field(
-        default=False,
-        description="whether that bound is of the total; else it is of the body, as too few "
-        "transactions are slow",
-    )
     settles_pct: float | None = Field(
         default=None,
         description="the margin of equivalence that a trial of this length settles with 80 % "
         "power, if there is no effect",
     )
-    verdict: Verdict | None = Field(
-        default=None,
-        description="`cost`, `gain`, `equivalent`, `inconclusive`, `not_verified`; `null` for "
-        "the base",
-    )
-    verdict_reason: str = Field(default="", description="why, if the verdict needs a reason")
-    needed_s: float | None = Field(
-        default=None, description="further seconds of measuring that may settle it"
-    )
     proof: Proof | None = Field(
         default=None, description="proof of activity, see below; `null` if none is due"
     )
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """That of the answer; None for the base."""
+        return self.answer.verdict if self.answer else None
 
 
 class Baseline(Model):
@@ -208,23 +209,12 @@ class Baseline(Model):
     )
 
 
-class ByBackend(Model):
-    """Body effect of each instrument within one session (heterogeneity)."""
-
-    backend: int = Field(description="ordinal of the session in the trial, from 0")
-    pid: int = Field(description="process id of its backend")
-    n: int = Field(description="transactions of the session that entered")
-    body_us: dict[str, Interval] = Field(
-        description="name of the arm to an interval: the body within this session"
-    )
-
-
 class SliceInfo(Model):
-    """Spans of time in which all sessions follow one arm, or all draw one for each transaction."""
+    """Spans of time in which all sessions follow one arm, or each draws one."""
 
     kinds: list[int] = Field(
         description="slices of one block before it is permuted: index of the arm that all sessions "
-        "follow, −1 for a mixed slice, in which each transaction draws its arm"
+        "follow, −1 for a mixed slice, for which each session draws its arm"
     )
     min_us: int = Field(description="shortest slice; lengths are uniform between the two")
     max_us: int = Field(description="longest slice")
@@ -236,18 +226,12 @@ class SliceInfo(Model):
 
 
 class RunInfo(Model):
-    """Runs of transactions in which a session keeps one arm, in pairs with the base."""
+    """Runs of transactions in which a session keeps one arm."""
 
-    turns: list[int] = Field(
-        description="arms of one round of pairs before it is permuted, as indexes into `arms`; "
-        "each pair is a run of that arm and one of the base",
-    )
-    every: int = Field(description="blocks of a session from one pair to the next, on average")
     shortest: int = Field(
         description="transactions of the shortest run; lengths are uniform between the two"
     )
     longest: int = Field(description="transactions of the longest run")
-    transactions: int = Field(default=0, description="transactions in runs, of all arms")
 
 
 class Contention(Model):
@@ -256,33 +240,25 @@ class Contention(Model):
     name: str = Field(description="name of the instrument's arm")
     state: ContentionState = Field(
         description="`spillover`: its interval misses zero; `not_shown`: its interval covers zero; "
-        "`none`: the same with a single session, which cannot have any; `not_separable`: a "
-        "single session shows some all the same; `inconclusive`; `not_verified`"
+        "`inconclusive`; `not_verified`"
     )
     reason: str = Field(description="why, if the state needs a reason")
     base_us: float | None = Field(
         description="mean in slices in which all sessions follow the base"
     )
-    total_us: Interval = Field(
-        description="interval: slices in which all follow the instrument, less those of the base"
-    )
-    total_pct: Interval = Field(description="the same as a share of `base_us`")
     own_us: Interval = Field(
-        description="interval: effect on the transaction itself, in mixed slices"
-    )
-    carry_over_us: Interval = Field(
-        description="interval: effect on the next two of the same session, in mixed slices"
+        description="interval: in mixed slices, sessions that have it less those that have not"
     )
     spillover_us: Interval = Field(
-        description="interval: base transactions in mixed slices, where half carry the "
-        "instrument, less those in slices of the base; carry-over removed",
+        description="interval: sessions without it in mixed slices, where half of the sessions "
+        "have it, less those in slices of the base",
     )
     spillover_pct: Interval = Field(description="the same as a share of `base_us`")
     total_less_own_us: Interval | None = Field(
         default=None,
-        description="interval: `total_us` less `own_us`; below zero if the instrument's slices "
-        "hold fewer of the slow transactions that it makes slower, so that the "
-        "total understates its cost",
+        description="interval: what the instrument's slices show, less `own_us`; below zero if "
+        "they hold fewer of the slow transactions that it makes slower, so that the answer "
+        "understates its cost",
     )
     blocks: int = Field(description="blocks of slices that entered")
     blocks_discarded: int = Field(
@@ -301,12 +277,12 @@ class DesignInfo(Model):
         description="seed of the assignment, 64 bits without sign: more than a JavaScript "
         "number holds exactly",
     )
-    unit: Literal["transaction", "slice", "both"] = Field(
-        description="unit of randomisation: `transaction`, `slice`, or `both` (a saturation "
-        "design of slices)",
+    unit: Literal["run", "slice", "both"] = Field(
+        description="unit of randomisation: `run` (of transactions of a session), `slice`, or "
+        "`both` (a saturation design of slices)",
     )
     block: list[int] = Field(
-        description="indexes into `arms`: the arms of one block before it is permuted"
+        description="indexes into `arms`: those of the runs of one block before it is permuted"
     )
     started: str | None = Field(
         default=None, description="when the trial began, by the server's clock, ISO 8601"
@@ -318,10 +294,26 @@ class DesignInfo(Model):
     )
     confidence: float = Field(description="level of the intervals, such as 0.95")
     blocks: int = Field(
-        description="complete blocks that entered the estimate; if the unit is the slice, "
+        description="blocks that entered the estimate, those cut short included; with slices, "
         "blocks of slices",
     )
-    blocks_discarded: int = Field(description="blocks left out as incomplete or flagged")
+    blocks_discarded: int = Field(description="blocks of slices left out as cut short")
+    discarded: dict[str, int] = Field(
+        default_factory=dict, description="transactions left out because of a flag, by reason"
+    )
+    first_sessions: int = Field(default=0, description="sessions that began during the trial")
+    first_share_pct: float = Field(
+        default=0.0,
+        description="share of their first runs in the transactions that the answers are of; 0 if "
+        "they are in none",
+    )
+    covered_pct: float = Field(
+        default=100.0,
+        description="share of all transactions that are in sessions the answers are of",
+    )
+    shortest: int = Field(
+        default=0, description="transactions of the shortest session that had a whole block"
+    )
     sessions: int = Field(description="sessions that took part")
     sessions_outside: int = Field(description="sessions seen that took no part")
     participation: float | None = Field(
@@ -353,23 +345,16 @@ class DesignInfo(Model):
         default=None,
         description="how slices were laid out, see below; `null` if there were none",
     )
-    runs: RunInfo | None = Field(
-        default=None, description="how runs were laid out, see below; `null` if there were none"
-    )
+    runs: RunInfo = Field(description="how long runs were, see below; with slices there are none")
 
 
-class CarryOver(Model):
-    """The lags in the regression, and what switching between arms cost the load."""
+class Switching(Model):
+    """What switching between arms cost the load."""
 
-    lags: int = Field(
-        description="number of earlier transactions whose arm the headline takes into account"
-    )
     switch_us: float | None = Field(
-        description="mean time of a switch from arm to arm; it is outside every figure"
+        description="mean time between two transactions; it is outside every figure"
     )
-    switch_throughput_pct: float | None = Field(
-        description="throughput that the load lost to switching"
-    )
+    switch_throughput_pct: float | None = Field(description="throughput that the load lost to it")
 
 
 class Growth(Model):
@@ -410,7 +395,7 @@ class Why(Model):
 class WeighResult(Document):
     """Everything one weighing found; `arms[0]` is the base."""
 
-    schema_: Literal["pgtare.weigh/1"] = schema_name(SCHEMA)
+    schema_: Literal["pgtare.weigh/2"] = schema_name(SCHEMA)
     created: str = Field(description="when the trial ended, ISO 8601")
     pgtare_version: str = Field(description="version of pgtare that wrote it")
     command: list[str] = Field(description="the command line, one word an element")
@@ -419,9 +404,8 @@ class WeighResult(Document):
     server: dict[str, Any] = Field(description="version and settings of the server")
     machine: dict[str, Any] = Field(description="processor, clock, kernel, memory")
     baseline: Baseline = Field(description="the base arm's service time, see below")
-    carry_over: CarryOver = Field(description="lags and the cost of switching, see below")
+    switching: Switching = Field(description="the cost of switching, see below")
     arms: list[ArmResult] = Field(description="the arms; the first is the base")
-    by_backend: list[ByBackend] = Field(description="effects session by session")
     contention: Contention | None = Field(
         default=None, description="where the cost falls, with `--unit both`, see below; else `null`"
     )

@@ -45,7 +45,7 @@ FAILURES_FOUND = (0.8, 1.0)
 TAIL_COVERAGE = (0.9, 1.0)
 #: Half-width of a 99.9 % interval in units of that of a 95 % one, for normal estimates.
 _WIDER = 3.2905 / 1.9600
-_UNITS = 1_200
+_UNITS = 12_000
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ def run(request: Request, console: Console) -> Selftest:
         raise MeasurementError(f"the recording is too short: {ex}; raise --duration") from ex
     checks = [
         *_estimator_checks(figures),
-        *_effect_checks(still, request.seed),
-        *_effect_checks(delayed, request.seed),
+        *_effect_checks(still),
+        *_effect_checks(delayed),
         _arrival_check(still[1]),
     ]
     return Selftest(tuple(checks), len(still[1]) + len(delayed[1]), request.seed)
@@ -166,17 +166,13 @@ def _estimator_checks(figures: Calibration) -> list[Check]:
     lo, hi = FALSE_POSITIVES
     checks = [
         _rate_check("A/A false positives at 5 %", figures.false_positives, lo, hi),
-        _rate_check("the same, plain block differences", figures.false_positives_plain, lo, hi),
-        _rate_check(
-            "intervals in µs and in percent disagree about 0", figures.percent_differs, 0.0, 0.0
-        ),
         _rate_check(
             "failures alike in all arms, found to differ at 5 %",
             figures.false_failures,
             *FALSE_FAILURES,
         ),
         _rate_check(
-            "one transaction in twenty fails early, found", figures.failures_found, *FAILURES_FOUND
+            "one transaction in twenty fails, found", figures.failures_found, *FAILURES_FOUND
         ),
     ]
     for kind, rate in figures.body_coverage.items():
@@ -205,18 +201,18 @@ def _rate_check(name: str, rate: Rate, lo: float, hi: float) -> Check:
     )
 
 
-def _effect_checks(recorded: tuple[Design, Observations], seed: int) -> list[Check]:
-    """99.9 % intervals of own effects against the truth: a correct one misses once in 1,000."""
+def _effect_checks(recorded: tuple[Design, Observations]) -> list[Check]:
+    """99.9 % intervals of effects against the truth: a correct one misses once in 1,000."""
     design, data = recorded
-    estimate = analyse(data, design, seed=seed)
+    estimate = analyse(data, design)
     checks = []
     for arm, found in zip(design.arms[1:], estimate.arms[1:], strict=True):
-        if found.effect is None:
+        if found.effect is None or found.answer is None:
             raise MeasurementError("the recording holds no whole block; raise --duration")
         truth = arm.inject_ns / 1000
         # A delay is judged at the median: if other programs want the processor too, it uses up
         # the session's share, and the mean truly grows by more.
-        effect = found.effect.p50_us if truth else found.effect.own_us
+        effect = found.effect.p50_us if truth else found.answer.us
         lo, hi = _wider(effect)
         # a busy-wait ends with the clock reading that finds it over, and leaves colder caches
         slack = 0.1 + 0.01 * truth if truth else 0.0

@@ -7,12 +7,14 @@ from typing import Any
 
 import psycopg
 
-from pgtare.estimate.trial.design import MIXED, Design, block_layout
+from pgtare.estimate.trial.design import MIXED, Design, block_layout, transactions_of_block
 
 #: Base and control are arms that are no instruments.
 _OTHER_ARMS = 2
-#: A block has to fit in this many times for most transactions to be in whole ones.
+#: A block of slices has to fit in this many times, for most transactions to be in whole ones.
 _FITS = 3
+#: And so many blocks of runs.
+_BLOCKS = 2
 
 
 @dataclass(frozen=True)
@@ -50,21 +52,21 @@ def too_short(design: Design, found: SessionLengths | None) -> str:
             "transaction in every kind of slice are left out. Name fewer instruments, or keep "
             "sessions connected (a pooler)."
         )
-    # the first transaction of a session is in no block
-    needed, there = len(design.block) + 1, found.transactions
-    if there >= _FITS * len(design.block):
+    if found.transactions >= _BLOCKS * transactions_of_block(design):
         return ""
-    what = "hardly any block will be complete" if there < needed else "most blocks are cut short"
+    block = transactions_of_block(design)
     return (
-        f"Sessions of this database run {there:.0f} transactions on the mean, and a block of "
-        f"{len(design.arms)} arms takes {len(design.block)} of one session: {what}, and incomplete "
-        f"blocks are left out. {_remedy(design, found)}"
+        f"Sessions of this database run {found.transactions:.0f} transactions on the mean, and a "
+        f"trial of {len(design.arms)} arms meets each of them in {block:.0f}: the answers may be "
+        f"of longer sessions only. {_remedy(design, found)}"
     )
 
 
 def _remedy(design: Design, found: SessionLengths) -> str:
     fit = len(design.arms)
-    while fit > _OTHER_ARMS and len(block_layout(fit)) + 1 > found.transactions:
+    while fit > _OTHER_ARMS and (
+        _BLOCKS * len(block_layout(fit)) * design.runs.mean > found.transactions
+    ):
         fit -= 1
     remedies = []
     if _OTHER_ARMS < fit < len(design.arms):
@@ -79,5 +81,5 @@ def _remedy(design: Design, found: SessionLengths) -> str:
 def _slices_s(design: Design, arms: int) -> float:
     """How long a block of slices lasts on the mean, of slices as long as they are by default."""
     slices = design.slices
-    mean_us = (slices.min_us + slices.max_us) / 2 if slices else 30_000
+    mean_us = (slices.min_us + slices.max_us) / 2 if slices else 100_000
     return arms * mean_us / 1e6

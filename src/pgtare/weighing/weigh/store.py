@@ -14,7 +14,7 @@ from pgtare.kit import artefact, files, parquet
 from pgtare.kit.artefact import ArtefactKind
 from pgtare.weighing.weigh.schema import SCHEMA, WeighResult
 
-DESIGN_SCHEMA = "pgtare.design/1"
+DESIGN_SCHEMA = "pgtare.design/2"
 OBSERVATIONS_FILE = "observations.parquet"
 DESIGN_FILE = "design.json"
 RESULT_FILE = "result.json"
@@ -77,7 +77,7 @@ def load(directory: Path) -> Stored:
 
 
 def load_result(path: Path) -> WeighResult:
-    """Read one result document of schema `pgtare.weigh/1`; errors as in `load`."""
+    """Read one result document of schema `pgtare.weigh/2`; errors as in `load`."""
     return artefact.parsed(WeighResult, RESULT.read(path), path)
 
 
@@ -96,7 +96,7 @@ def _design_json(design: Design, rows: int) -> str:
         "block": list(design.block),
         "seed": design.seed,
         "slices": vars(design.slices) if design.slices else None,
-        "runs": vars(design.runs) if design.runs else None,
+        "runs": vars(design.runs),
         "observations": rows,
     }
     return json.dumps(document, indent=2) + "\n"
@@ -133,15 +133,8 @@ def _slices(described: dict[str, Any] | None) -> Slices | None:
     )
 
 
-def _runs(described: dict[str, Any] | None) -> Runs | None:
-    if described is None:
-        return None
-    return Runs(
-        turns=tuple(int(arm) for arm in described["turns"]),
-        every=int(described["every"]),
-        shortest=int(described["shortest"]),
-        longest=int(described["longest"]),
-    )
+def _runs(described: dict[str, Any]) -> Runs:
+    return Runs(int(described["shortest"]), int(described["longest"]))
 
 
 def _write_parquet(path: Path, observations: Observations) -> None:

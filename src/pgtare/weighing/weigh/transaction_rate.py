@@ -23,7 +23,6 @@ def transaction_rate(result: WeighResult) -> TransactionRate | None:
     """The rate of the server's database during the trial; None if nothing was measured."""
     design = result.design
     took_part = sum(arm.n + arm.excluded for arm in result.arms)
-    took_part += design.runs.transactions if design.runs else 0
     if not (design.duration_s > 0 and took_part > 0):
         return None
     share_pct = design.transactions_took_part_pct

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from pgtare.estimate.effective_clusters import FEW
+from pgtare.estimate.trial.answer import ReasonKind
+from pgtare.estimate.trial.comparison import COVERS_ALL
 from pgtare.estimate.trial.observations import Observations, UnitFlag
-from pgtare.estimate.trial.results import Effect as EffectEstimate
 from pgtare.estimate.trial.results import TrialEstimate
 from pgtare.kit import numbers
 from pgtare.weighing.trials import Status
-from pgtare.weighing.weigh import schema
 from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.recording import TrialRecording
 
 #: Above this share, losses, merged requests and the like are worth a sentence.
 _WORTH_SAYING = 0.01
+_CHANGES = (ReasonKind.GROWS, ReasonKind.SHRINKS, ReasonKind.UNSETTLED)
 _STEAL_PCT = 2.0
 #: Transactions that outlast their slice, in percent of their arm's.
 _STRADDLED_PCT = 10.0
@@ -77,7 +76,7 @@ def _data_warnings(data: Observations) -> list[str]:
         return []
     flags = data["flags"]
     said = {
-        UnitFlag.APP_CHANGED: "were left out, each with its block, as the application changed "
+        UnitFlag.APP_CHANGED: "were left out, as the application changed "
         "one of the settings during them (SET, SET LOCAL, set_config, or a function's SET clause)",
         UnitFlag.NO_ARRIVAL: "began in the buffer (pipelined), so that their arrival is not exact",
         UnitFlag.COPY: "held a COPY; waiting for the client's data is not counted",
@@ -94,37 +93,36 @@ def _data_warnings(data: Observations) -> list[str]:
 def of_estimate(estimate: TrialEstimate) -> list[str]:
     """What the figures themselves show that a reader must know."""
     return [
-        *_lasting_warnings(estimate),
+        *_coverage_warnings(estimate),
+        *_settling_warnings(estimate),
         *_slice_warnings(estimate),
         *_mix_warnings(estimate),
         *_cluster_warnings(estimate),
     ]
 
 
-def _lasting_warnings(estimate: TrialEstimate) -> list[str]:
-    """For arms whose effect outlasts the next transaction; by runs if there were enough."""
+def _settling_warnings(estimate: TrialEstimate) -> list[str]:
+    """For arms whose cost has not settled by the end of a run."""
     return [
-        f"{arm.name}: the effect lasts longer than the next transaction {_how_long(arm.effect)}."
+        f"{arm.name}: what it costs still changes within a run of transactions, so its figure is "
+        "not yet that of an instrument that stays on; slices (--unit slice) show that."
         for arm in estimate.arms
-        if arm.outlasts and arm.effect is not None
-        if arm.role != "control" and arm.verdict != "not_verified"
+        if arm.answer is not None and arm.role != "control"
+        if arm.answer.verdict != "not_verified" and arm.answer.because(*_CHANGES)
     ]
 
 
-def _how_long(effect: EffectEstimate) -> str:
-    if effect.runs_us is not None and math.isfinite(effect.runs_us.lo):
-        runs, body = schema.interval(effect.runs_us), schema.interval(effect.body_us)
-        return (
-            f"({numbers.estimate(runs)} µs {numbers.bounds(runs)} by runs). That is its cost when "
-            f"left on: the column cost, {numbers.estimate(body)} µs, holds only what the "
-            "transaction itself and the next have of it"
-        )
-    lag = schema.interval(effect.second_lag_us)
-    way = "more" if effect.second_lag_us.estimate > 0 else "less"
-    return (
-        f"({numbers.estimate(lag)} µs {numbers.bounds(lag)} on the one after it), so leaving "
-        f"it on costs {way} than stated, by about that much or more"
-    )
+def _coverage_warnings(estimate: TrialEstimate) -> list[str]:
+    """Whose answer it is, if many transactions are in sessions too short for it."""
+    if estimate.covered >= COVERS_ALL:
+        return []
+    if not estimate.shortest:
+        return ["No session ran a whole block of runs: nothing can be said of later transactions."]
+    return [
+        f"{100 * (1 - estimate.covered):.0f} % of the transactions are in sessions that had no "
+        f"whole block of runs: the answer is of sessions with {estimate.shortest:,} transactions "
+        "or more. Fewer instruments or more time let shorter ones in."
+    ]
 
 
 def _slice_warnings(estimate: TrialEstimate) -> list[str]:
@@ -154,11 +152,11 @@ def _cluster_warnings(estimate: TrialEstimate) -> list[str]:
         for arm in estimate.arms
         if arm.effective_clusters is not None and 0 < arm.effective_clusters < FEW
     ]
-    if not few or estimate.clusters < FEW:
+    if not few or estimate.blocks < FEW:
         return []
     return [
         f"{arm.name}: its estimate rests on {arm.effective_clusters:.1f} effective clusters of "
-        f"{estimate.clusters}: a few sessions or moments have nearly all of the variance. The "
+        f"{estimate.blocks} blocks: a few sessions or moments have nearly all of the variance. The "
         "interval allows for that."
         for arm in few
     ]

@@ -22,8 +22,8 @@ _LONGEST_NAME = 20
 def chart(arm: FleetArm, result: FleetWeighing, number: int) -> Chart | None:
     """The plot in percent; None without a server. number: of the arm on its page."""
     servers = sorted(
-        (one for one in arm.servers if not one.left_out and numbers.bounded(one.body_pct)),
-        key=lambda one: (-(one.body_pct.estimate or 0.0), one.server),
+        (one for one in arm.servers if not one.left_out and numbers.bounded(one.pct)),
+        key=lambda one: (-(one.pct.estimate or 0.0), one.server),
     )
     if not servers:
         return None
@@ -87,7 +87,7 @@ def _label(arm: FleetArm, servers: Sequence[ServerArm]) -> str:
 
 def _servers(arm: FleetArm, servers: Sequence[ServerArm]) -> plots.Json:
     unlike = {one.server for one in arm.cost_pct.outliers}
-    intervals = [one.body_pct for one in servers]
+    intervals = [one.pct for one in servers]
     points = plots.dots([one.estimate for one in intervals], intervals, "c1", along="x")
     most = max((one.weight_pct or 0.0) for one in servers) or 1.0
     return points | {
@@ -141,11 +141,11 @@ def _known(interval: Interval) -> Interval:
 def _range(servers: Sequence[ServerArm], arm: FleetArm, margin_pct: float) -> tuple[float, float]:
     """A frame that holds all estimates, the mean and the prediction, and most of the bars."""
     fleet = [arm.cost_pct.mean, *([arm.cost_pct.prediction] if arm.cost_pct.prediction else [])]
-    core = [one.body_pct.estimate or 0.0 for one in servers] + [0.0, margin_pct, -margin_pct]
+    core = [one.pct.estimate or 0.0 for one in servers] + [0.0, margin_pct, -margin_pct]
     core += [x for interval in fleet for x in (interval.lo, interval.hi) if x is not None]
     lo, hi = min(core), max(core)
     span = (hi - lo) or 1.0
-    ends = [x for one in servers for x in (one.body_pct.lo, one.body_pct.hi) if x is not None]
+    ends = [x for one in servers for x in (one.pct.lo, one.pct.hi) if x is not None]
     lo = max(min([lo, *ends]), lo - span)
     hi = min(max([hi, *ends]), hi + span)
     pad = 0.05 * (hi - lo)
@@ -155,10 +155,10 @@ def _range(servers: Sequence[ServerArm], arm: FleetArm, margin_pct: float) -> tu
 def _row(one: ServerArm) -> list[str]:
     return [
         one.server,
-        numbers.estimate(one.body_pct),
-        numbers.bounds(one.body_pct),
-        numbers.estimate(one.body_us),
-        numbers.bounds(one.body_us),
+        numbers.estimate(one.pct),
+        numbers.bounds(one.pct),
+        numbers.estimate(one.us),
+        numbers.bounds(one.us),
         numbers.percent(one.weight_pct),
         (one.verdict or "").replace("_", " "),
     ]

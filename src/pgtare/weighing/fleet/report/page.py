@@ -100,7 +100,7 @@ def _row(arm: FleetArm) -> _Row:
     cells = list(zip(HEADINGS[1:-1], wording.arm_cells(arm), strict=True))
     verdict = wording.verdict(arm)
     if arm.role == "instrument":
-        tone = "" if arm.verdict == "list" else arm.verdict
+        tone = "" if arm.verdict in ("list", "kinds") else arm.verdict
     else:
         tone = "inconclusive" if arm.role == "control" and verdict == "misses 0" else ""
     return _Row(wording.arm_name(arm), arm.role != "instrument", cells, verdict, tone)

@@ -97,7 +97,7 @@ def _servers(arm: FleetArm, result: FleetWeighing) -> Fitted:
     for one in arm.servers:
         shown = one.verdict != "not_verified"
         nothing = Interval(estimate=None, lo=None, hi=None)
-        us, pct = (one.body_us, one.body_pct) if shown else (nothing, nothing)
+        us, pct = (one.us, one.pct) if shown else (nothing, nothing)
         verdict = verdict_names.NAMES[one.verdict] if one.verdict else numbers.NONE
         table.add_row(
             one.server,

@@ -22,17 +22,19 @@ VERDICTS = {
     "equivalent": "equivalent",
     "inconclusive": "inconclusive",
     "list": "a list",
+    "kinds": "differ in kind",
 }
 SUBGROUP_HEADINGS = ("label", "servers", "mean %", "difference", "interval", "p (Holm)")
 HOW = (
     "Each server is estimated by itself, as pgtare weigh and pgtare report do it. What divides its "
     "body from its tail is its own, taken as known; all figures here are of the body.",
-    "Servers are combined by random effects: the variance between them by Paule and Mandel, the "
-    "mean with Hartung and Knapp's standard error (scale at least 1), Student's t.",
+    "Each server counts the same: weights from errors would be weights from costs. The mean's "
+    "interval is Student's t; the variance between servers is Paule and Mandel's.",
     "The prediction interval is for the effect on one more server like these. The fleet is called "
     "equivalent only if that interval lies inside the margin.",
-    "A server whose standard error rests on few effective clusters counts for less: its variance "
-    "is drawn towards what is typical of the fleet, and never made smaller.",
+    "If the servers are shown to be of two kinds, nothing is said of the next one.",
+    "A standard error that rests on few effective clusters is drawn towards what is typical of the "
+    "fleet, and never made smaller.",
     "Percentages are combined as logarithms of ratios. Weights of the inventory have no part in "
     "this.",
 )
@@ -89,6 +91,8 @@ def answer(arm: FleetArm, result: FleetWeighing) -> str:
     if arm.verdict == "list":
         return f"{arm.name}: {_few(arm)}{with_bounds(scale.mean)}. Nothing is said of others."
     count = numbers.counted(arm.k, "server")
+    if arm.verdict == "kinds":
+        return f"{arm.name}: {mean} over {count}; {arm.verdict_reason}. The next may be of either."
     following = _next(scale)
     if arm.verdict == "equivalent":
         return (
@@ -136,7 +140,7 @@ def outliers(arm: FleetArm) -> list[str]:
 
 
 def _outlier(one: FleetOutlier, arm: FleetArm, member: ServerArm, unit: str) -> str:
-    scale, value = (arm.cost_pct, member.body_pct) if unit == "%" else (arm.cost_us, member.body_us)
+    scale, value = (arm.cost_pct, member.pct) if unit == "%" else (arm.cost_us, member.us)
     side = "above" if one.residual > 0 else "below"
     shared = ", ".join(f"{name} = {text}" for name, text in one.labels.items())
     alike = [other for other in scale.outliers if (other.residual > 0) == (one.residual > 0)]
@@ -187,7 +191,7 @@ def arm_cells(arm: FleetArm) -> list[str]:
 
 def arm_name(arm: FleetArm) -> str:
     """The arm in the table of arms."""
-    return f"{arm.name} (base again)" if arm.role == "control" else arm.name
+    return f"{arm.name} (nothing changed)" if arm.role == "control" else arm.name
 
 
 def verdict(arm: FleetArm) -> str:

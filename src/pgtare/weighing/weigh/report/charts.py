@@ -8,79 +8,115 @@ from collections.abc import Iterable
 import numpy as np
 
 from pgtare.estimate.trial.observations import Observations
+from pgtare.estimate.trial.runs import DROPPED
 from pgtare.kit import numbers, plots
 from pgtare.kit.chart import Chart
 from pgtare.kit.interval import Interval
 from pgtare.weighing.weigh.report import chart_data, contention_chart, wording
 from pgtare.weighing.weigh.report.rows import table
-from pgtare.weighing.weigh.schema import ArmResult, Effect, WeighResult
+from pgtare.weighing.weigh.schema import ArmResult, WeighResult
 
 _ROW_PX = 58
 _PANEL_PX = 118
 _TABLE_LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 
 
-def charts(result: WeighResult, observations: Observations) -> list[Chart]:
-    """All charts the result and its observations give something to show for."""
-    units = chart_data.usable(observations)
-    units = units[units["arm"] < len(result.arms)]
-    drawn = [
-        _effects(result),
+def charts(result: WeighResult, observations: Observations) -> tuple[list[Chart], list[Chart]]:
+    """The charts that there is something to show for: the answers first, and all the others."""
+    known = observations[observations["arm"] < len(result.arms)]
+    units = chart_data.usable(known)
+    first = [_answers(result), _settling(result, known)]
+    others = [
         contention_chart.chart(result),
         _distributions(result, units),
         _course(result, units),
     ]
-    return [chart for chart in [*drawn, _sessions(result)] if chart is not None]
+    return (
+        [chart for chart in first if chart is not None],
+        [chart for chart in others if chart is not None],
+    )
 
 
-def _effects(result: WeighResult) -> Chart | None:
-    """Body and total of each arm with their intervals, and the margin of equivalence."""
-    arms = [(arm, wording.figures(arm)) for arm in _ordered(result)]
-    shown = [(arm, effect) for arm, effect in arms if effect is not None]
+def _answers(result: WeighResult) -> Chart | None:
+    """The answer of each arm with its interval, the control, and the margin of equivalence."""
+    arms = [(arm, wording.answer_of(arm)) for arm in _ordered(result)]
+    shown = [(arm, answer.us) for arm, answer in arms if answer is not None]
     if not shown:
         return None
-    head = ["arm", "body µs", "interval", "total µs", "interval"]
-    rows = [
-        [
-            arm.name,
-            numbers.estimate(effect.body_us),
-            numbers.bounds(effect.body_us),
-            numbers.estimate(effect.total_us),
-            numbers.bounds(effect.total_us),
-        ]
-        for arm, effect in shown
-    ]
-    height = _ROW_PX * len(shown) + 80
-    lo, hi = _range([effect for _, effect in shown])
+    rows = [[arm.name, numbers.estimate(us), numbers.bounds(us)] for arm, us in shown]
+    height = _ROW_PX * len(shown) + 60
+    ends = [*_ends(us for _, us in shown), 0.0]
+    pad = 0.05 * ((max(ends) - min(ends)) or 1.0)
     margin = None
     if result.baseline.body_mean_us is not None:
         margin = result.design.margin_pct / 100 * result.baseline.body_mean_us
     layout = plots.frame(height)
     layout["xaxis"] |= {
-        "title": plots.axis_title("difference from the base, µs"),
-        "range": [lo, hi],
+        "title": plots.axis_title("cost when left on, µs a transaction"),
+        "range": [min(ends) - pad, max(ends) + pad],
     }
     layout["yaxis"] |= {"visible": False, "range": [len(shown) - 0.35, -0.75]}
-    layout["legend"] = {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 0}
-    layout["margin"] |= {"l": 14, "t": 34}
+    layout["showlegend"] = False
+    layout["margin"] |= {"l": 14}
     layout["shapes"] = plots.margin_band(margin) if margin else []
     layout["annotations"] = [_label(arm, i) for i, (arm, _) in enumerate(shown)]
-    data = [
-        _points(shown, "body_us", "body", "c1", 0.0, "circle"),
-        _points(shown, "total_us", "total (body + tail)", "c0", 0.22, "diamond-open"),
-    ]
     band = f" The grey band is ±{result.design.margin_pct:g} %, the margin." if margin else ""
     return Chart(
         id="effects",
-        title="What each arm costs",
-        label="Interval plot: the arm's difference from the base in microseconds. "
-        + " ".join(f"{name}: {body} {interval}." for name, body, interval, _, _ in rows),
-        caption=f"Points are estimates, bars 95 % intervals.{band} An interval that runs out of "
-        "the frame is in the table in full.",
+        title="What each costs when left on",
+        label="Interval plot: the cost in microseconds a transaction. "
+        + " ".join(f"{name}: {us} {interval}." for name, us, interval in rows),
+        caption=f"Points are estimates, bars 95 % intervals.{band} The square is the control, in "
+        "which nothing is changed.",
+        height=height,
+        data=[_points(shown)],
+        layout=layout,
+        table_head=["instrument", "µs", "interval"],
+        table_rows=rows,
+    )
+
+
+def _settling(result: WeighResult, observations: Observations) -> Chart | None:
+    """What each instrument costs by the number of transactions since it was switched on."""
+    arms = [arm for arm in _ordered(result) if arm.role != "control" and wording.answer_of(arm)]
+    index = {arm.name: i for i, arm in enumerate(result.arms)}
+    thresholds = [arm.threshold_us for arm in result.arms]
+    curves = chart_data.by_position(observations, thresholds)
+    if not arms or curves is None:
+        return None
+    height = 360
+    layout = plots.frame(height)
+    layout["xaxis"] |= {"title": plots.axis_title("transactions since it was switched on")}
+    layout["yaxis"] |= {"title": plots.axis_title("cost, µs")}
+    layout["legend"] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
+    data: list[plots.Json] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": plots.text(arm.name),
+            "x": list(range(1, curves.shape[1] + 1)),
+            "y": plots.rounded(curves[index[arm.name]]),
+            "line": {"color": f"c{i % plots.PALETTE}", "dash": plots.DASHES[i % plots.PALETTE]}
+            | {"width": 2},
+            "hovertemplate": "%{x}: %{y:+.3~g} µs<extra>%{fullData.name}</extra>",
+        }
+        for i, arm in enumerate(arms)
+    ]
+    rows = [
+        [str(k + 1), *(numbers.signed(_finite(curves[index[arm.name], k]), 2) for arm in arms)]
+        for k in range(curves.shape[1])
+    ]
+    return Chart(
+        id="settling",
+        title="How it settles",
+        label="Cost in microseconds by the number of transactions since the instrument was "
+        f"switched on, for {', '.join(arm.name for arm in arms)}.",
+        caption=f"The first {DROPPED} transactions of a run are in no answer: what an instrument "
+        "needs is not in the processor's caches yet. Without intervals.",
         height=height,
         data=data,
         layout=layout,
-        table_head=head,
+        table_head=["transaction", *(f"{arm.name}, µs" for arm in arms)],
         table_rows=rows,
     )
 
@@ -143,7 +179,7 @@ def _course(result: WeighResult, units: Observations) -> Chart | None:
     thresholds = [
         threshold if arm.threshold_us is None else arm.threshold_us for arm in result.arms
     ]
-    course = chart_data.time_course(units, result.design.block, thresholds)
+    course = chart_data.time_course(units, thresholds)
     if course is None:
         return None
     index = {arm.name: i for i, arm in enumerate(result.arms)}
@@ -165,66 +201,12 @@ def _course(result: WeighResult, units: Observations) -> Chart | None:
         title="Was the effect steady?",
         label=f"Body difference from the base in {chart_data.TIME_BINS} spans of the trial, one "
         f"panel an arm, for {', '.join(arm.name for arm in arms)}.",
-        caption="Plain block differences without carry-over, in µs, with 95 % intervals; a level "
+        caption="Plain block differences, in µs, with 95 % intervals; a level "
         "band means that the figure holds for the whole trial.",
         height=height,
         data=data,
         layout=layout,
         table_head=["from start, s", *(f"{arm.name}, µs" for arm in arms)],
-        table_rows=rows,
-    )
-
-
-def _sessions(result: WeighResult) -> Chart | None:
-    """Body effect by session, one panel an instrument."""
-    if len(result.by_backend) < 2:
-        return None
-    arms = [
-        arm
-        for arm in _ordered(result)
-        if wording.figures(arm) and any(arm.name in s.body_us for s in result.by_backend)
-    ]
-    if not arms:
-        return None
-    height = _PANEL_PX * len(arms) + 60
-    layout = plots.panels(arms, height, "session")
-    ordinals = [session.backend for session in result.by_backend]
-    for panel in range(1, len(arms) + 1):
-        axis = layout[f"xaxis{plots.nth(panel)}"]
-        axis |= {"tickformat": "d", "range": [min(ordinals) - 0.5, max(ordinals) + 0.5]}
-        if len(ordinals) <= 12:
-            axis["dtick"] = 1
-    data: list[plots.Json] = []
-    missing = Interval(estimate=None, lo=None, hi=None)
-    for panel, arm in enumerate(arms, start=1):
-        intervals = [s.body_us.get(arm.name, missing) for s in result.by_backend]
-        data.append(
-            plots.dots(ordinals, intervals, "c1")
-            | {"xaxis": f"x{plots.nth(panel)}", "yaxis": f"y{plots.nth(panel)}"}
-        )
-    rows = [
-        [
-            f"{s.backend} (pid {s.pid})",
-            numbers.count(s.n),
-            *(
-                f"{numbers.estimate(s.body_us.get(arm.name))} "
-                f"{numbers.bounds(s.body_us.get(arm.name))}"
-                for arm in arms
-            ),
-        ]
-        for s in result.by_backend
-    ]
-    return Chart(
-        id="sessions",
-        title="Is it the same in every session?",
-        label=f"Body effect in each of {len(rows)} sessions, one panel an instrument, for "
-        f"{', '.join(arm.name for arm in arms)}.",
-        caption="Effect in µs within each session, with 95 % intervals. With many sessions some "
-        "intervals are apart by chance.",
-        height=height,
-        data=data,
-        layout=layout,
-        table_head=["session", "transactions", *(f"{arm.name}, µs" for arm in arms)],
         table_rows=rows,
     )
 
@@ -237,24 +219,15 @@ def _label(arm: ArmResult, row: int) -> plots.Json:
     return plots.annotation(arm) | {"yref": "y", "y": row - 0.36, "yanchor": "middle"}
 
 
-def _points(
-    shown: list[tuple[ArmResult, Effect]],
-    field: str,
-    name: str,
-    color: str,
-    offset: float,
-    symbol: str,
-) -> plots.Json:
-    intervals: list[Interval] = [_bounded(getattr(effect, field)) for _, effect in shown]
-    y = [i + offset for i in range(len(shown))]
-    colors = ["muted" if arm.role == "control" else color for arm, _ in shown]
-    symbols = ["square" if arm.role == "control" else symbol for arm, _ in shown]
-    dots = plots.dots([interval.estimate for interval in intervals], intervals, color, along="x")
+def _points(shown: list[tuple[ArmResult, Interval]]) -> plots.Json:
+    intervals = [_bounded(us) for _, us in shown]
+    colors = ["muted" if arm.role == "control" else "c1" for arm, _ in shown]
+    symbols = ["square" if arm.role == "control" else "circle" for arm, _ in shown]
+    dots = plots.dots([interval.estimate for interval in intervals], intervals, "c1", along="x")
     return dots | {
-        "name": name,
-        "y": y,
-        "marker": {"color": colors, "symbol": symbols if offset == 0 else symbol, "size": 9},
-        "hovertemplate": f"{name} %{{x:+.3~g}} µs<extra></extra>",
+        "y": list(range(len(shown))),
+        "marker": {"color": colors, "symbol": symbols, "size": 9},
+        "hovertemplate": "%{x:+.3~g} µs<extra></extra>",
     }
 
 
@@ -262,19 +235,6 @@ def _bounded(interval: Interval) -> Interval:
     """The interval, blank if an end is missing: a point without a bar would look exact."""
     known = interval.lo is not None and interval.hi is not None
     return interval if known else Interval(estimate=None, lo=None, hi=None)
-
-
-def _range(effects: Iterable[Effect]) -> tuple[float, float]:
-    """A frame that holds all of the bodies, and of the totals what is no more than as far again."""
-    listed = list(effects)
-    ends = [*_ends(effect.body_us for effect in listed), 0.0]
-    lo, hi = min(ends), max(ends)
-    span = (hi - lo) or 1.0
-    totals = _ends(_bounded(effect.total_us) for effect in listed)
-    lo, hi = min([lo, *totals]), max([hi, *totals])
-    lo, hi = max(lo, min(ends) - span), min(hi, max(ends) + span)
-    pad = 0.05 * (hi - lo)
-    return lo - pad, hi + pad
 
 
 def _ends(intervals: Iterable[Interval]) -> list[float]:

@@ -6,19 +6,9 @@ from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.weighing.weigh.schema import Contention, WeighResult
 
-#: The rows of the table: field, and what it is.
-ROWS = {
-    "total_us": "in all sessions: total",
-    "own_us": "on the transaction itself",
-    "carry_over_us": "on its session's next ones",
-    "spillover_us": "on other sessions' base transactions",
-}
-
 STATES = {
     "spillover": "spillover",
     "not_shown": "no spillover shown",
-    "none": "none, as it should be",
-    "not_separable": "not separable",
     "inconclusive": "inconclusive",
     "not_verified": "not verified",
 }
@@ -34,40 +24,31 @@ def sentence(found: Contention) -> str:
     """What may be said of it, in one or two sentences."""
     if found.state == "inconclusive":
         return f"What {found.name} costs other sessions: inconclusive; {found.reason}."
-    total = (
-        f"With {found.name} in all sessions a transaction takes {_amount(found.total_us)} "
-        f"({_share(found.total_pct)}) more"
-    )
     spillover = f"{_amount(found.spillover_us)} ({_share(found.spillover_pct)})"
     if found.state == "spillover":
         return (
-            f"{total}. Part of it falls on others: where half of the transactions carry it, those "
-            f"without it take {spillover} more."
+            f"Part of the cost of {found.name} falls on others: where half of the sessions have "
+            f"it, those without it take {spillover} more."
         )
-    if found.state == "not_shown":
-        return f"{total}. That it slows other sessions is not shown: {spillover}."
-    if found.state == "none":
-        return (
-            f"{total}. With one session there is nobody to slow down, and indeed no spillover is "
-            f"seen: {spillover}."
-        )
-    return (
-        f"{total}. Not separable: one session has nobody to slow down, and yet a spillover of "
-        f"{spillover} is seen, so effects last longer here than the model follows them."
-    )
+    return f"That {found.name} slows sessions that have it not is not shown: {spillover}."
 
 
-def table(found: Contention) -> list[tuple[str, str, str, str]]:
-    """Rows of what, cost in µs, its interval and its share in %; the share of two of them."""
-    shares = {"total_us": found.total_pct, "spillover_us": found.spillover_pct}
+def rows(result: WeighResult, found: Contention) -> list[tuple[str, Interval, Interval | None]]:
+    """What, its cost in µs and, of two of them, in percent. The first is the answer."""
+    answers = [arm.answer for arm in result.arms if arm.name == found.name]
+    total = [("when all sessions have it on", one.us, one.pct) for one in answers if one]
     return [
-        (
-            text,
-            numbers.estimate(getattr(found, field)),
-            numbers.bounds(getattr(found, field)),
-            numbers.estimate(shares.get(field)),
-        )
-        for field, text in ROWS.items()
+        *total,
+        ("on the sessions that have it, if half do", found.own_us, None),
+        ("on those that have it not", found.spillover_us, found.spillover_pct),
+    ]
+
+
+def table(result: WeighResult, found: Contention) -> list[tuple[str, str, str, str]]:
+    """Rows of what, cost in µs, its interval and its share in %."""
+    return [
+        (text, numbers.estimate(us), numbers.bounds(us), numbers.estimate(pct))
+        for text, us, pct in rows(result, found)
     ]
 
 
@@ -96,16 +77,11 @@ def assumptions(result: WeighResult, found: Contention) -> list[str]:
         f"What sessions do to each other ends within {guard} after a switch, and nothing that an "
         "instrument sets going in the background outlives it.",
         "The load requests the same in all slices.",
-        "Spillover is that of a mix in which half of the transactions carry the instrument; total "
+        "Spillover is that of a mix in which half of the sessions have the instrument; total "
         "is of all of them, as they come: when what is slow gets slower, slices of the instrument "
         "hold fewer slow transactions. So the rows do not add up, and the rest is no measure of "
         "contention.",
     ]
-    if found.sessions > 1:
-        lines.append(
-            "Negative control: the same command with --clients 1 must show no spillover; if it "
-            "does, what is seen here may be the session's own."
-        )
     return lines
 
 

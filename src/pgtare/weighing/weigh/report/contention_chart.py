@@ -1,4 +1,4 @@
-"""The chart of where the cost falls: total, own effect, carry-over and spillover side by side."""
+"""The chart of where the cost falls: total, own effect and spillover side by side."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ def chart(result: WeighResult) -> Chart | None:
     if found is None or wording.ended_by_server(result):
         return None
     shown: list[tuple[str, Interval]] = [
-        (text, getattr(found, field))
-        for field, text in contention.ROWS.items()
-        if numbers.bounded(getattr(found, field))
+        (text, us) for text, us, _ in contention.rows(result, found) if numbers.bounded(us)
     ]
     if not shown:
         return None
@@ -44,7 +42,7 @@ def chart(result: WeighResult) -> Chart | None:
         label="Interval plot, in microseconds a transaction. "
         + " ".join(f"{text}: {value} {bounds}." for text, value, bounds in rows),
         caption="Points are estimates, bars 95 % intervals. The total is of all sessions with the "
-        "instrument, the spillover of a mix in which half of the transactions carry it.",
+        "instrument, the spillover of a mix in which half of the sessions have it.",
         height=height,
         data=[
             points

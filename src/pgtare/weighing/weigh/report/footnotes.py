@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from pgtare.estimate.trial.runs import DROPPED
 from pgtare.kit import numbers
 from pgtare.weighing.weigh.report import evidence, traffic, wording
 from pgtare.weighing.weigh.schema import ArmResult, DesignInfo, RunInfo, SliceInfo, WeighResult
@@ -31,9 +32,9 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
             f"{numbers.count(design.blocks_discarded)} discarded, seed {design.seed}",
         ),
     ]
-    if design.runs is not None:
-        course.append(("runs", _runs(result, design.runs)))
-    if design.slices is not None:
+    if design.slices is None:
+        course.append(("runs", _runs(design.runs)))
+    else:
         course.append(("slices", _slices(design.slices)))
     if wording.ended_by_server(result):
         return lines + course
@@ -55,24 +56,20 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
     lines += [(label, text) for label, text in _outcomes(result) if text]
     if wording.of_role(result, "instrument"):
         lines.append(("proof", _proof(result)))
-    if design.unit != "slice":
-        lines.append(("carry-over", _carry_over(result)))
     return lines + course
 
 
 _BLOCKS = {
-    "transaction": "blocks",
+    "run": "blocks of runs",
     "slice": "blocks of slices",
-    "both": "blocks within mixed slices",
+    "both": "blocks of slices",
 }
 
 
-def _runs(result: WeighResult, runs: RunInfo) -> str:
-    pairs = [arm.run_pairs for arm in result.arms[1:]]
+def _runs(runs: RunInfo) -> str:
     return (
-        f"now and then a session kept an arm for {runs.shortest} to {runs.longest} transactions, "
-        f"and the base for as many; {numbers.count(sum(pairs))} such pairs, at least "
-        f"{numbers.count(min(pairs, default=0))} an arm"
+        f"a session keeps an arm for {runs.shortest} to {runs.longest} transactions; the first "
+        f"{DROPPED} of each are in no answer"
     )
 
 
@@ -115,13 +112,13 @@ def _outcomes(result: WeighResult) -> list[tuple[str, str]]:
 
 def control_sentence(arm: ArmResult) -> str:
     """How the control arm, which is the base again, came out."""
-    effect = wording.figures(arm)
-    if effect is None or effect.body_us.estimate is None:
+    answer, effect = wording.answer_of(arm), wording.figures(arm)
+    if answer is None or effect is None or answer.us.estimate is None:
         return "no figure for the base arm measured again"
     if wording.misses_0_by_total(arm):
         total = wording.with_bounds(effect.total_us)
         remark = f"covers 0, but its total misses 0 ({total}); doubt this trial"
-    elif numbers.covers_zero(effect.body_us):
+    elif numbers.covers_zero(answer.us):
         remark = "covers 0, as it should"
     elif not wording.control_misses_0(arm):
         known = (p for p in (arm.p_adjusted, arm.p_total_adjusted) if p is not None)
@@ -136,7 +133,7 @@ def control_sentence(arm: ArmResult) -> str:
             f"misses 0 (p = {arm.p:.2g}: chance alone does so, or worse, in "
             f"{numbers.chance(arm.p)} of trials); doubt this one"
         )
-    return f"base again: {wording.with_bounds(effect.body_us)}, {remark}"
+    return f"base again: {wording.with_bounds(answer.us)}, {remark}"
 
 
 def injected_sentence(arm: ArmResult, together: bool = False) -> str:
@@ -145,14 +142,14 @@ def injected_sentence(arm: ArmResult, together: bool = False) -> str:
     together: all sessions had it at once, and so waited for each other longer as well.
     """
     known = arm.inject_ns / 1000
-    effect = wording.figures(arm)
-    if effect is None or effect.body_us.lo is None or effect.body_us.hi is None:
+    answer = wording.answer_of(arm)
+    if answer is None or answer.us.lo is None or answer.us.hi is None:
         return f"{known:g} µs added on purpose: no figure"
-    found = effect.body_us.lo <= known <= effect.body_us.hi
+    found = answer.us.lo <= known <= answer.us.hi
     remark = "covers the truth" if found else "misses the truth"
     if together:
         remark = "with what sessions cost each other"
-    return f"{known:g} µs added on purpose: {wording.with_bounds(effect.body_us)}, {remark}"
+    return f"{known:g} µs added on purpose: {wording.with_bounds(answer.us)}, {remark}"
 
 
 def _proof(result: WeighResult) -> str:
@@ -166,29 +163,18 @@ def _proof(result: WeighResult) -> str:
     return "; ".join(parts) or "none was taken"
 
 
-def _carry_over(result: WeighResult) -> str:
-    shares = []
-    for arm in wording.by_cost(wording.of_role(result, "instrument")):
-        effect = wording.figures(arm)
-        if effect is None or arm.verdict not in ("cost", "gain") or not effect.body_us.estimate:
-            continue
-        share = 100 * (effect.carry_over_us.estimate or 0.0) / effect.body_us.estimate
-        shares.append(f"{numbers.percent(share)} of the effect of {arm.name}")
-    if not shares:
-        return "no effect large enough to divide between this transaction and the next"
-    return f"the next transaction has {', '.join(shares)}"
-
-
 def _switching(result: WeighResult) -> str:
-    carry = result.carry_over
-    if carry.switch_us is None:
+    switching = result.switching
+    if switching.switch_us is None:
         return "not timed"
     lost = (
         ""
-        if carry.switch_throughput_pct is None
-        else f"; it cost the load {numbers.percent(carry.switch_throughput_pct)} of its throughput"
+        if switching.switch_throughput_pct is None
+        else f"; it cost {numbers.percent(switching.switch_throughput_pct)} of the throughput"
     )
-    return f"{numbers.duration(carry.switch_us)} between transactions, outside every figure{lost}"
+    return (
+        f"{numbers.duration(switching.switch_us)} between transactions, outside every figure{lost}"
+    )
 
 
 def _sessions(design: DesignInfo) -> str:

@@ -37,22 +37,25 @@ def write_page(result: WeighResult, observations: Observations, path: Path) -> N
 
 def page(result: WeighResult, observations: Observations) -> str:
     """The page as a string."""
-    drawn = charts(result, observations)
+    first, others = charts(result, observations)
     return page_frame.render(
         "pgtare.weighing.weigh.report",
         "page.html.j2",
-        drawn,
+        [*first, *others],
         title=_title(result),
         subtitle=_subtitle(result),
         alarms=wording.alarms(result),
+        subject=wording.subject(result),
+        notes=wording.notes(result),
         answers=wording.answers(result),
-        warnings=wording.warnings(result),
+        first=first,
+        others=others,
         threshold=wording.threshold_sentence(result),
         headings=rows.headings(result),
+        details=rows.DETAILS,
         rows=rows.table(result),
         proofs=_proofs(result),
         facts=footnotes.facts(result),
-        one_session=len(result.by_backend) == 1,
         not_shown=wording.not_shown(result),
         contention=_contention(result),
         command=shlex.join(result.command),
@@ -65,9 +68,8 @@ def page(result: WeighResult, observations: Observations) -> str:
 
 @dataclass(frozen=True)
 class _Contention:
-    """Where the cost falls: a sentence, a table, and what they rest on."""
+    """Where the cost falls: a table, and what it rests on."""
 
-    sentence: str
     headings: tuple[str, ...]
     rows: list[tuple[str, str, str, str]]
     basis: str
@@ -79,9 +81,8 @@ def _contention(result: WeighResult) -> _Contention | None:
     if found is None or wording.ended_by_server(result):
         return None
     return _Contention(
-        contention.sentence(found),
         contention.headings(result),
-        contention.table(found),
+        contention.table(result, found),
         contention.basis(result, found),
         contention.assumptions(result, found),
     )

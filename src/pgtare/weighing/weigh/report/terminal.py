@@ -1,4 +1,4 @@
-"""A result on the terminal: the answer first, then the table, then what it rests on."""
+"""A result on the terminal: the table, what must be known of it, and on request all figures."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ from pgtare.kit import numbers
 from pgtare.kit.terminal_text import plain
 from pgtare.weighing import verdict_names
 from pgtare.weighing.weigh.report import contention, footnotes, wording
-from pgtare.weighing.weigh.report.rows import Row, headings, table
+from pgtare.weighing.weigh.report.rows import ANSWER, DETAILS, Row, headings, table
 from pgtare.weighing.weigh.schema import WeighResult
 
 # Columns in the order in which they are kept when the terminal is narrow.
 _IMPORTANCE = (
     "name",
-    "verdict",
-    "cost_us",
+    "answer",
+    "us",
     "interval_us",
-    "cost_pct",
+    "pct",
     "tail_us",
     "p99_us",
     "cpu_us",
     "proof",
-    "by_runs",
 )
-_WORTH_FOLDING_NAMES = 6  # the name is folded to let the first six in, for no other
+_WORTH_FOLDING_NAMES = 5  # the name is folded to let the first five in, for no other
 _ALWAYS = 2  # and as far as it takes to let the first two in
-_CORE = 4  # these are there even without a figure
 _GAP = 2
 _NARROWEST_NAME = 18
 _INDENT = 2  # of a folded name's further lines, to tell them from the next row
-_LEFT = ("name", "verdict", "proof")
+_LEFT = ("name", "answer", "proof")
 # Like rich's SIMPLE_HEAD, for terminals that have no line-drawing characters.
 _ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 
-def render(result: WeighResult, console: Console) -> None:
-    """Print a result; colours and width are the console's.
+def render(result: WeighResult, console: Console, *, details: bool = False) -> None:
+    """Print a result, with all figures if asked; colours and width are the console's.
 
     Control characters in names never reach the terminal.
     """
-    _Report(result, console).print()
+    report = _Report(result, console)
+    report.print()
+    if details:
+        report.print_details()
 
 
 class _Report:
@@ -56,39 +57,38 @@ class _Report:
         self.console = console
 
     def print(self) -> None:
+        """The table, and what must be known of it."""
         for alarm in wording.alarms(self.result):
             self._line(alarm, "bold yellow")
-        self._answers()
-        self._table()
+        self._line(wording.subject(self.result))
+        self.console.print()
+        self._table(headings(self.result), "when left on, per transaction")
+        for note in wording.notes(self.result):
+            self._line(note)
+
+    def print_details(self) -> None:
+        """Everything else."""
+        self._list("Answers", [sentence for _, sentence in wording.answers(self.result)], "")
+        self.console.print()
+        self._table({"name": headings(self.result)["name"], **DETAILS}, "other figures")
+        self._line(wording.threshold_sentence(self.result), "dim")
+        self.console.print()
         self._contention()
         self._facts()
         self._list("These figures do not show", wording.not_shown(self.result), "dim")
-        self._list("Warnings", wording.warnings(self.result), "yellow")
 
-    def _answers(self) -> None:
-        answers = wording.answers(self.result)
-        if not answers:
-            self._line("No instrument was weighed; the control shows the floor.")
-        for arm, sentence in answers:
-            line = self._text(sentence)
-            line.highlight_words([plain(arm.name)], "bold")
-            self.console.print(line, highlight=False)
-        found = contention.figures(self.result)
-        if found is not None and not wording.ended_by_server(self.result):
-            self._line(contention.sentence(found))
-
-    def _table(self) -> None:
+    def _table(self, columns: dict[str, str], title: str) -> None:
         rows = table(self.result)
         if not rows:
-            self.console.print()
             return
         heads = {
             key: text
-            for key, text in headings(self.result).items()
-            if key in _IMPORTANCE[:_CORE] or any(getattr(row, key) != numbers.NONE for row in rows)
+            for key, text in columns.items()
+            if key in ANSWER or any(getattr(row, key) != numbers.NONE for row in rows)
         }
         shown = self._columns(rows, heads)
         grid = self._grid()
+        grid.title = Text(title)
         for key in heads:
             if key in shown:
                 grid.add_column(
@@ -106,14 +106,10 @@ class _Report:
             cells = [self._cell(key, row) for key in heads if key in shown]
             cells[0] = Text(_fold(cells[0].plain, max(room, _INDENT + 1)))
             grid.add_row(*cells, style=style)
-        self.console.print()
         self.console.print(grid)
-        self.console.print()
-        threshold = wording.threshold_sentence(self.result)
         hidden = [heads[key] for key in heads if key not in shown]
         if hidden:
-            threshold += f" Left out at this width: {', '.join(hidden)}."
-        self._line(threshold, "dim")
+            self._line(f"Left out at this width: {', '.join(hidden)}.", "dim")
         self.console.print()
 
     def _grid(self) -> Table:
@@ -133,7 +129,7 @@ class _Report:
         grid = self._grid()
         for i, heading in enumerate(contention.headings(self.result)):
             grid.add_column(self._text(heading), justify="right" if i else "left", overflow="fold")
-        for row in contention.table(found):
+        for row in contention.table(self.result, found):
             grid.add_row(*(self._text(cell) for cell in row))
         self.console.print(grid)
         self.console.print()
@@ -178,7 +174,7 @@ class _Report:
         return max(cell_len(text) for text in [heads[key], *cells])
 
     def _cell(self, key: str, row: Row) -> Text:
-        style = verdict_names.STYLES.get(row.tone, "") if key == "verdict" else ""
+        style = verdict_names.STYLES.get(row.tone, "") if key == "answer" else ""
         return self._text(str(getattr(row, key)), style)
 
     def _line(self, text: str, style: str = "") -> None:

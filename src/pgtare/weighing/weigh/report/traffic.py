@@ -37,6 +37,11 @@ def describe(load: Mapping[str, Any], speed: bool = True) -> str:
     return f"{text}; {numbers.count(failed)} failed" if isinstance(failed, int) and failed else text
 
 
+def short(load: Mapping[str, Any]) -> str:
+    """What drove the server, without its speed: pgbench select-only, 1 client."""
+    return describe({k: v for k, v in load.items() if k not in ("median_tps", "failed")}, False)
+
+
 def off_rate(load: Mapping[str, Any], seconds: float) -> str | None:
     """A warning if the load was a fifth or more off its rate, and not by chance.
 

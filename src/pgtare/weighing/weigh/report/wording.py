@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 
+from pgtare.estimate.trial.answer import WITHHOLD, ReasonKind
 from pgtare.estimate.trial.verdict import CONTROL_OFF
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
-from pgtare.weighing.weigh.report import bounds, evidence, traffic
-from pgtare.weighing.weigh.schema import ArmResult, DesignInfo, Effect, WeighResult
+from pgtare.weighing.weigh.report import contention, evidence, reason_words, traffic
+from pgtare.weighing.weigh.schema import Answer, ArmResult, Effect, WeighResult
 
 _SHARED_LOCKS = (
-    "Locks that every arm shares: if an instrument makes others wait, the base arm waits too."
+    "Locks that every arm shares: if an instrument makes others wait, the base arm waits too "
+    "(--unit both shows that)."
+)
+_LONG_EFFECTS = (
+    "Effects that need more than 24 transactions to build up; slices show them (--unit slice)."
 )
 _ALWAYS_NOT_SHOWN = (
     "Work put off until after the answer or done by others, such as flushing statistics and the "
@@ -26,34 +31,27 @@ STOPPED_BY = {
     "server": "the server ended it",
 }
 
-
 _DAY_S = 86_400
 #: A control with a smaller p misses 0; one that is off has a p below CONTROL_OFF.
 _ALPHA = 0.05
-#: An effect inside a wider margin than this, in percent, is not called nothing.
-_NARROW_PCT = 1.0
-#: How the reason of an equivalence says how long the effects last that it speaks of.
-LIMIT = ", for effects that last up to "
-_ENDED_EARLY = "the trial ended early: "
-#: In the reason of a verdict that the control withholds from every arm.
-_CONTROL_OFF = "the base measured again, is off"
 _OFF_WITHHOLDS = "No verdict is given, as what moved it may have moved the other arms as well."
 _MISS_WITHHOLDS = "One good trial in twenty has this; what it could explain gets no verdict."
+_NAMED = 3  # instruments in one sentence, at most
 
 
 def not_shown(result: WeighResult) -> tuple[str, ...]:
     """What the figures do not show; slices show what sessions do to each other."""
-    if result.design.unit == "transaction":
-        return (_SHARED_LOCKS, *_ALWAYS_NOT_SHOWN)
+    if result.design.unit == "run":
+        return (_SHARED_LOCKS, _LONG_EFFECTS, *_ALWAYS_NOT_SHOWN)
     return _ALWAYS_NOT_SHOWN
 
 
 def by_cost(arms: list[ArmResult]) -> list[ArmResult]:
-    """The arms in descending order of body effect, those without a figure last."""
+    """The arms in descending order of their costs, those without a figure last."""
 
     def key(arm: ArmResult) -> tuple[bool, float]:
-        effect = figures(arm)
-        value = effect.body_us.estimate if effect else None
+        answer = answer_of(arm)
+        value = answer.us.estimate if answer else None
         return (value is None, -(value or 0.0))
 
     return sorted(arms, key=key)
@@ -64,17 +62,14 @@ def of_role(result: WeighResult, *roles: str) -> list[ArmResult]:
     return [arm for arm in result.arms if arm.role in roles]
 
 
+def answer_of(arm: ArmResult) -> Answer | None:
+    """The arm's answer, or None if it may not be shown: without proof there is no number."""
+    return None if arm.verdict == "not_verified" else arm.answer
+
+
 def figures(arm: ArmResult) -> Effect | None:
-    """The arm's effect, or None if it may not be shown: without proof there is no number."""
+    """What else is known of it, or None likewise."""
     return None if arm.verdict == "not_verified" else arm.effect
-
-
-def answers(result: WeighResult) -> list[tuple[ArmResult, str]]:
-    """One sentence an instrument, the dearest first."""
-    arms = by_cost(of_role(result, "instrument"))
-    if ended_by_server(result):
-        return [(arm, f"{arm.name}: no figure, as the trial ended early.") for arm in arms]
-    return [(arm, answer(arm, result)) for arm in arms]
 
 
 def ended_by_server(result: WeighResult) -> bool:
@@ -82,140 +77,209 @@ def ended_by_server(result: WeighResult) -> bool:
     return result.design.stopped_by == "server"
 
 
-def answer(arm: ArmResult, result: WeighResult) -> str:
-    """What may be said of one instrument."""
-    effect, design = figures(arm), result.design
-    if effect is None or arm.verdict == "not_verified":
-        missing = evidence.state(arm) == "missing"
-        reasons = [arm.verdict_reason, evidence.of(arm) if missing else ""]
-        why = ": ".join(reason for reason in reasons if reason) or "nothing was measured"
-        return f"{arm.name}: not verified, so no figure; {_sentence_end(why)}"
-    if evidence.state(arm) == "idle":
-        return _idle_answer(arm, effect, result)
-    body = effect.body_us
-    if arm.verdict in ("cost", "gain"):
-        by_runs = _by_runs_alike(arm, effect)
-        return _shown_by_runs(arm, effect, design) if by_runs else _shown(arm, effect, design)
-    if arm.verdict == "equivalent":
-        limit = _limit(arm)
-        return f"{arm.name}: the body {_equivalent(body, design)}{limit}{_tail(effect)}."
+def subject(result: WeighResult) -> str:
+    """What was weighed: server, load, length, transactions."""
+    version, design = result.server_version, result.design
+    server = f"PostgreSQL {version}" if version else "PostgreSQL"
+    if str(result.server.get("kind") or "").startswith("embedded"):
+        server = f"embedded {server}"
+    seen = sum(arm.n + arm.excluded for arm in result.arms)
     return (
-        f"{arm.name}: inconclusive, {with_bounds(body)}{_when_it_lasts(arm, effect)}{_tail(effect)}"
-        f"{_what_would_settle(arm, effect, design)}{bounds.known(arm, result)}"
+        f"{server}, {traffic.short(result.load)}: "
+        f"{numbers.seconds(design.duration_s)}, {numbers.count(seen)} transactions of "
+        f"{numbers.duration(result.baseline.body_mean_us)}"
     )
 
 
-def _shown_by_runs(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
-    """A cost or gain that lasts longer than the next transaction, with its size by runs."""
-    assert effect.runs_us is not None
-    verb = "costs" if arm.verdict == "cost" else "saves"
-    whose = " its own session" if design.unit == "both" else ""
-    part = abs(effect.body_us.estimate or 0) < abs(effect.runs_us.estimate or 0)
+def verdict_cell(arm: ArmResult, result: WeighResult) -> str:
+    """The answer in two or three words."""
+    if arm.role == "control":
+        return _control_cell(arm)
+    answer = answer_of(arm)
+    if answer is None:
+        return "not verified"
+    if answer.verdict in ("cost", "gain"):
+        word = "cost" if answer.verdict == "cost" else "saves time"
+        if answer.at_least:
+            return f"{word}, at least this"
+        return f"{word}, at most this" if answer.at_most else word
+    if answer.verdict == "equivalent":
+        return f"none over {result.design.margin_pct:g} %"
+    return _at_most(answer)
+
+
+def _control_cell(arm: ArmResult) -> str:
+    answer = answer_of(arm)
+    if answer is None or not numbers.bounded(answer.us):
+        return numbers.NONE
+    if control_off(arm):
+        return "off"
+    return "misses 0" if control_misses_0(arm) else "sound"
+
+
+def _at_most(answer: Answer) -> str:
+    """What an undecided cost is at most; nothing if something else could have moved it."""
+    hi = answer.pct.hi
+    if hi is None or withheld(answer):
+        return "no answer"
+    return f"at most {rounded_up(hi)} %" if hi > 0 else "undecided"
+
+
+def withheld(answer: Answer) -> bool:
+    """Whether something else could have moved the figure, so that its bounds say nothing."""
+    return any(reason.kind in WITHHOLD for reason in answer.reasons)
+
+
+def notes(result: WeighResult) -> list[str]:
+    """The lines below the table: what must be known, and no more."""
+    if ended_by_server(result):
+        return warnings(result)
+    found = [_proofs(result), _detectable(result), _deciding(result), _beginnings(result)]
+    found += [_contention(result), _idle(result), _tails(result), _population(result)]
+    return [line for line in found if line] + warnings(result)
+
+
+def _contention(result: WeighResult) -> str:
+    found = contention.figures(result)
+    return contention.sentence(found) if found else ""
+
+
+def _proofs(result: WeighResult) -> str:
+    arms = of_role(result, "instrument")
+    seen = [arm for arm in arms if evidence.state(arm) == "active"]
+    missing = [arm for arm in arms if arm.verdict == "not_verified"]
+    lines = [f"{arm.name} is not verified: {reason_words.because(arm)}." for arm in missing]
+    if seen and len(seen) == len(arms):
+        lines.insert(0, "It was seen working." if len(arms) == 1 else "All were seen working.")
+    elif seen:
+        lines.insert(0, f"Seen working: {', '.join(arm.name for arm in seen)}.")
+    return " ".join(lines)
+
+
+def _detectable(result: WeighResult) -> str:
+    us = result.design.mde_us
+    if us is None or not math.isfinite(us):
+        return ""
+    share = "" if result.design.mde_pct is None else f" ({numbers.percent(result.design.mde_pct)})"
     return (
-        f"Leaving {arm.name} on {verb}{whose}{_least(arm)} {numbers.size(effect.runs_us)} µs "
-        f"{numbers.bounds(effect.runs_us)} a transaction at this load, by runs: the effect lasts "
-        "longer than the next transaction; the transaction itself and the next one show "
-        f"{'only ' if part else ''}{numbers.estimate(effect.body_us)} µs of it{_tail(effect)}."
+        f"A cost under {numbers.plain(us, numbers.decimals(us))} µs{share} could be missed in "
+        f"{numbers.seconds(result.design.duration_s)}."
     )
 
 
-def _least(arm: ArmResult) -> str:
-    """That transactions still open at the end only understate a cost."""
-    return " at least" if "may cost more" in arm.verdict_reason else ""
+def _deciding(result: WeighResult) -> str:
+    """What would decide the instruments that have no answer yet."""
+    undecided = [
+        arm
+        for arm in by_cost(of_role(result, "instrument"))
+        if arm.answer and arm.verdict == "inconclusive" and not withheld(arm.answer)
+    ]
+    if not undecided:
+        return ""
+    needed = [arm.answer.needed_s for arm in undecided if arm.answer and arm.answer.needed_s]
+    if not needed:
+        return f"Undecided: {_names(undecided)} ({reason_words.because(undecided[0])})."
+    if max(needed) > _DAY_S:
+        return f"Undecided: {_names(undecided)}; it may take more than a day to decide."
+    more = _about(max(needed))
+    fewer = ", or fewer instruments at a time" if len(of_role(result, "instrument")) > 2 else ""
+    return f"Undecided: {_names(undecided)}; about {more} more may decide it{fewer}."
 
 
-def _shown(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
-    """A cost or gain: of the body, and of the total if that alone shows it."""
-    verb = "costs" if arm.verdict == "cost" else "saves"
-    whose = " its own session" if design.unit == "both" else ""
-    whole = arm.verdict_reason.startswith("by the total")
-    us, pct = (effect.total_us, effect.total_pct) if whole else (effect.body_us, effect.body_pct)
-    through = ", mostly because of slow transactions" if whole else _tail(effect)
+def _about(seconds: float) -> str:
+    """A span of two significant digits, rounded up."""
+    unit = 10 ** max(math.floor(math.log10(max(seconds, 1.0))) - 1, 0)
+    return numbers.seconds(max(1, math.ceil(seconds / unit)) * unit)
+
+
+def _names(arms: list[ArmResult]) -> str:
+    names = [arm.name for arm in arms[:_NAMED]]
+    more = len(arms) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _beginnings(result: WeighResult) -> str:
+    """Instruments whose first transactions cost something else than the answer says."""
+    found = []
+    for arm in by_cost(of_role(result, "instrument")):
+        answer, effect = answer_of(arm), figures(arm)
+        if answer is None or effect is None or effect.switched_on_us is None:
+            continue
+        first, us = effect.switched_on_us, answer.us
+        if first.estimate is None or us.estimate is None or not numbers.bounded(us):
+            continue
+        half = numbers.half_width(us) or 0.0
+        apart = first.lo is not None and first.hi is not None
+        apart = apart and not (first.lo or 0.0) <= us.estimate <= (first.hi or 0.0)
+        if apart and abs(first.estimate - us.estimate) > half:
+            found.append(f"{arm.name} {numbers.estimate(first)} µs")
+    if not found:
+        return ""
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return (
-        f"Leaving {arm.name} on {verb}{whose}{_least(arm)} {numbers.size(us)} µs "
-        f"({numbers.size(pct)} %) a transaction at this load{_when_it_lasts(arm, effect)}{through}."
+        f"In the first transactions after it was switched on: {', '.join(found[:_NAMED])}{more} "
+        "(cold caches)."
     )
 
 
-def _equivalent(body: Interval, design: DesignInfo) -> str:
-    """What a body inside the margin costs: nothing only by a narrow margin, and if it may be 0."""
-    if numbers.covers_zero(body) and design.margin_pct <= _NARROW_PCT:
-        return (
-            f"costs nothing measurable, {numbers.estimate(body)} µs, "
-            f"within {_margin(design)} (equivalent)"
-        )
-    saves = body.hi is not None and body.hi < 0
-    return (
-        f"{'saves' if saves else 'costs'} less than {design.margin_pct:g} %, "
-        f"{with_bounds(body)} (equivalent)"
-    )
+def _idle(result: WeighResult) -> str:
+    idle = [arm for arm in of_role(result, "instrument") if evidence.state(arm) == "idle"]
+    if not idle:
+        return ""
+    return f"This load gave nothing to do to {_names(idle)}: the figure is of its settings alone."
 
 
-def _idle_answer(arm: ArmResult, effect: Effect, result: WeighResult) -> str:
-    """The figure of an arm that had nothing to do: that of its settings, not of its work."""
+def _tails(result: WeighResult) -> str:
+    found = []
+    for arm in by_cost(of_role(result, "instrument")):
+        answer, effect = answer_of(arm), figures(arm)
+        if answer is None or effect is None or not numbers.bounded(effect.excess_us):
+            continue
+        shown = any(reason.kind is ReasonKind.TOTAL_DIFFERS for reason in answer.reasons)
+        if shown or not numbers.covers_zero(effect.excess_us):
+            found.append(f"{arm.name} {numbers.estimate(effect.excess_us)} µs")
+    if not found:
+        return ""
+    return f"Slow transactions add to the average: {', '.join(found[:_NAMED])}."
+
+
+def _population(result: WeighResult) -> str:
+    """Of whose transactions the answers are, on the server's own traffic."""
     design = result.design
-    open_still = f"inconclusive{_what_would_settle(arm, effect, design)}{bounds.known(arm, result)}"
-    verdict = {
-        "cost": "a cost.",
-        "gain": "a gain.",
-        "equivalent": f"within {_margin(design)} (equivalent){_limit(arm)}.",
-    }.get(arm.verdict or "", open_still)
-    return (
-        f"This load gave {arm.name} nothing to do; its settings in force: "
-        f"{with_bounds(effect.body_us)}{_when_it_lasts(arm, effect)}{_tail(effect)}, {verdict}"
-    )
-
-
-def _limit(arm: ArmResult) -> str:
-    """How long effects may last of which an equivalence speaks; nothing if runs support it."""
-    _, found, limit = arm.verdict_reason.partition(LIMIT)
-    return f"{found}{limit}" if found else ""
-
-
-def _by_runs_alike(arm: ArmResult, effect: Effect) -> bool:
-    """Whether an effect lasts, and runs show the same as the verdict: a cost or a gain."""
-    if not arm.outlasts or effect.runs_us is None or numbers.covers_zero(effect.runs_us):
-        return False
-    return ((effect.runs_us.estimate or 0) > 0) == (arm.verdict == "cost")
-
-
-def _when_it_lasts(arm: ArmResult, effect: Effect) -> str:
-    """The cost by runs, if an effect outlasts the next transaction."""
-    if not arm.outlasts or effect.runs_us is None or not numbers.bounded(effect.runs_us):
+    if result.load.get("kind") != "none":
         return ""
+    parts = [f"{numbers.counted(design.sessions, 'session')} took part"]
+    if design.transactions_took_part_pct is not None:
+        share = numbers.percent(design.transactions_took_part_pct)
+        parts.append(f"with {share} of the database's transactions")
+    if design.first_share_pct:
+        first = numbers.percent(design.first_share_pct)
+        parts.append(f"{first} of them the first of new sessions")
+    return f"{', '.join(parts)}."
+
+
+def answers(result: WeighResult) -> list[tuple[ArmResult, str]]:
+    """One sentence an instrument, the dearest first: the answer, and why."""
+    arms = by_cost(of_role(result, "instrument"))
+    if ended_by_server(result):
+        return [(arm, f"{arm.name}: no figure, as the trial ended early.") for arm in arms]
+    return [(arm, _sentence(arm, result)) for arm in arms]
+
+
+def _sentence(arm: ArmResult, result: WeighResult) -> str:
+    answer, why = answer_of(arm), reason_words.because(arm)
+    if answer is None:
+        return f"{arm.name}: not verified, so no figure; {why}."
+    cell = verdict_cell(arm, result)
+    more = ""
+    if answer.verdict == "inconclusive" and answer.needed_s is not None:
+        more = f"; about {_about(answer.needed_s)} more may decide it"
+        if answer.needed_s > _DAY_S:
+            more = "; it may take more than a day to decide"
     return (
-        f", but {with_bounds(effect.runs_us)} when it stays on (by runs), as the effect lasts "
-        "longer than the next transaction"
+        f"{arm.name}: {with_bounds(answer.us)}, {numbers.estimate(answer.pct)} %: {cell} "
+        f"({why}{more})."
     )
-
-
-def _margin(design: DesignInfo) -> str:
-    return f"±{design.margin_pct:g} %"
-
-
-def _tail(effect: Effect) -> str:
-    if numbers.covers_zero(effect.excess_us) or effect.excess_us.estimate is None:
-        return ""
-    return f"; slow transactions add {numbers.estimate(effect.excess_us)} µs to the average"
-
-
-def _what_would_settle(arm: ArmResult, effect: Effect, design: DesignInfo) -> str:
-    reason = f"; {arm.verdict_reason.rstrip('.')}" if arm.verdict_reason else ""
-    reason = reason.replace("inside the margin", f"inside the margin of {_margin(design)}")
-    if arm.verdict_reason == "tail":
-        reason = "; only the tail prevents an answer"
-        if not numbers.bounded(effect.excess_us):
-            reason = "; too few slow transactions to judge the tail"
-    if arm.needed_s is None:
-        return f"{reason}."
-    if arm.needed_s > _DAY_S:
-        return f"{reason}; it may take more than a day to settle."
-    more = numbers.seconds(max(1, math.ceil(arm.needed_s)))
-    return f"{reason}; about {more} more may settle it."
-
-
-def _sentence_end(text: str) -> str:
-    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def with_bounds(interval: Interval, unit: str = "µs ") -> str:
@@ -239,29 +303,24 @@ def alarms(result: WeighResult) -> list[str]:
             f"of {numbers.seconds(design.planned_s)}; the figures cover that part only."
         )
     for arm in of_role(result, "control"):
-        effect = figures(arm)
+        answer, effect = answer_of(arm), figures(arm)
         off = control_off(arm) or _all_withheld(result)
-        if effect is not None and (off or control_misses_0(arm)):
+        if answer is not None and effect is not None and (off or control_misses_0(arm)):
             by_total = misses_0_by_total(arm)
             how = ", by its total" if by_total else ""
             found.append(
                 f"THE CONTROL {'IS OFF' if off else 'MISSES 0'}: the base measured again differs "
                 f"from the base{how} "
-                f"({with_bounds(effect.total_us if by_total else effect.body_us)}). "
+                f"({with_bounds(effect.total_us if by_total else answer.us)}). "
                 + (_OFF_WITHHOLDS if off else _MISS_WITHHOLDS)
             )
     return found
 
 
 def control_misses_0(arm: ArmResult) -> bool:
-    """Whether the control misses 0 by its body and total together, as the verdicts take it.
-
-    By the body alone in results that have no such p-values.
-    """
-    effect, p = figures(arm), _together(arm)
-    if p is not None:
-        return p < _ALPHA
-    return effect is not None and not numbers.covers_zero(effect.body_us)
+    """Whether the control misses 0 by its body and total together, as the verdicts take it."""
+    p = _together(arm)
+    return p is not None and p < _ALPHA
 
 
 def control_off(arm: ArmResult) -> bool:
@@ -277,10 +336,11 @@ def _together(arm: ArmResult) -> float | None:
 
 def misses_0_by_total(arm: ArmResult) -> bool:
     """Whether it is the total alone by which the control misses 0."""
-    effect = figures(arm)
+    answer, effect = answer_of(arm), figures(arm)
     return (
-        effect is not None
-        and numbers.covers_zero(effect.body_us)
+        answer is not None
+        and effect is not None
+        and numbers.covers_zero(answer.us)
         and not numbers.covers_zero(effect.total_us)
         and control_misses_0(arm)
     )
@@ -288,55 +348,46 @@ def misses_0_by_total(arm: ArmResult) -> bool:
 
 def _all_withheld(result: WeighResult) -> bool:
     """Whether the control leaves no arm a verdict."""
-    return any(_CONTROL_OFF in arm.verdict_reason for arm in of_role(result, "instrument"))
+    return any(
+        reason.kind is ReasonKind.CONTROL_OFF
+        for arm in of_role(result, "instrument")
+        if arm.answer is not None
+        for reason in arm.answer.reasons
+    )
 
 
 def warnings(result: WeighResult) -> list[str]:
     """The result's warnings, without what the alarms say, and whether the load kept its rate."""
-    ended_early = ended_by_server(result)
-    found = [w for w in result.warnings if not (ended_early and w.lower().startswith(_ENDED_EARLY))]
     off_rate = traffic.off_rate(result.load, result.design.duration_s)
-    return [*found, off_rate] if off_rate else found
+    return [*result.warnings, off_rate] if off_rate else list(result.warnings)
 
 
 def _why_ended(result: WeighResult) -> str:
     """Why the server ended the trial, as far as the result tells more than that it did."""
-    warned = [warning.partition(". No verdict")[0] for warning in result.warnings]
-    for text in [*warned, *(arm.verdict_reason for arm in result.arms)]:
-        why = text[len(_ENDED_EARLY) :].rstrip(".")
-        if text.lower().startswith(_ENDED_EARLY) and why != STOPPED_BY["server"]:
-            return why
+    for arm in result.arms:
+        for reason in arm.answer.reasons if arm.answer else ():
+            if reason.kind is ReasonKind.ENDED_EARLY and reason.text:
+                return reason.text.rstrip(".")
     return STOPPED_BY["server"]
 
 
 _DIFFERENCES = {
-    "transaction": "Differences from the base arm per transaction, with what carries over to the "
-    "next.",
+    "run": "Differences from the base arm per transaction, in runs of transactions in which a "
+    "session keeps its arm.",
     "slice": "Differences per transaction between slices in which all sessions follow the arm and "
-    "such of the base: with what carries over, and with what sessions cost each other.",
-    "both": "Differences from the base arm per transaction in mixed slices, with what carries over "
-    "to the next.",
+    "such of the base: with what sessions cost each other.",
+    "both": "Differences per transaction between slices in which all sessions follow the arm and "
+    "such of the base: with what sessions cost each other.",
 }
 
 
 def threshold_sentence(result: WeighResult) -> str:
-    """How the columns cost and tail divide the effect, and whether the tail can be judged."""
+    """How the answer and the column tail divide the effect, and whether the tail can be judged."""
     return (
-        f"{_DIFFERENCES[result.design.unit]} Cost: "
-        "below the 99.9th percentile of arm and base together (base alone: "
+        f"{_DIFFERENCES[result.design.unit]} Up to "
+        "the 99.9th percentile of arm and base together (base alone: "
         f"{numbers.duration(result.baseline.threshold_us)}); tail: the mean of what lies above it."
-        f"{_by_runs(result)}{_unjudged_tails(result)}"
-    )
-
-
-def _by_runs(result: WeighResult) -> str:
-    """What the column of runs has."""
-    runs = result.design.runs
-    if runs is None:
-        return ""
-    return (
-        f" By runs: the cost of an arm that stays on for {runs.shortest} to {runs.longest} "
-        "transactions, so with effects that last longer."
+        f"{_unjudged_tails(result)}"
     )
 
 
@@ -352,3 +403,12 @@ def _unjudged_tails(result: WeighResult) -> str:
         return ""
     whose = "" if len(names) == len(known) else f" of {', '.join(names)}"
     return f" Too few slow transactions to judge the tail{whose}."
+
+
+def rounded_up(value: float) -> str:
+    """Two significant digits, rounded up: a bound must not look smaller than it is."""
+    if not value > 0:
+        return numbers.plain(value, 0)
+    places = 1 - math.floor(math.log10(value))
+    scaled = math.ceil(value * 10.0**places - 1e-9) / 10.0**places
+    return f"{scaled:,.{max(places, 0)}f}"

@@ -1,0 +1,233 @@
+"""The one entry point: from the observations of a trial to effects and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pgtare.estimate.inference import NAN, Reference, varies
+from pgtare.estimate.trial import quantiles
+from pgtare.estimate.trial.analysis_request import Question
+from pgtare.estimate.trial.answer import Basis
+from pgtare.estimate.trial.comparison import Comparisons
+from pgtare.estimate.trial.contention import contention, live_contention
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.effects import Effects, Strata, cpu_cost, effects_of
+from pgtare.estimate.trial.observations import Observations
+from pgtare.estimate.trial.outcomes import unanswered_in_runs
+from pgtare.estimate.trial.results import (
+    ArmEstimate,
+    Baseline,
+    Effect,
+    Live,
+    LiveArm,
+    TrialEstimate,
+)
+from pgtare.estimate.trial.runs import select
+from pgtare.estimate.trial.slice_trial import analyse_slices, live_slices
+from pgtare.estimate.trial.timing import duration_s, switching
+from pgtare.estimate.trial.verdict import CONFIDENCE, Settling
+
+
+def analyse(
+    obs: Observations,
+    design: Design,
+    *,
+    margin: float = 0.005,
+    proven: Mapping[str, bool] | None = None,
+    peeked: bool = False,
+    ended_early: str = "",
+) -> TrialEstimate:
+    """Effects, tests and verdicts of a trial.
+
+    In a trial in slices the effects are those of the slices; in a saturation design `contention`
+    has what its mixed slices add.
+
+    obs: observations of dtype OBSERVATION, in any order. margin: of equivalence, as a share of
+    the base's body. proven: by arm name, whether the instrument was seen to run; an instrument
+    that is not named is not verified, while the control and the injected arms need no proof but
+    can be refuted. peeked: the trial was ended by someone who saw the effects, so all intervals
+    and p-values are those of a confidence sequence. ended_early: why the trial ended by accident,
+    in words; then no arm is verified. Data that are missing or useless give NaN and
+    "inconclusive", never an error. Raises ValueError if margin is not above zero.
+    """
+    if not margin > 0:
+        raise ValueError("the margin of equivalence must be above zero")
+    asked = Question(design, margin, proven or {}, peeked, ended_early)
+    if design.unit == "run":
+        return _Analysis(obs, asked).result()
+    found = analyse_slices(obs, asked)
+    if design.unit == "slice":
+        return found
+    instrument = design.arms[1]
+    side = contention(
+        obs,
+        design,
+        peeked=peeked,
+        ended_early=bool(ended_early),
+        proven=asked.proven.get(instrument.name, instrument.role != "instrument"),
+    )
+    return replace(found, contention=side, straddled_pct=side.straddled_pct)
+
+
+class _Analysis:
+    """One trial's estimators and what its arms share."""
+
+    def __init__(self, obs: Observations, asked: Question) -> None:
+        self.obs, self.asked, self.design = obs, asked, asked.design
+        self.selection = select(obs, self.design)
+        self.strata = Strata.of(self.selection)
+        arms = range(1, len(self.design.arms))
+        reference = self.design.reference
+        self.base_c, self.base_us, self.of = effects_of(
+            self.strata, reference, arms, peeked=asked.peeked
+        )
+        self.seconds = duration_s(obs)
+        self.cpu = cpu_cost(self.strata, reference, arms, peeked=asked.peeked)
+        units = self.selection.later.units
+        self.quantiles = [quantiles.of_arm(units, arm) for arm in range(len(self.design.arms))]
+        self.unanswered = unanswered_in_runs(obs, self.design, self.selection.used)
+        self.compared = Comparisons(asked, {arm: self.of[arm].compared() for arm in arms})
+
+    @property
+    def _first_used(self) -> bool:
+        return any(self.strata.uses_first(arm) for arm in self.of)
+
+    def result(self) -> TrialEstimate:
+        mde_us, found = self.compared.trial_mde_us, self.selection
+        return TrialEstimate(
+            baseline=self._baseline(),
+            arms=tuple(self._arm(index) for index in range(len(self.design.arms))),
+            switching=switching(self.obs),
+            blocks=found.later.units.n_clusters,
+            blocks_discarded=0,
+            discarded=found.discarded,
+            foreign=found.foreign,
+            sessions=found.sessions,
+            duration_s=self.seconds,
+            margin_pct=100 * self.asked.margin,
+            confidence=CONFIDENCE,
+            mde_us=mde_us,
+            mde_pct=100 * mde_us / self.base_us if self.base_us > 0 else NAN,
+            peeked=self.asked.peeked,
+            first_sessions=found.first_sessions,
+            first_share=found.first_share if self._first_used else 0.0,
+            covered=found.covered(self._first_used),
+            shortest=found.shortest,
+        )
+
+    def _baseline(self) -> Baseline:
+        p50, p99 = (float(q) for q in self.quantiles[0].value)
+        return Baseline(
+            n=int(self.selection.used[0]),
+            mean_us=self._mean_us(0),
+            body_mean_us=self.base_us,
+            p50_us=p50,
+            p99_us=p99,
+            threshold_us=self.base_c,
+            cpu_us=self.cpu[0] if self.cpu else None,
+        )
+
+    def _mean_us(self, index: int) -> float:
+        return self.strata.mean(lambda units: units.service_us, index, index).value
+
+    def _arm(self, index: int) -> ArmEstimate:
+        arm, p = self.design.arms[index], self.quantiles[index].value
+        described = ArmEstimate(
+            name=arm.name,
+            role=arm.role,
+            n=int(self.selection.used[index]),
+            excluded=int(self.selection.excluded[index]),
+            mean_us=self._mean_us(index),
+            p50_us=float(p[0]),
+            p99_us=float(p[1]),
+            aborted=self.selection.failed.failures(index, self.base_c).n,
+            open=self.unanswered[index].n,
+            longest_open_us=self.unanswered[index].longest_us,
+        )
+        return described if index == 0 else self._compared(index, described)
+
+    def _compared(self, index: int, arm: ArmEstimate) -> ArmEstimate:
+        """An arm with its effects, tests and verdict added."""
+        effects, settling = self.of[index], self._settling(index)
+        judged = self.compared.judged(
+            index,
+            arm,
+            blocks=self.strata.clusters(index),
+            seconds=self.seconds,
+            failures=self.selection.failed.failures(index, effects.c),
+            unanswered=self.unanswered[index],
+            settling=settling,
+            basis=self._basis(index),
+            covered=self.selection.covered(self._first_used),
+            shortest=self.selection.shortest,
+        )
+        assert judged.effect is not None
+        first = self.selection.first
+        return replace(
+            judged,
+            threshold_us=effects.c,
+            effect=self._effect(index, judged.effect),
+            first_sessions=first.sessions(index) if first is not None else 0,
+        )
+
+    def _basis(self, index: int) -> Basis:
+        if not self.strata.uses_first(index):
+            return Basis.SETTLED
+        return Basis.FIRST if self.strata.share == 1 else Basis.FIRST_AND_SETTLED
+
+    def _settling(self, index: int) -> Settling:
+        """Whether the cost changes within the part of the runs that counts."""
+        effects, found = self.of[index], self.selection
+        late, early = (
+            part.cost(part.units.body(effects.c), index) for part in (found.late, found.early)
+        )
+        change = late - early
+        reference = effects.reference.of(change.influence)
+        known = varies(change.value, change.se)
+        p = reference.p_value(change.value / change.se) if known else NAN
+        return Settling(change.value, p, max(len(self.asked.family), 1))
+
+    def _effect(self, index: int, found: Effect) -> Effect:
+        effects, later = self.of[index], self.selection.later
+        p50, p99 = quantiles.differences(
+            self.quantiles[index], self.quantiles[0], effects.reference
+        )
+        beginnings = self.selection.beginnings
+        return replace(
+            found,
+            mean_us=effects.interval(later.cost(later.units.service_us, index)),
+            p50_us=p50,
+            p99_us=p99,
+            cpu_us=self.cpu[1][index] if self.cpu else None,
+            switched_on_us=effects.interval(
+                beginnings.cost(beginnings.units.body(effects.c), index)
+            ),
+        )
+
+
+def live(obs: Observations, design: Design) -> Live:
+    """Each arm's body so far, for a display while the trial runs.
+
+    obs: all observations so far. Of the estimators, only the body's is computed; its intervals are
+    always valid, however often one looks.
+    """
+    if design.unit == "slice":
+        return live_slices(obs, design)
+    if design.unit == "both":
+        return live_contention(obs, design)
+    strata = Strata.of(select(obs, design))
+    arms = range(1, len(design.arms))
+    _, base_us, found = effects_of(strata, design.reference, arms, peeked=True)
+    return Live(
+        blocks=strata.later.units.n_clusters,
+        duration_s=duration_s(obs),
+        arms=tuple(
+            LiveArm.of(design.arms[arm].name, found[arm].body, base_us, _reference(found[arm]))
+            for arm in arms
+        ),
+    )
+
+
+def _reference(effects: Effects) -> Reference:
+    return effects.reference.of(effects.body.influence)

@@ -1,0 +1,47 @@
+"""The share of a database's sessions and transactions that took part in a trial."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pgtare.weighing.trials import Status
+from pgtare.weighing.weigh.participation import Traffic, shares
+
+_STATUS = Status(
+    running=False,
+    trial=2,
+    owner_pid=1,
+    started=None,
+    ended=None,
+    seconds_left=0.0,
+    end_reason="finished",
+    sessions=5,
+    sessions_now=0,
+    sessions_no_ring=0,
+    sessions_lacking_settings=0,
+    observations=4_900,
+    lost=100,
+    negative_clock=0,
+)
+_BEFORE = Traffic(present=8, established=100, transactions=50_000, own=10, at_s=1_000.0)
+
+
+def after(transactions: int, seconds: float) -> Traffic:
+    """Counted so long after the first look."""
+    return Traffic(8, 102, 50_000 + transactions + 5, 15, 1_000.0 + seconds)
+
+
+def test_rates_are_compared_as_the_counts_are_of_a_little_more_time() -> None:
+    """Ten seconds of 1,000 transactions a second, half of which took part, counted for twelve."""
+    found = shares(_BEFORE, after(12_000, 12.0), _STATUS, 10.0)
+    assert found.transactions_pct == pytest.approx(50.0)
+    assert found.sessions_pct == pytest.approx(50.0)
+
+
+def test_a_part_that_exceeds_the_whole_has_no_share() -> None:
+    assert shares(_BEFORE, after(4_000, 10.0), _STATUS, 10.0).transactions_pct is None
+    lone = dataclasses.replace(_STATUS, observations=10_500, lost=0)
+    assert shares(_BEFORE, after(10_000, 10.0), lone, 10.0).transactions_pct == 100.0
+    assert shares(_BEFORE, _BEFORE, _STATUS, 10.0).transactions_pct is None
