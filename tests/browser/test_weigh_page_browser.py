@@ -145,8 +145,15 @@ def folding_file(page_file: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("width", [360, 1100])
-@pytest.mark.parametrize("which", ["page_file", "folding_file"])
+@pytest.mark.parametrize(
+    ("which", "width"),
+    [
+        ("folding_file", 360),
+        pytest.param("folding_file", 1100, marks=pytest.mark.slow),
+        pytest.param("page_file", 360, marks=pytest.mark.slow),
+        pytest.param("page_file", 1100, marks=pytest.mark.slow),
+    ],
+)
 def test_a_folded_chart_is_drawn_as_wide_as_the_others_once_it_is_opened(
     visit: Callable[..., Visit], request: pytest.FixtureRequest, which: str, width: int
 ) -> None:

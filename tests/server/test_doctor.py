@@ -128,7 +128,8 @@ def test_a_healthy_server_under_load_has_no_finding(healthy: Cluster) -> None:
         assert report["transactions_per_s"] > 1
         assert report["waits"]["samples"] > 5
         assert not report["waits"]["exact"]
-        assert 1 < report["clock"]["read_ns"] < 5000
+        # the difference of two loops, which others' computing can hide
+        assert 0 <= report["clock"]["read_ns"] < 5000
         assert report["taken"].endswith("Z")
         assert report["server"]["started"].endswith("Z")
         observers = {o["name"]: o["source"] for o in report["observers"]}

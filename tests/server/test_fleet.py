@@ -108,6 +108,7 @@ def test_a_fleet_is_weighed(fleet: dict[str, Cluster], tmp_path: Path) -> None:
     nothing_runs(two(fleet))
 
 
+@pytest.mark.slow
 def test_a_harmful_canary_is_stopped(fleet: dict[str, Cluster], tmp_path: Path) -> None:
     """2 ms more for each transaction; the other server never has them."""
     out = tmp_path / "out"

@@ -382,7 +382,8 @@ def test_one_role_does_not_use_up_what_others_may_keep(keeping: Cluster, admin: 
                 stack.enter_context(session(keeping, user=user, options=options))
                 for user in ("postgres", "quiet", "late")
             )
-            eventually(lambda: one(admin, "SHOW sql_trace.keep_most") == "4")
+            for each in (stormy, quiet, late):  # each reads the configuration by itself
+                eventually(lambda each=each: one(each, "SHOW sql_trace.keep_most") == "4")
             for i in range(8):  # each of them is a cause of its own
                 provoke(stormy, f"SELECT 1/0{', 1' * i}")
             for _ in range(2):  # the second is a repeat
