@@ -22,6 +22,7 @@
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "utils/guc.h"
+#include "utils/tuplestore.h"
 
 PG_MODULE_MAGIC;
 

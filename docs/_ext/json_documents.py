@@ -144,6 +144,10 @@ def _section(entry: Entry) -> Iterator[str]:
 
 
 def _table(model: Mapping[str, Any]) -> Iterator[str]:
+    if "enum" in model:
+        yield f"One of {', '.join(f'`{value}`' for value in model['enum'])}."
+        yield ""
+        return
     yield from ("| field | meaning |", "|---|---|")
     for name, about in model["properties"].items():
         yield f"| `{name}` | {about.get('description', '')} |"
@@ -156,7 +160,7 @@ def _uses(schema: Mapping[str, Any]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     queue = [schema]
     while queue:
-        for name, about in queue.pop(0)["properties"].items():
+        for name, about in queue.pop(0).get("properties", {}).items():
             for form, target in _references(about):
                 if target not in found:
                     queue.append(models[target])
