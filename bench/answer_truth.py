@@ -32,8 +32,6 @@ from pgtare.server import own_session
 from pgtare.server.binaries import Binaries, from_wheel
 from pgtare.server.build import build_cached, source_dir
 from pgtare.server.modules import loadable
-from pgtare.weighing.trials import Population, Trials
-from pgtare.weighing.weigh import recording
 
 TAKES = "8 minutes (--seconds, --rounds)"
 
@@ -106,19 +104,7 @@ def trial(
     with PgbenchLoad(find_pgbench(target.binaries), target.dsn, LoadSpec(clients=1)) as load:
         load.wait_ready()
         conn.execute("SELECT spinner_forget()")
-        name = load.application_name
-        got = recording.record(
-            Trials(conn),
-            design,
-            Population(conn.info.dbname, application=name, sessions=5),
-            seconds,
-            cpu=False,
-            load=load,
-            look=None,
-            tick=lambda seconds, rows: None,
-        )
-    if got.stopped_by == "interrupt":
-        raise KeyboardInterrupt
+        observations = harness.record(conn, design, load, seconds)
     counted = {
         int(row[0]): row[2] / row[1] / 1_000
         for row in conn.execute("SELECT * FROM spinner_counted()").fetchall()
@@ -126,7 +112,7 @@ def trial(
     }
     if set(SETTLED_NS) - set(counted):
         raise MeasurementError("the injector did not run in each arm")
-    found = analyse(got.observations, design, proven={arm.name: True for arm in arms})
+    found = analyse(observations, design, proven={arm.name: True for arm in arms})
     rows = []
     for settled_ns, arm in zip(SETTLED_NS, found.arms[1:], strict=True):
         assert arm.answer is not None

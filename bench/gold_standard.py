@@ -24,8 +24,6 @@ from pgtare.server import own_session
 from pgtare.server.binaries import from_wheel
 from pgtare.server.modules import loadable
 from pgtare.weighing.instruments import choose, combine, load_catalogue
-from pgtare.weighing.trials import Population, Trials
-from pgtare.weighing.weigh import recording
 
 TAKES = "20 minutes (--seconds, --rounds)"
 
@@ -64,20 +62,9 @@ def main(args: argparse.Namespace) -> int:
 
         def costs(names: Sequence[str], seed: int, *, held: bool = False) -> dict[str, float]:
             asked = design(names, seed, held=held)
-            got = recording.record(
-                Trials(conn),
-                asked,
-                Population(conn.info.dbname, application=load.application_name, sessions=5),
-                args.seconds,
-                cpu=False,
-                load=load,
-                look=None,
-                tick=lambda seconds, rows: None,
-            )
-            if got.stopped_by == "interrupt":
-                raise KeyboardInterrupt
+            observations = harness.record(conn, asked, load, args.seconds)
             proven = {arm.name: True for arm in asked.arms}
-            arms = analyse(got.observations, asked, proven=proven).arms[1:]
+            arms = analyse(observations, asked, proven=proven).arms[1:]
             return {arm.name: arm.answer.us.estimate for arm in arms if arm.answer}
 
         for number in range(args.rounds):

@@ -12,8 +12,6 @@ from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench
 from pgtare.server import own_session
 from pgtare.server.binaries import from_wheel
 from pgtare.server.modules import loadable
-from pgtare.weighing.trials import Population, Trials
-from pgtare.weighing.weigh import recording
 
 TAKES = "a minute"
 
@@ -57,21 +55,9 @@ def weigh(target: harness.Server, seconds: int) -> None:
             chosen = dict(list(SETTINGS.items())[:n])
             arms = (Arm("base", "base", chosen), Arm("arm", "instrument", chosen))
             with own_session.connect(target.dsn) as conn:
-                name = running.application_name
-                population = Population(conn.info.dbname, application=name, sessions=5)
-                got = recording.record(
-                    Trials(conn),
-                    Design(arms, block_layout(2), 1),
-                    population,
-                    seconds,
-                    cpu=False,
-                    load=running,
-                    look=lambda seconds, data: False,
-                    tick=lambda seconds, rows: None,
-                )
-            if got.stopped_by == "interrupt":
-                raise KeyboardInterrupt
-            data = np.sort(got.observations, order="unit")
+                design = Design(arms, block_layout(2), 1)
+                observations = harness.record(conn, design, running, seconds)
+            data = np.sort(observations, order="unit")
             spacing = np.diff(data["start_ns"]).mean()
             switch = data["switch_ns"][1:]
             print(

@@ -82,6 +82,12 @@ class Reference:
             return sequential.p_value(z / self._wider, self.blocks)
         return float(2 * scipy.special.stdtr(self.df, -abs(z)))
 
+    def p_of(self, effect: Expansion) -> float:
+        """Two-sided p-value of an estimate; NaN if nothing varied."""
+        if not varies(effect.value, effect.se):
+            return NAN
+        return self.p_value(effect.value / effect.se)
+
     def interval(self, estimate: float, se: float, alpha: float = 0.05) -> Estimate:
         """The two-sided 1 - alpha interval.
 

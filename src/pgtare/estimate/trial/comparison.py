@@ -25,7 +25,6 @@ from pgtare.estimate.inference import (
     ratio_interval,
     settled_margin,
     tail_factor,
-    varies,
 )
 from pgtare.estimate.trial.analysis_request import Question
 from pgtare.estimate.trial.answer import Answer, Basis, Reason, ReasonKind
@@ -111,14 +110,14 @@ class Comparison:
     @cached_property
     def p_body(self) -> float:
         """Two-sided p-value of the body."""
-        return _p_value(self.body, self.scale.reference(self.body))
+        return self.scale.reference(self.body).p_of(self.body)
 
     @cached_property
     def p_total(self) -> float:
         """Two-sided p-value of the total, NaN if the tail is not judged."""
         if not self.scale.judges_tail:
             return NAN
-        return _p_value(self.total, self.scale.tail_reference(self.total))
+        return self.scale.tail_reference(self.total).p_of(self.total)
 
     @cached_property
     def body_us(self) -> Estimate:
@@ -294,9 +293,3 @@ def _answer(
 
 def _share_pct(amount: float, whole: float) -> float:
     return 100 * amount / whole if whole > 0 else NAN
-
-
-def _p_value(cost: Expansion, reference: Reference) -> float:
-    if not varies(cost.value, cost.se):
-        return NAN
-    return reference.p_value(cost.value / cost.se)

@@ -53,7 +53,7 @@ class Strata:
     def clusters(self, arm: int) -> int:
         """Blocks, and pairs of sessions, that an arm and the base are compared in."""
         blocks = self.later.blocks(arm)
-        if self.first is None or not self.first.comparable(arm):
+        if self.first is None or not self.uses_first(arm):
             return blocks
         return blocks + min(self.first.sessions(arm), self.first.sessions(0))
 
@@ -62,7 +62,7 @@ class Strata:
         later = self.later.cost(outcome(self.later.units), arm)
         if self.first is None:
             return later
-        if not self.first.comparable(arm):
+        if not self.uses_first(arm):
             return mixed(nothing(self.first.units.n_clusters), later, 0.0)
         return mixed(self.first.cost(outcome(self.first.units), arm), later, self.share)
 
@@ -180,7 +180,7 @@ def cpu_cost(
     """
     times = strata.as_cpu()
     parts = [times.later.units, *([times.first.units] if times.first else [])]
-    if not all(len(units.service_us) for units in parts[:1]):
+    if not len(times.later.units.service_us):
         return None
     if not all(np.isfinite(units.service_us).all() for units in parts):
         return None

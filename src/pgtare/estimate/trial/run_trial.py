@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pgtare.estimate.inference import NAN, Reference, varies
+from pgtare.estimate.inference import NAN, Reference
 from pgtare.estimate.trial import quantiles
 from pgtare.estimate.trial.analysis_request import Question
 from pgtare.estimate.trial.answer import Basis
@@ -183,9 +183,7 @@ class _Analysis:
             part.cost(part.units.body(effects.c), index) for part in (found.late, found.early)
         )
         change = late - early
-        reference = effects.reference.of(change.influence)
-        known = varies(change.value, change.se)
-        p = reference.p_value(change.value / change.se) if known else NAN
+        p = effects.reference.of(change.influence).p_of(change)
         return Settling(change.value, p, max(len(self.asked.family), 1))
 
     def _effect(self, index: int, found: Effect) -> Effect:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,8 +106,7 @@ def select(obs: Observations, design: Design) -> Selection:
     # was slow when the session ended, and would be left out because it was.
     number = rows["block"].astype(np.int64)
     number[in_block] -= ~whole
-    _, block = np.unique((backend << 32 | number)[kept], return_inverse=True)
-    units = _units(rows[kept], block.astype(np.int64))
+    units = _units(rows[kept], _numbered(rows[kept], number[kept]))
     position = rows["position"][kept]
     first = _first_runs(rows[in_first & usable]) if in_first.any() else None
     entered = kept & (rows["position"] >= DROPPED) & finished
@@ -150,6 +148,12 @@ def _units(rows: Observations, cluster: Ints) -> Units:
     )
 
 
+def _numbered(rows: Observations, block: Ints) -> Ints:
+    """The blocks (N,) of the sessions numbered through all of them, from 0."""
+    key = rows["backend"].astype(np.int64) << 32 | block
+    return np.asarray(np.unique(key, return_inverse=True)[1], dtype=np.int64)
+
+
 def _whole_blocks(rows: Observations, design: Design) -> Bools:
     """Which of these transactions, by (backend, unit), are in a block with all of its runs.
 
@@ -158,8 +162,8 @@ def _whole_blocks(rows: Observations, design: Design) -> Bools:
     """
     if not len(rows):
         return np.zeros(0, dtype=np.bool_)
-    key = rows["backend"].astype(np.int64) << 32 | rows["block"]
-    _, starts, number = np.unique(key, return_index=True, return_inverse=True)
+    number = _numbered(rows, rows["block"])
+    starts = np.unique(number, return_index=True)[1]
     answered = np.asarray(rows["flags"] & UnitFlag.OPEN == 0, dtype=np.float64)
     count = np.bincount(number, answered)
     length = np.maximum.reduceat(rows["position"].astype(np.int64), starts) + 1
@@ -168,8 +172,7 @@ def _whole_blocks(rows: Observations, design: Design) -> Bools:
 
 
 def _first_runs(rows: Observations) -> FirstRuns:
-    backends, at, session = np.unique(rows["backend"], return_index=True, return_inverse=True)
-    del backends
+    _, at, session = np.unique(rows["backend"], return_index=True, return_inverse=True)
     units = _units(rows, session.astype(np.int64))
     group = np.unique(rows["stratum"][at], return_inverse=True)[1].astype(np.int64)
     return FirstRuns(units, group, rows["arm"][at].astype(np.int64))
@@ -178,8 +181,7 @@ def _first_runs(rows: Observations) -> FirstRuns:
 def _failed_runs(rows: Observations, design: Design) -> FailedRuns:
     """Which runs of whole blocks have a failed transaction; rows by (backend, unit)."""
     answered = rows[rows["flags"] & UnitFlag.OPEN == 0]
-    key = answered["backend"].astype(np.int64) << 32 | answered["block"]
-    _, block = np.unique(key, return_inverse=True)
+    block = _numbered(answered, answered["block"])
     run = block * len(design.block) + answered["run"].astype(np.int64)
     _, starts, number = np.unique(run, return_index=True, return_inverse=True)
     aborted = np.asarray(answered["flags"] & UnitFlag.ABORTED != 0, dtype=np.float64)
@@ -202,8 +204,3 @@ def _discarded(flags: Ints) -> dict[str, int]:
         found[name] = int(np.count_nonzero(hit))
         left = left[~hit]
     return found
-
-
-def arms_seen(units: Units, arms: Sequence[int]) -> Bools:
-    """Which transactions (N,) are of these arms."""
-    return np.asarray(np.isin(units.arm, arms), dtype=np.bool_)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -193,8 +192,3 @@ def mixed(first: Expansion, later: Expansion, share: float) -> Expansion:
 def nothing(clusters: int) -> Expansion:
     """Zero, without an error."""
     return Expansion(0.0, np.zeros(clusters))
-
-
-def joined(parts: Sequence[Floats]) -> Floats:
-    """Arrays one after the other; an empty one if there are none."""
-    return np.concatenate(parts) if parts else np.empty(0)

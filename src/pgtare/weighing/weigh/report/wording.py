@@ -179,17 +179,19 @@ def _deciding(result: WeighResult) -> str:
     needed = [arm.answer.needed_s for arm in undecided if arm.answer and arm.answer.needed_s]
     if not needed:
         return f"Undecided: {_names(undecided)} ({reason_words.because(undecided[0])})."
-    if max(needed) > _DAY_S:
-        return f"Undecided: {_names(undecided)}; it may take more than a day to decide."
-    more = _about(max(needed))
-    fewer = ", or fewer instruments at a time" if len(of_role(result, "instrument")) > 2 else ""
-    return f"Undecided: {_names(undecided)}; about {more} more may decide it{fewer}."
+    within_a_day = max(needed) <= _DAY_S
+    several = within_a_day and len(of_role(result, "instrument")) > 2
+    fewer = ", or fewer instruments at a time" if several else ""
+    return f"Undecided: {_names(undecided)}; {_may_decide(max(needed))}{fewer}."
 
 
-def _about(seconds: float) -> str:
-    """A span of two significant digits, rounded up."""
+def _may_decide(seconds: float) -> str:
+    """How much longer it may take, to two significant digits, rounded up."""
+    if seconds > _DAY_S:
+        return "it may take more than a day to decide"
     unit = 10 ** max(math.floor(math.log10(max(seconds, 1.0))) - 1, 0)
-    return numbers.seconds(max(1, math.ceil(seconds / unit)) * unit)
+    about = numbers.seconds(max(1, math.ceil(seconds / unit)) * unit)
+    return f"about {about} more may decide it"
 
 
 def _names(arms: list[ArmResult]) -> str:
@@ -273,9 +275,7 @@ def _sentence(arm: ArmResult, result: WeighResult) -> str:
     cell = verdict_cell(arm, result)
     more = ""
     if answer.verdict == "inconclusive" and answer.needed_s is not None:
-        more = f"; about {_about(answer.needed_s)} more may decide it"
-        if answer.needed_s > _DAY_S:
-            more = "; it may take more than a day to decide"
+        more = f"; {_may_decide(answer.needed_s)}"
     return (
         f"{arm.name}: {with_bounds(answer.us)}, {numbers.estimate(answer.pct)} %: {cell} "
         f"({why}{more})."
