@@ -15,20 +15,20 @@ from pgtare.server.modules import loadable
 
 TAKES = "a minute"
 
-#: Settings that can be switched, and values that change nothing.
+#: Settings that can be switched, with two values each that make no difference to this load.
 SETTINGS = {
-    "track_io_timing": "off",
-    "compute_query_id": "off",
-    "log_duration": "off",
-    "log_lock_waits": "off",
-    "track_functions": "none",
-    "log_statement": "none",
-    "log_min_duration_statement": "-1",
-    "enable_seqscan": "on",
-    "enable_sort": "on",
-    "enable_hashagg": "on",
-    "enable_material": "on",
-    "enable_memoize": "on",
+    "track_io_timing": ("off", "on"),
+    "compute_query_id": ("off", "on"),
+    "log_lock_waits": ("off", "on"),
+    "deadlock_timeout": ("1s", "2s"),
+    "track_functions": ("none", "pl"),
+    "log_statement": ("none", "ddl"),
+    "log_min_duration_statement": ("-1", "1h"),
+    "enable_seqscan": ("on", "off"),
+    "enable_sort": ("on", "off"),
+    "enable_hashagg": ("on", "off"),
+    "enable_material": ("on", "off"),
+    "enable_memoize": ("on", "off"),
 }
 
 
@@ -47,21 +47,24 @@ def main(args: argparse.Namespace) -> None:
 
 
 def weigh(target: harness.Server, seconds: int) -> None:
-    """A line for each number of settings, from a trial in which all arms are alike."""
+    """A line for each number of settings, from a trial of two arms that differ in all of them."""
     pgbench = find_pgbench(target.binaries)
     with PgbenchLoad(pgbench, target.dsn, LoadSpec(clients=1)) as running:
         running.wait_ready()
         for n in (1, 4, 8, 12):
-            chosen = dict(list(SETTINGS.items())[:n])
-            arms = (Arm("base", "base", chosen), Arm("arm", "instrument", chosen))
+            base, other = (
+                {name: values[k] for name, values in list(SETTINGS.items())[:n]} for k in (0, 1)
+            )
+            arms = (Arm("base", "base", base), Arm("arm", "instrument", other))
             with own_session.connect(target.dsn) as conn:
                 design = Design(arms, block_layout(2), 1)
                 observations = harness.record(conn, design, running, seconds)
             data = np.sort(observations, order="unit")
             spacing = np.diff(data["start_ns"]).mean()
-            switch = data["switch_ns"][1:]
+            share = data["switch_ns"][1:].mean() / spacing
+            switch = data["switch_ns"][1:][np.diff(data["arm"].astype(np.int64)) != 0]
             print(
                 f"{n:8d}  {switch.mean() / 1000:16.2f}  {np.median(switch) / 1000:6.2f}"
-                f"  {100 * switch.mean() / spacing:13.1f} %",
+                f"  {100 * share:13.1f} %",
                 flush=True,
             )
