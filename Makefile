@@ -68,11 +68,11 @@ lint: setup-dev
 # uv (from PyPI) resolves; pip installs
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	  --extra build pyproject.toml -o requirements.lock
+	  --extra build --extra embedded pyproject.toml -o requirements.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	  --extra build --extra agent pyproject.toml -o requirements-agent.lock
+	  --extra build --extra embedded --extra agent pyproject.toml -o requirements-agent.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	  --extra build --extra agent --extra dev pyproject.toml -o requirements-dev.lock
+	  --extra build --extra embedded --extra agent --extra dev pyproject.toml -o requirements-dev.lock
 
 # all packages that can be built here, in dist/; those of Debian and RPM need their tools, and
 # PG_MAJORS their server headers

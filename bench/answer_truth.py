@@ -5,6 +5,10 @@ it was switched on. It counts what it really took. Each row is an arm of a trial
 session older than the trial; the truth is the mean that the injector counted, less that of the
 base, which runs the same code for a delay of 0.
 
+After each round the same arms are held, in slices of thousands of transactions, without a cold
+start. If their slope is as far from 1 as that of the runs, a transaction that is longer by a delay
+takes longer by more than the delay on this machine, and the answers are right.
+
 The exit status is 1 if, pooled over the grid, the slope of the estimates against the truth is not
 within 1.00 ± 0.02 or the intercept not within ± 0.1 µs, or if more than 5 % of the arms with a
 settled delay of 0 are called a cost.
@@ -26,7 +30,7 @@ from bench import harness
 from bench.harness import say
 from pgtare.errors import MeasurementError
 from pgtare.estimate.trial import Answer, analyse
-from pgtare.estimate.trial.design import Arm, Design, block_layout
+from pgtare.estimate.trial.design import Arm, Design, Slices, block_layout
 from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench
 from pgtare.server import own_session
 from pgtare.server.binaries import Binaries, from_wheel
@@ -67,6 +71,7 @@ def main(args: argparse.Namespace) -> int:
     """Print a row for each arm, and the pooled line."""
     module = loadable(from_wheel())
     rows: list[Row] = []
+    held: list[Row] = []
     with tempfile.TemporaryDirectory() as work:
         libraries = [module.library, injector(from_wheel(), Path(work))]
         with (
@@ -81,7 +86,11 @@ def main(args: argparse.Namespace) -> int:
                 for cold_ns in COLD_NS:
                     rows += trial(target, conn, cold_ns, args.seconds, number)
                     say(f"round {number + 1} of {args.rounds}, {cold_ns} ns cold")
-    return judged(rows)
+                held += trial(target, conn, 0, args.seconds, number, held=True)
+    status = judged(rows)
+    (slope, intercept), errors = line(held)
+    print(f"held in slices: slope {slope:.4f} ± {errors[0]:.4f}, intercept {intercept:+.4f} µs")
+    return status
 
 
 def trial(
@@ -90,8 +99,10 @@ def trial(
     cold_ns: int,
     seconds: float,
     seed: int,
+    *,
+    held: bool = False,
 ) -> list[Row]:
-    """A trial with an arm of each settled delay; its base has none."""
+    """A trial with an arm of each settled delay; its base has none. held: in slices."""
     base = {"spinner.settled_ns": "0", "spinner.cold_ns": "0"}
     arms = [Arm("base", "base", base)]
     for settled_ns in SETTLED_NS:
@@ -100,7 +111,8 @@ def trial(
             own["spinner.cold_runs"] = "9"
         arms.append(Arm(f"{settled_ns} ns", "instrument", {"spinner.cold_runs": "8", **own}))
     arms[0].settings["spinner.cold_runs"] = "8"
-    design = Design(tuple(arms), block_layout(len(arms)), 1_000 * seed + cold_ns)
+    slices = Slices(tuple(range(len(arms))), 100_000, 200_000) if held else None
+    design = Design(tuple(arms), block_layout(len(arms)), 1_000 * seed + cold_ns, slices)
     with PgbenchLoad(find_pgbench(target.binaries), target.dsn, LoadSpec(clients=1)) as load:
         load.wait_ready()
         conn.execute("SELECT spinner_forget()")
@@ -137,17 +149,23 @@ def judged(rows: list[Row]) -> int:
                 f"| {estimates.mean():.3f} | {error:.3f} | {covered} of {len(cell)} "
                 f"| {costs} of {len(cell)} |"
             )
-    truth = np.array([r.truth_us for r in rows])
-    estimate = np.array([r.answer.us.estimate for r in rows])
-    weight = 1 / np.array([r.answer.us.se for r in rows])
-    (slope, intercept), covariance = np.polyfit(truth, estimate, 1, w=weight, cov="unscaled")
-    errors = np.sqrt(np.diag(covariance))
+    (slope, intercept), errors = line(rows)
     idle = [r for r in rows if r.settled_ns == 0]
     false = sum(r.answer.verdict == "cost" for r in idle)
-    covered = np.mean([r.answer.us.lo <= r.truth_us <= r.answer.us.hi for r in rows])
+    share = np.mean([r.answer.us.lo <= r.truth_us <= r.answer.us.hi for r in rows])
     print(
         f"slope {slope:.4f} ± {errors[0]:.4f}, intercept {intercept:+.4f} ± {errors[1]:.4f} µs, "
-        f"covered {covered:.3f} of {len(rows)}, a settled 0 called a cost in {false} of {len(idle)}"
+        f"covered {share:.3f} of {len(rows)}, a settled 0 called a cost in {false} of {len(idle)}"
     )
     good = abs(slope - 1) <= SLOPE and abs(intercept) <= INTERCEPT_US
     return 0 if good and false <= FALSE_COSTS * len(idle) else 1
+
+
+def line(rows: list[Row]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Slope and intercept of the estimates against the truth, and their standard errors."""
+    truth = np.array([r.truth_us for r in rows])
+    estimate = np.array([r.answer.us.estimate for r in rows])
+    weight = 1 / np.array([r.answer.us.se for r in rows])
+    found, covariance = np.polyfit(truth, estimate, 1, w=weight, cov="unscaled")
+    errors = np.sqrt(np.diag(covariance))
+    return (float(found[0]), float(found[1])), (float(errors[0]), float(errors[1]))

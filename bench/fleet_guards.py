@@ -1,7 +1,7 @@
 """How often guards stop a harmless fleet, and after how many transactions they stop a harmful one.
 
-Transactions of arm and base come in
-blocks of two; a look is at every 50 blocks of each server. Servers share no load.
+A block has a run of the arm and a run of the base, of RUN transactions each, of which KEPT count;
+a look is at every BLOCKS blocks of each server. Servers share no load.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ TAKES = "some minutes"
 ONE_THREAD = True
 
 ALPHA = 0.05
-LOOKS, BLOCKS = 100, 50
+LOOKS, BLOCKS = 100, 10
+#: As runs of a trial are on average.
+RUN, KEPT = 24, 16
 #: The cap of the body, as a quantile of the base.
 CAP = 0.99
-SLOW, ABORTS = 0.01, 0.002
+#: Share of the base's runs with such a transaction.
+SLOW, ABORTS = 0.15, 0.03
 _CHUNK = 50
 _SEED = 20_263
 
@@ -59,8 +62,8 @@ class Harmful:
 
     name: str
     slower: float  # factor on every transaction
-    slow: float  # odds of a slow transaction
-    aborts: float  # odds of an aborted one
+    slow: float  # odds of a run with a slow transaction
+    aborts: float  # odds of a run with an aborted one
     one_server: bool = False
 
 
@@ -91,7 +94,7 @@ def stopped_at(
         over = evidence >= threshold(ALPHA)
         looks.append(np.where(over.any(axis=1), over.argmax(axis=1) + 1, 0))
     at = np.concatenate(looks)
-    return at > 0, at.astype(np.float64) * 2 * BLOCKS
+    return at > 0, at.astype(np.float64) * 2 * RUN * BLOCKS
 
 
 def _evidence(
@@ -99,9 +102,11 @@ def _evidence(
 ) -> Floats:
     """Logarithm of the guard's e-value at each look (trials, looks)."""
     harmed = np.arange(shape[-1]) < (1 if harm.one_server else shape[-1])
-    blocks = (*shape, BLOCKS)
-    slower = np.where(harmed, harm.slower, 1.0)[:, np.newaxis]
-    wealth = [body_wealth(slower * times(rng, blocks), times(rng, blocks), cap, LIMITS.body)]
+    runs = (*shape, BLOCKS, KEPT)
+    slower = np.where(harmed, harm.slower, 1.0)[:, np.newaxis, np.newaxis]
+    arm_us = np.minimum(slower * times(rng, runs), (1 + LIMITS.body) * cap).mean(axis=-1)
+    base_us = np.minimum(times(rng, runs), cap).mean(axis=-1)
+    wealth = [body_wealth(arm_us, base_us, cap, LIMITS.body)]
     for rate, odds, limit in (
         (SLOW, harm.slow, LIMITS.tail),
         (ABORTS, harm.aborts, LIMITS.aborts),

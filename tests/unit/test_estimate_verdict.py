@@ -79,20 +79,3 @@ def test_error_rates_of_a_short_trial() -> None:
     assert clopper_pearson(wrong.hits, wrong.trials, 0.9998)[0] <= 0.05
     covered = counting.covered(_clean, lambda rng: runs.slower(0.05, rng), 60, 1)
     assert clopper_pearson(covered.hits, covered.trials, 0.9998)[1] >= 0.95
-
-
-@pytest.mark.slow
-def test_margins_settle_as_often_as_they_say() -> None:
-    """A/A trials that do find the margin they say they can settle, judged by the body alone."""
-    settled = number = 0
-    for rng, seed in counting.trials(200, 3):
-        design = simulated.design_of(1, seed)
-        found = analyse(simulated.simulate(_clean(rng), design).observations, design)
-        arm = counting.instrument(found)
-        assert arm.answer is not None
-        assert arm.settles_pct is not None
-        margin = arm.settles_pct / 100 * found.baseline.body_mean_us
-        number += 1
-        settled += -margin < arm.answer.us.lo and arm.answer.us.hi < margin
-    lo, hi = clopper_pearson(settled, number, 0.9998)
-    assert lo <= 0.8 <= hi, settled

@@ -433,7 +433,7 @@ def test_a_control_that_is_near_0_is_sound() -> None:
 
 def test_what_slow_transactions_add_is_said() -> None:
     result = sample().result
-    said = "Slow transactions add to the average: pg_stat_statements +11 µs."
+    said = "Slow transactions change the average: pg_stat_statements +11 µs."
     assert "Slow transactions" not in printed(result)
     found = effect(arm_of(result, STATEMENTS))
     found.excess_us = between(11.2, 7.7, 14.7)
@@ -449,7 +449,7 @@ def test_a_cost_that_only_slow_transactions_show_says_so() -> None:
     arm = arm_of(result, STATEMENTS)
     judged(arm, "cost", ReasonKind.TOTAL_DIFFERS, us=between(0.2, -0.1, 0.5))
     effect(arm).excess_us = between(2.2, -0.1, 4.5)
-    said = "Slow transactions add to the average: pg_stat_statements +2.2 µs."
+    said = "Slow transactions change the average: pg_stat_statements +2.2 µs."
     assert said in words(printed(result))
 
 

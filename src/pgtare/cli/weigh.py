@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -29,10 +29,14 @@ from pgtare.cli.shared_options import (
 )
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Unit
+from pgtare.kit import files
 from pgtare.kit.option_values import percentage, seconds
 from pgtare.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
 from pgtare.weighing.instruments import choose, load_catalogue
-from pgtare.weighing.weigh import store
+from pgtare.weighing.outside.run import chosen_way
+from pgtare.weighing.outside.run import dry_run as outside_dry_run
+from pgtare.weighing.outside.run import weigh as weigh_outside
+from pgtare.weighing.weigh import limit, store
 from pgtare.weighing.weigh.measurement import Weighing
 from pgtare.weighing.weigh.plan import arms_of
 from pgtare.weighing.weigh.report.page import write_page
@@ -46,8 +50,10 @@ if TYPE_CHECKING:
 
 _how_long = partial(typer.Option, rich_help_panel="How long")
 _load_option = partial(typer.Option, rich_help_panel="Load")
+_deciding = partial(typer.Option, rich_help_panel="Deciding, in CI")
 _server = partial(typer.Option, rich_help_panel="Server")
 
+_UNITS = ("run", "slice", "both")
 _LOADS = ("select-only", "simple-update", "tpcb-like", "none")
 
 
@@ -66,6 +72,20 @@ def weigh(
         ),
     ] = None,
     margin: Margin = "0.5%",
+    at_most: Annotated[
+        str | None,
+        _deciding(
+            help="The limit of what each instrument may cost, for example 3%: exit status 0 if all "
+            "are shown to be below, 10 if one is shown to be above, 11 if it is not decided."
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        _deciding(help="The limit of what all of them may cost together, in one more arm."),
+    ] = None,
+    summary: Annotated[
+        Path | None, _deciding(help="Write what was decided as a table in Markdown.")
+    ] = None,
     load: Annotated[
         str | None,
         _load_option(help=f"{', '.join(_LOADS)}; none (default with --dsn): the server's own."),
@@ -74,6 +94,16 @@ def weigh(
         list[str] | None,
         _load_option("--script", "-f", help="A pgbench script, FILE or FILE@WEIGHT, as load."),
     ] = None,
+    sql: Annotated[
+        str | None,
+        _load_option(
+            help="From outside: these statements as load, as in a pgbench script, for example "
+            "'SELECT * FROM orders WHERE id = 7'."
+        ),
+    ] = None,
+    writes: Annotated[
+        bool, _load_option("--writes", help="From outside: the script may write to your tables.")
+    ] = False,
     clients: Annotated[int, _load_option("--clients", "-c", help="Sessions of the load.")] = 1,
     protocol: Annotated[str, _load_option(help="simple, extended or prepared.")] = "simple",
     scale: Annotated[int, _load_option(help="pgbench's scale: 15 MB each.")] = 10,
@@ -89,6 +119,14 @@ def weigh(
         str | None,
         _server(help="Weigh on this running server, and on its own traffic."),
     ] = None,
+    outside: Annotated[
+        bool,
+        _server(
+            "--outside",
+            help="Weigh from outside, in a session of pgtare's own, even if the server module is "
+            "there. Without it, this is what happens.",
+        ),
+    ] = False,
     role: Role = None,
     application: Application = "*",
     participation: Participation = "100%",
@@ -136,14 +174,20 @@ def weigh(
     """Weigh instruments: what each costs a transaction, in µs and %, with 95 % intervals.
 
     By default on a PostgreSQL 18 of pgtare's own with a pgbench load; with --dsn on a running
-    server and the traffic that is there.
+    server and the traffic that is there. A server without the module is weighed from outside: in
+    one session of pgtare's own, with statements of yours (--sql, --script) or harmless look-ups.
 
     Examples: `pgtare weigh pg_stat_statements track_io_timing --duration 30s --output w.json`
 
     `pgtare weigh track_io_timing --dsn "host=/var/run/postgresql dbname=app" --dry-run`
+
+    `pgtare weigh pg_stat_statements --dsn "$DSN" --sql 'SELECT * FROM orders WHERE id = 7'`
     """
+    chosen = tuple(choose(load_catalogue(catalogue or ()), instruments or (), arm or ()))
     request = Request(
-        chosen=tuple(choose(load_catalogue(catalogue or ()), instruments or (), arm or ())),
+        chosen=chosen if budget is None else limit.with_together(chosen),
+        at_most=percentage("--at-most", at_most) if at_most else None,
+        budget=percentage("--budget", budget) if budget else None,
         inject_ns=tuple(inject_ns or ()),
         duration_s=seconds("--duration", duration),
         precision=percentage("--precision", precision) if precision else None,
@@ -163,9 +207,17 @@ def weigh(
         participation=parse_participation(participation),
         allow=frozenset(allow or ()),
         assume_yes=yes,
+        outside=outside,
+        sql=sql,
+        writes=writes,
     )
+    request = chosen_way(request)
     arms_of(request)  # contradictions show before anything is started
     destination = Destination(json, output)
+    if plan_only and request.outside:
+        for line in outside_dry_run(request):
+            typer.echo(line)
+        return
     if plan_only:
         planned = dry_run(request)
         if not destination.printed:
@@ -173,17 +225,31 @@ def weigh(
                 typer.echo(line)
         destination.write(planned.to_json())
         return
+    if summary is not None and not request.decides:
+        raise UsageError("--summary says what was decided: give --at-most or --budget")
+    files.check_target(summary)
     if out is not None:
         store.check_target(out)
+    if why and request.outside:
+        raise UsageError("--why needs the server module, which is not used from outside")
     asked = _why() if why else None
-    done = run_weighing(
-        request, command_line(), cli.stderr(), cli.confirm, asked.during if asked else alone
-    )
-    _deliver(done, destination, out, asked, details)
+    if request.outside:
+        done = weigh_outside(request, command_line(), cli.stderr(), cli.confirm)
+    else:
+        done = run_weighing(
+            request, command_line(), cli.stderr(), cli.confirm, asked.during if asked else alone
+        )
+    try:
+        if summary is not None:
+            limit.write_summary(done.result, summary)
+    finally:
+        _deliver(done, destination, out, asked, details)
     if done.result.design.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
     if done.result.design.partial:
         raise typer.Exit(1)
+    if request.decides:
+        raise typer.Exit(limit.exit_status(done.result))
 
 
 def _base(text: str) -> Literal["off", "current"]:
@@ -193,7 +259,7 @@ def _base(text: str) -> Literal["off", "current"]:
 
 
 def _unit(text: str) -> Unit:
-    if text not in get_args(Unit):
+    if text not in _UNITS:
         raise UsageError(f"--unit {text}: choose run, slice or both")
     return text  # type: ignore[return-value]
 

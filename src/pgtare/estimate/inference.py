@@ -247,11 +247,6 @@ def effect_factor(
     return (effect.se / wanted) ** 2 if wanted > 0 else math.inf
 
 
-def settled_margin(se: float, reference: Reference, power: float = 0.8) -> float:
-    """The margin that is shown to hold with this power if there is no effect; unit of se."""
-    return _equivalence_width(reference, power) * se
-
-
 def _equivalence_width(reference: Reference, power: float) -> float:
     """Standard errors from zero to the margin that holds a 95 % interval."""
     # Near zero both sides of the margin can fail, which leaves each side half of the misses.

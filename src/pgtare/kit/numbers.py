@@ -92,6 +92,14 @@ def bounds(interval: Interval | None) -> str:
     return f"[{signed(interval.lo, digits)}, {signed(interval.hi, digits)}]"
 
 
+def plus_minus(interval: Interval | None) -> str:
+    """The signed estimate and half of its interval's width: +2.9 ± 0.2."""
+    if interval is None or (half := half_width(interval)) is None:
+        return NONE
+    digits = places(interval)
+    return f"{signed(interval.estimate, digits)} ± {plain(half, digits)}"
+
+
 def bounded(interval: Interval) -> bool:
     """Whether both ends of the interval are known."""
     return interval.lo is not None and interval.hi is not None

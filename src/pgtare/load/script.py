@@ -1,4 +1,4 @@
-"""Compile a pgbench script, or a built-in one, into the commands that the duet driver runs."""
+"""Compile a pgbench script, or a built-in one, into the commands that a driver of ours runs."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def compile_script(text: str, name: str, known: Mapping[str, int]) -> Program:
     r"""The commands of a pgbench script: SQL, and \set with whole numbers and random().
 
     known: variables that have a value beforehand, such as scale. Variables represent themselves
-    inside quotes and comments. Raises UsageError, with the line, for what a duet cannot run.
+    inside quotes and comments. Raises UsageError, with the line, for what our drivers cannot run.
     """
     commands: list[Assignment | Statement] = []
     defined = set(known)
@@ -181,7 +181,7 @@ def _statement(chunk: str, defined: set[str]) -> Statement:
     if len(chunk.encode()) > MAX_BYTES:
         raise _Refused(f"a statement may have at most {MAX_BYTES} bytes")
     if re.match(r"copy\b", chunk, re.IGNORECASE):
-        raise _Refused("COPY cannot be part of a duet")
+        raise _Refused("pgtare's driver cannot run COPY")
     return Statement(tuple(part for part in parts if part != ""))
 
 
@@ -199,7 +199,7 @@ def _assignment(chunk: str, defined: set[str]) -> Assignment:
         command = chunk.split()[0]
         if command == "\\set":
             raise _Refused("\\set takes a variable and an expression")
-        raise _Refused(f"{command} cannot be part of a duet; of pgbench's commands only \\set can")
+        raise _Refused(f"pgtare's driver cannot run {command}, only \\set of pgbench's commands")
     return Assignment(found["variable"], _Expression(found["expression"], defined).operations)
 
 
@@ -269,7 +269,7 @@ class _Expression:
 
     def _random(self, name: str) -> None:
         if name != "random":
-            raise _Refused(f"{name}() cannot be part of a duet; of pgbench's functions only random")
+            raise _Refused(f"pgtare's driver has no {name}(), only random() of pgbench's functions")
         for sign in ("(", ","):
             self._expect(sign)
             self._sum(0)

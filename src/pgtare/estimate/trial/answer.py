@@ -18,6 +18,8 @@ class Basis(StrEnum):
     FIRST_AND_SETTLED = "first runs of new sessions and settled runs"
     FIRST = "first runs of new sessions"
     SLICES = "slices of all sessions"
+    BURSTS = "a driver's bursts"
+    PACED = "a driver's transactions with pauses"
 
 
 class ReasonKind(StrEnum):
@@ -45,6 +47,8 @@ class ReasonKind(StrEnum):
     SHRINKS = "shrinks"
     UNSETTLED = "unsettled"  # it still changes, and could leave the margin
     SHORT_SESSIONS = "short_sessions"  # (n) the answer is of sessions with n transactions or more
+    WAITING_OPEN = "waiting_open"  # not shown of sessions that wait between transactions
+    DISTURBED = "disturbed"  # (pct) so many runs were held up that effects may read high
 
 
 #: Something else could have moved the figure: its bounds say nothing either.
@@ -79,7 +83,8 @@ class Answer:
     us: µs a transaction, min(x, c); pct: the same over the base's mean. at_least, at_most: the
     estimate is known to be too small, or too large. detectable_us: the smallest cost that such an
     interval shows with a power of 80 %. share_covered: of all transactions, in sessions that the
-    answer is of. needed_s: further seconds that may decide it, None if not known.
+    answer is of. needed_s: further seconds that may decide it, None if not known. waiting_us,
+    waiting_pct: the same cost for sessions that wait between transactions, if a driver measured it.
     """
 
     us: Estimate
@@ -92,6 +97,8 @@ class Answer:
     detectable_us: float
     share_covered: float
     needed_s: float | None = None
+    waiting_us: Estimate | None = None
+    waiting_pct: Estimate | None = None
 
     def because(self, *kinds: ReasonKind) -> Reason | None:
         """The first reason of one of these kinds."""

@@ -23,7 +23,6 @@ from pgtare.estimate.inference import (
     detectable,
     effect_factor,
     ratio_interval,
-    settled_margin,
     tail_factor,
 )
 from pgtare.estimate.trial.analysis_request import Question
@@ -106,6 +105,7 @@ class Comparison:
     rate: Expansion
     base_rate: Expansion
     least_rate_se: float
+    slow: float = 1 - THRESHOLD_QUANTILE  # share of both that lies over the threshold
 
     @cached_property
     def p_body(self) -> float:
@@ -161,10 +161,9 @@ class Comparison:
         rare events that come one by one: a dozen of them say little about either.
         """
         excess = self.rate - self.base_rate.scaled(TAIL_TOLERANCE)
-        pooled = 1 - THRESHOLD_QUANTILE
         differs = self.rate_ratio.lo > 1 or self.rate_ratio.hi < 1
         return tail_factor(
-            excess.value if differs else (1 - TAIL_TOLERANCE) * pooled,
+            excess.value if differs else (1 - TAIL_TOLERANCE) * self.slow,
             float(np.fmax(excess.se, self.least_rate_se)),
             self.scale.by,
         )
@@ -211,8 +210,8 @@ class Comparisons:
         *,
         blocks: int,
         seconds: float,
-        failures: Failures,
-        unanswered: Unanswered,
+        failures: Failures | None = None,
+        unanswered: Unanswered | None = None,
         settling: Settling | None = None,
         basis: Basis = Basis.SLICES,
         covered: float = 1.0,
@@ -257,8 +256,7 @@ class Comparisons:
             p_adjusted=tests.body if adjusted else None,
             p_total=found.p_total,
             p_total_adjusted=tests.total if adjusted else None,
-            p_aborted=failures.p,
-            settles_pct=_share_pct(settled_margin(body.se, scale.reference(body)), scale.base_us),
+            p_aborted=failures.p if failures else None,
             effective_clusters=effective_clusters(body.influence),
             answer=_answer(found, finding, basis, covered, shortest, self.mde_us(index)),
         )
@@ -289,7 +287,3 @@ def _answer(
         share_covered=covered,
         needed_s=finding.needed_s,
     )
-
-
-def _share_pct(amount: float, whole: float) -> float:
-    return 100 * amount / whole if whole > 0 else NAN

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Role = Literal["base", "control", "instrument", "injected"]
-Unit = Literal["run", "slice", "both"]
+Unit = Literal["run", "slice", "both", "burst"]
 
 #: A kind of slice: each session draws its arm for the slice, and half of them have each.
 MIXED = -1
@@ -78,7 +78,8 @@ class Runs:
 class Design:
     """Arms (index 0 is the base), the arms of the runs of one block, and the seed.
 
-    block: before permutation. slices: None if runs are drawn; with slices there are none.
+    block: before permutation. slices: None if runs are drawn; with slices there are none. driven:
+    the runs are a driver's, which sees the server from outside.
     """
 
     arms: tuple[Arm, ...]
@@ -86,6 +87,7 @@ class Design:
     seed: int
     slices: Slices | None = None
     runs: Runs = Runs()
+    driven: bool = False
 
     def __post_init__(self) -> None:
         if not self.arms or self.arms[0].role != "base":
@@ -100,6 +102,8 @@ class Design:
     @property
     def unit(self) -> Unit:
         """The unit of randomisation."""
+        if self.driven:
+            return "burst"
         if self.slices is None:
             return "run"
         return "both" if MIXED in self.slices.kinds else "slice"

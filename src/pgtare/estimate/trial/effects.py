@@ -25,12 +25,13 @@ Outcome = Callable[[Units], Floats]
 class Strata:
     """What the answer is of: later runs, and first runs if they are a part that counts.
 
-    share: of the first runs, 0 if they are not used.
+    share: of the first runs, 0 if they are not used. quantile: which one divides body and tail.
     """
 
     later: LaterRuns
     first: FirstRuns | None = None
     share: float = 0.0
+    quantile: float = THRESHOLD_QUANTILE
 
     @classmethod
     def of(cls, selection: Selection) -> Strata:
@@ -142,7 +143,7 @@ class Effects:
     def compared(self) -> Comparison:
         """The arm against the base."""
         n, base_n = (max(len(self.strata.later.units.members(arm)), 1) for arm in (self.arm, 0))
-        pooled = 1 - THRESHOLD_QUANTILE
+        pooled = 1 - self.strata.quantile
         return Comparison(
             scale=Yardstick(self.base_us, self.reference, self.exceedances()),
             body=self.body,
@@ -151,6 +152,7 @@ class Effects:
             rate=self.rate(self.arm),
             base_rate=self.rate(0),
             least_rate_se=math.sqrt(pooled * (1 / n + TAIL_TOLERANCE**2 / base_n)),
+            slow=pooled,
         )
 
 
@@ -162,11 +164,13 @@ def effects_of(
     reference: the arms that are the base: itself and its control.
     """
     own, _ = strata.values(reference, 0)
-    base_c = threshold(own)
+    base_c = threshold(own, strata.quantile)
     base_us = strata.mean(lambda units: units.body(base_c), 0, 0).value
     found = {}
     for arm in arms:
-        c = weighted_threshold(strata.values(reference, arm), strata.values([arm], arm))
+        c = weighted_threshold(
+            strata.values(reference, arm), strata.values([arm], arm), strata.quantile
+        )
         found[arm] = Effects(strata, arm, c, base_us, peeked)
     return base_c, base_us, found
 

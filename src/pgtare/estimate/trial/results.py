@@ -53,7 +53,6 @@ class ArmEstimate:
     p_adjusted: float | None = None  # Holm over bodies and totals; not of injected arms
     p_total_adjusted: float | None = None
     first_sessions: int = 0  # sessions that began with this arm
-    settles_pct: float | None = None  # margin that so long a trial settles, were there no effect
     effective_clusters: float | None = None  # that the body rests on
 
 
@@ -131,6 +130,8 @@ class TrialEstimate:
     covered: float = 1.0  # share of all transactions that are in sessions the answer is of
     shortest: int = 0  # transactions of the shortest session with a whole block
     straddled_pct: float | None = None  # of the arm with most, in a trial with slices
+    disturbed_pct: float | None = None  # of a driver's runs of the base, held up by something
+    waiting_us: float | None = None  # the base's body for a driver's session that waits
     contention: Contention | None = None
 
 
@@ -139,20 +140,29 @@ class LiveArm:
     """One arm while the trial runs.
 
     body_us, body_pct: with the always-valid interval; half_width_pct: of the fixed 95 % interval,
-    for the rule that stops on width.
+    for the rule that stops on width. least_pct: the lower end of the always-valid interval with the
+    error shared out among all arms. waiting: from outside, the same of a session that waits.
     """
 
     name: str
     body_us: Estimate
     body_pct: Estimate
     half_width_pct: float
+    least_pct: float
+    waiting: LiveArm | None = None
 
     @classmethod
-    def of(cls, name: str, cost: Expansion, base_us: float, reference: Reference) -> LiveArm:
-        """reference: of the always-valid intervals; the fixed one has as many blocks."""
+    def of(
+        cls, name: str, cost: Expansion, base_us: float, reference: Reference, arms: int
+    ) -> LiveArm:
+        """reference: of the always-valid intervals; the fixed one has as many blocks.
+
+        arms: how many there are besides the base.
+        """
         fixed = replace(reference, peeked=False).interval(cost.value, cost.se)
         factor = 100 / base_us if base_us > 0 else NAN
         found = reference.interval(cost.value, cost.se)
+        shared = reference.interval(cost.value, cost.se, 0.05 / max(arms, 1))
         return cls(
             name,
             body_us=found,
@@ -160,6 +170,7 @@ class LiveArm:
                 found.estimate * factor, found.se * factor, found.lo * factor, found.hi * factor
             ),
             half_width_pct=fixed.half_width * factor,
+            least_pct=shared.lo * factor,
         )
 
 

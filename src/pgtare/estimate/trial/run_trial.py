@@ -9,6 +9,7 @@ from pgtare.estimate.inference import NAN, Reference
 from pgtare.estimate.trial import quantiles
 from pgtare.estimate.trial.analysis_request import Question
 from pgtare.estimate.trial.answer import Basis
+from pgtare.estimate.trial.bursts import analyse_bursts, live_bursts
 from pgtare.estimate.trial.comparison import Comparisons
 from pgtare.estimate.trial.contention import contention, live_contention
 from pgtare.estimate.trial.design import Design
@@ -43,17 +44,19 @@ def analyse(
     In a trial in slices the effects are those of the slices; in a saturation design `contention`
     has what its mixed slices add.
 
-    obs: observations of dtype OBSERVATION, in any order. margin: of equivalence, as a share of
-    the base's body. proven: by arm name, whether the instrument was seen to run; an instrument
-    that is not named is not verified, while the control and the injected arms need no proof but
-    can be refuted. peeked: the trial was ended by someone who saw the effects, so all intervals
-    and p-values are those of a confidence sequence. ended_early: why the trial ended by accident,
-    in words; then no arm is verified. Data that are missing or useless give NaN and
-    "inconclusive", never an error. Raises ValueError if margin is not above zero.
+    obs: observations of dtype OBSERVATION, in any order; of a driver's trial, of dtype RUN. margin:
+    of equivalence, as a share of the base's body. proven: by arm name, whether the instrument was
+    seen to run; an instrument that is not named is not verified, while the control and the injected
+    arms need no proof but can be refuted. peeked: the trial was ended by someone who saw the
+    effects, so all intervals and p-values are those of a confidence sequence. ended_early: why the
+    trial ended by accident, in words; then no arm is verified. Data that are missing or useless
+    give NaN and "inconclusive", never an error. Raises ValueError if margin is not above zero.
     """
     if not margin > 0:
         raise ValueError("the margin of equivalence must be above zero")
     asked = Question(design, margin, proven or {}, peeked, ended_early)
+    if design.unit == "burst":
+        return analyse_bursts(obs, asked)
     if design.unit == "run":
         return _Analysis(obs, asked).result()
     found = analyse_slices(obs, asked)
@@ -210,6 +213,8 @@ def live(obs: Observations, design: Design) -> Live:
     obs: all observations so far. Of the estimators, only the body's is computed; its intervals are
     always valid, however often one looks.
     """
+    if design.unit == "burst":
+        return live_bursts(obs, design)
     if design.unit == "slice":
         return live_slices(obs, design)
     if design.unit == "both":
@@ -221,7 +226,13 @@ def live(obs: Observations, design: Design) -> Live:
         blocks=strata.later.units.n_clusters,
         duration_s=duration_s(obs),
         arms=tuple(
-            LiveArm.of(design.arms[arm].name, found[arm].body, base_us, _reference(found[arm]))
+            LiveArm.of(
+                design.arms[arm].name,
+                found[arm].body,
+                base_us,
+                _reference(found[arm]),
+                len(arms),
+            )
             for arm in arms
         ),
     )

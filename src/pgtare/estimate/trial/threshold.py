@@ -14,9 +14,9 @@ THRESHOLD_QUANTILE = 0.999
 MIN_EXCEEDANCES = 20
 
 
-def threshold(values: Floats) -> float:
-    """The 99.9th percentile."""
-    return float(np.quantile(values, THRESHOLD_QUANTILE)) if values.size else NAN
+def threshold(values: Floats, quantile: float = THRESHOLD_QUANTILE) -> float:
+    """The 99.9th percentile, or another one."""
+    return float(np.quantile(values, quantile)) if values.size else NAN
 
 
 def shared_threshold(reference: Floats, arm: Floats) -> float:
@@ -33,17 +33,21 @@ def shared_threshold(reference: Floats, arm: Floats) -> float:
     return weighted_threshold((reference, weights[0]), (arm, weights[1]))
 
 
-def weighted_threshold(reference: tuple[Floats, Floats], arm: tuple[Floats, Floats]) -> float:
+def weighted_threshold(
+    reference: tuple[Floats, Floats],
+    arm: tuple[Floats, Floats],
+    quantile: float = THRESHOLD_QUANTILE,
+) -> float:
     """The same of values with weights, which add up to 1 on each side.
 
-    It is the least value with at most 0.1 % of the mixture above it.
+    It is the least value with at most 0.1 % (1 - quantile) of the mixture above it.
     """
     if not (reference[0].size and arm[0].size):
         return NAN
     values = np.concatenate([reference[0], arm[0]])
     weights = np.concatenate([reference[1], arm[1]]) / 2
     # only the greatest are put in order
-    most = 1 - THRESHOLD_QUANTILE
+    most = 1 - quantile
     kept = min(len(values), int(most / float(weights[weights > 0].min(initial=1.0))) + 2)
     top = np.argpartition(values, len(values) - kept)[len(values) - kept :]
     top = top[np.argsort(values[top])[::-1]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,8 @@ from pgtare.weighing.instruments.counters import Snapshot
 from pgtare.weighing.instruments.model import Chosen, FlagRule, SqlRule
 from pgtare.weighing.instruments.proof_result import Proof
 
+#: What the evidence of a trial from outside says of an instrument without a counter.
+UNSEEN = "no counter of the server shows it at work"
 #: An arm's settings must have been in force in at least this share of its transactions.
 IN_FORCE = 0.95
 _NOT_IN_FORCE = UnitFlag.SWITCH_FAILED | UnitFlag.APP_CHANGED | UnitFlag.RELOADED
@@ -64,6 +66,60 @@ def prove(
         else _prove(arm, by_name, observations, index, base, before, after)
         for index, arm in enumerate(arms)
     ]
+
+
+def prove_driven(
+    arms: Sequence[Arm],
+    chosen: Sequence[Chosen],
+    transactions: Sequence[int],
+    read_back: Sequence[Mapping[str, str] | None],
+    before: Snapshot,
+    after: Snapshot,
+) -> list[Proof | None]:
+    """The proof of each arm of a trial from outside; None for the base.
+
+    transactions: of each arm. read_back: what pg_settings shows with the arm's settings in force,
+    None if that could not be read. Without a counter of the server an instrument counts as idle,
+    and its evidence says UNSEEN.
+    """
+    by_name = {choice.name: choice for choice in chosen}
+    return [
+        None
+        if arm.role == "base"
+        else _prove_driven(arm, by_name.get(arm.name), ran, back, before, after)
+        for arm, ran, back in zip(arms, transactions, read_back, strict=True)
+    ]
+
+
+def _prove_driven(
+    arm: Arm,
+    choice: Chosen | None,
+    transactions: int,
+    back: Mapping[str, str] | None,
+    before: Snapshot,
+    after: Snapshot,
+) -> Proof:
+    if not transactions:
+        return Proof(state="missing", evidence="the arm has no transactions")
+    if arm.role == "control":
+        return Proof(state="active", evidence="same settings as base")
+    if back is None:
+        return Proof(state="missing", evidence="its settings could not be read back")
+    gone = sorted(name for name, value in back.items() if not value and arm.settings[name])
+    if gone:
+        return Proof(state="missing", evidence=f"pg_settings does not have {', '.join(gone)}")
+    in_force = f"its {len(back)} settings were in force, as pg_settings shows"
+    rules = choice.rules if choice is not None else ()
+    ran = np.full(transactions, int(UnitFlag.EXECUTED), dtype=np.uint32)
+    findings = [
+        judge_counter(rule, ran, before, after)
+        for rule in rules
+        if isinstance(rule, SqlRule) and rule.applies(after.major)
+    ]
+    if not any(finding.state != "unknown" for finding in findings):
+        unread = [finding.evidence for finding in findings]
+        return Proof(state="idle", evidence="; ".join([in_force, UNSEEN, *unread]))
+    return combine_findings(findings, in_force)
 
 
 def evidence_flags(observations: Observations, arm: int) -> Flags:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pgtare.errors import MeasurementError
-from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial import analyse, live
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations, finished
 from pgtare.weighing.instruments import Snapshot, prove, snapshot
 from pgtare.weighing.trials import ModuleInfo, Trials
 from pgtare.weighing.weigh import participation, recording, result
 from pgtare.weighing.weigh import plan as planning
+from pgtare.weighing.weigh.limit import limits_of, with_limits
 from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.schema import WeighResult
 
@@ -104,7 +105,7 @@ class Measurement:
             design,
             margin=request.margin,
             proven=proven,
-            peeked=got.stopped_by == "interrupt",
+            peeked=got.stopped_by == "interrupt" or request.decides,
             ended_early=got.trouble,
         )
         made = result.build(
@@ -119,6 +120,9 @@ class Measurement:
             command,
             steal_pct=steal_pct,
         )
+        limits = limits_of(request, [choice.name for choice in request.chosen])
+        if limits:
+            made = with_limits(made, live(got.observations, design), limits)
         return Weighing(made, got.observations, design)
 
 

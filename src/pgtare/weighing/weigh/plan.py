@@ -68,7 +68,7 @@ def check_server(
         except psycopg.Error as ex:
             raise UsageError(f"the version of {module} cannot be read: {first_line(ex)}") from ex
     if request.dsn is not None:
-        _refuse_unsafe(request)
+        refuse_unsafe(request)
 
 
 def try_settings(conn: psycopg.Connection[Any], arms: Sequence[Arm]) -> None:
@@ -84,7 +84,8 @@ def try_settings(conn: psycopg.Connection[Any], arms: Sequence[Arm]) -> None:
                 continue  # the server module has the better sentence for it
 
 
-def _refuse_unsafe(request: Request) -> None:
+def refuse_unsafe(request: Request) -> None:
+    """Raise UsageError for what must not be switched on without being asked for by name."""
     for choice in request.chosen:
         entry = choice.entry
         if entry and not entry.safe_in_production and entry.name not in request.allow:
@@ -263,7 +264,7 @@ def describe(plan: WeighPlan, rate_tps: float | None) -> list[str]:
         settings = ", ".join(f"{k} = {v!r}" for k, v in sorted(arm.settings.items()))
         extra = f" and a delay of {arm.inject_ns} ns" if arm.inject_ns else ""
         lines.append(f"  {arm.name}: {settings or 'the session’s own settings'}{extra}")
-    slots = [slot for slot in design.block if _logs_everything(design.arms[slot])]
+    slots = [slot for slot in design.block if logs_everything(design.arms[slot])]
     if slots:
         share = len(slots) / len(design.block)
         names = ", ".join(dict.fromkeys(design.arms[slot].name for slot in slots))
@@ -327,7 +328,8 @@ def _population_line(plan: WeighPlan) -> str:
     return line
 
 
-def _logs_everything(arm: Arm) -> bool:
+def logs_everything(arm: Arm) -> bool:
+    """Whether each statement writes a line to the log in this arm."""
     s = arm.settings
     return (
         s.get("log_min_duration_statement") == "0"

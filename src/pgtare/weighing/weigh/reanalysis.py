@@ -7,7 +7,7 @@ from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
 from pgtare.estimate.trial.results import TrialEstimate
 from pgtare.weighing.weigh.result import estimated, estimated_design
-from pgtare.weighing.weigh.schema import WeighResult
+from pgtare.weighing.weigh.schema import WeighResult, number
 
 
 def estimate_again(
@@ -25,7 +25,7 @@ def estimate_again(
         design,
         margin=earlier.design.margin_pct / 100 if margin is None else margin,
         proven=proven,
-        peeked=earlier.design.stopped_by == "interrupt",
+        peeked=earlier.design.peeked,
         ended_early="the server ended it" if earlier.design.stopped_by == "server" else "",
     )
 
@@ -40,4 +40,7 @@ def reanalyse(
     estimate = estimate_again(design, observations, earlier, margin)
     proofs = [arm.proof for arm in earlier.arms]
     kept = earlier.design.model_copy(update=estimated_design(estimate, design))
+    if kept.outside is not None:
+        again = {name: number(getattr(estimate, name)) for name in ("waiting_us", "disturbed_pct")}
+        kept.outside = kept.outside.model_copy(update=again)
     return earlier.model_copy(update={"design": kept, **estimated(estimate, design, proofs)})

@@ -27,7 +27,7 @@ _ENDINGS = {
     "lease expired": "its lease was not renewed in time",
 }
 
-StoppedBy = Literal["time", "precision", "interrupt", "server"]
+StoppedBy = Literal["time", "precision", "decision", "interrupt", "server"]
 
 _DRAIN_S = 0.1
 _POLL_S = 0.1
@@ -66,8 +66,8 @@ class _Drained:
     ended: str = ""  # why the server ended the trial, if it did
 
 
-#: Called about once a second with seconds run and what there is; True ends the trial.
-Look = Callable[[float, Observations], bool]
+#: Called about once a second with seconds run and what there is; why the trial ends now, or None.
+Look = Callable[[float, Observations], StoppedBy | None]
 #: Called by the draining thread with what has just been read.
 Arrived = Callable[[Observations], None]
 
@@ -229,8 +229,8 @@ def _wait(
         tick(now - began, drained.rows)
         if look is not None and now >= next_look and drained.parts:
             merged = np.concatenate(drained.parts)
-            if look(now - began, merged):
-                return "precision"
+            if (reason := look(now - began, merged)) is not None:
+                return reason
             cost = time.monotonic() - now
             next_look = time.monotonic() + max(1.0, cost / _LOOK_SHARE)
         halt.wait(min(_POLL_S, max(0.0, seconds - (now - began))))

@@ -50,6 +50,17 @@ class Request:
     participation: float = 1.0
     allow: frozenset[str] = frozenset()
     assume_yes: bool = False
+    at_most: float | None = None  # the limit of each instrument's cost, a share of the base's body
+    budget: float | None = None  # that of all of them together
+    # from outside, by a driver
+    outside: bool = False
+    sql: str | None = None  # a pgbench script as text
+    writes: bool = False
+
+    @property
+    def decides(self) -> bool:
+        """Whether limits are set, so that effects are looked at while the trial runs."""
+        return self.at_most is not None or self.budget is not None
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.duration_s) or not 0 < self.duration_s <= LONGEST_S:
@@ -58,11 +69,24 @@ class Request:
             raise UsageError("--margin must be over 0 % and below 100 %")
         if self.precision is not None and not 0 < self.precision < 1:
             raise UsageError("--precision must be over 0 % and below 100 %")
+        for option, limit in (("--at-most", self.at_most), ("--budget", self.budget)):
+            if limit is not None and not 0 < limit < 10:
+                raise UsageError(f"{option} must be over 0 % and below 1000 %")
+            if limit is not None and self.unit == "both":
+                raise UsageError(f"{option} decides by one figure: use --unit run or slice")
         if not 0 <= self.seed < 1 << 64:
             raise UsageError("--seed must lie between 0 and 2^64 - 1")
         if self.dsn is not None and self.pg_config and self.load is None:
             raise UsageError(
                 "--pg-config makes a server of pgtare's own, --dsn takes one that runs: choose one"
+            )
+        if self.sql is not None and self.load is not None and self.load.scripts:
+            raise UsageError("--sql and --script are two loads: choose one")
+        if self.outside and self.inject_ns:
+            raise UsageError("--inject-ns needs the server module, which --outside does without")
+        if self.outside and self.unit != "run":
+            raise UsageError(
+                f"--unit {self.unit} needs the server module: from outside, one session is weighed"
             )
         if self.load is None and self.dsn is None:
             raise UsageError("--load none weighs on a server's own traffic: name it with --dsn")

@@ -72,6 +72,7 @@ def estimated_design(estimate: TrialEstimate, design: Design) -> dict[str, Any]:
         "slices": slices,
         "runs": schema.RunInfo(**vars(design.runs)),
         "margin_pct": estimate.margin_pct,
+        "peeked": estimate.peeked,
         "confidence": estimate.confidence,
         "blocks": estimate.blocks,
         "blocks_discarded": estimate.blocks_discarded,
@@ -139,11 +140,12 @@ def build(
 
 
 def describe_server(
-    conn: psycopg.Connection[Any], info: ModuleInfo, kind: str, weighed: Sequence[str]
+    conn: psycopg.Connection[Any], info: ModuleInfo | None, kind: str, weighed: Sequence[str]
 ) -> dict[str, Any]:
     """The server's version and the settings that differ from its defaults.
 
-    weighed: settings of the trial, which are told in any case.
+    info: None if nothing of ours is in the server. weighed: settings of the trial, which are told
+    in any case.
     """
     rows = conn.execute(
         "SELECT name, setting || coalesce(' ' || unit, '') FROM pg_settings"
@@ -157,7 +159,7 @@ def describe_server(
         "version": str(row[0]) if row else None,
         "version_num": conn.info.server_version,
         "database": conn.info.dbname,
-        "module": dataclasses.asdict(info),
+        "module": dataclasses.asdict(info) if info else None,
         "settings": {
             str(name): value
             for name, value in rows

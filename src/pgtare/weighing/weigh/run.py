@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from rich.console import Console
 
-from pgtare.estimate.trial import MIN_BLOCKS, SLICE_BLOCKS, live, width_reached
+from pgtare.estimate.trial import live
 from pgtare.estimate.trial.observations import Observations, finished
 from pgtare.kit.window import Window
 from pgtare.load import LoadSpec, PgbenchLoad, at_headroom, find_pgbench, find_saturation
@@ -20,6 +20,7 @@ from pgtare.weighing import trials
 from pgtare.weighing.trials import ModuleInfo, Status, Trials
 from pgtare.weighing.weigh import plan as planning
 from pgtare.weighing.weigh import recording
+from pgtare.weighing.weigh.limit import reason_to_stop
 from pgtare.weighing.weigh.measurement import Measurement, Weighing
 from pgtare.weighing.weigh.plan import PlannedWeighing, WeighPlan
 from pgtare.weighing.weigh.progress import Display, Stages
@@ -164,16 +165,10 @@ class _Run:
             Window(pids, read=lambda: None) as window,
         ):
 
-            def look(seconds: float, data: Observations) -> bool:
+            def look(seconds: float, data: Observations) -> recording.StoppedBy | None:
                 now = live(data, plan.design)
                 display.look(now)
-                return request.precision is not None and width_reached(
-                    (arm.half_width_pct for arm in now.arms),
-                    100 * request.precision,
-                    now.blocks,
-                    seconds,
-                    SLICE_BLOCKS if plan.design.slices else MIN_BLOCKS,
-                )
+                return reason_to_stop(request, now, seconds)
 
             got = recording.record(
                 module,

@@ -72,8 +72,8 @@ class Answer(Model):
     us: Interval = Field(description="cost in µs a transaction, with its interval")
     pct: Interval = Field(description="the same in percent of the base's mean")
     basis: Basis = Field(
-        description="what was compared: `settled runs`, `first runs of new sessions`, both, or "
-        "`slices of all sessions`"
+        description="what was compared: `settled runs`, `first runs of new sessions`, both, "
+        "`slices of all sessions`, or from outside `a driver's bursts`"
     )
     verdict: Verdict = Field(
         description="`cost`, `gain`, `equivalent`, `inconclusive`, `not_verified`"
@@ -89,6 +89,14 @@ class Answer(Model):
     )
     needed_s: float | None = Field(
         default=None, description="further seconds of measuring that may decide it"
+    )
+    waiting_us: Interval | None = Field(
+        default=None,
+        description="from outside: the same cost for a session that waits for its client before "
+        "each transaction; else `null`",
+    )
+    waiting_pct: Interval | None = Field(
+        default=None, description="that in percent of such a session's mean in the base"
     )
 
 
@@ -176,11 +184,6 @@ class ArmResult(Model):
     p_total_adjusted: float | None = Field(
         default=None, description="the same of the total; `null` if it is not judged"
     )
-    settles_pct: float | None = Field(
-        default=None,
-        description="the margin of equivalence that a trial of this length settles with 80 % "
-        "power, if there is no effect",
-    )
     proof: Proof | None = Field(
         default=None, description="proof of activity, see below; `null` if none is due"
     )
@@ -234,6 +237,21 @@ class RunInfo(Model):
     longest: int = Field(description="transactions of the longest run")
 
 
+class OutsideInfo(Model):
+    """How a driver weighed from outside."""
+
+    dropped: int = Field(description="transactions left out at the beginning of each burst")
+    pause_us: float = Field(description="pause before each transaction of the other loop")
+    waiting_us: float | None = Field(description="the base's mean there")
+    disturbed_pct: float | None = Field(
+        description="share of the base's bursts that something held up; above 12 % effects may "
+        "read high, and above 20 % nothing is called equivalent"
+    )
+    failed_blocks: int = Field(description="blocks left out because of an error")
+    server_busy_pct: float = Field(description="of the time, of one of the server's processors")
+    left_out: list[str] = Field(description="instruments that this role cannot switch, and why")
+
+
 class Contention(Model):
     """Where the cost of the instrument falls: a saturation design; all figures are of the body."""
 
@@ -277,9 +295,9 @@ class DesignInfo(Model):
         description="seed of the assignment, 64 bits without sign: more than a JavaScript "
         "number holds exactly",
     )
-    unit: Literal["run", "slice", "both"] = Field(
-        description="unit of randomisation: `run` (of transactions of a session), `slice`, or "
-        "`both` (a saturation design of slices)",
+    unit: Literal["run", "slice", "both", "burst"] = Field(
+        description="unit of randomisation: `run` (of transactions of a session), `slice`, "
+        "`both` (a saturation design of slices), or from outside `burst`",
     )
     block: list[int] = Field(
         description="indexes into `arms`: those of the runs of one block before it is permuted"
@@ -337,8 +355,14 @@ class DesignInfo(Model):
         description="minimum detectable effect, the smallest that is found with 80 % power"
     )
     mde_pct: float | None = Field(description="the same as a percentage")
-    stopped_by: Literal["time", "precision", "interrupt", "server"] = Field(
-        description="what ended the trial: `time`, `precision`, `interrupt` or `server`"
+    stopped_by: Literal["time", "precision", "decision", "interrupt", "server"] = Field(
+        description="what ended the trial: `time`, `precision`, `decision` (of `--at-most`), "
+        "`interrupt` or `server`"
+    )
+    peeked: bool = Field(
+        default=False,
+        description="whether effects were looked at before the end, so that all intervals are "
+        "those that hold at any time",
     )
     partial: bool = Field(description="true if the trial ended before its plan was met")
     slices: SliceInfo | None = Field(
@@ -346,6 +370,10 @@ class DesignInfo(Model):
         description="how slices were laid out, see below; `null` if there were none",
     )
     runs: RunInfo = Field(description="how long runs were, see below; with slices there are none")
+    outside: OutsideInfo | None = Field(
+        default=None,
+        description="how a driver weighed from outside, see below; `null` if the module did",
+    )
 
 
 class Switching(Model):
@@ -392,6 +420,16 @@ class Why(Model):
     notes: list[str] = Field(description="what a reader must know, in sentences")
 
 
+class Limit(Model):
+    """Whether one instrument stays below the limit that was set."""
+
+    name: str = Field(description="name of the arm")
+    at_most_pct: float = Field(description="the limit, in percent of the base's mean")
+    state: Literal["below", "above", "undecided"] = Field(
+        description="`below` or `above`: shown to be; `undecided`: neither"
+    )
+
+
 class WeighResult(Document):
     """Everything one weighing found; `arms[0]` is the base."""
 
@@ -410,6 +448,9 @@ class WeighResult(Document):
         default=None, description="where the cost falls, with `--unit both`, see below; else `null`"
     )
     warnings: list[str] = Field(description="what a reader must know, in plain sentences")
+    limits: list[Limit] = Field(
+        default_factory=list, description="of `--at-most` and `--budget`: an element an instrument"
+    )
     why: Why | None = Field(
         default=None,
         description="what `--why` found; else, and in a result directory, `null`",

@@ -152,7 +152,7 @@ def _record(
             request.duration_s,
             cpu=False,
             load=load,
-            look=lambda seconds, data: False,
+            look=None,
             tick=display.count,
         )
     if got.stopped_by == "interrupt":

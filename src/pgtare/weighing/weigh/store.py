@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pgtare.estimate.trial.bursts import RUN
 from pgtare.estimate.trial.design import Arm, Design, Runs, Slices
 from pgtare.estimate.trial.observations import OBSERVATION, Observations
 from pgtare.kit import artefact, files, parquet
@@ -46,20 +47,24 @@ def save(directory: Path, design: Design, observations: Observations, result: We
     """
     what = f"The result could not be saved in {directory}"
     with artefact.new_directory(directory, RESULT, what) as place:
-        _write_parquet(place / OBSERVATIONS_FILE, observations)
+        parquet.write(
+            place / OBSERVATIONS_FILE, {name: observations[name] for name in _names(_dtype(design))}
+        )
         files.write_text(place / DESIGN_FILE, _design_json(design, len(observations)))
         files.write_text(place / RESULT_FILE, result.to_json() + "\n")
 
 
 def load(directory: Path) -> Stored:
-    """Read a result directory: its design, observations (dtype OBSERVATION) and result.
+    """Read a result directory: its design, observations and result.
+
+    The observations are of dtype OBSERVATION, or RUN if a driver weighed from outside.
 
     Raises UsageError if `directory` is no result directory or of another version, and PgtareError
     if one of its files is damaged.
     """
     document = RESULT.open(directory)
     design, rows = _read_design(directory / DESIGN_FILE)
-    observations = _read_parquet(directory / OBSERVATIONS_FILE)
+    observations = _read_parquet(directory / OBSERVATIONS_FILE, _dtype(design))
     result = artefact.parsed(WeighResult, document, directory / RESULT_FILE)
     if len(observations) != rows:
         raise artefact.damaged(
@@ -97,6 +102,7 @@ def _design_json(design: Design, rows: int) -> str:
         "seed": design.seed,
         "slices": vars(design.slices) if design.slices else None,
         "runs": vars(design.runs),
+        "driven": design.driven,
         "observations": rows,
     }
     return json.dumps(document, indent=2) + "\n"
@@ -116,7 +122,8 @@ def _read_design(path: Path) -> tuple[Design, int]:
         )
         block = tuple(int(index) for index in document["block"])
         slices, runs = _slices(document["slices"]), _runs(document["runs"])
-        design = Design(arms, block, int(document["seed"]), slices, runs)
+        driven = bool(document.get("driven"))
+        design = Design(arms, block, int(document["seed"]), slices, runs, driven)
         return design, int(document["observations"])
     except (KeyError, TypeError, ValueError, AttributeError) as ex:
         raise artefact.damaged(path, f"it does not describe a design ({_why(ex)})") from ex
@@ -137,25 +144,25 @@ def _runs(described: dict[str, Any]) -> Runs:
     return Runs(int(described["shortest"]), int(described["longest"]))
 
 
-def _write_parquet(path: Path, observations: Observations) -> None:
-    parquet.write(path, {name: observations[name] for name in _names()})
+def _dtype(design: Design) -> np.dtype[Any]:
+    return RUN if design.driven else OBSERVATION
 
 
-def _read_parquet(path: Path) -> Observations:
-    columns = parquet.read(path)
-    missing = [name for name in _names() if name not in columns]
+def _read_parquet(path: Path, dtype: np.dtype[Any]) -> Observations:
+    columns, names = parquet.read(path), _names(dtype)
+    missing = [name for name in names if name not in columns]
     if missing:
         raise artefact.damaged(path, f"it lacks the column {missing[0]}")
-    observations = np.empty(len(columns[_names()[0]]), dtype=OBSERVATION)
-    for name in _names():
-        if np.ma.is_masked(columns[name]) or columns[name].dtype != OBSERVATION[name]:
+    observations = np.empty(len(columns[names[0]]), dtype=dtype)
+    for name in names:
+        if np.ma.is_masked(columns[name]) or columns[name].dtype != dtype[name]:
             raise artefact.damaged(path, f"the column {name} has the wrong type")
         observations[name] = columns[name]
     return observations
 
 
-def _names() -> tuple[str, ...]:
-    return OBSERVATION.names or ()
+def _names(dtype: np.dtype[Any]) -> tuple[str, ...]:
+    return dtype.names or ()
 
 
 def _why(ex: BaseException) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from pgtare.estimate.trial import bursts
 from pgtare.estimate.trial.observations import Observations
 from pgtare.estimate.trial.runs import DROPPED
 from pgtare.kit import numbers, plots
@@ -23,9 +24,12 @@ _TABLE_LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 
 def charts(result: WeighResult, observations: Observations) -> tuple[list[Chart], list[Chart]]:
     """The charts that there is something to show for: the answers first, and all the others."""
+    outside = result.design.outside is not None
+    if outside:
+        observations = bursts.as_observations(observations)
     known = observations[observations["arm"] < len(result.arms)]
     units = chart_data.usable(known)
-    first = [_answers(result), _settling(result, known)]
+    first = [_answers(result), None if outside else _settling(result, known)]
     others = [
         contention_chart.chart(result),
         _distributions(result, units),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from pgtare.weighing.instruments.proof import UNSEEN
 from pgtare.weighing.weigh.schema import ArmResult
 
 #: What a transaction with the flag did, for "12 of 12 transactions ...".
@@ -30,6 +31,7 @@ STATES = {
     "idle": "in force, with nothing to do",
     "own": "in force, but no proof is known for arms of your own",
     "unknown": "in force, but no proof is known",
+    "unseen": "in force, but nothing shows from outside that it worked",
     "missing": "not seen at work",
 }
 
@@ -38,10 +40,12 @@ def state(arm: ArmResult) -> str:
     """The proof's state, a key of STATES; "" if there is no proof.
 
     An arm that no proof is known for counts as idle in the result: "own" if it is one of the
-    user's own, "unknown" if it is an instrument.
+    user's own, "unknown" if it is an instrument, "unseen" if it was weighed from outside.
     """
     if arm.proof is None:
         return ""
+    if arm.proof.state == "idle" and UNSEEN in arm.proof.evidence:
+        return "unseen"
     unproven = _NO_PROOF_KNOWN.search(arm.proof.evidence)
     if arm.proof.state == "idle" and unproven:
         return "own" if unproven[1] == "an ad hoc arm" else "unknown"
@@ -51,7 +55,7 @@ def state(arm: ArmResult) -> str:
 def word(arm: ArmResult) -> str:
     """The state for a cell of the table, "" if there is no proof."""
     found = state(arm)
-    return "in force" if found in ("own", "unknown") else found
+    return "in force" if found in ("own", "unknown", "unseen") else found
 
 
 def of(arm: ArmResult) -> str:

@@ -7,7 +7,14 @@ import math
 from pgtare.estimate.trial.runs import DROPPED
 from pgtare.kit import numbers
 from pgtare.weighing.weigh.report import evidence, traffic, wording
-from pgtare.weighing.weigh.schema import ArmResult, DesignInfo, RunInfo, SliceInfo, WeighResult
+from pgtare.weighing.weigh.schema import (
+    ArmResult,
+    DesignInfo,
+    OutsideInfo,
+    RunInfo,
+    SliceInfo,
+    WeighResult,
+)
 
 
 def facts(result: WeighResult) -> list[tuple[str, str]]:
@@ -22,9 +29,9 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
         ),
         ("load", traffic.describe(result.load)),
     ]
+    sessions = [("switching", _switching(result)), ("sessions", _sessions(design))]
     course = [
-        ("switching", _switching(result)),
-        ("sessions", _sessions(design)),
+        *(sessions if design.outside is None else [("outside", _outside(design.outside))]),
         (
             "trial",
             f"{numbers.seconds(design.duration_s)} of {numbers.seconds(design.planned_s)} planned, "
@@ -33,7 +40,8 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
         ),
     ]
     if design.slices is None:
-        course.append(("runs", _runs(design.runs)))
+        dropped = design.outside.dropped if design.outside else DROPPED
+        course.append(("runs", _runs(design.runs, dropped)))
     else:
         course.append(("slices", _slices(design.slices)))
     if wording.ended_by_server(result):
@@ -63,13 +71,24 @@ _BLOCKS = {
     "run": "blocks of runs",
     "slice": "blocks of slices",
     "both": "blocks of slices",
+    "burst": "blocks of bursts",
 }
 
 
-def _runs(runs: RunInfo) -> str:
+def _runs(runs: RunInfo, dropped: int) -> str:
     return (
         f"a session keeps an arm for {runs.shortest} to {runs.longest} transactions; the first "
-        f"{DROPPED} of each are in no answer"
+        f"{dropped} of each are in no answer"
+    )
+
+
+def _outside(found: OutsideInfo) -> str:
+    held_up = ""
+    if found.disturbed_pct is not None:
+        held_up = f"; {numbers.percent(found.disturbed_pct)} of the base's bursts were held up"
+    return (
+        f"one session of our own, {numbers.percent(found.server_busy_pct)} of one processor of the "
+        f"server{held_up}; {numbers.counted(found.failed_blocks, 'block')} left out for errors"
     )
 
 

@@ -51,6 +51,7 @@ def page(result: WeighResult, observations: Observations) -> str:
         first=first,
         others=others,
         threshold=wording.threshold_sentence(result),
+        table_title=wording.table_title(result),
         headings=rows.headings(result),
         details=rows.DETAILS,
         rows=rows.table(result),

@@ -44,6 +44,10 @@ _WORDS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.GROWS: lambda r: "it still grows within a run",
     ReasonKind.SHRINKS: lambda r: "it still shrinks within a run",
     ReasonKind.UNSETTLED: lambda r: "it still changes within a run",
+    ReasonKind.WAITING_OPEN: lambda r: (
+        "it is inside the margin for sessions that never wait, but not shown so for those that do"
+    ),
+    ReasonKind.DISTURBED: lambda r: f"{r.pct or 0:.0f} % of the bursts were held up",
     ReasonKind.SHORT_SESSIONS: lambda r: f"of sessions with {r.n or 0:,} transactions or more",
 }
 

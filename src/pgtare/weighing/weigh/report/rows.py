@@ -19,6 +19,7 @@ class Row:
     us: str
     interval_us: str
     pct: str
+    waiting_us: str  # from outside: for a session that waits for its client
     answer: str
     tone: str  # the verdict that the answer is to look like, empty for none
     tail_us: str
@@ -41,8 +42,11 @@ DETAILS = {"tail_us": "tail µs", "p99_us": "p99 µs", "cpu_us": "CPU µs", "pro
 
 def headings(result: WeighResult) -> dict[str, str]:
     """The columns of the answer with the result's own level of confidence."""
-    level = f"{100 * result.design.confidence:g} % interval"
-    return {**ANSWER, "interval_us": level}
+    found = {**ANSWER, "interval_us": f"{100 * result.design.confidence:g} % interval"}
+    if result.design.outside is None:
+        return found
+    answer = found.pop("answer")
+    return {**found, "waiting_us": "if it waits, µs", "answer": answer}
 
 
 def table(result: WeighResult) -> list[Row]:
@@ -68,6 +72,7 @@ def _row(arm: ArmResult, result: WeighResult, proven: bool) -> Row:
         us=numbers.estimate(answer.us if answer else None),
         interval_us=numbers.bounds(answer.us if answer else None),
         pct=numbers.estimate(answer.pct if answer else None),
+        waiting_us=numbers.plus_minus(answer.waiting_us if answer else None),
         answer=wording.verdict_cell(arm, result),
         tone=_tone(arm),
         tail_us=_tail(effect.excess_us) if effect else numbers.NONE,

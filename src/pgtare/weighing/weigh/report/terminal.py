@@ -24,6 +24,7 @@ _IMPORTANCE = (
     "answer",
     "us",
     "interval_us",
+    "waiting_us",
     "pct",
     "tail_us",
     "p99_us",
@@ -62,7 +63,7 @@ class _Report:
             self._line(alarm, "bold yellow")
         self._line(wording.subject(self.result))
         self.console.print()
-        self._table(headings(self.result), "when left on, per transaction")
+        self._table(headings(self.result), wording.table_title(self.result))
         for note in wording.notes(self.result):
             self._line(note)
 

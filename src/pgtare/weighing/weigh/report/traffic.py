@@ -21,6 +21,8 @@ def describe(load: Mapping[str, Any], speed: bool = True) -> str:
     if load.get("kind") == "none":
         application = load.get("application")
         return "the server's own traffic" + (f", application {application}" if application else "")
+    if load.get("kind") == "outside":
+        return f"from outside, {load.get('script')}"
     parts = [" ".join(part for part in (str(load.get("kind") or ""), _script(load)) if part)]
     if load.get("protocol") not in (None, "simple"):
         parts.append(f"{load['protocol']} protocol")

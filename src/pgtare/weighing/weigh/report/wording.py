@@ -18,6 +18,10 @@ _SHARED_LOCKS = (
 _LONG_EFFECTS = (
     "Effects that need more than 24 transactions to build up; slices show them (--unit slice)."
 )
+_OUTSIDE_LOCKS = (
+    "What many sessions cost each other: one session was weighed (the server module sees all)."
+)
+_OUTSIDE_CPU = "Work put off until later or done by others, such as the logging process."
 _ALWAYS_NOT_SHOWN = (
     "Work put off until after the answer or done by others, such as flushing statistics and the "
     "logging process; CPU per cycle shows the part in the same backend.",
@@ -25,6 +29,7 @@ _ALWAYS_NOT_SHOWN = (
 )
 
 STOPPED_BY = {
+    "decision": "the limits were decided",
     "time": "the planned time was up",
     "precision": "the requested precision was reached",
     "interrupt": "it was interrupted",
@@ -41,6 +46,8 @@ _NAMED = 3  # instruments in one sentence, at most
 
 def not_shown(result: WeighResult) -> tuple[str, ...]:
     """What the figures do not show; slices show what sessions do to each other."""
+    if result.design.outside is not None:
+        return (_OUTSIDE_LOCKS, _OUTSIDE_CPU)
     if result.design.unit == "run":
         return (_SHARED_LOCKS, _LONG_EFFECTS, *_ALWAYS_NOT_SHOWN)
     return _ALWAYS_NOT_SHOWN
@@ -84,11 +91,26 @@ def subject(result: WeighResult) -> str:
     if str(result.server.get("kind") or "").startswith("embedded"):
         server = f"embedded {server}"
     seen = sum(arm.n + arm.excluded for arm in result.arms)
+    outside = design.outside
+    if outside is not None:
+        base = numbers.duration(result.baseline.body_mean_us)
+        return (
+            f"{server}, weighed {traffic.short(result.load)}: {numbers.seconds(design.duration_s)},"
+            f" {numbers.count(seen)} transactions of {base} in bursts, "
+            f"{numbers.duration(outside.waiting_us)} with pauses"
+        )
     return (
         f"{server}, {traffic.short(result.load)}: "
         f"{numbers.seconds(design.duration_s)}, {numbers.count(seen)} transactions of "
         f"{numbers.duration(result.baseline.body_mean_us)}"
     )
+
+
+def table_title(result: WeighResult) -> str:
+    """What the figures of the table are."""
+    if result.design.outside is not None:
+        return "when left on, per transaction of a session that never waits"
+    return "when left on, per transaction"
 
 
 def verdict_cell(arm: ArmResult, result: WeighResult) -> str:
@@ -122,6 +144,8 @@ def _at_most(answer: Answer) -> str:
     hi = answer.pct.hi
     if hi is None or withheld(answer):
         return "no answer"
+    if answer.waiting_pct is not None and answer.waiting_pct.hi is not None:
+        hi = max(hi, answer.waiting_pct.hi)
     return f"at most {rounded_up(hi)} %" if hi > 0 else "undecided"
 
 
@@ -134,9 +158,41 @@ def notes(result: WeighResult) -> list[str]:
     """The lines below the table: what must be known, and no more."""
     if ended_by_server(result):
         return warnings(result)
-    found = [_proofs(result), _detectable(result), _deciding(result), _beginnings(result)]
+    found = [
+        _limits(result),
+        _outside(result),
+        _proofs(result),
+        _detectable(result),
+        _deciding(result),
+    ]
+    found.append(_beginnings(result))
     found += [_contention(result), _idle(result), _tails(result), _population(result)]
     return [line for line in found if line] + warnings(result)
+
+
+def _limits(result: WeighResult) -> str:
+    """What was decided, in one line; empty without limits."""
+    if not result.limits:
+        return ""
+    parts = []
+    for state, words in (("above", "over"), ("undecided", "not decided"), ("below", "below")):
+        names = [limit for limit in result.limits if limit.state == state]
+        if names:
+            listed = ", ".join(f"{limit.name} ({limit.at_most_pct:g} %)" for limit in names)
+            parts.append(f"{words}: {listed}")
+    return f"Limits: {'; '.join(parts)}."
+
+
+def _outside(result: WeighResult) -> str:
+    """What an answer from outside is an answer to."""
+    found = result.design.outside
+    if found is None:
+        return ""
+    return (
+        "This is the cost of these statements in one warm session that never waits for its client: "
+        "the least that your application pays. Its sessions wait, and their caches cool: “if it "
+        f"waits” is for pauses of {found.pause_us:g} µs."
+    )
 
 
 def _contention(result: WeighResult) -> str:
@@ -153,6 +209,9 @@ def _proofs(result: WeighResult) -> str:
         lines.insert(0, "It was seen working." if len(arms) == 1 else "All were seen working.")
     elif seen:
         lines.insert(0, f"Seen working: {', '.join(arm.name for arm in seen)}.")
+    unseen = [arm for arm in arms if evidence.state(arm) == "unseen"]
+    if unseen:
+        lines.append(f"In force, but from outside nothing shows that it worked: {_names(unseen)}.")
     return " ".join(lines)
 
 
@@ -242,7 +301,7 @@ def _tails(result: WeighResult) -> str:
             found.append(f"{arm.name} {numbers.estimate(effect.excess_us)} µs")
     if not found:
         return ""
-    return f"Slow transactions add to the average: {', '.join(found[:_NAMED])}."
+    return f"Slow transactions change the average: {', '.join(found[:_NAMED])}."
 
 
 def _population(result: WeighResult) -> str:
@@ -374,6 +433,7 @@ def _why_ended(result: WeighResult) -> str:
 _DIFFERENCES = {
     "run": "Differences from the base arm per transaction, in runs of transactions in which a "
     "session keeps its arm.",
+    "burst": "Differences from the base arm per transaction, in bursts and without the stamps.",
     "slice": "Differences per transaction between slices in which all sessions follow the arm and "
     "such of the base: with what sessions cost each other.",
     "both": "Differences per transaction between slices in which all sessions follow the arm and "
@@ -383,9 +443,10 @@ _DIFFERENCES = {
 
 def threshold_sentence(result: WeighResult) -> str:
     """How the answer and the column tail divide the effect, and whether the tail can be judged."""
+    part = "99th percentile of runs" if result.design.outside else "99.9th percentile"
     return (
         f"{_DIFFERENCES[result.design.unit]} Up to "
-        "the 99.9th percentile of arm and base together (base alone: "
+        f"the {part} of arm and base together (base alone: "
         f"{numbers.duration(result.baseline.threshold_us)}); tail: the mean of what lies above it."
         f"{_unjudged_tails(result)}"
     )

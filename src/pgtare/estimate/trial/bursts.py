@@ -1,0 +1,294 @@
+"""The analysis of a trial from outside: a driver's transactions between stamps of the server.
+
+A run lasts from one stamp of the server's clock to the next and holds n transactions and what one
+stamp takes; a third stamp follows at once. The time from the second to the third is taken off, so
+that an instrument may cost a stamp something else than a transaction.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pgtare.estimate.arrays import Floats
+from pgtare.estimate.inference import NAN, Estimate
+from pgtare.estimate.trial import quantiles
+from pgtare.estimate.trial.analysis_request import Question
+from pgtare.estimate.trial.answer import Answer, Basis, Reason, ReasonKind
+from pgtare.estimate.trial.comparison import Comparisons
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.effects import Effects, Strata, effects_of
+from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations
+from pgtare.estimate.trial.results import (
+    ArmEstimate,
+    Baseline,
+    Effect,
+    Live,
+    LiveArm,
+    Switching,
+    TrialEstimate,
+)
+from pgtare.estimate.trial.strata import LaterRuns, Units
+from pgtare.estimate.trial.verdict import CONFIDENCE
+
+#: Which loop a run is of: in a burst the session never waits for its client; in the other, it waits
+#: before each transaction, as an application's sessions do.
+BURST, PACED = 0, 1
+
+#: One run as the driver writes it; times by the server's clock.
+RUN = np.dtype(
+    [
+        ("start_us", "<i8"),  # first stamp, since the trial began
+        ("run_us", "<i4"),  # from there to the second: the transactions, and one stamp
+        ("stamp_us", "<i4"),  # from the second stamp to the third
+        ("block", "<u4"),  # running number of the block in the trial
+        ("position", "u1"),  # of the run within the block
+        ("arm", "u1"),  # index of the arm
+        ("transactions", "u1"),  # of the run, those left out at its beginning not counted
+        ("loop", "u1"),  # BURST or PACED
+    ]
+)
+
+#: c is the 99th percentile of runs: of eight transactions, one is slow more often than of one.
+QUANTILE = 0.99
+#: A run of the base is disturbed if it takes longer than the median by this, or by half of it.
+DISTURBED_US = 100.0
+_DISTURBED_SHARE = 0.5
+#: With a larger share of disturbed runs effects read high; from the second on nothing is called
+#: equivalent.
+DISTURBED_SOME, DISTURBED_MANY = 12.0, 20.0
+
+
+@dataclass(frozen=True)
+class _Runs(Units):
+    """Runs as units: time a transaction, one stamp included; stamp_us: what that takes of it."""
+
+    stamp_us: Floats
+
+    def body(self, c: float) -> Floats:
+        """What each adds below c."""
+        return super().body(c) - self.stamp_us
+
+    def without_stamps(self) -> Units:
+        """The time of the transactions alone, of each run."""
+        spent_us = self.service_us - self.stamp_us
+        return Units(spent_us, self.cpu_us, self.arm, self.cluster, self.open, self.n_clusters)
+
+
+def empty() -> npt.NDArray[Any]:
+    """A table of runs with no rows."""
+    return np.empty(0, dtype=RUN)
+
+
+def as_observations(rows: npt.NDArray[Any]) -> Observations:
+    """The runs of bursts as a table of transactions, one a run, for charts."""
+    kept = rows[rows["loop"] == BURST]
+    found = np.zeros(len(kept), dtype=OBSERVATION)
+    spent_us = kept["run_us"] - kept["stamp_us"].astype(np.float64)
+    found["service_ns"] = 1000 * spent_us / np.maximum(kept["transactions"], 1)
+    found["start_ns"] = 1000 * kept["start_us"]
+    found["unit"] = np.arange(len(kept))
+    for name in ("block", "arm"):
+        found[name] = kept[name]
+    found["cpu_ns"], found["slice"] = -1, NO_SLICE
+    found["position"] = 255
+    return found
+
+
+def disturbed_pct(rows: npt.NDArray[Any], design: Design) -> float:
+    """Share of the bursts' runs of base and control that something held up; NaN without any."""
+    mine = (rows["loop"] == BURST) & np.isin(rows["arm"], design.reference)
+    if not mine.any():
+        return NAN
+    per_transaction = rows["run_us"][mine] / (1 + rows["transactions"][mine])
+    usual = np.median(per_transaction) * (1 + rows["transactions"][mine])
+    limit = usual + np.maximum(DISTURBED_US, _DISTURBED_SHARE * usual)
+    return 100 * float(np.mean(rows["run_us"][mine] > limit))
+
+
+def analyse_bursts(rows: npt.NDArray[Any], asked: Question) -> TrialEstimate:
+    """Effects, tests and verdicts of a trial from outside; see `analyse`.
+
+    rows: of dtype RUN. The answers are those of the bursts. What the same instruments cost sessions
+    that wait stands beside them, and nothing is called equivalent that is not so in both.
+    """
+    bursts = _Loop(rows, asked, BURST, Basis.BURSTS)
+    paced = _Loop(rows, asked, PACED, Basis.PACED)
+    found, beside = bursts.result(), paced.result()
+    disturbed = disturbed_pct(rows, asked.design)
+    arms = tuple(
+        replace(arm, answer=_beside(arm.answer, other.answer, disturbed))
+        if arm.answer is not None
+        else arm
+        for arm, other in zip(found.arms, beside.arms, strict=True)
+    )
+    return replace(
+        found, arms=arms, disturbed_pct=disturbed, waiting_us=beside.baseline.body_mean_us
+    )
+
+
+def live_bursts(rows: npt.NDArray[Any], design: Design) -> Live:
+    """Each arm's body so far, that of the bursts with the other loop's beside it; see `live`."""
+    asked = Question(design, 0.005, {}, True, "")
+    found, beside = (_Loop(rows, asked, loop, Basis.BURSTS) for loop in (BURST, PACED))
+    return Live(
+        blocks=found.strata.later.units.n_clusters,
+        duration_s=found.seconds,
+        arms=tuple(
+            replace(mine, waiting=waiting)
+            for mine, waiting in zip(found.live(), beside.live(), strict=True)
+        ),
+    )
+
+
+class _Loop:
+    """The estimators of one loop, and what its arms share."""
+
+    def __init__(self, rows: npt.NDArray[Any], asked: Question, loop: int, basis: Basis) -> None:
+        self.asked, self.design, self.basis = asked, asked.design, basis
+        self.rows = rows[(rows["loop"] == loop) & (rows["arm"] < len(asked.design.arms))]
+        units = _units(self.rows)
+        self.strata = Strata(LaterRuns(units), quantile=QUANTILE)
+        arms = range(1, len(self.design.arms))
+        self.base_c, self.base_us, self.of = effects_of(
+            self.strata, self.design.reference, arms, peeked=asked.peeked
+        )
+        self.seconds = _seconds(rows)
+        self.compared = Comparisons(asked, {arm: self.of[arm].compared() for arm in arms})
+        without = units.without_stamps()
+        self.quantiles = [quantiles.of_arm(without, arm) for arm in range(len(self.design.arms))]
+
+    def live(self) -> list[LiveArm]:
+        return [
+            LiveArm.of(
+                self.design.arms[arm].name,
+                effects.body,
+                self.base_us,
+                effects.reference.of(effects.body.influence),
+                len(self.of),
+            )
+            for arm, effects in self.of.items()
+        ]
+
+    def result(self) -> TrialEstimate:
+        mde_us = self.compared.trial_mde_us
+        return TrialEstimate(
+            baseline=self._baseline(),
+            arms=tuple(self._arm(index) for index in range(len(self.design.arms))),
+            switching=Switching(NAN, NAN),
+            blocks=self.strata.later.units.n_clusters,
+            blocks_discarded=0,
+            discarded={},
+            foreign=0,
+            sessions=1 if len(self.rows) else 0,
+            duration_s=self.seconds,
+            margin_pct=100 * self.asked.margin,
+            confidence=CONFIDENCE,
+            mde_us=mde_us,
+            mde_pct=100 * mde_us / self.base_us if self.base_us > 0 else NAN,
+            peeked=self.asked.peeked,
+        )
+
+    def _baseline(self) -> Baseline:
+        p50, p99 = (float(q) for q in self.quantiles[0].value)
+        units = self.strata.later.units
+        return Baseline(
+            n=self._transactions(0),
+            mean_us=units.mean(units.body(math.inf), 0).value,
+            body_mean_us=self.base_us,
+            p50_us=p50,
+            p99_us=p99,
+            threshold_us=self.base_c,
+            cpu_us=None,
+        )
+
+    def _transactions(self, arm: int) -> int:
+        return int(self.rows["transactions"][self.rows["arm"] == arm].sum())
+
+    def _arm(self, index: int) -> ArmEstimate:
+        arm, units = self.design.arms[index], self.strata.later.units
+        p50, p99 = (float(q) for q in self.quantiles[index].value)
+        described = ArmEstimate(
+            name=arm.name,
+            role=arm.role,
+            n=self._transactions(index),
+            excluded=0,
+            mean_us=units.mean(units.body(math.inf), index).value,
+            p50_us=p50,
+            p99_us=p99,
+        )
+        return described if index == 0 else self._compared(index, described)
+
+    def _compared(self, index: int, arm: ArmEstimate) -> ArmEstimate:
+        effects = self.of[index]
+        judged = self.compared.judged(
+            index,
+            arm,
+            blocks=self.strata.clusters(index),
+            seconds=self.seconds,
+            basis=self.basis,
+        )
+        assert judged.effect is not None
+        return replace(judged, threshold_us=effects.c, effect=self._effect(effects, judged.effect))
+
+    def _effect(self, effects: Effects, found: Effect) -> Effect:
+        p50, p99 = quantiles.differences(
+            self.quantiles[effects.arm], self.quantiles[0], effects.reference
+        )
+        later = self.strata.later
+        mean = effects.interval(later.cost(later.units.body(math.inf), effects.arm))
+        return replace(found, mean_us=mean, p50_us=p50, p99_us=p99)
+
+
+def _units(rows: npt.NDArray[Any]) -> _Runs:
+    n = np.maximum(rows["transactions"], 1).astype(np.float64)
+    arm = rows["arm"].astype(np.int64)
+    cluster = np.unique(rows["block"], return_inverse=True)[1].astype(np.int64)
+    return _Runs(
+        service_us=rows["run_us"] / n,
+        cpu_us=np.full(len(rows), np.nan),
+        arm=arm,
+        cluster=cluster,
+        open=np.zeros(len(rows), dtype=np.bool_),
+        n_clusters=int(cluster.max(initial=-1)) + 1,
+        stamp_us=_usual_stamps(rows["stamp_us"].astype(np.float64), arm) / n,
+    )
+
+
+def _usual_stamps(stamp_us: Floats, arm: npt.NDArray[np.int64]) -> Floats:
+    """The stamps (N,), each cut at its own arm's 99th percentile."""
+    cut = stamp_us.copy()
+    for each in np.unique(arm):
+        mine = arm == each
+        cut[mine] = np.minimum(stamp_us[mine], np.quantile(stamp_us[mine], QUANTILE))
+    return cut
+
+
+def _seconds(rows: npt.NDArray[Any]) -> float:
+    if not len(rows):
+        return 0.0
+    ends = rows["start_us"] + rows["run_us"] + rows["stamp_us"]
+    return float(ends.max() - rows["start_us"].min()) / 1e6
+
+
+def _beside(answer: Answer, waiting: Answer | None, disturbed: float) -> Answer:
+    """The answer of the bursts with that of the other loop beside it."""
+    us: Estimate | None = waiting.us if waiting is not None else None
+    pct: Estimate | None = waiting.pct if waiting is not None else None
+    answer = replace(answer, waiting_us=us, waiting_pct=pct)
+    if answer.verdict == "cost":
+        return replace(answer, at_least=True)
+    if answer.verdict != "equivalent":
+        return answer
+    if not disturbed <= DISTURBED_MANY:
+        reason = Reason(ReasonKind.DISTURBED, pct=disturbed)
+        return replace(answer, verdict="inconclusive", reasons=(reason,))
+    if waiting is None or waiting.verdict != "equivalent":
+        needed = waiting.needed_s if waiting is not None else None
+        reason = Reason(ReasonKind.WAITING_OPEN)
+        return replace(answer, verdict="inconclusive", reasons=(reason,), needed_s=needed)
+    return answer

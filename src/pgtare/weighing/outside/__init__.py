@@ -1,0 +1,1 @@
+"""Weighs from outside: a driver's own sessions and the server's clock, without a server module."""

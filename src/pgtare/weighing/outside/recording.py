@@ -1,0 +1,198 @@
+"""Runs the driver's blocks until the time is up, gently, and stops where it could do harm."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.estimate.trial import bursts
+from pgtare.estimate.trial.bursts import BURST
+from pgtare.weighing.outside.loops import LEAST_REST_S, REST, Block, Loops, turns
+from pgtare.weighing.weigh.recording import StoppedBy
+
+#: Blocks before the first that counts: caches fill, and it shows how long one takes.
+WARM_UP = 20
+_LOOK_S, _LOOK_SHARE = 1.0, 0.05
+_TICK_S = 0.1
+#: The server is asked about replicas this often, in s; with this lag, in s, the driver stops.
+_HEALTH_S, MOST_LAG_S = 5.0, 10.0
+#: It also stops if of so many blocks in a row more than this share end in an error.
+_RECENT, MOST_ERRORS = 50, 0.2
+#: And if a transaction takes so many times as long as in the beginning, for as many blocks.
+_SLOWER = 5.0
+_LAG = "SELECT max(extract(epoch FROM replay_lag)) FROM pg_catalog.pg_stat_replication"
+
+#: Called about once a second with seconds run and the runs so far; why the trial ends now, or None.
+Look = Callable[[float, npt.NDArray[Any]], StoppedBy | None]
+
+
+@dataclass
+class Recorded:
+    """What a trial from outside gave, and how it ended. rows: of dtype RUN."""
+
+    rows: npt.NDArray[Any]
+    duration_s: float
+    stopped_by: StoppedBy
+    trouble: str = ""
+    failed_blocks: int = 0
+    blocks: int = 0
+    busy_s: float = 0.0  # of the server
+    transactions: int = 0  # sent, those that do not count included
+
+
+def warm_up(loops: Loops) -> float:
+    """Run some blocks of both loops that count for nothing; server seconds a transaction.
+
+    Raises UsageError if the server refuses what is sent.
+    """
+    took = []
+    for number in range(WARM_UP):
+        block = loops.burst() if number % 2 else loops.paced()
+        if block.error:
+            loops.recover()
+            raise UsageError(_refused(block))
+        took.append(block.busy_s / max(block.transactions, 1))
+        time.sleep(max(_rest_s(block), 0.0))
+    return statistics.median(took)
+
+
+def record(
+    loops: Loops,
+    control: psycopg.Connection[Any],
+    seconds: float,
+    *,
+    look: Look,
+    tick: Callable[[float, int], None],
+) -> Recorded:
+    """Run blocks for so long, or until `look` says so, Ctrl-C, or the server's end.
+
+    control: another session, for the look at replicas. tick: called ten times a second with the
+    seconds run and the transactions so far.
+    """
+    state = _State(loops, control, began=time.monotonic())
+    stopped_by: StoppedBy = "time"
+    trouble = ""
+    try:
+        stopped_by = _until_end(state, seconds, look, tick)
+    except KeyboardInterrupt:
+        stopped_by = "interrupt"
+    except (_Harm, MeasurementError) as ex:
+        stopped_by, trouble = "server", str(ex)
+    return Recorded(
+        state.rows(),
+        time.monotonic() - state.began,
+        stopped_by,
+        trouble,
+        state.failed,
+        state.blocks,
+        state.busy_s,
+        state.transactions,
+    )
+
+
+class _Harm(Exception):
+    """Why the driver had better stop."""
+
+
+@dataclass
+class _State:
+    loops: Loops
+    control: psycopg.Connection[Any]
+    began: float
+    parts: list[npt.NDArray[Any]] = field(default_factory=list)
+    recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    took_s: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    first_s: float = 0.0
+    failed: int = 0
+    blocks: int = 0
+    busy_s: float = 0.0
+    transactions: int = 0
+
+    def rows(self) -> npt.NDArray[Any]:
+        if len(self.parts) > 1:
+            self.parts = [np.concatenate(self.parts)]
+        return self.parts[0] if self.parts else bursts.empty()
+
+    def add(self, block: Block, loop: int) -> None:
+        """Count a block. Raises _Harm."""
+        self.blocks += 1
+        self.recent.append(bool(block.error))
+        if block.error:
+            self.failed += 1
+            self.loops.recover()
+            if len(self.recent) == _RECENT and sum(self.recent) > MOST_ERRORS * _RECENT:
+                raise _Harm(
+                    f"{sum(self.recent)} of the last {_RECENT} blocks ended in an error: "
+                    f"{block.error}"
+                )
+            return
+        self.parts.append(block.rows)
+        self.busy_s += block.busy_s
+        self.transactions += block.transactions
+        if loop == BURST:
+            self.took_s.append(block.busy_s / max(block.transactions, 1))
+            if len(self.took_s) == _RECENT:
+                self._compare()
+
+    def _compare(self) -> None:
+        now_s = statistics.median(self.took_s)
+        self.first_s = self.first_s or now_s
+        if now_s > _SLOWER * self.first_s:
+            raise _Harm(
+                f"the server answers {now_s / self.first_s:.0f} times slower than at the start"
+            )
+
+    def check_replicas(self) -> None:
+        """Raises _Harm if a replica lags behind; a role that may not see that sees none."""
+        row = self.control.execute(_LAG).fetchone()
+        if row and row[0] is not None and float(row[0]) > MOST_LAG_S:
+            raise _Harm(f"a replica is {float(row[0]):.0f} s behind")
+
+
+def _until_end(
+    state: _State, seconds: float, look: Look, tick: Callable[[float, int], None]
+) -> StoppedBy:
+    next_look, next_tick, next_health = _LOOK_S, 0.0, 0.0
+    for loop in turns(state.loops.design.seed):
+        now = time.monotonic() - state.began
+        if now >= seconds:
+            return "time"
+        if now >= next_tick:
+            tick(now, state.transactions)
+            next_tick = now + _TICK_S
+        if now >= next_health:
+            state.check_replicas()
+            next_health = now + _HEALTH_S
+        block = state.loops.burst() if loop == BURST else state.loops.paced()
+        state.add(block, loop)
+        if now >= next_look:
+            began = time.monotonic()
+            if (reason := look(now, state.rows())) is not None:
+                return reason
+            spent = time.monotonic() - began
+            next_look = now + max(_LOOK_S, spent / _LOOK_SHARE)
+        time.sleep(max(_rest_s(block), 0.0))
+    raise AssertionError("turns never end")
+
+
+def _rest_s(block: Block) -> float:
+    """What is left to rest."""
+    return max(LEAST_REST_S, REST * block.busy_s) - block.rested_s
+
+
+def _refused(block: Block) -> str:
+    if block.sqlstate == "25006":
+        return (
+            f"the script writes ({block.error}): say --writes if it may; what it writes stays in "
+            "your tables"
+        )
+    return f"the server refuses the script: {block.error}"

@@ -1,0 +1,357 @@
+"""One weighing from outside, from the first look at the server to the result."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import psycopg
+from rich.console import Console
+
+import pgtare
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.estimate.trial import analyse, live
+from pgtare.estimate.trial.bursts import DISTURBED_MANY, DISTURBED_SOME
+from pgtare.estimate.trial.design import Design, Runs, block_layout
+from pgtare.estimate.trial.results import TrialEstimate
+from pgtare.kit import machine, numbers
+from pgtare.server import own_session, pooler
+from pgtare.weighing.instruments import Chosen, Snapshot, read_facts, snapshot
+from pgtare.weighing.instruments.proof import prove_driven
+from pgtare.weighing.instruments.proof_result import Proof
+from pgtare.weighing.outside import loops as driver
+from pgtare.weighing.outside import settings_probe
+from pgtare.weighing.outside.loops import Loops
+from pgtare.weighing.outside.recording import Recorded, record, warm_up
+from pgtare.weighing.outside.transactions import LookUps, ScriptTransactions, Source, Weighted
+from pgtare.weighing.outside.wire import Wire
+from pgtare.weighing.weigh import plan as planning
+from pgtare.weighing.weigh import schema
+from pgtare.weighing.weigh.limit import limits_of, reason_to_stop, with_limits
+from pgtare.weighing.weigh.measurement import Weighing
+from pgtare.weighing.weigh.progress import Display, Stages
+from pgtare.weighing.weigh.recording import StoppedBy
+from pgtare.weighing.weigh.request import Request
+from pgtare.weighing.weigh.result import describe_server, estimated, estimated_design
+from pgtare.weighing.weigh.target import open_target
+
+#: What a pooler that shares sessions out cannot serve: settings would be others' settings.
+PURPOSE = "weighing from outside"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is decided before anything is measured. left_out: instruments, and why."""
+
+    chosen: tuple[Chosen, ...]
+    design: Design
+    left_out: tuple[str, ...]
+
+
+def chosen_way(request: Request) -> Request:
+    """The request, from outside if the server it names has no module to weigh its own traffic.
+
+    Raises UsageError for options that need the module, MeasurementError if there is no server.
+    """
+    if request.outside or request.dsn is None:
+        _refuse(request)
+        return request
+    driven = request.sql is not None or request.writes
+    if not driven:
+        if request.load is not None and not request.load.scripts:
+            return request  # a database of our own there, which needs the module
+        with own_session.connect(request.dsn) as conn:
+            row = conn.execute(_HAS_MODULE).fetchone()
+        if (row and row[0]) or _needs_module(request):
+            return request
+    return replace(request, outside=True)
+
+
+_HAS_MODULE = """
+SELECT pg_catalog.to_regnamespace('pgtare') IS NOT NULL
+    OR EXISTS (SELECT FROM pg_catalog.pg_settings WHERE name = 'pgtare.enabled')
+"""
+
+
+def _needs_module(request: Request) -> bool:
+    """Whether something was asked for that only the module can do: then it is what is missing."""
+    return bool(request.inject_ns) or request.unit != "run" or request.participation < 1
+
+
+def _refuse(request: Request) -> None:
+    if not request.outside and (request.sql is not None or request.writes):
+        raise UsageError("--sql and --writes are for a weighing from outside: say --outside")
+
+
+def weigh(
+    request: Request,
+    command: list[str],
+    console: Console,
+    confirm: Callable[[str], bool] = lambda question: False,
+) -> Weighing:
+    """Weigh from outside. console: for progress. Raises UsageError, MeasurementError.
+
+    What Ctrl-C or a server that goes away left is returned, marked partial.
+    """
+    stages = Stages(console)
+    if request.dsn is not None:
+        return _weigh(request, request.dsn, "running server", command, console)
+    with open_target(request, stages.say, confirm) as target:
+        return _weigh(request, target.dsn, target.kind, command, console)
+
+
+def _weigh(request: Request, dsn: str, kind: str, command: list[str], console: Console) -> Weighing:
+    stages = Stages(console)
+    with own_session.connect(dsn) as control:
+        pooler.require_one_session(control, dsn, PURPOSE)
+        plan = make_plan(control, request)
+        for line in describe(plan, request):
+            stages.say(line)
+        with _driver(control, request, dsn, plan) as loops:
+            return _Run(request, plan, control, loops, kind, command, console).run()
+
+
+def dry_run(request: Request) -> list[str]:
+    """What would be done, in words; looks at the server, changes nothing there."""
+    if request.dsn is None:
+        raise UsageError("--dry-run from outside looks at a server: name it with --dsn")
+    with own_session.connect(request.dsn) as control:
+        pooler.require_one_session(control, request.dsn, PURPOSE)
+        plan = make_plan(control, request)
+        arms = [
+            f"  {arm.name}: " + ", ".join(f"{k} = {v!r}" for k, v in sorted(arm.settings.items()))
+            for arm in plan.design.arms
+        ]
+        return [*describe(plan, request), *arms]
+
+
+def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:
+    """What this role can weigh here. Raises UsageError if that is nothing."""
+    facts = read_facts(control)
+    planning.refuse_unsafe(request)
+    chosen, left_out = [], []
+    for choice in request.chosen:
+        lacks = settings_probe.lacks(control, choice, facts)
+        if lacks:
+            left_out.append(f"{choice.name}: {'; '.join(str(lack) for lack in lacks)}")
+        else:
+            chosen.append(choice)
+    if not chosen:
+        raise UsageError("nothing of this can be weighed from outside:\n  " + "\n  ".join(left_out))
+    arms = planning.arms_of(replace(request, chosen=tuple(chosen)))
+    runs = Runs(driver.SHORTEST, driver.LONGEST)
+    design = Design(arms, block_layout(len(arms)), request.seed, None, runs, driven=True)
+    return Plan(tuple(chosen), design, tuple(left_out))
+
+
+def describe(plan: Plan, request: Request) -> list[str]:
+    """What will be done, in words, before it is."""
+    lines = [
+        "weighing from outside: settings are switched in one session of our own, which runs "
+        f"{_name(request)}; your application's sessions are not touched",
+        "the server works at most a quarter of the time of one processor for it",
+    ]
+    logging = [arm.name for arm in plan.design.arms if planning.logs_everything(arm)]
+    if logging:
+        lines.append(
+            f"its log grows by up to {_log_mb(plan, request):.0f} MB, for {', '.join(logging)}"
+        )
+    return [*lines, *(f"left out: {line}" for line in plan.left_out)]
+
+
+#: Transactions a second that the driver sends at most, all arms together.
+_MOST_TPS = 12_000
+
+
+def _log_mb(plan: Plan, request: Request) -> float:
+    block = plan.design.block
+    share = sum(planning.logs_everything(plan.design.arms[arm]) for arm in block) / len(block)
+    return share * _MOST_TPS * request.duration_s * planning.LOG_LINE_BYTES / 1e6
+
+
+def _name(request: Request) -> str:
+    if request.sql is not None:
+        return "the statements of --sql"
+    if request.load is not None and request.load.scripts:
+        return ", ".join(script.path.name for script in request.load.scripts)
+    return LookUps.name
+
+
+def _source(control: psycopg.Connection[Any], request: Request, rng: random.Random) -> Source:
+    prepared = request.load is not None and request.load.protocol == "prepared"
+    if request.sql is not None:
+        return ScriptTransactions(request.sql, "--sql", rng, prepared=prepared)
+    scripts = request.load.scripts if request.load is not None else ()
+    if not scripts:
+        return LookUps.of(control, rng)
+    sources: list[Source] = [
+        ScriptTransactions(script.path.read_text(), script.path.name, rng, prepared=prepared)
+        for script in scripts
+    ]
+    return Weighted(sources, [script.weight for script in scripts], rng)
+
+
+@contextlib.contextmanager
+def _driver(
+    control: psycopg.Connection[Any], request: Request, dsn: str, plan: Plan
+) -> Iterator[Loops]:
+    rng = random.Random(request.seed)
+    source = _source(control, request, rng)
+    with contextlib.closing(own_session.connect(dsn)) as conn:
+        if not request.writes:
+            conn.execute("SET default_transaction_read_only = on")
+        own = settings_probe.own_values(conn, plan.design.setting_names)
+        wire = Wire(conn, source.statements)
+        answers = wire.prepare()
+        if answers.error:
+            raise UsageError(f"the server refuses a statement of {source.name}: {answers.error}")
+        loops = Loops(wire, source, plan.design, settings_probe.filled(plan.design.arms, own), rng)
+        try:
+            yield loops
+        finally:
+            if pooler.is_pooled(conn):  # others get this session after us
+                with contextlib.suppress(MeasurementError, psycopg.Error):
+                    loops.put_back(own)
+                    wire.simple(b"RESET default_transaction_read_only")
+                    wire.forget()
+                    wire.exchange()
+
+
+class _Run:
+    def __init__(
+        self,
+        request: Request,
+        plan: Plan,
+        control: psycopg.Connection[Any],
+        loops: Loops,
+        kind: str,
+        command: list[str],
+        console: Console,
+    ) -> None:
+        self.request, self.plan, self.control, self.loops = request, plan, control, loops
+        self.kind, self.command, self.console = kind, command, console
+        self.stages = Stages(console)
+        #: Without the instruments that cannot be weighed here.
+        self.asked = replace(request, chosen=plan.chosen)
+
+    def run(self) -> Weighing:
+        warm_up(self.loops)
+        design, names = self.plan.design, self.plan.design.setting_names
+        server = describe_server(self.control, None, self.kind, names)
+        before = snapshot(self.control, self.plan.chosen)
+        with Display(self.console, self.request.duration_s) as display:
+
+            def look(seconds: float, rows: Any) -> StoppedBy | None:
+                now = live(rows, design)
+                display.look(now)
+                return reason_to_stop(self.asked, now, seconds)
+
+            got = record(
+                self.loops, self.control, self.request.duration_s, look=look, tick=display.count
+            )
+        if not len(got.rows):
+            raise MeasurementError(f"nothing was measured: {got.trouble or 'it ended too early'}")
+        after = self._after()
+        self.stages.say(f"estimating from {got.transactions:,} transactions")
+        proofs = self._proofs(got, before, after)
+        estimate = analyse(
+            got.rows,
+            design,
+            margin=self.request.margin,
+            proven={
+                arm.name: proof.state != "missing"
+                for arm, proof in zip(design.arms, proofs, strict=True)
+                if proof is not None
+            },
+            peeked=got.stopped_by == "interrupt" or self.request.decides,
+            ended_early=got.trouble,
+        )
+        made = self._result(got, estimate, proofs, server)
+        limits = limits_of(self.asked, [choice.name for choice in self.plan.chosen])
+        if limits:
+            made = with_limits(made, live(got.rows, design), limits)
+        return Weighing(made, got.rows, design)
+
+    def _after(self) -> Snapshot:
+        """The counters afterwards; unreadable if the server is gone."""
+        return snapshot(self.control, self.plan.chosen)
+
+    def _proofs(self, got: Recorded, before: Snapshot, after: Snapshot) -> list[Proof | None]:
+        back: list[Mapping[str, str] | None] = []
+        for arm, settings in zip(self.plan.design.arms, self.loops.settings, strict=True):
+            try:
+                back.append(settings_probe.read_back(self.control, arm, settings))
+            except psycopg.Error:
+                back.append(None)
+        ran = np.bincount(got.rows["arm"], got.rows["transactions"], len(self.plan.design.arms))
+        return prove_driven(
+            self.plan.design.arms, self.plan.chosen, [int(n) for n in ran], back, before, after
+        )
+
+    def _result(
+        self,
+        got: Recorded,
+        estimate: TrialEstimate,
+        proofs: Sequence[Proof | None],
+        server: dict[str, Any],
+    ) -> schema.WeighResult:
+        design = self.plan.design
+        return schema.WeighResult(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            pgtare_version=pgtare.__version__,
+            command=self.command,
+            load={"kind": "outside", "script": self.loops.source.name, "clients": 1},
+            design=schema.DesignInfo(
+                seed=design.seed,
+                unit=design.unit,
+                block=list(design.block),
+                duration_s=got.duration_s,
+                planned_s=self.request.duration_s,
+                **estimated_design(estimate, design),
+                sessions=1,
+                sessions_outside=0,
+                participation=None,
+                lost=0,
+                stopped_by=got.stopped_by,
+                partial=got.stopped_by in ("interrupt", "server"),
+                outside=schema.OutsideInfo(
+                    dropped=driver.DROPPED,
+                    pause_us=1e6 * driver.PAUSE_S,
+                    waiting_us=schema.number(estimate.waiting_us),
+                    disturbed_pct=schema.number(estimate.disturbed_pct),
+                    failed_blocks=got.failed_blocks,
+                    server_busy_pct=100 * got.busy_s / max(got.duration_s, 1e-9),
+                    left_out=list(self.plan.left_out),
+                ),
+            ),
+            server=server,
+            machine=machine.describe(),
+            **estimated(estimate, design, proofs),
+            warnings=[*_warnings(got, estimate), *(f"Left out: {t}." for t in self.plan.left_out)],
+        )
+
+
+def _warnings(got: Recorded, estimate: TrialEstimate) -> list[str]:
+    found = []
+    if got.trouble:
+        found.append(
+            f"It ended early: {got.trouble}. No verdict is drawn from what was measured before."
+        )
+    if got.failed_blocks:
+        found.append(
+            f"{got.failed_blocks} of {numbers.counted(got.blocks, 'block')} ended in an error, and "
+            "were left out whole."
+        )
+    disturbed = estimate.disturbed_pct
+    if disturbed is not None and disturbed > DISTURBED_SOME:
+        none = "" if disturbed <= DISTURBED_MANY else "; nothing is called free of cost"
+        found.append(
+            f"{disturbed:.0f} % of the base's bursts were held up by something else: costs may "
+            f"read high{none}. Weigh again when the server has less to do."
+        )
+    return found

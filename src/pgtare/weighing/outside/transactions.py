@@ -1,0 +1,174 @@
+"""What the driver runs: transactions of a pgbench script, or look-ups in the catalogue."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import psycopg
+
+from pgtare.errors import UsageError
+from pgtare.load.script import Assignment, Operation, Statement, Variable, compile_script
+
+#: The look-ups that need no table of the user's.
+LOOK_UP = "SELECT relname FROM pg_catalog.pg_class WHERE oid = $1::pg_catalog.oid"
+#: What pgbench's variables are before a script sets any.
+_KNOWN = {"scale": 1, "client_id": 0}
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Sql:
+    """One statement to be sent: its text with $1, $2 …, and whether it is prepared beforehand."""
+
+    text: bytes
+    prepared: bool
+
+
+#: A statement with its parameters, as text.
+Bound = tuple[Sql, Sequence[bytes]]
+
+
+class Source(Protocol):
+    """Where transactions come from."""
+
+    @property
+    def name(self) -> str:
+        """What it is, in a few words."""
+
+    @property
+    def statements(self) -> Sequence[Sql]:
+        """All statements that there may be."""
+
+    def next(self) -> Sequence[Bound]:
+        """The statements of the next transaction."""
+
+
+class LookUps:
+    """Look-ups by key in the catalogue, one a transaction; every second one is prepared."""
+
+    name = "look-ups by key in the catalogue"
+
+    def __init__(self, keys: Sequence[int], rng: random.Random) -> None:
+        self.statements = (Sql(LOOK_UP.encode(), True), Sql(LOOK_UP.encode(), False))
+        self._keys = [str(key).encode() for key in keys]
+        self._rng, self._turn = rng, 0
+
+    @classmethod
+    def of(cls, conn: psycopg.Connection[Any], rng: random.Random) -> LookUps:
+        """Keys of the server's own catalogues, which any role may read."""
+        query = "SELECT oid::int8 FROM pg_catalog.pg_class WHERE oid < 16384 ORDER BY oid"
+        return cls([int(row[0]) for row in conn.execute(query).fetchall()], rng)
+
+    def next(self) -> Sequence[Bound]:
+        self._turn += 1
+        return ((self.statements[self._turn % 2], [self._rng.choice(self._keys)]),)
+
+
+class ScriptTransactions:
+    r"""Transactions of a pgbench script: each runs it from its first command to its last.
+
+    prepared: every statement is prepared once; else each is parsed whenever it is sent.
+    """
+
+    def __init__(self, text: str, name: str, rng: random.Random, *, prepared: bool) -> None:
+        """Raises UsageError, with the line, for what cannot be run."""
+        program = compile_script(text, name, _KNOWN)
+        self.name, self._rng = name, rng
+        self._commands = [_compiled(command, prepared) for command in program.commands]
+        self.statements = [c.sql for c in self._commands if isinstance(c, _Bind)]
+
+    def next(self) -> Sequence[Bound]:
+        values = dict(_KNOWN)
+        found: list[Bound] = []
+        for command in self._commands:
+            if isinstance(command, _Bind):
+                found.append((command.sql, [str(values[n]).encode() for n in command.names]))
+            else:
+                values[command.variable] = evaluate(command.operations, values, self._rng)
+        return found
+
+
+class Weighted:
+    """Several sources, each drawn by its weight."""
+
+    def __init__(
+        self, sources: Sequence[Source], weights: Sequence[int], rng: random.Random
+    ) -> None:
+        self.name = " + ".join(source.name for source in sources)
+        self.statements = [sql for source in sources for sql in source.statements]
+        self._sources, self._weights, self._rng = sources, weights, rng
+
+    def next(self) -> Sequence[Bound]:
+        return self._rng.choices(self._sources, self._weights)[0].next()
+
+
+@dataclass(frozen=True)
+class _Bind:
+    """A statement, and the variables that its parameters are."""
+
+    sql: Sql
+    names: tuple[str, ...]
+
+
+def _compiled(command: Assignment | Statement, prepared: bool) -> Assignment | _Bind:
+    if isinstance(command, Assignment):
+        return command
+    text, names = "", []
+    for part in command.parts:
+        if isinstance(part, Variable):
+            names.append(part.name)
+            text += f"${len(names)}"
+        else:
+            text += part
+    return _Bind(Sql(text.encode(), prepared), tuple(names))
+
+
+def evaluate(operations: Sequence[Operation], values: Mapping[str, int], rng: random.Random) -> int:
+    """The value of an expression in postfix order, in 64-bit whole numbers as pgbench has them.
+
+    Raises UsageError for what pgbench refuses too: division by zero, an empty range.
+    """
+    stack: list[int] = []
+    for operation in operations:
+        if operation.kind == "constant":
+            stack.append(int(operation.operand or 0))
+        elif operation.kind == "variable":
+            stack.append(values[str(operation.operand)])
+        elif operation.kind == "negate":
+            stack.append(_wrapped(-stack.pop()))
+        else:
+            right, left = stack.pop(), stack.pop()
+            stack.append(_wrapped(_BINARY[operation.kind](left, right, rng)))
+    return stack.pop()
+
+
+def _wrapped(value: int) -> int:
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _divided(left: int, right: int, rng: random.Random) -> int:
+    """Towards zero, as in C."""
+    if right == 0:
+        raise UsageError("the script divides by zero")
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+def _drawn(left: int, right: int, rng: random.Random) -> int:
+    if right < left:
+        raise UsageError(f"the script draws from an empty range: random({left}, {right})")
+    return rng.randint(left, right)
+
+
+_BINARY: Mapping[str, Callable[[int, int, random.Random], int]] = {
+    "add": lambda left, right, rng: left + right,
+    "subtract": lambda left, right, rng: left - right,
+    "multiply": lambda left, right, rng: left * right,
+    "divide": _divided,
+    "modulo": lambda left, right, rng: left - right * _divided(left, right, rng),
+    "random": _drawn,
+}

@@ -1,0 +1,202 @@
+"""The driver's session: many statements in one send, and their answers read afterwards.
+
+The server never waits for its client within a block: all of it is in the server's buffer before
+the first answer is read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from pgtare.errors import MeasurementError
+from pgtare.weighing.outside.transactions import Bound, Sql
+
+#: What libpq keeps back at a sync, from this version on.
+_KEEPS_BACK = 170000
+#: So long the server may take for one block, in s.
+PATIENCE_S = 60.0
+
+_STAMP, _OTHER, _SYNC = 0, 1, 2
+_STAMP_NAME, _SET_NAME = b"pgtare_stamp", b"pgtare_set"
+_STAMP_SQL = b"SELECT pg_catalog.clock_timestamp()"
+_SET_SQL = b"SELECT pg_catalog.set_config($1, $2, false)"
+_BINARY, _TEXT = 1, 0
+
+
+@dataclass
+class Answers:
+    """What came back of one block. stamps_us: of the server's clock; error: the first one."""
+
+    stamps_us: list[int] = field(default_factory=list)
+    error: str = ""
+    sqlstate: str = ""
+
+
+class Wire:
+    """A session in pipeline mode. Raises MeasurementError when it is lost."""
+
+    def __init__(self, conn: psycopg.Connection[Any], statements: Sequence[Sql]) -> None:
+        self._raw = conn.pgconn
+        self._names = {
+            sql: f"pgtare_{number}".encode()
+            for number, sql in enumerate(dict.fromkeys(s for s in statements if s.prepared))
+        }
+        #: What is still to be read: it is known after an interrupt, too.
+        self._expected: deque[int] = deque()
+        self._sync = _keeping_back(self._raw) or self._raw.pipeline_sync
+        self._raw.nonblocking = 1
+        self._raw.enter_pipeline_mode()
+
+    def prepare(self) -> Answers:
+        """Prepare the statements, each in a transaction of its own; what the server says of it."""
+        for name, text in (
+            (_STAMP_NAME, _STAMP_SQL),
+            (_SET_NAME, _SET_SQL),
+            *((name, sql.text) for sql, name in self._names.items()),
+        ):
+            self._raw.send_prepare(name, text)
+            self._expected.append(_OTHER)
+            self.sync()
+        return self.exchange()
+
+    def forget(self) -> None:
+        """Take back what was prepared, for a session that others may get after us."""
+        for name in (_STAMP_NAME, _SET_NAME, *self._names.values()):
+            self._raw.send_query_params(b"DEALLOCATE " + name, None)
+            self._expected.append(_OTHER)
+            self.sync()
+
+    def stamp(self) -> None:
+        """Queue a reading of the server's clock."""
+        self._raw.send_query_prepared(_STAMP_NAME, [], result_format=_BINARY)
+        self._expected.append(_STAMP)
+        self.sync()
+
+    def setting(self, name: str, value: str) -> None:
+        """Queue a change of a setting of this session."""
+        self._raw.send_query_prepared(_SET_NAME, [name.encode(), value.encode()])
+        self._expected.append(_OTHER)
+        self.sync()
+
+    def transaction(self, statements: Sequence[Bound]) -> None:
+        """Queue a transaction."""
+        for sql, values in statements:
+            name = self._names.get(sql)
+            if name is None:
+                self._raw.send_query_params(sql.text, values, result_format=_TEXT)
+            else:
+                self._raw.send_query_prepared(name, values, result_format=_TEXT)
+            self._expected.append(_OTHER)
+        self.sync()
+
+    def simple(self, text: bytes) -> None:
+        """Queue a statement without parameters, in a transaction of its own."""
+        self._raw.send_query_params(text, None)
+        self._expected.append(_OTHER)
+        self.sync()
+
+    def sync(self) -> None:
+        """End of a transaction; nothing is sent yet if libpq can keep it back."""
+        self._sync()
+        self._expected.append(_SYNC)
+
+    def exchange(self, sleep_s: float = 0.0) -> Answers:
+        """Send what is queued, sleep, and read all answers.
+
+        A client that waits for the first answer is woken by each, and the server pays for that.
+        """
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while self._raw.flush():
+                self._wait(deadline, writing=True)
+            if sleep_s > 0:
+                time.sleep(sleep_s)
+            return self._read(deadline)
+        except psycopg.Error as ex:
+            raise MeasurementError(f"the session was lost: {_line(ex)}") from ex
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction was left open, or failed."""
+        return self._raw.transaction_status != pq.TransactionStatus.IDLE
+
+    def _read(self, deadline: float) -> Answers:
+        found = Answers()
+        while self._expected:
+            kind = self._expected[0]
+            result = self._next(deadline)
+            if kind == _SYNC or result is None:
+                self._expected.popleft()
+                continue
+            if kind == _STAMP and result.status == pq.ExecStatus.TUPLES_OK:
+                value = result.get_value(0, 0) or b""
+                found.stamps_us.append(int.from_bytes(value, "big", signed=True))
+            elif result.status == pq.ExecStatus.FATAL_ERROR and not found.error:
+                found.error = _line(result.error_message.decode("utf-8", "replace"))
+                state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+                found.sqlstate = state.decode("ascii", "replace")
+            while self._next(deadline) is not None:
+                pass
+            self._expected.popleft()
+        return found
+
+    def _next(self, deadline: float) -> Any:
+        while self._raw.is_busy():
+            self._wait(deadline)
+        return self._raw.get_result()
+
+    def _wait(self, deadline: float, *, writing: bool = False) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise MeasurementError(
+                f"the server did not answer within {PATIENCE_S:g} s: the script may wait for a lock"
+            )
+        waiting = select.poll()
+        waiting.register(self._raw.socket, select.POLLIN | (select.POLLOUT if writing else 0))
+        waiting.poll(1000 * min(left, 1.0))
+        self._raw.consume_input()
+
+
+def _keeping_back(raw: Any) -> Callable[[], None] | None:
+    """A sync that sends nothing yet, of libpq 17 and later, which psycopg does not offer.
+
+    None if it cannot be had: then each sync is sent at once, and a server at the end of a slow
+    network may wait for its client within a block.
+    """
+    if pq.version() < _KEEPS_BACK:
+        return None
+    try:
+        function = ctypes.CDLL(str(_loaded_libpq())).PQsendPipelineSync
+    except (OSError, AttributeError, StopIteration):
+        return None
+    function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_int
+    at = raw.pgconn_ptr
+
+    def send() -> None:
+        if not function(at):
+            raise psycopg.OperationalError("the session was lost")
+
+    return send
+
+
+def _loaded_libpq() -> Path:
+    """The file of the libpq that psycopg has loaded. Raises StopIteration if that is not sure."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = {line.split(maxsplit=5)[-1] for line in lines if "/libpq" in line}
+    own = {path for path in paths if "psycopg" in path} or paths
+    return Path(next(iter(own))) if len(own) == 1 else Path(next(iter(())))
+
+
+def _line(error: object) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].removeprefix("ERROR:").strip() if lines else "no reason was given"

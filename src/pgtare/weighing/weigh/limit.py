@@ -1,0 +1,179 @@
+"""Whether instruments stay below a limit: when a trial may stop, what it decided, and a summary."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pgtare.errors import UsageError
+from pgtare.estimate.trial import MIN_BLOCKS, SLICE_BLOCKS, Live, LiveArm, width_reached
+from pgtare.kit import files, numbers
+from pgtare.weighing.instruments import Chosen
+from pgtare.weighing.instruments.arms import same_value
+from pgtare.weighing.weigh.report import wording
+from pgtare.weighing.weigh.request import Request
+from pgtare.weighing.weigh.schema import ArmResult, Limit, WeighResult
+
+State = Literal["below", "above", "undecided"]
+
+#: The arm in which all instruments are on.
+TOGETHER = "all_together"
+#: Exit statuses of a trial that has limits.
+BELOW, ABOVE, UNDECIDED = 0, 10, 11
+#: No limit is decided on fewer seconds.
+_LEAST_S = 5.0
+
+
+def with_together(chosen: Sequence[Chosen]) -> tuple[Chosen, ...]:
+    """The instruments, and one more arm with all of them on: single costs do not add up.
+
+    Raises UsageError if two of them need one setting in two ways.
+    """
+    if len(chosen) < 2:
+        raise UsageError("--budget is for several instruments together: name two or more")
+    settings: dict[str, str] = {}
+    owner: dict[str, str] = {}
+    for choice in chosen:
+        for name, value in choice.settings.items():
+            if name in settings and not same_value(settings[name], value):
+                raise UsageError(
+                    f"{owner[name]} and {choice.name} cannot be on together: the one sets "
+                    f"{name} = {settings[name]}, the other {value}"
+                )
+            settings[name], owner[name] = value, choice.name
+    base = {name: value for choice in chosen for name, value in choice.base.items()}
+    rules = tuple(rule for choice in chosen for rule in choice.rules)
+    return (*chosen, Chosen(TOGETHER, settings, base, rules))
+
+
+def limits_of(request: Request, names: Sequence[str]) -> dict[str, float]:
+    """The limits of these arms, as shares, by name."""
+    return {name: limit for name in names if (limit := _limit(request, name)) is not None}
+
+
+def _limit(request: Request, name: str) -> float | None:
+    return request.budget if name == TOGETHER else request.at_most
+
+
+def reason_to_stop(
+    request: Request, live: Live, seconds: float
+) -> Literal["precision", "decision"] | None:
+    """Why a trial may stop before its time, None if it may not."""
+    narrow = request.precision is not None and width_reached(
+        (arm.half_width_pct for arm in live.arms),
+        100 * request.precision,
+        live.blocks,
+        seconds,
+        MIN_BLOCKS if request.unit == "run" else SLICE_BLOCKS,
+    )
+    if narrow:
+        return "precision"
+    limits = limits_of(request, [choice.name for choice in request.chosen])
+    return "decision" if decided(live, limits, seconds) else None
+
+
+def decided(live: Live, limits: dict[str, float], seconds: float) -> bool:
+    """Whether a trial may stop: one arm is shown to be above its limit, or all to be below."""
+    if not limits or seconds < _LEAST_S:
+        return False
+    states = list(_states(live, limits).values())
+    return "above" in states or all(state == "below" for state in states)
+
+
+def _states(live: Live, limits: dict[str, float]) -> dict[str, State]:
+    """Of each arm with a limit, by intervals that hold at any time.
+
+    That all are below is shown if each is, at 5 %. That one is above needs the error shared out.
+    """
+    arms = {arm.name: arm for arm in live.arms}
+    return {name: _state(arms[name], 100 * limit) for name, limit in limits.items()}
+
+
+def _state(arm: LiveArm, limit_pct: float) -> State:
+    loops = [arm, *([arm.waiting] if arm.waiting is not None else [])]
+    if any(each.least_pct > limit_pct for each in loops):
+        return "above"
+    return "below" if all(each.body_pct.hi < limit_pct for each in loops) else "undecided"
+
+
+def with_limits(result: WeighResult, live: Live, limits: dict[str, float]) -> WeighResult:
+    """The result with what was decided. live: a last look at all of the data."""
+    states = _states(live, limits)
+    arms = {arm.name: arm for arm in result.arms}
+    found = [
+        Limit(
+            name=name,
+            at_most_pct=100 * limit,
+            state=_final(arms[name], states[name], 100 * limit),
+        )
+        for name, limit in limits.items()
+    ]
+    return result.model_copy(update={"limits": found})
+
+
+def _final(arm: ArmResult, state: State, limit_pct: float) -> State:
+    """What stands after the whole analysis: proof, control, failures and slow transactions."""
+    answer, effect = wording.answer_of(arm), wording.figures(arm)
+    if answer is None or effect is None or wording.withheld(answer):
+        return "undecided"
+    total, excess = effect.total_pct, effect.excess_us
+    slow = excess.lo is not None and excess.lo > 0
+    if state == "below" and slow and not (total.hi is not None and total.hi < limit_pct):
+        return "undecided"
+    return state
+
+
+def exit_status(result: WeighResult) -> int:
+    """0: all are shown to be below; 10: one is shown to be above; 11: undecided."""
+    states = [limit.state for limit in result.limits]
+    if "above" in states:
+        return ABOVE
+    return BELOW if states and all(state == "below" for state in states) else UNDECIDED
+
+
+def write_summary(result: WeighResult, path: Path) -> None:
+    """A table in Markdown, for a pull request. Raises MeasurementError if it cannot be written."""
+    files.write_text(path, "\n".join(_summary(result)) + "\n")
+
+
+_MARKS = {"below": "below the limit", "above": "**over the limit**", "undecided": "not decided"}
+
+
+def _summary(result: WeighResult) -> Iterator[str]:
+    yield f"**{_HEADLINES[exit_status(result)]}**"
+    yield ""
+    yield wording.subject(result)
+    yield ""
+    yield "| instrument | µs a transaction | 95 % interval | % | limit | |"
+    yield "|---|---|---|---|---|---|"
+    arms = {arm.name: arm for arm in result.arms}
+    for limit in result.limits:
+        answer = wording.answer_of(arms[limit.name])
+        cells = (
+            _escaped(limit.name),
+            numbers.estimate(answer.us if answer else None),
+            numbers.bounds(answer.us if answer else None),
+            numbers.estimate(answer.pct if answer else None),
+            f"{limit.at_most_pct:g} %",
+            _MARKS[limit.state],
+        )
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    for note in [*wording.alarms(result), *wording.notes(result)]:
+        yield f"- {_escaped(note)}"
+
+
+_HEADLINES = {
+    BELOW: "Every instrument costs less than its limit.",
+    ABOVE: "An instrument costs more than its limit.",
+    UNDECIDED: "Whether all instruments stay below their limits is not decided.",
+}
+
+
+def _escaped(text: str) -> str:
+    """Without what Markdown or HTML would take for their own."""
+    plain = re.sub(r"([\\`*_|\[\]])", r"\\\1", text)
+    return " ".join(html.escape(plain, quote=False).split())

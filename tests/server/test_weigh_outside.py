@@ -1,0 +1,272 @@
+"""Weighing from outside: a server without any module, and roles that may set little."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from tests.commands import arm, in_process, pgtare, read, read_until, refused, start_pgtare
+from tests.pgbouncer import pooler
+from tests.sessions import eventually
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def managed(wheel: Binaries) -> Iterator[Cluster]:
+    """A server like a provider's: pg_stat_statements, nothing of ours, and a role without rights.
+
+    That role may set what its provider granted.
+    """
+    with Cluster(wheel, {"log_destination": "stderr"}, ["pg_stat_statements"]) as cluster:
+        with cluster.connect(autocommit=True) as conn:
+            conn.execute("CREATE ROLE tenant LOGIN")
+            conn.execute("CREATE DATABASE app OWNER tenant")
+            conn.execute("GRANT SET ON PARAMETER pg_stat_statements.track TO tenant")
+            conn.execute("GRANT SET ON PARAMETER compute_query_id TO tenant")
+            conn.execute("GRANT SET ON PARAMETER pg_stat_statements.track_planning TO tenant")
+            conn.execute("GRANT pg_read_all_stats TO tenant")
+        with cluster.connect("app", autocommit=True) as conn:
+            conn.execute("CREATE EXTENSION pg_stat_statements")
+            conn.execute("CREATE TABLE orders (id int PRIMARY KEY, what text)")
+            conn.execute("INSERT INTO orders SELECT n, 'x' FROM generate_series(1, 1000) n")
+            conn.execute("GRANT ALL ON orders TO tenant")
+        yield cluster
+
+
+def of_tenant(cluster: Cluster) -> str:
+    return f"{cluster.dsn('app')} user=tenant"
+
+
+def test_a_server_without_the_module_is_weighed_from_outside(
+    managed: Cluster, tmp_path: Path
+) -> None:
+    done = pgtare(
+        "weigh pg_stat_statements --dsn {} --duration 4 --out {}",
+        of_tenant(managed),
+        tmp_path / "w",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("pgtare: weighing from outside:"), done.stderr
+    assert "at most a quarter of the time of one processor" in done.stderr
+    assert "weighed from outside" in done.stdout.splitlines()[0]
+    result = read(tmp_path / "w" / "result.json")
+    assert result["design"]["unit"] == "burst"
+    found = arm(result, "pg_stat_statements")
+    assert found["answer"]["basis"] == "a driver's bursts"
+    assert found["answer"]["us"]["estimate"] is not None
+    assert found["answer"]["waiting_us"]["estimate"] is not None
+    assert found["proof"]["state"] == "active", found["proof"]
+    assert result["server"]["module"] is None
+    assert 0 < result["design"]["outside"]["server_busy_pct"] < 35
+
+    again = in_process("report {} --json", tmp_path / "w")
+    assert again.returncode == 0, again.stderr
+    assert '"a driver\'s bursts"' in again.stdout
+    printed = in_process("report {}", tmp_path / "w").stdout
+    assert printed.splitlines()[0] == done.stdout.splitlines()[0]
+
+
+def test_statements_of_ones_own_are_weighed(managed: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "orders.sql"
+    script.write_text(
+        "\\set id random(1, 1000)\nBEGIN;\nSELECT what FROM orders WHERE id = :id;\n"
+        "UPDATE orders SET what = 'y' WHERE id = :id;\nEND;\n"
+    )
+    sentence = refused("weigh pg_stat_statements --dsn {} -f {} -d 3", of_tenant(managed), script)
+    assert "the script writes" in sentence
+    assert "--writes" in sentence
+    done = pgtare(
+        "weigh pg_stat_statements --dsn {} -f {} --writes -d 3 --output {}",
+        of_tenant(managed),
+        script,
+        tmp_path / "w.json",
+    )
+    assert done.returncode == 0, done.stderr
+    assert read(tmp_path / "w.json")["load"]["script"] == "orders.sql"
+    with managed.connect("app", autocommit=True) as conn:
+        row = conn.execute("SELECT count(*) FROM orders WHERE what = 'y'").fetchone()
+        assert row is not None
+        assert row[0] > 100
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("weigh track_io_timing", "this role may not set track_io_timing"),
+        ("weigh auto_explain", "auto_explain is not loaded"),
+        ("weigh --arm 'x: wal_level=logical'", "wal_level is fixed when the server starts"),
+        ("weigh --arm 'x: log_checkpoints=on'", "no session can set log_checkpoints"),
+        ("weigh --arm 'x: nothing.at_all=1'", "this server has no setting nothing.at_all"),
+        ("weigh --arm 'x: work_mem=many'", "work_mem"),
+        ("weigh pg_stat_statements --sql 'SELECT FROM nowhere'", "nowhere"),
+        ("weigh pg_stat_statements --sql 'SELECT 1/0'", "division by zero"),
+        ("weigh pg_stat_statements --sql 'SELECT 1\\; SELECT 2'", "multiple commands"),
+        ("weigh pg_stat_statements --sql 'COPY orders TO STDOUT'", "cannot run COPY"),
+        ("weigh pg_stat_statements --outside --unit slice", "needs the server module"),
+        ("weigh --outside --inject-ns 1000", "needs the server module"),
+    ],
+)
+def test_what_cannot_be_weighed_says_why(managed: Cluster, command: str, words: str) -> None:
+    assert words in refused(f"{command} --dsn {{}} -d 3", of_tenant(managed))
+
+
+def test_what_is_left_out_is_said_and_the_rest_weighed(managed: Cluster, tmp_path: Path) -> None:
+    done = pgtare(
+        "weigh pg_stat_statements track_io_timing --dsn {} -d 3 --output {}",
+        of_tenant(managed),
+        tmp_path / "w.json",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Left out: track_io_timing" in " ".join(done.stdout.split())
+    assert [each["name"] for each in read(tmp_path / "w.json")["arms"]] == [
+        "base",
+        "control",
+        "pg_stat_statements",
+    ]
+
+
+def test_a_dry_run_measures_nothing(managed: Cluster) -> None:
+    done = in_process("weigh pg_stat_statements --dsn {} --dry-run", of_tenant(managed))
+    assert done.returncode == 0, done.stderr
+    assert "weighing from outside" in done.stdout
+    assert "pg_stat_statements.track = 'top'" in done.stdout
+
+
+def test_a_killed_driver_leaves_nothing(managed: Cluster) -> None:
+    """Its settings were its sessions' own, and these end with it."""
+    command = start_pgtare("weigh pg_stat_statements --dsn {} -d 60", of_tenant(managed))
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgtare'"
+    try:
+        read_until(command, "weighing from outside")
+        with managed.connect("app", autocommit=True) as conn:
+
+            def sessions() -> int:
+                row = conn.execute(query.encode()).fetchone()
+                assert row is not None
+                return int(row[0])
+
+            eventually(lambda: sessions() == 2)
+            time.sleep(1.5)
+            os.killpg(command.pid, signal.SIGKILL)
+            eventually(lambda: sessions() == 0)
+            changed = conn.execute(
+                "SELECT name FROM pg_settings WHERE source = 'session' AND name LIKE 'pg_stat%'"
+            ).fetchall()
+            assert not changed
+    finally:
+        command.kill()
+        command.communicate()
+
+
+def test_an_interrupt_keeps_what_was_measured(managed: Cluster, tmp_path: Path) -> None:
+    command = start_pgtare(
+        "weigh pg_stat_statements --dsn {} -d 60 --output {}", of_tenant(managed), tmp_path / "w"
+    )
+    read_until(command, "weighing from outside")
+    time.sleep(4)
+    os.killpg(command.pid, signal.SIGINT)
+    out, err = command.communicate(timeout=30)
+    assert command.returncode == 130, err
+    assert "Traceback" not in err
+    assert "PARTIAL" in out
+    assert read(tmp_path / "w")["design"]["partial"]
+
+
+def test_a_server_that_stops_ends_it_without_a_verdict(wheel: Binaries, tmp_path: Path) -> None:
+    with Cluster(wheel, {}) as cluster:
+        command = start_pgtare(
+            "weigh --arm 'x: work_mem=8MB' --dsn {} -d 60 --output {}",
+            cluster.dsn(),
+            tmp_path / "w",
+        )
+        read_until(command, "weighing from outside")
+        time.sleep(4)
+        cluster.stop()
+        out, err = command.communicate(timeout=60)
+    assert command.returncode == 1, err
+    assert "Traceback" not in err
+    assert "THE TRIAL ENDED EARLY" in out
+    assert arm(read(tmp_path / "w"), "x")["answer"]["verdict"] == "not_verified"
+
+
+@pytest.mark.pooler
+def test_a_transaction_pooler_is_refused_and_a_session_pooler_serves(managed: Cluster) -> None:
+    with pooler(managed, "transaction") as pool:
+        sentence = refused("weigh --arm 'x: work_mem=8MB' --dsn {} -d 2", pool.dsn)
+        assert "pooler in transaction mode" in sentence
+    with pooler(managed, "session", "server_reset_query = ") as pool:
+        before = {}
+        with psycopg.connect(pool.dsn, autocommit=True) as conn:
+            before = dict(
+                conn.execute("SELECT name, setting FROM pg_settings WHERE source = 'session'")
+            )
+        done = pgtare("weigh --arm 'x: work_mem=8MB' --dsn {} -d 2", pool.dsn)
+        assert done.returncode == 0, done.stderr
+        for held in pool.held().values():
+            assert held["prepared"] == []
+            assert held["settings"]["work_mem"].startswith("4096 ")
+            assert held["settings"]["default_transaction_read_only"].startswith("off ")
+        assert "work_mem" not in before
+
+
+def test_limits_decide(managed: Cluster, tmp_path: Path) -> None:
+    """A setting that costs nothing, and one that costs much more than its limit."""
+    dear = "'dear: work_mem=8MB'"
+    spin = (
+        "SELECT CASE current_setting($$work_mem$$) WHEN $$8MB$$ THEN "
+        "(SELECT sum(n) FROM generate_series(1, 2000) n) END"
+    )
+    over = pgtare(
+        "weigh --arm {} --dsn {} -d 60 --at-most 3% --summary {} --sql {}",
+        dear.strip("'"),
+        of_tenant(managed),
+        tmp_path / "over.md",
+        spin,
+    )
+    assert over.returncode == 10, over.stdout + over.stderr
+    assert "over: dear (3 %)" in over.stdout
+    assert "**over the limit**" in (tmp_path / "over.md").read_text()
+    below = pgtare(
+        "weigh --arm {} --dsn {} -d 60 --at-most 50% --summary {}",
+        "free: work_mem=8MB",
+        of_tenant(managed),
+        tmp_path / "below.md",
+    )
+    assert below.returncode == 0, below.stdout + below.stderr
+    assert "| free |" in (tmp_path / "below.md").read_text()
+    open_ = pgtare(
+        "weigh --arm {} --dsn {} -d 2 --at-most 0.001%", "free: work_mem=8MB", of_tenant(managed)
+    )
+    assert open_.returncode == 11, open_.stdout + open_.stderr
+
+
+def test_a_budget_is_that_of_all_together(managed: Cluster, tmp_path: Path) -> None:
+    done = pgtare(
+        "weigh --arm {} --arm {} --dsn {} -d 20 --budget 80% --output {}",
+        "a: work_mem=8MB",
+        "b: enable_seqscan=off",
+        of_tenant(managed),
+        tmp_path / "w.json",
+    )
+    assert done.returncode in (0, 11), done.stdout + done.stderr
+    result = read(tmp_path / "w.json")
+    together = arm(result, "all_together")
+    assert together["settings"] == {"work_mem": "8MB", "enable_seqscan": "off"}
+    assert [limit["name"] for limit in result["limits"]] == ["all_together"]
+    assert "needs one" not in done.stderr
+    clash = refused(
+        "weigh --arm {} --arm {} --dsn {} --budget 5%",
+        "a: work_mem=8MB",
+        "b: work_mem=9MB",
+        of_tenant(managed),
+    )
+    assert "cannot be on together" in clash

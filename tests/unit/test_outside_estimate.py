@@ -1,0 +1,150 @@
+"""The estimator of a weighing from outside, on runs whose truth is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pgtare.estimate.trial import TrialEstimate, analyse, clopper_pearson, live
+from pgtare.estimate.trial.answer import Basis, ReasonKind
+from pgtare.estimate.trial.bursts import BURST, PACED, RUN, as_observations, disturbed_pct
+from pgtare.estimate.trial.design import Arm, Design, Runs, block_layout
+
+NAMES = ("base", "control", "some")
+
+
+def design(names: tuple[str, ...] = NAMES) -> Design:
+    roles = {"base": "base", "control": "control"}
+    arms = tuple(Arm(name, roles.get(name, "instrument")) for name in names)  # type: ignore[arg-type]
+    return Design(arms, block_layout(len(arms)), 1, None, Runs(4, 12), driven=True)
+
+
+def recorded(
+    rng: np.random.Generator,
+    blocks: int,
+    *,
+    cost_us: float = 0.0,
+    stamp_cost_us: float = 0.0,
+    waiting_us: float = 0.0,
+    base_us: float = 20.0,
+    noise_us: float = 5.0,
+    held_up: float = 0.0,
+    arms: int = 3,
+) -> npt.NDArray[Any]:
+    """Runs of blocks of both loops: the last arm costs more, and its stamps do as well."""
+    parts, at = [], 0
+    for block in range(blocks):
+        for loop in (BURST, PACED):
+            length = int(rng.integers(4, 13)) if loop == BURST else 1
+            order = rng.permutation(arms) if loop == BURST else np.repeat(rng.permutation(arms), 4)
+            rows = np.zeros(len(order), RUN)
+            last = order == arms - 1
+            cost = cost_us + (waiting_us if loop == PACED else 0.0)
+            wobble = rng.gamma(2.0, noise_us / 2, (len(order), length)).sum(axis=1)
+            stamps = 15 + rng.gamma(2.0, 1.0, (len(order), 2)) + stamp_cost_us * last[:, None]
+            slow = 5_000.0 * (rng.random(len(order)) < held_up)
+            took = length * (base_us + cost * last) + wobble + stamps[:, 0] + slow
+            rows["run_us"], rows["stamp_us"] = rng.binomial(1, took % 1) + took // 1, stamps[:, 1]
+            rows["start_us"] = at + 100 * np.arange(len(order))
+            rows["block"], rows["arm"] = 2 * block + loop, order
+            rows["transactions"], rows["loop"] = length, loop
+            at += 20_000
+            parts.append(rows)
+    return np.concatenate(parts)
+
+
+def weighed(rows: npt.NDArray[Any], margin: float = 0.05) -> TrialEstimate:
+    return analyse(rows, design(), margin=margin, proven={"some": True})
+
+
+def test_the_cost_of_a_transaction_is_told_from_that_of_a_stamp() -> None:
+    """An instrument that costs a stamp 30 µs and a transaction nothing, and the other way round."""
+    rng = np.random.default_rng(3)
+    only_stamp = weighed(recorded(rng, 1_500, stamp_cost_us=30.0)).arms[2].answer
+    only_script = weighed(recorded(rng, 1_500, cost_us=5.0)).arms[2].answer
+    assert only_stamp is not None
+    assert only_script is not None
+    assert only_stamp.us.lo <= 0 <= only_stamp.us.hi
+    assert only_script.us.lo <= 5 <= only_script.us.hi
+    assert only_script.us.half_width < 0.5
+    assert only_script.verdict == "cost"
+    assert only_script.at_least
+    assert only_script.basis is Basis.BURSTS
+
+
+def test_intervals_cover_as_often_as_they_say() -> None:
+    """100 trials of 150 blocks; a right program fails once in 10,000 times."""
+    covered = {BURST: 0, PACED: 0}
+    wrong = 0
+    for seed in range(100):
+        answer = weighed(recorded(np.random.default_rng(seed), 150, cost_us=1.0)).arms[2].answer
+        assert answer is not None
+        assert answer.waiting_us is not None
+        covered[BURST] += answer.us.lo <= 1.0 <= answer.us.hi
+        covered[PACED] += answer.waiting_us.lo <= 1.0 <= answer.waiting_us.hi
+        control = weighed(recorded(np.random.default_rng(1_000 + seed), 150)).arms[2]
+        wrong += (control.p_adjusted or 1.0) < 0.05
+    for hits in covered.values():
+        assert clopper_pearson(hits, 100, 0.9998)[1] >= 0.95, covered
+    assert clopper_pearson(wrong, 100, 0.9998)[0] <= 0.05
+
+
+def test_nothing_is_free_of_cost_that_is_not_so_with_pauses_too() -> None:
+    rng = np.random.default_rng(5)
+    free = weighed(recorded(rng, 15_000)).arms[2].answer
+    dear = weighed(recorded(rng, 15_000, waiting_us=3.0)).arms[2].answer
+    assert free is not None
+    assert dear is not None
+    assert free.verdict == "equivalent"
+    assert dear.verdict == "inconclusive"
+    assert dear.because(ReasonKind.WAITING_OPEN)
+    assert dear.waiting_us is not None
+    assert dear.waiting_us.lo <= 3 <= dear.waiting_us.hi
+
+
+def test_where_many_runs_are_held_up_nothing_is_free_of_cost() -> None:
+    rng = np.random.default_rng(1)
+    rows = recorded(rng, 15_000)
+    quiet = weighed(rows, margin=0.5)
+    struck = rng.random(len(rows)) < 0.25  # whatever their arms
+    rows["run_us"][struck] += 300 * rows["transactions"][struck].astype(np.int32)
+    busy = weighed(rows, margin=500.0)
+    assert quiet.disturbed_pct is not None
+    assert quiet.disturbed_pct < 1
+    assert busy.disturbed_pct is not None
+    assert 20 < busy.disturbed_pct < 30
+    answer = busy.arms[2].answer
+    assert answer is not None
+    assert answer.verdict == "inconclusive"
+    assert answer.because(ReasonKind.DISTURBED)
+
+
+def test_runs_of_unlike_length_are_disturbed_by_their_own_measure() -> None:
+    rows = recorded(np.random.default_rng(1), 500, base_us=1_000.0)
+    assert disturbed_pct(rows, design()) < 1
+
+
+def test_without_runs_nothing_is_said() -> None:
+    found = weighed(np.empty(0, RUN))
+    answer = found.arms[2].answer
+    assert answer is not None
+    assert answer.verdict == "inconclusive"
+    assert not live(np.empty(0, RUN), design()).blocks
+
+
+def test_of_one_loop_alone_nothing_is_free_of_cost() -> None:
+    """As after Ctrl-C in the first block."""
+    rows = recorded(np.random.default_rng(2), 2_000)
+    answer = weighed(rows[rows["loop"] == BURST]).arms[2].answer
+    assert answer is not None
+    assert answer.verdict == "inconclusive"
+
+
+def test_charts_get_the_time_of_a_transaction() -> None:
+    rows = recorded(np.random.default_rng(4), 50)
+    units = as_observations(rows)
+    assert len(units) == np.count_nonzero(rows["loop"] == BURST)
+    assert np.median(units["service_ns"]) == pytest.approx(25_000, rel=0.1)
