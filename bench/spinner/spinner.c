@@ -6,7 +6,8 @@
  * after a change of its settings it spins longer: by spinner.cold_ns in the first, and
  * ever less in the others, as an instrument does whose code and data are not in the
  * processor's caches yet.  What it really took, behind the first ones, is added up in
- * shared memory, by the delay that was asked for.
+ * shared memory, by the delay that was asked for.  With spinner.only it spins in
+ * statements of one kind only: those that read the clock, or all others.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -41,6 +42,7 @@ typedef struct Counted
 static int	settled_ns = 0;
 static int	cold_ns = 0;
 static int	cold_runs = 8;
+static int	only = 0;			/* 0: all statements, 1: those that read the clock, 2: others */
 static int	executions = 0;		/* since the last change */
 static Counted *counted = NULL;
 
@@ -77,18 +79,20 @@ count(int64 spun)
 
 /* The same is done for a delay of 0, so that it costs what the others cost besides theirs. */
 static void
-spin(void)
+spin(const char *text)
 {
+	bool		stamp = strstr(text, "clock_timestamp") != NULL;
+	bool		mine = only == 0 || (only == 1) == stamp;
 	int64		began = now_ns();
-	int64		until = began + settled_ns;
+	int64		until = mine ? began + settled_ns : began;
 	int64		now;
 
-	if (executions < cold_runs)
+	if (mine && executions < cold_runs)
 		until += (int64) cold_ns * (cold_runs - executions) / cold_runs;
 	do
 		now = now_ns();
 	while (now < until);
-	if (executions >= SETTLED)
+	if (mine && executions >= SETTLED)
 		count(now - began);
 	executions++;
 }
@@ -97,7 +101,7 @@ spin(void)
 static void
 spin_and_run(QueryDesc *queryDesc, ScanDirection direction, uint64 rows)
 {
-	spin();
+	spin(queryDesc->sourceText);
 	if (previous_run)
 		previous_run(queryDesc, direction, rows);
 	else
@@ -107,7 +111,7 @@ spin_and_run(QueryDesc *queryDesc, ScanDirection direction, uint64 rows)
 static void
 spin_and_run(QueryDesc *queryDesc, ScanDirection direction, uint64 rows, bool once)
 {
-	spin();
+	spin(queryDesc->sourceText);
 	if (previous_run)
 		previous_run(queryDesc, direction, rows, once);
 	else
@@ -152,6 +156,8 @@ _PG_init(void)
 							&settled_ns, 0, 0, INT_MAX, PGC_USERSET, 0, NULL, note_change, NULL);
 	DefineCustomIntVariable("spinner.cold_ns", "More of it in the first execution, in ns.", NULL,
 							&cold_ns, 0, 0, INT_MAX, PGC_USERSET, 0, NULL, note_change, NULL);
+	DefineCustomIntVariable("spinner.only", "Kind of statements: 1 clock, 2 others, 0 all.", NULL,
+							&only, 0, 0, 2, PGC_USERSET, 0, NULL, note_change, NULL);
 	DefineCustomIntVariable("spinner.cold_runs", "Executions that take longer.", NULL,
 							&cold_runs, 8, 1, 100, PGC_USERSET, 0, NULL, note_change, NULL);
 	previous_run = ExecutorRun_hook;

@@ -416,7 +416,7 @@ def test_a_control_that_is_near_0_is_sound() -> None:
     control.p, control.p_adjusted, control.p_total_adjusted = 0.042, 0.053, 0.4
     text = all_words(result)
     assert row(result, CONTROL).endswith("sound")
-    said = "near 0: its interval misses it, but its body and total together do not (p = 0.053)"
+    said = "near 0: its interval misses it, but its answer and tail together do not (p = 0.053)"
     assert said in text
     assert "doubt" not in text
     assert "THE CONTROL" not in text

@@ -162,8 +162,8 @@ def _distributions(result: WeighResult, units: Observations) -> Chart | None:
     layout["legend"] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
     return Chart(
         id="distributions",
-        title="Service time by arm",
-        label="Cumulative distribution of the service time of each arm. "
+        title="How long transactions take",
+        label="Cumulative distribution of the service time with each instrument. "
         + " ".join(f"{row[0]}: median {row[4]} µs, 99th percentile {row[8]} µs." for row in rows),
         caption="Share of transactions answered within a time, from the 0.1st to the 99.9th "
         "percentile; a curve further right is slower. Descriptive, without intervals.",
@@ -203,8 +203,8 @@ def _course(result: WeighResult, units: Observations) -> Chart | None:
     return Chart(
         id="course",
         title="Was the effect steady?",
-        label=f"Body difference from the base in {chart_data.TIME_BINS} spans of the trial, one "
-        f"panel an arm, for {', '.join(arm.name for arm in arms)}.",
+        label=f"Difference from the base in {chart_data.TIME_BINS} spans of the trial, one "
+        f"panel an instrument, for {', '.join(arm.name for arm in arms)}.",
         caption="Plain block differences, in µs, with 95 % intervals; a level "
         "band means that the figure holds for the whole trial.",
         height=height,

@@ -23,8 +23,8 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
     lines = [
         (
             "base",
-            f"mean {numbers.duration(base.mean_us)} (body {numbers.duration(base.body_mean_us)}, "
-            f"which percentages are of), p50 {numbers.duration(base.p50_us)}, "
+            f"mean {numbers.duration(base.mean_us)} ({numbers.duration(base.body_mean_us)} with the "
+            f"slowest cut off, which percentages are of), p50 {numbers.duration(base.p50_us)}, "
             f"p99 {numbers.duration(base.p99_us)}, {numbers.count(base.n)} transactions",
         ),
         ("load", traffic.describe(result.load)),
@@ -142,7 +142,7 @@ def control_sentence(arm: ArmResult) -> str:
     elif not wording.control_misses_0(arm):
         known = (p for p in (arm.p_adjusted, arm.p_total_adjusted) if p is not None)
         remark = (
-            "near 0: its interval misses it, but its body and total together do not "
+            "near 0: its interval misses it, but its answer and tail together do not "
             f"(p = {min(known):.2g})"
         )
     elif arm.p is None:

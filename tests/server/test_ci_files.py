@@ -1,0 +1,110 @@
+"""The files for CI in deploy/ci: they parse, and their commands decide rightly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+
+yaml = pytest.importorskip("yaml", reason="comes with the packages that build the documentation")
+
+pytestmark = pytest.mark.server
+
+CI = Path(__file__).parents[2] / "deploy" / "ci"
+#: A setting that nothing else of the script depends on decides how much it does.
+SCRIPT = (
+    "SELECT sum(n) FROM generate_series(1, CASE current_setting('work_mem')"
+    " WHEN '8MB' THEN {} ELSE 2000 END) n;\n"
+)
+
+
+def commands(name: str) -> list[str]:
+    """The commands of a file, in their order."""
+    document: Any = yaml.safe_load((CI / name).read_text())
+    if name == "github.yml":
+        return [step["run"] for step in document["jobs"]["cost"]["steps"] if "run" in step]
+    job = document["cost of the settings"]
+    return [*job["before_script"], *job["script"]]
+
+
+@pytest.fixture(scope="module")
+def dsn(wheel: Binaries) -> Iterator[str]:
+    with Cluster(wheel, {}) as cluster:
+        yield cluster.dsn()
+
+
+def run(
+    name: str, wheel: Binaries, dsn: str, place: Path, rows: int, duration: str = "60s"
+) -> subprocess.CompletedProcess[str]:
+    """Run a file's commands but for what installs programs; the change makes the script do more."""
+    (place / "settings.conf").write_text("# the change\nwork_mem = 8MB\n")
+    (place / "schema.sql").write_text("SELECT 1;\n")
+    (place / "cost.sql").write_text(SCRIPT.format(rows))
+    (place / "weigh.sh").write_text((CI / "weigh.sh").read_text())
+    lines = [line for line in commands(name) if not line.startswith(("pip install", "apt-get"))]
+    assert "sh weigh.sh" in lines
+    here = Path(__file__).parents[2] / ".venv" / "bin"
+    environment = {
+        **os.environ,
+        "PATH": f"{here}:{wheel.bindir}:{os.environ['PATH']}",
+        "DSN": dsn,
+        "DURATION": duration,
+        "GITHUB_STEP_SUMMARY": str(place / "step.md"),
+    }
+    return subprocess.run(
+        ["sh", "-ec", "\n".join(lines)],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["github.yml", "gitlab.yml"])
+def test_a_dear_change_fails_and_is_said(
+    name: str, wheel: Binaries, dsn: str, tmp_path: Path
+) -> None:
+    done = run(name, wheel, dsn, tmp_path, 4_000)
+    assert done.returncode == 10, done.stdout + done.stderr
+    assert "costs more than its limit" in (tmp_path / "cost.md").read_text()
+
+
+def test_what_is_not_decided_passes_with_a_warning(
+    wheel: Binaries, dsn: str, tmp_path: Path
+) -> None:
+    done = run("github.yml", wheel, dsn, tmp_path, 2_060, "2s")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning: not decided" in done.stdout
+    assert "not decided" in (tmp_path / "step.md").read_text()
+
+
+def test_both_install_the_command_and_make_the_tables() -> None:
+    for name in ("github.yml", "gitlab.yml"):
+        lines = commands(name)
+        assert "pip install pgtare" in lines
+        assert 'psql "$DSN" -f schema.sql' in lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["github.yml", "gitlab.yml"])
+def test_a_limit_of_3_percent_tells_5_from_0_in_20_of_20(
+    name: str, wheel: Binaries, dsn: str, tmp_path: Path
+) -> None:
+    """Ten runs each of a change that does 6 % more rows, and of one that does none more."""
+    for rows, status in ((2_120, 10), (2_000, 0)):
+        for number in range(10):
+            place = tmp_path / f"{rows}-{number}"
+            place.mkdir()
+            done = run(name, wheel, dsn, place, rows, "90s")
+            assert done.returncode == status, (rows, number, done.stdout, done.stderr)
+            decided = "not decided" not in (place / "cost.md").read_text()
+            assert decided, (place / "cost.md").read_text()
