@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from bench.truth.standby import standby
 
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
@@ -50,7 +51,7 @@ def test_a_server_without_the_module_is_weighed_from_outside(
     managed: Cluster, tmp_path: Path
 ) -> None:
     done = pgtare(
-        "weigh pg_stat_statements --dsn {} --duration 4 --out {}",
+        "weigh pg_stat_statements --dsn {} --duration 3 --out {}",
         of_tenant(managed),
         tmp_path / "w",
     )
@@ -198,6 +199,33 @@ def test_a_server_that_stops_ends_it_without_a_verdict(wheel: Binaries, tmp_path
     assert arm(read(tmp_path / "w"), "x")["answer"]["verdict"] == "not_verified"
 
 
+@pytest.mark.slow
+def test_a_standby_is_weighed_too(wheel: Binaries, tmp_path: Path) -> None:
+    with Cluster(wheel, {}, ["pg_stat_statements"]) as primary, standby(primary) as replica:
+        done = pgtare(
+            "weigh pg_stat_statements --dsn {} -d 3 --output {}", replica.dsn, tmp_path / "w.json"
+        )
+        assert done.returncode == 0, done.stderr
+        assert arm(read(tmp_path / "w.json"), "pg_stat_statements")["answer"]["us"]["lo"]
+        sentence = refused(
+            "weigh pg_stat_statements --dsn {} -d 3 --writes --sql {}",
+            replica.dsn,
+            "CREATE TABLE t ()",
+        )
+        assert "read-only transaction" in sentence
+
+
+def test_a_password_and_a_network_are_no_obstacle(wheel: Binaries, tmp_path: Path) -> None:
+    """SCRAM over TCP; the password is in nothing that is written."""
+    with Cluster(wheel, {}, tcp=True) as cluster:
+        dsn = cluster.dsn(tcp=True)
+        done = pgtare("weigh --arm 'x: work_mem=8MB' --dsn {} -d 2 --out {}", dsn, tmp_path / "w")
+    assert done.returncode == 0, done.stderr
+    secret = psycopg.conninfo.conninfo_to_dict(dsn)["password"]
+    for path in (tmp_path / "w").iterdir():
+        assert str(secret).encode() not in path.read_bytes(), path
+
+
 @pytest.mark.pooler
 def test_a_transaction_pooler_is_refused_and_a_session_pooler_serves(managed: Cluster) -> None:
     with pooler(managed, "transaction") as pool:
@@ -236,7 +264,7 @@ def test_limits_decide(managed: Cluster, tmp_path: Path) -> None:
     assert "over: dear (3 %)" in over.stdout
     assert "**over the limit**" in (tmp_path / "over.md").read_text()
     below = pgtare(
-        "weigh --arm {} --dsn {} -d 60 --at-most 50% --summary {}",
+        "weigh --arm {} --dsn {} -d 60 --at-most 80% --summary {}",
         "free: work_mem=8MB",
         of_tenant(managed),
         tmp_path / "below.md",
@@ -251,7 +279,7 @@ def test_limits_decide(managed: Cluster, tmp_path: Path) -> None:
 
 def test_a_budget_is_that_of_all_together(managed: Cluster, tmp_path: Path) -> None:
     done = pgtare(
-        "weigh --arm {} --arm {} --dsn {} -d 20 --budget 80% --output {}",
+        "weigh --arm {} --arm {} --dsn {} -d 4 --budget 80% --output {}",
         "a: work_mem=8MB",
         "b: enable_seqscan=off",
         of_tenant(managed),

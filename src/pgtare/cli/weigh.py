@@ -145,8 +145,12 @@ def weigh(
         ),
     ] = "run",
     slice_ms: Annotated[
-        str, what(help="Shortest and longest slice in ms, for --unit slice or both.")
-    ] = "50-150",
+        str | None,
+        what(
+            help="Shortest and longest slice in ms, for --unit slice or both, for example 50-150; "
+            "by default as long as a session takes for 64 transactions, and 50-150 at least."
+        ),
+    ] = None,
     seed: Annotated[int | None, what(help="Repeat the assignment of a result.")] = None,
     cpu: Annotated[bool, what(help="Measure CPU time for each transaction.")] = True,
     why: Annotated[
@@ -196,7 +200,7 @@ def weigh(
         cpu=cpu,
         base=_base(base),
         unit=_unit(unit),
-        slice_ms=slice_bounds("--slice-ms", slice_ms),
+        slice_ms=slice_bounds("--slice-ms", slice_ms) if slice_ms else None,
         load=_load_spec(load, script, clients, protocol, rate, dsn),
         headroom=parse_headroom(rate) if rate and "%" in rate else None,
         scale=scale,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -23,6 +24,10 @@ from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.session_lengths import session_lengths, too_short
 from pgtare.weighing.weigh.statistics_gaps import holes, nothing_new
 
+#: Slices have these lengths at least, in ms, and on the mean room for so many transactions of a
+#: session; so long they may get, in ms.
+SLICE_MS, SLICE_TRANSACTIONS, LONGEST_SLICE_MS = (50.0, 150.0), 64, 1000.0
+_RATE_S = 2.0
 #: A line of the log with a short statement in it, roughly, in bytes.
 LOG_LINE_BYTES = 250
 
@@ -112,10 +117,32 @@ def arms_of(request: Request) -> tuple[Arm, ...]:
 def design_of(request: Request) -> Design:
     """Arms, blocks and slices of a trial."""
     arms = arms_of(request)
-    shortest, longest = (round(1000 * ms) for ms in request.slice_ms)
+    shortest, longest = (round(1000 * ms) for ms in request.slice_ms or SLICE_MS)
     slices = slices_of(request.unit, len(arms), shortest, longest)
     block = block_layout(len(arms))
     return Design(arms, block, request.seed, slices)
+
+
+def transaction_rate(conn: psycopg.Connection[Any]) -> float | None:
+    """Transactions a second of the connected database now, seen for two seconds."""
+    query = (
+        "SELECT xact_commit + xact_rollback FROM pg_stat_database"
+        " WHERE datname = current_database()"
+    )
+    first = conn.execute(query).fetchone()
+    time.sleep(_RATE_S)
+    second = conn.execute(query).fetchone()
+    return max(0.0, float(second[0] - first[0]) / _RATE_S) if first and second else None
+
+
+def slice_lengths(rate: float | None, sessions: int) -> tuple[float, float]:
+    """Shortest and longest slice in ms, for so many transactions a second of these sessions."""
+    shortest, longest = SLICE_MS
+    if not rate or not sessions:
+        return SLICE_MS
+    mean = 1000 * SLICE_TRANSACTIONS * sessions / rate
+    longer = max(1.0, 2 * mean / (shortest + longest))
+    return min(shortest * longer, LONGEST_SLICE_MS), min(longest * longer, LONGEST_SLICE_MS)
 
 
 def sessions_there(conn: psycopg.Connection[Any], population: Population) -> list[int]:
@@ -154,7 +181,6 @@ def make_plan(
     conn: psycopg.Connection[Any], request: Request, application: str | None = None
 ) -> WeighPlan:
     """Decide the whole trial. application: the one name of the load's sessions, if it is ours."""
-    design = design_of(request)
     population = Population(
         database=conn.info.dbname,
         role=request.role,
@@ -162,6 +188,9 @@ def make_plan(
         participation=request.participation,
     )
     there = len(sessions_there(conn, population))
+    if request.unit != "run" and request.slice_ms is None:
+        request = replace(request, slice_ms=slice_lengths(transaction_rate(conn), there))
+    design = design_of(request)
     expected = request.load.clients + 4 if request.load else 2 * there + 16
     population = Population(
         population.database,

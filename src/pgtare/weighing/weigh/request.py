@@ -37,7 +37,7 @@ class Request:
     cpu: bool = True
     base: Literal["off", "current"] = "off"
     unit: Unit = "run"
-    slice_ms: tuple[float, float] = (50.0, 150.0)  # bounds of a slice's length
+    slice_ms: tuple[float, float] | None = None  # bounds of a slice's length; None: by the rate
     # the load
     load: LoadSpec | None = None
     headroom: float | None = None

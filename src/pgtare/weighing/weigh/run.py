@@ -80,18 +80,7 @@ def dry_run(request: Request) -> PlannedWeighing:
         else:
             require_installed(conn, request)
             plan = WeighPlan(request, design, trials.Population(None), 0, ())
-        return planning.document(plan, _transaction_rate(conn))
-
-
-def _transaction_rate(conn: Any) -> float | None:
-    query = (
-        "SELECT xact_commit + xact_rollback FROM pg_stat_database"
-        " WHERE datname = current_database()"
-    )
-    first = conn.execute(query).fetchone()
-    time.sleep(2)
-    second = conn.execute(query).fetchone()
-    return max(0.0, float(second[0] - first[0]) / 2) if first and second else None
+        return planning.document(plan, planning.transaction_rate(conn))
 
 
 class _Run:

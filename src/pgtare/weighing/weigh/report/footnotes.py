@@ -23,9 +23,10 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
     lines = [
         (
             "base",
-            f"mean {numbers.duration(base.mean_us)} ({numbers.duration(base.body_mean_us)} with the "
-            f"slowest cut off, which percentages are of), p50 {numbers.duration(base.p50_us)}, "
-            f"p99 {numbers.duration(base.p99_us)}, {numbers.count(base.n)} transactions",
+            f"mean {numbers.duration(base.mean_us)} (with the slowest cut off "
+            f"{numbers.duration(base.body_mean_us)}, which percentages are of), "
+            f"p50 {numbers.duration(base.p50_us)}, p99 {numbers.duration(base.p99_us)}, "
+            f"{numbers.count(base.n)} transactions",
         ),
         ("load", traffic.describe(result.load)),
     ]
