@@ -142,7 +142,8 @@ def test_a_dry_run_measures_nothing(managed: Cluster) -> None:
     assert "pg_stat_statements.track = 'top'" in done.stdout
 
 
-def test_a_killed_driver_leaves_nothing(managed: Cluster) -> None:
+@pytest.mark.parametrize("after_s", [0.0, 1.5])
+def test_a_killed_driver_leaves_nothing(managed: Cluster, after_s: float) -> None:
     """Its settings were its sessions' own, and these end with it."""
     command = start_pgtare("weigh pg_stat_statements --dsn {} -d 60", of_tenant(managed))
     query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgtare'"
@@ -156,7 +157,7 @@ def test_a_killed_driver_leaves_nothing(managed: Cluster) -> None:
                 return int(row[0])
 
             eventually(lambda: sessions() == 2)
-            time.sleep(1.5)
+            time.sleep(after_s)
             os.killpg(command.pid, signal.SIGKILL)
             eventually(lambda: sessions() == 0)
             changed = conn.execute(

@@ -218,12 +218,8 @@ def weigh(
     request = chosen_way(request)
     arms_of(request)  # contradictions show before anything is started
     destination = Destination(json, output)
-    if plan_only and request.outside:
-        for line in outside_dry_run(request):
-            typer.echo(line)
-        return
     if plan_only:
-        planned = dry_run(request)
+        planned = outside_dry_run(request) if request.outside else dry_run(request)
         if not destination.printed:
             for line in (*planned.description, *planned.warnings):
                 typer.echo(line)

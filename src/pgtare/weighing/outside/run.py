@@ -34,6 +34,7 @@ from pgtare.weighing.weigh import plan as planning
 from pgtare.weighing.weigh import schema
 from pgtare.weighing.weigh.limit import limits_of, reason_to_stop, with_limits
 from pgtare.weighing.weigh.measurement import Weighing
+from pgtare.weighing.weigh.plan import PlannedWeighing
 from pgtare.weighing.weigh.progress import Display, Stages
 from pgtare.weighing.weigh.recording import StoppedBy
 from pgtare.weighing.weigh.request import Request
@@ -116,18 +117,16 @@ def _weigh(request: Request, dsn: str, kind: str, command: list[str], console: C
             return _Run(request, plan, control, loops, kind, command, console).run()
 
 
-def dry_run(request: Request) -> list[str]:
-    """What would be done, in words; looks at the server, changes nothing there."""
+def dry_run(request: Request) -> PlannedWeighing:
+    """What would be done; looks at the server, changes nothing there."""
     if request.dsn is None:
         raise UsageError("--dry-run from outside looks at a server: name it with --dsn")
     with own_session.connect(request.dsn) as control:
         pooler.require_one_session(control, request.dsn, PURPOSE)
         plan = make_plan(control, request)
-        arms = [
-            f"  {arm.name}: " + ", ".join(f"{k} = {v!r}" for k, v in sorted(arm.settings.items()))
-            for arm in plan.design.arms
-        ]
-        return [*describe(plan, request), *arms]
+        found = planning.planned(plan.design, request)
+        lines = [*describe(plan, request), *planning.arms_lines(plan.design)]
+        return found.model_copy(update={"unit": "burst", "description": lines})
 
 
 def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:

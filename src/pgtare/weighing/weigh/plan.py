@@ -256,7 +256,7 @@ class PlannedWeighing(Document):
     schema_: Literal["pgtare.weigh.plan/1"] = schema_name("pgtare.weigh.plan/1")
     seed: int = Field(description="seed of the assignment, 64 bits without sign")
     planned_s: float = Field(description="how long it would measure, at most")
-    unit: str = Field(description="unit of randomisation: `run`, `slice` or `both`")
+    unit: str = Field(description="unit of randomisation: `run`, `slice`, `both` or `burst`")
     block: list[int] = Field(description="indexes into `arms`: the arms of one block")
     arms: list[PlannedArm] = Field(description="the arms; the first is the base")
     description: list[str] = Field(description="the plan in words, line by line")
@@ -265,19 +265,34 @@ class PlannedWeighing(Document):
 
 def document(plan: WeighPlan, rate_tps: float | None) -> PlannedWeighing:
     """The plan as `--dry-run` reports it. rate_tps: transactions a second now, if known."""
-    design = plan.design
+    words = {"description": describe(plan, rate_tps), "warnings": list(plan.warnings)}
+    return planned(plan.design, plan.request).model_copy(update=words)
+
+
+def planned(design: Design, request: Request) -> PlannedWeighing:
+    """A plan without words."""
     return PlannedWeighing(
         seed=design.seed,
-        planned_s=plan.request.duration_s,
-        unit=plan.request.unit,
+        planned_s=request.duration_s,
+        unit=request.unit,
         block=list(design.block),
         arms=[
             PlannedArm(name=arm.name, settings=dict(arm.settings), inject_ns=arm.inject_ns)
             for arm in design.arms
         ],
-        description=describe(plan, rate_tps),
-        warnings=list(plan.warnings),
+        description=[],
+        warnings=[],
     )
+
+
+def arms_lines(design: Design) -> list[str]:
+    """A line an arm, with all that it sets."""
+    found = []
+    for arm in design.arms:
+        settings = ", ".join(f"{k} = {v!r}" for k, v in sorted(arm.settings.items()))
+        extra = f" and a delay of {arm.inject_ns} ns" if arm.inject_ns else ""
+        found.append(f"  {arm.name}: {settings or 'the session’s own settings'}{extra}")
+    return found
 
 
 def describe(plan: WeighPlan, rate_tps: float | None) -> list[str]:
@@ -289,10 +304,7 @@ def describe(plan: WeighPlan, rate_tps: float | None) -> list[str]:
         _load_line(request),
         _population_line(plan),
     ]
-    for arm in design.arms:
-        settings = ", ".join(f"{k} = {v!r}" for k, v in sorted(arm.settings.items()))
-        extra = f" and a delay of {arm.inject_ns} ns" if arm.inject_ns else ""
-        lines.append(f"  {arm.name}: {settings or 'the session’s own settings'}{extra}")
+    lines += arms_lines(design)
     slots = [slot for slot in design.block if logs_everything(design.arms[slot])]
     if slots:
         share = len(slots) / len(design.block)
