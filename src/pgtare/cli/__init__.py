@@ -54,9 +54,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help=(
         "Weighs what watching a PostgreSQL server costs, on your own load.\n\n"
-        "It reaches servers on Linux hosts where a file can be put into PostgreSQL's library "
-        "directory; managed services do not allow that. The server module changes call slots in "
-        "the server's memory, and a crash of any module restarts the whole server.\n\n"
+        "`weigh` and `doctor` reach any server, also on a managed service. All else, and weighing "
+        "a server's own traffic, needs modules on a Linux host. The server module changes call "
+        "slots in the server's memory, and a crash of any module restarts the whole server.\n\n"
         "Example: `pgtare weigh pg_stat_statements track_io_timing --duration 30`"
     ),
 )

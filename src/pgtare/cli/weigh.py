@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 from rich.console import Console
@@ -32,6 +32,7 @@ from pgtare.estimate.trial.design import Unit
 from pgtare.kit import files
 from pgtare.kit.option_values import percentage, seconds
 from pgtare.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
+from pgtare.load.spec import Protocol
 from pgtare.weighing.instruments import choose, load_catalogue
 from pgtare.weighing.outside.run import chosen_way
 from pgtare.weighing.outside.run import dry_run as outside_dry_run
@@ -213,9 +214,12 @@ def weigh(
         assume_yes=yes,
         outside=outside,
         sql=sql,
+        prepared=protocol == "prepared",
         writes=writes,
     )
     request = chosen_way(request)
+    if request.outside:
+        _check_outside(load, clients, protocol, rate)
     arms_of(request)  # contradictions show before anything is started
     destination = Destination(json, output)
     if plan_only:
@@ -250,6 +254,17 @@ def weigh(
         raise typer.Exit(1)
     if request.decides:
         raise typer.Exit(limit.exit_status(done.result))
+
+
+def _check_outside(load: str | None, clients: int, protocol: str, rate: str | None) -> None:
+    if clients != 1 or rate:
+        raise UsageError("from outside, one session is weighed: leave out --clients and --rate")
+    if load not in (None, "none"):
+        raise UsageError(
+            f"--load {load} is pgbench's: from outside, give statements with --sql or --script"
+        )
+    if protocol not in get_args(Protocol):
+        raise UsageError(f"--protocol {protocol}: choose {', '.join(get_args(Protocol))}")
 
 
 def _base(text: str) -> Literal["off", "current"]:

@@ -7,15 +7,14 @@ that an instrument may cost a stamp something else than a transaction.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.estimate.arrays import Floats
-from pgtare.estimate.inference import NAN, Estimate
+from pgtare.estimate.inference import NAN
 from pgtare.estimate.trial import quantiles
 from pgtare.estimate.trial.analysis_request import Question
 from pgtare.estimate.trial.answer import Answer, Basis, Reason, ReasonKind
@@ -33,6 +32,7 @@ from pgtare.estimate.trial.results import (
     TrialEstimate,
 )
 from pgtare.estimate.trial.strata import LaterRuns, Units
+from pgtare.estimate.trial.threshold import weighted_threshold
 from pgtare.estimate.trial.verdict import CONFIDENCE
 
 #: Which loop a run is of: in a burst the session never waits for its client; in the other, it waits
@@ -61,22 +61,6 @@ _DISTURBED_SHARE = 0.5
 #: With a larger share of disturbed runs effects read high; from the second on nothing is called
 #: equivalent.
 DISTURBED_SOME, DISTURBED_MANY = 12.0, 20.0
-
-
-@dataclass(frozen=True)
-class _Runs(Units):
-    """Runs as units: time a transaction, one stamp included; stamp_us: what that takes of it."""
-
-    stamp_us: Floats
-
-    def body(self, c: float) -> Floats:
-        """What each adds below c."""
-        return super().body(c) - self.stamp_us
-
-    def without_stamps(self) -> Units:
-        """The time of the transactions alone, of each run."""
-        spent_us = self.service_us - self.stamp_us
-        return Units(spent_us, self.cpu_us, self.arm, self.cluster, self.open, self.n_clusters)
 
 
 def empty() -> npt.NDArray[Any]:
@@ -136,7 +120,7 @@ def live_bursts(rows: npt.NDArray[Any], design: Design) -> Live:
     asked = Question(design, 0.005, {}, True, "")
     found, beside = (_Loop(rows, asked, loop, Basis.BURSTS) for loop in (BURST, PACED))
     return Live(
-        blocks=found.strata.later.units.n_clusters,
+        blocks=found.units.n_clusters,
         duration_s=found.seconds,
         arms=tuple(
             replace(mine, waiting=waiting)
@@ -151,27 +135,25 @@ class _Loop:
     def __init__(self, rows: npt.NDArray[Any], asked: Question, loop: int, basis: Basis) -> None:
         self.asked, self.design, self.basis = asked, asked.design, basis
         self.rows = rows[(rows["loop"] == loop) & (rows["arm"] < len(asked.design.arms))]
-        units = _units(self.rows)
-        self.strata = Strata(LaterRuns(units), quantile=QUANTILE)
-        arms = range(1, len(self.design.arms))
-        self.base_c, self.base_us, self.of = effects_of(
-            self.strata, self.design.reference, arms, peeked=asked.peeked
-        )
+        self.units = _units(self.rows)
         self.seconds = _seconds(rows)
-        self.compared = Comparisons(asked, {arm: self.of[arm].compared() for arm in arms})
-        without = units.without_stamps()
-        self.quantiles = [quantiles.of_arm(without, arm) for arm in range(len(self.design.arms))]
+        reference = self.design.reference
+        base = _pair(self.units, reference, 0)
+        self.base_c, self.base_us, _ = effects_of(base, reference, [], peeked=asked.peeked)
+        self.of = {arm: self._effects(arm) for arm in range(1, len(self.design.arms))}
+        self.compared = Comparisons(asked, {arm: self.of[arm].compared() for arm in self.of})
+        self.quantiles = [quantiles.of_arm(self.units, arm) for arm in range(len(self.design.arms))]
+
+    def _effects(self, arm: int) -> Effects:
+        reference = self.design.reference
+        both = _pair(self.units, reference, arm)
+        _, _, found = effects_of(both, reference, [arm], peeked=self.asked.peeked)
+        return replace(found[arm], base_us=self.base_us)
 
     def live(self) -> list[LiveArm]:
         return [
-            LiveArm.of(
-                self.design.arms[arm].name,
-                effects.body,
-                self.base_us,
-                effects.reference.of(effects.body.influence),
-                len(self.of),
-            )
-            for arm, effects in self.of.items()
+            found.live(self.design.arms[arm].name, len(self.of))
+            for arm, found in self.compared.arms.items()
         ]
 
     def result(self) -> TrialEstimate:
@@ -180,7 +162,7 @@ class _Loop:
             baseline=self._baseline(),
             arms=tuple(self._arm(index) for index in range(len(self.design.arms))),
             switching=Switching(NAN, NAN),
-            blocks=self.strata.later.units.n_clusters,
+            blocks=self.units.n_clusters,
             blocks_discarded=0,
             discarded={},
             foreign=0,
@@ -195,10 +177,9 @@ class _Loop:
 
     def _baseline(self) -> Baseline:
         p50, p99 = (float(q) for q in self.quantiles[0].value)
-        units = self.strata.later.units
         return Baseline(
             n=self._transactions(0),
-            mean_us=units.mean(units.body(math.inf), 0).value,
+            mean_us=self.units.mean(self.units.service_us, 0).value,
             body_mean_us=self.base_us,
             p50_us=p50,
             p99_us=p99,
@@ -210,14 +191,14 @@ class _Loop:
         return int(self.rows["transactions"][self.rows["arm"] == arm].sum())
 
     def _arm(self, index: int) -> ArmEstimate:
-        arm, units = self.design.arms[index], self.strata.later.units
+        arm, units = self.design.arms[index], self.units
         p50, p99 = (float(q) for q in self.quantiles[index].value)
         described = ArmEstimate(
             name=arm.name,
             role=arm.role,
             n=self._transactions(index),
             excluded=0,
-            mean_us=units.mean(units.body(math.inf), index).value,
+            mean_us=units.mean(units.service_us, index).value,
             p50_us=p50,
             p99_us=p99,
         )
@@ -228,7 +209,7 @@ class _Loop:
         judged = self.compared.judged(
             index,
             arm,
-            blocks=self.strata.clusters(index),
+            blocks=self.of[index].strata.clusters(index),
             seconds=self.seconds,
             basis=self.basis,
         )
@@ -239,33 +220,36 @@ class _Loop:
         p50, p99 = quantiles.differences(
             self.quantiles[effects.arm], self.quantiles[0], effects.reference
         )
-        later = self.strata.later
-        mean = effects.interval(later.cost(later.units.body(math.inf), effects.arm))
+        mean = effects.interval(LaterRuns(self.units).cost(self.units.service_us, effects.arm))
         return replace(found, mean_us=mean, p50_us=p50, p99_us=p99)
 
 
-def _units(rows: npt.NDArray[Any]) -> _Runs:
+def _units(rows: npt.NDArray[Any]) -> Units:
+    """Runs as units: the time of a transaction, the stamp taken off."""
     n = np.maximum(rows["transactions"], 1).astype(np.float64)
-    arm = rows["arm"].astype(np.int64)
     cluster = np.unique(rows["block"], return_inverse=True)[1].astype(np.int64)
-    return _Runs(
-        service_us=rows["run_us"] / n,
+    return Units(
+        service_us=(rows["run_us"].astype(np.float64) - rows["stamp_us"]) / n,
         cpu_us=np.full(len(rows), np.nan),
-        arm=arm,
+        arm=rows["arm"].astype(np.int64),
         cluster=cluster,
         open=np.zeros(len(rows), dtype=np.bool_),
         n_clusters=int(cluster.max(initial=-1)) + 1,
-        stamp_us=_usual_stamps(rows["stamp_us"].astype(np.float64), arm) / n,
     )
 
 
-def _usual_stamps(stamp_us: Floats, arm: npt.NDArray[np.int64]) -> Floats:
-    """The stamps (N,), each cut at its own arm's 99th percentile."""
-    cut = stamp_us.copy()
-    for each in np.unique(arm):
-        mine = arm == each
-        cut[mine] = np.minimum(stamp_us[mine], np.quantile(stamp_us[mine], QUANTILE))
-    return cut
+def _pair(units: Units, reference: Sequence[int], arm: int) -> Strata:
+    """The runs of the base, its control and an arm, with those of slow stamps cut.
+
+    A stamp that was held up makes its run look too short. So a run is taken for no shorter than the
+    first percentile of an equal mixture of both sides, as it is cut at c of the same mixture.
+    """
+    some = units.where(np.asarray(np.isin(units.arm, [*reference, arm]), dtype=np.bool_))
+    sides = [some.service_us[np.isin(some.arm, side)] for side in (reference, [arm])]
+    negative = [(-side, np.full(len(side), 1 / max(len(side), 1))) for side in sides]
+    least = -weighted_threshold(negative[0], negative[1], QUANTILE)
+    cut = replace(some, service_us=np.fmax(some.service_us, least))
+    return Strata(LaterRuns(cut), quantile=QUANTILE)
 
 
 def _seconds(rows: npt.NDArray[Any]) -> float:
@@ -276,12 +260,13 @@ def _seconds(rows: npt.NDArray[Any]) -> float:
 
 
 def _beside(answer: Answer, waiting: Answer | None, disturbed: float) -> Answer:
-    """The answer of the bursts with that of the other loop beside it."""
-    us: Estimate | None = waiting.us if waiting is not None else None
-    pct: Estimate | None = waiting.pct if waiting is not None else None
-    answer = replace(answer, waiting_us=us, waiting_pct=pct)
-    if answer.verdict == "cost":
-        return replace(answer, at_least=True)
+    """The answer of the bursts with that of the other loop beside it, if that stands."""
+    if waiting is not None and waiting.because(
+        ReasonKind.CONTROL_OFF, ReasonKind.CONTROL_UNKNOWN, ReasonKind.NOT_ESTIMATED
+    ):
+        waiting = None
+    if waiting is not None:
+        answer = replace(answer, waiting_us=waiting.us, waiting_pct=waiting.pct)
     if answer.verdict != "equivalent":
         return answer
     if not disturbed <= DISTURBED_MANY:

@@ -7,6 +7,7 @@ the verdict rests on, and the fields of the result that follow from it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,7 +29,7 @@ from pgtare.estimate.inference import (
 from pgtare.estimate.trial.analysis_request import Question
 from pgtare.estimate.trial.answer import Answer, Basis, Reason, ReasonKind
 from pgtare.estimate.trial.outcomes import Failures, Unanswered
-from pgtare.estimate.trial.results import ArmEstimate, Effect
+from pgtare.estimate.trial.results import ArmEstimate, Effect, LiveArm
 from pgtare.estimate.trial.threshold import MIN_EXCEEDANCES, THRESHOLD_QUANTILE
 from pgtare.estimate.trial.verdict import (
     ONE_SIDED,
@@ -148,6 +149,24 @@ class Comparison:
     def tail_bound(self) -> float:
         """One-sided 95 % upper bound of that ratio."""
         return self._ratio(ONE_SIDED).hi
+
+    def live(self, name: str, arms: int) -> LiveArm:
+        """The arm while its trial runs. arms: how many there are besides the base."""
+        reference = self.scale.reference(self.body)
+        found = LiveArm.of(name, self.body, self.scale.base_us, reference)
+        shared = self.scale.percent(self.scale.interval(self.body, 0.05 / max(arms, 1)))
+        return replace(found, least_pct=shared.lo, most_pct=self._most_pct)
+
+    @property
+    def _most_pct(self) -> float:
+        """The upper end of the cost, slow ones included; infinite if too little is known of these.
+
+        Either their mean has an interval, or they are shown to be about as frequent as the base's.
+        """
+        total, body = (self.scale.percent(each) for each in (self.effect.total_us, self.body_us))
+        if math.isfinite(total.hi):
+            return max(total.hi, body.hi)
+        return body.hi if self.tail_bound <= TAIL_TOLERANCE else math.inf
 
     def _ratio(self, alpha: float) -> Estimate:
         difference = self.scale.reference(self.rate - self.base_rate)

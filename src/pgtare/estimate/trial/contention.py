@@ -68,7 +68,7 @@ def live_contention(obs: Observations, design: Design) -> Live:
         blocks=found.units.n_blocks,
         duration_s=duration_s(obs),
         arms=tuple(
-            LiveArm.of(name, cost, found.base.value, found.reference(cost), 1)
+            LiveArm.of(name, cost, found.base.value, found.reference(cost))
             for name, cost in (("total", found.total), ("spillover", found.spillover))
         ),
     )

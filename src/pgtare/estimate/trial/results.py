@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -141,28 +142,25 @@ class LiveArm:
 
     body_us, body_pct: with the always-valid interval; half_width_pct: of the fixed 95 % interval,
     for the rule that stops on width. least_pct: the lower end of the always-valid interval with the
-    error shared out among all arms. waiting: from outside, the same of a session that waits.
+    error shared out among all arms. most_pct: the most that it costs, slow transactions included;
+    infinite as long as too little is known of these. waiting: from outside, the same of a session
+    that waits.
     """
 
     name: str
     body_us: Estimate
     body_pct: Estimate
     half_width_pct: float
-    least_pct: float
+    least_pct: float = NAN
+    most_pct: float = math.inf
     waiting: LiveArm | None = None
 
     @classmethod
-    def of(
-        cls, name: str, cost: Expansion, base_us: float, reference: Reference, arms: int
-    ) -> LiveArm:
-        """reference: of the always-valid intervals; the fixed one has as many blocks.
-
-        arms: how many there are besides the base.
-        """
+    def of(cls, name: str, cost: Expansion, base_us: float, reference: Reference) -> LiveArm:
+        """reference: of the always-valid intervals; the fixed one has as many blocks."""
         fixed = replace(reference, peeked=False).interval(cost.value, cost.se)
         factor = 100 / base_us if base_us > 0 else NAN
         found = reference.interval(cost.value, cost.se)
-        shared = reference.interval(cost.value, cost.se, 0.05 / max(arms, 1))
         return cls(
             name,
             body_us=found,
@@ -170,7 +168,6 @@ class LiveArm:
                 found.estimate * factor, found.se * factor, found.lo * factor, found.hi * factor
             ),
             half_width_pct=fixed.half_width * factor,
-            least_pct=shared.lo * factor,
         )
 
 

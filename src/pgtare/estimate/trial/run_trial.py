@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pgtare.estimate.inference import NAN, Reference
+from pgtare.estimate.inference import NAN
 from pgtare.estimate.trial import quantiles
 from pgtare.estimate.trial.analysis_request import Question
 from pgtare.estimate.trial.answer import Basis
@@ -13,7 +13,7 @@ from pgtare.estimate.trial.bursts import analyse_bursts, live_bursts
 from pgtare.estimate.trial.comparison import Comparisons
 from pgtare.estimate.trial.contention import contention, live_contention
 from pgtare.estimate.trial.design import Design
-from pgtare.estimate.trial.effects import Effects, Strata, cpu_cost, effects_of
+from pgtare.estimate.trial.effects import Strata, cpu_cost, effects_of
 from pgtare.estimate.trial.observations import Observations
 from pgtare.estimate.trial.outcomes import unanswered_in_runs
 from pgtare.estimate.trial.results import (
@@ -21,7 +21,6 @@ from pgtare.estimate.trial.results import (
     Baseline,
     Effect,
     Live,
-    LiveArm,
     TrialEstimate,
 )
 from pgtare.estimate.trial.runs import select
@@ -221,22 +220,9 @@ def live(obs: Observations, design: Design) -> Live:
         return live_contention(obs, design)
     strata = Strata.of(select(obs, design))
     arms = range(1, len(design.arms))
-    _, base_us, found = effects_of(strata, design.reference, arms, peeked=True)
+    _, _, found = effects_of(strata, design.reference, arms, peeked=True)
     return Live(
         blocks=strata.later.units.n_clusters,
         duration_s=duration_s(obs),
-        arms=tuple(
-            LiveArm.of(
-                design.arms[arm].name,
-                found[arm].body,
-                base_us,
-                _reference(found[arm]),
-                len(arms),
-            )
-            for arm in arms
-        ),
+        arms=tuple(found[arm].compared().live(design.arms[arm].name, len(arms)) for arm in arms),
     )
-
-
-def _reference(effects: Effects) -> Reference:
-    return effects.reference.of(effects.body.influence)

@@ -49,9 +49,7 @@ def live_slices(obs: Observations, design: Design) -> Live:
         body = np.minimum(service_us, _shared(service_us, units.kind, index, design))
         members = np.asarray(units.kind == index, dtype=np.bool_)
         cost = means.mean(body, members) - means.mean(body, means.base)
-        reference = means.by_blocks(cost, 0, index)
-        others = len(design.arms) - 1
-        arms.append(LiveArm.of(arm.name, cost, base.value, reference, others))
+        arms.append(LiveArm.of(arm.name, cost, base.value, means.by_blocks(cost, 0, index)))
     return Live(
         blocks=units.n_blocks,
         duration_s=duration_s(obs),

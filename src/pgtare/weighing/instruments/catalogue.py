@@ -44,6 +44,9 @@ class Catalogue(Mapping[str, Entry]):
         name, slash, variant = spec.strip().partition("/")
         entry = self.entries.get(name)
         if entry is None:
+            known, colon, _ = name.partition(":")
+            if colon and known in self.entries:
+                raise UsageError(f"{name!r}: a variant is written {name.replace(':', '/')}")
             raise UsageError(
                 f"there is no instrument {name!r}{near(name, self.entries)};"
                 f" the catalogue has {', '.join(self.entries)}"

@@ -10,6 +10,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from pgtare.errors import MeasurementError
+from pgtare.server import pooler
 from pgtare.server.settings import library_names, preload_statement
 from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.instruments.model import Chosen, Entry
@@ -64,15 +65,18 @@ class Missing:
         return f"{self.what}: {self.remedy}"
 
 
+_SETTINGS = "SELECT lower(name), context, setting FROM pg_catalog.pg_settings"
+_EXTENSIONS = "SELECT lower(extname::text) FROM pg_catalog.pg_extension"
+
+
 def read_facts(conn: psycopg.Connection[Any]) -> ServerFacts:
     """Read the facts from an open session; needs no privileges.
 
     Raises MeasurementError if the server does not answer.
     """
     try:
-        with conn.cursor(row_factory=psycopg.rows.tuple_row) as cur:
-            rows = cur.execute("SELECT lower(name), context, setting FROM pg_settings").fetchall()
-            extensions = cur.execute("SELECT lower(extname) FROM pg_extension").fetchall()
+        rows = pooler.rows(conn, _SETTINGS)
+        extensions = pooler.rows(conn, _EXTENSIONS)
     except psycopg.Error as ex:
         raise MeasurementError(f"cannot read the server's settings: {ex}") from ex
     return _facts(conn.info.server_version, rows, [str(row[0]) for row in extensions])

@@ -15,12 +15,15 @@ import psycopg
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial import bursts
-from pgtare.estimate.trial.bursts import BURST
+from pgtare.estimate.trial.bursts import BURST, PACED
+from pgtare.server import pooler
+from pgtare.server.own_session import first_line
 from pgtare.weighing.outside.loops import LEAST_REST_S, REST, Block, Loops, turns
 from pgtare.weighing.weigh.recording import StoppedBy
 
-#: Blocks before the first that counts: caches fill, and it shows how long one takes.
-WARM_UP = 20
+#: Blocks before the first that counts, and the seconds that they may take: caches fill, and it
+#: shows how long one takes.
+WARM_UP, WARM_UP_S = 20, 5.0
 _LOOK_S, _LOOK_SHARE = 1.0, 0.05
 _TICK_S = 0.1
 #: The server is asked about replicas this often, in s; with this lag, in s, the driver stops.
@@ -46,23 +49,36 @@ class Recorded:
     failed_blocks: int = 0
     blocks: int = 0
     busy_s: float = 0.0  # of the server
-    transactions: int = 0  # sent, those that do not count included
+    transactions: int = 0  # that count
 
 
 def warm_up(loops: Loops) -> float:
-    """Run some blocks of both loops that count for nothing; server seconds a transaction.
+    """Fit the lengths of runs, and run some blocks that count for nothing; seconds that both take.
 
-    Raises UsageError if the server refuses what is sent.
+    Raises UsageError if the server refuses what is sent, or a transaction is left open.
     """
-    took = []
+    began = time.monotonic()
+    _checked(loops, loops.fit())
+    took = {BURST: 0.0, PACED: 0.0}
     for number in range(WARM_UP):
-        block = loops.burst() if number % 2 else loops.paced()
-        if block.error:
-            loops.recover()
-            raise UsageError(_refused(block))
-        took.append(block.busy_s / max(block.transactions, 1))
+        loop = (BURST, PACED)[number % 2]
+        at = time.monotonic()
+        block = loops.burst() if loop == BURST else loops.paced()
+        _checked(loops, block)
         time.sleep(max(_rest_s(block), 0.0))
-    return statistics.median(took)
+        took[loop] = time.monotonic() - at
+        if number and time.monotonic() - began > WARM_UP_S:
+            break
+    return sum(took.values())
+
+
+def _checked(loops: Loops, block: Block) -> None:
+    error = block.error
+    if not error and loops.wire.in_transaction:
+        raise UsageError("the script leaves a transaction open: end it with COMMIT or ROLLBACK")
+    if error:
+        loops.recover()
+        raise UsageError(_refused(block))
 
 
 def record(
@@ -85,8 +101,10 @@ def record(
         stopped_by = _until_end(state, seconds, look, tick)
     except KeyboardInterrupt:
         stopped_by = "interrupt"
-    except (_Harm, MeasurementError) as ex:
+    except (_Harm, MeasurementError, UsageError) as ex:
         stopped_by, trouble = "server", str(ex)
+    except psycopg.Error as ex:
+        stopped_by, trouble = "server", first_line(ex)
     return Recorded(
         state.rows(),
         time.monotonic() - state.began,
@@ -125,23 +143,26 @@ class _State:
     def add(self, block: Block, loop: int) -> None:
         """Count a block. Raises _Harm."""
         self.blocks += 1
-        self.recent.append(bool(block.error))
-        if block.error:
+        error = block.error or ("a transaction was left open" if self._open() else "")
+        self.recent.append(bool(error))
+        if error:
             self.failed += 1
             self.loops.recover()
             if len(self.recent) == _RECENT and sum(self.recent) > MOST_ERRORS * _RECENT:
                 raise _Harm(
-                    f"{sum(self.recent)} of the last {_RECENT} blocks ended in an error: "
-                    f"{block.error}"
+                    f"{sum(self.recent)} of the last {_RECENT} blocks ended in an error: {error}"
                 )
             return
         self.parts.append(block.rows)
         self.busy_s += block.busy_s
-        self.transactions += block.transactions
+        self.transactions += int(block.rows["transactions"].sum())
         if loop == BURST:
             self.took_s.append(block.busy_s / max(block.transactions, 1))
             if len(self.took_s) == _RECENT:
                 self._compare()
+
+    def _open(self) -> bool:
+        return self.loops.wire.in_transaction
 
     def _compare(self) -> None:
         now_s = statistics.median(self.took_s)
@@ -153,9 +174,9 @@ class _State:
 
     def check_replicas(self) -> None:
         """Raises _Harm if a replica lags behind; a role that may not see that sees none."""
-        row = self.control.execute(_LAG).fetchone()
-        if row and row[0] is not None and float(row[0]) > MOST_LAG_S:
-            raise _Harm(f"a replica is {float(row[0]):.0f} s behind")
+        ((lag,),) = pooler.rows(self.control, _LAG)
+        if lag is not None and float(lag) > MOST_LAG_S:
+            raise _Harm(f"a replica is {float(lag):.0f} s behind")
 
 
 def _until_end(
@@ -195,4 +216,6 @@ def _refused(block: Block) -> str:
             f"the script writes ({block.error}): say --writes if it may; what it writes stays in "
             "your tables"
         )
+    if not block.sqlstate:
+        return f"this cannot be weighed: {block.error}"
     return f"the server refuses the script: {block.error}"

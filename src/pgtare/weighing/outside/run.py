@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from pgtare.estimate.trial import analyse, live
 from pgtare.estimate.trial.bursts import DISTURBED_MANY, DISTURBED_SOME
 from pgtare.estimate.trial.design import Design, Runs, block_layout
 from pgtare.estimate.trial.results import TrialEstimate
+from pgtare.estimate.trial.verdict import MIN_BLOCKS as FEWEST_BLOCKS
 from pgtare.kit import machine, numbers
 from pgtare.server import own_session, pooler
 from pgtare.weighing.instruments import Chosen, Snapshot, read_facts, snapshot
@@ -28,6 +30,7 @@ from pgtare.weighing.outside import loops as driver
 from pgtare.weighing.outside import settings_probe
 from pgtare.weighing.outside.loops import Loops
 from pgtare.weighing.outside.recording import Recorded, record, warm_up
+from pgtare.weighing.outside.session import READ_ONLY_SETTING, control_session, driven_session, end
 from pgtare.weighing.outside.transactions import LookUps, ScriptTransactions, Source, Weighted
 from pgtare.weighing.outside.wire import Wire
 from pgtare.weighing.weigh import plan as planning
@@ -40,9 +43,6 @@ from pgtare.weighing.weigh.recording import StoppedBy
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.result import describe_server, estimated, estimated_design
 from pgtare.weighing.weigh.target import open_target
-
-#: What a pooler that shares sessions out cannot serve: settings would be others' settings.
-PURPOSE = "weighing from outside"
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,15 @@ def chosen_way(request: Request) -> Request:
         if request.load is not None and not request.load.scripts:
             return request  # a database of our own there, which needs the module
         with own_session.connect(request.dsn) as conn:
-            row = conn.execute(_HAS_MODULE).fetchone()
-        if (row and row[0]) or _needs_module(request):
+            ((has_module,),) = pooler.rows(conn, _HAS_MODULE)
+        if has_module or _needs_module(request):
             return request
     return replace(request, outside=True)
 
 
 _HAS_MODULE = """
 SELECT pg_catalog.to_regnamespace('pgtare') IS NOT NULL
-    OR EXISTS (SELECT FROM pg_catalog.pg_settings WHERE name = 'pgtare.enabled')
+    OR pg_catalog.current_setting('pgtare.enabled', true) IS NOT NULL
 """
 
 
@@ -86,7 +86,9 @@ def _needs_module(request: Request) -> bool:
 
 def _refuse(request: Request) -> None:
     if not request.outside and (request.sql is not None or request.writes):
-        raise UsageError("--sql and --writes are for a weighing from outside: say --outside")
+        raise UsageError(
+            "--sql and --writes are for a weighing from outside: name the server with --dsn"
+        )
 
 
 def weigh(
@@ -108,21 +110,22 @@ def weigh(
 
 def _weigh(request: Request, dsn: str, kind: str, command: list[str], console: Console) -> Weighing:
     stages = Stages(console)
-    with own_session.connect(dsn) as control:
-        pooler.require_one_session(control, dsn, PURPOSE)
-        plan = make_plan(control, request)
-        for line in describe(plan, request):
-            stages.say(line)
-        with _driver(control, request, dsn, plan) as loops:
-            return _Run(request, plan, control, loops, kind, command, console).run()
+    try:
+        with control_session(dsn) as control:
+            plan = make_plan(control, request)
+            for line in describe(plan, request):
+                stages.say(line)
+            with _driver(control, request, dsn, plan) as loops:
+                return _Run(request, plan, control, loops, kind, command, console).run()
+    except psycopg.Error as ex:
+        raise MeasurementError(f"the session was lost: {own_session.first_line(ex)}") from ex
 
 
 def dry_run(request: Request) -> PlannedWeighing:
     """What would be done; looks at the server, changes nothing there."""
     if request.dsn is None:
         raise UsageError("--dry-run from outside looks at a server: name it with --dsn")
-    with own_session.connect(request.dsn) as control:
-        pooler.require_one_session(control, request.dsn, PURPOSE)
+    with control_session(request.dsn) as control:
         plan = make_plan(control, request)
         found = planning.planned(plan.design, request)
         lines = [*describe(plan, request), *planning.arms_lines(plan.design)]
@@ -132,7 +135,6 @@ def dry_run(request: Request) -> PlannedWeighing:
 def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:
     """What this role can weigh here. Raises UsageError if that is nothing."""
     facts = read_facts(control)
-    planning.refuse_unsafe(request)
     chosen, left_out = [], []
     for choice in request.chosen:
         lacks = settings_probe.lacks(control, choice, facts)
@@ -142,9 +144,14 @@ def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:
             chosen.append(choice)
     if not chosen:
         raise UsageError("nothing of this can be weighed from outside:\n  " + "\n  ".join(left_out))
-    arms = planning.arms_of(replace(request, chosen=tuple(chosen)))
-    runs = Runs(driver.SHORTEST, driver.LONGEST)
-    design = Design(arms, block_layout(len(arms)), request.seed, None, runs, driven=True)
+    if left_out and request.decides:
+        raise UsageError(
+            "limits are for instruments that can all be weighed:\n  " + "\n  ".join(left_out)
+        )
+    asked = replace(request, chosen=tuple(chosen))
+    planning.refuse_unsafe(asked)
+    arms = planning.arms_of(asked)
+    design = Design(arms, block_layout(len(arms)), request.seed, driven=True)
     return Plan(tuple(chosen), design, tuple(left_out))
 
 
@@ -182,17 +189,24 @@ def _name(request: Request) -> str:
 
 
 def _source(control: psycopg.Connection[Any], request: Request, rng: random.Random) -> Source:
-    prepared = request.load is not None and request.load.protocol == "prepared"
+    def of(text: str, name: str) -> Source:
+        kinds = {"prepared": request.prepared, "writes": request.writes}
+        return ScriptTransactions(text, name, rng, **kinds)
+
     if request.sql is not None:
-        return ScriptTransactions(request.sql, "--sql", rng, prepared=prepared)
+        return of(request.sql, "--sql")
     scripts = request.load.scripts if request.load is not None else ()
     if not scripts:
         return LookUps.of(control, rng)
-    sources: list[Source] = [
-        ScriptTransactions(script.path.read_text(), script.path.name, rng, prepared=prepared)
-        for script in scripts
-    ]
+    sources = [of(_text(script.path), script.path.name) for script in scripts]
     return Weighted(sources, [script.weight for script in scripts], rng)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as ex:
+        raise UsageError(f"cannot read the script {path} as UTF-8 text: {ex}") from ex
 
 
 @contextlib.contextmanager
@@ -201,24 +215,20 @@ def _driver(
 ) -> Iterator[Loops]:
     rng = random.Random(request.seed)
     source = _source(control, request, rng)
-    with contextlib.closing(own_session.connect(dsn)) as conn:
-        if not request.writes:
-            conn.execute("SET default_transaction_read_only = on")
+    with driven_session(dsn, writes=request.writes) as conn:
         own = settings_probe.own_values(conn, plan.design.setting_names)
         wire = Wire(conn, source.statements)
         answers = wire.prepare()
         if answers.error:
             raise UsageError(f"the server refuses a statement of {source.name}: {answers.error}")
-        loops = Loops(wire, source, plan.design, settings_probe.filled(plan.design.arms, own), rng)
+        settings = settings_probe.filled(plan.design.arms, own)
+        if not request.writes:
+            settings = [{READ_ONLY_SETTING: "on", **each} for each in settings]
         try:
-            yield loops
+            yield Loops(wire, source, plan.design, settings, rng)
         finally:
-            if pooler.is_pooled(conn):  # others get this session after us
-                with contextlib.suppress(MeasurementError, psycopg.Error):
-                    loops.put_back(own)
-                    wire.simple(b"RESET default_transaction_read_only")
-                    wire.forget()
-                    wire.exchange()
+            if wire.pending:
+                end(control, conn)
 
 
 class _Run:
@@ -239,7 +249,12 @@ class _Run:
         self.asked = replace(request, chosen=plan.chosen)
 
     def run(self) -> Weighing:
-        warm_up(self.loops)
+        self.stages.say("warming up")
+        pair_s = warm_up(self.loops)
+        lengths = self.loops.lengths
+        runs = Runs(lengths.shortest, lengths.longest)
+        self.plan = replace(self.plan, design=replace(self.plan.design, runs=runs))
+        self._say_if_too_short(pair_s)
         design, names = self.plan.design, self.plan.design.setting_names
         server = describe_server(self.control, None, self.kind, names)
         before = snapshot(self.control, self.plan.chosen)
@@ -275,6 +290,14 @@ class _Run:
         if limits:
             made = with_limits(made, live(got.rows, design), limits)
         return Weighing(made, got.rows, design)
+
+    def _say_if_too_short(self, pair_s: float) -> None:
+        """pair_s: what two blocks take, one of each loop."""
+        if pair_s * FEWEST_BLOCKS > self.request.duration_s:
+            self.stages.say(
+                f"transactions are slow: {FEWEST_BLOCKS} blocks of each kind, the fewest for an "
+                f"answer, take about {numbers.seconds(pair_s * FEWEST_BLOCKS)} (--duration)"
+            )
 
     def _after(self) -> Snapshot:
         """The counters afterwards; unreadable if the server is gone."""
@@ -319,7 +342,7 @@ class _Run:
                 stopped_by=got.stopped_by,
                 partial=got.stopped_by in ("interrupt", "server"),
                 outside=schema.OutsideInfo(
-                    dropped=driver.DROPPED,
+                    dropped=self.loops.lengths.dropped,
                     pause_us=1e6 * driver.PAUSE_S,
                     waiting_us=schema.number(estimate.waiting_us),
                     disturbed_pct=schema.number(estimate.disturbed_pct),

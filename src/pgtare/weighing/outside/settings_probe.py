@@ -11,11 +11,14 @@ from psycopg import errors
 
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Arm
+from pgtare.server import pooler
 from pgtare.server.own_session import first_line
 from pgtare.weighing.instruments import availability
 from pgtare.weighing.instruments.model import Chosen
 from pgtare.weighing.instruments.requirements import Missing, ServerFacts
 
+#: This role may not set it; said once of all such settings.
+_NO_RIGHT = Missing("", "")
 _READ = "SELECT setting FROM pg_catalog.pg_settings WHERE lower(name) = %s"
 
 
@@ -31,25 +34,30 @@ def lacks(conn: psycopg.Connection[Any], choice: Chosen, facts: ServerFacts) -> 
     found = availability(choice, facts)
     if found:
         return found
-    tried = [
-        _tried(conn, name, value)
-        for settings in (choice.base, choice.settings)
-        for name, value in settings.items()
-    ]
-    return list({str(missing): missing for missing in tried if missing is not None}.values())
+    refused, other = [], []
+    for settings in (choice.base, choice.settings):
+        for name, value in settings.items():
+            missing = _tried(conn, name, value)
+            if missing is _NO_RIGHT:
+                refused.append(name)
+            elif missing is not None:
+                other.append(missing)
+    if refused:
+        names = ", ".join(dict.fromkeys(refused))
+        remedy = f"a superuser can GRANT SET ON PARAMETER {names} TO it (PostgreSQL 15 and later)"
+        other.append(Missing(f"this role may not set {names}", remedy))
+    return list({str(missing): missing for missing in other}.values())
 
 
 def _tried(conn: psycopg.Connection[Any], name: str, value: str) -> Missing | None:
     """What stands in the way of this value. Nothing of it lasts."""
     try:
         with conn.transaction(force_rollback=True):
+            conn.execute(f"SET LOCAL {pooler.CLOSED_PATH}".encode())
             conn.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
             row = conn.execute(_READ, (name.lower(),)).fetchone()
     except errors.InsufficientPrivilege:
-        return Missing(
-            f"this role may not set {name}",
-            f"a superuser can GRANT SET ON PARAMETER {name} TO it (PostgreSQL 15 and later)",
-        )
+        return _NO_RIGHT
     except errors.CantChangeRuntimeParam as ex:
         return Missing(
             f"no session can set {name} ({first_line(ex)})",
@@ -71,11 +79,7 @@ def _tried(conn: psycopg.Connection[Any], name: str, value: str) -> Missing | No
 def own_values(conn: psycopg.Connection[Any], names: Sequence[str]) -> dict[str, str]:
     """What the settings of these names are in this session."""
     query = "SELECT pg_catalog.current_setting(%s)"
-    found = {}
-    for name in names:
-        row = conn.execute(query, (name,)).fetchone()
-        found[name] = str(row[0]) if row else ""
-    return found
+    return {name: str(pooler.rows(conn, query, name)[0][0]) for name in names}
 
 
 def filled(arms: Sequence[Arm], own: Mapping[str, str]) -> list[dict[str, str]]:
@@ -89,6 +93,7 @@ def read_back(
     """What pg_settings shows if an arm's settings are put in force; nothing of it lasts."""
     found = {}
     with conn.transaction(force_rollback=True):
+        conn.execute(f"SET LOCAL {pooler.CLOSED_PATH}".encode())
         for name, value in settings.items():
             conn.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
         for name in arm.settings:

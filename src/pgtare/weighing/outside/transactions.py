@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,9 +12,13 @@ import psycopg
 
 from pgtare.errors import UsageError
 from pgtare.load.script import Assignment, Operation, Statement, Variable, compile_script
+from pgtare.server import pooler
 
 #: The look-ups that need no table of the user's.
-LOOK_UP = "SELECT relname FROM pg_catalog.pg_class WHERE oid = $1::pg_catalog.oid"
+LOOK_UP = (
+    "SELECT relname FROM pg_catalog.pg_class WHERE oid OPERATOR(pg_catalog.=) $1::pg_catalog.oid"
+)
+_FIRST_OF_USERS = 16_384
 #: What pgbench's variables are before a script sets any.
 _KNOWN = {"scale": 1, "client_id": 0}
 _MASK = (1 << 64) - 1
@@ -59,8 +64,8 @@ class LookUps:
     @classmethod
     def of(cls, conn: psycopg.Connection[Any], rng: random.Random) -> LookUps:
         """Keys of the server's own catalogues, which any role may read."""
-        query = "SELECT oid::int8 FROM pg_catalog.pg_class WHERE oid < 16384 ORDER BY oid"
-        return cls([int(row[0]) for row in conn.execute(query).fetchall()], rng)
+        found = pooler.rows(conn, "SELECT oid FROM pg_catalog.pg_class")
+        return cls(sorted(int(row[0]) for row in found if row[0] < _FIRST_OF_USERS), rng)
 
     def next(self) -> Sequence[Bound]:
         self._turn += 1
@@ -73,9 +78,14 @@ class ScriptTransactions:
     prepared: every statement is prepared once; else each is parsed whenever it is sent.
     """
 
-    def __init__(self, text: str, name: str, rng: random.Random, *, prepared: bool) -> None:
-        """Raises UsageError, with the line, for what cannot be run."""
+    def __init__(
+        self, text: str, name: str, rng: random.Random, *, prepared: bool, writes: bool = False
+    ) -> None:
+        """Raises UsageError, with the line, for what cannot be run, or writes and may not."""
         program = compile_script(text, name, _KNOWN)
+        for command in program.commands:
+            if isinstance(command, Statement):
+                _check(command, name, writes)
         self.name, self._rng = name, rng
         self._commands = [_compiled(command, prepared) for command in program.commands]
         self.statements = [c.sql for c in self._commands if isinstance(c, _Bind)]
@@ -103,6 +113,49 @@ class Weighted:
 
     def next(self) -> Sequence[Bound]:
         return self._rng.choices(self._sources, self._weights)[0].next()
+
+
+#: Statements that read, by their first word, and those that end or begin a transaction.
+_READING = {"select", "with", "values", "table", "show", "explain", "declare", "fetch", "move"}
+_READING |= {
+    "close",
+    "begin",
+    "start",
+    "commit",
+    "end",
+    "rollback",
+    "abort",
+    "savepoint",
+    "release",
+}
+#: Statements that change the session, which the driver does itself.
+_OF_SESSION = {"set", "reset", "discard", "deallocate", "prepare", "listen", "unlisten", "load"}
+_WORD = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(\w+)", re.DOTALL)
+_MODE = re.compile(r"\bwrite\b", re.IGNORECASE)
+
+
+def _check(statement: Statement, name: str, writes: bool) -> None:
+    """Raise UsageError for what is not to be in a script.
+
+    The session is read-only unless it may write, but a statement can ask for the contrary, and some
+    that do work on the server, such as VACUUM, count as reading.
+    """
+    text = "".join(part for part in statement.parts if isinstance(part, str))
+    found = _WORD.match(text)
+    word = found[1].lower() if found else ""
+    local = re.match(r"\s*set\s+local\b", text, re.IGNORECASE)
+    if word in _OF_SESSION and not local:
+        raise UsageError(
+            f"{name}: {word.upper()} changes the session, which pgtare switches itself"
+        )
+    if writes:
+        return
+    asks = word in ("begin", "start", "set") and _MODE.search(text)
+    if asks or (word not in _READING and not local):
+        raise UsageError(
+            f"{name}: {word.upper()}{' … WRITE' if asks else ''} does more than read: say --writes "
+            "if it may; what it does stays done"
+        )
 
 
 @dataclass(frozen=True)

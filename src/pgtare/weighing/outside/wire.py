@@ -26,18 +26,24 @@ _KEEPS_BACK = 170000
 #: So long the server may take for one block, in s.
 PATIENCE_S = 60.0
 
-_STAMP, _OTHER, _SYNC = 0, 1, 2
-_STAMP_NAME, _SET_NAME = b"pgtare_stamp", b"pgtare_set"
+_STAMP, _OTHER, _SYNC, _VALUE = 0, 1, 2, 3
+_STAMP_NAME, _SET_NAME, _READ_NAME = b"pgtare_stamp", b"pgtare_set", b"pgtare_read"
 _STAMP_SQL = b"SELECT pg_catalog.clock_timestamp()"
 _SET_SQL = b"SELECT pg_catalog.set_config($1, $2, false)"
+_READ_SQL = b"SELECT pg_catalog.current_setting($1)"
 _BINARY, _TEXT = 1, 0
 
 
 @dataclass
 class Answers:
-    """What came back of one block. stamps_us: of the server's clock; error: the first one."""
+    """What came back of one block. stamps_us: of the server's clock; error: the first one.
+
+    values: what settings are, of each that was set or asked for. size: bytes of all other answers.
+    """
 
     stamps_us: list[int] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+    size: int = 0
     error: str = ""
     sqlstate: str = ""
 
@@ -54,6 +60,8 @@ class Wire:
         #: What is still to be read: it is known after an interrupt, too.
         self._expected: deque[int] = deque()
         self._sync = _keeping_back(self._raw) or self._raw.pipeline_sync
+        #: Whether the sizes of answers are of interest.
+        self.measure = False
         self._raw.nonblocking = 1
         self._raw.enter_pipeline_mode()
 
@@ -62,19 +70,13 @@ class Wire:
         for name, text in (
             (_STAMP_NAME, _STAMP_SQL),
             (_SET_NAME, _SET_SQL),
+            (_READ_NAME, _READ_SQL),
             *((name, sql.text) for sql, name in self._names.items()),
         ):
             self._raw.send_prepare(name, text)
             self._expected.append(_OTHER)
             self.sync()
         return self.exchange()
-
-    def forget(self) -> None:
-        """Take back what was prepared, for a session that others may get after us."""
-        for name in (_STAMP_NAME, _SET_NAME, *self._names.values()):
-            self._raw.send_query_params(b"DEALLOCATE " + name, None)
-            self._expected.append(_OTHER)
-            self.sync()
 
     def stamp(self) -> None:
         """Queue a reading of the server's clock."""
@@ -85,7 +87,13 @@ class Wire:
     def setting(self, name: str, value: str) -> None:
         """Queue a change of a setting of this session."""
         self._raw.send_query_prepared(_SET_NAME, [name.encode(), value.encode()])
-        self._expected.append(_OTHER)
+        self._expected.append(_VALUE)
+        self.sync()
+
+    def value(self, name: str) -> None:
+        """Queue a question for a setting of this session."""
+        self._raw.send_query_prepared(_READ_NAME, [name.encode()])
+        self._expected.append(_VALUE)
         self.sync()
 
     def transaction(self, statements: Sequence[Bound]) -> None:
@@ -126,6 +134,11 @@ class Wire:
             raise MeasurementError(f"the session was lost: {_line(ex)}") from ex
 
     @property
+    def pending(self) -> bool:
+        """Whether the server may still be at work on what was sent."""
+        return bool(self._expected)
+
+    @property
     def in_transaction(self) -> bool:
         """Whether a transaction was left open, or failed."""
         return self._raw.transaction_status != pq.TransactionStatus.IDLE
@@ -141,10 +154,14 @@ class Wire:
             if kind == _STAMP and result.status == pq.ExecStatus.TUPLES_OK:
                 value = result.get_value(0, 0) or b""
                 found.stamps_us.append(int.from_bytes(value, "big", signed=True))
+            elif kind == _VALUE and result.status == pq.ExecStatus.TUPLES_OK:
+                found.values.append((result.get_value(0, 0) or b"").decode("utf-8", "replace"))
             elif result.status == pq.ExecStatus.FATAL_ERROR and not found.error:
                 found.error = _line(result.error_message.decode("utf-8", "replace"))
                 state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
                 found.sqlstate = state.decode("ascii", "replace")
+            elif self.measure and kind == _OTHER:
+                found.size += _size(result)
             while self._next(deadline) is not None:
                 pass
             self._expected.popleft()
@@ -165,6 +182,12 @@ class Wire:
         waiting.register(self._raw.socket, select.POLLIN | (select.POLLOUT if writing else 0))
         waiting.poll(1000 * min(left, 1.0))
         self._raw.consume_input()
+
+
+def _size(result: Any) -> int:
+    """Bytes of the values of an answer."""
+    cells = ((row, column) for row in range(result.ntuples) for column in range(result.nfields))
+    return sum(len(result.get_value(row, column) or b"") for row, column in cells)
 
 
 def _keeping_back(raw: Any) -> Callable[[], None] | None:

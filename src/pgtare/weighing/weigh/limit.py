@@ -96,34 +96,41 @@ def _state(arm: LiveArm, limit_pct: float) -> State:
     loops = [arm, *([arm.waiting] if arm.waiting is not None else [])]
     if any(each.least_pct > limit_pct for each in loops):
         return "above"
-    return "below" if all(each.body_pct.hi < limit_pct for each in loops) else "undecided"
+    most = max(max(each.body_pct.hi, each.most_pct) for each in loops)
+    return "below" if most < limit_pct else "undecided"
 
 
 def with_limits(result: WeighResult, live: Live, limits: dict[str, float]) -> WeighResult:
     """The result with what was decided. live: a last look at all of the data."""
     states = _states(live, limits)
     arms = {arm.name: arm for arm in result.arms}
-    found = [
-        Limit(
-            name=name,
-            at_most_pct=100 * limit,
-            state=_final(arms[name], states[name], 100 * limit),
+    seen = {arm.name: arm for arm in live.arms}
+    found = []
+    for name, limit in limits.items():
+        waiting = states[name] == "above" and not seen[name].least_pct > 100 * limit
+        state = states[name] if _stands(arms[name], result, waiting) else "undecided"
+        found.append(
+            Limit(
+                name=name,
+                at_most_pct=100 * limit,
+                state=state,
+                waiting=waiting and state == "above",
+            )
         )
-        for name, limit in limits.items()
-    ]
     return result.model_copy(update={"limits": found})
 
 
-def _final(arm: ArmResult, state: State, limit_pct: float) -> State:
-    """What stands after the whole analysis: proof, control, failures and slow transactions."""
-    answer, effect = wording.answer_of(arm), wording.figures(arm)
-    if answer is None or effect is None or wording.withheld(answer):
-        return "undecided"
-    total, excess = effect.total_pct, effect.excess_us
-    slow = excess.lo is not None and excess.lo > 0
-    if state == "below" and slow and not (total.hi is not None and total.hi < limit_pct):
-        return "undecided"
-    return state
+def _stands(arm: ArmResult, result: WeighResult, waiting: bool) -> bool:
+    """Whether what was seen stands after the whole analysis: proof, control, failures.
+
+    waiting: whether it was seen of a session that waits only, whose figure must stand then.
+    """
+    answer = wording.answer_of(arm)
+    if answer is None or wording.withheld(answer):
+        return False
+    both = waiting or result.design.outside is not None
+    above = answer.waiting_us is not None
+    return above or not both
 
 
 def exit_status(result: WeighResult) -> int:
@@ -143,12 +150,16 @@ _MARKS = {"below": "below the limit", "above": "**over the limit**", "undecided"
 
 
 def _summary(result: WeighResult) -> Iterator[str]:
-    yield f"**{_HEADLINES[exit_status(result)]}**"
+    together = all(limit.name == TOGETHER for limit in result.limits)
+    yield f"**{(_TOGETHER if together else _HEADLINES)[exit_status(result)]}**"
     yield ""
     yield wording.subject(result)
     yield ""
-    yield "| instrument | µs a transaction | 95 % interval | % | limit | |"
-    yield "|---|---|---|---|---|---|"
+    outside = result.design.outside is not None
+    waits = ["if it waits, %"] if outside else []
+    heads = ["instrument", "µs a transaction", "95 % interval", "%", *waits, "limit", ""]
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
     arms = {arm.name: arm for arm in result.arms}
     for limit in result.limits:
         answer = wording.answer_of(arms[limit.name])
@@ -157,8 +168,9 @@ def _summary(result: WeighResult) -> Iterator[str]:
             numbers.estimate(answer.us if answer else None),
             numbers.bounds(answer.us if answer else None),
             numbers.estimate(answer.pct if answer else None),
+            *([numbers.plus_minus(answer.waiting_pct if answer else None)] if outside else []),
             f"{limit.at_most_pct:g} %",
-            _MARKS[limit.state],
+            _MARKS[limit.state] + (", if it waits" if limit.waiting else ""),
         )
         yield f"| {' | '.join(cells)} |"
     yield ""
@@ -170,6 +182,13 @@ _HEADLINES = {
     BELOW: "Every instrument costs less than its limit.",
     ABOVE: "An instrument costs more than its limit.",
     UNDECIDED: "Whether all instruments stay below their limits is not decided.",
+}
+
+
+_TOGETHER = {
+    BELOW: "All instruments together cost less than the budget.",
+    ABOVE: "All instruments together cost more than the budget.",
+    UNDECIDED: "Whether all instruments together stay below the budget is not decided.",
 }
 
 

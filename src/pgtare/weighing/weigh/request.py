@@ -55,6 +55,7 @@ class Request:
     # from outside, by a driver
     outside: bool = False
     sql: str | None = None  # a pgbench script as text
+    prepared: bool = False  # statements are prepared once
     writes: bool = False
 
     @property
@@ -72,8 +73,8 @@ class Request:
         for option, limit in (("--at-most", self.at_most), ("--budget", self.budget)):
             if limit is not None and not 0 < limit < 10:
                 raise UsageError(f"{option} must be over 0 % and below 1000 %")
-            if limit is not None and self.unit == "both":
-                raise UsageError(f"{option} decides by one figure: use --unit run or slice")
+            if limit is not None and self.unit != "run":
+                raise UsageError(f"{option} decides by runs: leave out --unit {self.unit}")
         if not 0 <= self.seed < 1 << 64:
             raise UsageError("--seed must lie between 0 and 2^64 - 1")
         if self.dsn is not None and self.pg_config and self.load is None:
@@ -84,6 +85,13 @@ class Request:
             raise UsageError("--sql and --script are two loads: choose one")
         if self.outside and self.inject_ns:
             raise UsageError("--inject-ns needs the server module, which --outside does without")
+        if self.sql is not None and any("\ud800" <= sign <= "\udfff" for sign in self.sql):
+            raise UsageError("--sql is not UTF-8 text")
+        if self.outside and (self.role or self.application != "*" or self.participation < 1):
+            raise UsageError(
+                "--role, --application and --participation choose among the server's own sessions, "
+                "which are not weighed from outside"
+            )
         if self.outside and self.unit != "run":
             raise UsageError(
                 f"--unit {self.unit} needs the server module: from outside, one session is weighed"

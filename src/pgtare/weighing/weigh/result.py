@@ -14,6 +14,7 @@ from pgtare.estimate.trial.answer import Answer
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.results import ArmEstimate, TrialEstimate
 from pgtare.kit import machine
+from pgtare.server import pooler
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.trials import ModuleInfo
 from pgtare.weighing.weigh import schema
@@ -147,16 +148,17 @@ def describe_server(
     info: None if nothing of ours is in the server. weighed: settings of the trial, which are told
     in any case.
     """
-    rows = conn.execute(
-        "SELECT name, setting || coalesce(' ' || unit, '') FROM pg_settings"
+    rows = pooler.rows(
+        conn,
+        "SELECT name, setting || coalesce(' ' || unit, '') FROM pg_catalog.pg_settings"
         " WHERE source NOT IN ('default', 'override', 'client', 'session') OR name = ANY(%s)"
         " ORDER BY name",
-        (list(weighed),),
-    ).fetchall()
-    row = conn.execute("SELECT version()").fetchone()
+        list(weighed),
+    )
+    ((version,),) = pooler.rows(conn, "SELECT pg_catalog.version()")
     return {
         "kind": kind,
-        "version": str(row[0]) if row else None,
+        "version": str(version),
         "version_num": conn.info.server_version,
         "database": conn.info.dbname,
         "module": dataclasses.asdict(info) if info else None,

@@ -428,6 +428,10 @@ class Limit(Model):
     state: Literal["below", "above", "undecided"] = Field(
         description="`below` or `above`: shown to be; `undecided`: neither"
     )
+    waiting: bool = Field(
+        default=False,
+        description="from outside: whether it is above for a session that waits only",
+    )
 
 
 class WeighResult(Document):

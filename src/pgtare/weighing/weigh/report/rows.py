@@ -46,7 +46,7 @@ def headings(result: WeighResult) -> dict[str, str]:
     if result.design.outside is None:
         return found
     answer = found.pop("answer")
-    return {**found, "waiting_us": "if it waits, µs", "answer": answer}
+    return {**found, "waiting_us": "if it waits", "answer": answer}
 
 
 def table(result: WeighResult) -> list[Row]:

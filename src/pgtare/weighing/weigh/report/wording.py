@@ -178,9 +178,15 @@ def _limits(result: WeighResult) -> str:
     for state, words in (("above", "over"), ("undecided", "not decided"), ("below", "below")):
         names = [limit for limit in result.limits if limit.state == state]
         if names:
-            listed = ", ".join(f"{limit.name} ({limit.at_most_pct:g} %)" for limit in names)
+            listed = ", ".join(
+                f"{limit.name} ({limit.at_most_pct:g} %{', if it waits' if limit.waiting else ''})"
+                for limit in names
+            )
             parts.append(f"{words}: {listed}")
-    return f"Limits: {'; '.join(parts)}."
+    return (
+        f"Limits: {'; '.join(parts)}. All intervals are those that hold at any time, as they were "
+        "looked at while it ran."
+    )
 
 
 def _outside(result: WeighResult) -> str:
@@ -189,9 +195,9 @@ def _outside(result: WeighResult) -> str:
     if found is None:
         return ""
     return (
-        "This is the cost of these statements in one warm session that never waits for its client: "
-        "the least that your application pays. Its sessions wait, and their caches cool: “if it "
-        f"waits” is for pauses of {found.pause_us:g} µs."
+        "This is what these statements pay in one warm session that never waits for its client. "
+        "An application’s sessions wait, and their caches cool: “if it waits” has pauses of "
+        f"{found.pause_us:g} µs."
     )
 
 
@@ -228,6 +234,8 @@ def _detectable(result: WeighResult) -> str:
 
 def _deciding(result: WeighResult) -> str:
     """What would decide the instruments that have no answer yet."""
+    if result.limits:
+        return ""
     undecided = [
         arm
         for arm in by_cost(of_role(result, "instrument"))

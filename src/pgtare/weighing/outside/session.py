@@ -1,0 +1,61 @@
+"""The driver's session: harmless while it lasts, and ended with all that it still does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+
+from pgtare.errors import UsageError
+from pgtare.server import own_session, pooler, signals
+
+#: What keeps the session from doing harm: it gives up waiting for a lock, keeps no transaction
+#: open, and ends in the middle of a statement if its client is gone. All of this is so in each arm.
+_HARMLESS = (
+    "SET lock_timeout = '5s'",
+    "SET idle_in_transaction_session_timeout = '10s'",
+    "SET client_connection_check_interval = '1s'",
+)
+#: The script has the characteristics of transactions that the role's own sessions have.
+_ITS_OWN = ("RESET default_transaction_isolation", "RESET default_transaction_deferrable")
+_READ_ONLY = "SET default_transaction_read_only = on"
+#: What a script that may not write must not have changed at the end of a block.
+READ_ONLY_SETTING = "default_transaction_read_only"
+
+_POOLED = (
+    "the connection goes through a pooler, whose sessions of the server others use after us, with "
+    "whatever settings a killed command left in them: connect to the server itself"
+)
+
+
+@contextlib.contextmanager
+def control_session(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """A session that asks and watches. Raises UsageError if a pooler is in between."""
+    with signals.unwind_at_exit_signals(), contextlib.closing(own_session.connect(dsn)) as conn:
+        if pooler.is_pooled(conn):
+            raise UsageError(_POOLED)
+        yield conn
+
+
+@contextlib.contextmanager
+def driven_session(dsn: str, *, writes: bool) -> Iterator[psycopg.Connection[Any]]:
+    """The session in which the script runs."""
+    with contextlib.closing(own_session.connect(dsn, client_encoding="UTF8")) as conn:
+        for line in (*_HARMLESS, *_ITS_OWN, *(() if writes else (_READ_ONLY,))):
+            try:
+                conn.execute(line.encode())
+            except psycopg.errors.InvalidParameterValue:
+                continue  # the server's system cannot see whether a client is gone
+        yield conn
+
+
+def end(control: psycopg.Connection[Any], driven: psycopg.Connection[Any]) -> None:
+    """End the driven session's process in the middle of its work.
+
+    To close the connection would not do: what is in the server's buffer would be carried out.
+    """
+    with contextlib.suppress(psycopg.Error):
+        query = "SELECT pg_catalog.pg_terminate_backend(%s)"
+        pooler.rows(control, query, driven.info.backend_pid)
