@@ -71,7 +71,7 @@ def test_debian_15_without_the_module_says_all_that_is_to_be_done(
 ) -> None:
     with Cluster(copy_without_modules(debian15, open_directory / "postgres")) as server:
         steps = {
-            "weigh pg_stat_statements": (
+            "weigh pg_stat_statements --unit slice": (
                 "pgtare",
                 "'pg_stat_statements', 'pgtare'",
                 "CREATE EXTENSION pgtare; CREATE EXTENSION pg_stat_statements;",
@@ -95,6 +95,8 @@ def test_debian_15_without_the_module_says_all_that_is_to_be_done(
                 assert step in message
         message = refused("weigh track_io_timing --load select-only --yes --dsn {}", server.dsn())
         assert "2. run ALTER SYSTEM" in message  # and no database was made for it
+        planned = in_process("weigh track_io_timing --dry-run --dsn {}", server.dsn())
+        assert planned.stdout.startswith("weighing from outside"), planned.stderr
         listed = in_process("module", "list", "--dsn", server.dsn()).stdout
         assert len(re.findall("not installed +not preloaded +not created", listed)) == 3
     message = refused("module list --dsn x --pg-config {}", debian15.pg_config)

@@ -37,7 +37,7 @@ _TOO_LARGE = (
 
 
 @dataclass(frozen=True)
-class Block:
+class RunBlock:
     """What one block gave. rows: of dtype RUN; busy_s: of the server; error: if it failed."""
 
     rows: npt.NDArray[Any]
@@ -105,7 +105,7 @@ class Loops:
     _quickest_s: float = 0.0  # burst a transaction
     _paced_s: float = 0.0  # quickest transaction with its stamps
 
-    def fit(self) -> Block:
+    def fit(self) -> RunBlock:
         """Find out how long a transaction takes, and how long runs are to be for that."""
         self._switch(0)
         answers = Answers()
@@ -123,9 +123,9 @@ class Loops:
             return self._failed(Answers(error=_TOO_LARGE.format(answers.size / 1000)))
         took_s = (answers.stamps_us[1] - answers.stamps_us[0]) / 1e6
         self.lengths = Lengths.of(took_s, len(self.design.block), answers.size)
-        return Block(np.empty(0, RUN), took_s, 0.0, 1)
+        return RunBlock(np.empty(0, RUN), took_s, 0.0, 1)
 
-    def burst(self) -> Block:
+    def burst(self) -> RunBlock:
         """A block of bursts, sent at once."""
         lengths = self.lengths
         length = self.rng.randint(lengths.shortest, lengths.longest)
@@ -155,9 +155,9 @@ class Loops:
             known = self._quickest_s or busy_s / count
             self._quickest_s = min(known, busy_s / count)
         rested_s = time.monotonic() - began - busy_s
-        return Block(self._rows(stamps, order, length, BURST), max(busy_s, 0.0), rested_s, count)
+        return RunBlock(self._rows(stamps, order, length, BURST), max(busy_s, 0.0), rested_s, count)
 
-    def paced(self) -> Block:
+    def paced(self) -> RunBlock:
         """A block of transactions, before each of which the server waits for its client."""
         order, found, busy_s = self._order(), [], 0.0
         began = time.monotonic()
@@ -185,7 +185,7 @@ class Loops:
         rows = self._rows(table, arms, 1, PACED)
         rested_s = time.monotonic() - began - busy_s
         count = len(order) * (self.lengths.paced_dropped + self.lengths.paced)
-        return Block(rows, busy_s, rested_s, count)
+        return RunBlock(rows, busy_s, rested_s, count)
 
     def _ask(self, arm: int) -> None:
         for name in self.settings[arm]:
@@ -226,10 +226,10 @@ class Loops:
                 self._in_force[name] = value
                 self._queued.append((name, value))
 
-    def _failed(self, answers: Answers) -> Block:
+    def _failed(self, answers: Answers) -> RunBlock:
         self._in_force.clear()
         self._queued.clear()
-        return Block(np.empty(0, RUN), 0.0, 0.0, 0, answers.error, answers.sqlstate)
+        return RunBlock(np.empty(0, RUN), 0.0, 0.0, 0, answers.error, answers.sqlstate)
 
     def _rows(
         self, stamps: npt.NDArray[np.int64], arms: Sequence[int], length: int, loop: int

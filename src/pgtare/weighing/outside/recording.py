@@ -18,7 +18,7 @@ from pgtare.estimate.trial import bursts
 from pgtare.estimate.trial.bursts import BURST, PACED
 from pgtare.server import pooler
 from pgtare.server.own_session import first_line
-from pgtare.weighing.outside.loops import LEAST_REST_S, REST, Block, Loops, turns
+from pgtare.weighing.outside.loops import LEAST_REST_S, REST, Loops, RunBlock, turns
 from pgtare.weighing.weigh.recording import StoppedBy
 
 #: Blocks before the first that counts, and the seconds that they may take: caches fill, and it
@@ -39,7 +39,7 @@ Look = Callable[[float, npt.NDArray[Any]], StoppedBy | None]
 
 
 @dataclass
-class Recorded:
+class OutsideRecording:
     """What a trial from outside gave, and how it ended. rows: of dtype RUN."""
 
     rows: npt.NDArray[Any]
@@ -72,7 +72,7 @@ def warm_up(loops: Loops) -> float:
     return sum(took.values())
 
 
-def _checked(loops: Loops, block: Block) -> None:
+def _checked(loops: Loops, block: RunBlock) -> None:
     error = block.error
     if not error and loops.wire.in_transaction:
         raise UsageError("the script leaves a transaction open: end it with COMMIT or ROLLBACK")
@@ -88,7 +88,7 @@ def record(
     *,
     look: Look,
     tick: Callable[[float, int], None],
-) -> Recorded:
+) -> OutsideRecording:
     """Run blocks for so long, or until `look` says so, Ctrl-C, or the server's end.
 
     control: another session, for the look at replicas. tick: called ten times a second with the
@@ -105,7 +105,7 @@ def record(
         stopped_by, trouble = "server", str(ex)
     except psycopg.Error as ex:
         stopped_by, trouble = "server", first_line(ex)
-    return Recorded(
+    return OutsideRecording(
         state.rows(),
         time.monotonic() - state.began,
         stopped_by,
@@ -140,7 +140,7 @@ class _State:
             self.parts = [np.concatenate(self.parts)]
         return self.parts[0] if self.parts else bursts.empty()
 
-    def add(self, block: Block, loop: int) -> None:
+    def add(self, block: RunBlock, loop: int) -> None:
         """Count a block. Raises _Harm."""
         self.blocks += 1
         error = block.error or ("a transaction was left open" if self._open() else "")
@@ -205,12 +205,12 @@ def _until_end(
     raise AssertionError("turns never end")
 
 
-def _rest_s(block: Block) -> float:
+def _rest_s(block: RunBlock) -> float:
     """What is left to rest."""
     return max(LEAST_REST_S, REST * block.busy_s) - block.rested_s
 
 
-def _refused(block: Block) -> str:
+def _refused(block: RunBlock) -> str:
     if block.sqlstate == "25006":
         return (
             f"the script writes ({block.error}): say --writes if it may; what it writes stays in "

@@ -29,7 +29,7 @@ from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.outside import loops as driver
 from pgtare.weighing.outside import settings_probe
 from pgtare.weighing.outside.loops import Loops
-from pgtare.weighing.outside.recording import Recorded, record, warm_up
+from pgtare.weighing.outside.recording import OutsideRecording, record, warm_up
 from pgtare.weighing.outside.session import READ_ONLY_SETTING, control_session, driven_session, end
 from pgtare.weighing.outside.transactions import LookUps, ScriptTransactions, Source, Weighted
 from pgtare.weighing.outside.wire import Wire
@@ -303,7 +303,9 @@ class _Run:
         """The counters afterwards; unreadable if the server is gone."""
         return snapshot(self.control, self.plan.chosen)
 
-    def _proofs(self, got: Recorded, before: Snapshot, after: Snapshot) -> list[Proof | None]:
+    def _proofs(
+        self, got: OutsideRecording, before: Snapshot, after: Snapshot
+    ) -> list[Proof | None]:
         back: list[Mapping[str, str] | None] = []
         for arm, settings in zip(self.plan.design.arms, self.loops.settings, strict=True):
             try:
@@ -317,7 +319,7 @@ class _Run:
 
     def _result(
         self,
-        got: Recorded,
+        got: OutsideRecording,
         estimate: TrialEstimate,
         proofs: Sequence[Proof | None],
         server: dict[str, Any],
@@ -358,7 +360,7 @@ class _Run:
         )
 
 
-def _warnings(got: Recorded, estimate: TrialEstimate) -> list[str]:
+def _warnings(got: OutsideRecording, estimate: TrialEstimate) -> list[str]:
     found = []
     if got.trouble:
         found.append(
