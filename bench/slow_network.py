@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 
 
 async def _pass_on(
@@ -43,4 +44,5 @@ async def _serve(port: int, to_port: int, late_ms: tuple[float, float]) -> None:
 
 def run(port: int, to_port: int, late_ms: tuple[float, float]) -> None:
     """Serve until the process is ended. late_ms: shortest and longest delay each way."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not what the command's own process does
     asyncio.run(_serve(port, to_port, late_ms))

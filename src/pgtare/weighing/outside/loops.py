@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from pgtare.weighing.outside.wire import Answers, Wire
 _BLOCK_S = 0.25
 #: And its answers are no larger than this: the client sleeps, and they have to wait in the socket.
 _BLOCK_BYTES = 48_000
+_PAUSES = 10_000
 #: Transactions that tell how long one takes.
 _PROBES = 3
 #: The pause before each of these, in s.
@@ -30,6 +32,7 @@ REST, LEAST_REST_S = 3.0, 5e-3
 _LONGEST_US = 2**31 - 1
 
 
+_MISSING = "answers are missing"
 _TOO_LARGE = (
     "a transaction returns {:,.0f} kB, more than a socket holds while the client sleeps, and the "
     "server would wait for it: weigh one that returns less (count(*), LIMIT, EXPLAIN ANALYZE)"
@@ -97,6 +100,8 @@ class Loops:
     settings: Sequence[Mapping[str, str]]
     rng: random.Random
     lengths: Lengths = Lengths()
+    #: How long the server waited for us before each of the latest transactions with pauses.
+    pauses_us: deque[int] = field(default_factory=lambda: deque(maxlen=_PAUSES))
     _in_force: dict[str, str] = field(default_factory=dict)
     _queued: list[tuple[str, str]] = field(default_factory=list)
     _written: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -147,6 +152,8 @@ class Loops:
         answers = self.wire.exchange(max(LEAST_REST_S, (1 + REST) * self._quickest_s * count))
         if not answers.error:
             answers.error = self._changed(order[-1], answers.values)
+        if not answers.error and len(answers.stamps_us) != 3 * len(order):
+            answers.error = _MISSING
         if answers.error:
             return self._failed(answers)
         stamps = np.array(answers.stamps_us, dtype=np.int64).reshape(-1, 3)
@@ -161,7 +168,7 @@ class Loops:
         """A block of transactions, before each of which the server waits for its client."""
         order, found, busy_s = self._order(), [], 0.0
         began = time.monotonic()
-        arms = []
+        arms, last_us = [], 0
         for arm in order:
             self._switch(arm)
             for number in range(self.lengths.paced_dropped + self.lengths.paced):
@@ -173,7 +180,12 @@ class Loops:
                 self._queued.clear()
                 if answers.error:
                     return self._failed(answers)
+                if len(answers.stamps_us) != 3:
+                    return self._failed(Answers(error=_MISSING))
                 stamps = answers.stamps_us
+                if number:
+                    self.pauses_us.append(stamps[0] - last_us)
+                last_us = stamps[-1]
                 took_s = (stamps[-1] - stamps[0]) / 1e6
                 if took_s > 0:
                     self._paced_s = min(self._paced_s or took_s, took_s)
@@ -248,12 +260,3 @@ class Loops:
         rows["block"], rows["position"] = self._number, np.arange(len(rows)) % 256
         rows["arm"], rows["transactions"], rows["loop"] = arms, length, loop
         return rows
-
-
-def turns(seed: int) -> Iterator[int]:
-    """Which loop is next: one of each in each pair, in random order."""
-    rng = random.Random(seed)
-    while True:
-        pair = [BURST, PACED]
-        rng.shuffle(pair)
-        yield from pair

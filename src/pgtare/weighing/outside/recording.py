@@ -18,7 +18,7 @@ from pgtare.estimate.trial import bursts
 from pgtare.estimate.trial.bursts import BURST, PACED
 from pgtare.server import pooler
 from pgtare.server.own_session import first_line
-from pgtare.weighing.outside.loops import LEAST_REST_S, REST, Loops, RunBlock, turns
+from pgtare.weighing.outside.loops import LEAST_REST_S, REST, Loops, RunBlock
 from pgtare.weighing.weigh.recording import StoppedBy
 
 #: Blocks before the first that counts, and the seconds that they may take: caches fill, and it
@@ -183,7 +183,10 @@ def _until_end(
     state: _State, seconds: float, look: Look, tick: Callable[[float, int], None]
 ) -> StoppedBy:
     next_look, next_tick, next_health = _LOOK_S, 0.0, 0.0
-    for loop in turns(state.loops.design.seed):
+    spent_s = {BURST: 0.0, PACED: 0.0}
+    while True:
+        # both loops get the same time: a distant server makes pauses long
+        loop = min(spent_s, key=lambda each: spent_s[each])
         now = time.monotonic() - state.began
         if now >= seconds:
             return "time"
@@ -193,7 +196,9 @@ def _until_end(
         if now >= next_health:
             state.check_replicas()
             next_health = now + _HEALTH_S
+        at = time.monotonic()
         block = state.loops.burst() if loop == BURST else state.loops.paced()
+        spent_s[loop] += time.monotonic() - at + max(_rest_s(block), 0.0)
         state.add(block, loop)
         if now >= next_look:
             began = time.monotonic()
@@ -202,7 +207,6 @@ def _until_end(
             spent = time.monotonic() - began
             next_look = now + max(_LOOK_S, spent / _LOOK_SHARE)
         time.sleep(max(_rest_s(block), 0.0))
-    raise AssertionError("turns never end")
 
 
 def _rest_s(block: RunBlock) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,6 @@ from pgtare.server import own_session, pooler
 from pgtare.weighing.instruments import Chosen, Snapshot, read_facts, snapshot
 from pgtare.weighing.instruments.proof import prove_driven
 from pgtare.weighing.instruments.proof_result import Proof
-from pgtare.weighing.outside import loops as driver
 from pgtare.weighing.outside import settings_probe
 from pgtare.weighing.outside.loops import Loops
 from pgtare.weighing.outside.recording import OutsideRecording, record, warm_up
@@ -345,7 +345,7 @@ class _Run:
                 partial=got.stopped_by in ("interrupt", "server"),
                 outside=schema.OutsideInfo(
                     dropped=self.loops.lengths.dropped,
-                    pause_us=1e6 * driver.PAUSE_S,
+                    pause_us=schema.number(float(np.median(self.loops.pauses_us or [math.nan]))),
                     waiting_us=schema.number(estimate.waiting_us),
                     disturbed_pct=schema.number(estimate.disturbed_pct),
                     failed_blocks=got.failed_blocks,

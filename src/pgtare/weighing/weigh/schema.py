@@ -241,7 +241,9 @@ class OutsideInfo(Model):
     """How a driver weighed from outside."""
 
     dropped: int = Field(description="transactions left out at the beginning of each burst")
-    pause_us: float = Field(description="pause before each transaction of the other loop")
+    pause_us: float | None = Field(
+        description="median pause before a transaction of the other loop, as the server saw it"
+    )
     waiting_us: float | None = Field(description="the base's mean there")
     disturbed_pct: float | None = Field(
         description="share of the base's bursts that something held up; above 12 % effects may "

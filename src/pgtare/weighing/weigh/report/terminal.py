@@ -31,7 +31,7 @@ _IMPORTANCE = (
     "cpu_us",
     "proof",
 )
-_WORTH_FOLDING_NAMES = 5  # the name is folded to let the first five in, for no other
+_WORTH_FOLDING_NAMES = 5  # the name is folded to let the first five in, and the percentages
 _ALWAYS = 2  # and as far as it takes to let the first two in
 _GAP = 2
 _NARROWEST_NAME = 18
@@ -163,7 +163,9 @@ class _Report:
         used = 0
         ranked = [key for key in _IMPORTANCE if key in heads]
         for rank, key in enumerate(ranked[1:], start=1):
-            name = min(full, _NARROWEST_NAME) if rank < _WORTH_FOLDING_NAMES else full
+            name = (
+                min(full, _NARROWEST_NAME) if rank < _WORTH_FOLDING_NAMES or key == "pct" else full
+            )
             used += _GAP + self._width(key, rows, heads)
             if name + used > self.console.width and rank >= _ALWAYS:
                 break

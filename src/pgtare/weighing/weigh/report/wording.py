@@ -197,7 +197,7 @@ def _outside(result: WeighResult) -> str:
     return (
         "This is what these statements pay in one warm session that never waits for its client. "
         "An application’s sessions wait, and their caches cool: “if it waits” has pauses of "
-        f"{found.pause_us:g} µs."
+        f"{numbers.duration(found.pause_us)}."
     )
 
 
