@@ -189,6 +189,24 @@ def test_what_is_not_verified_is_not_counted(tmp_path: Path) -> None:
     assert "there is nothing to add up" in refused("bill", tmp_path / "m", status=1)
 
 
+def test_a_weighing_from_outside_knows_no_rate_of_yours(tmp_path: Path) -> None:
+    write_server(SERVERS[0], tmp_path / "m")
+    file = tmp_path / "m" / store.RESULT_FILE
+    document = json.loads(file.read_text())
+    document["design"]["outside"] = {
+        "dropped": 3,
+        "pause_us": 250.0,
+        "waiting_us": 70.0,
+        "disturbed_pct": 1.0,
+        "failed_blocks": 0,
+        "server_busy_pct": 12.0,
+        "left_out": [],
+    }
+    file.write_text(json.dumps(document))
+    said = refused("bill", tmp_path / "m", status=1)
+    assert "weighed from outside" in said
+
+
 def test_settings_that_another_instrument_has_as_well_are_counted_once(tmp_path: Path) -> None:
     write_server(SERVERS[0], tmp_path / "m")
     both = {**OFF, "pg_stat_statements.track": "top", "track_io_timing": "on"}

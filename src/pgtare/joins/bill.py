@@ -163,6 +163,8 @@ def _line(
         return "no figure, as the trial ended early"
     if answer is None:
         return f"not verified: {reason_words.because(arm)}"
+    if one.result.design.outside is not None:
+        return "it was weighed from outside, where the rate of your transactions is not known"
     cpu_us = arm.effect.cpu_us if arm.effect else None
     interval = answer.us if basis == "service" else cpu_us
     if interval is None:

@@ -20,8 +20,13 @@ class TransactionRate:
 
 
 def transaction_rate(result: WeighResult) -> TransactionRate | None:
-    """The rate of the server's database during the trial; None if nothing was measured."""
+    """The rate of the server's database during the trial.
+
+    None if nothing was measured, or from outside, where transactions were the driver's own.
+    """
     design = result.design
+    if design.outside is not None:
+        return None
     took_part = sum(arm.n + arm.excluded for arm in result.arms)
     if not (design.duration_s > 0 and took_part > 0):
         return None
