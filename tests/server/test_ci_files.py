@@ -64,7 +64,7 @@ def run(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=400,
         check=False,
     )
 
@@ -99,12 +99,15 @@ def test_both_install_the_command_and_make_the_tables() -> None:
 def test_a_limit_of_3_percent_tells_5_from_0_in_20_of_20(
     name: str, wheel: Binaries, dsn: str, tmp_path: Path
 ) -> None:
-    """Ten runs each of a change that does 6 % more rows, and of one that does none more."""
+    """Ten runs each of a change that does 6 % more rows, and of one that does none more.
+
+    Up to an hour: to show that it costs nothing takes minutes on a noisy machine.
+    """
     for rows, status in ((2_120, 10), (2_000, 0)):
         for number in range(10):
             place = tmp_path / f"{rows}-{number}"
             place.mkdir()
-            done = run(name, wheel, dsn, place, rows, "90s")
+            done = run(name, wheel, dsn, place, rows, "5m")
             assert done.returncode == status, (rows, number, done.stdout, done.stderr)
             decided = "not decided" not in (place / "cost.md").read_text()
             assert decided, (place / "cost.md").read_text()
