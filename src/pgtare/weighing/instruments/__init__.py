@@ -4,7 +4,7 @@ from pgtare.weighing.instruments.arms import choose, combine, parse_arm
 from pgtare.weighing.instruments.catalogue import Catalogue, load_catalogue
 from pgtare.weighing.instruments.counters import Reading, Snapshot, snapshot
 from pgtare.weighing.instruments.model import Chosen, Entry, FlagRule, Needs, SqlRule, Variant
-from pgtare.weighing.instruments.proof import prove
+from pgtare.weighing.instruments.proof import prove, proven
 from pgtare.weighing.instruments.requirements import Missing, ServerFacts, availability, read_facts
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "load_catalogue",
     "parse_arm",
     "prove",
+    "proven",
     "read_facts",
     "snapshot",
 ]

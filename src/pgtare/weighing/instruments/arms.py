@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Arm
@@ -80,7 +80,11 @@ def combine(chosen: Sequence[Chosen], inject_ns: Sequence[int] = ()) -> list[Arm
     """
     if not chosen and not inject_ns:
         raise UsageError("there is nothing to weigh: name an instrument or give an --arm")
-    base = _union_of_bases(chosen)
+    base = union(
+        ((choice.name, choice.base) for choice in chosen),
+        "{} and {} cannot share a trial: the base arm of the one needs {name} = {}, that of the "
+        "other {name} = {}",
+    )
     arms = [Arm("base", "base", dict(base)), Arm("control", "control", dict(base))]
     for choice in chosen:
         settings = {**base, **choice.settings}
@@ -100,19 +104,21 @@ def combine(chosen: Sequence[Chosen], inject_ns: Sequence[int] = ()) -> list[Arm
     return arms
 
 
-def _union_of_bases(chosen: Sequence[Chosen]) -> dict[str, str]:
-    union: dict[str, str] = {}
+def union(parts: Iterable[tuple[str, Mapping[str, str]]], clash: str) -> dict[str, str]:
+    """The settings of all parts, which are named.
+
+    Raises UsageError if two parts set one setting in two ways; clash: the sentence, with places for
+    both names, {name} of the setting, and both values.
+    """
+    found: dict[str, str] = {}
     owner: dict[str, str] = {}
-    for choice in chosen:
-        for name, value in choice.base.items():
-            if name in union and not same_value(union[name], value):
-                raise UsageError(
-                    f"{owner[name]} and {choice.name} cannot share a trial: the base arm of the one"
-                    f" needs {name} = {union[name]}, that of the other {name} = {value}"
-                )
-            if name not in union:
-                union[name], owner[name] = value, choice.name
-    return union
+    for part, settings in parts:
+        for name, value in settings.items():
+            if name in found and not same_value(found[name], value):
+                raise UsageError(clash.format(owner[name], part, found[name], value, name=name))
+            if name not in found:
+                found[name], owner[name] = value, part
+    return found
 
 
 def _same_settings(a: dict[str, str], b: dict[str, str]) -> bool:

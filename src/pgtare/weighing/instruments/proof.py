@@ -68,6 +68,15 @@ def prove(
     ]
 
 
+def proven(arms: Sequence[Arm], proofs: Sequence[Proof | None]) -> dict[str, bool]:
+    """Whether each arm's instrument was not missing, by name; without the base."""
+    return {
+        arm.name: proof.state != "missing"
+        for arm, proof in zip(arms, proofs, strict=True)
+        if proof is not None
+    }
+
+
 def prove_driven(
     arms: Sequence[Arm],
     chosen: Sequence[Chosen],

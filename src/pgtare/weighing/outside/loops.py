@@ -21,17 +21,15 @@ from pgtare.weighing.outside.wire import Answers, Wire
 _BLOCK_S = 0.25
 #: And its answers are no larger than this: the client sleeps, and they have to wait in the socket.
 _BLOCK_BYTES = 48_000
-_PAUSES = 10_000
 #: Transactions that tell how long one takes.
 _PROBES = 3
-#: The pause before each of these, in s.
-PAUSE_S = 200e-6
+#: The pause before each transaction of the other loop, in s, and of how many we know how long the
+#: server saw them.
+PAUSE_S, _PAUSES = 200e-6, 10_000
 #: After a burst, its server rests for so many times as long, and at least so many seconds.
 REST, LEAST_REST_S = 3.0, 5e-3
 #: The longest time that a clock which runs steadily takes for a run, in µs.
 _LONGEST_US = 2**31 - 1
-
-
 _MISSING = "answers are missing"
 _TOO_LARGE = (
     "a transaction returns {:,.0f} kB, more than a socket holds while the client sleeps, and the "

@@ -65,7 +65,7 @@ def warm_up(loops: Loops) -> float:
         at = time.monotonic()
         block = loops.burst() if loop == BURST else loops.paced()
         _checked(loops, block)
-        time.sleep(max(_rest_s(block), 0.0))
+        time.sleep(_rest_s(block))
         took[loop] = time.monotonic() - at
         if number and time.monotonic() - began > WARM_UP_S:
             break
@@ -143,7 +143,9 @@ class _State:
     def add(self, block: RunBlock, loop: int) -> None:
         """Count a block. Raises _Harm."""
         self.blocks += 1
-        error = block.error or ("a transaction was left open" if self._open() else "")
+        error = block.error or (
+            "a transaction was left open" if self.loops.wire.in_transaction else ""
+        )
         self.recent.append(bool(error))
         if error:
             self.failed += 1
@@ -160,9 +162,6 @@ class _State:
             self.took_s.append(block.busy_s / max(block.transactions, 1))
             if len(self.took_s) == _RECENT:
                 self._compare()
-
-    def _open(self) -> bool:
-        return self.loops.wire.in_transaction
 
     def _compare(self) -> None:
         now_s = statistics.median(self.took_s)
@@ -198,7 +197,8 @@ def _until_end(
             next_health = now + _HEALTH_S
         at = time.monotonic()
         block = state.loops.burst() if loop == BURST else state.loops.paced()
-        spent_s[loop] += time.monotonic() - at + max(_rest_s(block), 0.0)
+        rest_s = _rest_s(block)
+        spent_s[loop] += time.monotonic() - at + rest_s
         state.add(block, loop)
         if now >= next_look:
             began = time.monotonic()
@@ -206,12 +206,12 @@ def _until_end(
                 return reason
             spent = time.monotonic() - began
             next_look = now + max(_LOOK_S, spent / _LOOK_SHARE)
-        time.sleep(max(_rest_s(block), 0.0))
+        time.sleep(rest_s)
 
 
 def _rest_s(block: RunBlock) -> float:
     """What is left to rest."""
-    return max(LEAST_REST_S, REST * block.busy_s) - block.rested_s
+    return max(max(LEAST_REST_S, REST * block.busy_s) - block.rested_s, 0.0)
 
 
 def _refused(block: RunBlock) -> str:

@@ -24,7 +24,7 @@ from pgtare.estimate.trial.results import TrialEstimate
 from pgtare.estimate.trial.verdict import MIN_BLOCKS as FEWEST_BLOCKS
 from pgtare.kit import machine, numbers
 from pgtare.server import own_session, pooler
-from pgtare.weighing.instruments import Chosen, Snapshot, read_facts, snapshot
+from pgtare.weighing.instruments import Snapshot, proven, read_facts, snapshot
 from pgtare.weighing.instruments.proof import prove_driven
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.outside import settings_probe
@@ -35,7 +35,7 @@ from pgtare.weighing.outside.transactions import LookUps, ScriptTransactions, So
 from pgtare.weighing.outside.wire import Wire
 from pgtare.weighing.weigh import plan as planning
 from pgtare.weighing.weigh import schema
-from pgtare.weighing.weigh.limit import limits_of, reason_to_stop, with_limits
+from pgtare.weighing.weigh.limit import reason_to_stop, with_limits
 from pgtare.weighing.weigh.measurement import Weighing
 from pgtare.weighing.weigh.plan import PlannedWeighing
 from pgtare.weighing.weigh.progress import Display, Stages
@@ -47,9 +47,12 @@ from pgtare.weighing.weigh.target import open_target
 
 @dataclass(frozen=True)
 class Plan:
-    """What is decided before anything is measured. left_out: instruments, and why."""
+    """What is decided before anything is measured.
 
-    chosen: tuple[Chosen, ...]
+    request: without the instruments that cannot be weighed here; left_out: these, and why.
+    """
+
+    request: Request
     design: Design
     left_out: tuple[str, ...]
 
@@ -60,7 +63,10 @@ def chosen_way(request: Request) -> Request:
     Raises UsageError for options that need the module, MeasurementError if there is no server.
     """
     if request.outside or request.dsn is None:
-        _refuse(request)
+        if not request.outside and (request.sql is not None or request.writes):
+            raise UsageError(
+                "--sql and --writes are for a weighing from outside: name the server with --dsn"
+            )
         return request
     driven = request.sql is not None or request.writes
     if not driven:
@@ -82,13 +88,6 @@ SELECT pg_catalog.to_regnamespace('pgtare') IS NOT NULL
 def _needs_module(request: Request) -> bool:
     """Whether something was asked for that only the module can do: then it is what is missing."""
     return bool(request.inject_ns) or request.unit != "run" or request.participation < 1
-
-
-def _refuse(request: Request) -> None:
-    if not request.outside and (request.sql is not None or request.writes):
-        raise UsageError(
-            "--sql and --writes are for a weighing from outside: name the server with --dsn"
-        )
 
 
 def weigh(
@@ -113,10 +112,10 @@ def _weigh(request: Request, dsn: str, kind: str, command: list[str], console: C
     try:
         with control_session(dsn) as control:
             plan = make_plan(control, request)
-            for line in describe(plan, request):
+            for line in describe(plan):
                 stages.say(line)
-            with _driver(control, request, dsn, plan) as loops:
-                return _Run(request, plan, control, loops, kind, command, console).run()
+            with _driver(control, dsn, plan) as loops:
+                return _Run(plan, control, loops, kind, command, console).run()
     except psycopg.Error as ex:
         raise MeasurementError(f"the session was lost: {own_session.first_line(ex)}") from ex
 
@@ -127,8 +126,8 @@ def dry_run(request: Request) -> PlannedWeighing:
         raise UsageError("--dry-run from outside looks at a server: name it with --dsn")
     with control_session(request.dsn) as control:
         plan = make_plan(control, request)
-        found = planning.planned(plan.design, request)
-        lines = [*describe(plan, request), *planning.arms_lines(plan.design)]
+        found = planning.planned(plan.design, plan.request)
+        lines = [*describe(plan), *planning.arms_lines(plan.design)]
         return found.model_copy(update={"unit": "burst", "description": lines})
 
 
@@ -152,21 +151,19 @@ def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:
     planning.refuse_unsafe(asked)
     arms = planning.arms_of(asked)
     design = Design(arms, block_layout(len(arms)), request.seed, driven=True)
-    return Plan(tuple(chosen), design, tuple(left_out))
+    return Plan(asked, design, tuple(left_out))
 
 
-def describe(plan: Plan, request: Request) -> list[str]:
+def describe(plan: Plan) -> list[str]:
     """What will be done, in words, before it is."""
     lines = [
         "weighing from outside: settings are switched in one session of our own, which runs "
-        f"{_name(request)}; your application's sessions are not touched",
+        f"{_name(plan.request)}; your application's sessions are not touched",
         "the server works at most a quarter of the time of one processor for it",
     ]
     logging = [arm.name for arm in plan.design.arms if planning.logs_everything(arm)]
     if logging:
-        lines.append(
-            f"its log grows by up to {_log_mb(plan, request):.0f} MB, for {', '.join(logging)}"
-        )
+        lines.append(f"its log grows by up to {_log_mb(plan):.0f} MB, for {', '.join(logging)}")
     return [*lines, *(f"left out: {line}" for line in plan.left_out)]
 
 
@@ -174,10 +171,10 @@ def describe(plan: Plan, request: Request) -> list[str]:
 _MOST_TPS = 12_000
 
 
-def _log_mb(plan: Plan, request: Request) -> float:
+def _log_mb(plan: Plan) -> float:
     block = plan.design.block
     share = sum(planning.logs_everything(plan.design.arms[arm]) for arm in block) / len(block)
-    return share * _MOST_TPS * request.duration_s * planning.LOG_LINE_BYTES / 1e6
+    return share * _MOST_TPS * plan.request.duration_s * planning.LOG_LINE_BYTES / 1e6
 
 
 def _name(request: Request) -> str:
@@ -210,9 +207,8 @@ def _text(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _driver(
-    control: psycopg.Connection[Any], request: Request, dsn: str, plan: Plan
-) -> Iterator[Loops]:
+def _driver(control: psycopg.Connection[Any], dsn: str, plan: Plan) -> Iterator[Loops]:
+    request = plan.request
     rng = random.Random(request.seed)
     source = _source(control, request, rng)
     with driven_session(dsn, writes=request.writes) as conn:
@@ -234,7 +230,6 @@ def _driver(
 class _Run:
     def __init__(
         self,
-        request: Request,
         plan: Plan,
         control: psycopg.Connection[Any],
         loops: Loops,
@@ -242,11 +237,9 @@ class _Run:
         command: list[str],
         console: Console,
     ) -> None:
-        self.request, self.plan, self.control, self.loops = request, plan, control, loops
+        self.request, self.plan, self.control, self.loops = plan.request, plan, control, loops
         self.kind, self.command, self.console = kind, command, console
         self.stages = Stages(console)
-        #: Without the instruments that cannot be weighed here.
-        self.asked = replace(request, chosen=plan.chosen)
 
     def run(self) -> Weighing:
         self.stages.say("warming up")
@@ -257,38 +250,32 @@ class _Run:
         self._say_if_too_short(pair_s)
         design, names = self.plan.design, self.plan.design.setting_names
         server = describe_server(self.control, None, self.kind, names)
-        before = snapshot(self.control, self.plan.chosen)
+        before = snapshot(self.control, self.request.chosen)
         with Display(self.console, self.request.duration_s) as display:
 
             def look(seconds: float, rows: Any) -> StoppedBy | None:
                 now = live(rows, design)
                 display.look(now)
-                return reason_to_stop(self.asked, now, seconds)
+                return reason_to_stop(self.request, now, seconds)
 
             got = record(
                 self.loops, self.control, self.request.duration_s, look=look, tick=display.count
             )
         if not len(got.rows):
             raise MeasurementError(f"nothing was measured: {got.trouble or 'it ended too early'}")
-        after = self._after()
+        after = snapshot(self.control, self.request.chosen)
         self.stages.say(f"estimating from {got.transactions:,} transactions")
         proofs = self._proofs(got, before, after)
         estimate = analyse(
             got.rows,
             design,
             margin=self.request.margin,
-            proven={
-                arm.name: proof.state != "missing"
-                for arm, proof in zip(design.arms, proofs, strict=True)
-                if proof is not None
-            },
+            proven=proven(design.arms, proofs),
             peeked=got.stopped_by == "interrupt" or self.request.decides,
             ended_early=got.trouble,
         )
         made = self._result(got, estimate, proofs, server)
-        limits = limits_of(self.asked, [choice.name for choice in self.plan.chosen])
-        if limits:
-            made = with_limits(made, live(got.rows, design), limits)
+        made = with_limits(made, self.request, got.rows, design)
         return Weighing(made, got.rows, design)
 
     def _say_if_too_short(self, pair_s: float) -> None:
@@ -298,10 +285,6 @@ class _Run:
                 f"transactions are slow: {FEWEST_BLOCKS} blocks of each kind, the fewest for an "
                 f"answer, take about {numbers.seconds(pair_s * FEWEST_BLOCKS)} (--duration)"
             )
-
-    def _after(self) -> Snapshot:
-        """The counters afterwards; unreadable if the server is gone."""
-        return snapshot(self.control, self.plan.chosen)
 
     def _proofs(
         self, got: OutsideRecording, before: Snapshot, after: Snapshot
@@ -314,7 +297,7 @@ class _Run:
                 back.append(None)
         ran = np.bincount(got.rows["arm"], got.rows["transactions"], len(self.plan.design.arms))
         return prove_driven(
-            self.plan.design.arms, self.plan.chosen, [int(n) for n in ran], back, before, after
+            self.plan.design.arms, self.request.chosen, [int(n) for n in ran], back, before, after
         )
 
     def _result(

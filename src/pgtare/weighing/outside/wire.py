@@ -19,6 +19,7 @@ import psycopg
 from psycopg import pq
 
 from pgtare.errors import MeasurementError
+from pgtare.server.own_session import first_line
 from pgtare.weighing.outside.transactions import Bound, Sql
 
 #: What libpq keeps back at a sync, from this version on.
@@ -131,7 +132,7 @@ class Wire:
                 time.sleep(sleep_s)
             return self._read(deadline)
         except psycopg.Error as ex:
-            raise MeasurementError(f"the session was lost: {_line(ex)}") from ex
+            raise MeasurementError(f"the session was lost: {first_line(ex)}") from ex
 
     @property
     def pending(self) -> bool:
@@ -157,9 +158,8 @@ class Wire:
             elif kind == _VALUE and result.status == pq.ExecStatus.TUPLES_OK:
                 found.values.append((result.get_value(0, 0) or b"").decode("utf-8", "replace"))
             elif result.status == pq.ExecStatus.FATAL_ERROR and not found.error:
-                found.error = _line(result.error_message.decode("utf-8", "replace"))
-                state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
-                found.sqlstate = state.decode("ascii", "replace")
+                error = psycopg.errors.error_from_result(result)
+                found.error, found.sqlstate = first_line(error), error.sqlstate or ""
             elif self.measure and kind == _OTHER:
                 found.size += _size(result)
             while self._next(deadline) is not None:
@@ -218,8 +218,3 @@ def _loaded_libpq() -> Path:
     paths = {line.split(maxsplit=5)[-1] for line in lines if "/libpq" in line}
     own = {path for path in paths if "psycopg" in path} or paths
     return Path(next(iter(own))) if len(own) == 1 else Path(next(iter(())))
-
-
-def _line(error: object) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].removeprefix("ERROR:").strip() if lines else "no reason was given"

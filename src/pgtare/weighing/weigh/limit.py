@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from pgtare.errors import UsageError
-from pgtare.estimate.trial import MIN_BLOCKS, SLICE_BLOCKS, Live, LiveArm, width_reached
+from pgtare.estimate.trial import MIN_BLOCKS, SLICE_BLOCKS, Live, LiveArm, live, width_reached
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.observations import Observations
 from pgtare.kit import files, numbers
 from pgtare.weighing.instruments import Chosen
-from pgtare.weighing.instruments.arms import same_value
+from pgtare.weighing.instruments.arms import union
 from pgtare.weighing.weigh.report import wording
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.schema import ArmResult, Limit, WeighResult
@@ -34,23 +36,18 @@ def with_together(chosen: Sequence[Chosen]) -> tuple[Chosen, ...]:
     """
     if len(chosen) < 2:
         raise UsageError("--budget is for several instruments together: name two or more")
-    settings: dict[str, str] = {}
-    owner: dict[str, str] = {}
-    for choice in chosen:
-        for name, value in choice.settings.items():
-            if name in settings and not same_value(settings[name], value):
-                raise UsageError(
-                    f"{owner[name]} and {choice.name} cannot be on together: the one sets "
-                    f"{name} = {settings[name]}, the other {value}"
-                )
-            settings[name], owner[name] = value, choice.name
+    settings = union(
+        ((choice.name, choice.settings) for choice in chosen),
+        "{} and {} cannot be on together: the one sets {name} = {}, the other {}",
+    )
     base = {name: value for choice in chosen for name, value in choice.base.items()}
     rules = tuple(rule for choice in chosen for rule in choice.rules)
     return (*chosen, Chosen(TOGETHER, settings, base, rules))
 
 
-def limits_of(request: Request, names: Sequence[str]) -> dict[str, float]:
-    """The limits of these arms, as shares, by name."""
+def limits_of(request: Request) -> dict[str, float]:
+    """The limits of the instruments, as shares, by name."""
+    names = [choice.name for choice in request.chosen]
     return {name: limit for name in names if (limit := _limit(request, name)) is not None}
 
 
@@ -59,36 +56,35 @@ def _limit(request: Request, name: str) -> float | None:
 
 
 def reason_to_stop(
-    request: Request, live: Live, seconds: float
+    request: Request, now: Live, seconds: float
 ) -> Literal["precision", "decision"] | None:
     """Why a trial may stop before its time, None if it may not."""
     narrow = request.precision is not None and width_reached(
-        (arm.half_width_pct for arm in live.arms),
+        (arm.half_width_pct for arm in now.arms),
         100 * request.precision,
-        live.blocks,
+        now.blocks,
         seconds,
         MIN_BLOCKS if request.unit == "run" else SLICE_BLOCKS,
     )
     if narrow:
         return "precision"
-    limits = limits_of(request, [choice.name for choice in request.chosen])
-    return "decision" if decided(live, limits, seconds) else None
+    return "decision" if decided(now, limits_of(request), seconds) else None
 
 
-def decided(live: Live, limits: dict[str, float], seconds: float) -> bool:
+def decided(now: Live, limits: dict[str, float], seconds: float) -> bool:
     """Whether a trial may stop: one arm is shown to be above its limit, or all to be below."""
     if not limits or seconds < _LEAST_S:
         return False
-    states = list(_states(live, limits).values())
+    states = list(_states(now, limits).values())
     return "above" in states or all(state == "below" for state in states)
 
 
-def _states(live: Live, limits: dict[str, float]) -> dict[str, State]:
+def _states(now: Live, limits: dict[str, float]) -> dict[str, State]:
     """Of each arm with a limit, by intervals that hold at any time.
 
     That all are below is shown if each is, at 5 %. That one is above needs the error shared out.
     """
-    arms = {arm.name: arm for arm in live.arms}
+    arms = {arm.name: arm for arm in now.arms}
     return {name: _state(arms[name], 100 * limit) for name, limit in limits.items()}
 
 
@@ -100,37 +96,34 @@ def _state(arm: LiveArm, limit_pct: float) -> State:
     return "below" if most < limit_pct else "undecided"
 
 
-def with_limits(result: WeighResult, live: Live, limits: dict[str, float]) -> WeighResult:
-    """The result with what was decided. live: a last look at all of the data."""
-    states = _states(live, limits)
+def with_limits(
+    result: WeighResult, request: Request, observations: Observations, design: Design
+) -> WeighResult:
+    """The result with what was decided, by a last look at all of the data, if limits are set."""
+    limits = limits_of(request)
+    if not limits:
+        return result
+    last = live(observations, design)
+    states = _states(last, limits)
     arms = {arm.name: arm for arm in result.arms}
-    seen = {arm.name: arm for arm in live.arms}
+    seen = {arm.name: arm for arm in last.arms}
     found = []
     for name, limit in limits.items():
-        waiting = states[name] == "above" and not seen[name].least_pct > 100 * limit
-        state = states[name] if _stands(arms[name], result, waiting) else "undecided"
-        found.append(
-            Limit(
-                name=name,
-                at_most_pct=100 * limit,
-                state=state,
-                waiting=waiting and state == "above",
-            )
-        )
+        state = states[name] if _stands(arms[name], result) else "undecided"
+        waiting = state == "above" and not seen[name].least_pct > 100 * limit
+        found.append(Limit(name=name, at_most_pct=100 * limit, state=state, waiting=waiting))
     return result.model_copy(update={"limits": found})
 
 
-def _stands(arm: ArmResult, result: WeighResult, waiting: bool) -> bool:
+def _stands(arm: ArmResult, result: WeighResult) -> bool:
     """Whether what was seen stands after the whole analysis: proof, control, failures.
 
-    waiting: whether it was seen of a session that waits only, whose figure must stand then.
+    From outside, the figure of a session that waits must stand, too.
     """
     answer = wording.answer_of(arm)
     if answer is None or wording.withheld(answer):
         return False
-    both = waiting or result.design.outside is not None
-    above = answer.waiting_us is not None
-    return above or not both
+    return result.design.outside is None or answer.waiting_us is not None
 
 
 def exit_status(result: WeighResult) -> int:
@@ -183,8 +176,6 @@ _HEADLINES = {
     ABOVE: "An instrument costs more than its limit.",
     UNDECIDED: "Whether all instruments stay below their limits is not decided.",
 }
-
-
 _TOGETHER = {
     BELOW: "All instruments together cost less than the budget.",
     ABOVE: "All instruments together cost more than the budget.",

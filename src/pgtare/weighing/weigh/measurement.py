@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pgtare.errors import MeasurementError
-from pgtare.estimate.trial import analyse, live
+from pgtare.estimate.trial import analyse
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations, finished
-from pgtare.weighing.instruments import Snapshot, prove, snapshot
+from pgtare.weighing.instruments import Snapshot, prove, proven, snapshot
 from pgtare.weighing.trials import ModuleInfo, Trials
 from pgtare.weighing.weigh import participation, recording, result
 from pgtare.weighing.weigh import plan as planning
-from pgtare.weighing.weigh.limit import limits_of, with_limits
+from pgtare.weighing.weigh.limit import with_limits
 from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.schema import WeighResult
 
@@ -95,16 +95,11 @@ class Measurement:
         plan = replace(self.plan, warnings=(*self.plan.warnings, *warnings))
         design, request = plan.design, plan.request
         proofs = prove(design.arms, request.chosen, got.observations, self._before, after.counters)
-        proven = {
-            arm.name: proof.state != "missing"
-            for arm, proof in zip(design.arms, proofs, strict=True)
-            if proof is not None
-        }
         estimate = analyse(
             got.observations,
             design,
             margin=request.margin,
-            proven=proven,
+            proven=proven(design.arms, proofs),
             peeked=got.stopped_by == "interrupt" or request.decides,
             ended_early=got.trouble,
         )
@@ -120,9 +115,7 @@ class Measurement:
             command,
             steal_pct=steal_pct,
         )
-        limits = limits_of(request, [choice.name for choice in request.chosen])
-        if limits:
-            made = with_limits(made, live(got.observations, design), limits)
+        made = with_limits(made, request, got.observations, design)
         return Weighing(made, got.observations, design)
 
 
