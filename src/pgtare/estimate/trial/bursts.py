@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,7 @@ def analyse_bursts(rows: npt.NDArray[Any], asked: Question) -> TrialEstimate:
     )
 
 
-def live_bursts(rows: npt.NDArray[Any], design: Design) -> Live:
+def live_bursts(rows: npt.NDArray[Any], design: Design, *, limits: bool) -> Live:
     """Each arm's body so far, that of the bursts with the other loop's beside it; see `live`."""
     asked = Question(design, 0.005, {}, True, "")
     found, beside = (_Loop(rows, asked, loop, Basis.BURSTS) for loop in (BURST, PACED))
@@ -124,7 +125,9 @@ def live_bursts(rows: npt.NDArray[Any], design: Design) -> Live:
         duration_s=found.seconds,
         arms=tuple(
             replace(mine, waiting=waiting)
-            for mine, waiting in zip(found.live(), beside.live(), strict=True)
+            for mine, waiting in zip(
+                found.live(limits=limits), beside.live(limits=limits), strict=True
+            )
         ),
     )
 
@@ -141,8 +144,14 @@ class _Loop:
         base = _pair(self.units, reference, 0)
         self.base_c, self.base_us, _ = effects_of(base, reference, [], peeked=asked.peeked)
         self.of = {arm: self._effects(arm) for arm in range(1, len(self.design.arms))}
-        self.compared = Comparisons(asked, {arm: self.of[arm].compared() for arm in self.of})
-        self.quantiles = [quantiles.of_arm(self.units, arm) for arm in range(len(self.design.arms))]
+
+    @cached_property
+    def compared(self) -> Comparisons:
+        return Comparisons(self.asked, {arm: self.of[arm].compared() for arm in self.of})
+
+    @cached_property
+    def quantiles(self) -> list[quantiles.Quantiles]:
+        return [quantiles.of_arm(self.units, arm) for arm in range(len(self.design.arms))]
 
     def _effects(self, arm: int) -> Effects:
         reference = self.design.reference
@@ -150,11 +159,9 @@ class _Loop:
         _, _, found = effects_of(both, reference, [arm], peeked=self.asked.peeked)
         return replace(found[arm], base_us=self.base_us)
 
-    def live(self) -> list[LiveArm]:
-        return [
-            found.live(self.design.arms[arm].name, len(self.of))
-            for arm, found in self.compared.arms.items()
-        ]
+    def live(self, *, limits: bool) -> list[LiveArm]:
+        names = {arm: self.design.arms[arm].name for arm in self.of}
+        return [self.of[arm].live(name, len(self.of), limits=limits) for arm, name in names.items()]
 
     def result(self) -> TrialEstimate:
         mde_us = self.compared.trial_mde_us

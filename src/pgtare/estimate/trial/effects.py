@@ -12,6 +12,7 @@ import numpy as np
 from pgtare.estimate.arrays import Floats
 from pgtare.estimate.inference import Estimate, Expansion, Reference
 from pgtare.estimate.trial.comparison import Comparison, Yardstick
+from pgtare.estimate.trial.results import LiveArm
 from pgtare.estimate.trial.runs import Selection
 from pgtare.estimate.trial.strata import FirstRuns, LaterRuns, Units, mixed, nothing
 from pgtare.estimate.trial.threshold import THRESHOLD_QUANTILE, threshold, weighted_threshold
@@ -139,6 +140,16 @@ class Effects:
             units.append(self.strata.first.units)
         both = (self.arm, 0)
         return sum(int((u.service_us > self.c)[np.isin(u.arm, both)].sum()) for u in units) // 2
+
+    def live(self, name: str, arms: int, *, limits: bool) -> LiveArm:
+        """The arm while its trial runs. arms: how many there are besides the base.
+
+        limits: whether what limits are decided by is wanted, too: it takes the tail.
+        """
+        if limits:
+            return self.compared().live(name, arms)
+        reference = self.reference.of(self.body.influence)
+        return LiveArm.of(name, self.body, self.base_us, reference)
 
     def compared(self) -> Comparison:
         """The arm against the base."""

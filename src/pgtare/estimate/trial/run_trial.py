@@ -206,14 +206,15 @@ class _Analysis:
         )
 
 
-def live(obs: Observations, design: Design) -> Live:
+def live(obs: Observations, design: Design, *, limits: bool = True) -> Live:
     """Each arm's body so far, for a display while the trial runs.
 
-    obs: all observations so far. Of the estimators, only the body's is computed; its intervals are
-    always valid, however often one looks.
+    obs: all observations so far. limits: whether what limits are decided by is wanted, too; else,
+    of the estimators, only the body's is computed. Intervals are always valid, however often one
+    looks.
     """
     if design.unit == "burst":
-        return live_bursts(obs, design)
+        return live_bursts(obs, design, limits=limits)
     if design.unit == "slice":
         return live_slices(obs, design)
     if design.unit == "both":
@@ -224,5 +225,7 @@ def live(obs: Observations, design: Design) -> Live:
     return Live(
         blocks=strata.later.units.n_clusters,
         duration_s=duration_s(obs),
-        arms=tuple(found[arm].compared().live(design.arms[arm].name, len(arms)) for arm in arms),
+        arms=tuple(
+            found[arm].live(design.arms[arm].name, len(arms), limits=limits) for arm in arms
+        ),
     )

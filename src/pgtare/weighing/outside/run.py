@@ -254,7 +254,7 @@ class _Run:
         with Display(self.console, self.request.duration_s) as display:
 
             def look(seconds: float, rows: Any) -> StoppedBy | None:
-                now = live(rows, design)
+                now = live(rows, design, limits=self.request.decides)
                 display.look(now)
                 return reason_to_stop(self.request, now, seconds)
 

@@ -155,7 +155,7 @@ class _Run:
         ):
 
             def look(seconds: float, data: Observations) -> recording.StoppedBy | None:
-                now = live(data, plan.design)
+                now = live(data, plan.design, limits=request.decides)
                 display.look(now)
                 return reason_to_stop(request, now, seconds)
 
