@@ -42,6 +42,7 @@ class MadeServer:
     took_part_pct: float | None = 50.0
     settings: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = INSTRUMENTS
+    identifier: str | None = None
 
 
 def simulated(server: MadeServer, seed: int = 1) -> tuple[Design, Observations]:
@@ -96,7 +97,12 @@ def result_of(
             stopped_by="time",
             partial=False,
         ),
-        server={"version_num": server.version, "settings": dict(server.settings)},
+        server={
+            "version_num": server.version,
+            "settings": dict(server.settings),
+            "system_identifier": server.identifier,
+            "standby": False,
+        },
         machine={},
         **estimated(found, design, proofs),
         warnings=[],

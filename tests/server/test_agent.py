@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from pgtare.errors import MeasurementError
@@ -25,6 +26,7 @@ from pgtare.watching.agent import queries, server_watch
 from pgtare.watching.agent.agent_log import AgentLog
 from pgtare.watching.agent.config import Intervals
 from pgtare.watching.agent.counter_table import ACTIVE_NS, SUMS
+from pgtare.watching.agent.description import ServerDescription
 from pgtare.watching.agent.rows import Batch
 from pgtare.watching.agent.server_session import AgentLocked, ServerSession
 from pgtare.watching.spool import reader
@@ -321,6 +323,31 @@ def test_the_lock_is_all_that_stays_in_the_session(watched: Cluster) -> None:
         assert held == [("advisory",)]
         assert one(opened.conn, "SHOW statement_timeout") == "0"
     assert SUMS.index("active_ns") == ACTIVE_NS
+
+
+def test_the_spool_says_which_data_directory_it_is(watched: Cluster) -> None:
+    kept: dict[str, pa.Table] = {}
+    with ServerSession(role_dsn(watched)) as opened, session(watched) as admin:
+        described = ServerDescription("shop", "agent", kept.get)
+        batches = [
+            described.changed({"env": "prod"}, None),
+            described.changed({"env": "prod"}, opened.offer),
+            described.changed({"env": "prod"}, opened.offer),
+        ]
+        identifier = one(admin, "SELECT system_identifier FROM pg_control_system()")
+        brought = [row for batch in batches for row in batch.rows.get("servers", [])]
+        found = [
+            (row["labels"], row["system_identifier"], row["standby"])
+            for table in brought
+            for row in table.to_pylist()
+        ]
+        assert found == [('{"env": "prod"}', None, None), ('{"env": "prod"}', identifier, False)]
+        # as it is after a restart of the agent, before the server is reached again
+        kept.update(batches[1].readings)
+        again = ServerDescription("shop", "next", kept.get)
+        assert again.changed({"env": "prod"}, None).rows == {}
+        renamed = again.changed({"env": "test"}, None).rows["servers"][0].to_pylist()[0]
+        assert renamed["system_identifier"] == identifier
 
 
 def test_a_session_that_broke_off_does_not_lock_its_watch_out(watched: Cluster) -> None:

@@ -328,6 +328,43 @@ def test_the_agent_is_on_the_bill(
 
 
 @pytest.mark.parametrize(
+    ("others", "looks_of"),
+    [
+        pytest.param([("db7", "71", False)], {"db1", "orders"}, id="one"),
+        pytest.param([("db7", "72", False)], {"db1", "db7", "orders"}, id="another"),
+        pytest.param([("db7", "71", True)], {"db1", "db7", "orders"}, id="its standby"),
+        pytest.param(
+            [("db7", "71", False), ("db1", "71", False)], {"db1", "orders"}, id="one has a namesake"
+        ),
+    ],
+)
+def test_a_server_with_two_names_is_known_by_its_identifier(
+    tmp_path: Path, others: list[tuple[str, str, bool]], looks_of: set[str]
+) -> None:
+    write_fleet(tmp_path / "fleet", [MadeServer("db1"), MadeServer("orders", identifier="71")])
+    path = spool_of(tmp_path / "spool")
+    with Spool.open(path, UNLIMITED) as spool:
+        for server, identifier, standby in others:
+            described = {
+                "server": [server],
+                "agent": ["a"],
+                "epoch": [0],
+                "ts": [START],
+                "covered_ns": [0],
+                "quality": ["exact"],
+                "labels": ["{}"],
+                "system_identifier": [int(identifier)],
+                "standby": [standby],
+            }
+            spool.commit({"servers": rows("servers", described)}, {})
+    found = bill(tmp_path / "fleet", "--spool", path)
+    assert {one["server"] for one in found["servers"]} == looks_of
+    of_looks = {one["server"] for one in found["lines"] if one["kind"] == "looks"}
+    assert of_looks == {"db1", "db7" if "db7" in looks_of else "orders"}
+    assert any("orders (db7)" in note for note in found["notes"]) == ("db7" not in looks_of)
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("{tmp}/none",), "does not exist"),

@@ -101,4 +101,4 @@ def _watching(spool: Path | None) -> tuple[Watching | None, list[str]]:
         "(--metrics) is part of its process. The time of looks includes the network.",
         *cost.notes,
     ]
-    return Watching(cost.process, cost.looks), notes
+    return Watching(cost.process, cost.looks, cost.identities), notes

@@ -43,10 +43,14 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Watching:
-    """What an agent takes, in cores: its process, and its looks at each server."""
+    """What an agent takes, in cores: its process, and its looks at each server.
+
+    identities: system identifier, and whether it is a standby, of each server that is known.
+    """
 
     process: float
     looks: Mapping[str, float]
+    identities: Mapping[str, tuple[str, bool]]
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def make(
     lines: list[_Line] = []
     servers: list[tuple[BillServer, Bounds]] = []
     hints: dict[tuple[str, str], str] = {}
-    unweighed = dict(watching.looks) if watching else {}
+    unweighed, renamed = _as_weighed(weighed, watching) if watching else ({}, {})
     for one in sorted(weighed, key=lambda one: one.server):
         found, missing = _of_server(one, basis, price)
         not_counted += missing
@@ -130,8 +134,44 @@ def make(
         lines=[line.shown for line in sorted(lines, key=lambda line: _dearest(line.bounds))],
         switch_off=_switch_off(lines, total, hints, price),
         not_counted=not_counted,
-        notes=[*notes, *_notes(lines, servers, basis)],
+        notes=[*notes, *_renamed(renamed), *_notes(lines, servers, basis)],
     )
+
+
+def _as_weighed(
+    weighed: Sequence[Weighed], watching: Watching
+) -> tuple[dict[str, float], dict[str, str]]:
+    """The looks by the names of the weighings, and by which name of it each other one was found.
+
+    A server that has another name at the agent is known by its system identifier, if only one of
+    each is left without its namesake: a primary and its standbys have the same.
+    """
+    names = {one.server for one in weighed}
+    of_agent: dict[tuple[str, bool], list[str]] = {}
+    for server in watching.looks.keys() - names:
+        if server in watching.identities:
+            of_agent.setdefault(watching.identities[server], []).append(server)
+    of_weighing: dict[tuple[str, bool], list[str]] = {}
+    for one in weighed:
+        found = one.result.server
+        if one.server not in watching.looks and isinstance(found.get("system_identifier"), str):
+            identity = found["system_identifier"], bool(found.get("standby"))
+            of_weighing.setdefault(identity, []).append(one.server)
+    renamed = {
+        of_agent[identity][0]: servers[0]
+        for identity, servers in of_weighing.items()
+        if len(servers) == len(of_agent.get(identity, ())) == 1
+    }
+    looks = {renamed.get(server, server): cores for server, cores in watching.looks.items()}
+    return looks, renamed
+
+
+def _renamed(renamed: Mapping[str, str]) -> list[str]:
+    """Which servers have two names."""
+    if not renamed:
+        return []
+    pairs = ", ".join(f"{ours} ({agents})" for agents, ours in sorted(renamed.items()))
+    return [f"The agent has other names for these servers, known by their identifier: {pairs}."]
 
 
 def _of_server(
@@ -304,8 +344,8 @@ def _notes(
     if weighed and others:
         notes.append(
             f"No weighing has the name of these servers, at which the agent looks: "
-            f"{', '.join(others)}. If one of them was weighed under another name, name it alike in "
-            "both: its costs are then in one place."
+            f"{', '.join(others)}. If one of them was weighed under another name, which its system "
+            "identifier does not tell, name it alike in both: its costs are then in one place."
         )
     partly = [
         shown.server

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import resource
 import signal
 import threading
@@ -36,8 +35,6 @@ _COMMIT_LATER_S = 1.0
 _NAP_S = 0.5
 #: Upkeep of the spool goes on for at most this share of an interval.
 _UPKEEP_SHARE = 0.2
-#: The part of a stored reading that has the labels of a server.
-_LABELS = "labels"
 #: Rows about the agent itself are of no server.
 _ALL_SERVERS = ""
 
@@ -186,25 +183,12 @@ class Agent:
             lambda part: self.spool.reading(name, part),
             self.config.most_statements,
         )
-        self._note_labels(name, server)
         alone = len(self.config.servers) == 1
         watch = ServerWatch(
             looks, server, self.config.intervals, self._collect, self.log, alone=alone
         )
         self._watches[name] = watch
         watch.start()
-
-    def _note_labels(self, name: str, server: InventoryServer) -> None:
-        """Keep the labels of a server, unless the spool has them."""
-        labels = json.dumps(server.labels, ensure_ascii=False, sort_keys=True)
-        stored = self.spool.reading(name, _LABELS)
-        if stored is not None and stored["labels"].to_pylist() == [labels]:
-            return
-        batch = Batch()
-        interval = RowInterval(name, self.uuid, 0, time.time_ns() // 1000, 0, EXACT)
-        batch.add("servers", {"labels": [labels]}, interval, 1)
-        batch.readings[_LABELS] = pa.table({"labels": [labels]})
-        self._collect(name, batch)
 
     def _stop(self, names: list[str]) -> None:
         for name in names:

@@ -20,6 +20,7 @@ from pgtare.watching.agent import difference as differences
 from pgtare.watching.agent import epoch, queries, reading, texts
 from pgtare.watching.agent.agent_log import shortened
 from pgtare.watching.agent.counter_table import CALLS, Array, CounterTable, codes_of
+from pgtare.watching.agent.description import ServerDescription
 from pgtare.watching.agent.epoch import Origin, ReadingBaseline, Taken, WatchGap
 from pgtare.watching.agent.reading import UnsteadyReading, WaitsReading
 from pgtare.watching.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
@@ -95,6 +96,7 @@ class ServerLooks:
         self._texts = StatementTexts()
         self._settings: str | None = None
         self._recordings = _stored_recordings(stored)
+        self.description = ServerDescription(name, agent, stored)
         self.notes: dict[str, str] = {}
         """what is to be logged of looks that brought rows: events, and why"""
         self.captures = True

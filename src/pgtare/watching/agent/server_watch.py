@@ -28,6 +28,7 @@ from pgtare.watching.agent.server_looks import (
 from pgtare.watching.agent.server_session import (
     AgentLocked,
     LookRefused,
+    Offer,
     ServerGone,
     ServerSession,
     SessionIdentity,
@@ -87,6 +88,7 @@ class ServerWatch(threading.Thread):
 
     def run(self) -> None:
         pause = _FIRST_PAUSE_S
+        self._describe(None)
         while not self.stop.is_set():
             began_us = time.time_ns() // 1000
             beyond = False
@@ -127,9 +129,13 @@ class ServerWatch(threading.Thread):
         self._log.once("error", "beyond_bounds", self.name_of_server, str(cause))
         return True
 
+    def _describe(self, offer: Offer | None) -> None:
+        self._hand_on(self.looks.description.changed(self.server.labels, offer))
+
     def _watch(self, session: ServerSession) -> None:
         offer = session.offer
         self.looks.begin(session)
+        self._describe(offer)
         self.failure, self.connected, self.was_connected = None, True, True
         for event in ("unreachable", "locked", "failed"):
             self._log.forget(event, self.name_of_server)

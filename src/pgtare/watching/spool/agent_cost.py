@@ -14,6 +14,10 @@ SELECT server, kind, sum(value) AS seconds, sum(covered_ns) / 1e9 AS covered_s
 FROM agent WHERE unit = 's' AND (kind = 'cpu' OR starts_with(kind, 'look_'))
 GROUP BY server, kind ORDER BY server, kind
 """
+_SERVERS = """
+SELECT server, arg_max(system_identifier, ts), arg_max(standby, ts)
+FROM servers WHERE system_identifier IS NOT NULL GROUP BY server
+"""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class AgentCost:
     looks: dict[str, float]
     covered_s: float
     notes: tuple[str, ...]
+    identities: dict[str, tuple[str, bool]]
 
 
 def agent_cost(spool: Path) -> AgentCost:
@@ -53,4 +58,8 @@ def agent_cost(spool: Path) -> AgentCost:
             "writes them every ten seconds"
         )
     looks = {server: seconds[server] / covered[server] for server in seconds if covered[server]}
-    return AgentCost(process, looks, longest, tuple(answer.notes))
+    identities = {
+        server: (str(identifier), bool(standby))
+        for server, identifier, standby in reader.query(spool, _SERVERS).rows
+    }
+    return AgentCost(process, looks, longest, tuple(answer.notes), identities)

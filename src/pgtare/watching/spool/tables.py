@@ -41,6 +41,11 @@ class Column:
     rule: Rule = "key"
     nullable: bool = False
 
+    @property
+    def field(self) -> pa.Field:
+        """The column, as it is stored."""
+        return pa.field(self.name, self.type, self.nullable)
+
 
 @dataclass(frozen=True)
 class SpoolTable:
@@ -59,7 +64,7 @@ class SpoolTable:
     @property
     def schema(self) -> pa.Schema:
         """All columns, as they are stored."""
-        return pa.schema([pa.field(c.name, c.type, c.nullable) for c in self.columns])
+        return pa.schema([column.field for column in self.columns])
 
     @property
     def kept_s(self) -> int | None:
@@ -240,7 +245,17 @@ _RECORDINGS = (
     ),
 )
 #: Labels are in one column, so that every server may have others.
-_SERVERS = (*COMMON, *_texts(labels="labels of the server, as a JSON object"))
+DESCRIPTION = (
+    *_texts(labels="labels of the server, as a JSON object"),
+    _key(
+        "system_identifier",
+        "of its data directory, which a standby has from its primary; NULL: unknown; "
+        "a string in JSON",
+        True,
+    ),
+    Column("standby", pa.bool_(), "whether it was a standby; NULL: unknown", "key", True),
+)
+_SERVERS = (*COMMON, *DESCRIPTION)
 _AGENT = (
     *COMMON,
     *_texts(kind="what was measured of the agent itself"),
@@ -292,7 +307,7 @@ _ALL = (
         _RECORDINGS,
         None,
     ),
-    SpoolTable("servers", "labels of servers, each time that they changed", _SERVERS, None),
+    SpoolTable("servers", "what servers are, each time that it changed", _SERVERS, None),
     SpoolTable("agent", "the agent's own cost and losses, every tick", _AGENT, "ticks"),
     SpoolTable("gaps", "what is missing, and why", _GAPS, "hours"),
 )

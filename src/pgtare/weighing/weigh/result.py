@@ -146,7 +146,7 @@ def describe_server(
     """The server's version and the settings that differ from its defaults.
 
     info: None if nothing of ours is in the server. weighed: settings of the trial, which are told
-    in any case.
+    in any case. The system identifier is None if the role may not read it.
     """
     rows = pooler.rows(
         conn,
@@ -155,11 +155,22 @@ def describe_server(
         " ORDER BY name",
         list(weighed),
     )
-    ((version,),) = pooler.rows(conn, "SELECT pg_catalog.version()")
+    ((version, standby, may_identify),) = pooler.rows(
+        conn,
+        "SELECT pg_catalog.version(), pg_catalog.pg_is_in_recovery(),"
+        " pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')",
+    )
+    identifier = None
+    if may_identify:
+        ((identifier,),) = pooler.rows(
+            conn, "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
+        )
     return {
         "kind": kind,
         "version": str(version),
         "version_num": conn.info.server_version,
+        "system_identifier": identifier,
+        "standby": standby,
         "database": conn.info.dbname,
         "module": dataclasses.asdict(info) if info else None,
         "settings": {
