@@ -73,7 +73,10 @@ def test_a_reset_is_no_unit_and_the_arm_is_applied_again(
 def test_a_pooler_that_resets_after_each_transaction_loses_none(
     server: Cluster, running: Running
 ) -> None:
-    always = "server_reset_query = DISCARD ALL\nserver_reset_query_always = 1\n"
+    # one session: while it resets, a transaction would else go to another one, whose rows come apart
+    always = (
+        "server_reset_query = DISCARD ALL\nserver_reset_query_always = 1\nmax_db_connections = 1\n"
+    )
     with (
         pooler(server, "transaction", always) as through,
         psycopg.connect(through.dsn, autocommit=True, prepare_threshold=None) as client,
