@@ -42,7 +42,7 @@ from pgtare.weighing.weigh.measurement import Weighing
 from pgtare.weighing.weigh.plan import arms_of
 from pgtare.weighing.weigh.report.page import write_page
 from pgtare.weighing.weigh.report.terminal import render
-from pgtare.weighing.weigh.request import Request, new_seed, slice_bounds
+from pgtare.weighing.weigh.request import Request, ServerAddress, new_seed, slice_bounds
 from pgtare.weighing.weigh.run import alone, dry_run
 from pgtare.weighing.weigh.run import weigh as run_weighing
 
@@ -128,6 +128,14 @@ def weigh(
             "there. Without it, this is what happens.",
         ),
     ] = False,
+    server: Annotated[
+        list[str] | None,
+        _server(
+            "--server",
+            help="Compare servers: NAME: DSN, at least twice. The first is what the others are "
+            "compared with.",
+        ),
+    ] = None,
     role: Role = None,
     application: Application = "*",
     participation: Participation = "100%",
@@ -187,10 +195,13 @@ def weigh(
     `pgtare weigh track_io_timing --dsn "host=/var/run/postgresql dbname=app" --dry-run`
 
     `pgtare weigh pg_stat_statements --dsn "$DSN" --sql 'SELECT * FROM orders WHERE id = 7'`
+
+    `pgtare weigh --server 'old: host=db1 dbname=app' --server 'new: host=db2 dbname=app'`
     """
+    servers = tuple(ServerAddress.parse(text) for text in server or ())
     chosen = tuple(choose(load_catalogue(catalogue or ()), instruments or (), arm or ()))
     request = Request(
-        chosen=chosen if budget is None else limit.with_together(chosen),
+        chosen=chosen if budget is None or servers else limit.with_together(chosen),
         at_most=percentage("--at-most", at_most) if at_most else None,
         budget=percentage("--budget", budget) if budget else None,
         inject_ns=tuple(inject_ns or ()),
@@ -202,7 +213,7 @@ def weigh(
         base=_base(base),
         unit=_unit(unit),
         slice_ms=slice_bounds("--slice-ms", slice_ms) if slice_ms else None,
-        load=_load_spec(load, script, clients, protocol, rate, dsn),
+        load=_load_spec(load, script, clients, protocol, rate, running=bool(dsn or servers)),
         headroom=parse_headroom(rate) if rate and "%" in rate else None,
         scale=scale,
         pg_config=pg_config,
@@ -216,11 +227,13 @@ def weigh(
         sql=sql,
         prepared=protocol == "prepared",
         writes=writes,
+        servers=servers,
     )
     request = chosen_way(request)
     if request.outside:
         _check_outside(load, clients, protocol, rate)
-    arms_of(request)  # contradictions show before anything is started
+    if not servers:
+        arms_of(request)  # contradictions show before anything is started
     destination = Destination(json, output)
     if plan_only:
         planned = outside_dry_run(request) if request.outside else dry_run(request)
@@ -285,13 +298,15 @@ def _load_spec(
     clients: int,
     protocol: str,
     rate: str | None,
-    dsn: str | None,
+    *,
+    running: bool,
 ) -> LoadSpec | None:
+    """running: the server is there, and has traffic of its own."""
     if load is not None and load not in _LOADS:
         raise UsageError(f"--load {load}: choose one of {', '.join(_LOADS)}")
     if scripts and load is not None:
         raise UsageError("--script and --load are two loads: choose one")
-    if load == "none" or (load is None and dsn is not None and not scripts):
+    if load == "none" or (load is None and running and not scripts):
         if rate:
             raise UsageError("--rate drives a load of pgtare's own; --load none has none")
         return None

@@ -51,6 +51,7 @@ RUN = np.dtype(
         ("arm", "u1"),  # index of the arm
         ("transactions", "u1"),  # of the run, those left out at its beginning not counted
         ("loop", "u1"),  # BURST or PACED
+        ("epoch", "<u2"),  # how often the driver's sessions had been made anew
     ]
 )
 
@@ -138,7 +139,9 @@ class _Loop:
     def __init__(self, rows: npt.NDArray[Any], asked: Question, loop: int, basis: Basis) -> None:
         self.asked, self.design, self.basis = asked, asked.design, basis
         self.rows = rows[(rows["loop"] == loop) & (rows["arm"] < len(asked.design.arms))]
-        self.units = _units(self.rows)
+        # two sessions may differ for as long as they last, by where their memory lies
+        clusters = self.rows["epoch" if asked.design.servers else "block"]
+        self.units = _units(self.rows, clusters)
         self.seconds = _seconds(rows)
         reference = self.design.reference
         base = _pair(self.units, reference, 0)
@@ -231,10 +234,10 @@ class _Loop:
         return replace(found, mean_us=mean, p50_us=p50, p99_us=p99)
 
 
-def _units(rows: npt.NDArray[Any]) -> Units:
-    """Runs as units: the time of a transaction, the stamp taken off."""
+def _units(rows: npt.NDArray[Any], clusters: npt.NDArray[Any]) -> Units:
+    """Runs as units: the time of a transaction, the stamp taken off. clusters: (N,) of each."""
     n = np.maximum(rows["transactions"], 1).astype(np.float64)
-    cluster = np.unique(rows["block"], return_inverse=True)[1].astype(np.int64)
+    cluster = np.unique(clusters, return_inverse=True)[1].astype(np.int64)
     return Units(
         service_us=(rows["run_us"].astype(np.float64) - rows["stamp_us"]) / n,
         cpu_us=np.full(len(rows), np.nan),

@@ -79,7 +79,8 @@ class Design:
     """Arms (index 0 is the base), the arms of the runs of one block, and the seed.
 
     block: before permutation. slices: None if runs are drawn; with slices there are none. driven:
-    the runs are a driver's, which sees the server from outside.
+    the runs are a driver's, which sees the server from outside. servers: each arm is a server, and
+    the driver's sessions there are made anew every while.
     """
 
     arms: tuple[Arm, ...]
@@ -88,6 +89,7 @@ class Design:
     slices: Slices | None = None
     runs: Runs = Runs()
     driven: bool = False
+    servers: bool = False
 
     def __post_init__(self) -> None:
         if not self.arms or self.arms[0].role != "base":

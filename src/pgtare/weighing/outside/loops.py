@@ -1,12 +1,13 @@
-"""The driver's two loops: bursts, in which its session never waits, and one with pauses."""
+"""The driver's two loops: bursts, in which its sessions never wait, and one with pauses."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ _PROBES = 3
 PAUSE_S, _PAUSES = 200e-6, 10_000
 #: After a burst, its server rests for so many times as long, and at least so many seconds.
 REST, LEAST_REST_S = 3.0, 5e-3
+#: What is slept after a run that others follow, as a multiple of the quickest so far.
+_SURELY = 1.5
 #: The longest time that a clock which runs steadily takes for a run, in µs.
 _LONGEST_US = 2**31 - 1
 _MISSING = "answers are missing"
@@ -63,14 +66,15 @@ class Lengths:
     paced_dropped: int = 2
 
     @classmethod
-    def of(cls, transaction_s: float, runs: int, size: int) -> Lengths:
+    def of(cls, transaction_s: float, runs: int, size: int, *, apart: bool = False) -> Lengths:
         """For transactions of this length, in blocks of so many runs: slow ones are in fewer.
 
-        size: bytes that a transaction returns.
+        size: bytes that a transaction returns. apart: each run is in a session of its own, which
+        cools while the others run, and is sent apart from them.
         """
-        usual = cls()
+        usual = cls(12, 24, 8, 6, 2) if apart else cls()
         room = int(_BLOCK_S / max(transaction_s * runs, 1e-9))
-        room = min(room, int(_BLOCK_BYTES / max(size * runs, 1)))
+        room = min(room, int(_BLOCK_BYTES / max(size * (1 if apart else runs), 1)))
         if room >= usual.longest + usual.dropped:
             return usual
         dropped = 0 if room < 3 else 1 if room < 9 else usual.dropped
@@ -86,131 +90,194 @@ class Lengths:
 
 
 @dataclass
-class Loops:
-    """Makes blocks of runs, one of each arm in random order, in one session.
-
-    settings: those of each arm, all of them of the same names.
-    """
+class Seat:
+    """A session in which arms run, and what is known of it. name: of its server, if several are."""
 
     wire: Wire
+    name: str = ""
+    in_force: dict[str, str] = field(default_factory=dict)
+    queued: list[tuple[str, str]] = field(default_factory=list)
+    origin_us: int | None = None  # the first stamp, by its server's clock
+    quickest_s: float = 0.0  # burst a transaction
+    paced_s: float = 0.0  # quickest transaction with its stamps
+
+    def renewed(self, wire: Wire) -> Seat:
+        """The same in a new session."""
+        return replace(self, wire=wire, in_force={}, queued=[])
+
+    def switch(self, settings: Mapping[str, str]) -> None:
+        """Queue what is not in force yet."""
+        for name, value in settings.items():
+            if self.in_force.get(name) != value:
+                self.wire.setting(name, value)
+                self.in_force[name] = value
+                self.queued.append((name, value))
+
+
+@dataclass
+class Loops:
+    """Makes blocks of runs, one of each arm in random order.
+
+    seats: by arm; arms that differ in settings share one. settings: those of each arm, those of one
+    seat all of the same names. anew: makes new sessions in the place of these, every anew_s
+    seconds; epoch: how often that was.
+    """
+
+    seats: Sequence[Seat]
     source: Source
     design: Design
     settings: Sequence[Mapping[str, str]]
     rng: random.Random
     lengths: Lengths = Lengths()
+    anew: Callable[[Sequence[Seat]], Sequence[Seat]] | None = None
+    anew_s: float = 0.0
+    epoch: int = 0
     #: How long the server waited for us before each of the latest transactions with pauses.
     pauses_us: deque[int] = field(default_factory=lambda: deque(maxlen=_PAUSES))
-    _in_force: dict[str, str] = field(default_factory=dict)
-    _queued: list[tuple[str, str]] = field(default_factory=list)
     _written: dict[tuple[str, str], str] = field(default_factory=dict)
-    _origin_us: int | None = None
     _number: int = 0
-    _quickest_s: float = 0.0  # burst a transaction
-    _paced_s: float = 0.0  # quickest transaction with its stamps
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction was left open, or failed."""
+        return any(seat.wire.in_transaction for seat in self.seats)
+
+    def renew(self, seconds: float) -> None:
+        """New sessions if it is time for them, and a block of each loop that counts for nothing."""
+        if self.anew is None or seconds < (self.epoch + 1) * self.anew_s:
+            return
+        self.seats = self.anew(self.seats)
+        self.epoch += 1
+        for block in (self.burst(), self.paced()):
+            if block.error:
+                self.recover()
 
     def fit(self) -> RunBlock:
         """Find out how long a transaction takes, and how long runs are to be for that."""
-        self._switch(0)
-        answers = Answers()
-        self.wire.measure = True
-        for _ in range(_PROBES):
-            self.wire.stamp()
-            self.wire.transaction(self.source.next())
-            self.wire.stamp()
-            answers = self.wire.exchange()
-            self._queued.clear()
-            if answers.error:
-                return self._failed(answers)
-        self.wire.measure = False
-        if answers.size > _BLOCK_BYTES:
-            return self._failed(Answers(error=_TOO_LARGE.format(answers.size / 1000)))
-        took_s = (answers.stamps_us[1] - answers.stamps_us[0]) / 1e6
-        self.lengths = Lengths.of(took_s, len(self.design.block), answers.size)
+        took_s, size = 0.0, 0
+        for arm, seat in self._apart():
+            seat.switch(self.settings[arm])
+            answers = Answers()
+            seat.wire.measure = True
+            for _ in range(_PROBES):
+                seat.wire.stamp()
+                seat.wire.transaction(self.source.next())
+                seat.wire.stamp()
+                answers = seat.wire.exchange()
+                seat.queued.clear()
+                if answers.error:
+                    return self._failed(answers, seat)
+            seat.wire.measure = False
+            if answers.size > _BLOCK_BYTES:
+                return self._failed(Answers(error=_TOO_LARGE.format(answers.size / 1000)), seat)
+            size = max(size, answers.size)
+            took_s = max(took_s, (answers.stamps_us[1] - answers.stamps_us[0]) / 1e6)
+        runs = len(self.design.block)
+        self.lengths = Lengths.of(took_s, runs, size, apart=len(self._apart()) > 1)
         return RunBlock(np.empty(0, RUN), took_s, 0.0, 1)
 
     def burst(self) -> RunBlock:
-        """A block of bursts, sent at once."""
+        """A block of bursts. What one session runs of it is sent at once."""
         lengths = self.lengths
         length = self.rng.randint(lengths.shortest, lengths.longest)
         order = self._order()
-        for arm in order:
-            self._switch(arm)
-            for _ in range(lengths.dropped):
-                self.wire.transaction(self.source.next())
-            self.wire.stamp()
-            for _ in range(length):
-                self.wire.transaction(self.source.next())
-            self.wire.stamp()
-            self.wire.stamp()
-        count = len(order) * (length + lengths.dropped)
-        self._ask(order[-1])
         began = time.monotonic()
+        table, busy_s = [], 0.0
+        groups = [
+            list(arms) for _, arms in itertools.groupby(order, lambda arm: id(self.seats[arm]))
+        ]
+        for arms in groups:
+            seat, count = self.seats[arms[0]], len(arms) * (length + lengths.dropped)
+            answers = self._burst_of(arms, length, alone=len(groups) == 1)
+            if answers.error:
+                return self._failed(answers, seat)
+            stamps = np.array(answers.stamps_us, dtype=np.int64).reshape(-1, 3)
+            took_s = float(stamps[-1, -1] - stamps[0, 0]) / 1e6
+            if took_s > 0:
+                seat.quickest_s = min(seat.quickest_s or took_s / count, took_s / count)
+                busy_s += took_s
+            table.append(self._since_origin(seat, stamps))
+        rested_s = time.monotonic() - began - busy_s
+        rows = self._rows(np.concatenate(table), order, length, BURST)
+        return RunBlock(rows, busy_s, rested_s, len(order) * (length + lengths.dropped))
+
+    def _burst_of(self, arms: Sequence[int], length: int, *, alone: bool) -> Answers:
+        """Bursts of these arms, which share a seat. alone: nothing follows before the rest."""
+        seat = self.seats[arms[0]]
+        for arm in arms:
+            seat.switch(self.settings[arm])
+            for _ in range(self.lengths.dropped):
+                seat.wire.transaction(self.source.next())
+            seat.wire.stamp()
+            for _ in range(length):
+                seat.wire.transaction(self.source.next())
+            seat.wire.stamp()
+            seat.wire.stamp()
+        for name in self.settings[arms[-1]]:
+            seat.wire.value(name)
         # The client sleeps until the server has surely done: one that is awake, or is woken by each
         # answer, doubles what a transaction takes. The rest is taken then, too.
-        answers = self.wire.exchange(max(LEAST_REST_S, (1 + REST) * self._quickest_s * count))
+        surely_s = seat.quickest_s * len(arms) * (length + self.lengths.dropped)
+        sleep_s = max(LEAST_REST_S, (1 + REST) * surely_s) if alone else _SURELY * surely_s
+        answers = seat.wire.exchange(sleep_s)
         if not answers.error:
-            answers.error = self._changed(order[-1], answers.values)
-        if not answers.error and len(answers.stamps_us) != 3 * len(order):
+            answers.error = self._changed(seat, arms[-1], answers.values)
+        if not answers.error and len(answers.stamps_us) != 3 * len(arms):
             answers.error = _MISSING
-        if answers.error:
-            return self._failed(answers)
-        stamps = np.array(answers.stamps_us, dtype=np.int64).reshape(-1, 3)
-        busy_s = float(stamps[-1, -1] - stamps[0, 0]) / 1e6
-        if busy_s > 0:
-            known = self._quickest_s or busy_s / count
-            self._quickest_s = min(known, busy_s / count)
-        rested_s = time.monotonic() - began - busy_s
-        return RunBlock(self._rows(stamps, order, length, BURST), max(busy_s, 0.0), rested_s, count)
+        return answers
 
     def paced(self) -> RunBlock:
         """A block of transactions, before each of which the server waits for its client."""
         order, found, busy_s = self._order(), [], 0.0
         began = time.monotonic()
-        arms, last_us = [], 0
+        arms = []
         for arm in order:
-            self._switch(arm)
+            seat, last_us = self.seats[arm], 0
+            seat.switch(self.settings[arm])
             for number in range(self.lengths.paced_dropped + self.lengths.paced):
-                self.wire.stamp()
-                self.wire.transaction(self.source.next())
-                self.wire.stamp()
-                self.wire.stamp()
-                answers = self.wire.exchange(self._paced_s + PAUSE_S)
-                self._queued.clear()
+                seat.wire.stamp()
+                seat.wire.transaction(self.source.next())
+                seat.wire.stamp()
+                seat.wire.stamp()
+                answers = seat.wire.exchange(seat.paced_s + PAUSE_S)
+                seat.queued.clear()
                 if answers.error:
-                    return self._failed(answers)
+                    return self._failed(answers, seat)
                 if len(answers.stamps_us) != 3:
-                    return self._failed(Answers(error=_MISSING))
+                    return self._failed(Answers(error=_MISSING), seat)
                 stamps = answers.stamps_us
                 if number:
                     self.pauses_us.append(stamps[0] - last_us)
                 last_us = stamps[-1]
                 took_s = (stamps[-1] - stamps[0]) / 1e6
                 if took_s > 0:
-                    self._paced_s = min(self._paced_s or took_s, took_s)
+                    seat.paced_s = min(seat.paced_s or took_s, took_s)
                     busy_s += took_s
                 if number >= self.lengths.paced_dropped:
-                    found.append(stamps)
+                    found.append(self._since_origin(seat, np.array([stamps], dtype=np.int64)))
                     arms.append(arm)
-        table = np.array(found, dtype=np.int64).reshape(-1, 3)
-        rows = self._rows(table, arms, 1, PACED)
+        rows = self._rows(np.concatenate(found), arms, 1, PACED)
         rested_s = time.monotonic() - began - busy_s
         count = len(order) * (self.lengths.paced_dropped + self.lengths.paced)
         return RunBlock(rows, busy_s, rested_s, count)
 
-    def _ask(self, arm: int) -> None:
-        for name in self.settings[arm]:
-            self.wire.value(name)
+    def _apart(self) -> list[tuple[int, Seat]]:
+        """Each seat once, with its first arm."""
+        first: dict[int, tuple[int, Seat]] = {}
+        for arm, seat in enumerate(self.seats):
+            first.setdefault(id(seat), (arm, seat))
+        return list(first.values())
 
-    def _changed(self, arm: int, values: Sequence[str]) -> str:
+    def _changed(self, seat: Seat, arm: int, values: Sequence[str]) -> str:
         """What is wrong if settings are not at a block's end as they were set, else nothing.
 
         values: as the server writes them, of all that were set in the block, and at last of all.
         """
         names = list(self.settings[arm])
         last = dict(zip(names, values[len(values) - len(names) :], strict=False))
-        for (name, value), written in zip(self._queued, values, strict=False):
+        for (name, value), written in zip(seat.queued, values, strict=False):
             self._written[name, value] = written
-        self._queued.clear()
+        seat.queued.clear()
         for name, found in last.items():
             wanted = self._written.get((name, self.settings[arm][name]))
             if wanted is not None and found != wanted:
@@ -219,42 +286,44 @@ class Loops:
 
     def recover(self) -> None:
         """Leave a failed transaction, and forget which settings are in force."""
-        if self.wire.in_transaction:
-            self.wire.simple(b"ROLLBACK")
-            self.wire.exchange()
-        self._in_force.clear()
+        for _, seat in self._apart():
+            if seat.wire.in_transaction:
+                seat.wire.simple(b"ROLLBACK")
+                seat.wire.exchange()
+            seat.in_force.clear()
 
     def _order(self) -> list[int]:
         order = list(self.design.block)
         self.rng.shuffle(order)
         return order
 
-    def _switch(self, arm: int) -> None:
-        for name, value in self.settings[arm].items():
-            if self._in_force.get(name) != value:
-                self.wire.setting(name, value)
-                self._in_force[name] = value
-                self._queued.append((name, value))
+    def _failed(self, answers: Answers, at: Seat) -> RunBlock:
+        for seat in self.seats:
+            seat.in_force.clear()
+            seat.queued.clear()
+        error = f"{at.name}: {answers.error}" if at.name else answers.error
+        return RunBlock(np.empty(0, RUN), 0.0, 0.0, 0, error, answers.sqlstate)
 
-    def _failed(self, answers: Answers) -> RunBlock:
-        self._in_force.clear()
-        self._queued.clear()
-        return RunBlock(np.empty(0, RUN), 0.0, 0.0, 0, answers.error, answers.sqlstate)
+    @staticmethod
+    def _since_origin(seat: Seat, stamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Stamps (R, 3) since the first one of the seat's server."""
+        if seat.origin_us is None:
+            seat.origin_us = int(stamps[0, 0])
+        return np.asarray(stamps - seat.origin_us)
 
     def _rows(
         self, stamps: npt.NDArray[np.int64], arms: Sequence[int], length: int, loop: int
     ) -> npt.NDArray[Any]:
-        """One row a run; none if the server's clock was set in the block."""
+        """One row a run; none if a server's clock was set in the block."""
         self._number += 1
         run_us, stamp_us = np.diff(stamps, axis=1).T
         steady = (run_us > 0) & (stamp_us > 0) & (run_us < _LONGEST_US) & (stamp_us < _LONGEST_US)
         if not steady.all():
             return np.empty(0, RUN)
-        if self._origin_us is None:
-            self._origin_us = int(stamps[0, 0])
         rows = np.empty(len(stamps), RUN)
-        rows["start_us"] = stamps[:, 0] - self._origin_us
+        rows["start_us"] = stamps[:, 0]
         rows["run_us"], rows["stamp_us"] = run_us, stamp_us
         rows["block"], rows["position"] = self._number, np.arange(len(rows)) % 256
         rows["arm"], rows["transactions"], rows["loop"] = arms, length, loop
+        rows["epoch"] = self.epoch
         return rows

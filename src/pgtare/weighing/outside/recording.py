@@ -74,7 +74,7 @@ def warm_up(loops: Loops) -> float:
 
 def _checked(loops: Loops, block: RunBlock) -> None:
     error = block.error
-    if not error and loops.wire.in_transaction:
+    if not error and loops.in_transaction:
         raise UsageError("the script leaves a transaction open: end it with COMMIT or ROLLBACK")
     if error:
         loops.recover()
@@ -143,9 +143,7 @@ class _State:
     def add(self, block: RunBlock, loop: int) -> None:
         """Count a block. Raises _Harm."""
         self.blocks += 1
-        error = block.error or (
-            "a transaction was left open" if self.loops.wire.in_transaction else ""
-        )
+        error = block.error or ("a transaction was left open" if self.loops.in_transaction else "")
         self.recent.append(bool(error))
         if error:
             self.failed += 1
@@ -195,6 +193,7 @@ def _until_end(
         if now >= next_health:
             state.check_replicas()
             next_health = now + _HEALTH_S
+        state.loops.renew(now)
         at = time.monotonic()
         block = state.loops.burst() if loop == BURST else state.loops.paced()
         rest_s = _rest_s(block)

@@ -27,9 +27,10 @@ from pgtare.server import own_session, pooler
 from pgtare.weighing.instruments import Snapshot, proven, read_facts, snapshot
 from pgtare.weighing.instruments.proof import prove_driven
 from pgtare.weighing.instruments.proof_result import Proof
-from pgtare.weighing.outside import settings_probe
-from pgtare.weighing.outside.loops import Loops
+from pgtare.weighing.outside import servers, settings_probe
+from pgtare.weighing.outside.loops import Loops, Seat
 from pgtare.weighing.outside.recording import OutsideRecording, record, warm_up
+from pgtare.weighing.outside.servers import FoundServer, ServerSessions
 from pgtare.weighing.outside.session import READ_ONLY_SETTING, control_session, driven_session, end
 from pgtare.weighing.outside.transactions import LookUps, ScriptTransactions, Source, Weighted
 from pgtare.weighing.outside.wire import Wire
@@ -44,17 +45,22 @@ from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.result import describe_server, estimated, estimated_design
 from pgtare.weighing.weigh.target import open_target
 
+#: Blocks of each loop that a session is to hold at least, if servers are compared.
+_BLOCKS_OF_A_SESSION = 4
+
 
 @dataclass(frozen=True)
 class Plan:
     """What is decided before anything is measured.
 
     request: without the instruments that cannot be weighed here; left_out: these, and why.
+    servers: those that are compared, if any.
     """
 
     request: Request
     design: Design
     left_out: tuple[str, ...]
+    servers: tuple[FoundServer, ...] = ()
 
 
 def chosen_way(request: Request) -> Request:
@@ -62,6 +68,8 @@ def chosen_way(request: Request) -> Request:
 
     Raises UsageError for options that need the module, MeasurementError if there is no server.
     """
+    if request.servers:
+        return replace(request, outside=True)
     if request.outside or request.dsn is None:
         if not request.outside and (request.sql is not None or request.writes):
             raise UsageError(
@@ -101,6 +109,8 @@ def weigh(
     What Ctrl-C or a server that goes away left is returned, marked partial.
     """
     stages = Stages(console)
+    if request.servers:
+        return _compare(request, command, console)
     if request.dsn is not None:
         return _weigh(request, request.dsn, "running server", command, console)
     with open_target(request, stages.say, confirm) as target:
@@ -120,8 +130,54 @@ def _weigh(request: Request, dsn: str, kind: str, command: list[str], console: C
         raise MeasurementError(f"the session was lost: {own_session.first_line(ex)}") from ex
 
 
+def _compare(request: Request, command: list[str], console: Console) -> Weighing:
+    stages = Stages(console)
+    try:
+        with contextlib.ExitStack() as stack:
+            controls = [
+                stack.enter_context(control_session(server.dsn)) for server in request.servers
+            ]
+            plan = make_comparison(controls, request)
+            for line in describe(plan):
+                stages.say(line)
+            with _drivers(controls, plan) as loops:
+                return _Run(plan, controls[0], loops, "running servers", command, console).run()
+    except psycopg.Error as ex:
+        raise MeasurementError(f"a session was lost: {own_session.first_line(ex)}") from ex
+
+
+def make_comparison(controls: Sequence[psycopg.Connection[Any]], request: Request) -> Plan:
+    """What tells the servers apart, and the design. controls: a session on each server."""
+    found = [
+        servers.look(server, control)
+        for server, control in zip(request.servers, controls, strict=True)
+    ]
+    return Plan(request, servers.design_of(request.servers, request.seed), (), tuple(found))
+
+
+@contextlib.contextmanager
+def _drivers(controls: Sequence[psycopg.Connection[Any]], plan: Plan) -> Iterator[Loops]:
+    request = plan.request
+    rng = random.Random(request.seed)
+    source = _source(controls, request, rng)
+    sessions = ServerSessions(request.servers, controls, source, request.writes, rng)
+    with contextlib.closing(sessions):
+        settings = {} if request.writes else {READ_ONLY_SETTING: "on"}
+        arms = [settings for _ in plan.design.arms]
+        epoch_s = max(request.duration_s / servers.EPOCHS, servers.SHORTEST_EPOCH_S)
+        yield Loops(
+            sessions.first(), source, plan.design, arms, rng, anew=sessions.anew, anew_s=epoch_s
+        )
+
+
 def dry_run(request: Request) -> PlannedWeighing:
-    """What would be done; looks at the server, changes nothing there."""
+    """What would be done; looks at the servers, changes nothing there."""
+    if request.servers:
+        with contextlib.ExitStack() as stack:
+            controls = [stack.enter_context(control_session(one.dsn)) for one in request.servers]
+            plan = make_comparison(controls, request)
+            found = planning.planned(plan.design, plan.request)
+            return found.model_copy(update={"unit": "burst", "description": describe(plan)})
     if request.dsn is None:
         raise UsageError("--dry-run from outside looks at a server: name it with --dsn")
     with control_session(request.dsn) as control:
@@ -156,6 +212,8 @@ def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:
 
 def describe(plan: Plan) -> list[str]:
     """What will be done, in words, before it is."""
+    if plan.servers:
+        return _describe_servers(plan)
     lines = [
         "weighing from outside: settings are switched in one session of our own, which runs "
         f"{_name(plan.request)}; your application's sessions are not touched",
@@ -165,6 +223,20 @@ def describe(plan: Plan) -> list[str]:
     if logging:
         lines.append(f"its log grows by up to {_log_mb(plan):.0f} MB, for {', '.join(logging)}")
     return [*lines, *(f"left out: {line}" for line in plan.left_out)]
+
+
+def _describe_servers(plan: Plan) -> list[str]:
+    first, *others = plan.servers
+    named = [f"{server.name} (PostgreSQL {server.version})" for server in (first, *others)]
+    lines = [
+        f"comparing {', '.join(named[1:])} with {named[0]}: sessions of our own on each in turn, "
+        f"which run {_name(plan.request)}; your application's sessions are not touched",
+        "the servers together work at most a quarter of the time of one processor for it",
+    ]
+    same = [server.name for server in others if server.is_the_same(first)]
+    if same:
+        lines.append(f"{', '.join(same)} and {first.name} are the same server")
+    return lines
 
 
 #: Transactions a second that the driver sends at most, all arms together.
@@ -185,7 +257,9 @@ def _name(request: Request) -> str:
     return LookUps.name
 
 
-def _source(control: psycopg.Connection[Any], request: Request, rng: random.Random) -> Source:
+def _source(
+    controls: Sequence[psycopg.Connection[Any]], request: Request, rng: random.Random
+) -> Source:
     def of(text: str, name: str) -> Source:
         kinds = {"prepared": request.prepared, "writes": request.writes}
         return ScriptTransactions(text, name, rng, **kinds)
@@ -194,7 +268,7 @@ def _source(control: psycopg.Connection[Any], request: Request, rng: random.Rand
         return of(request.sql, "--sql")
     scripts = request.load.scripts if request.load is not None else ()
     if not scripts:
-        return LookUps.of(control, rng)
+        return LookUps.of(controls, rng)
     sources = [of(_text(script.path), script.path.name) for script in scripts]
     return Weighted(sources, [script.weight for script in scripts], rng)
 
@@ -210,7 +284,7 @@ def _text(path: Path) -> str:
 def _driver(control: psycopg.Connection[Any], dsn: str, plan: Plan) -> Iterator[Loops]:
     request = plan.request
     rng = random.Random(request.seed)
-    source = _source(control, request, rng)
+    source = _source([control], request, rng)
     with driven_session(dsn, writes=request.writes) as conn:
         own = settings_probe.own_values(conn, plan.design.setting_names)
         wire = Wire(conn, source.statements)
@@ -221,7 +295,8 @@ def _driver(control: psycopg.Connection[Any], dsn: str, plan: Plan) -> Iterator[
         if not request.writes:
             settings = [{READ_ONLY_SETTING: "on", **each} for each in settings]
         try:
-            yield Loops(wire, source, plan.design, settings, rng)
+            seat = Seat(wire)
+            yield Loops([seat] * len(settings), source, plan.design, settings, rng)
         finally:
             if wire.pending:
                 end(control, conn)
@@ -280,6 +355,10 @@ class _Run:
 
     def _say_if_too_short(self, pair_s: float) -> None:
         """pair_s: what two blocks take, one of each loop."""
+        if self.plan.servers:
+            # sessions are what counts, and each is to hold a few blocks
+            self.loops.anew_s = max(self.loops.anew_s, _BLOCKS_OF_A_SESSION * pair_s)
+            pair_s = self.loops.anew_s
         if pair_s * FEWEST_BLOCKS > self.request.duration_s:
             self.stages.say(
                 f"transactions are slow: {FEWEST_BLOCKS} blocks of each kind, the fewest for an "
@@ -289,13 +368,15 @@ class _Run:
     def _proofs(
         self, got: OutsideRecording, before: Snapshot, after: Snapshot
     ) -> list[Proof | None]:
+        ran = np.bincount(got.rows["arm"], got.rows["transactions"], len(self.plan.design.arms))
+        if self.plan.servers:
+            return servers.proofs(self.plan.design, self.plan.servers, [int(n) for n in ran])
         back: list[Mapping[str, str] | None] = []
         for arm, settings in zip(self.plan.design.arms, self.loops.settings, strict=True):
             try:
                 back.append(settings_probe.read_back(self.control, arm, settings))
             except psycopg.Error:
                 back.append(None)
-        ran = np.bincount(got.rows["arm"], got.rows["transactions"], len(self.plan.design.arms))
         return prove_driven(
             self.plan.design.arms, self.request.chosen, [int(n) for n in ran], back, before, after
         )
@@ -334,6 +415,8 @@ class _Run:
                     failed_blocks=got.failed_blocks,
                     server_busy_pct=100 * got.busy_s / max(got.duration_s, 1e-9),
                     left_out=list(self.plan.left_out),
+                    servers=servers.infos(self.plan.servers),
+                    session_s=self.loops.anew_s if self.plan.servers else None,
                 ),
             ),
             server=server,

@@ -62,10 +62,11 @@ class LookUps:
         self._rng, self._turn = rng, 0
 
     @classmethod
-    def of(cls, conn: psycopg.Connection[Any], rng: random.Random) -> LookUps:
-        """Keys of the server's own catalogues, which any role may read."""
-        found = pooler.rows(conn, "SELECT oid FROM pg_catalog.pg_class")
-        return cls(sorted(int(row[0]) for row in found if row[0] < _FIRST_OF_USERS), rng)
+    def of(cls, conns: Sequence[psycopg.Connection[Any]], rng: random.Random) -> LookUps:
+        """Keys of the servers' own catalogues that all of them have, and any role may read."""
+        query = "SELECT oid FROM pg_catalog.pg_class"
+        each = [{int(row[0]) for row in pooler.rows(conn, query)} for conn in conns]
+        return cls(sorted(key for key in set.intersection(*each) if key < _FIRST_OF_USERS), rng)
 
     def next(self) -> Sequence[Bound]:
         self._turn += 1

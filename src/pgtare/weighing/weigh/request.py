@@ -22,6 +22,29 @@ def new_seed() -> int:
 
 
 @dataclass(frozen=True)
+class ServerAddress:
+    """A server that is an arm: what it is called, and where it is."""
+
+    name: str
+    dsn: str = field(repr=False)  # it may hold a password
+
+    @classmethod
+    def parse(cls, text: str) -> ServerAddress:
+        """From `NAME: DSN`. Raises UsageError; the text is not repeated, it may hold a password."""
+        found = _SERVER.fullmatch(text)
+        if found is None:
+            raise UsageError(
+                "--server: give a name of letters, digits, '.', '_' or '-', a colon, a blank and a "
+                "connection string, as in --server 'new: host=db2 dbname=app'"
+            )
+        return cls(found[1], found[2])
+
+
+_SERVER = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]{0,62})\s*:\s+(\S.*)", re.DOTALL)
+_NAMES_OF_OURS = ("base", "control")
+
+
+@dataclass(frozen=True)
 class Request:
     """One weighing. margin and precision are shares of the base arm's body.
 
@@ -57,6 +80,7 @@ class Request:
     sql: str | None = None  # a pgbench script as text
     prepared: bool = False  # statements are prepared once
     writes: bool = False
+    servers: tuple[ServerAddress, ...] = ()  # that are compared, the first of them the base
 
     @property
     def decides(self) -> bool:
@@ -96,14 +120,40 @@ class Request:
             raise UsageError(
                 f"--unit {self.unit} needs the server module: from outside, one session is weighed"
             )
-        if self.load is None and self.dsn is None:
+        if self.servers:
+            self._check_servers()
+        elif self.load is None and self.dsn is None:
             raise UsageError("--load none weighs on a server's own traffic: name it with --dsn")
         if self.unit == "both" and len(self.chosen) + len(self.inject_ns) != 1:
             raise UsageError(
                 "--unit both compares one instrument with the base: name one, or use --unit slice"
             )
 
+    def _check_servers(self) -> None:
+        names = [server.name for server in self.servers]
+        if len(names) < 2:
+            raise UsageError("--server compares servers: name at least two")
+        if len(names) > MOST_SERVERS:
+            raise UsageError(f"--server: {MOST_SERVERS} at most are compared at a time")
+        if len(set(names)) < len(names) or set(names) & set(_NAMES_OF_OURS):
+            raise UsageError(
+                "--server: give each server a name of its own, and none of them "
+                f"{' or '.join(_NAMES_OF_OURS)}"
+            )
+        others = {
+            "instruments and --arm": bool(self.chosen),
+            "--dsn": self.dsn is not None,
+            "--budget": self.budget is not None,
+            "--base": self.base != "off",
+            "--inject-ns": bool(self.inject_ns),
+        }
+        for what, given in others.items():
+            if given:
+                raise UsageError(f"--server compares whole servers: leave out {what}")
 
+
+#: More servers take more time than anybody has.
+MOST_SERVERS = 8
 _BOUNDS_MS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*-\s*(\d+(?:\.\d+)?)\s*(?:ms)?\s*")
 
 

@@ -140,6 +140,11 @@ def build(
     )
 
 
+def is_private(name: str) -> bool:
+    """Whether a setting may hold a secret."""
+    return any(word in name for word in _PRIVATE)
+
+
 def describe_server(
     conn: psycopg.Connection[Any], info: ModuleInfo | None, kind: str, weighed: Sequence[str]
 ) -> dict[str, Any]:
@@ -173,9 +178,5 @@ def describe_server(
         "standby": standby,
         "database": conn.info.dbname,
         "module": dataclasses.asdict(info) if info else None,
-        "settings": {
-            str(name): value
-            for name, value in rows
-            if not any(word in str(name) for word in _PRIVATE)
-        },
+        "settings": {str(name): value for name, value in rows if not is_private(str(name))},
     }

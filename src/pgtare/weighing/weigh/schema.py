@@ -237,6 +237,20 @@ class RunInfo(Model):
     longest: int = Field(description="transactions of the longest run")
 
 
+class ServerInfo(Model):
+    """One of the servers that were compared."""
+
+    name: str = Field(description="what it was called")
+    version: str = Field(description="of PostgreSQL")
+    standby: bool = Field(description="whether it was a standby")
+    system_identifier: str | None = Field(
+        description="of its data directory; `null` if the role may not read it"
+    )
+    settings: dict[str, str | None] = Field(
+        description="settings in which the servers differ, by name; `null`: it has no such setting"
+    )
+
+
 class OutsideInfo(Model):
     """How a driver weighed from outside."""
 
@@ -252,6 +266,13 @@ class OutsideInfo(Model):
     failed_blocks: int = Field(description="blocks left out because of an error")
     server_busy_pct: float = Field(description="of the time, of one of the server's processors")
     left_out: list[str] = Field(description="instruments that this role cannot switch, and why")
+    servers: list[ServerInfo] = Field(
+        default_factory=list,
+        description="the servers, if servers were compared; the first is the base",
+    )
+    session_s: float | None = Field(
+        default=None, description="how long each session lasted, if servers were compared"
+    )
 
 
 class Contention(Model):

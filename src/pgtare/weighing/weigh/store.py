@@ -103,6 +103,7 @@ def _design_json(design: Design, rows: int) -> str:
         "slices": vars(design.slices) if design.slices else None,
         "runs": vars(design.runs),
         "driven": design.driven,
+        "servers": design.servers,
         "observations": rows,
     }
     return json.dumps(document, indent=2) + "\n"
@@ -122,8 +123,8 @@ def _read_design(path: Path) -> tuple[Design, int]:
         )
         block = tuple(int(index) for index in document["block"])
         slices, runs = _slices(document["slices"]), _runs(document["runs"])
-        driven = bool(document.get("driven"))
-        design = Design(arms, block, int(document["seed"]), slices, runs, driven)
+        driven, servers = bool(document.get("driven")), bool(document.get("servers"))
+        design = Design(arms, block, int(document["seed"]), slices, runs, driven, servers)
         return design, int(document["observations"])
     except (KeyError, TypeError, ValueError, AttributeError) as ex:
         raise artefact.damaged(path, f"it does not describe a design ({_why(ex)})") from ex

@@ -87,8 +87,9 @@ def _outside(found: OutsideInfo) -> str:
     held_up = ""
     if found.disturbed_pct is not None:
         held_up = f"; {numbers.percent(found.disturbed_pct)} of the base's bursts were held up"
+    sessions = "sessions of our own" if found.servers else "one session of our own"
     return (
-        f"one session of our own, {numbers.percent(found.server_busy_pct)} of one processor of the "
+        f"{sessions}, {numbers.percent(found.server_busy_pct)} of one processor of the "
         f"server{held_up}; {numbers.counted(found.failed_blocks, 'block')} left out for errors"
     )
 

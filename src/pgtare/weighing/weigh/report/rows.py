@@ -45,6 +45,8 @@ def headings(result: WeighResult) -> dict[str, str]:
     found = {**ANSWER, "interval_us": f"{100 * result.design.confidence:g} % interval"}
     if result.design.outside is None:
         return found
+    if wording.compares_servers(result):
+        found["name"] = "server"
     answer = found.pop("answer")
     return {**found, "waiting_us": "if it waits", "answer": answer}
 
@@ -95,7 +97,8 @@ def _tone(arm: ArmResult) -> str:
 
 def _name(arm: ArmResult, result: WeighResult) -> str:
     if arm.role == "control":
-        return "control (nothing changed)"
+        again = f"{result.arms[0].name} again" if wording.compares_servers(result) else ""
+        return f"control ({again or 'nothing changed'})"
     if contention.figures(result) is not None and arm.role == "instrument":
         return f"{arm.name}, when all sessions have it on"
     return arm.name

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from pgtare.estimate.trial.answer import WITHHOLD, ReasonKind
 from pgtare.estimate.trial.verdict import CONTROL_OFF
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.weighing.weigh.report import contention, evidence, reason_words, traffic
-from pgtare.weighing.weigh.schema import Answer, ArmResult, Effect, WeighResult
+from pgtare.weighing.weigh.schema import (
+    Answer,
+    ArmResult,
+    Effect,
+    ServerInfo,
+    WeighResult,
+)
 
 _SHARED_LOCKS = (
     "Locks that every arm shares: if an instrument makes others wait, the base arm waits too "
@@ -84,6 +91,11 @@ def ended_by_server(result: WeighResult) -> bool:
     return result.design.stopped_by == "server"
 
 
+def compares_servers(result: WeighResult) -> bool:
+    """Whether its arms are servers, not settings."""
+    return result.design.outside is not None and bool(result.design.outside.servers)
+
+
 def subject(result: WeighResult) -> str:
     """What was weighed: server, load, length, transactions."""
     version, design = result.server_version, result.design
@@ -94,6 +106,10 @@ def subject(result: WeighResult) -> str:
     outside = design.outside
     if outside is not None:
         base = numbers.duration(result.baseline.body_mean_us)
+        if outside.servers:
+            server = " and ".join(
+                f"{one.name} (PostgreSQL {one.version})" for one in outside.servers
+            )
         return (
             f"{server}, weighed {traffic.short(result.load)}: {numbers.seconds(design.duration_s)},"
             f" {numbers.count(seen)} transactions of {base} in bursts, "
@@ -108,6 +124,8 @@ def subject(result: WeighResult) -> str:
 
 def table_title(result: WeighResult) -> str:
     """What the figures of the table are."""
+    if compares_servers(result):
+        return f"compared with {result.arms[0].name}, per transaction in a session that never waits"
     if result.design.outside is not None:
         return "when left on, per transaction of a session that never waits"
     return "when left on, per transaction"
@@ -120,14 +138,18 @@ def verdict_cell(arm: ArmResult, result: WeighResult) -> str:
     answer = answer_of(arm)
     if answer is None:
         return "not verified"
+    servers = compares_servers(result)
     if answer.verdict in ("cost", "gain"):
-        word = "cost" if answer.verdict == "cost" else "saves time"
+        cost, gain = ("slower", "faster") if servers else ("cost", "saves time")
+        word = cost if answer.verdict == "cost" else gain
         if answer.at_least:
             return f"{word}, at least this"
         return f"{word}, at most this" if answer.at_most else word
     if answer.verdict == "equivalent":
-        return f"none over {result.design.margin_pct:g} %"
-    return _at_most(answer)
+        none = "same within" if servers else "none over"
+        return f"{none} {result.design.margin_pct:g} %"
+    slower = " slower" if servers and _at_most(answer).startswith("at most") else ""
+    return _at_most(answer) + slower
 
 
 def _control_cell(arm: ArmResult) -> str:
@@ -194,11 +216,30 @@ def _outside(result: WeighResult) -> str:
     found = result.design.outside
     if found is None:
         return ""
+    if found.servers:
+        return (
+            "This is what these statements take in sessions that never wait for their client; "
+            f"each lasted {numbers.seconds(found.session_s or 0.0)}. “If it waits” has pauses of "
+            f"{numbers.duration(found.pause_us)}. {_differing(found.servers)}"
+        )
     return (
         "This is what these statements pay in one warm session that never waits for its client. "
         "An application’s sessions wait, and their caches cool: “if it waits” has pauses of "
         f"{numbers.duration(found.pause_us)}."
     )
+
+
+def _differing(servers: Sequence[ServerInfo]) -> str:
+    """Settings in which servers differ, the first few of them."""
+    names = sorted(servers[0].settings)
+    if not names:
+        return "Their settings are alike."
+    named = ", ".join(
+        f"{name} ({' / '.join(str(one.settings.get(name)) for one in servers)})"
+        for name in names[:_NAMED]
+    )
+    more = f" and {len(names) - _NAMED} more (--json)" if len(names) > _NAMED else ""
+    return f"Their settings differ: {named}{more}."
 
 
 def _contention(result: WeighResult) -> str:
@@ -207,7 +248,7 @@ def _contention(result: WeighResult) -> str:
 
 
 def _proofs(result: WeighResult) -> str:
-    arms = of_role(result, "instrument")
+    arms = [] if compares_servers(result) else of_role(result, "instrument")
     seen = [arm for arm in arms if evidence.state(arm) == "active"]
     missing = [arm for arm in arms if arm.verdict == "not_verified"]
     lines = [f"{arm.name} is not verified: {reason_words.because(arm)}." for arm in missing]

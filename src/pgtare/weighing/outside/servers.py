@@ -1,0 +1,191 @@
+"""Servers as arms: the driver's sessions on each, and what tells the servers apart."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from pgtare.errors import UsageError
+from pgtare.estimate.trial.design import Arm, Design, block_layout
+from pgtare.server import pooler
+from pgtare.weighing.instruments.proof_result import Proof
+from pgtare.weighing.outside.loops import Seat
+from pgtare.weighing.outside.session import driven_session, end
+from pgtare.weighing.outside.transactions import Source
+from pgtare.weighing.outside.wire import Wire
+from pgtare.weighing.weigh import schema
+from pgtare.weighing.weigh.request import ServerAddress
+from pgtare.weighing.weigh.result import is_private
+
+#: In a trial of this many s or more, sessions are made anew this often in all, and no more often
+#: than this, in s: two sessions may differ for as long as they last, so each counts as one.
+EPOCHS, SHORTEST_EPOCH_S = 40, 1.0
+#: What differs between two servers by their places.
+_OF_PLACE = frozenset(
+    {
+        "archive_command",
+        "cluster_name",
+        "config_file",
+        "data_directory",
+        "external_pid_file",
+        "hba_file",
+        "ident_file",
+        "in_hot_standby",
+        "listen_addresses",
+        "log_directory",
+        "log_filename",
+        "port",
+        "primary_conninfo",
+        "primary_slot_name",
+        "restore_command",
+        "server_version",
+        "server_version_num",
+        "ssl_cert_file",
+        "ssl_key_file",
+        "unix_socket_directories",
+    }
+)
+_SETTINGS = (
+    "SELECT name, setting || coalesce(' ' || unit, '') FROM pg_catalog.pg_settings"
+    " WHERE source NOT IN ('session', 'client', 'override') OR context = 'internal'"
+)
+_SERVER = """
+SELECT pg_catalog.current_setting('server_version'), pg_catalog.pg_is_in_recovery(),
+       pg_catalog.pg_postmaster_start_time()::text,
+       pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')
+"""
+_IDENTIFIER = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
+
+
+def design_of(servers: Sequence[ServerAddress], seed: int) -> Design:
+    """The first server is the base, and its control: the same server in another session."""
+    first, *others = servers
+    arms = (
+        Arm(first.name, "base"),
+        Arm("control", "control"),
+        *(Arm(server.name, "instrument") for server in others),
+    )
+    return Design(arms, block_layout(len(arms)), seed, driven=True, servers=True)
+
+
+def by_arm(servers: Sequence[ServerAddress]) -> list[int]:
+    """The number of each arm's server."""
+    return [0, 0, *range(1, len(servers))]
+
+
+@dataclass
+class ServerSessions:
+    """The driver's sessions, one an arm; close() ends them.
+
+    controls: another session on each server. Raises UsageError if a server refuses a statement, and
+    MeasurementError if it cannot be reached.
+    """
+
+    servers: Sequence[ServerAddress]
+    controls: Sequence[psycopg.Connection[Any]]
+    source: Source
+    writes: bool
+    rng: random.Random
+    _open: list[tuple[int, psycopg.Connection[Any], Wire]] = field(default_factory=list)
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def first(self) -> list[Seat]:
+        """Sessions to begin with."""
+        names = [self.servers[number].name for number in by_arm(self.servers)]
+        return [Seat(wire, name) for wire, name in zip(self._wires(), names, strict=True)]
+
+    def anew(self, seats: Sequence[Seat]) -> list[Seat]:
+        """New sessions in the place of these."""
+        self.close()
+        return [seat.renewed(wire) for seat, wire in zip(seats, self._wires(), strict=True)]
+
+    def close(self) -> None:
+        """End all sessions, and what they still do."""
+        opened, self._open = self._open, []
+        for number, conn, wire in opened:
+            if wire.pending:
+                end(self.controls[number], conn)
+        self._stack.close()
+
+    def _wires(self) -> list[Wire]:
+        arms = list(enumerate(by_arm(self.servers)))
+        self.rng.shuffle(arms)  # no arm is always the first to connect
+        found = {}
+        for arm, number in arms:
+            server = self.servers[number]
+            conn = self._stack.enter_context(driven_session(server.dsn, writes=self.writes))
+            found[arm] = Wire(conn, self.source.statements)
+            self._open.append((number, conn, found[arm]))
+            answers = found[arm].prepare()
+            if answers.error:
+                raise UsageError(
+                    f"{server.name} refuses a statement of {self.source.name}: {answers.error}"
+                )
+        return [found[arm] for arm in sorted(found)]
+
+
+@dataclass(frozen=True)
+class FoundServer:
+    """A server. started: with the identifier, what tells it from all others."""
+
+    name: str
+    version: str
+    standby: bool
+    identifier: str | None
+    started: str
+    settings: dict[str, str]
+
+    def is_the_same(self, other: FoundServer) -> bool:
+        """Whether it is the other server, under another name."""
+        mine, theirs = (self.identifier, self.started), (other.identifier, other.started)
+        return mine == theirs and self.standby == other.standby
+
+
+def look(server: ServerAddress, control: psycopg.Connection[Any]) -> FoundServer:
+    """What a server is."""
+    ((version, standby, started, may_identify),) = pooler.rows(control, _SERVER)
+    identifier = pooler.rows(control, _IDENTIFIER)[0][0] if may_identify else None
+    settings = {
+        str(name): str(value)
+        for name, value in pooler.rows(control, _SETTINGS)
+        if name not in _OF_PLACE and not is_private(str(name))
+    }
+    return FoundServer(server.name, str(version), standby, identifier, started, settings)
+
+
+def infos(found: Sequence[FoundServer]) -> list[schema.ServerInfo]:
+    """The servers, with the settings in which they differ."""
+    names = sorted({name for server in found for name in server.settings})
+    differ = [name for name in names if len({server.settings.get(name) for server in found}) > 1]
+    return [
+        schema.ServerInfo(
+            name=server.name,
+            version=server.version,
+            standby=server.standby,
+            system_identifier=server.identifier,
+            settings={name: server.settings.get(name) for name in differ},
+        )
+        for server in found
+    ]
+
+
+def proofs(design: Design, found: Sequence[FoundServer], ran: Sequence[int]) -> list[Proof | None]:
+    """The proof of each arm; None for the base. ran: transactions of each arm."""
+    numbers = by_arm([ServerAddress(server.name, "") for server in found])
+    proven: list[Proof | None] = []
+    for arm, number, transactions in zip(design.arms, numbers, ran, strict=True):
+        if arm.role == "base":
+            proven.append(None)
+        elif not transactions:
+            proven.append(Proof(state="missing", evidence="the arm has no transactions"))
+        elif arm.role == "control":
+            proven.append(Proof(state="active", evidence="the same server in another session"))
+        else:
+            version = f"its sessions were on PostgreSQL {found[number].version}"
+            proven.append(Proof(state="active", evidence=version))
+    return proven

@@ -1,0 +1,129 @@
+"""Servers as arms: two of them compared by sessions of the driver's on each."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from tests.commands import arm, in_process, pgtare, read, refused, start_pgtare
+from tests.pgbouncer import pooler
+from tests.sessions import eventually
+
+pytestmark = pytest.mark.server
+
+SLOWER = "SELECT pg_sleep(0.0003) WHERE current_setting('work_mem') = '5MB'"
+
+
+@pytest.fixture(scope="module")
+def two(wheel: Binaries) -> Iterator[tuple[str, str]]:
+    """Connection strings of two servers; only the second has work_mem = 5MB."""
+    with Cluster(wheel, {}) as first, Cluster(wheel, {"work_mem": "5MB"}) as second:
+        yield first.dsn(), second.dsn()
+
+
+def servers(first: str, second: str) -> str:
+    return f'--server "a: {first}" --server "b: {second}"'
+
+
+def test_two_servers_are_compared(two: tuple[str, str], tmp_path: Path) -> None:
+    """Three seconds hold too few sessions for a verdict, but all that one is made of."""
+    done = pgtare(f'weigh {servers(*two)} --sql "{SLOWER}" -d 3 --out {tmp_path / "w"}')
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("pgtare: comparing b (PostgreSQL 18"), done.stderr
+    words = " ".join(done.stdout.split())
+    assert "compared with a, per transaction" in words
+    assert "control (a again)" in words
+    assert "Their settings differ: work_mem (4096 kB / 5120 kB)" in words, words
+    result = read(tmp_path / "w" / "result.json")
+    found = arm(result, "b")
+    assert 250 < found["answer"]["us"]["estimate"] < 2_000
+    outside = result["design"]["outside"]
+    assert [one["name"] for one in outside["servers"]] == ["a", "b"]
+    assert all(one["system_identifier"] for one in outside["servers"])
+    assert outside["servers"][1]["settings"] == {"work_mem": "5120 kB"}
+
+    printed = in_process("report {}", tmp_path / "w").stdout
+    assert printed.splitlines()[0] == done.stdout.splitlines()[0]
+
+
+def test_sessions_are_made_anew_and_count_as_one_each(two: tuple[str, str], tmp_path: Path) -> None:
+    done = pgtare(f"weigh {servers(*two)} -d 6 --out {tmp_path / 'w'}")
+    assert done.returncode == 0, done.stderr
+    result = read(tmp_path / "w" / "result.json")
+    assert result["design"]["outside"]["session_s"] == 1.0
+    assert 5 <= result["design"]["blocks"] <= 6  # the sessions, not the hundreds of bursts
+    assert arm(result, "b")["answer"]["verdict"] == "inconclusive"
+
+
+def test_a_server_compared_with_itself_is_said_to_be(two: tuple[str, str]) -> None:
+    done = in_process(f"weigh {servers(two[0], two[0])} --dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "b and a are the same server" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("pg_stat_statements", "leave out instruments and --arm"),
+        ("--dsn 'dbname=x'", "leave out --dsn"),
+        ("--budget 3%", "leave out --budget"),
+        ("--server 'a: dbname=z'", "a name of its own"),
+        ("--server control:dbname=z", "give a name of letters"),
+        ("--server 'base: dbname=z'", "none of them base or control"),
+        ("-c 4", "leave out --clients"),
+        ("--unit slice", "needs the server module"),
+        ("--protocol prepared --sql 'SELECT FROM nowhere'", "a refuses a statement of --sql"),
+        ("--sql 'SELECT 1/0'", "a: division by zero"),
+        ("--sql 'DELETE FROM pg_class'", "say --writes"),
+        ("--sql 'SELECT FROM nowhere'", "refuses the script: a: relation"),
+        ("--inject-ns 100", "leave out"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(two: tuple[str, str], more: str, words: str) -> None:
+    assert words in refused(f"weigh {servers(*two)} -d 3 {more}")
+
+
+def test_one_server_is_not_compared(two: tuple[str, str]) -> None:
+    assert "name at least two" in refused(f'weigh --server "a: {two[0]}"')
+
+
+def test_a_password_in_a_server_is_not_repeated() -> None:
+    sentence = refused("weigh --server 'host=x password=hush17' --server 'b: host=y'")
+    assert "hush17" not in sentence
+
+
+def test_a_pooler_is_refused(wheel: Binaries, two: tuple[str, str]) -> None:
+    with Cluster(wheel, {}) as third, pooler(third, "transaction") as through:
+        assert "goes through a pooler" in refused(f"weigh {servers(two[0], through.dsn)} -d 3")
+
+
+def test_a_server_that_stops_ends_it_without_a_verdict(
+    wheel: Binaries, two: tuple[str, str]
+) -> None:
+    with Cluster(wheel, {}) as third:
+        running = start_pgtare(f"weigh {servers(two[0], third.dsn())} -d 30")
+        with third.connect(autocommit=True) as conn:
+            count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgtare'"
+            eventually(lambda: (conn.execute(count).fetchone() or (0,))[0] >= 2)
+        time.sleep(2)
+        third.stop()
+        out, _ = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert "THE TRIAL ENDED EARLY" in " ".join(str(out).split())
+
+
+def test_a_killed_driver_leaves_no_session(wheel: Binaries) -> None:
+    with Cluster(wheel, {}) as first, Cluster(wheel, {}) as second:
+        running = start_pgtare(f"weigh {servers(first.dsn(), second.dsn())} -d 60")
+        count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgtare'"
+        with first.connect(autocommit=True) as conn:
+            eventually(lambda: (conn.execute(count).fetchone() or (0,))[0] >= 3)
+            running.send_signal(signal.SIGKILL)
+            running.wait()
+            eventually(lambda: (conn.execute(count).fetchone() or (1,))[0] == 0)
