@@ -73,7 +73,7 @@ def test_a_reset_is_no_unit_and_the_arm_is_applied_again(
 def test_a_pooler_that_resets_after_each_transaction_loses_none(
     server: Cluster, running: Running
 ) -> None:
-    # one session: while it resets, a transaction would else go to another one, whose rows come apart
+    # one session: while it resets, a transaction would go to another one, whose rows come apart
     always = (
         "server_reset_query = DISCARD ALL\nserver_reset_query_always = 1\nmax_db_connections = 1\n"
     )
