@@ -1,8 +1,6 @@
 """The server module's units: each transaction once, its service time apart from its client's."""
 
 import contextlib
-import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +9,7 @@ import numpy as np
 import psutil
 import psycopg
 import pytest
+from bench.truth.loads import certificate
 
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.server.binaries import Binaries
@@ -341,25 +340,11 @@ def test_sessions_at_once_are_counted_exactly(server: Cluster, running: Running)
     assert counted() == [300] * 8
 
 
-def make_certificate(cluster: Cluster) -> None:
-    directory = cluster.data_directory
-    command = (
-        "openssl req -new -x509 -nodes -newkey rsa:2048 -subj /CN=localhost"
-        f" -keyout {directory}/server.key -out {directory}/server.crt"
-    )
-    subprocess.run(command.split(), check=True, capture_output=True)
-    owner = directory.stat()
-    for name in ("server.key", "server.crt"):
-        (directory / name).chmod(0o600)
-        os.chown(directory / name, owner.st_uid, owner.st_gid)
-
-
 @pytest.mark.debian
 def test_units_over_tls(debian15: Binaries) -> None:
     """Think time and service time keep apart where records are decrypted from a buffer."""
-    with weighable(debian15, tcp=True) as cluster:
-        make_certificate(cluster)
-        cluster.restart({"ssl": True})
+    with certificate() as settings, weighable(debian15, tcp=True) as cluster:
+        cluster.restart(dict(settings))
         with (
             trial(cluster, MARKED) as running,
             psycopg.connect(

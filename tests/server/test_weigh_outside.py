@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Literal
 
 import psycopg
 import pytest
+from bench.truth.loads import certificate
 from bench.truth.standby import standby
 
 from pgtare.server.binaries import Binaries
@@ -166,13 +168,20 @@ def test_a_dry_run_measures_nothing(managed: Cluster) -> None:
     assert "pg_stat_statements.track = 'top'" in done.stdout
 
 
-@pytest.mark.parametrize("after_s", [0.0, 1.5])
-def test_a_killed_driver_leaves_nothing(managed: Cluster, after_s: float) -> None:
+@pytest.mark.parametrize(
+    ("said", "after_s"),
+    [
+        pytest.param("", 0.0, id="probing"),
+        pytest.param("weighing from outside", 0.0, id="beginning"),
+        pytest.param("warming up", 0.0, id="warming up"),
+        pytest.param("warming up", 2.0, id="measuring"),
+    ],
+)
+def test_a_killed_driver_leaves_nothing(managed: Cluster, said: str, after_s: float) -> None:
     """Its settings were its sessions' own, and these end with it."""
     command = start_pgtare("weigh pg_stat_statements --dsn {} -d 60", of_tenant(managed))
     query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgtare'"
     try:
-        read_until(command, "weighing from outside")
         with managed.connect("app", autocommit=True) as conn:
 
             def sessions() -> int:
@@ -180,7 +189,10 @@ def test_a_killed_driver_leaves_nothing(managed: Cluster, after_s: float) -> Non
                 assert row is not None
                 return int(row[0])
 
-            eventually(lambda: sessions() == 2)
+            if said:
+                read_until(command, said)
+            else:
+                eventually(lambda: sessions() >= 1)
             time.sleep(after_s)
             os.killpg(command.pid, signal.SIGKILL)
             eventually(lambda: sessions() == 0)
@@ -249,6 +261,25 @@ def test_a_password_and_a_network_are_no_obstacle(wheel: Binaries, tmp_path: Pat
     secret = psycopg.conninfo.conninfo_to_dict(dsn)["password"]
     for path in (tmp_path / "w").iterdir():
         assert str(secret).encode() not in path.read_bytes(), path
+
+
+@pytest.mark.debian
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_tls_is_no_obstacle(debian15: Binaries, tmp_path: Path) -> None:
+    """The answers of a block are read from libssl's buffer, too."""
+    with (
+        certificate() as settings,
+        Cluster(debian15, dict(settings), tcp=True) as cluster,
+    ):
+        done = pgtare(
+            "weigh --arm 'x: work_mem=8MB' --dsn {} -d 3 --output {}",
+            cluster.dsn(tcp=True, sslmode="require"),
+            tmp_path / "w",
+        )
+    assert done.returncode == 0, done.stderr
+    found = read(tmp_path / "w")
+    assert found["design"]["outside"]["failed_blocks"] == 0
+    assert arm(found, "x")["answer"]["us"]["lo"] is not None
 
 
 @pytest.mark.pooler

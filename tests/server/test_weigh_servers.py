@@ -127,3 +127,19 @@ def test_a_killed_driver_leaves_no_session(wheel: Binaries) -> None:
             running.send_signal(signal.SIGKILL)
             running.wait()
             eventually(lambda: (conn.execute(count).fetchone() or (1,))[0] == 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "status"), [("50%", 10), ("900%", 0)])
+def test_a_limit_decides_about_a_server(
+    two: tuple[str, str], tmp_path: Path, limit: str, status: int
+) -> None:
+    """The second server takes three to five times as long."""
+    summary = tmp_path / "cost.md"
+    done = pgtare(
+        f'weigh {servers(*two)} --sql "{SLOWER}" -d 300 --at-most {limit} --summary {summary}',
+        timeout=400,
+    )
+    assert done.returncode == status, (done.stdout, done.stderr)
+    assert "| server |" in summary.read_text()
+    assert "| b | " in summary.read_text()

@@ -519,8 +519,9 @@ def test_an_ad_hoc_arm_is_idle_and_says_that_nothing_is_known() -> None:
     assert proof.state == "idle"
     assert proof.evidence == (
         "in force in 99 of 100 transactions (1 met by a configuration reload) (values checked at"
-        " each end); no proof of activity is known for an ad hoc arm"
+        " each end)"
     )
+    assert proof.unproven == "own"
 
 
 def test_an_injected_arm_needs_no_proof_but_transactions() -> None:

@@ -26,7 +26,6 @@ from tests.unit.sample_result import answer, arm_of, between, effect, judged, sa
 STATEMENTS = "pg_stat_statements"
 CONTROL = "control (nothing changed)"
 IDLE = "in force in 2498 of 2498 transactions"
-NO_PROOF = f"{IDLE} (values checked at each end); no proof of activity is known for an ad hoc arm"
 #: What a reader of a report need not know.
 UNUSUAL = re.compile(
     r"\b(arms?|body|bodies|total|Holm\w*|Fieller|excess|threshold|stratum|strata|clusters?)\b"
@@ -266,7 +265,7 @@ def test_an_arm_with_nothing_to_do_is_said_to_have_had_nothing() -> None:
 def test_an_arm_of_the_users_own_is_not_said_to_have_nothing_to_do() -> None:
     result = sample().result
     arm_of(result, STATEMENTS).name = "mine"
-    name_proof(result, "idle", NO_PROOF, "mine")
+    arm_of(result, "mine").proof = Proof(state="idle", evidence=IDLE, unproven="own")
     text = printed(result, 120, details=True)
     assert "in force, but no proof is known for arms of your own: mine" in words(text)
     assert "nothing to do" not in text
@@ -556,7 +555,7 @@ def test_a_load_off_its_rate_is_warned_of(
             "no transaction of the arm had BLOCKS_READ",
             "no transaction of the arm read a block from outside shared buffers",
         ),
-        (NO_PROOF, "in force in 2,498 of 2,498 transactions (values checked at each end)"),
+        (IDLE, "in force in 2,498 of 2,498 transactions"),
     ],
 )
 def test_evidence_is_reported_in_plain_words(kept: str, shown: str) -> None:

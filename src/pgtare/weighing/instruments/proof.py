@@ -17,7 +17,7 @@ from pgtare.weighing.instruments.model import Chosen, FlagRule, SqlRule
 from pgtare.weighing.instruments.proof_result import Proof
 
 #: What the evidence of a trial from outside says of an instrument without a counter.
-UNSEEN = "no counter of the server shows it at work"
+_UNSEEN = "no counter of the server shows it at work"
 #: An arm's settings must have been in force in at least this share of its transactions.
 IN_FORCE = 0.95
 _NOT_IN_FORCE = UnitFlag.SWITCH_FAILED | UnitFlag.APP_CHANGED | UnitFlag.RELOADED
@@ -88,8 +88,8 @@ def prove_driven(
     """The proof of each arm of a trial from outside; None for the base.
 
     transactions: of each arm. read_back: what pg_settings shows with the arm's settings in force,
-    None if that could not be read. Without a counter of the server an instrument counts as idle,
-    and its evidence says UNSEEN.
+    None if that could not be read. Without a counter of the server an instrument counts as idle and
+    unseen.
     """
     by_name = {choice.name: choice for choice in chosen}
     return [
@@ -127,7 +127,8 @@ def _prove_driven(
     ]
     if not any(finding.state != "unknown" for finding in findings):
         unread = [finding.evidence for finding in findings]
-        return Proof(state="idle", evidence="; ".join([in_force, UNSEEN, *unread]))
+        text = "; ".join([in_force, _UNSEEN, *unread])
+        return Proof(state="idle", evidence=text, unproven="unseen")
     return combine_findings(findings, in_force)
 
 
@@ -164,11 +165,10 @@ def _prove(
             return Proof(state="missing", evidence=f"the {name} was not in force: {_force(some)}")
     choice = by_name.get(arm.name)
     if choice is None or not choice.rules:
-        kind = "an ad hoc arm" if choice is None or choice.entry is None else "this instrument"
         return Proof(
             state="idle",
-            evidence=f"{_force(flags)} (values checked at each end); no proof of activity is known"
-            f" for {kind}",
+            evidence=f"{_force(flags)} (values checked at each end)",
+            unproven="own" if choice is None or choice.entry is None else "unknown",
         )
     findings = [
         judge_flags(rule, flags, base)

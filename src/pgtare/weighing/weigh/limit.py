@@ -25,8 +25,8 @@ State = Literal["below", "above", "undecided"]
 TOGETHER = "all_together"
 #: Exit statuses of a trial that has limits.
 BELOW, ABOVE, UNDECIDED = 0, 10, 11
-#: No limit is decided on fewer seconds.
-_LEAST_S = 5.0
+#: No limit is decided on fewer seconds, or blocks.
+_LEAST_S, _LEAST_BLOCKS = 5.0, 30
 
 
 def with_together(chosen: Sequence[Chosen]) -> tuple[Chosen, ...]:
@@ -46,8 +46,9 @@ def with_together(chosen: Sequence[Chosen]) -> tuple[Chosen, ...]:
 
 
 def limits_of(request: Request) -> dict[str, float]:
-    """The limits of the instruments, as shares, by name."""
+    """The limits of the instruments, or of all servers but the first, as shares, by name."""
     names = [choice.name for choice in request.chosen]
+    names += [server.name for server in request.servers[1:]]
     return {name: limit for name in names if (limit := _limit(request, name)) is not None}
 
 
@@ -73,7 +74,7 @@ def reason_to_stop(
 
 def decided(now: Live, limits: dict[str, float], seconds: float) -> bool:
     """Whether a trial may stop: one arm is shown to be above its limit, or all to be below."""
-    if not limits or seconds < _LEAST_S:
+    if not limits or seconds < _LEAST_S or now.blocks < _LEAST_BLOCKS:
         return False
     states = list(_states(now, limits).values())
     return "above" in states or all(state == "below" for state in states)
@@ -143,14 +144,19 @@ _MARKS = {"below": "below the limit", "above": "**over the limit**", "undecided"
 
 
 def _summary(result: WeighResult) -> Iterator[str]:
-    together = all(limit.name == TOGETHER for limit in result.limits)
-    yield f"**{(_TOGETHER if together else _HEADLINES)[exit_status(result)]}**"
+    headlines = _HEADLINES
+    if wording.compares_servers(result):
+        headlines = _OF_SERVERS
+    elif all(limit.name == TOGETHER for limit in result.limits):
+        headlines = _TOGETHER
+    yield f"**{headlines[exit_status(result)]}**"
     yield ""
     yield wording.subject(result)
     yield ""
     outside = result.design.outside is not None
     waits = ["if it waits, %"] if outside else []
-    heads = ["instrument", "µs a transaction", "95 % interval", "%", *waits, "limit", ""]
+    what = "server" if wording.compares_servers(result) else "instrument"
+    heads = [what, "µs a transaction", "95 % interval", "%", *waits, "limit", ""]
     yield f"| {' | '.join(heads)} |"
     yield f"|{'---|' * len(heads)}"
     arms = {arm.name: arm for arm in result.arms}
@@ -175,6 +181,11 @@ _HEADLINES = {
     BELOW: "Every instrument costs less than its limit.",
     ABOVE: "An instrument costs more than its limit.",
     UNDECIDED: "Whether all instruments stay below their limits is not decided.",
+}
+_OF_SERVERS = {
+    BELOW: "No server is slower than the first by its limit or more.",
+    ABOVE: "A server is slower than the first by more than its limit.",
+    UNDECIDED: "Whether all servers stay within their limits is not decided.",
 }
 _TOGETHER = {
     BELOW: "All instruments together cost less than the budget.",

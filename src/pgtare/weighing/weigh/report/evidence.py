@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from pgtare.weighing.instruments.proof import UNSEEN
 from pgtare.weighing.weigh.schema import ArmResult
 
 #: What a transaction with the flag did, for "12 of 12 transactions ...".
@@ -24,7 +23,6 @@ _COUNTED = re.compile(
     r"\(([\d.e+-]+ %|none)\), base ([\d.e+-]+ %|none)"
 )
 _OF = re.compile(r"(?<![\d.])(\d+) of (\d+)(?![\d.]*\d)")
-_NO_PROOF_KNOWN = re.compile(r"; no proof of activity is known for (an ad hoc arm|this instrument)")
 
 STATES = {
     "active": "seen at work",
@@ -37,19 +35,10 @@ STATES = {
 
 
 def state(arm: ArmResult) -> str:
-    """The proof's state, a key of STATES; "" if there is no proof.
-
-    An arm that no proof is known for counts as idle in the result: "own" if it is one of the
-    user's own, "unknown" if it is an instrument, "unseen" if it was weighed from outside.
-    """
+    """The proof's state, a key of STATES, where an unproven one is not idle; "" without a proof."""
     if arm.proof is None:
         return ""
-    if arm.proof.state == "idle" and UNSEEN in arm.proof.evidence:
-        return "unseen"
-    unproven = _NO_PROOF_KNOWN.search(arm.proof.evidence)
-    if arm.proof.state == "idle" and unproven:
-        return "own" if unproven[1] == "an ad hoc arm" else "unknown"
-    return arm.proof.state
+    return arm.proof.unproven or arm.proof.state
 
 
 def word(arm: ArmResult) -> str:
@@ -65,7 +54,7 @@ def of(arm: ArmResult) -> str:
 
 def plain(evidence: str) -> str:
     """The evidence without names of flags, and with thousands apart."""
-    text = _NO_PROOF_KNOWN.sub("", _COUNTED.sub(_counted, evidence))
+    text = _COUNTED.sub(_counted, evidence)
     text = re.sub(rf"\bhad ({_FLAG})\b", lambda found: _DID[found[1]], text)
     text = re.sub(rf"\bwith ({_FLAG})\b", lambda found: f"that {_DID[found[1]]}", text)
     text = re.sub(rf"\b({_FLAG})\b", lambda found: _DID[found[1]], text)
