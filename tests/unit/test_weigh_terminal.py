@@ -118,7 +118,17 @@ def test_narrow_terminals_lose_the_least_important_columns_first() -> None:
     assert head(50) == ["µs", "answer"]
     assert head(60) == ["µs", "95 % interval", "answer"]
     assert head(70) == head(80) == head(120) == ["µs", "95 % interval", "%", "answer"]
-    assert head(80, 1) == head(120, 1) == ["tail µs", "p99 µs", "CPU µs", "proof"]
+    assert (
+        head(80, 1)
+        == head(120, 1)
+        == [
+            "median µs",
+            "tail µs",
+            "p99 µs",
+            "CPU µs",
+            "proof",
+        ]
+    )
     assert "Left out at this width: 95 % interval, %." in words(printed(sample().result, 50))
     for width in (70, 80, 120):
         assert "Left out" not in printed(sample().result, width, details=True)

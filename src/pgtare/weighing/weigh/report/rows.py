@@ -22,6 +22,7 @@ class Row:
     waiting_us: str  # from outside: for a session that waits for its client
     answer: str
     tone: str  # the verdict that the answer is to look like, empty for none
+    p50_us: str
     tail_us: str
     p99_us: str
     cpu_us: str
@@ -37,7 +38,13 @@ ANSWER = {
     "pct": "%",
     "answer": "answer",
 }
-DETAILS = {"tail_us": "tail µs", "p99_us": "p99 µs", "cpu_us": "CPU µs", "proof": "proof"}
+DETAILS = {
+    "p50_us": "median µs",
+    "tail_us": "tail µs",
+    "p99_us": "p99 µs",
+    "cpu_us": "CPU µs",
+    "proof": "proof",
+}
 
 
 def headings(result: WeighResult) -> dict[str, str]:
@@ -77,6 +84,7 @@ def _row(arm: ArmResult, result: WeighResult, proven: bool) -> Row:
         waiting_us=numbers.plus_minus(answer.waiting_us if answer else None),
         answer=wording.verdict_cell(arm, result),
         tone=_tone(arm),
+        p50_us=numbers.estimate(effect.p50_us if effect else None),
         tail_us=_tail(effect.excess_us) if effect else numbers.NONE,
         p99_us=numbers.estimate(effect.p99_us if effect else None),
         cpu_us=numbers.estimate(effect.cpu_us if effect else None),

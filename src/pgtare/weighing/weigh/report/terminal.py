@@ -27,6 +27,7 @@ _IMPORTANCE = (
     "waiting_us",
     "pct",
     "tail_us",
+    "p50_us",
     "p99_us",
     "cpu_us",
     "proof",
