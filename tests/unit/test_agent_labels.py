@@ -8,6 +8,7 @@ from pgtare.server.inventory import InventoryServer
 from pgtare.watching.agent.agent import Agent
 from pgtare.watching.agent.agent_log import AgentLog
 from pgtare.watching.agent.config import AgentConfig
+from pgtare.watching.agent.description import ServerDescription
 from pgtare.watching.spool import reader
 from pgtare.watching.spool.spool import Spool
 from tests.unit.spool_rows import UNLIMITED
@@ -18,7 +19,8 @@ def begin(directory: Path, **labels: str) -> None:
     server = InventoryServer(dsn="host=nowhere", labels=labels)
     with Spool.open(directory, UNLIMITED) as spool:
         agent = Agent(AgentConfig(servers={"shop": server}), spool, AgentLog())
-        agent._note_labels("shop", server)
+        described = ServerDescription("shop", agent.uuid, lambda part: spool.reading("shop", part))
+        agent._collect("shop", described.changed(server.labels, None))
         agent._commit()
 
 

@@ -32,7 +32,7 @@ def test_comes_back_and_is_not_overwritten(tmp_path: Path, kind: Made) -> None:
     assert os.listdir(tmp_path) == ["r"]
 
 
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [23, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KINDS)
 def test_killed_at_any_call_it_is_complete_or_absent(tmp_path: Path, name: str, every: int) -> None:
     kind = KINDS[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,12 @@ def recorded(
     return np.concatenate(parts)
 
 
+@cache
+def many_runs() -> npt.NDArray[Any]:
+    """Enough for a verdict of no cost, made once."""
+    return recorded(np.random.default_rng(6), 15_000)
+
+
 def weighed(rows: npt.NDArray[Any], margin: float = 0.05) -> TrialEstimate:
     return analyse(rows, design(), margin=margin, proven={"some": True})
 
@@ -93,7 +100,7 @@ def test_intervals_cover_as_often_as_they_say() -> None:
     assert clopper_pearson(wrong, 80, 0.9998)[0] <= 0.05
 
 
-@pytest.mark.parametrize("as_servers", [True, False])
+@pytest.mark.parametrize("as_servers", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_sessions_that_differ_are_what_counts_if_servers_are_compared(as_servers: bool) -> None:
     """60 trials of 32 sessions an arm, which differ by 1 µs as long as they last; see above.
 
@@ -154,7 +161,7 @@ def test_a_limit_is_not_kept_by_who_stalls_now_and_then() -> None:
 
 
 def test_nothing_is_free_of_cost_that_is_not_so_with_pauses_too() -> None:
-    free = weighed(recorded(np.random.default_rng(6), 15_000)).arms[2].answer
+    free = weighed(many_runs()).arms[2].answer
     dear = weighed(recorded(np.random.default_rng(6), 15_000, waiting_us=3.0)).arms[2].answer
     assert free is not None
     assert dear is not None
@@ -166,8 +173,8 @@ def test_nothing_is_free_of_cost_that_is_not_so_with_pauses_too() -> None:
 
 
 def test_where_many_runs_are_held_up_nothing_is_free_of_cost() -> None:
-    rng = np.random.default_rng(6)
-    rows = recorded(rng, 15_000)
+    rng = np.random.default_rng(7)
+    rows = many_runs().copy()
     quiet = weighed(rows, margin=0.5)
     struck = rng.random(len(rows)) < 0.25  # whatever their arms
     rows["run_us"][struck] += 300 * rows["transactions"][struck].astype(np.int32)

@@ -10,6 +10,7 @@ from tests.unit.simulated_rows import Estimator, RowEstimate, RowShare, RowTimes
 
 Rng = np.random.Generator
 REPETITIONS = 100
+SLOW = pytest.mark.slow
 #: A correct interval covers less often than this once in 10,000 tests of 100 repetitions.
 LEAST_COVERAGE = 0.85
 
@@ -112,7 +113,9 @@ KINDS: dict[str, Callable[[Rng, int], tuple[Times, Times]]] = {
 }
 
 
-@pytest.mark.parametrize("calls", [70, 100, 300, 1001, 5000, 12000])
+@pytest.mark.parametrize(
+    "calls", [70, 1001, *(pytest.param(n, marks=SLOW) for n in (100, 300, 5000, 12000))]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_interval_covers(estimator: Estimator, kind: str, calls: int) -> None:
     if (kind, calls) in (("seldom long", 100), ("seldom long", 300), ("heavy tail", 100)):
@@ -128,7 +131,9 @@ def test_interval_covers(estimator: Estimator, kind: str, calls: int) -> None:
     assert covered / REPETITIONS >= LEAST_COVERAGE
 
 
-@pytest.mark.parametrize("calls", [20_000, 50_000, 100_000])
+@pytest.mark.parametrize(
+    "calls", [20_000, *(pytest.param(n, marks=SLOW) for n in (50_000, 100_000))]
+)
 @pytest.mark.parametrize("outside", [2.0, 20.0, 200.0])
 def test_interval_covers_one_long_call_in_a_thousand(
     estimator: Estimator, outside: float, calls: int

@@ -191,7 +191,7 @@ def test_the_last_settings_stay() -> None:
     assert found["settings"].to_pylist() == ["later"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_ticks_minutes_and_hours_agree(tmp_path: Path, seed: int) -> None:
     """Random ticks, late ones by up to two hours, upkeep now and then, and a writer that dies."""
     rng = random.Random(seed)

@@ -62,13 +62,12 @@ def test_the_share_of_an_event_that_the_data_determine_is_found(noise: str, seed
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_next_to_nothing_is_claimed_of_an_event_that_they_do_not_determine(noise: str) -> None:
-    for seed in range(3):
-        for n in (200, 1_000):
-            made = sample(seed, noise, n)
-            found = kernel_time.shares([made])
-            rare = made.event != READ
-            claimed = float(found.of(made.event[rare]) @ made.wait_ns[rare])
-            assert claimed < 0.005 * made.wait_ns[rare].sum(), (seed, n, found)
+    for seed, n in ((0, 200), (1, 1_000)):
+        made = sample(seed, noise, n)
+        found = kernel_time.shares([made])
+        rare = made.event != READ
+        claimed = float(found.of(made.event[rare]) @ made.wait_ns[rare])
+        assert claimed < 0.005 * made.wait_ns[rare].sum(), (seed, n, found)
 
 
 def test_what_only_one_stretch_of_a_trace_tells_is_not_claimed() -> None:
