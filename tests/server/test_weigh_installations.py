@@ -164,3 +164,44 @@ def test_every_entry_of_the_catalogue_proves_itself(wheel: Binaries, tmp_path: P
     missing = {name: proof for name, proof in states.items() if proof["state"] == "missing"}
     assert not missing
     assert idle == {"log_lock_waits"}, states
+
+
+#: Of two servers, as Debian's pg_qualstats does not start next to pgaudit.
+OF_OTHERS = {
+    "pg_stat_kcache": (["pg_stat_statements", "pg_stat_kcache"], ["", "/planning"]),
+    "pg_qualstats": (["pg_qualstats"], ["/sampled", "/all"]),
+    "pgaudit": (["pgaudit"], ["/read", "/write", "/all"]),
+}
+
+
+@pytest.mark.debian
+@pytest.mark.parametrize("name", OF_OTHERS)
+def test_extensions_of_others_prove_themselves(
+    debian15: Binaries, tmp_path: Path, name: str
+) -> None:
+    libraries, variants = OF_OTHERS[name]
+    if not (debian15.pkglibdir / f"{name}.so").exists():
+        pytest.skip(f"{name} is not installed (Debian: apt-get install postgresql-15-...)")
+    script = tmp_path / "script.sql"
+    script.write_text(
+        "\\set id random(1, 1000)\nBEGIN;\nSELECT what FROM orders WHERE id = :id;\n"
+        "UPDATE orders SET what = what WHERE id = :id;\nEND;\n"
+    )
+    with weighable(debian15, {}, libraries) as server:
+        with server.connect() as conn:
+            for library in libraries:
+                if library != "pgaudit":
+                    conn.execute(f"CREATE EXTENSION {library}".encode())
+            conn.execute("CREATE TABLE orders (id int PRIMARY KEY, what text)")
+            conn.execute("INSERT INTO orders SELECT n, 'x' FROM generate_series(1, 1000) n")
+        done = pgtare(
+            "weigh --dsn {} --script {} --duration 4 --output {} --allow pgaudit",
+            server.dsn(),
+            script,
+            tmp_path / "w.json",
+            *(name + variant for variant in variants),
+        )
+    assert done.returncode == 0, done.stderr
+    proofs = {one["name"]: one["proof"] for one in read(tmp_path / "w.json")["arms"][2:]}
+    assert len(proofs) == len(variants)
+    assert {proof["state"] for proof in proofs.values()} == {"active"}, proofs
