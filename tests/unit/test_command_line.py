@@ -22,6 +22,14 @@ from pgtare.cli.command_line import command_line
         (["--dsn", "postgresql://joe:s@e@db/app"], ["--dsn", "(hidden)"]),
         (["--dsn", "password='open"], ["--dsn", "(hidden)"]),
         (["--dsn"], ["--dsn"]),
+        (["--server", "a: host=a password=s"], ["--server", "a: password=(hidden) host=a"]),
+        (
+            ["--server=a: postgresql://joe:s@db/x?password=t"],
+            ["--server=a: user=joe password=(hidden) dbname=x host=db"],
+        ),
+        (["--server=a:  password = 's t' host=b"], ["--server=a: password=(hidden) host=b"]),
+        (["--server", "host=a password=s"], ["--server", "(hidden)"]),
+        (["--server", "new: host=a dbname=app"], ["--server", "new: host=a dbname=app"]),
     ],
 )
 def test_passwords_are_not_kept(

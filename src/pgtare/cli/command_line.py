@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Callable
 
 HIDDEN = "(hidden)"
 
@@ -13,10 +14,11 @@ def command_line() -> list[str]:
     words = ["pgtare", *sys.argv[1:]]
     kept = words[:1]
     for before, word in itertools.pairwise(words):
-        if before == "--dsn":
-            kept.append(_without_password(word))
-        elif word.startswith("--dsn="):
-            kept.append("--dsn=" + _without_password(word.removeprefix("--dsn=")))
+        option, equals, value = word.partition("=")
+        if before in _SHOWN:
+            kept.append(_SHOWN[before](word))
+        elif equals and option in _SHOWN:
+            kept.append(f"{option}={_SHOWN[option](value)}")
         else:
             kept.append(word)
     return kept
@@ -41,3 +43,16 @@ def _without_password(dsn: str) -> str:
     return make_conninfo(
         "", **{name: HIDDEN if name in secret else str(value) for name, value in parts.items()}
     )
+
+
+def _named_without_password(server: str) -> str:
+    """A server's name stays; what has no name may be all password."""
+    name, colon, dsn = server.partition(": ")
+    return f"{name}: {_without_password(dsn.strip())}" if colon else HIDDEN
+
+
+#: Options that hold connection strings, and how their values are shown.
+_SHOWN: dict[str, Callable[[str], str]] = {
+    "--dsn": _without_password,
+    "--server": _named_without_password,
+}

@@ -199,11 +199,12 @@ def weigh(
     `pgtare weigh --server 'old: host=db1 dbname=app' --server 'new: host=db2 dbname=app'`
     """
     servers = tuple(ServerAddress.parse(text) for text in server or ())
+    running = dsn is not None or bool(servers)
     chosen = tuple(choose(load_catalogue(catalogue or ()), instruments or (), arm or ()))
     request = Request(
         chosen=chosen if budget is None or servers else limit.with_together(chosen),
-        at_most=percentage("--at-most", at_most) if at_most else None,
-        budget=percentage("--budget", budget) if budget else None,
+        at_most=percentage("--at-most", at_most, below=1000) if at_most else None,
+        budget=percentage("--budget", budget, below=1000) if budget else None,
         inject_ns=tuple(inject_ns or ()),
         duration_s=seconds("--duration", duration),
         precision=percentage("--precision", precision) if precision else None,
@@ -213,7 +214,7 @@ def weigh(
         base=_base(base),
         unit=_unit(unit),
         slice_ms=slice_bounds("--slice-ms", slice_ms) if slice_ms else None,
-        load=_load_spec(load, script, clients, protocol, rate, running=bool(dsn or servers)),
+        load=_load_spec(load, script, clients, protocol, rate, running=running),
         headroom=parse_headroom(rate) if rate and "%" in rate else None,
         scale=scale,
         pg_config=pg_config,
@@ -230,6 +231,10 @@ def weigh(
         servers=servers,
     )
     request = chosen_way(request)
+    if summary is not None and not request.decides:
+        raise UsageError("--summary says what was decided: give --at-most or --budget")
+    if why and request.outside:
+        raise UsageError("--why needs the server module, which is not used from outside")
     if request.outside:
         _check_outside(load, clients, protocol, rate)
     if not servers:
@@ -242,13 +247,9 @@ def weigh(
                 typer.echo(line)
         destination.write(planned.to_json())
         return
-    if summary is not None and not request.decides:
-        raise UsageError("--summary says what was decided: give --at-most or --budget")
     files.check_target(summary)
     if out is not None:
         store.check_target(out)
-    if why and request.outside:
-        raise UsageError("--why needs the server module, which is not used from outside")
     asked = _why() if why else None
     if request.outside:
         done = weigh_outside(request, command_line(), cli.stderr(), cli.confirm)

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgtare.errors import UsageError
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial.answer import Answer
 from pgtare.estimate.trial.results import ArmEstimate
@@ -71,9 +72,11 @@ def estimate_server(name: str, directory: Path, margin: float | None = None) -> 
     """Estimate a server again from a directory of `pgtare weigh --out`.
 
     margin: of equivalence for the server's own verdicts, as a share; None takes the earlier one.
-    Raises as `store.load` does.
+    Raises as `store.load` does, and UsageError if it compares servers.
     """
     stored = store.load(directory)
+    if stored.design.servers:
+        raise UsageError(f"{directory} compares servers: it has no instruments")
     found = estimate_again(stored.design, stored.observations, stored.result, margin)
     rate = transaction_rate(stored.result)
     arms = zip(found.arms, stored.result.arms, strict=True)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pgtare.errors import MeasurementError
 from pgtare.estimate.trial.bursts import BURST, PACED, RUN
 from pgtare.estimate.trial.design import Design
 from pgtare.weighing.outside.transactions import Source
@@ -50,6 +51,8 @@ class RunBlock:
     transactions: int
     error: str = ""
     sqlstate: str = ""
+    #: Of bursts: how long a transaction took, in s, by the names of the servers.
+    each_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -142,36 +145,40 @@ class Loops:
         """Whether a transaction was left open, or failed."""
         return any(seat.wire.in_transaction for seat in self.seats)
 
-    def renew(self, seconds: float) -> None:
+    def renew(self, seconds: float) -> list[RunBlock]:
         """New sessions if it is time for them, and a block of each loop that counts for nothing."""
         if self.anew is None or seconds < (self.epoch + 1) * self.anew_s:
-            return
+            return []
         self.seats = self.anew(self.seats)
         self.epoch += 1
-        for block in (self.burst(), self.paced()):
-            if block.error:
-                self.recover()
+        blocks = [self.burst(), self.paced()]
+        if any(block.error for block in blocks):
+            self.recover()
+        return blocks
 
     def fit(self) -> RunBlock:
         """Find out how long a transaction takes, and how long runs are to be for that."""
         took_s, size = 0.0, 0
         for arm, seat in self._apart():
             seat.switch(self.settings[arm])
-            answers = Answers()
+            answers, one_s = Answers(), 0.0
             seat.wire.measure = True
             for _ in range(_PROBES):
                 seat.wire.stamp()
                 seat.wire.transaction(self.source.next())
                 seat.wire.stamp()
-                answers = seat.wire.exchange()
-                seat.queued.clear()
+                answers = self._exchange(seat)
                 if answers.error:
                     return self._failed(answers, seat)
+                one_s = (answers.stamps_us[1] - answers.stamps_us[0]) / 1e6
+                if one_s > _BLOCK_S:
+                    break  # it is as slow the next time
             seat.wire.measure = False
             if answers.size > _BLOCK_BYTES:
                 return self._failed(Answers(error=_TOO_LARGE.format(answers.size / 1000)), seat)
-            size = max(size, answers.size)
-            took_s = max(took_s, (answers.stamps_us[1] - answers.stamps_us[0]) / 1e6)
+            if wrong := self._asked(seat, arm):
+                return self._failed(Answers(error=wrong), seat)
+            size, took_s = max(size, answers.size), max(took_s, one_s)
         runs = len(self.design.block)
         self.lengths = Lengths.of(took_s, runs, size, apart=len(self._apart()) > 1)
         return RunBlock(np.empty(0, RUN), took_s, 0.0, 1)
@@ -182,7 +189,7 @@ class Loops:
         length = self.rng.randint(lengths.shortest, lengths.longest)
         order = self._order()
         began = time.monotonic()
-        table, busy_s = [], 0.0
+        table, busy_s, each_s = [], 0.0, {}
         groups = [
             list(arms) for _, arms in itertools.groupby(order, lambda arm: id(self.seats[arm]))
         ]
@@ -196,10 +203,12 @@ class Loops:
             if took_s > 0:
                 seat.quickest_s = min(seat.quickest_s or took_s / count, took_s / count)
                 busy_s += took_s
+                each_s[seat.name] = took_s / count
             table.append(self._since_origin(seat, stamps))
         rested_s = time.monotonic() - began - busy_s
         rows = self._rows(np.concatenate(table), order, length, BURST)
-        return RunBlock(rows, busy_s, rested_s, len(order) * (length + lengths.dropped))
+        count = len(order) * (length + lengths.dropped)
+        return RunBlock(rows, busy_s, rested_s, count, each_s=each_s)
 
     def _burst_of(self, arms: Sequence[int], length: int, *, alone: bool) -> Answers:
         """Bursts of these arms, which share a seat. alone: nothing follows before the rest."""
@@ -213,15 +222,14 @@ class Loops:
                 seat.wire.transaction(self.source.next())
             seat.wire.stamp()
             seat.wire.stamp()
-        for name in self.settings[arms[-1]]:
-            seat.wire.value(name)
+        self._ask(seat, arms[-1])
         # The client sleeps until the server has surely done: one that is awake, or is woken by each
         # answer, doubles what a transaction takes. The rest is taken then, too.
         surely_s = seat.quickest_s * len(arms) * (length + self.lengths.dropped)
         sleep_s = max(LEAST_REST_S, (1 + REST) * surely_s) if alone else _SURELY * surely_s
-        answers = seat.wire.exchange(sleep_s)
+        answers = self._exchange(seat, sleep_s)
         if not answers.error:
-            answers.error = self._changed(seat, arms[-1], answers.values)
+            answers.error = self._changed(arms[-1], answers.values)
         if not answers.error and len(answers.stamps_us) != 3 * len(arms):
             answers.error = _MISSING
         return answers
@@ -239,8 +247,7 @@ class Loops:
                 seat.wire.transaction(self.source.next())
                 seat.wire.stamp()
                 seat.wire.stamp()
-                answers = seat.wire.exchange(seat.paced_s + PAUSE_S)
-                seat.queued.clear()
+                answers = self._exchange(seat, seat.paced_s + PAUSE_S)
                 if answers.error:
                     return self._failed(answers, seat)
                 if len(answers.stamps_us) != 3:
@@ -256,6 +263,8 @@ class Loops:
                 if number >= self.lengths.paced_dropped:
                     found.append(self._since_origin(seat, np.array([stamps], dtype=np.int64)))
                     arms.append(arm)
+            if wrong := self._asked(seat, arm):
+                return self._failed(Answers(error=wrong), seat)
         rows = self._rows(np.concatenate(found), arms, 1, PACED)
         rested_s = time.monotonic() - began - busy_s
         count = len(order) * (self.lengths.paced_dropped + self.lengths.paced)
@@ -268,16 +277,34 @@ class Loops:
             first.setdefault(id(seat), (arm, seat))
         return list(first.values())
 
-    def _changed(self, seat: Seat, arm: int, values: Sequence[str]) -> str:
+    def _exchange(self, seat: Seat, sleep_s: float = 0.0) -> Answers:
+        """Send what is queued, and learn how the server writes the values that were set."""
+        try:
+            answers = seat.wire.exchange(sleep_s)
+        except MeasurementError as ex:
+            raise MeasurementError(f"{seat.name}: {ex}" if seat.name else str(ex)) from ex
+        for (name, value), written in zip(seat.queued, answers.values, strict=False):
+            self._written[name, value] = written
+        seat.queued.clear()
+        return answers
+
+    def _ask(self, seat: Seat, arm: int) -> None:
+        for name in self.settings[arm]:
+            seat.wire.value(name)
+
+    def _asked(self, seat: Seat, arm: int) -> str:
+        """As `_changed`, by a question of its own."""
+        self._ask(seat, arm)
+        answers = self._exchange(seat)
+        return answers.error or self._changed(arm, answers.values)
+
+    def _changed(self, arm: int, values: Sequence[str]) -> str:
         """What is wrong if settings are not at a block's end as they were set, else nothing.
 
-        values: as the server writes them, of all that were set in the block, and at last of all.
+        values: as the server writes them, at last of all that the arm sets.
         """
         names = list(self.settings[arm])
         last = dict(zip(names, values[len(values) - len(names) :], strict=False))
-        for (name, value), written in zip(seat.queued, values, strict=False):
-            self._written[name, value] = written
-        seat.queued.clear()
         for name, found in last.items():
             wanted = self._written.get((name, self.settings[arm][name]))
             if wanted is not None and found != wanted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from pgtare.estimate.trial.bursts import BURST, PACED
 from pgtare.server import pooler
 from pgtare.server.own_session import first_line
 from pgtare.weighing.outside.loops import LEAST_REST_S, REST, Loops, RunBlock
+from pgtare.weighing.outside.session import READ_ONLY_SETTING
 from pgtare.weighing.weigh.recording import StoppedBy
 
 #: Blocks before the first that counts, and the seconds that they may take: caches fill, and it
@@ -78,12 +79,12 @@ def _checked(loops: Loops, block: RunBlock) -> None:
         raise UsageError("the script leaves a transaction open: end it with COMMIT or ROLLBACK")
     if error:
         loops.recover()
-        raise UsageError(_refused(block))
+        raise UsageError(_refused(loops, block))
 
 
 def record(
     loops: Loops,
-    control: psycopg.Connection[Any],
+    controls: Mapping[str, psycopg.Connection[Any]],
     seconds: float,
     *,
     look: Look,
@@ -91,10 +92,10 @@ def record(
 ) -> OutsideRecording:
     """Run blocks for so long, or until `look` says so, Ctrl-C, or the server's end.
 
-    control: another session, for the look at replicas. tick: called ten times a second with the
-    seconds run and the transactions so far.
+    controls: another session on each server by its name, for the look at replicas. tick: called ten
+    times a second with the seconds run and the transactions so far.
     """
-    state = _State(loops, control, began=time.monotonic())
+    state = _State(loops, controls, began=time.monotonic())
     stopped_by: StoppedBy = "time"
     trouble = ""
     try:
@@ -124,12 +125,12 @@ class _Harm(Exception):
 @dataclass
 class _State:
     loops: Loops
-    control: psycopg.Connection[Any]
+    controls: Mapping[str, psycopg.Connection[Any]]
     began: float
     parts: list[npt.NDArray[Any]] = field(default_factory=list)
     recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    took_s: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    first_s: float = 0.0
+    took_s: dict[str, deque[float]] = field(default_factory=dict)  # by server
+    first_s: dict[str, float] = field(default_factory=dict)
     failed: int = 0
     blocks: int = 0
     busy_s: float = 0.0
@@ -157,23 +158,31 @@ class _State:
         self.busy_s += block.busy_s
         self.transactions += int(block.rows["transactions"].sum())
         if loop == BURST:
-            self.took_s.append(block.busy_s / max(block.transactions, 1))
-            if len(self.took_s) == _RECENT:
-                self._compare()
+            for name, each_s in block.each_s.items():
+                took_s = self.took_s.setdefault(name, deque(maxlen=_RECENT))
+                took_s.append(each_s)
+                if len(took_s) == _RECENT:
+                    self._compare(name, statistics.median(took_s))
 
-    def _compare(self) -> None:
-        now_s = statistics.median(self.took_s)
-        self.first_s = self.first_s or now_s
-        if now_s > _SLOWER * self.first_s:
-            raise _Harm(
-                f"the server answers {now_s / self.first_s:.0f} times slower than at the start"
-            )
+    def _compare(self, name: str, now_s: float) -> None:
+        first_s = self.first_s.setdefault(name, now_s)
+        if now_s > _SLOWER * first_s:
+            times = f"{now_s / first_s:.0f} times slower than at the start"
+            raise _Harm(f"{name or 'the server'} answers {times}")
 
     def check_replicas(self) -> None:
         """Raises _Harm if a replica lags behind; a role that may not see that sees none."""
-        ((lag,),) = pooler.rows(self.control, _LAG)
-        if lag is not None and float(lag) > MOST_LAG_S:
-            raise _Harm(f"a replica is {float(lag):.0f} s behind")
+        for name, control in self.controls.items():
+            ((lag,),) = pooler.rows(control, _LAG)
+            if lag is not None and float(lag) > MOST_LAG_S:
+                whose = f" of {name}" if name else ""
+                raise _Harm(f"a replica{whose} is {float(lag):.0f} s behind")
+
+    def renew(self, seconds: float) -> None:
+        """New sessions if it is time for them, and the rest after what they ran."""
+        for block in self.loops.renew(seconds):
+            self.busy_s += block.busy_s
+            time.sleep(_rest_s(block))
 
 
 def _until_end(
@@ -193,7 +202,7 @@ def _until_end(
         if now >= next_health:
             state.check_replicas()
             next_health = now + _HEALTH_S
-        state.loops.renew(now)
+        state.renew(now)
         at = time.monotonic()
         block = state.loops.burst() if loop == BURST else state.loops.paced()
         rest_s = _rest_s(block)
@@ -213,7 +222,9 @@ def _rest_s(block: RunBlock) -> float:
     return max(max(LEAST_REST_S, REST * block.busy_s) - block.rested_s, 0.0)
 
 
-def _refused(block: RunBlock) -> str:
+def _refused(loops: Loops, block: RunBlock) -> str:
+    if block.sqlstate == "25006" and READ_ONLY_SETTING not in loops.settings[0]:
+        return f"the server only reads: {block.error}"
     if block.sqlstate == "25006":
         return (
             f"the script writes ({block.error}): say --writes if it may; what it writes stays in "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -125,7 +126,7 @@ def _weigh(request: Request, dsn: str, kind: str, command: list[str], console: C
             for line in describe(plan):
                 stages.say(line)
             with _driver(control, dsn, plan) as loops:
-                return _Run(plan, control, loops, kind, command, console).run()
+                return _Run(plan, {"": control}, loops, kind, command, console).run()
     except psycopg.Error as ex:
         raise MeasurementError(f"the session was lost: {own_session.first_line(ex)}") from ex
 
@@ -134,16 +135,25 @@ def _compare(request: Request, command: list[str], console: Console) -> Weighing
     stages = Stages(console)
     try:
         with contextlib.ExitStack() as stack:
-            controls = [
-                stack.enter_context(control_session(server.dsn)) for server in request.servers
-            ]
+            controls = _controls(stack, request)
             plan = make_comparison(controls, request)
             for line in describe(plan):
                 stages.say(line)
             with _drivers(controls, plan) as loops:
-                return _Run(plan, controls[0], loops, "running servers", command, console).run()
+                names = [server.name for server in request.servers]
+                by_name = dict(zip(names, controls, strict=True))
+                return _Run(plan, by_name, loops, "running servers", command, console).run()
     except psycopg.Error as ex:
-        raise MeasurementError(f"a session was lost: {own_session.first_line(ex)}") from ex
+        raise MeasurementError(f"a server refused: {own_session.first_line(ex)}") from ex
+
+
+def _controls(stack: contextlib.ExitStack, request: Request) -> list[psycopg.Connection[Any]]:
+    """A session on each server."""
+    found = []
+    for server in request.servers:
+        with servers.at(server):
+            found.append(stack.enter_context(control_session(server.dsn)))
+    return found
 
 
 def make_comparison(controls: Sequence[psycopg.Connection[Any]], request: Request) -> Plan:
@@ -164,7 +174,7 @@ def _drivers(controls: Sequence[psycopg.Connection[Any]], plan: Plan) -> Iterato
     with contextlib.closing(sessions):
         settings = {} if request.writes else {READ_ONLY_SETTING: "on"}
         arms = [settings for _ in plan.design.arms]
-        epoch_s = max(request.duration_s / servers.EPOCHS, servers.SHORTEST_EPOCH_S)
+        epoch_s = servers.epoch_s(request)
         yield Loops(
             sessions.first(), source, plan.design, arms, rng, anew=sessions.anew, anew_s=epoch_s
         )
@@ -174,8 +184,7 @@ def dry_run(request: Request) -> PlannedWeighing:
     """What would be done; looks at the servers, changes nothing there."""
     if request.servers:
         with contextlib.ExitStack() as stack:
-            controls = [stack.enter_context(control_session(one.dsn)) for one in request.servers]
-            plan = make_comparison(controls, request)
+            plan = make_comparison(_controls(stack, request), request)
             found = planning.planned(plan.design, plan.request)
             return found.model_copy(update={"unit": "burst", "description": describe(plan)})
     if request.dsn is None:
@@ -233,9 +242,15 @@ def _describe_servers(plan: Plan) -> list[str]:
         f"which run {_name(plan.request)}; your application's sessions are not touched",
         "the servers together work at most a quarter of the time of one processor for it",
     ]
-    same = [server.name for server in others if server.is_the_same(first)]
-    if same:
-        lines.append(f"{', '.join(same)} and {first.name} are the same server")
+    for one, other in itertools.combinations(plan.servers, 2):
+        if other.is_the_same(one):
+            lines.append(f"{other.name} and {one.name} are the same server")
+    epoch_s = servers.epoch_s(plan.request)
+    if epoch_s * FEWEST_BLOCKS > plan.request.duration_s:
+        lines.append(
+            f"too short for an answer: {FEWEST_BLOCKS} sessions are needed, of "
+            f"{numbers.seconds(epoch_s)} each (--duration)"
+        )
     return lines
 
 
@@ -285,7 +300,7 @@ def _driver(control: psycopg.Connection[Any], dsn: str, plan: Plan) -> Iterator[
     request = plan.request
     rng = random.Random(request.seed)
     source = _source([control], request, rng)
-    with driven_session(dsn, writes=request.writes) as conn:
+    with driven_session(dsn, control, writes=request.writes) as conn:
         own = settings_probe.own_values(conn, plan.design.setting_names)
         wire = Wire(conn, source.statements)
         answers = wire.prepare()
@@ -306,13 +321,14 @@ class _Run:
     def __init__(
         self,
         plan: Plan,
-        control: psycopg.Connection[Any],
+        controls: Mapping[str, psycopg.Connection[Any]],
         loops: Loops,
         kind: str,
         command: list[str],
         console: Console,
     ) -> None:
-        self.request, self.plan, self.control, self.loops = plan.request, plan, control, loops
+        self.request, self.plan, self.controls, self.loops = plan.request, plan, controls, loops
+        self.control = next(iter(controls.values()))
         self.kind, self.command, self.console = kind, command, console
         self.stages = Stages(console)
 
@@ -334,7 +350,7 @@ class _Run:
                 return reason_to_stop(self.request, now, seconds)
 
             got = record(
-                self.loops, self.control, self.request.duration_s, look=look, tick=display.count
+                self.loops, self.controls, self.request.duration_s, look=look, tick=display.count
             )
         if not len(got.rows):
             raise MeasurementError(f"nothing was measured: {got.trouble or 'it ended too early'}")
@@ -358,6 +374,8 @@ class _Run:
         if self.plan.servers:
             # sessions are what counts, and each is to hold a few blocks
             self.loops.anew_s = max(self.loops.anew_s, _BLOCKS_OF_A_SESSION * pair_s)
+            if self.loops.anew_s == servers.epoch_s(self.request):
+                return  # which was said
             pair_s = self.loops.anew_s
         if pair_s * FEWEST_BLOCKS > self.request.duration_s:
             self.stages.say(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 
-from pgtare.errors import UsageError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.server import pooler
 from pgtare.weighing.instruments.proof_result import Proof
@@ -19,16 +20,19 @@ from pgtare.weighing.outside.session import driven_session, end
 from pgtare.weighing.outside.transactions import Source
 from pgtare.weighing.outside.wire import Wire
 from pgtare.weighing.weigh import schema
-from pgtare.weighing.weigh.request import ServerAddress
+from pgtare.weighing.weigh.request import Request, ServerAddress
 from pgtare.weighing.weigh.result import is_private
 
 #: In a trial of this many s or more, sessions are made anew this often in all, and no more often
 #: than this, in s: two sessions may differ for as long as they last, so each counts as one.
 EPOCHS, SHORTEST_EPOCH_S = 40, 1.0
+#: Pauses before a server that has no room for sessions is asked again, in s.
+_RETRIES_S = (0.5, 1.0, 2.0)
 #: What differs between two servers by their places.
 _OF_PLACE = frozenset(
     {
         "archive_command",
+        "client_encoding",
         "cluster_name",
         "config_file",
         "data_directory",
@@ -73,6 +77,11 @@ def design_of(servers: Sequence[ServerAddress], seed: int) -> Design:
     return Design(arms, block_layout(len(arms)), seed, driven=True, servers=True)
 
 
+def epoch_s(request: Request) -> float:
+    """How long sessions are to last."""
+    return max(request.duration_s / EPOCHS, SHORTEST_EPOCH_S)
+
+
 def by_arm(servers: Sequence[ServerAddress]) -> list[int]:
     """The number of each arm's server."""
     return [0, 0, *range(1, len(servers))]
@@ -100,7 +109,15 @@ class ServerSessions:
         return [Seat(wire, name) for wire, name in zip(self._wires(), names, strict=True)]
 
     def anew(self, seats: Sequence[Seat]) -> list[Seat]:
-        """New sessions in the place of these."""
+        """New sessions in the place of these. A server may be full for a moment."""
+        for pause_s in _RETRIES_S:
+            self.close()
+            try:
+                wires = self._wires()
+            except MeasurementError:
+                time.sleep(pause_s)
+            else:
+                return [seat.renewed(wire) for seat, wire in zip(seats, wires, strict=True)]
         self.close()
         return [seat.renewed(wire) for seat, wire in zip(seats, self._wires(), strict=True)]
 
@@ -118,7 +135,9 @@ class ServerSessions:
         found = {}
         for arm, number in arms:
             server = self.servers[number]
-            conn = self._stack.enter_context(driven_session(server.dsn, writes=self.writes))
+            opened = driven_session(server.dsn, self.controls[number], writes=self.writes)
+            with at(server):
+                conn = self._stack.enter_context(opened)
             found[arm] = Wire(conn, self.source.statements)
             self._open.append((number, conn, found[arm]))
             answers = found[arm].prepare()
@@ -127,6 +146,15 @@ class ServerSessions:
                     f"{server.name} refuses a statement of {self.source.name}: {answers.error}"
                 )
         return [found[arm] for arm in sorted(found)]
+
+
+@contextlib.contextmanager
+def at(server: ServerAddress) -> Iterator[None]:
+    """Errors name the server that they are of."""
+    try:
+        yield
+    except (UsageError, MeasurementError) as ex:
+        raise type(ex)(f"{server.name}: {ex}") from ex
 
 
 @dataclass(frozen=True)
@@ -162,6 +190,8 @@ def infos(found: Sequence[FoundServer]) -> list[schema.ServerInfo]:
     """The servers, with the settings in which they differ."""
     names = sorted({name for server in found for name in server.settings})
     differ = [name for name in names if len({server.settings.get(name) for server in found}) > 1]
+    # what only some have comes last: it may be of another version, or hidden from the role
+    differ.sort(key=lambda name: any(name not in server.settings for server in found))
     return [
         schema.ServerInfo(
             name=server.name,

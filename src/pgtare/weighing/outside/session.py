@@ -8,12 +8,14 @@ from typing import Any
 
 import psycopg
 
-from pgtare.errors import UsageError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import own_session, pooler, signals
 
 #: What keeps the session from doing harm: it gives up waiting for a lock, keeps no transaction
-#: open, and ends in the middle of a statement if its client is gone. All of this is so in each arm.
+#: open, and ends in the middle of a statement if its client is gone. It rests as long as it wants.
+#: All of this is so in each arm.
 _HARMLESS = (
+    "SET idle_session_timeout = 0",
     "SET lock_timeout = '5s'",
     "SET idle_in_transaction_session_timeout = '10s'",
     "SET client_connection_check_interval = '1s'",
@@ -36,13 +38,28 @@ def control_session(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     with signals.unwind_at_exit_signals(), contextlib.closing(own_session.connect(dsn)) as conn:
         if pooler.is_pooled(conn):
             raise UsageError(_POOLED)
+        conn.execute("SET idle_session_timeout = 0")
         yield conn
 
 
+_LIFE = "SELECT pg_catalog.pg_postmaster_start_time()::text, pg_catalog.pg_is_in_recovery()"
+_ELSEWHERE = (
+    "the connection string led to another server than before, or the server was restarted: connect "
+    "to the server itself, not to several behind one address"
+)
+
+
 @contextlib.contextmanager
-def driven_session(dsn: str, *, writes: bool) -> Iterator[psycopg.Connection[Any]]:
-    """The session in which the script runs."""
+def driven_session(
+    dsn: str, control: psycopg.Connection[Any], *, writes: bool
+) -> Iterator[psycopg.Connection[Any]]:
+    """The session in which the script runs. control: a session on the same server.
+
+    Raises MeasurementError if it is not.
+    """
     with contextlib.closing(own_session.connect(dsn, client_encoding="UTF8")) as conn:
+        if pooler.rows(conn, _LIFE) != pooler.rows(control, _LIFE):
+            raise MeasurementError(_ELSEWHERE)
         for line in (*_HARMLESS, *_ITS_OWN, *(() if writes else (_READ_ONLY,))):
             try:
                 conn.execute(line.encode())

@@ -74,10 +74,14 @@ def reason_to_stop(
 
 def decided(now: Live, limits: dict[str, float], seconds: float) -> bool:
     """Whether a trial may stop: one arm is shown to be above its limit, or all to be below."""
-    if not limits or seconds < _LEAST_S or now.blocks < _LEAST_BLOCKS:
+    if not limits or not _enough(now, seconds):
         return False
     states = list(_states(now, limits).values())
     return "above" in states or all(state == "below" for state in states)
+
+
+def _enough(now: Live, seconds: float) -> bool:
+    return seconds >= _LEAST_S and now.blocks >= _LEAST_BLOCKS
 
 
 def _states(now: Live, limits: dict[str, float]) -> dict[str, State]:
@@ -106,6 +110,8 @@ def with_limits(
         return result
     last = live(observations, design)
     states = _states(last, limits)
+    if not _enough(last, result.design.duration_s):
+        states = dict.fromkeys(states, "undecided")
     arms = {arm.name: arm for arm in result.arms}
     seen = {arm.name: arm for arm in last.arms}
     found = []

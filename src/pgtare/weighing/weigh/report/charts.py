@@ -33,7 +33,7 @@ def charts(result: WeighResult, observations: Observations) -> tuple[list[Chart]
     others = [
         contention_chart.chart(result),
         _distributions(result, units),
-        _course(result, units),
+        None if wording.compares_servers(result) else _course(result, units),
     ]
     return (
         [chart for chart in first if chart is not None],
@@ -54,9 +54,11 @@ def _answers(result: WeighResult) -> Chart | None:
     margin = None
     if result.baseline.body_mean_us is not None:
         margin = result.design.margin_pct / 100 * result.baseline.body_mean_us
+    servers = wording.compares_servers(result)
     layout = plots.frame(height)
+    what = "slower by" if servers else "cost when left on,"
     layout["xaxis"] |= {
-        "title": plots.axis_title("cost when left on, µs a transaction"),
+        "title": plots.axis_title(f"{what} µs a transaction"),
         "range": [min(ends) - pad, max(ends) + pad],
     }
     layout["yaxis"] |= {"visible": False, "range": [len(shown) - 0.35, -0.75]}
@@ -67,15 +69,15 @@ def _answers(result: WeighResult) -> Chart | None:
     band = f" The grey band is ±{result.design.margin_pct:g} %, the margin." if margin else ""
     return Chart(
         id="effects",
-        title="What each costs when left on",
+        title="How much slower each is" if servers else "What each costs when left on",
         label="Interval plot: the cost in microseconds a transaction. "
         + " ".join(f"{name}: {us} {interval}." for name, us, interval in rows),
-        caption=f"Points are estimates, bars 95 % intervals.{band} The square is the control, in "
-        "which nothing is changed.",
+        caption=f"Points are estimates, bars 95 % intervals.{band} The square is the control, "
+        + ("the first server again." if servers else "in which nothing is changed."),
         height=height,
         data=[_points(shown)],
         layout=layout,
-        table_head=["instrument", "µs", "interval"],
+        table_head=["server" if servers else "instrument", "µs", "interval"],
         table_rows=rows,
     )
 

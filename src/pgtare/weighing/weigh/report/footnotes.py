@@ -36,7 +36,7 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
         (
             "trial",
             f"{numbers.seconds(design.duration_s)} of {numbers.seconds(design.planned_s)} planned, "
-            f"{numbers.count(design.blocks)} {_BLOCKS[design.unit]}, "
+            f"{numbers.count(design.blocks)} {_blocks(result)}, "
             f"{numbers.count(design.blocks_discarded)} discarded, seed {design.seed}",
         ),
     ]
@@ -63,9 +63,13 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
             )
         )
     lines += [(label, text) for label, text in _outcomes(result) if text]
-    if wording.of_role(result, "instrument"):
+    if wording.of_role(result, "instrument") and not wording.compares_servers(result):
         lines.append(("proof", _proof(result)))
     return lines + course
+
+
+def _blocks(result: WeighResult) -> str:
+    return "sessions of each" if wording.compares_servers(result) else _BLOCKS[result.design.unit]
 
 
 _BLOCKS = {

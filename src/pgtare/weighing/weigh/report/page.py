@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pgtare.estimate.trial.observations import Observations
-from pgtare.kit import files, page_frame
+from pgtare.kit import files, numbers, page_frame
 from pgtare.weighing.weigh.report import contention, evidence, footnotes, rows, traffic, wording
 from pgtare.weighing.weigh.report.charts import charts
 from pgtare.weighing.weigh.schema import ArmResult, WeighResult
@@ -91,6 +91,8 @@ def _contention(result: WeighResult) -> _Contention | None:
 
 def _title(result: WeighResult) -> str:
     names = [arm.name for arm in wording.of_role(result, "instrument")]
+    if wording.compares_servers(result):
+        return f"{', '.join(names)} compared with {result.arms[0].name}"
     if not names:
         return "The floor of this measurement"
     if len(names) == 1:
@@ -115,7 +117,7 @@ def _when(created: str) -> str:
 
 def _proofs(result: WeighResult) -> list[tuple[str, str]]:
     """Each instrument with its state and evidence; none if no arm may be shown."""
-    if wording.ended_by_server(result):
+    if wording.ended_by_server(result) or wording.compares_servers(result):
         return []
     arms = wording.by_cost(wording.of_role(result, "instrument"))
     return [
@@ -126,6 +128,16 @@ def _proofs(result: WeighResult) -> list[tuple[str, str]]:
 
 
 def _arms(result: WeighResult) -> list[_Settings]:
+    outside = result.design.outside
+    if outside is not None and outside.servers:
+        return [
+            _Settings(
+                one.name,
+                f"PostgreSQL {one.version}" + (", a standby" if one.standby else ""),
+                [f"{name} = {value or numbers.NONE}" for name, value in one.settings.items()],
+            )
+            for one in outside.servers
+        ]
     base = result.arms[0].settings if result.arms else {}
     return [_settings(arm, base) for arm in result.arms]
 

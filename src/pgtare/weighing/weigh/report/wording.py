@@ -219,14 +219,19 @@ def _outside(result: WeighResult) -> str:
     if found.servers:
         return (
             "This is what these statements take in sessions that never wait for their client; "
-            f"each lasted {numbers.seconds(found.session_s or 0.0)}. “If it waits” has pauses of "
+            f"each lasted {numbers.seconds(_session_s(result))}. “If it waits”, in µs, has pauses of "
             f"{numbers.duration(found.pause_us)}. {_differing(found.servers)}"
         )
     return (
         "This is what these statements pay in one warm session that never waits for its client. "
-        "An application’s sessions wait, and their caches cool: “if it waits” has pauses of "
+        "An application’s sessions wait, and their caches cool: “if it waits”, in µs, has pauses of "
         f"{numbers.duration(found.pause_us)}."
     )
+
+
+def _session_s(result: WeighResult) -> float:
+    found = result.design.outside
+    return min((found.session_s if found else None) or 0.0, result.design.duration_s)
 
 
 def _differing(servers: Sequence[ServerInfo]) -> str:
@@ -235,7 +240,7 @@ def _differing(servers: Sequence[ServerInfo]) -> str:
     if not names:
         return "Their settings are alike."
     named = ", ".join(
-        f"{name} ({' / '.join(str(one.settings.get(name)) for one in servers)})"
+        f"{name} ({' / '.join(one.settings.get(name) or numbers.NONE for one in servers)})"
         for name in names[:_NAMED]
     )
     more = f" and {len(names) - _NAMED} more (--json)" if len(names) > _NAMED else ""
