@@ -219,13 +219,13 @@ def _outside(result: WeighResult) -> str:
     if found.servers:
         return (
             "This is what these statements take in sessions that never wait for their client; "
-            f"each lasted {numbers.seconds(_session_s(result))}. “If it waits”, in µs, has pauses of "
-            f"{numbers.duration(found.pause_us)}. {_differing(found.servers)}"
+            f"each lasted {numbers.seconds(_session_s(result))}. “If it waits”, in µs, has pauses "
+            f"of {numbers.duration(found.pause_us)}. {_differing(found.servers)}"
         )
     return (
         "This is what these statements pay in one warm session that never waits for its client. "
-        "An application’s sessions wait, and their caches cool: “if it waits”, in µs, has pauses of "
-        f"{numbers.duration(found.pause_us)}."
+        "An application’s sessions wait, and their caches cool: “if it waits”, in µs, has pauses "
+        f"of {numbers.duration(found.pause_us)}."
     )
 
 
