@@ -128,7 +128,8 @@ def test_sessions_end_while_they_are_read(timed: Cluster, observer: Connection) 
         thread.start()
     traces = reads = 0
     until = time.monotonic() + 1.5
-    while time.monotonic() < until:
+    # a busy machine gives it less than is wanted in that time
+    while time.monotonic() < until or (not traces > reads > 3 and time.monotonic() < until + 20):
         reads += 1
         for _, event, count, calls, total, longest in rows(
             observer,
