@@ -342,7 +342,8 @@ class _Run:
         design, names = self.plan.design, self.plan.design.setting_names
         server = describe_server(self.control, None, self.kind, names)
         before = snapshot(self.control, self.request.chosen)
-        with Display(self.console, self.request.duration_s) as display:
+        decides = self.request.decides
+        with Display(self.console, self.request.duration_s, decides=decides) as display:
 
             def look(seconds: float, rows: Any) -> StoppedBy | None:
                 now = live(rows, design, limits=self.request.decides)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Console
 
 from pgtare.estimate.trial.results import Live
@@ -14,12 +16,15 @@ _PATIENCE_S = 2.0
 class Display(progress.Display):
     """The progress of a trial; on standard error.
 
-    nobody: what to say if no session takes part in the first seconds.
+    nobody: what to say if no session takes part in the first seconds. decides: limits are set, so
+    that the intervals to be shown are those that hold at any time.
     """
 
-    def __init__(self, console: Console, seconds: float, nobody: str = "") -> None:
+    def __init__(
+        self, console: Console, seconds: float, nobody: str = "", *, decides: bool = False
+    ) -> None:
         super().__init__(console, "weighing", seconds)
-        self._width = ""
+        self._width, self._decides = "", decides
         self._stages, self._nobody = Stages(console), nobody
 
     def count(self, seconds: float, rows: int) -> None:
@@ -32,9 +37,10 @@ class Display(progress.Display):
 
     def look(self, live: Live) -> None:
         """Called with each estimate."""
-        widths = [
-            arm.half_width_pct for arm in live.arms if arm.half_width_pct == arm.half_width_pct
+        each = [
+            arm.body_pct.half_width if self._decides else arm.half_width_pct for arm in live.arms
         ]
+        widths = [width for width in each if math.isfinite(width)]
         if widths:
             self._width = f", intervals within ±{max(widths):.2f} %"
 
