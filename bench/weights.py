@@ -30,6 +30,7 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.load import initialise
+from pgtare.load.script import BUILTINS
 from pgtare.server import binaries
 from pgtare.server.binaries import Binaries
 from pgtare.server.build import own_modules
@@ -39,24 +40,6 @@ from pgtare.server.modules import loadable
 TAKES = "16 minutes (--seconds, --only)"
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
-SELECT_SQL = """\
-\\set aid random(1, 100000 * :scale)
-SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
-"""
-TPCB_SQL = """\
-\\set aid random(1, 100000 * :scale)
-\\set bid random(1, 1 * :scale)
-\\set tid random(1, 10 * :scale)
-\\set delta random(-5000, 5000)
-BEGIN;
-UPDATE pgbench_accounts SET abalance = abalance + :delta WHERE aid = :aid;
-SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
-UPDATE pgbench_tellers SET tbalance = tbalance + :delta WHERE tid = :tid;
-UPDATE pgbench_branches SET bbalance = bbalance + :delta WHERE bid = :bid;
-INSERT INTO pgbench_history (tid, bid, aid, delta, mtime)
-VALUES (:tid, :bid, :aid, :delta, CURRENT_TIMESTAMP);
-END;
-"""
 #: A join whose plan has thousands of rows in each node.
 JOIN_SQL = """\
 \\set low random(1, 99000 * :scale)
@@ -78,10 +61,10 @@ class Load:
 
 
 PREPARED = ("--protocol", "prepared")
-SELECT = Load("prepared select", SELECT_SQL, PREPARED)
-TPCB = Load("tpcb-like", TPCB_SQL)
+SELECT = Load("prepared select", BUILTINS["select-only"], PREPARED)
+TPCB = Load("tpcb-like", BUILTINS["tpcb-like"])
 JOINED = Load("join of 2,000 rows", JOIN_SQL)
-OUTSIDE = Load("the select from outside", SELECT_SQL, ("--outside", *PREPARED))
+OUTSIDE = Load("the select from outside", BUILTINS["select-only"], ("--outside", *PREPARED))
 
 
 @dataclass(frozen=True)
