@@ -57,7 +57,7 @@ def test_every_shipped_entry_says_what_it_leaves_out_and_can_be_proved(
 
 def test_what_shows_literals_or_spoils_statistics_is_not_called_safe(catalogue: Catalogue) -> None:
     unsafe = {name for name, entry in catalogue.items() if not entry.safe_in_production}
-    logged = {"log_min_duration_statement", "log_statement", "log_duration"}
+    logged = {"log_min_duration_statement", "log_statement", "log_duration", "pgaudit"}
     assert unsafe == logged | {
         "sql_trace",
         "sql_trace_waits",
@@ -246,8 +246,11 @@ def test_the_base_is_the_union_and_each_arm_overrides_it(catalogue: Catalogue) -
     Design(tuple(arms), block_layout(len(arms)), seed=1)
 
 
-def test_all_shipped_instruments_but_the_prepared_one_share_a_trial(catalogue: Catalogue) -> None:
-    names = [name for name in catalogue if name != "pg_stat_statements_prepared"]
+def test_all_shipped_instruments_but_those_that_need_query_ids_share_a_trial(
+    catalogue: Catalogue,
+) -> None:
+    need_ids = ("pg_stat_statements_prepared", "pg_stat_kcache")
+    names = [name for name in catalogue if name not in need_ids]
     assert len(combine(choose(catalogue, names))) == len(names) + 2
 
 
@@ -278,6 +281,10 @@ def test_contradictions_are_refused(
 # ------------------------------------------------------------------------------ availability
 
 
+#: Extensions that do not come with PostgreSQL.
+OF_OTHERS = ("pg_stat_kcache", "pg_qualstats")
+
+
 def server(version_num: int = 180006, **changes: Any) -> ServerFacts:
     entries = load_catalogue().values()
     names = {name for entry in entries for name in entry.setting_names} | {"work_mem"}
@@ -289,10 +296,12 @@ def server(version_num: int = 180006, **changes: Any) -> ServerFacts:
             "auto_explain",
             "wait_event_timing",
             "sql_trace",
+            *OF_OTHERS,
+            "pgaudit",
         ),
         "setting_names": frozenset(names | {"shared_buffers"}),
         "extensions": frozenset(
-            {"plpgsql", "pg_stat_statements", "wait_event_timing", "sql_trace"}
+            {"plpgsql", "pg_stat_statements", "wait_event_timing", "sql_trace", *OF_OTHERS}
         ),
         "contexts": {"shared_buffers": "postmaster"},
     }
