@@ -392,7 +392,8 @@ def test_one_role_does_not_use_up_what_others_may_keep(keeping: Cluster, admin: 
             for i in range(2):
                 provoke(late, f"SELECT 1/0, {i}, 'x'::text")
         users = [found["user"] for found in kept(keeping)]
-        assert users == ["postgres", "postgres", "quiet", "quiet", "late"]
+        info = rows(admin, "SELECT * FROM sql_trace_kept_info()")  # says what was refused, and why
+        assert users == ["postgres", "postgres", "quiet", "quiet", "late"], info
     finally:
         keeping.configure(SETTINGS)
         keeping.reload()
