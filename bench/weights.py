@@ -47,7 +47,7 @@ SELECT count(*) FROM pgbench_accounts a JOIN pgbench_branches b USING (bid)
 WHERE aid BETWEEN :low AND :low + 2000;
 """
 SCALE = 10
-#: Of the intervals of two runs, so many may disagree: 95 % intervals of a difference.
+#: The share of pairs of runs whose difference misses its own 95 % interval by chance.
 ALPHA = 0.05
 
 

@@ -150,7 +150,7 @@ def read_weights(paths: Iterable[Path]) -> Mapping[str, Weight]:
     for path in paths:
         document = path / store.RESULT_FILE if path.is_dir() else path
         result = store.load_result(document)
-        if result.design.outside is not None and result.design.outside.servers:
+        if result.compares_servers:
             raise UsageError(f"{path} compares servers: it has no weights of instruments")
         for arm in result.arms:
             if arm.role != "instrument" or arm.answer is None:

@@ -238,9 +238,10 @@ class Loops:
         """A block of transactions, before each of which the server waits for its client."""
         order, found, busy_s = self._order(), [], 0.0
         began = time.monotonic()
-        arms = []
+        arms, last_of = [], {}
         for arm in order:
             seat, last_us = self.seats[arm], 0
+            last_of[id(seat)] = arm
             seat.switch(self.settings[arm])
             for number in range(self.lengths.paced_dropped + self.lengths.paced):
                 seat.wire.stamp()
@@ -263,8 +264,9 @@ class Loops:
                 if number >= self.lengths.paced_dropped:
                     found.append(self._since_origin(seat, np.array([stamps], dtype=np.int64)))
                     arms.append(arm)
-            if wrong := self._asked(seat, arm):
-                return self._failed(Answers(error=wrong), seat)
+        for arm in last_of.values():
+            if wrong := self._asked(self.seats[arm], arm):
+                return self._failed(Answers(error=wrong), self.seats[arm])
         rows = self._rows(np.concatenate(found), arms, 1, PACED)
         rested_s = time.monotonic() - began - busy_s
         count = len(order) * (self.lengths.paced_dropped + self.lengths.paced)

@@ -338,7 +338,10 @@ class _Run:
         lengths = self.loops.lengths
         runs = Runs(lengths.shortest, lengths.longest)
         self.plan = replace(self.plan, design=replace(self.plan.design, runs=runs))
-        self._say_if_too_short(pair_s)
+        if self.plan.servers:
+            # sessions are what counts, and each is to hold a few blocks
+            self.loops.anew_s = max(self.loops.anew_s, _BLOCKS_OF_A_SESSION * pair_s)
+        self._say_if_too_short(self.loops.anew_s or pair_s)
         design, names = self.plan.design, self.plan.design.setting_names
         server = describe_server(self.control, None, self.kind, names)
         before = snapshot(self.control, self.request.chosen)
@@ -370,18 +373,13 @@ class _Run:
         made = with_limits(made, self.request, got.rows, design)
         return Weighing(made, got.rows, design)
 
-    def _say_if_too_short(self, pair_s: float) -> None:
-        """pair_s: what two blocks take, one of each loop."""
-        if self.plan.servers:
-            # sessions are what counts, and each is to hold a few blocks
-            self.loops.anew_s = max(self.loops.anew_s, _BLOCKS_OF_A_SESSION * pair_s)
-            if self.loops.anew_s == servers.epoch_s(self.request):
-                return  # which was said
-            pair_s = self.loops.anew_s
-        if pair_s * FEWEST_BLOCKS > self.request.duration_s:
+    def _say_if_too_short(self, each_s: float) -> None:
+        """each_s: what two blocks take, one of each loop; or a session, if servers are compared."""
+        said = bool(self.plan.servers) and each_s == servers.epoch_s(self.request)
+        if not said and each_s * FEWEST_BLOCKS > self.request.duration_s:
             self.stages.say(
                 f"transactions are slow: {FEWEST_BLOCKS} blocks of each kind, the fewest for an "
-                f"answer, take about {numbers.seconds(pair_s * FEWEST_BLOCKS)} (--duration)"
+                f"answer, take about {numbers.seconds(each_s * FEWEST_BLOCKS)} (--duration)"
             )
 
     def _proofs(

@@ -21,7 +21,7 @@ from pgtare.weighing.outside.transactions import Source
 from pgtare.weighing.outside.wire import Wire
 from pgtare.weighing.weigh import schema
 from pgtare.weighing.weigh.request import Request, ServerAddress
-from pgtare.weighing.weigh.result import is_private
+from pgtare.weighing.weigh.result import is_private, system_identifier
 
 #: In a trial of this many s or more, sessions are made anew this often in all, and no more often
 #: than this, in s: two sessions may differ for as long as they last, so each counts as one.
@@ -60,10 +60,8 @@ _SETTINGS = (
 )
 _SERVER = """
 SELECT pg_catalog.current_setting('server_version'), pg_catalog.pg_is_in_recovery(),
-       pg_catalog.pg_postmaster_start_time()::text,
-       pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')
+       pg_catalog.pg_postmaster_start_time()::text
 """
-_IDENTIFIER = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
 
 
 def design_of(servers: Sequence[ServerAddress], seed: int) -> Design:
@@ -82,9 +80,9 @@ def epoch_s(request: Request) -> float:
     return max(request.duration_s / EPOCHS, SHORTEST_EPOCH_S)
 
 
-def by_arm(servers: Sequence[ServerAddress]) -> list[int]:
-    """The number of each arm's server."""
-    return [0, 0, *range(1, len(servers))]
+def by_arm(servers: int) -> list[int]:
+    """The number of each arm's server, of so many."""
+    return [0, 0, *range(1, servers)]
 
 
 @dataclass
@@ -105,21 +103,23 @@ class ServerSessions:
 
     def first(self) -> list[Seat]:
         """Sessions to begin with."""
-        names = [self.servers[number].name for number in by_arm(self.servers)]
+        names = [self.servers[number].name for number in by_arm(len(self.servers))]
         return [Seat(wire, name) for wire, name in zip(self._wires(), names, strict=True)]
 
     def anew(self, seats: Sequence[Seat]) -> list[Seat]:
         """New sessions in the place of these. A server may be full for a moment."""
-        for pause_s in _RETRIES_S:
+        pauses = iter(_RETRIES_S)
+        while True:
             self.close()
             try:
                 wires = self._wires()
             except MeasurementError:
+                pause_s = next(pauses, None)
+                if pause_s is None:
+                    raise
                 time.sleep(pause_s)
             else:
                 return [seat.renewed(wire) for seat, wire in zip(seats, wires, strict=True)]
-        self.close()
-        return [seat.renewed(wire) for seat, wire in zip(seats, self._wires(), strict=True)]
 
     def close(self) -> None:
         """End all sessions, and what they still do."""
@@ -130,7 +130,7 @@ class ServerSessions:
         self._stack.close()
 
     def _wires(self) -> list[Wire]:
-        arms = list(enumerate(by_arm(self.servers)))
+        arms = list(enumerate(by_arm(len(self.servers))))
         self.rng.shuffle(arms)  # no arm is always the first to connect
         found = {}
         for arm, number in arms:
@@ -176,8 +176,8 @@ class FoundServer:
 
 def look(server: ServerAddress, control: psycopg.Connection[Any]) -> FoundServer:
     """What a server is."""
-    ((version, standby, started, may_identify),) = pooler.rows(control, _SERVER)
-    identifier = pooler.rows(control, _IDENTIFIER)[0][0] if may_identify else None
+    ((version, standby, started),) = pooler.rows(control, _SERVER)
+    identifier = system_identifier(control)
     settings = {
         str(name): str(value)
         for name, value in pooler.rows(control, _SETTINGS)
@@ -206,7 +206,7 @@ def infos(found: Sequence[FoundServer]) -> list[schema.ServerInfo]:
 
 def proofs(design: Design, found: Sequence[FoundServer], ran: Sequence[int]) -> list[Proof | None]:
     """The proof of each arm; None for the base. ran: transactions of each arm."""
-    numbers = by_arm([ServerAddress(server.name, "") for server in found])
+    numbers = by_arm(len(found))
     proven: list[Proof | None] = []
     for arm, number, transactions in zip(design.arms, numbers, ran, strict=True):
         if arm.role == "base":

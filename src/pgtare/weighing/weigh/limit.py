@@ -151,7 +151,7 @@ _MARKS = {"below": "below the limit", "above": "**over the limit**", "undecided"
 
 def _summary(result: WeighResult) -> Iterator[str]:
     headlines = _HEADLINES
-    if wording.compares_servers(result):
+    if result.compares_servers:
         headlines = _OF_SERVERS
     elif all(limit.name == TOGETHER for limit in result.limits):
         headlines = _TOGETHER
@@ -161,7 +161,7 @@ def _summary(result: WeighResult) -> Iterator[str]:
     yield ""
     outside = result.design.outside is not None
     waits = ["if it waits, %"] if outside else []
-    what = "server" if wording.compares_servers(result) else "instrument"
+    what = "server" if result.compares_servers else "instrument"
     heads = [what, "µs a transaction", "95 % interval", "%", *waits, "limit", ""]
     yield f"| {' | '.join(heads)} |"
     yield f"|{'---|' * len(heads)}"

@@ -145,6 +145,18 @@ def is_private(name: str) -> bool:
     return any(word in name for word in _PRIVATE)
 
 
+def system_identifier(conn: psycopg.Connection[Any]) -> str | None:
+    """Of the server's data directory; None if the role may not read it."""
+    ((may_read,),) = pooler.rows(
+        conn,
+        "SELECT pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')",
+    )
+    if not may_read:
+        return None
+    query = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
+    return str(pooler.rows(conn, query)[0][0])
+
+
 def describe_server(
     conn: psycopg.Connection[Any], info: ModuleInfo | None, kind: str, weighed: Sequence[str]
 ) -> dict[str, Any]:
@@ -160,21 +172,14 @@ def describe_server(
         " ORDER BY name",
         list(weighed),
     )
-    ((version, standby, may_identify),) = pooler.rows(
-        conn,
-        "SELECT pg_catalog.version(), pg_catalog.pg_is_in_recovery(),"
-        " pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')",
+    ((version, standby),) = pooler.rows(
+        conn, "SELECT pg_catalog.version(), pg_catalog.pg_is_in_recovery()"
     )
-    identifier = None
-    if may_identify:
-        ((identifier,),) = pooler.rows(
-            conn, "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
-        )
     return {
         "kind": kind,
         "version": str(version),
         "version_num": conn.info.server_version,
-        "system_identifier": identifier,
+        "system_identifier": system_identifier(conn),
         "standby": standby,
         "database": conn.info.dbname,
         "module": dataclasses.asdict(info) if info else None,

@@ -484,6 +484,11 @@ class WeighResult(Document):
     )
 
     @property
+    def compares_servers(self) -> bool:
+        """Whether its arms are servers, not settings."""
+        return self.design.outside is not None and bool(self.design.outside.servers)
+
+    @property
     def server_version(self) -> str:
         """The number of the server's version, such as 18.6; empty if it is not known."""
         number_ = self.server.get("version_num")

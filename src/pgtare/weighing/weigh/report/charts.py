@@ -33,7 +33,7 @@ def charts(result: WeighResult, observations: Observations) -> tuple[list[Chart]
     others = [
         contention_chart.chart(result),
         _distributions(result, units),
-        None if wording.compares_servers(result) else _course(result, units),
+        None if result.compares_servers else _course(result, units),
     ]
     return (
         [chart for chart in first if chart is not None],
@@ -54,7 +54,7 @@ def _answers(result: WeighResult) -> Chart | None:
     margin = None
     if result.baseline.body_mean_us is not None:
         margin = result.design.margin_pct / 100 * result.baseline.body_mean_us
-    servers = wording.compares_servers(result)
+    servers = result.compares_servers
     layout = plots.frame(height)
     what = "slower by" if servers else "cost when left on,"
     layout["xaxis"] |= {

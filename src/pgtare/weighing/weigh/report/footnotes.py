@@ -63,13 +63,13 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
             )
         )
     lines += [(label, text) for label, text in _outcomes(result) if text]
-    if wording.of_role(result, "instrument") and not wording.compares_servers(result):
+    if wording.of_role(result, "instrument") and not result.compares_servers:
         lines.append(("proof", _proof(result)))
     return lines + course
 
 
 def _blocks(result: WeighResult) -> str:
-    return "sessions of each" if wording.compares_servers(result) else _BLOCKS[result.design.unit]
+    return "sessions of each" if result.compares_servers else _BLOCKS[result.design.unit]
 
 
 _BLOCKS = {

@@ -91,7 +91,7 @@ def _contention(result: WeighResult) -> _Contention | None:
 
 def _title(result: WeighResult) -> str:
     names = [arm.name for arm in wording.of_role(result, "instrument")]
-    if wording.compares_servers(result):
+    if result.compares_servers:
         return f"{', '.join(names)} compared with {result.arms[0].name}"
     if not names:
         return "The floor of this measurement"
@@ -117,7 +117,7 @@ def _when(created: str) -> str:
 
 def _proofs(result: WeighResult) -> list[tuple[str, str]]:
     """Each instrument with its state and evidence; none if no arm may be shown."""
-    if wording.ended_by_server(result) or wording.compares_servers(result):
+    if wording.ended_by_server(result) or result.compares_servers:
         return []
     arms = wording.by_cost(wording.of_role(result, "instrument"))
     return [

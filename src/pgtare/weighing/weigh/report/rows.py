@@ -52,7 +52,7 @@ def headings(result: WeighResult) -> dict[str, str]:
     found = {**ANSWER, "interval_us": f"{100 * result.design.confidence:g} % interval"}
     if result.design.outside is None:
         return found
-    if wording.compares_servers(result):
+    if result.compares_servers:
         found["name"] = "server"
     answer = found.pop("answer")
     return {**found, "waiting_us": "if it waits", "answer": answer}
@@ -105,7 +105,7 @@ def _tone(arm: ArmResult) -> str:
 
 def _name(arm: ArmResult, result: WeighResult) -> str:
     if arm.role == "control":
-        again = f"{result.arms[0].name} again" if wording.compares_servers(result) else ""
+        again = f"{result.arms[0].name} again" if result.compares_servers else ""
         return f"control ({again or 'nothing changed'})"
     if contention.figures(result) is not None and arm.role == "instrument":
         return f"{arm.name}, when all sessions have it on"

@@ -91,11 +91,6 @@ def ended_by_server(result: WeighResult) -> bool:
     return result.design.stopped_by == "server"
 
 
-def compares_servers(result: WeighResult) -> bool:
-    """Whether its arms are servers, not settings."""
-    return result.design.outside is not None and bool(result.design.outside.servers)
-
-
 def subject(result: WeighResult) -> str:
     """What was weighed: server, load, length, transactions."""
     version, design = result.server_version, result.design
@@ -124,7 +119,7 @@ def subject(result: WeighResult) -> str:
 
 def table_title(result: WeighResult) -> str:
     """What the figures of the table are."""
-    if compares_servers(result):
+    if result.compares_servers:
         return f"compared with {result.arms[0].name}, per transaction in a session that never waits"
     if result.design.outside is not None:
         return "when left on, per transaction of a session that never waits"
@@ -138,7 +133,7 @@ def verdict_cell(arm: ArmResult, result: WeighResult) -> str:
     answer = answer_of(arm)
     if answer is None:
         return "not verified"
-    servers = compares_servers(result)
+    servers = result.compares_servers
     if answer.verdict in ("cost", "gain"):
         cost, gain = ("slower", "faster") if servers else ("cost", "saves time")
         word = cost if answer.verdict == "cost" else gain
@@ -148,8 +143,7 @@ def verdict_cell(arm: ArmResult, result: WeighResult) -> str:
     if answer.verdict == "equivalent":
         none = "same within" if servers else "none over"
         return f"{none} {result.design.margin_pct:g} %"
-    slower = " slower" if servers and _at_most(answer).startswith("at most") else ""
-    return _at_most(answer) + slower
+    return _at_most(answer, " slower" if servers else "")
 
 
 def _control_cell(arm: ArmResult) -> str:
@@ -161,14 +155,17 @@ def _control_cell(arm: ArmResult) -> str:
     return "misses 0" if control_misses_0(arm) else "sound"
 
 
-def _at_most(answer: Answer) -> str:
-    """What an undecided cost is at most; nothing if something else could have moved it."""
+def _at_most(answer: Answer, than: str) -> str:
+    """What an undecided cost is at most; nothing if something else could have moved it.
+
+    than: what follows the percentage.
+    """
     hi = answer.pct.hi
     if hi is None or withheld(answer):
         return "no answer"
     if answer.waiting_pct is not None and answer.waiting_pct.hi is not None:
         hi = max(hi, answer.waiting_pct.hi)
-    return f"at most {rounded_up(hi)} %" if hi > 0 else "undecided"
+    return f"at most {rounded_up(hi)} %{than}" if hi > 0 else "undecided"
 
 
 def withheld(answer: Answer) -> bool:
@@ -236,7 +233,7 @@ def _session_s(result: WeighResult) -> float:
 
 def _differing(servers: Sequence[ServerInfo]) -> str:
     """Settings in which servers differ, the first few of them."""
-    names = sorted(servers[0].settings)
+    names = list(servers[0].settings)
     if not names:
         return "Their settings are alike."
     named = ", ".join(
@@ -253,7 +250,7 @@ def _contention(result: WeighResult) -> str:
 
 
 def _proofs(result: WeighResult) -> str:
-    arms = [] if compares_servers(result) else of_role(result, "instrument")
+    arms = [] if result.compares_servers else of_role(result, "instrument")
     seen = [arm for arm in arms if evidence.state(arm) == "active"]
     missing = [arm for arm in arms if arm.verdict == "not_verified"]
     lines = [f"{arm.name} is not verified: {reason_words.because(arm)}." for arm in missing]
