@@ -106,7 +106,7 @@ def test_sessions_that_differ_are_what_counts_if_servers_are_compared(as_servers
 
     Blocks, of which each session has eight, would be taken for more than they tell.
     """
-    asked = replace(design(), servers=as_servers)
+    asked = replace(design(), grouping="sessions" if as_servers else "block")
     covered = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)

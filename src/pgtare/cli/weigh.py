@@ -37,14 +37,18 @@ from pgtare.weighing.instruments import choose, load_catalogue
 from pgtare.weighing.outside.run import chosen_way
 from pgtare.weighing.outside.run import dry_run as outside_dry_run
 from pgtare.weighing.outside.run import weigh as weigh_outside
+from pgtare.weighing.switches import Switch
 from pgtare.weighing.weigh import limit, store
 from pgtare.weighing.weigh.measurement import Weighing
-from pgtare.weighing.weigh.plan import arms_of
+from pgtare.weighing.weigh.plan import PlannedWeighing, arms_of
 from pgtare.weighing.weigh.report.page import write_page
 from pgtare.weighing.weigh.report.terminal import render
 from pgtare.weighing.weigh.request import Request, ServerAddress, new_seed, slice_bounds
 from pgtare.weighing.weigh.run import alone, dry_run
 from pgtare.weighing.weigh.run import weigh as run_weighing
+from pgtare.weighing.windows.run import dry_run as dry_run_of_windows
+from pgtare.weighing.windows.run import weigh as weigh_by_windows
+from pgtare.weighing.windows.schedule import SHORTEST_S, window_s
 
 if TYPE_CHECKING:
     from pgtare.joins.weigh_why import Why
@@ -53,7 +57,10 @@ _how_long = partial(typer.Option, rich_help_panel="How long")
 _load_option = partial(typer.Option, rich_help_panel="Load")
 _deciding = partial(typer.Option, rich_help_panel="Deciding, in CI")
 _server = partial(typer.Option, rich_help_panel="Server")
+_watched = partial(typer.Option, rich_help_panel="What no session can switch")
 
+#: So long a weighing by windows takes by default.
+_BY_WINDOWS = "10m"
 _UNITS = ("run", "slice", "both")
 _LOADS = ("select-only", "simple-update", "tpcb-like", "none")
 
@@ -62,9 +69,14 @@ def weigh(
     instruments: Instruments = None,
     arm: Arms = None,
     duration: Annotated[
-        str,
-        _how_long("--duration", "-d", help="How long to measure, for example 90, 90s, 2m, 1h."),
-    ] = "60s",
+        str | None,
+        _how_long(
+            "--duration",
+            "-d",
+            help="How long to measure, for example 90, 90s, 2m, 1h. By default 60s, and 10m with "
+            "--switch or --reload.",
+        ),
+    ] = None,
     precision: Annotated[
         str | None,
         _how_long(
@@ -136,6 +148,28 @@ def weigh(
             "compared with.",
         ),
     ] = None,
+    switch: Annotated[
+        list[str] | None,
+        _watched(
+            "--switch",
+            help="NAME: COMMAND, which runs in its windows only; or NAME: ON | OFF, commands that "
+            "switch what is on now, and afterwards; NAME: ON | OFF | setting = value waits until "
+            "the server shows that.",
+        ),
+    ] = None,
+    reload: Annotated[
+        list[str] | None,
+        _watched(
+            "--reload",
+            help="NAME: setting = value, of the whole server by ALTER SYSTEM, put back afterwards.",
+        ),
+    ] = None,
+    window: Annotated[
+        str | None, _watched(help="The length of a window, 15s or more; by default 15s.")
+    ] = None,
+    period: Annotated[
+        str | None, _watched(help="How often a watcher acts: windows hold whole periods.")
+    ] = None,
     role: Role = None,
     application: Application = "*",
     participation: Participation = "100%",
@@ -196,11 +230,16 @@ def weigh(
 
     `pgtare weigh pg_stat_statements --dsn "$DSN" --sql 'SELECT * FROM orders WHERE id = 7'`
 
+    `pgtare weigh --dsn "$DSN" --switch 'exporter: systemctl start pgexp | systemctl stop pgexp'`
+
     `pgtare weigh --server 'old: host=db1 dbname=app' --server 'new: host=db2 dbname=app'`
     """
     servers = tuple(ServerAddress.parse(text) for text in server or ())
+    switches = _switches(switch, reload)
     running = dsn is not None or bool(servers)
     chosen = tuple(choose(load_catalogue(catalogue or ()), instruments or (), arm or ()))
+    if duration is None:
+        duration = _BY_WINDOWS if switches else "60s"
     request = Request(
         chosen=chosen if budget is None or servers else limit.with_together(chosen),
         at_most=percentage("--at-most", at_most, below=1000) if at_most else None,
@@ -229,6 +268,8 @@ def weigh(
         prepared=protocol == "prepared",
         writes=writes,
         servers=servers,
+        switches=switches,
+        window_s=_window_s(window, period, any_given=bool(switches)),
     )
     request = chosen_way(request)
     if summary is not None and not request.decides:
@@ -237,11 +278,11 @@ def weigh(
         raise UsageError("--why needs the server module, which is not used from outside")
     if request.outside:
         _check_outside(load, clients, protocol, rate)
-    if not servers:
+    if not servers and not switches:
         arms_of(request)  # contradictions show before anything is started
     destination = Destination(json, output)
     if plan_only:
-        planned = outside_dry_run(request) if request.outside else dry_run(request)
+        planned = _dry_run(request)
         if not destination.printed:
             for line in (*planned.description, *planned.warnings):
                 typer.echo(line)
@@ -251,7 +292,9 @@ def weigh(
     if out is not None:
         store.check_target(out)
     asked = _why() if why else None
-    if request.outside:
+    if request.switches:
+        done = weigh_by_windows(request, command_line(), cli.stderr())
+    elif request.outside:
         done = weigh_outside(request, command_line(), cli.stderr(), cli.confirm)
     else:
         done = run_weighing(
@@ -268,6 +311,26 @@ def weigh(
         raise typer.Exit(1)
     if request.decides:
         raise typer.Exit(limit.exit_status(done.result))
+
+
+def _dry_run(request: Request) -> PlannedWeighing:
+    if request.switches:
+        return dry_run_of_windows(request)
+    return outside_dry_run(request) if request.outside else dry_run(request)
+
+
+def _switches(switch: list[str] | None, reload: list[str] | None) -> tuple[Switch, ...]:
+    commands = [Switch.parse(text) for text in switch or ()]
+    return (*commands, *(Switch.parse_reload(text) for text in reload or ()))
+
+
+def _window_s(window: str | None, period: str | None, *, any_given: bool) -> float:
+    if not any_given and (window or period):
+        raise UsageError("--window and --period are for --switch and --reload")
+    asked_s = seconds("--window", window) if window else None
+    if asked_s is not None and asked_s < SHORTEST_S:
+        raise UsageError(f"--window {window}: {SHORTEST_S:g}s at least, to be gentle to the server")
+    return window_s(asked_s, seconds("--period", period) if period else None)
 
 
 def _check_outside(load: str | None, clients: int, protocol: str, rate: str | None) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -115,7 +115,7 @@ def usage() -> Usage:
         idle=idle + iowait,
         steal=steal,
         total=sum(fields[:8]),
-        kernel=sum(own for parent, own, _ in _processes().values() if parent == _KTHREADD),
+        kernel=sum(each.own for each in processes().values() if each.parent == _KTHREADD),
         swapped_pages=_swapped_pages(),
         throttled=_throttled(),
         monotonic_s=time.monotonic(),
@@ -125,11 +125,12 @@ def usage() -> Usage:
 
 def tree_ticks(pid: int) -> int:
     """CPU time in ticks of a process, of its children, and of those it has outlived."""
-    processes = _processes()
-    if pid not in processes:
+    found = processes()
+    if pid not in found:
         return 0
-    _, own, outlived = processes[pid]
-    return own + outlived + sum(t for parent, t, _ in processes.values() if parent == pid)
+    mine = found[pid]
+    children = sum(each.own for each in found.values() if each.parent == pid)
+    return mine.own + mine.outlived + children
 
 
 def tick_s() -> float:
@@ -146,8 +147,17 @@ def maps(pid: int, name: str) -> bool:
 _KTHREADD = 2
 
 
-def _processes() -> dict[int, tuple[int, int, int]]:
-    """Parent, own CPU ticks and those of children outlived, by process.
+class ProcessTimes(NamedTuple):
+    """A process. session: of processes; own: CPU ticks; outlived: those of children it outlived."""
+
+    parent: int
+    session: int
+    own: int
+    outlived: int
+
+
+def processes() -> dict[int, ProcessTimes]:
+    """All processes of this machine, by their number.
 
     One file of each is read, where psutil would read several; this is done within a measurement.
     """
@@ -157,7 +167,8 @@ def _processes() -> dict[int, tuple[int, int, int]]:
             # the name in parentheses may hold blanks and parentheses
             fields = text[text.rindex(")") + 2 :].split()
             own = int(fields[11]) + int(fields[12])
-            found[pid] = (int(fields[1]), own, int(fields[13]) + int(fields[14]))
+            outlived = int(fields[13]) + int(fields[14])
+            found[pid] = ProcessTimes(int(fields[1]), int(fields[3]), own, outlived)
     return found
 
 

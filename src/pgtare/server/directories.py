@@ -44,6 +44,11 @@ def place(name: str, mode: int = 0o755) -> Path:
     return directory
 
 
+def private_place(name: str) -> Path:
+    """A directory of pgtare's own that nobody else can enter, made if need be; as `place`."""
+    return own_directory(_base() / name, 0o700)
+
+
 def own_directory(path: Path, mode: int) -> Path:
     """Make `path` (and what is missing above it) or check that it is safely our own.
 

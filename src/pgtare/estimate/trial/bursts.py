@@ -7,7 +7,6 @@ that an instrument may cost a stamp something else than a transaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -51,12 +50,14 @@ RUN = np.dtype(
         ("arm", "u1"),  # index of the arm
         ("transactions", "u1"),  # of the run, those left out at its beginning not counted
         ("loop", "u1"),  # BURST or PACED
-        ("epoch", "<u2"),  # how often the driver's sessions had been made anew
+        ("epoch", "<u2"),  # how often the driver's sessions had been made anew; block of windows
     ]
 )
 
 #: c is the 99th percentile of runs: of eight transactions, one is slow more often than of one.
 QUANTILE = 0.99
+#: Of windows it is a higher one: a watcher that acts every 15 s makes few transactions slow.
+WINDOW_QUANTILE = 0.999
 #: A run of the base is disturbed if it takes longer than the median by this, or by half of it.
 DISTURBED_US = 100.0
 _DISTURBED_SHARE = 0.5
@@ -139,12 +140,13 @@ class _Loop:
     def __init__(self, rows: npt.NDArray[Any], asked: Question, loop: int, basis: Basis) -> None:
         self.asked, self.design, self.basis = asked, asked.design, basis
         self.rows = rows[(rows["loop"] == loop) & (rows["arm"] < len(asked.design.arms))]
-        # two sessions may differ for as long as they last, by where their memory lies
-        clusters = self.rows["epoch" if asked.design.servers else "block"]
+        # two sessions may differ for as long as they last, by where their memory lies; and windows
+        # by what else the server did
+        clusters = self.rows["block" if asked.design.grouping == "block" else "epoch"]
         self.units = _units(self.rows, clusters)
         self.seconds = _seconds(rows)
         reference = self.design.reference
-        base = _pair(self.units, reference, 0)
+        base = self._pair(0)
         self.base_c, self.base_us, _ = effects_of(base, reference, [], peeked=asked.peeked)
         self.of = {arm: self._effects(arm) for arm in range(1, len(self.design.arms))}
 
@@ -158,9 +160,27 @@ class _Loop:
 
     def _effects(self, arm: int) -> Effects:
         reference = self.design.reference
-        both = _pair(self.units, reference, arm)
+        both = self._pair(arm)
         _, _, found = effects_of(both, reference, [arm], peeked=self.asked.peeked)
         return replace(found[arm], base_us=self.base_us)
+
+    def _pair(self, arm: int) -> Strata:
+        """The runs of the base, its control and an arm, with those of slow stamps cut.
+
+        A stamp that was held up makes its run look too short. So a run is taken for no shorter than
+        the lowest percentile of an equal mixture of both sides, as it is cut at c of the same
+        mixture.
+        """
+        reference = self.design.reference
+        quantile = WINDOW_QUANTILE if self.design.grouping == "windows" else QUANTILE
+        some = self.units.where(
+            np.asarray(np.isin(self.units.arm, [*reference, arm]), dtype=np.bool_)
+        )
+        sides = [some.service_us[np.isin(some.arm, side)] for side in (reference, [arm])]
+        negative = [(-side, np.full(len(side), 1 / max(len(side), 1))) for side in sides]
+        least = -weighted_threshold(negative[0], negative[1], quantile)
+        cut = replace(some, service_us=np.fmax(some.service_us, least))
+        return Strata(LaterRuns(cut), quantile=quantile)
 
     def live(self, *, limits: bool) -> list[LiveArm]:
         names = {arm: self.design.arms[arm].name for arm in self.of}
@@ -246,20 +266,6 @@ def _units(rows: npt.NDArray[Any], clusters: npt.NDArray[Any]) -> Units:
         open=np.zeros(len(rows), dtype=np.bool_),
         n_clusters=int(cluster.max(initial=-1)) + 1,
     )
-
-
-def _pair(units: Units, reference: Sequence[int], arm: int) -> Strata:
-    """The runs of the base, its control and an arm, with those of slow stamps cut.
-
-    A stamp that was held up makes its run look too short. So a run is taken for no shorter than the
-    first percentile of an equal mixture of both sides, as it is cut at c of the same mixture.
-    """
-    some = units.where(np.asarray(np.isin(units.arm, [*reference, arm]), dtype=np.bool_))
-    sides = [some.service_us[np.isin(some.arm, side)] for side in (reference, [arm])]
-    negative = [(-side, np.full(len(side), 1 / max(len(side), 1))) for side in sides]
-    least = -weighted_threshold(negative[0], negative[1], QUANTILE)
-    cut = replace(some, service_us=np.fmax(some.service_us, least))
-    return Strata(LaterRuns(cut), quantile=QUANTILE)
 
 
 def _seconds(rows: npt.NDArray[Any]) -> float:

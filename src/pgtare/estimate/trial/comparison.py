@@ -245,6 +245,7 @@ class Comparisons:
             Evidence(
                 proven=self.asked.proven.get(arm.name, not in_family),
                 blocks=blocks,
+                least_blocks=self.asked.design.least_blocks,
                 body=body_us,
                 margin_us=margin_us,
                 excess=effect.excess_us,

@@ -74,13 +74,19 @@ class Runs:
         return (self.shortest + self.longest) / 2
 
 
+#: With fewer blocks nothing is said about an arm; so many of windows are few, but each is long.
+LEAST_BLOCKS, LEAST_WINDOWS = 30, 8
+#: By what a driver's runs hang together.
+Grouping = Literal["block", "sessions", "windows"]
+
+
 @dataclass(frozen=True)
 class Design:
     """Arms (index 0 is the base), the arms of the runs of one block, and the seed.
 
     block: before permutation. slices: None if runs are drawn; with slices there are none. driven:
-    the runs are a driver's, which sees the server from outside. servers: each arm is a server, and
-    the driver's sessions there are made anew every while.
+    the runs are a driver's, which sees the server from outside. grouping: what of these counts as
+    one: a block of runs; an epoch of sessions, if each arm is a server; or a block of windows.
     """
 
     arms: tuple[Arm, ...]
@@ -89,7 +95,7 @@ class Design:
     slices: Slices | None = None
     runs: Runs = Runs()
     driven: bool = False
-    servers: bool = False
+    grouping: Grouping = "block"
 
     def __post_init__(self) -> None:
         if not self.arms or self.arms[0].role != "base":
@@ -114,6 +120,11 @@ class Design:
     def reference(self) -> tuple[int, ...]:
         """The arms that are the base: itself and its control."""
         return tuple(i for i, arm in enumerate(self.arms) if arm.role in ("base", "control"))
+
+    @property
+    def least_blocks(self) -> int:
+        """With fewer blocks nothing is said about an arm."""
+        return LEAST_WINDOWS if self.grouping == "windows" else LEAST_BLOCKS
 
     @property
     def setting_names(self) -> tuple[str, ...]:

@@ -9,8 +9,6 @@ from pgtare.estimate.inference import NAN, Estimate
 from pgtare.estimate.trial.answer import Reason, ReasonKind, Verdict
 from pgtare.estimate.trial.outcomes import Failures, Unanswered
 
-#: With fewer blocks nothing is said about an arm.
-MIN_BLOCKS = 30
 #: The rate of exceeding the threshold may be this many times the base's for "equivalent".
 TAIL_TOLERANCE = 1.25
 ALPHA = 0.05
@@ -63,6 +61,7 @@ class Evidence:
 
     proven: bool  # the instrument was seen to run in its arm
     blocks: int
+    least_blocks: int  # with fewer nothing is said about an arm
     body: Estimate  # the effect's body, with its 95 % interval
     margin_us: float  # of equivalence, a share of the base's body
     excess: Estimate  # 95 %; no interval if too few transactions are slow
@@ -103,7 +102,7 @@ def judge(evidence: Evidence) -> Decision:
         return _no("not_verified", Reason(ReasonKind.NO_PROOF))
     if evidence.control is not None and evidence.control.p < CONTROL_OFF:
         return _open(Reason(ReasonKind.CONTROL_OFF, p=evidence.control.p))
-    if evidence.blocks < MIN_BLOCKS:
+    if evidence.blocks < evidence.least_blocks:
         return _open(Reason(ReasonKind.FEW_BLOCKS, n=evidence.blocks), _until_enough(evidence))
     if not (math.isfinite(evidence.body.lo) and math.isfinite(evidence.body.hi)):
         return _open(Reason(ReasonKind.NOT_ESTIMATED))
@@ -249,10 +248,10 @@ def _undecided(evidence: Evidence) -> Reason:
 
 
 def _until_enough(evidence: Evidence) -> float | None:
-    """Until there are MIN_BLOCKS, and whether it is decided, if that is known already."""
+    """Until there are enough blocks, and whether it is decided, if that is known already."""
     if not (evidence.blocks > 0 and evidence.seconds > 0):
         return None
-    enough = evidence.seconds * (MIN_BLOCKS / evidence.blocks - 1)
+    enough = evidence.seconds * (evidence.least_blocks / evidence.blocks - 1)
     return max(enough, _still(evidence, _until_body(evidence)) or 0.0)
 
 

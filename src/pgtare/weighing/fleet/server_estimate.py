@@ -72,11 +72,13 @@ def estimate_server(name: str, directory: Path, margin: float | None = None) -> 
     """Estimate a server again from a directory of `pgtare weigh --out`.
 
     margin: of equivalence for the server's own verdicts, as a share; None takes the earlier one.
-    Raises as `store.load` does, and UsageError if it compares servers.
+    Raises as `store.load` does, and UsageError if it compares servers or is of windows.
     """
     stored = store.load(directory)
-    if stored.design.servers:
+    if stored.design.grouping == "sessions":
         raise UsageError(f"{directory} compares servers: it has no instruments")
+    if stored.design.grouping == "windows":
+        raise UsageError(f"{directory} is of a watcher: a fleet is of what a session can switch")
     found = estimate_again(stored.design, stored.observations, stored.result, margin)
     rate = transaction_rate(stored.result)
     arms = zip(found.arms, stored.result.arms, strict=True)

@@ -135,6 +135,8 @@ class Loops:
     anew: Callable[[Sequence[Seat]], Sequence[Seat]] | None = None
     anew_s: float = 0.0
     epoch: int = 0
+    #: The arm of all runs now, if arms are switched for the whole server and not by us.
+    window: int | None = None
     #: How long the server waited for us before each of the latest transactions with pauses.
     pauses_us: deque[int] = field(default_factory=lambda: deque(maxlen=_PAUSES))
     _written: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -322,6 +324,8 @@ class Loops:
             seat.in_force.clear()
 
     def _order(self) -> list[int]:
+        if self.window is not None:
+            return [self.window] * len(self.design.block)
         order = list(self.design.block)
         self.rng.shuffle(order)
         return order

@@ -89,13 +89,15 @@ def record(
     *,
     look: Look,
     tick: Callable[[float, int], None],
+    advance: Callable[[], bool] = lambda: True,
 ) -> OutsideRecording:
     """Run blocks for so long, or until `look` says so, Ctrl-C, or the server's end.
 
     controls: another session on each server by its name, for the look at replicas. tick: called ten
-    times a second with the seconds run and the transactions so far.
+    times a second with the seconds run and the transactions so far. advance: called before each
+    block; the trial ends if it says False.
     """
-    state = _State(loops, controls, began=time.monotonic())
+    state = _State(loops, controls, began=time.monotonic(), advance=advance)
     stopped_by: StoppedBy = "time"
     trouble = ""
     try:
@@ -127,6 +129,7 @@ class _State:
     loops: Loops
     controls: Mapping[str, psycopg.Connection[Any]]
     began: float
+    advance: Callable[[], bool]
     parts: list[npt.NDArray[Any]] = field(default_factory=list)
     recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_RECENT))
     took_s: dict[str, deque[float]] = field(default_factory=dict)  # by server
@@ -203,6 +206,8 @@ def _until_end(
             state.check_replicas()
             next_health = now + _HEALTH_S
         state.renew(now)
+        if not state.advance():
+            return "time"
         at = time.monotonic()
         block = state.loops.burst() if loop == BURST else state.loops.paced()
         rest_s = _rest_s(block)

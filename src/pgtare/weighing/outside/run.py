@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import psycopg
@@ -20,9 +20,8 @@ import pgtare
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial import analyse, live
 from pgtare.estimate.trial.bursts import DISTURBED_MANY, DISTURBED_SOME
-from pgtare.estimate.trial.design import Design, Runs, block_layout
+from pgtare.estimate.trial.design import LEAST_BLOCKS, Design, Runs, block_layout
 from pgtare.estimate.trial.results import TrialEstimate
-from pgtare.estimate.trial.verdict import MIN_BLOCKS as FEWEST_BLOCKS
 from pgtare.kit import machine, numbers
 from pgtare.server import own_session, pooler
 from pgtare.weighing.instruments import Snapshot, proven, read_facts, snapshot
@@ -69,7 +68,7 @@ def chosen_way(request: Request) -> Request:
 
     Raises UsageError for options that need the module, MeasurementError if there is no server.
     """
-    if request.servers:
+    if request.servers or request.switches:
         return replace(request, outside=True)
     if request.outside or request.dsn is None:
         if not request.outside and (request.sql is not None or request.writes):
@@ -125,8 +124,8 @@ def _weigh(request: Request, dsn: str, kind: str, command: list[str], console: C
             plan = make_plan(control, request)
             for line in describe(plan):
                 stages.say(line)
-            with _driver(control, dsn, plan) as loops:
-                return _Run(plan, {"": control}, loops, kind, command, console).run()
+            with driver(control, dsn, plan) as loops:
+                return OutsideRun(plan, {"": control}, loops, kind, command, console).run()
     except psycopg.Error as ex:
         raise MeasurementError(f"the session was lost: {own_session.first_line(ex)}") from ex
 
@@ -142,7 +141,7 @@ def _compare(request: Request, command: list[str], console: Console) -> Weighing
             with _drivers(controls, plan) as loops:
                 names = [server.name for server in request.servers]
                 by_name = dict(zip(names, controls, strict=True))
-                return _Run(plan, by_name, loops, "running servers", command, console).run()
+                return OutsideRun(plan, by_name, loops, "running servers", command, console).run()
     except psycopg.Error as ex:
         raise MeasurementError(f"a server refused: {own_session.first_line(ex)}") from ex
 
@@ -225,7 +224,7 @@ def describe(plan: Plan) -> list[str]:
         return _describe_servers(plan)
     lines = [
         "weighing from outside: settings are switched in one session of our own, which runs "
-        f"{_name(plan.request)}; your application's sessions are not touched",
+        f"{name_of_load(plan.request)}; your application's sessions are not touched",
         "the server works at most a quarter of the time of one processor for it",
     ]
     logging = [arm.name for arm in plan.design.arms if planning.logs_everything(arm)]
@@ -239,16 +238,16 @@ def _describe_servers(plan: Plan) -> list[str]:
     named = [f"{server.name} (PostgreSQL {server.version})" for server in (first, *others)]
     lines = [
         f"comparing {', '.join(named[1:])} with {named[0]}: sessions of our own on each in turn, "
-        f"which run {_name(plan.request)}; your application's sessions are not touched",
+        f"which run {name_of_load(plan.request)}; your application's sessions are not touched",
         "the servers together work at most a quarter of the time of one processor for it",
     ]
     for one, other in itertools.combinations(plan.servers, 2):
         if other.is_the_same(one):
             lines.append(f"{other.name} and {one.name} are the same server")
     epoch_s = servers.epoch_s(plan.request)
-    if epoch_s * FEWEST_BLOCKS > plan.request.duration_s:
+    if epoch_s * LEAST_BLOCKS > plan.request.duration_s:
         lines.append(
-            f"too short for an answer: {FEWEST_BLOCKS} sessions are needed, of "
+            f"too short for an answer: {LEAST_BLOCKS} sessions are needed, of "
             f"{numbers.seconds(epoch_s)} each (--duration)"
         )
     return lines
@@ -264,7 +263,7 @@ def _log_mb(plan: Plan) -> float:
     return share * _MOST_TPS * plan.request.duration_s * planning.LOG_LINE_BYTES / 1e6
 
 
-def _name(request: Request) -> str:
+def name_of_load(request: Request) -> str:
     if request.sql is not None:
         return "the statements of --sql"
     if request.load is not None and request.load.scripts:
@@ -296,7 +295,8 @@ def _text(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _driver(control: psycopg.Connection[Any], dsn: str, plan: Plan) -> Iterator[Loops]:
+def driver(control: psycopg.Connection[Any], dsn: str, plan: Plan) -> Iterator[Loops]:
+    """One session in which all arms run. Raises UsageError if the server refuses a statement."""
     request = plan.request
     rng = random.Random(request.seed)
     source = _source([control], request, rng)
@@ -317,7 +317,29 @@ def _driver(control: psycopg.Connection[Any], dsn: str, plan: Plan) -> Iterator[
                 end(control, conn)
 
 
-class _Run:
+class Course(Protocol):
+    """What leads a trial whose arms are switched for the whole server."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes."""
+
+    def try_out(self, say: Callable[[str], None]) -> None:
+        """Find out whether everything can be switched."""
+
+    def advance(self) -> bool:
+        """Switch if it is time for it; False at the end."""
+
+    def proofs(self, ran: Sequence[int]) -> list[Proof | None]:
+        """The proof of each arm; ran: transactions of each arm."""
+
+    def described(self) -> schema.WindowsInfo:
+        """What is known when it is over."""
+
+
+class OutsideRun:
+    """One trial, from the warm-up to the result. controls: a session on each server, by name."""
+
     def __init__(
         self,
         plan: Plan,
@@ -326,13 +348,20 @@ class _Run:
         kind: str,
         command: list[str],
         console: Console,
+        course: Course | None = None,
     ) -> None:
+        self.course = course
         self.request, self.plan, self.controls, self.loops = plan.request, plan, controls, loops
         self.control = next(iter(controls.values()))
         self.kind, self.command, self.console = kind, command, console
         self.stages = Stages(console)
 
     def run(self) -> Weighing:
+        """Warm up, measure, estimate. Raises UsageError, MeasurementError."""
+        seconds = self.request.duration_s
+        if self.course is not None:
+            self.course.try_out(self.stages.say)
+            seconds = self.course.seconds
         self.stages.say("warming up")
         pair_s = warm_up(self.loops)
         lengths = self.loops.lengths
@@ -341,20 +370,26 @@ class _Run:
         if self.plan.servers:
             # sessions are what counts, and each is to hold a few blocks
             self.loops.anew_s = max(self.loops.anew_s, _BLOCKS_OF_A_SESSION * pair_s)
-        self._say_if_too_short(self.loops.anew_s or pair_s)
+        if self.course is None:
+            self._say_if_too_short(self.loops.anew_s or pair_s)
         design, names = self.plan.design, self.plan.design.setting_names
         server = describe_server(self.control, None, self.kind, names)
         before = snapshot(self.control, self.request.chosen)
         decides = self.request.decides
-        with Display(self.console, self.request.duration_s, decides=decides) as display:
+        with Display(self.console, seconds, decides=decides) as display:
 
-            def look(seconds: float, rows: Any) -> StoppedBy | None:
+            def look(so_far_s: float, rows: Any) -> StoppedBy | None:
                 now = live(rows, design, limits=self.request.decides)
                 display.look(now)
-                return reason_to_stop(self.request, now, seconds)
+                return reason_to_stop(self.request, now, so_far_s)
 
             got = record(
-                self.loops, self.controls, self.request.duration_s, look=look, tick=display.count
+                self.loops,
+                self.controls,
+                seconds if self.course is None else math.inf,
+                look=look,
+                tick=display.count,
+                advance=self.course.advance if self.course is not None else lambda: True,
             )
         if not len(got.rows):
             raise MeasurementError(f"nothing was measured: {got.trouble or 'it ended too early'}")
@@ -376,16 +411,18 @@ class _Run:
     def _say_if_too_short(self, each_s: float) -> None:
         """each_s: what two blocks take, one of each loop; or a session, if servers are compared."""
         said = bool(self.plan.servers) and each_s == servers.epoch_s(self.request)
-        if not said and each_s * FEWEST_BLOCKS > self.request.duration_s:
+        if not said and each_s * LEAST_BLOCKS > self.request.duration_s:
             self.stages.say(
-                f"transactions are slow: {FEWEST_BLOCKS} blocks of each kind, the fewest for an "
-                f"answer, take about {numbers.seconds(each_s * FEWEST_BLOCKS)} (--duration)"
+                f"transactions are slow: {LEAST_BLOCKS} blocks of each kind, the fewest for an "
+                f"answer, take about {numbers.seconds(each_s * LEAST_BLOCKS)} (--duration)"
             )
 
     def _proofs(
         self, got: OutsideRecording, before: Snapshot, after: Snapshot
     ) -> list[Proof | None]:
         ran = np.bincount(got.rows["arm"], got.rows["transactions"], len(self.plan.design.arms))
+        if self.course is not None:
+            return self.course.proofs([int(n) for n in ran])
         if self.plan.servers:
             return servers.proofs(self.plan.design, self.plan.servers, [int(n) for n in ran])
         back: list[Mapping[str, str] | None] = []
@@ -434,6 +471,7 @@ class _Run:
                     left_out=list(self.plan.left_out),
                     servers=servers.infos(self.plan.servers),
                     session_s=self.loops.anew_s if self.plan.servers else None,
+                    windows=self.course.described() if self.course is not None else None,
                 ),
             ),
             server=server,

@@ -72,7 +72,7 @@ def design_of(servers: Sequence[ServerAddress], seed: int) -> Design:
         Arm("control", "control"),
         *(Arm(server.name, "instrument") for server in others),
     )
-    return Design(arms, block_layout(len(arms)), seed, driven=True, servers=True)
+    return Design(arms, block_layout(len(arms)), seed, driven=True, grouping="sessions")
 
 
 def epoch_s(request: Request) -> float:

@@ -66,6 +66,11 @@ class Wire:
         self._raw.nonblocking = 1
         self._raw.enter_pipeline_mode()
 
+    @property
+    def backend_pid(self) -> int:
+        """The server's process that serves it."""
+        return self._raw.backend_pid
+
     def prepare(self) -> Answers:
         """Prepare the statements, each in a transaction of its own; what the server says of it."""
         for name, text in (

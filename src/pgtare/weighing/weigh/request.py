@@ -14,6 +14,7 @@ from pgtare.estimate.trial.design import Unit
 from pgtare.kit.option_values import LONGEST_S
 from pgtare.load import LoadSpec
 from pgtare.weighing.instruments import Chosen
+from pgtare.weighing.switches import Switch, check_names
 
 
 def new_seed() -> int:
@@ -81,6 +82,8 @@ class Request:
     prepared: bool = False  # statements are prepared once
     writes: bool = False
     servers: tuple[ServerAddress, ...] = ()  # that are compared, the first of them the base
+    switches: tuple[Switch, ...] = ()  # of the whole server, each on in windows of its own
+    window_s: float = 15.0
 
     @property
     def decides(self) -> bool:
@@ -122,6 +125,8 @@ class Request:
             )
         if self.servers:
             self._check_servers()
+        if self.switches:
+            self._check_switches()
         elif self.load is None and self.dsn is None:
             raise UsageError("--load none weighs on a server's own traffic: name it with --dsn")
         if self.unit == "both" and len(self.chosen) + len(self.inject_ns) != 1:
@@ -150,6 +155,23 @@ class Request:
         for what, given in others.items():
             if given:
                 raise UsageError(f"--server compares whole servers: leave out {what}")
+
+    def _check_switches(self) -> None:
+        check_names(list(self.switches))
+        if self.dsn is None:
+            raise UsageError("--switch and --reload are for a running server: name it with --dsn")
+        others = {
+            "instruments and --arm": bool(self.chosen),
+            "--server": bool(self.servers),
+            "--at-most and --budget": self.decides,
+            "--precision": self.precision is not None,
+            "--base": self.base != "off",
+        }
+        for what, given in others.items():
+            if given:
+                raise UsageError(
+                    f"--switch and --reload weigh by windows of the whole server: leave out {what}"
+                )
 
 
 #: More servers take more time than anybody has.

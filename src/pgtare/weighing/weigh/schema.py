@@ -251,6 +251,41 @@ class ServerInfo(Model):
     )
 
 
+WatchedBy = Literal["processor", "active", "unseen"]
+
+
+class WatcherInfo(Model):
+    """What was switched for the whole server, and what it took itself."""
+
+    name: str = Field(description="what it was called")
+    kind: Literal["process", "commands", "setting"] = Field(
+        description="`process`: ran in its windows; `commands` switched it on and off; `setting`: "
+        "of the server's configuration"
+    )
+    setting: str | None = Field(description="of the server, if it is one, or shows it")
+    value: str | None = Field(description="of that, while it is on")
+    sessions: list[str] = Field(description="names of sessions that were there only then")
+    by: WatchedBy = Field(
+        description="what `server_pct` is: `processor`, time of the server's processes; `active`, "
+        "time in which its sessions were active, sampled; `unseen`"
+    )
+    server_pct: Interval = Field(
+        description="interval: what the server took more while it was on, beside the sessions of "
+        "the application, in percent of one processor, or of one session's time"
+    )
+    processes_pct: Interval | None = Field(
+        description="interval: what its own processes took, on the machine of the weighing, in "
+        "percent of one processor; `null` if it is no process"
+    )
+
+
+class WindowsInfo(Model):
+    """A trial whose arms are switched for the whole server, window by window."""
+
+    window_s: float = Field(description="length of a window")
+    watchers: list[WatcherInfo] = Field(description="what was switched")
+
+
 class OutsideInfo(Model):
     """How a driver weighed from outside."""
 
@@ -272,6 +307,9 @@ class OutsideInfo(Model):
     )
     session_s: float | None = Field(
         default=None, description="how long each session lasted, if servers were compared"
+    )
+    windows: WindowsInfo | None = Field(
+        default=None, description="if arms were switched for the whole server; else `null`"
     )
 
 

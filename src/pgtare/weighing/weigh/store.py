@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from pgtare.estimate.trial.bursts import RUN
-from pgtare.estimate.trial.design import Arm, Design, Runs, Slices
+from pgtare.estimate.trial.design import Arm, Design, Grouping, Runs, Slices
 from pgtare.estimate.trial.observations import OBSERVATION, Observations
 from pgtare.kit import artefact, files, parquet
 from pgtare.kit.artefact import ArtefactKind
@@ -103,7 +103,7 @@ def _design_json(design: Design, rows: int) -> str:
         "slices": vars(design.slices) if design.slices else None,
         "runs": vars(design.runs),
         "driven": design.driven,
-        "servers": design.servers,
+        "grouping": design.grouping,
         "observations": rows,
     }
     return json.dumps(document, indent=2) + "\n"
@@ -123,8 +123,8 @@ def _read_design(path: Path) -> tuple[Design, int]:
         )
         block = tuple(int(index) for index in document["block"])
         slices, runs = _slices(document["slices"]), _runs(document["runs"])
-        driven, servers = bool(document.get("driven")), bool(document.get("servers"))
-        design = Design(arms, block, int(document["seed"]), slices, runs, driven, servers)
+        driven, grouping = bool(document["driven"]), _grouping(document["grouping"])
+        design = Design(arms, block, int(document["seed"]), slices, runs, driven, grouping)
         return design, int(document["observations"])
     except (KeyError, TypeError, ValueError, AttributeError) as ex:
         raise artefact.damaged(path, f"it does not describe a design ({_why(ex)})") from ex
@@ -139,6 +139,12 @@ def _slices(described: dict[str, Any] | None) -> Slices | None:
         max_us=int(described["max_us"]),
         guard_us=int(described["guard_us"]),
     )
+
+
+def _grouping(text: str) -> Grouping:
+    if text not in get_args(Grouping):
+        raise ValueError(f"no grouping {text!r}")
+    return text  # type: ignore[return-value]
 
 
 def _runs(described: dict[str, Any]) -> Runs:

@@ -69,7 +69,11 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
 
 
 def _blocks(result: WeighResult) -> str:
-    return "sessions of each" if result.compares_servers else _BLOCKS[result.design.unit]
+    if result.compares_servers:
+        return "sessions of each"
+    outside = result.design.outside
+    by_windows = outside is not None and outside.windows is not None
+    return "blocks of windows" if by_windows else _BLOCKS[result.design.unit]
 
 
 _BLOCKS = {

@@ -14,8 +14,11 @@ from pgtare.weighing.weigh.schema import (
     Answer,
     ArmResult,
     Effect,
+    OutsideInfo,
     ServerInfo,
+    WatcherInfo,
     WeighResult,
+    WindowsInfo,
 )
 
 _SHARED_LOCKS = (
@@ -119,6 +122,9 @@ def subject(result: WeighResult) -> str:
 
 def table_title(result: WeighResult) -> str:
     """What the figures of the table are."""
+    outside = result.design.outside
+    if outside is not None and outside.windows is not None:
+        return "while the whole server has it on, per transaction of a session that never waits"
     if result.compares_servers:
         return f"compared with {result.arms[0].name}, per transaction in a session that never waits"
     if result.design.outside is not None:
@@ -180,6 +186,7 @@ def notes(result: WeighResult) -> list[str]:
     found = [
         _limits(result),
         _outside(result),
+        *_watchers(result),
         _proofs(result),
         _detectable(result),
         _deciding(result),
@@ -213,6 +220,8 @@ def _outside(result: WeighResult) -> str:
     found = result.design.outside
     if found is None:
         return ""
+    if found.windows is not None:
+        return _windows(found, found.windows)
     if found.servers:
         return (
             "This is what these statements take in sessions that never wait for their client; "
@@ -224,6 +233,47 @@ def _outside(result: WeighResult) -> str:
         "An application’s sessions wait, and their caches cool: “if it waits”, in µs, has pauses "
         f"of {numbers.duration(found.pause_us)}."
     )
+
+
+def _windows(outside: OutsideInfo, windows: WindowsInfo) -> str:
+    return (
+        "This is what these statements pay in one session of our own, in windows of "
+        f"{numbers.seconds(windows.window_s)}; “if it waits”, in µs, has pauses of "
+        f"{numbers.duration(outside.pause_us)}. What a watcher takes itself is not in it:"
+    )
+
+
+def _watchers(result: WeighResult) -> list[str]:
+    """What each watcher takes itself, which is no part of what a transaction pays."""
+    outside = result.design.outside
+    windows = outside.windows if outside is not None else None
+    return [_watcher(one) for one in windows.watchers] if windows is not None else []
+
+
+_TAKEN_BY = {
+    "processor": "of one processor in the server’s processes",
+    "active": "of one session’s time active on the server (sampled; its processor time cannot be "
+    "seen from here)",
+}
+
+
+def _watcher(found: WatcherInfo) -> str:
+    """One line: on the server, and in processes of its own."""
+    sessions = f" (sessions: {', '.join(found.sessions[:_NAMED])})" if found.sessions else ""
+    if found.by == "unseen":
+        server = "what it takes on the server is not seen: the role needs pg_monitor"
+    elif not numbers.bounded(found.server_pct):
+        server = "nothing was seen of it on the server"
+    else:
+        server = f"{_share(found.server_pct)} {_TAKEN_BY[found.by]}{sessions}"
+    parts = [server]
+    if found.processes_pct is not None and numbers.bounded(found.processes_pct):
+        parts.append(f"{_share(found.processes_pct)} of one processor in its own processes here")
+    return f"{found.name} itself: {', and '.join(parts)}."
+
+
+def _share(pct: Interval) -> str:
+    return f"{numbers.estimate(pct)} % {numbers.bounds(pct)}"
 
 
 def _session_s(result: WeighResult) -> float:
@@ -494,7 +544,10 @@ _DIFFERENCES = {
 
 def threshold_sentence(result: WeighResult) -> str:
     """How the answer and the column tail divide the effect, and whether the tail can be judged."""
-    part = "99th percentile of runs" if result.design.outside else "99.9th percentile"
+    outside = result.design.outside
+    part = "99.9th percentile"
+    if outside is not None:
+        part = f"{'99.9th' if outside.windows is not None else '99th'} percentile of runs"
     return (
         f"{_DIFFERENCES[result.design.unit]} Up to "
         f"the {part} of arm and base together (base alone: "

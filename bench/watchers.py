@@ -1,0 +1,204 @@
+"""Watchers that people run, and one that takes a known time, weighed by windows.
+
+Beside a load of other sessions on Debian's PostgreSQL 15: postgres_exporter, scraped every five
+seconds; pg_activity, at its default of two; pgtare's own agent; the collector of pg_wait_sampling,
+which is a setting of the server; and a stand-in that acts every five seconds and notes what its
+session took. What the exporter's sessions took is also read in /proc, ten times a second, while
+they last. The two counts must be what was weighed; the exit status is 1 if one is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from rich.console import Console
+
+from bench.harness import say
+from bench.weights import DEBIAN
+from pgtare.kit import machine
+from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
+from pgtare.server.binaries import from_pg_config
+from pgtare.server.cluster import Cluster
+from pgtare.weighing.switches import Switch
+from pgtare.weighing.weigh.report.page import write_page
+from pgtare.weighing.weigh.report.terminal import render
+from pgtare.weighing.weigh.request import Request
+from pgtare.weighing.weigh.schema import WatcherInfo
+from pgtare.weighing.windows.run import weigh
+
+TAKES = (
+    "16 minutes (--minutes, --only), with Debian's postgresql-15, postgresql-15-pg-wait-sampling, "
+    "prometheus-postgres-exporter, pg-activity and curl"
+)
+
+#: How often the exporter is scraped and the stand-in acts, in s.
+PERIOD_S = 5
+#: What is counted by other means may differ so much from what is weighed, beside the interval:
+#: both leave a watcher's first or last moments out, each in its own way.
+TOLERANCE = 0.05
+_EXPORTER = """
+DATA_SOURCE_NAME={dsn} prometheus-postgres-exporter --web.listen-address=127.0.0.1:{port} &
+while sleep {period}; do curl -s -o /dev/null http://127.0.0.1:{port}/metrics; done
+"""
+_ACTIVITY = "TERM=xterm script -qfc {command} /dev/null"
+#: Its collector wakes up this seldom, in ms, or as often as by default.
+_SELDOM_MS, _OFTEN_MS = 2**31 - 1, 10
+_SAMPLING = "pg_wait_sampling"
+_SETTINGS = {
+    f"{_SAMPLING}.profile_period": str(_SELDOM_MS),
+    f"{_SAMPLING}.history_period": str(_SELDOM_MS),
+}
+_ROWS = 400_000
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--minutes", type=float, default=16)
+    parser.add_argument("--port", type=int, default=9187)
+    parser.add_argument("--only", nargs="*", help="names of watchers")
+    parser.add_argument("--page", type=Path, help="write the page here")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the report, and what was counted by other means."""
+    binaries = from_pg_config(DEBIAN)
+    with (
+        Cluster(binaries, _SETTINGS, [_SAMPLING]) as cluster,
+        tempfile.TemporaryDirectory() as place,
+    ):
+        dsn = initialise(binaries, cluster.dsn(), 10).dsn
+        notes = Path(place) / "notes"
+        switches = _watchers(dsn, args.port, Path(place), notes)
+        if args.only:
+            switches = [switch for switch in switches if switch.name in args.only]
+        load = PgbenchLoad(find_pgbench(binaries), dsn, LoadSpec(clients=4, rate=200.0))
+        say("a load of four sessions, 200 transactions a second; windows of 15 s")
+        with load, _Sessions(dsn, "exporter") as sessions:
+            request = Request(
+                (),
+                dsn=dsn,
+                outside=True,
+                duration_s=60 * args.minutes,
+                window_s=3.0 * PERIOD_S,
+                switches=tuple(switches),
+            )
+            done = weigh(request, ["python", "-m", "bench", "watchers"], Console(stderr=True))
+        render(done.result, Console(width=100), details=True)
+        if args.page:
+            write_page(done.result, done.observations, args.page)
+        outside = done.result.design.outside
+        assert outside is not None
+        assert outside.windows is not None
+        counted = {"exporter": sessions.share, "known": lambda: _noted(notes)}
+        right = [
+            _holds(one, counted[one.name]())
+            for one in outside.windows.watchers
+            if one.name in counted
+        ]
+    return 0 if all(right) else 1
+
+
+def _watchers(dsn: str, port: int, place: Path, notes: Path) -> list[Switch]:
+    own = [sys.executable, "-m"]
+    exporter = _EXPORTER.format(
+        dsn=shlex.quote(f"{dsn} application_name=exporter"), port=port, period=PERIOD_S
+    )
+    at = conninfo_to_dict(dsn)
+    activity = shlex.join(
+        ["pg_activity", "-h", str(at["host"]), "-p", str(at["port"]), "-U", str(at["user"])]
+        + ["-d", str(at["dbname"])]
+    )
+    agent = [*own, "pgtare", "agent", "--dsn", dsn, "--spool", str(place / "spool")]
+    known = [*own, "bench.watchers", f"{dsn} application_name=known", str(notes)]
+    return [
+        Switch("exporter", "process", on=exporter),
+        Switch("pg_activity", "process", on=_ACTIVITY.format(command=shlex.quote(activity))),
+        Switch("agent", "process", on=shlex.join(agent)),
+        Switch.parse_reload(f"{_SAMPLING}: {_SAMPLING}.profile_period = {_OFTEN_MS}"),
+        Switch("known", "process", on=shlex.join(known)),
+    ]
+
+
+def _holds(found: WatcherInfo, share: float) -> bool:
+    lo, hi = found.server_pct.lo, found.server_pct.hi
+    truth = 100 * share
+    slack = TOLERANCE * truth
+    right = lo is not None and hi is not None and lo - slack <= truth <= hi + slack
+    print(
+        f"{found.name}: weighed {found.server_pct.estimate:.3f} % [{lo:.3f}, {hi:.3f}] of one "
+        f"processor, counted {truth:.3f} %{'' if right else ' **off**'}"
+    )
+    return right
+
+
+class _Sessions:
+    """What the sessions of one application take, seen in /proc ten times a second."""
+
+    def __init__(self, dsn: str, name: str) -> None:
+        self._conn, self._name = psycopg.connect(dsn, autocommit=True), name
+        self._seen: dict[int, tuple[float, int, float, int]] = {}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> _Sessions:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._end.set()
+        self._thread.join()
+        self._conn.close()
+
+    def share(self) -> float:
+        """Processor time over the time in which there were sessions."""
+        spent = sum(last - first for _, first, _, last in self._seen.values())
+        began = sorted((start, end) for start, _, end, _ in self._seen.values())
+        lasted, until = 0.0, 0.0
+        for start, end in began:
+            lasted += max(0.0, end - max(start, until))
+            until = max(until, end)
+        return spent / 1e9 / lasted
+
+    def _look(self) -> None:
+        query = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
+        while not self._end.wait(0.1):
+            now = time.monotonic()
+            for (pid,) in self._conn.execute(query, (self._name,)).fetchall():
+                spent = machine.schedstat(pid)
+                if spent is not None:
+                    start, first, _, _ = self._seen.get(pid, (now, 0, now, 0))
+                    self._seen[pid] = (start, first, now, spent[0])
+
+
+def _noted(notes: Path) -> float:
+    """Processor time of the stand-in's sessions over the time that they lasted."""
+    spent = lasted = 0.0
+    for line in notes.read_text().splitlines():
+        seconds, ns = line.split()
+        lasted, spent = lasted + float(seconds), spent + float(ns)
+    return spent / 1e9 / lasted
+
+
+def _stand_in(dsn: str, notes: Path) -> None:
+    """Act every PERIOD_S, and note the seconds since the last time and the ns of processor time."""
+    with psycopg.connect(dsn, autocommit=True) as conn, notes.open("a") as file:
+        pid = conn.info.backend_pid
+        at, spent = time.monotonic(), (machine.schedstat(pid) or (0, 0))[0]
+        while True:
+            time.sleep(PERIOD_S)
+            conn.execute("SELECT count(*) FROM generate_series(1, %s)", (_ROWS,))
+            now, total = time.monotonic(), (machine.schedstat(pid) or (0, 0))[0]
+            file.write(f"{now - at} {total - spent}\n")
+            file.flush()
+            at, spent = now, total
+
+
+if __name__ == "__main__":
+    _stand_in(sys.argv[1], Path(sys.argv[2]))

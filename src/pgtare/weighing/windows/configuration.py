@@ -1,0 +1,210 @@
+"""A setting of the server's configuration: whether it may be changed, changing it, putting it back.
+
+ALTER SYSTEM and a reload. A reload puts everybody's pending edits into force and wakes every
+session, so it is refused where there are such edits, or where somebody else writes the files.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import errors, sql
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.server.own_session import first_line
+from pgtare.weighing.switches import Switch
+
+#: How long the server may take until a session sees what was reloaded, in s.
+_RELOAD_S = 10.0
+#: Their values are lists of names, each quoted apart, as ALTER SYSTEM would not do it.
+_LISTS = frozenset(
+    {
+        "createrole_self_grant",
+        "local_preload_libraries",
+        "restrict_nonsystem_relation_kind",
+        "search_path",
+        "session_preload_libraries",
+        "shared_preload_libraries",
+        "temp_tablespaces",
+        "unix_socket_directories",
+    }
+)
+_CONTEXT = "SELECT context FROM pg_catalog.pg_settings WHERE lower(name) = %s"
+_VALUE = "SELECT pg_catalog.current_setting(%s)"
+_LOADED = "SELECT pg_catalog.pg_conf_load_time()"
+_ENTRY = """
+SELECT setting FROM pg_catalog.pg_file_settings
+WHERE lower(name) = %s AND sourcefile LIKE '%%postgresql.auto.conf'
+ORDER BY seqno DESC LIMIT 1
+"""
+#: Files that were changed after they were read: configuration, and who may connect. The server
+#: knows their times to the second, so one that was changed within a second of that is missed.
+_EDITED = """
+WITH files AS (
+    SELECT sourcefile AS file FROM pg_catalog.pg_file_settings
+    UNION SELECT setting FROM pg_catalog.pg_settings
+        WHERE name IN ('config_file', 'hba_file', 'ident_file') AND setting <> ''
+    UNION SELECT setting || '/postgresql.auto.conf' FROM pg_catalog.pg_settings
+        WHERE name = 'data_directory'
+)
+SELECT file FROM files, LATERAL pg_catalog.pg_stat_file(file, true) AS found
+WHERE found.modification > pg_catalog.pg_conf_load_time() ORDER BY file
+"""
+_WRONG = """
+SELECT sourcefile || ' line ' || sourceline || ': ' || error FROM pg_catalog.pg_file_settings
+WHERE error IS NOT NULL AND error <> 'setting could not be applied' ORDER BY seqno LIMIT 1
+"""
+#: Who else writes the configuration, by what is seen of them.
+_MANAGED = """
+SELECT 'Patroni' FROM pg_catalog.pg_stat_activity WHERE application_name ILIKE 'patroni%%'
+UNION ALL SELECT 'Patroni' FROM pg_catalog.pg_file_settings
+    WHERE sourcefile LIKE '%%postgresql.base.conf'
+UNION ALL SELECT 'CloudNativePG' FROM pg_catalog.pg_settings WHERE name LIKE 'cnpg.%%'
+UNION ALL SELECT 'CloudNativePG' FROM pg_catalog.pg_file_settings
+    WHERE sourcefile LIKE '%%/custom.conf'
+UNION ALL SELECT 'its provider' FROM pg_catalog.pg_settings
+    WHERE name LIKE ANY (ARRAY['rds.%%', 'azure.%%', 'cloudsql.%%', 'alloydb.%%'])
+UNION ALL SELECT 'an operator (allow_alter_system is off)' FROM pg_catalog.pg_settings
+    WHERE name = 'allow_alter_system' AND setting = 'off'
+LIMIT 1
+"""
+_OTHER_WAY = (
+    "use its own commands: --switch '{name}: COMMAND ON | COMMAND OFF | {setting} = {value}'"
+)
+_RIGHTS = (
+    "--reload needs a superuser, or a role with ALTER SYSTEM ON PARAMETER {}, SELECT ON "
+    "pg_file_settings, EXECUTE on pg_reload_conf(), pg_show_all_file_settings() and "
+    "pg_stat_file(text, boolean), and pg_read_server_files where the files lie outside of the "
+    "data directory ({})"
+)
+
+
+@dataclass(frozen=True)
+class Before:
+    """A setting before anything was changed. entry: of postgresql.auto.conf, if it has one."""
+
+    entry: str | None
+    value: str
+
+
+def look(conn: psycopg.Connection[Any], switch: Switch) -> Before:
+    """What the setting is now. Raises UsageError if it must not, or cannot, be changed."""
+    name = switch.setting
+    row = conn.execute(_CONTEXT, (name,)).fetchone()
+    if row is None:
+        raise UsageError(f"--reload {switch.name}: the server has no setting {name}")
+    if row[0] in ("postmaster", "internal"):
+        raise UsageError(
+            f"--reload {switch.name}: {name} changes with a restart only: compare two servers "
+            "(--server)"
+        )
+    if row[0] in ("backend", "superuser-backend") or name in _LISTS:
+        raise UsageError(
+            f"--reload {switch.name}: {name} holds for new sessions: compare two servers (--server)"
+        )
+    try:
+        managed = conn.execute(_MANAGED.replace("%%", "%").encode()).fetchone()
+        if managed is not None:
+            other = _OTHER_WAY.format(name=switch.name, setting=name, value=switch.value)
+            raise UsageError(
+                f"--reload {switch.name}: {managed[0]} writes this server's configuration: {other}"
+            )
+        refuse_pending(conn)
+        found = conn.execute(_ENTRY, (name,)).fetchone()
+        value = conn.execute(_VALUE, (name,)).fetchone()
+        may = conn.execute(
+            "SELECT pg_catalog.has_parameter_privilege(%s, 'ALTER SYSTEM') AND"
+            " pg_catalog.has_function_privilege('pg_catalog.pg_reload_conf()', 'EXECUTE')",
+            (name,),
+        ).fetchone()
+    except errors.InsufficientPrivilege as ex:
+        raise UsageError(f"--reload {switch.name}: {_RIGHTS.format(name, first_line(ex))}") from ex
+    if not (may and may[0]):
+        raise UsageError(
+            f"--reload {switch.name}: {_RIGHTS.format(name, 'one of them is missing')}"
+        )
+    assert value is not None
+    return Before(str(found[0]) if found else None, str(value[0]))
+
+
+def refuse_pending(conn: psycopg.Connection[Any]) -> None:
+    """Raise UsageError if a reload would put somebody else's edits into force, or fail."""
+    edited = [str(row[0]) for row in conn.execute(_EDITED).fetchall()]
+    if edited:
+        raise UsageError(
+            f"{', '.join(edited)} was changed since the server read it: a reload would put that "
+            "into force; look at it, and reload yourself (SELECT pg_reload_conf())"
+        )
+    wrong = conn.execute(_WRONG).fetchone()
+    if wrong is not None:
+        raise UsageError(f"the server cannot read its configuration: {wrong[0]}")
+
+
+def refuse_foreign(conn: psycopg.Connection[Any], name: str, expected: str | None) -> None:
+    """Raise MeasurementError if the entry is not what we left there."""
+    row = conn.execute(_ENTRY, (name,)).fetchone()
+    entry = str(row[0]) if row else None
+    if entry != expected:
+        raise MeasurementError(
+            f"somebody else has set {name} to {entry or 'its default'} meanwhile: it is left so"
+        )
+
+
+def change(conn: psycopg.Connection[Any], name: str, value: str | None) -> str:
+    """Give a setting a value, or its entry up, and reload; what it is then in this session.
+
+    Raises MeasurementError, UsageError if somebody else has edited the files meanwhile.
+    """
+    refuse_pending(conn)
+    _alter(conn, name, value)
+    reload(conn)
+    row = conn.execute(_VALUE, (name,)).fetchone()
+    return str(row[0]) if row else ""
+
+
+def put_back(conn: psycopg.Connection[Any], name: str, ours: str, before: Before) -> str:
+    """Undo a change if it still stands; what was done, in words."""
+    row = conn.execute(_ENTRY, (name,)).fetchone()
+    entry = str(row[0]) if row else None
+    if entry == before.entry:
+        reload(conn)  # ours may have been taken out of the file, and still be in force
+        return f"{name} is as it was"
+    if entry != ours:
+        return f"{name} was left alone: somebody else has set it to {entry or 'its default'}"
+    _alter(conn, name, before.entry)
+    reload(conn)
+    return f"{name} was put back"
+
+
+def statements(name: str, entry: str | None) -> str:
+    """The SQL that puts an entry back, for a person to read and run."""
+    shown = ".".join(f'"{part}"' if not part.isidentifier() else part for part in name.split("."))
+    if entry is None:
+        change_ = f"ALTER SYSTEM RESET {shown};"
+    else:
+        text = entry.replace("'", "''")
+        change_ = f"ALTER SYSTEM SET {shown} = '{text}';"
+    return f"{change_} SELECT pg_reload_conf();"
+
+
+def reload(conn: psycopg.Connection[Any]) -> None:
+    """Have the server read its files; until this session has. Raises MeasurementError."""
+    before = conn.execute(_LOADED).fetchone()
+    conn.execute("SELECT pg_catalog.pg_reload_conf()")
+    until = time.monotonic() + _RELOAD_S
+    while conn.execute(_LOADED).fetchone() == before:
+        if time.monotonic() > until:
+            raise MeasurementError(f"the server did not reload in {_RELOAD_S:.0f} s: see its log")
+        time.sleep(0.05)
+
+
+def _alter(conn: psycopg.Connection[Any], name: str, value: str | None) -> None:
+    setting = sql.Identifier(*name.split("."))
+    if value is None:
+        conn.execute(sql.SQL("ALTER SYSTEM RESET {}").format(setting))
+    else:
+        text = sql.Literal(value)
+        conn.execute(sql.SQL("ALTER SYSTEM SET {} = {}").format(setting, text))

@@ -1,0 +1,147 @@
+"""The command's end of its guardian: asks it to switch, and does its work if it is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.weighing.windows.changer import Changer
+from pgtare.weighing.windows.restore_file import RestoreFile
+
+_MODULE = "pgtare.weighing.windows.guardian"
+#: How long the command waits at its end until everything is put back, in s.
+_PATIENCE_S = 30.0
+_KILLED = "the process that would put things back was killed, so it was done at once"
+
+
+class Guard:
+    """A guardian of its own for one weighing. file: of what is to be put back."""
+
+    def __init__(self, dsn: str, file: RestoreFile) -> None:
+        self.file = file
+        # what is done in its stead knows what may be in force, not which processes it started
+        self._instead = Changer(dsn, file.switches, file.before)
+        #: First processes of the switches that are one, while they run.
+        self.leaders: dict[int, int] = {}
+        self._asked, self._over = 0, False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", _MODULE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            stderr=subprocess.DEVNULL,  # it outlives the command, and must not hold its pipes
+            start_new_session=True,  # what ends the command does not end its guardian
+            pass_fds=(file.lock,),
+        )
+        self._tell(
+            {
+                "dsn": dsn,  # not as an argument: it may hold a password
+                "switches": [switch.as_json() for switch in file.switches],
+                "before": [vars(one) if one is not None else None for one in file.before],
+                "file": str(file.path),
+            }
+        )
+        #: The server's process that serves it.
+        self.session = int(self._ask({"do": "connect"})["session"])
+
+    @property
+    def pid(self) -> int:
+        """The guardian's process."""
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raise MeasurementError if the guardian was killed, with everything put back."""
+        if not self._over and self._process.poll() is not None:
+            raise self._take_over()
+
+    def set(self, on: Sequence[bool]) -> None:
+        """Switch each on or off; first what goes off. Raises MeasurementError, UsageError."""
+        order = sorted(range(len(on)), key=lambda index: on[index])
+        for index in order:
+            self._instead.touched[index] = True
+            answer = self._ask({"do": "switch", "index": index, "on": bool(on[index])})
+            self._instead.touched[index] = on[index] != self.file.switches[index].is_left_on
+            self.leaders = {int(key): int(pid) for key, pid in answer["leaders"].items()}
+
+    def put_back(self) -> list[str]:
+        """Everything as it was; what was done. Raises MeasurementError if that is not so yet."""
+        if self._over:
+            return []
+        try:
+            done: list[str] = self._ask({"do": "put back"}, wait_s=_PATIENCE_S)["done"]
+        except MeasurementError as ex:
+            if self._over:
+                raise
+            raise MeasurementError(
+                f"not everything could be put back yet ({ex}): process {self.pid} goes on trying; "
+                f"by hand: {self.file.path}"
+            ) from ex
+        finally:
+            self._over = True
+            self._farewell()
+        return done
+
+    def _farewell(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        os.close(self.file.lock)
+
+    def _ask(self, message: dict[str, Any], wait_s: float | None = None) -> dict[str, Any]:
+        self._asked += 1
+        self._tell({**message, "number": self._asked})
+        assert self._process.stdout is not None
+        answer: dict[str, Any] = {}
+        while answer.get("number") != self._asked:  # Ctrl-C may have left one unread
+            if not select.select([self._process.stdout], [], [], wait_s)[0]:
+                raise MeasurementError(f"no answer in {wait_s:g} s")
+            line = self._process.stdout.readline()
+            if not line:
+                raise self._take_over()
+            answer = json.loads(line)
+        if "error" in answer:
+            kind = UsageError if answer["kind"] == UsageError.__name__ else MeasurementError
+            raise kind(answer["error"])
+        return answer
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it was killed: its answer will be missing
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _take_over(self) -> MeasurementError:
+        """Put things back in the guardian's stead; what to raise."""
+        self._process.wait()
+        self._over = True
+        self._end_processes()
+        try:
+            self._instead.put_back()
+        except (PgtareError, psycopg.Error, OSError) as ex:
+            return MeasurementError(
+                "the process that would put things back was killed, and that cannot be done now "
+                f"({ex}): by hand, {self.file.path}, or weigh again"
+            )
+        finally:
+            self._instead.close()
+        self.file.remove()
+        return MeasurementError(_KILLED)
+
+    def _end_processes(self) -> None:
+        """End what the guardian had started; the kernel tells its first process to."""
+        for pid in self.leaders.values():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getsid(pid) == pid:
+                    os.killpg(pid, signal.SIGTERM)
+        self.leaders = {}

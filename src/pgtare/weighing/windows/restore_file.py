@@ -1,0 +1,126 @@
+"""The file that says how to put back what is changed, written before the first change.
+
+Its first line is for us; the rest is SQL and commands for a person. Whoever may still put things
+back holds a lock on it: a file without one was left by a command and a guardian that were killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pgtare.errors import UsageError
+from pgtare.kit import files
+from pgtare.server import directories
+from pgtare.weighing.switches import Switch
+from pgtare.weighing.windows import configuration
+from pgtare.weighing.windows.configuration import Before
+
+_HEAD = "-- pgtare "
+
+
+@dataclass(frozen=True)
+class RestoreFile:
+    """One file. server: what tells the server from others. lock: an open file that holds it."""
+
+    path: Path
+    server: str
+    switches: tuple[Switch, ...]
+    before: tuple[Before | None, ...]
+    lock: int
+
+    def remove(self) -> None:
+        """All has been put back."""
+        self.path.unlink(missing_ok=True)
+
+
+def make(server: str, switches: Sequence[Switch], before: Sequence[Before | None]) -> RestoreFile:
+    """Write a file, and sync it. Raises MeasurementError if it cannot be written."""
+    path = _directory() / f"{_plain(server)}-{os.getpid()}-{time.time_ns()}.sql"
+    document = {
+        "server": server,
+        "switches": [switch.as_json() for switch in switches],
+        "before": [vars(one) if one is not None else None for one in before],
+    }
+    lines = [_HEAD + json.dumps(document), *by_hand(switches, before)]
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.write(lock, ("\n".join(lines) + "\n").encode())
+        os.fsync(lock)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as ex:
+        raise files.failure(f"cannot write {path}", ex) from ex
+    return RestoreFile(path, server, tuple(switches), tuple(before), lock)
+
+
+def by_hand(switches: Sequence[Switch], before: Sequence[Before | None]) -> list[str]:
+    """How a person puts things back: SQL, and commands as comments of it."""
+    found = []
+    for switch, was in zip(switches, before, strict=True):
+        if was is not None:
+            found.append(configuration.statements(switch.setting, was.entry))
+        elif switch.kind == "commands":
+            found.append(f"-- {switch.name}, in a shell: {' '.join(switch.on.splitlines())}")
+    return found
+
+
+def left_over(server: str) -> Iterator[RestoreFile]:
+    """Files of this server that nobody holds any more, each locked.
+
+    Raises UsageError if a weighing that runs holds one.
+    """
+    for path in sorted(_directory().glob("*.sql")):
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            document = _document(lock)
+            if document is None or document["server"] != server:
+                continue
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(
+                    f"another weighing switches this server, or puts back what it changed ({path})"
+                ) from None
+            if path.exists():
+                yield RestoreFile(
+                    path,
+                    server,
+                    tuple(Switch(**one) for one in document["switches"]),
+                    tuple(Before(**one) if one else None for one in document["before"]),
+                    lock,
+                )
+        finally:
+            os.close(lock)
+
+
+def _document(lock: int) -> dict[str, Any] | None:
+    text = os.pread(lock, 1 << 20, 0).decode(errors="replace")
+    first = text.partition("\n")[0]
+    with contextlib.suppress(ValueError):
+        if first.startswith(_HEAD):
+            found: dict[str, Any] = json.loads(first.removeprefix(_HEAD))
+            return found
+    return None
+
+
+def _directory() -> Path:
+    return directories.private_place("restore")
+
+
+def _plain(text: str) -> str:
+    return "".join(sign if sign.isalnum() else "-" for sign in text)[:40]

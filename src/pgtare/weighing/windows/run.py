@@ -1,0 +1,175 @@
+"""Weighs what no session can switch: plans windows, starts the guardian, puts everything back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from rich.console import Console
+
+from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.estimate.trial.design import Arm, Design, block_layout
+from pgtare.kit import numbers
+from pgtare.server.own_session import first_line
+from pgtare.weighing.outside.run import OutsideRun, Plan, driver, name_of_load
+from pgtare.weighing.outside.session import control_session
+from pgtare.weighing.switches import Switch
+from pgtare.weighing.weigh import plan as planning
+from pgtare.weighing.weigh.measurement import Weighing
+from pgtare.weighing.weigh.plan import PlannedWeighing
+from pgtare.weighing.weigh.progress import Stages
+from pgtare.weighing.weigh.request import Request
+from pgtare.weighing.weigh.result import system_identifier
+from pgtare.weighing.windows import configuration, restore_file
+from pgtare.weighing.windows.changer import Changer
+from pgtare.weighing.windows.configuration import Before
+from pgtare.weighing.windows.guard import Guard
+from pgtare.weighing.windows.schedule import Schedule, blocks_in, least_s
+from pgtare.weighing.windows.watcher_time import WatcherTime
+
+
+def weigh(request: Request, command: list[str], console: Console) -> Weighing:
+    """Weigh by windows. console: for progress. Raises UsageError, MeasurementError.
+
+    What Ctrl-C or a server that goes away left is returned, marked partial. Everything that was
+    switched is put back, whatever happens to this process.
+    """
+    assert request.dsn is not None
+    stages = Stages(console)
+    try:
+        with control_session(request.dsn) as control:
+            dsn = _pinned(request.dsn, control)
+            _put_back_left_over(dsn, control, stages)
+            plan, before = make_plan(control, request)
+            for line in _described(plan, before):
+                stages.say(line)
+            with (
+                driver(control, dsn, plan) as loops,
+                _guard(control, dsn, plan, before, stages) as guard,
+            ):
+                wires = [seat.wire.backend_pid for seat in loops.seats]
+                ours = [control.info.backend_pid, guard.session, *wires]
+                schedule = Schedule(
+                    loops,
+                    guard,
+                    WatcherTime(control, ours),
+                    plan.design,
+                    request.switches,
+                    request.window_s,
+                    blocks_in(request.duration_s, len(plan.design.arms), request.window_s),
+                    random.Random(request.seed),
+                )
+                run = OutsideRun(
+                    plan, {"": control}, loops, "running server", command, console, schedule
+                )
+                return run.run()
+    except psycopg.Error as ex:
+        raise MeasurementError(f"the session was lost: {first_line(ex)}") from ex
+
+
+def dry_run(request: Request) -> PlannedWeighing:
+    """What would be done; looks at the server, changes nothing there."""
+    assert request.dsn is not None
+    with control_session(request.dsn) as control:
+        plan, before = make_plan(control, request)
+        found = planning.planned(plan.design, plan.request)
+        lines = _described(plan, before)
+        return found.model_copy(update={"unit": "burst", "description": lines})
+
+
+def make_plan(
+    control: psycopg.Connection[Any], request: Request
+) -> tuple[Plan, list[Before | None]]:
+    """The design, and how each setting is before. Raises UsageError for what cannot be weighed."""
+    before = [
+        configuration.look(control, switch) if switch.kind == "setting" else None
+        for switch in request.switches
+    ]
+    arms = (
+        Arm("base", "base"),
+        Arm("control", "control"),
+        *(Arm(switch.name, "instrument") for switch in request.switches),
+    )
+    design = Design(arms, block_layout(len(arms)), request.seed, driven=True, grouping="windows")
+    least = least_s(len(arms), request.window_s)
+    if request.duration_s < least:
+        raise UsageError(
+            f"windows of {request.window_s:g} s take {numbers.seconds(least)} at least for an "
+            f"answer: say --duration {-int(-least // 60)}m or more"
+        )
+    return Plan(request, design, ()), before
+
+
+def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
+    """What will be done, in words, before it is."""
+    request, arms = plan.request, len(plan.design.arms)
+    blocks = blocks_in(request.duration_s, arms, request.window_s)
+    lines = [
+        f"weighing by windows of {request.window_s:g} s, {blocks} times {arms} of them in random "
+        f"order: {_names(request.switches)} on in one of them for the whole server, off in the "
+        f"others; one session of our own runs {name_of_load(request)} all the time"
+    ]
+    left_on = [switch for switch in request.switches if switch.is_left_on]
+    if left_on:
+        lines.append(f"afterwards on again: {_names(left_on)}; what it watches has gaps till then")
+    lines += [
+        f"by hand, if need be: {line}" for line in restore_file.by_hand(request.switches, before)
+    ]
+    return lines
+
+
+def _names(switches: Sequence[Switch]) -> str:
+    return ", ".join(switch.name for switch in switches)
+
+
+def _pinned(dsn: str, control: psycopg.Connection[Any]) -> str:
+    """The same connection string, to this server alone."""
+    info = control.info
+    return make_conninfo(dsn, host=info.host, hostaddr=info.hostaddr or None, port=info.port)
+
+
+def _key(control: psycopg.Connection[Any]) -> str:
+    """What tells the server from others."""
+    info = control.info
+    return system_identifier(control) or f"{info.host}:{info.port}"
+
+
+def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stages) -> None:
+    """Put back what a weighing that was killed has left, its guardian with it."""
+    for file in restore_file.left_over(_key(control)):
+        changer = Changer(dsn, file.switches, file.before, touched=[True for _ in file.switches])
+        try:
+            for line in changer.put_back():
+                stages.say(f"left by a weighing that was killed: {line}")
+        finally:
+            changer.close()
+        file.remove()
+
+
+@contextmanager
+def _guard(
+    control: psycopg.Connection[Any],
+    dsn: str,
+    plan: Plan,
+    before: Sequence[Before | None],
+    stages: Stages,
+) -> Iterator[Guard]:
+    switches = plan.request.switches
+    file = restore_file.make(_key(control), switches, before)
+    try:
+        guard = Guard(dsn, file)
+    except PgtareError:
+        file.remove()  # nothing has been changed
+        raise
+    try:
+        yield guard
+    finally:
+        try:
+            for line in guard.put_back():
+                stages.say(line)
+        except PgtareError as ex:
+            stages.say(str(ex))

@@ -1,0 +1,177 @@
+"""What watchers take on the server themselves: their sessions' processor time, window by window.
+
+The time of all of the server's processes is summed, those that came and went included, less that of
+the application's sessions and of ours. A session is the application's if there is one of its kind
+(role, name, address) in a window in which every watcher is off. Where the server's processes cannot
+be seen from here, the time that sessions are active is sampled instead.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+import psycopg
+
+from pgtare.kit import machine
+from pgtare.server import pooler
+
+#: A process of this machine is the session's if it began within so many seconds of it.
+_SAME_START_S = 2.0
+_OURS = """
+SELECT pid, extract(epoch FROM backend_start)::float8 FROM pg_catalog.pg_stat_activity
+WHERE pid = pg_catalog.pg_backend_pid()
+"""
+_SESSIONS = """
+SELECT coalesce(leader.pid, one.pid), one.pid,
+       coalesce(leader.usename, one.usename)::text,
+       coalesce(leader.application_name, one.application_name),
+       host(coalesce(leader.client_addr, one.client_addr)),
+       one.state = 'active'
+FROM pg_catalog.pg_stat_activity AS one
+LEFT JOIN pg_catalog.pg_stat_activity AS leader ON leader.pid = one.leader_pid
+WHERE one.backend_type IN ('client backend', 'parallel worker')
+"""
+_MAY_SEE = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')"
+
+#: Role, name and address of a session.
+Kind = tuple[str, str, str]
+
+
+@dataclass
+class WindowTime:
+    """One window. server_ns: of all of the server's processes but ours, None if not seen.
+
+    kinds_ns: of these, sessions by their kind. active: sessions active at a time, by kind; seen:
+    kinds of sessions that were there. processes_ns: of what the switches started here, by switch.
+    """
+
+    block: int
+    arm: int
+    seconds: float = 0.0
+    server_ns: float | None = None
+    kinds_ns: dict[Kind, float] = field(default_factory=lambda: defaultdict(float))
+    active: dict[Kind, float] = field(default_factory=lambda: defaultdict(float))
+    seen: set[Kind] = field(default_factory=set)
+    processes_ns: dict[int, float] = field(default_factory=dict)
+
+
+class WatcherTime:
+    """Reads what the server's processes take. ours: processes of the server that serve us."""
+
+    def __init__(self, control: psycopg.Connection[Any], ours: Sequence[int]) -> None:
+        self._control, self._ours = control, set(ours)
+        ((may,),) = pooler.rows(control, _MAY_SEE)
+        self.sees_sessions = bool(may)
+        self._postmaster = _postmaster(control)
+        self.windows: list[WindowTime] = []
+        self._last: dict[int, tuple[Kind | None, int]] = {}  # of sessions: kind, time so far
+        self._at_start: tuple[float, Mapping[int, float]] = (0.0, {})
+        self._looks = 0
+
+    @property
+    def sees_processes(self) -> bool:
+        """Whether the server runs on this machine."""
+        return self._postmaster is not None
+
+    def begin(self, block: int, arm: int, leaders: Mapping[int, int]) -> None:
+        """A window begins. leaders: first process of each switch that is one."""
+        self.windows.append(WindowTime(block, arm))
+        self._last, self._looks = {}, 0
+        self.look()
+        self._at_start = self._totals(leaders)
+
+    def look(self) -> None:
+        """Called about once a second: who is there, and what each has taken."""
+        if not self.sees_sessions:
+            return
+        window, now = self.windows[-1], {}
+        for leader, pid, role, name, address, active in pooler.rows(self._control, _SESSIONS):
+            kind = (role or "", name or "", address or "")
+            ours = leader in self._ours
+            if not ours:
+                window.seen.add(kind)
+                window.active[kind] += bool(active)
+            spent = machine.schedstat(pid) if self._postmaster is not None else None
+            if spent is None:
+                continue
+            _, before = self._last.get(pid, (None, spent[0] if not self._looks else 0))
+            now[pid] = (None if ours else kind, spent[0])
+            if ours:
+                window.server_ns = (window.server_ns or 0.0) - (spent[0] - before)
+            else:
+                window.kinds_ns[kind] += spent[0] - before
+        self._last, self._looks = now, self._looks + 1
+
+    def end(self, seconds: float, leaders: Mapping[int, int]) -> None:
+        """The window ends, so long after its beginning."""
+        total, own = self._totals(leaders)
+        self.look()
+        window = self.windows[-1]
+        window.seconds = seconds
+        before, own_before = self._at_start
+        if self._postmaster is not None:
+            window.server_ns = (window.server_ns or 0.0) + total - before
+        window.processes_ns = {index: own[index] - own_before.get(index, 0.0) for index in own}
+        window.active = defaultdict(
+            float, {kind: n / max(self._looks, 1) for kind, n in window.active.items()}
+        )
+
+    def _totals(self, leaders: Mapping[int, int]) -> tuple[float, dict[int, float]]:
+        """So far, in ns: all of the server's processes, and those of each switch."""
+        found, tick_ns = machine.processes(), 1e9 * machine.tick_s()
+        total = 0.0
+        if self._postmaster is not None and self._postmaster in found:
+            mine = found[self._postmaster]
+            total = tick_ns * (mine.own + mine.outlived)
+            for pid, each in found.items():
+                if each.parent == self._postmaster:
+                    exact = machine.schedstat(pid)
+                    total += exact[0] if exact is not None else tick_ns * each.own
+        own = {
+            index: tick_ns
+            * sum(each.own + each.outlived for each in found.values() if each.session == leader)
+            for index, leader in leaders.items()
+        }
+        return total, own
+
+
+def kinds_of_application(windows: Sequence[WindowTime], reference: Sequence[int]) -> set[Kind]:
+    """Kinds of sessions that are there while every watcher is off."""
+    found: set[Kind] = set()
+    for window in windows:
+        if window.arm in reference:
+            found |= window.seen
+    return found
+
+
+def server_share(window: WindowTime, application: set[Kind]) -> float:
+    """Share of one processor that the server took in a window, without the application's sessions.
+
+    NaN if it was not seen.
+    """
+    if window.server_ns is None or not window.seconds:
+        return float("nan")
+    theirs = sum(ns for kind, ns in window.kinds_ns.items() if kind in application)
+    return (window.server_ns - theirs) / (1e9 * window.seconds)
+
+
+def active_share(window: WindowTime, application: set[Kind]) -> float:
+    """Sessions active at a time in a window, without the application's."""
+    return sum(n for kind, n in window.active.items() if kind not in application)
+
+
+def _postmaster(control: psycopg.Connection[Any]) -> int | None:
+    """The server's first process, if the server runs here."""
+    ((pid, started),) = pooler.rows(control, _OURS)
+    try:
+        process = psutil.Process(int(pid))
+        same = abs(process.create_time() - float(started)) < _SAME_START_S
+        parent = process.parent()
+    except psutil.Error:
+        return None
+    postmaster = parent.pid if same and parent is not None else None
+    return postmaster if machine.schedstat(int(pid)) is not None else None

@@ -1,0 +1,313 @@
+"""What is switched for the whole server, weighed by windows, and put back whatever happens."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pgtare.server.binaries import Binaries
+from pgtare.server.cluster import Cluster
+from pgtare.weighing.switches import Switch
+from tests import windows
+from tests.commands import in_process, read, refused
+from tests.sessions import eventually, one, rows, session
+
+pytestmark = pytest.mark.server
+
+SLOWER = "SELECT pg_sleep(0.0003) WHERE current_setting('work_mem') = '5MB'"
+SETTING = Switch.parse_reload("mem: work_mem = 5MB")
+
+
+@pytest.fixture(scope="module")
+def server(wheel: Binaries) -> Iterator[Cluster]:
+    with Cluster(wheel, {}) as cluster:
+        yield cluster
+
+
+def entries(cluster: Cluster) -> list[tuple[object, ...]]:
+    """What ALTER SYSTEM has left, and what is in force."""
+    with session(cluster) as conn:
+        query = "SELECT name, setting FROM pg_file_settings WHERE sourcefile LIKE '%auto.conf'"
+        return [*rows(conn, query), (one(conn, "SHOW work_mem"),)]
+
+
+def watcher(mark: str) -> Switch:
+    """A process that runs in its windows only."""
+    return Switch("watch", "process", on=f"while true; do sleep 0.{mark}; done")
+
+
+def toggled(path: Path) -> Switch:
+    """Something that is there if a file is."""
+    file = shlex.quote(str(path))
+    return Switch("file", "commands", on=f"touch {file}", off=f"rm -f {file}")
+
+
+def running(mark: str) -> list[psutil.Process]:
+    """Processes of the watcher."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if f"sleep 0.{mark}" in " ".join(process.info["cmdline"] or []):
+            found.append(process)
+    return found
+
+
+def guardian_of(place: Path) -> psutil.Process:
+    """The guardian of the weighing whose own directory that is."""
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        own = (process.info["environ"] or {}).get("PGTARE_DIR") == str(place / "own")
+        if own and "pgtare.weighing.windows.guardian" in (process.info["cmdline"] or []):
+            return process
+    raise LookupError("no guardian")
+
+
+def restore_files(place: Path) -> list[Path]:
+    return sorted((place / "own" / "restore").glob("*"))
+
+
+def test_a_setting_and_a_watcher_are_weighed(server: Cluster, tmp_path: Path) -> None:
+    """A setting that makes each transaction 300 µs slower, and one whose sessions work."""
+    dsn = server.dsn(application_name="observer")
+    query = "SELECT count(*) FROM generate_series(1, 100000)"
+    psql = shlex.join([str(server.binaries.psql), "-Xqc", query, dsn])
+    busy = Switch("busy", "process", on=f"while true; do {psql}; done")
+    weighed = windows.start(server.dsn(), [SETTING, busy], tmp_path, seconds=20, sql=SLOWER)
+    out, err = weighed.communicate(timeout=120)
+    assert weighed.returncode == 0, err
+    assert "by hand, if need be: ALTER SYSTEM RESET work_mem" in " ".join(err.split())
+    result = read(tmp_path / "w" / "result.json")
+    arms = {arm["name"]: arm for arm in result["arms"]}
+    assert 250 < arms["mem"]["answer"]["us"]["estimate"] < 2_000
+    assert arms["mem"]["answer"]["verdict"] == "cost", arms["mem"]["answer"]
+    windows_of = result["design"]["outside"]["windows"]
+    assert windows_of["window_s"] == windows.WINDOW_S
+    taken = {one["name"]: one for one in windows_of["watchers"]}
+    assert taken["busy"]["by"] == "processor"
+    assert taken["busy"]["server_pct"]["lo"] > 1
+    assert taken["busy"]["processes_pct"]["lo"] > 0.1
+    assert taken["mem"]["processes_pct"] is None
+    words = " ".join(out.split())
+    assert "while the whole server has it on" in words
+    assert "busy itself: +" in words
+    assert "in its own processes here" in words
+    assert entries(server) == [("4MB",)]
+    assert not restore_files(tmp_path)
+    again = in_process("report {} --details", tmp_path / "w").stdout
+    assert " ".join(again.split()).startswith(" ".join(out.split())[:60])
+    assert "busy itself: +" in " ".join(again.split())
+    assert "8 blocks of windows" in " ".join(again.split())
+
+
+@pytest.mark.parametrize("victim", ["command", "guardian"])
+def test_who_is_killed_while_all_is_on_leaves_nothing(
+    server: Cluster, tmp_path: Path, victim: str
+) -> None:
+    mark = f"10{os.getpid() % 10_000:04}{len(victim)}"
+    file = tmp_path / "file"
+    file.touch()
+    weighed = windows.start(server.dsn(), [SETTING, watcher(mark), toggled(file)], tmp_path)
+    eventually(lambda: entries(server)[-1] == ("5MB",))
+    assert len(restore_files(tmp_path)) == 1
+    eventually(lambda: bool(running(mark)))
+    guardian = guardian_of(tmp_path)
+    if victim == "command":
+        os.kill(weighed.pid, signal.SIGKILL)
+    else:
+        guardian.kill()
+    out, err = weighed.communicate(timeout=60)
+    eventually(lambda: entries(server) == [("4MB",)])
+    eventually(lambda: not running(mark))
+    eventually(file.exists)
+    eventually(lambda: not restore_files(tmp_path))
+    if victim == "guardian":
+        assert weighed.returncode == 1
+        words = " ".join((out + err).split())
+        assert "put things back was killed, so it was done at once" in words, words
+    else:
+        guardian.wait(timeout=30)
+
+
+def test_both_killed_the_next_weighing_puts_it_back(server: Cluster, tmp_path: Path) -> None:
+    mark = f"11{os.getpid() % 10_000:04}"
+    file = tmp_path / "file"
+    file.touch()
+    switches = [SETTING, watcher(mark), toggled(file)]
+    weighed = windows.start(server.dsn(), switches, tmp_path)
+    eventually(lambda: entries(server)[-1] == ("5MB",))
+    guardian = guardian_of(tmp_path)
+    guardian.suspend()
+    os.kill(weighed.pid, signal.SIGKILL)
+    weighed.communicate(timeout=60)
+    guardian.kill()
+    eventually(lambda: not running(mark))  # the kernel ends what the guardian had started
+    (left,) = restore_files(tmp_path)
+    assert "ALTER SYSTEM RESET work_mem; SELECT pg_reload_conf();" in left.read_text()
+    assert left.stat().st_mode & 0o077 == 0
+    assert server.dsn() not in left.read_text()
+
+    again = windows.start(server.dsn(), switches, tmp_path, seconds=1)
+    _, err = again.communicate(timeout=60)
+    assert again.returncode == 1  # too short, said after everything was put back
+    assert "left by a weighing that was killed: work_mem was put back" in " ".join(err.split())
+    assert entries(server) == [("4MB",)]
+    assert file.exists()
+    assert not restore_files(tmp_path)
+
+
+def test_a_server_that_is_killed_has_its_setting_back(wheel: Binaries, tmp_path: Path) -> None:
+    with Cluster(wheel, {}) as cluster:
+        weighed = windows.start(cluster.dsn(), [SETTING], tmp_path)
+        for value in ("5MB", "4MB", "5MB", "4MB"):  # the first time it is only tried out
+            eventually(lambda wanted=value: entries(cluster)[-1] == (wanted,))
+        cluster.stop(mode="immediate")
+        out, err = weighed.communicate(timeout=60)
+        assert weighed.returncode == 1
+        assert "goes on trying" in " ".join(err.split()), err
+        assert "THE TRIAL ENDED EARLY" in " ".join(out.split()), err
+        cluster.start()
+        eventually(lambda: entries(cluster) == [("4MB",)])
+        eventually(lambda: not restore_files(tmp_path))
+
+
+def test_somebody_elses_change_is_left_alone(server: Cluster, tmp_path: Path) -> None:
+    weighed = windows.start(server.dsn(), [SETTING], tmp_path)
+    eventually(lambda: entries(server)[-1] == ("5MB",))
+    with session(server) as conn:
+        conn.execute("ALTER SYSTEM SET work_mem = '6MB'")
+        conn.execute("SELECT pg_reload_conf()")
+    try:
+        _, err = weighed.communicate(timeout=60)
+        assert weighed.returncode == 1
+        assert "somebody else has set it to 6MB" in " ".join(err.split()), err
+        assert entries(server)[0] == ("work_mem", "6MB")
+    finally:
+        with session(server) as conn:
+            conn.execute("ALTER SYSTEM RESET work_mem")
+            conn.execute("SELECT pg_reload_conf()")
+
+
+def test_an_entry_that_was_there_is_there_again(server: Cluster, tmp_path: Path) -> None:
+    with session(server) as conn:
+        conn.execute("ALTER SYSTEM SET work_mem = '3MB'")
+        conn.execute("SELECT pg_reload_conf()")
+    try:
+        weighed = windows.start(server.dsn(), [SETTING], tmp_path)
+        eventually(lambda: entries(server)[-1] == ("5MB",))
+        weighed.send_signal(signal.SIGINT)
+        weighed.communicate(timeout=60)
+        assert entries(server) == [("work_mem", "3MB"), ("3MB",)]
+    finally:
+        with session(server) as conn:
+            conn.execute("ALTER SYSTEM RESET work_mem")
+            conn.execute("SELECT pg_reload_conf()")
+
+
+def test_two_weighings_do_not_switch_one_server(server: Cluster, tmp_path: Path) -> None:
+    first = windows.start(server.dsn(), [SETTING], tmp_path)
+    try:
+        eventually(lambda: bool(restore_files(tmp_path)))
+        second = windows.start(server.dsn(), [SETTING], tmp_path)
+        _, err = second.communicate(timeout=60)
+        assert second.returncode == 1
+        assert "another weighing switches this server" in " ".join(err.split())
+    finally:
+        first.terminate()
+        first.communicate(timeout=60)
+    assert entries(server) == [("4MB",)]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--reload 'x: no_such = 1'", "the server has no setting no_such"),
+        ("--reload 'x: shared_buffers = 1GB'", "changes with a restart only"),
+        ("--reload 'x: log_connections = on'", "holds for new sessions"),
+        ("--reload 'x: search_path = a'", "holds for new sessions"),
+        ("--reload 'x'", "as in --reload"),
+        ("--reload 'control: work_mem = 1MB'", "none of them base or control"),
+        ("--switch 'x: a | b | c | d'", "put a pipeline into a script"),
+        ("--switch 'x: true' --server 'a: y' --server 'b: z'", "leave out"),
+        ("--switch 'x: true' --at-most 3%", "leave out --at-most"),
+        ("--switch 'x: true' --window 5s", "15s at least"),
+        ("--period 10s", "are for --switch and --reload"),
+        ("--switch 'x: true' -d 60", "say --duration 7m or more"),
+    ],
+)
+def test_what_cannot_be_switched_says_why(server: Cluster, option: str, words: str) -> None:
+    assert words in refused(f"weigh --dsn {{}} {option}", server.dsn())
+
+
+@pytest.mark.parametrize(
+    ("switch", "words"),
+    [
+        (Switch("x", "process", on="echo out of order; exit 3"), "out of order"),
+        (Switch("x", "commands", on="true", off="echo no way; exit 3"), "no way"),
+        (Switch.parse_reload("x: work_mem = lots"), 'invalid value for parameter "work_mem"'),
+        (Switch.parse_reload("x: work_mem = 4MB"), "with and without it"),
+    ],
+)
+def test_what_fails_does_so_before_anything_is_measured(
+    server: Cluster, tmp_path: Path, switch: Switch, words: str
+) -> None:
+    weighed = windows.start(server.dsn(), [switch], tmp_path)
+    out, err = weighed.communicate(timeout=60)
+    assert weighed.returncode == 1
+    assert words in " ".join(err.split()), err
+    assert not out
+    assert entries(server) == [("4MB",)]
+    assert not restore_files(tmp_path)
+
+
+def test_pending_edits_are_not_put_into_force(wheel: Binaries, tmp_path: Path) -> None:
+    with Cluster(wheel, {}) as cluster:
+        time.sleep(1.1)  # the server knows the times of files to the second
+        with session(cluster) as conn:
+            conn.execute("ALTER SYSTEM SET maintenance_work_mem = '99MB'")
+            assert "a reload would put that into force" in refused(
+                "weigh --dsn {} --reload 'x: work_mem = 5MB'", cluster.dsn()
+            )
+            conn.execute("ALTER SYSTEM RESET maintenance_work_mem")
+            conn.execute("SELECT pg_reload_conf()")
+        with session(cluster) as conn:
+            hba = one(conn, "SHOW hba_file")
+        subprocess.run(["touch", "-d", "+1 minute", hba], check=True)
+        assert "pg_hba.conf was changed" in refused(
+            "weigh --dsn {} --reload 'x: work_mem = 5MB'", cluster.dsn()
+        )
+
+
+def test_who_manages_the_configuration_is_told(server: Cluster) -> None:
+    with session(server, application_name="Patroni restapi"):
+        sentence = refused("weigh --dsn {} --reload 'x: work_mem = 5MB'", server.dsn())
+    assert "Patroni writes this server's configuration" in sentence
+    assert "--switch 'x: COMMAND ON | COMMAND OFF | work_mem = 5MB'" in sentence
+
+
+def test_a_role_without_rights_is_told_which(server: Cluster) -> None:
+    with session(server) as conn:
+        conn.execute("CREATE ROLE nobody_much LOGIN")
+    try:
+        sentence = refused(
+            "weigh --dsn {} --reload 'x: work_mem = 5MB'", server.dsn(user="nobody_much")
+        )
+        assert "ALTER SYSTEM ON PARAMETER work_mem" in sentence
+    finally:
+        with session(server) as conn:
+            conn.execute("DROP ROLE nobody_much")
+
+
+def test_the_plan_is_printed_and_nothing_done(server: Cluster) -> None:
+    done = in_process(
+        "weigh --dsn {} --reload 'x: work_mem = 5MB' --period 20s --dry-run", server.dsn()
+    )
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert "by windows of 20 s, 9 times 3 of them" in words
+    assert entries(server) == [("4MB",)]

@@ -1,0 +1,125 @@
+"""What is switched for the whole server: how it is written, windows, and differences by windows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from pgtare.errors import UsageError
+from pgtare.estimate.trial import clopper_pearson
+from pgtare.estimate.trial.windows import difference
+from pgtare.weighing.switches import Switch, check_names
+from pgtare.weighing.windows import configuration, restore_file
+from pgtare.weighing.windows.configuration import Before
+from pgtare.weighing.windows.schedule import blocks_in, least_s, window_s
+from pgtare.weighing.windows.watcher_time import (
+    WindowTime,
+    active_share,
+    kinds_of_application,
+    server_share,
+)
+
+APPLICATION, WATCHER = ("app", "web", ""), ("monitor", "exporter", "")
+
+
+def test_a_switch_is_a_process_or_two_commands() -> None:
+    assert Switch.parse("x: run it || true") == Switch("x", "process", on="run it || true")
+    assert Switch.parse("x: on it | off it") == Switch("x", "commands", "on it", "off it")
+    assert Switch.parse("x: a | b | Work_Mem = '1 MB'") == Switch(
+        "x", "commands", "a", "b", "work_mem", "1 MB"
+    )
+    assert Switch.parse_reload("x: a.b='it''s'") == Switch(
+        "x", "setting", setting="a.b", value="it's"
+    )
+    assert Switch.parse("x: a | b").is_left_on
+    assert not Switch.parse("x: a").is_left_on
+
+
+@pytest.mark.parametrize("text", ["x", "x:", "x:a", " : a", "x: a | ", "x: a | b | c", "x y: a"])
+def test_what_is_no_switch_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--switch"):
+        Switch.parse(text)
+
+
+@pytest.mark.parametrize("names", ["aa", "base a", "control"])
+def test_names_are_of_one_each(names: str) -> None:
+    each = names.split() if " " in names else list(names) if names == "aa" else [names]
+    with pytest.raises(UsageError, match="a name of its own"):
+        check_names([Switch(name, "process", on="x") for name in each])
+
+
+def test_windows_hold_whole_periods() -> None:
+    assert window_s(None, None) == 15
+    assert window_s(None, 15) == 15
+    assert window_s(None, 10) == 20
+    assert window_s(60, 45) == 90
+    assert window_s(None, 40) == 40
+    assert window_s(20, None) == 20
+
+
+def test_blocks_have_room_for_what_settles() -> None:
+    assert least_s(3, 15) == 384
+    assert blocks_in(384, 3, 15) == 8
+    assert blocks_in(383, 3, 15) == 7
+
+
+def test_what_is_put_back_by_hand_is_sql() -> None:
+    assert configuration.statements("a.b", "it's") == (
+        "ALTER SYSTEM SET a.b = 'it''s'; SELECT pg_reload_conf();"
+    )
+    switches = [
+        Switch.parse_reload("x: work_mem = 1MB"),
+        Switch.parse("y: start\nnow | stop"),
+        Switch.parse("z: run"),
+    ]
+    assert restore_file.by_hand(switches, [Before(None, "4MB"), None, None]) == [
+        "ALTER SYSTEM RESET work_mem; SELECT pg_reload_conf();",
+        "-- y, in a shell: start now",
+    ]
+
+
+def test_an_own_share_is_within_blocks() -> None:
+    """Blocks drift; a difference of 2 is found all the same, and a window that is missing."""
+    blocks = np.repeat(np.arange(8), 3)
+    arms = np.tile([0, 1, 2], 8)
+    values = 100.0 * blocks + 2.0 * (arms == 2) + 0.01 * ((blocks * 3 + arms) % 5)
+    found = difference(values, blocks, arms, 2, (0, 1))
+    assert found.lo < 2 < found.hi
+    assert found.half_width < 0.05
+    values[5] = np.nan
+    again = difference(values, blocks, arms, 2, (0, 1))
+    assert again.lo < 2 < again.hi
+    assert np.isnan(difference(values[:3], blocks[:3], arms[:3], 2, (0, 1)).lo)
+
+
+def test_intervals_of_an_own_share_hold() -> None:
+    """2,000 trials of ten blocks, each with a level of its own."""
+    rng, covered, trials = np.random.default_rng(5), 0, 2_000
+    blocks, arms = np.repeat(np.arange(10), 3), np.tile([0, 1, 2], 10)
+    for _ in range(trials):
+        values = rng.normal(0, 5, 10)[blocks] + rng.exponential(1.0, 30) + 0.5 * (arms == 2)
+        found = difference(values, blocks, arms, 2, (0, 1))
+        covered += found.lo <= 0.5 <= found.hi
+    low, high = clopper_pearson(covered, trials, 0.9998)
+    assert low <= 0.95 <= high, covered
+
+
+def windows() -> list[WindowTime]:
+    """One without the watcher, and one with it; the application is there in both."""
+    off = WindowTime(0, 0, 10.0, 3e9, defaultdict(float, {APPLICATION: 2e9}), defaultdict(float))
+    off.seen = {APPLICATION}
+    on = WindowTime(0, 2, 10.0, 4.5e9, defaultdict(float, {APPLICATION: 3e9, WATCHER: 0.4e9}))
+    on.seen, on.active = {APPLICATION, WATCHER}, defaultdict(float, {APPLICATION: 2, WATCHER: 0.5})
+    return [off, on]
+
+
+def test_the_application_is_what_is_there_without_watchers() -> None:
+    known = kinds_of_application(windows(), (0, 1))
+    assert known == {APPLICATION}
+    off, on = windows()
+    assert server_share(off, known) == pytest.approx(0.10)
+    assert server_share(on, known) == pytest.approx(0.15)
+    assert active_share(on, known) == 0.5
+    assert np.isnan(server_share(WindowTime(0, 0, 10.0), known))

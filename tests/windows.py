@@ -1,0 +1,71 @@
+"""Weighings by windows as tests need them: shorter than the command allows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pgtare.weighing.switches import Switch
+
+WINDOW_S, SETTLE_S = 0.5, 0.1
+
+
+def start(
+    dsn: str, switches: Sequence[Switch], place: Path, *, seconds: float = 60, sql: str = ""
+) -> subprocess.Popen[str]:
+    """Start a weighing. place: pgtare's own directory; a directory w is written next to it."""
+    asked = {
+        "dsn": dsn,
+        "switches": [switch.as_json() for switch in switches],
+        "seconds": seconds,
+        "sql": sql,
+        "out": str(place / "w"),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.windows", json.dumps(asked)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PGTARE_DIR": str(place / "own")},
+    )
+
+
+def _weigh(asked: dict[str, Any]) -> int:
+    from rich.console import Console
+
+    from pgtare.errors import PgtareError
+    from pgtare.weighing.weigh import store
+    from pgtare.weighing.weigh.report.terminal import render
+    from pgtare.weighing.weigh.request import Request
+    from pgtare.weighing.windows import run, schedule
+
+    schedule.SETTLE_S = SETTLE_S
+    request = Request(
+        (),
+        dsn=asked["dsn"],
+        outside=True,
+        duration_s=asked["seconds"],
+        window_s=WINDOW_S,
+        switches=tuple(Switch(**one) for one in asked["switches"]),
+        sql=asked["sql"] or None,
+        seed=7,
+    )
+    try:
+        done = run.weigh(request, ["pgtare"], Console(stderr=True))
+    except PgtareError as ex:
+        print(f"pgtare: {ex}", file=sys.stderr)
+        return 1
+    render(done.result, Console(width=100))
+    store.save(Path(asked["out"]), done.design, done.observations, done.result)
+    return 1 if done.result.design.partial else 0
+
+
+if __name__ == "__main__":
+    sys.exit(_weigh(json.loads(sys.argv[1])))
