@@ -111,10 +111,9 @@ def _watchers(dsn: str, port: int, place: Path, notes: Path) -> list[Switch]:
         dsn=shlex.quote(f"{dsn} application_name=exporter"), port=port, period=PERIOD_S
     )
     at = conninfo_to_dict(dsn)
-    activity = shlex.join(
-        ["pg_activity", "-h", str(at["host"]), "-p", str(at["port"]), "-U", str(at["user"])]
-        + ["-d", str(at["dbname"])]
-    )
+    place_of = ["-h", str(at["host"]), "-p", str(at["port"])]
+    who = ["-U", str(at["user"]), "-d", str(at["dbname"])]
+    activity = shlex.join(["pg_activity", *place_of, *who])
     agent = [*own, "pgtare", "agent", "--dsn", dsn, "--spool", str(place / "spool")]
     known = [*own, "bench.watchers", f"{dsn} application_name=known", str(notes)]
     return [

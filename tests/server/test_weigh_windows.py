@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ import pytest
 from pgtare.server.binaries import Binaries
 from pgtare.server.cluster import Cluster
 from pgtare.weighing.switches import Switch
+from pgtare.weighing.windows.watcher_time import WatcherTime, active_share
 from tests import windows
 from tests.commands import in_process, read, refused
 from tests.sessions import eventually, one, rows, session
@@ -311,3 +313,44 @@ def test_the_plan_is_printed_and_nothing_done(server: Cluster) -> None:
     words = " ".join(done.stdout.split())
     assert "by windows of 20 s, 9 times 3 of them" in words
     assert entries(server) == [("4MB",)]
+
+
+def test_a_server_elsewhere_has_the_time_of_its_sessions_sampled(server: Cluster) -> None:
+    with (
+        session(server) as control,
+        session(server, application_name="exporter") as busy,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        watch = WatcherTime(control, [control.info.backend_pid])
+        assert watch.sees_processes
+        watch._postmaster = None
+        asked = pool.submit(busy.execute, "SELECT pg_sleep(1.5)")
+        eventually(lambda: one(control, _ACTIVE) == 1)
+        watch.begin(0, 2, {})
+        for _ in range(3):
+            watch.look()
+        watch.end(1.0, {})
+        asked.result()
+    (window,) = watch.windows
+    assert window.server_ns is None
+    assert active_share(window, set()) == 1.0
+    assert active_share(window, {("postgres", "exporter", "")}) == 0.0
+
+
+_ACTIVE = """
+SELECT count(*) FROM pg_stat_activity WHERE application_name = 'exporter' AND state = 'active'
+"""
+
+
+def test_a_role_that_sees_nobody_is_told_so(server: Cluster) -> None:
+    with session(server) as conn:
+        conn.execute("CREATE ROLE blind LOGIN")
+        try:
+            with session(server, user="blind") as control:
+                watch = WatcherTime(control, [control.info.backend_pid])
+                assert not watch.sees_sessions
+                watch.begin(0, 2, {})
+                watch.end(1.0, {})
+                assert watch.windows[0].server_ns is None
+        finally:
+            conn.execute("DROP ROLE blind")

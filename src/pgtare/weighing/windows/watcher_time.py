@@ -113,7 +113,7 @@ class WatcherTime:
         window = self.windows[-1]
         window.seconds = seconds
         before, own_before = self._at_start
-        if self._postmaster is not None:
+        if self._postmaster is not None and self.sees_sessions:
             window.server_ns = (window.server_ns or 0.0) + total - before
         window.processes_ns = {index: own[index] - own_before.get(index, 0.0) for index in own}
         window.active = defaultdict(
