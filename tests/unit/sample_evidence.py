@@ -10,6 +10,7 @@ from pgtare.estimate.trial.verdict import Evidence
 EQUIVALENT = Evidence(
     proven=True,
     blocks=10_000,
+    least_blocks=30,
     body=Estimate(0.05, 0.1, -0.15, 0.25),
     margin_us=0.35,
     excess=Estimate(0.1, 0.3, -0.5, 0.7),

@@ -20,6 +20,10 @@ def test_the_next_look_is_within_a_step_and_a_half(
     assert wait <= 1.5 * interval + 1e-3
 
 
+def test_a_round_time_that_rounding_hides_is_no_look_at_once() -> None:
+    assert LookGrid(0.1).wait_s(64.3) == pytest.approx(0.1)
+
+
 def test_looks_fall_on_round_times_of_the_day() -> None:
     assert LookGrid(10).wait_s(1003.0) == pytest.approx(7)
     assert LookGrid(10, 2.5).wait_s(1003.0) == pytest.approx(9.5)

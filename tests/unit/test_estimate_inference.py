@@ -20,7 +20,7 @@ from pgtare.estimate.inference import (
     tail_factor,
 )
 from pgtare.estimate.trial import Estimate, ReasonKind, width_reached
-from pgtare.estimate.trial.verdict import MIN_BLOCKS, Evidence, Settling, judge
+from pgtare.estimate.trial.verdict import Evidence, Settling, judge
 from tests.unit.sample_evidence import CLEAR, DEAR, EQUIVALENT, GAIN, OPEN
 
 NAN = math.nan
@@ -251,7 +251,7 @@ def test_equivalence_takes_both_sides(lo: float, hi: float) -> None:
     "missing",
     [
         {"blocks": 0},
-        {"blocks": MIN_BLOCKS - 1},
+        {"blocks": EQUIVALENT.least_blocks - 1},
         {"body": Estimate(0.05, NAN, NAN, NAN)},
         {"body": Estimate(0.05, 0.1, -0.1, NAN)},
         {"margin_us": NAN},

@@ -47,6 +47,8 @@ class LookGrid:
         phase_s = self.phase_s
         next_s = (math.floor((wall_s - phase_s) / self.step_s) + 1) * self.step_s + phase_s
         wait = next_s - wall_s
+        if wait <= 0:  # by rounding: now is the round time
+            wait += self.step_s
         # a timer that fired a moment early must not fire twice
         if since_last_s is not None and since_last_s + wait < self.step_s / 2:
             wait += self.step_s

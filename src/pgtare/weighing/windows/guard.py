@@ -24,7 +24,7 @@ _PATIENCE_S = 30.0
 _KILLED = "the process that would put things back was killed, so it was done at once"
 
 
-class Guard:
+class SwitchGuard:
     """A guardian of its own for one weighing. file: of what is to be put back."""
 
     def __init__(self, dsn: str, file: RestoreFile) -> None:

@@ -27,7 +27,7 @@ from pgtare.weighing.weigh.result import system_identifier
 from pgtare.weighing.windows import configuration, restore_file
 from pgtare.weighing.windows.changer import Changer
 from pgtare.weighing.windows.configuration import Before
-from pgtare.weighing.windows.guard import Guard
+from pgtare.weighing.windows.guard import SwitchGuard
 from pgtare.weighing.windows.schedule import Schedule, blocks_in, least_s
 from pgtare.weighing.windows.watcher_time import WatcherTime
 
@@ -157,11 +157,11 @@ def _guard(
     plan: Plan,
     before: Sequence[Before | None],
     stages: Stages,
-) -> Iterator[Guard]:
+) -> Iterator[SwitchGuard]:
     switches = plan.request.switches
     file = restore_file.make(_key(control), switches, before)
     try:
-        guard = Guard(dsn, file)
+        guard = SwitchGuard(dsn, file)
     except PgtareError:
         file.remove()  # nothing has been changed
         raise

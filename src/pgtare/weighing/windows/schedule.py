@@ -18,7 +18,7 @@ from pgtare.weighing.outside.loops import Loops
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.weigh import schema
 from pgtare.weighing.windows import watcher_time
-from pgtare.weighing.windows.guard import Guard
+from pgtare.weighing.windows.guard import SwitchGuard
 from pgtare.weighing.windows.watcher_time import WatcherTime
 
 #: After a switch so much is left out, in s: sessions notice it, a watcher starts.
@@ -50,7 +50,7 @@ class Schedule:
     """Leads a weighing through its windows. Each block has one of each arm, in random order."""
 
     loops: Loops
-    guard: Guard
+    guard: SwitchGuard
     watch: WatcherTime
     design: Design
     switches: Sequence[Switch]
