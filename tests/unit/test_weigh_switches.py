@@ -7,6 +7,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from pgtare.cli.command_line import command_line
 from pgtare.errors import UsageError
 from pgtare.estimate.trial import clopper_pearson
 from pgtare.estimate.trial.windows import difference
@@ -19,6 +20,7 @@ from pgtare.weighing.windows.watcher_time import (
     active_share,
     kinds_of_application,
     server_share,
+    stayed,
 )
 
 APPLICATION, WATCHER = ("app", "web", ""), ("monitor", "exporter", "")
@@ -41,6 +43,17 @@ def test_a_switch_is_a_process_or_two_commands() -> None:
 def test_what_is_no_switch_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--switch"):
         Switch.parse(text)
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    with pytest.raises(UsageError, match="not UTF-8"):
+        Switch.parse("x: touch fl\udce9g | true")
+
+
+def test_commands_are_not_kept_in_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["pgtare", "weigh", "--switch", "x: PGPASSWORD=hush17 sh on.sh | sh off.sh"]
+    monkeypatch.setattr("sys.argv", words)
+    assert command_line() == ["pgtare", "weigh", "--switch", "x: (hidden)"]
 
 
 @pytest.mark.parametrize("names", ["aa", "base a", "control"])
@@ -74,9 +87,11 @@ def test_what_is_put_back_by_hand_is_sql() -> None:
         Switch.parse("y: start\nnow | stop"),
         Switch.parse("z: run"),
     ]
-    assert restore_file.by_hand(switches, [Before(None, "4MB"), None, None]) == [
+    assert restore_file.by_hand(switches, [Before(None, "4MB", "s"), None, None]) == [
         "ALTER SYSTEM RESET work_mem; SELECT pg_reload_conf();",
-        "-- y, in a shell: start now",
+        "-- y, in a shell:",
+        "--   start",
+        "--   now",
     ]
 
 
@@ -123,3 +138,12 @@ def test_the_application_is_what_is_there_without_watchers() -> None:
     assert server_share(on, known) == pytest.approx(0.15)
     assert active_share(on, known) == 0.5
     assert np.isnan(server_share(WindowTime(0, 0, 10.0), known))
+
+
+def test_sessions_that_came_with_a_watcher_and_stayed_are_told() -> None:
+    off, on = windows()
+    later = WindowTime(1, 0, 10.0)
+    later.seen = {APPLICATION, WATCHER}
+    assert stayed([off, on, later], {APPLICATION}, 2, (0, 1)) == {WATCHER}
+    assert stayed([off, on], {APPLICATION}, 2, (0, 1)) == set()
+    assert stayed([off, on, later], {APPLICATION, WATCHER}, 2, (0, 1)) == set()

@@ -37,8 +37,8 @@ class _Commands(TyperGroup):
         interrupt.unwind_at_interrupt()
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise _Interrupted(interrupt.INTERRUPTION) from None
+        except KeyboardInterrupt as ex:
+            raise _Interrupted(str(ex) or interrupt.INTERRUPTION) from None
 
 
 #: Packages that only some commands need, by the extra that installs them.

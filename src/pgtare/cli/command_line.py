@@ -51,8 +51,15 @@ def _named_without_password(server: str) -> str:
     return f"{name}: {_without_password(dsn.strip())}" if colon else HIDDEN
 
 
+def _named_without_commands(switch: str) -> str:
+    """A switch's name stays; its commands may hold a password."""
+    name, colon, _ = switch.partition(": ")
+    return f"{name}: {HIDDEN}" if colon else HIDDEN
+
+
 #: Options that hold connection strings, and how their values are shown.
 _SHOWN: dict[str, Callable[[str], str]] = {
     "--dsn": _without_password,
     "--server": _named_without_password,
+    "--switch": _named_without_commands,
 }

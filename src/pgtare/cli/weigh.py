@@ -307,7 +307,9 @@ def weigh(
         _deliver(done, destination, out, asked, details)
     if done.result.design.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
-    if done.result.design.partial:
+    driven = done.result.design.outside
+    changed = driven is not None and driven.windows is not None and not driven.windows.put_back
+    if done.result.design.partial or changed:
         raise typer.Exit(1)
     if request.decides:
         raise typer.Exit(limit.exit_status(done.result))

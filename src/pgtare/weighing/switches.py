@@ -80,6 +80,8 @@ def check_names(switches: list[Switch]) -> None:
 
 
 def _named(option: str, text: str, example: str) -> tuple[str, str]:
+    if any("\ud800" <= sign <= "\udfff" for sign in text):
+        raise UsageError(f"{option} is not UTF-8 text")
     found = _NAMED.fullmatch(text)
     if found is None:
         raise UsageError(

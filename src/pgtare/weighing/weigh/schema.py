@@ -273,6 +273,10 @@ class WatcherInfo(Model):
         description="interval: what the server took more while it was on, beside the sessions of "
         "the application, in percent of one processor, or of one session's time"
     )
+    shared: list[str] = Field(
+        description="kinds of sessions that are there without it as well, and took more while it "
+        "was on, or came with it and stayed: what they took is not in `server_pct`"
+    )
     processes_pct: Interval | None = Field(
         description="interval: what its own processes took, on the machine of the weighing, in "
         "percent of one processor; `null` if it is no process"
@@ -283,6 +287,7 @@ class WindowsInfo(Model):
     """A trial whose arms are switched for the whole server, window by window."""
 
     window_s: float = Field(description="length of a window")
+    put_back: bool = Field(default=True, description="whether everything was as before at the end")
     watchers: list[WatcherInfo] = Field(description="what was switched")
 
 

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
-import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
 import psycopg
 
-from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.server import own_session
 from pgtare.weighing.switches import COMMAND_S, Switch
 from pgtare.weighing.windows import configuration
+from pgtare.weighing.windows.commands import Process, run
 from pgtare.weighing.windows.configuration import Before
 
-#: A process that ends so soon after its start has failed, in s.
-_STARTS_S = 0.5
-#: How long a process may take to end when asked to, in s.
-_ENDS_S = 10.0
 _SHOWN = """
 SELECT setting, setting || coalesce(unit, ''), pg_catalog.current_setting(name)
 FROM pg_catalog.pg_settings WHERE lower(name) = %s
 """
 _SHOWN_POLL_S = 1.0
-_TAIL_BYTES = 300
-_PR_SET_PDEATHSIG = 1
-#: A command with its shell, which takes all that it has started with it when it is ended.
-_LED = "trap 'trap - TERM; kill 0' TERM\n(\n{}\n) &\nwait $!"
+#: What guardians' sessions are called: there is one for a server.
+GUARDIAN = "pgtare guardian"
+_OTHERS = """
+SELECT pid FROM pg_catalog.pg_stat_activity
+WHERE application_name = %s AND pid <> pg_catalog.pg_backend_pid() LIMIT 1
+"""
 
 
 @dataclass
@@ -49,7 +43,7 @@ class Changer:
     on: list[bool] = field(default_factory=list)
     #: Whether a switch may be another way than it is to be in the end.
     touched: list[bool] = field(default_factory=list)
-    _running: dict[int, _Process] = field(default_factory=dict)
+    _running: dict[int, Process] = field(default_factory=dict)
     _conn: psycopg.Connection[Any] | None = None
 
     def __post_init__(self) -> None:
@@ -66,7 +60,22 @@ class Changer:
         if self._conn is None or self._conn.closed:
             self._conn = own_session.connect(self.dsn)
             self._conn.execute("SET idle_session_timeout = 0")
+            self._conn.execute(f"SET application_name = '{GUARDIAN}'".encode())
         return self._conn
+
+    def check_alone(self) -> None:
+        """Raise UsageError if somebody else's guardian switches this server."""
+        row = self.connect().execute(_OTHERS, (GUARDIAN,)).fetchone()
+        if row is not None:
+            raise UsageError(
+                f"another weighing switches this server, or puts back what it changed (session "
+                f"{row[0]} of it): wait for its end"
+            )
+
+    def try_on(self, index: int) -> None:
+        """Run the command that switches on, of what is on: if it fails, all is as it was."""
+        switch = self.switches[index]
+        run(switch.on, _switching(switch, True))
 
     def switch(self, index: int, on: bool) -> None:
         """Switch one. Raises MeasurementError, UsageError."""
@@ -76,11 +85,11 @@ class Changer:
         if switch.kind == "setting":
             self._set(switch, self.before[index], on)
         elif switch.kind == "commands":
-            _run(switch.on if on else switch.off)
+            run(switch.on if on else switch.off, _switching(switch, on))
             if switch.setting:
                 self._wait_until_shown(switch, on)
         elif on:
-            self._running[index] = _Process(switch.on)
+            self._running[index] = Process(switch.on, f"--switch {switch.name}")
         else:
             self._running.pop(index).end()
         self.on[index], self.touched[index] = on, on != switch.is_left_on
@@ -98,7 +107,7 @@ class Changer:
             try:
                 done += self._put_back(index, switch)
                 self.touched[index] = False
-            except (PgtareError, psycopg.Error, OSError) as ex:
+            except Exception as ex:  # the others are put back all the same
                 failed = failed or ex
         if failed is not None:
             raise failed
@@ -113,7 +122,9 @@ class Changer:
         if switch.kind == "setting":
             before = self.before[index]
             assert before is not None
-            said = configuration.put_back(self.connect(), switch.setting, switch.value, before)
+            conn = self.connect()
+            configuration.require_same(conn, before)
+            said = configuration.put_back(conn, switch.setting, switch.value, before)
             self.on[index] = False
             return [said]
         if switch.kind == "process":
@@ -123,12 +134,13 @@ class Changer:
                     process.end()
             self.on[index] = False
             return []
-        _run(switch.on)
+        run(switch.on, _switching(switch, True))
         self.on[index] = True
         return [f"{switch.name} is on again"]
 
     def _set(self, switch: Switch, before: Before | None, on: bool) -> None:
         assert before is not None
+        configuration.require_same(self.connect(), before)
         configuration.refuse_foreign(
             self.connect(), switch.setting, before.entry if on else switch.value
         )
@@ -165,87 +177,5 @@ class Changer:
             time.sleep(_SHOWN_POLL_S)
 
 
-class _Process:
-    """A command that runs while its switch is on, with all that it starts."""
-
-    def __init__(self, command: str) -> None:
-        self._command = command
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115
-        self._popen = subprocess.Popen(  # noqa: S602 the user's own command
-            _LED.format(command),
-            shell=True,
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_end_with_parent,
-        )
-        self.pid = self._popen.pid
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(_STARTS_S)
-            raise self._ended()
-
-    def end(self) -> None:
-        """End it. Raises MeasurementError if it has ended by itself."""
-        ended = self._ended() if self._popen.poll() is not None else None
-        _signal(self.pid, signal.SIGTERM)
-        try:
-            self._popen.wait(_ENDS_S)
-        except subprocess.TimeoutExpired:
-            _signal(self.pid, signal.SIGKILL)
-            self._popen.wait()
-        _signal(self.pid, signal.SIGKILL)  # what it has started may have outlived it
-        if ended is not None:
-            raise ended
-        self._output.close()
-
-    def _ended(self) -> MeasurementError:
-        status = self._popen.returncode
-        return MeasurementError(
-            f"the command {self._command!r} ended by itself (status {status})"
-            f"{_tail(self._output)}; one that returns needs a second one that switches off"
-        )
-
-
-def _end_with_parent() -> None:
-    """In the new process: end if the guardian is killed."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _signal(group: int, signum: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signum)
-
-
-def _run(command: str) -> None:
-    """Run a command until it returns. Raises MeasurementError."""
-    with tempfile.TemporaryFile() as output:
-        popen = subprocess.Popen(  # noqa: S602 the user's own command
-            command,
-            shell=True,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            status = popen.wait(COMMAND_S)
-        except subprocess.TimeoutExpired:
-            _signal(popen.pid, signal.SIGKILL)
-            popen.wait()
-            raise MeasurementError(
-                f"the command {command!r} did not return in {COMMAND_S / 60:.0f} minutes"
-            ) from None
-        if status:
-            raise MeasurementError(
-                f"the command {command!r} failed (status {status}){_tail(output)}"
-            )
-
-
-def _tail(output: IO[bytes]) -> str:
-    """The end of what a command printed, as the end of a sentence."""
-    size = output.seek(0, os.SEEK_END)
-    output.seek(max(0, size - _TAIL_BYTES))
-    text = " ".join(output.read().decode(errors="replace").split())
-    return f": {text}" if text else ""
+def _switching(switch: Switch, on: bool) -> str:
+    return f"switching {switch.name} {'on' if on else 'off'}"

@@ -6,6 +6,7 @@ session, so it is refused where there are such edits, or where somebody else wri
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,13 @@ _LISTS = frozenset(
 )
 _CONTEXT = "SELECT context FROM pg_catalog.pg_settings WHERE lower(name) = %s"
 _VALUE = "SELECT pg_catalog.current_setting(%s)"
-_LOADED = "SELECT pg_catalog.pg_conf_load_time()"
+#: As a number: a session may have any style of dates.
+_LOADED = "SELECT extract(epoch FROM pg_catalog.pg_conf_load_time())::text"
+#: What tells a server from its copies and standbys: when its directory was made.
+_IDENTITY = """
+SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text || '/' ||
+       extract(epoch FROM (pg_catalog.pg_stat_file('PG_VERSION')).change)::bigint
+"""
 _ENTRY = """
 SELECT setting FROM pg_catalog.pg_file_settings
 WHERE lower(name) = %s AND sourcefile LIKE '%%postgresql.auto.conf'
@@ -53,6 +60,32 @@ WITH files AS (
 SELECT file FROM files, LATERAL pg_catalog.pg_stat_file(file, true) AS found
 WHERE found.modification > pg_catalog.pg_conf_load_time() ORDER BY file
 """
+#: Lines that are in force and not in the files, or the other way round.
+_MOVED = """
+WITH lines AS (
+    SELECT DISTINCT ON (lower(name)) lower(name) AS name, sourcefile, sourceline, applied
+    FROM pg_catalog.pg_file_settings WHERE error IS NULL ORDER BY lower(name), seqno DESC
+)
+SELECT DISTINCT coalesce(lines.sourcefile, force.sourcefile) AS file
+FROM (SELECT lower(name) AS name, source, sourcefile, sourceline FROM pg_catalog.pg_settings
+      WHERE context NOT IN ('postmaster', 'internal')) AS force
+FULL JOIN lines USING (name)
+WHERE (force.source = 'configuration file' AND lines.name IS NULL)
+   OR (force.source = 'default' AND lines.applied)
+   OR (force.source = 'configuration file'
+       AND (force.sourcefile, force.sourceline) <> (lines.sourcefile, lines.sourceline))
+ORDER BY file
+"""
+#: From this version on the server tells which files say who may connect.
+_SHOWS_HBA_FILES = 160000
+_HBA_EDITED = """
+SELECT DISTINCT file_name
+FROM (SELECT file_name FROM pg_catalog.pg_hba_file_rules
+      UNION SELECT file_name FROM pg_catalog.pg_ident_file_mappings) AS files,
+     LATERAL pg_catalog.pg_stat_file(file_name, true) AS found
+WHERE found.modification > pg_catalog.pg_conf_load_time()
+"""
+LEFT_ALONE = "was left alone"
 _WRONG = """
 SELECT sourcefile || ' line ' || sourceline || ': ' || error FROM pg_catalog.pg_file_settings
 WHERE error IS NOT NULL AND error <> 'setting could not be applied' ORDER BY seqno LIMIT 1
@@ -84,10 +117,14 @@ _RIGHTS = (
 
 @dataclass(frozen=True)
 class Before:
-    """A setting before anything was changed. entry: of postgresql.auto.conf, if it has one."""
+    """A setting before anything was changed.
+
+    entry: of postgresql.auto.conf, if it has one. server: what tells the server from others.
+    """
 
     entry: str | None
     value: str
+    server: str
 
 
 def look(conn: psycopg.Connection[Any], switch: Switch) -> Before:
@@ -115,6 +152,7 @@ def look(conn: psycopg.Connection[Any], switch: Switch) -> Before:
         refuse_pending(conn)
         found = conn.execute(_ENTRY, (name,)).fetchone()
         value = conn.execute(_VALUE, (name,)).fetchone()
+        server = conn.execute(_IDENTITY).fetchone()
         may = conn.execute(
             "SELECT pg_catalog.has_parameter_privilege(%s, 'ALTER SYSTEM') AND"
             " pg_catalog.has_function_privilege('pg_catalog.pg_reload_conf()', 'EXECUTE')",
@@ -127,12 +165,29 @@ def look(conn: psycopg.Connection[Any], switch: Switch) -> Before:
             f"--reload {switch.name}: {_RIGHTS.format(name, 'one of them is missing')}"
         )
     assert value is not None
-    return Before(str(found[0]) if found else None, str(value[0]))
+    assert server is not None
+    return Before(str(found[0]) if found else None, str(value[0]), str(server[0]))
+
+
+def identity(conn: psycopg.Connection[Any]) -> str | None:
+    """What tells the server from others, copies of it included; None if the role may not see it."""
+    try:
+        row = conn.execute(_IDENTITY).fetchone()
+    except errors.InsufficientPrivilege:
+        return None
+    return str(row[0]) if row else None
+
+
+def require_same(conn: psycopg.Connection[Any], before: Before) -> None:
+    """Raise MeasurementError if this is another server than the one that was changed."""
+    row = conn.execute(_IDENTITY).fetchone()
+    if row is None or str(row[0]) != before.server:
+        raise MeasurementError("another server answers at this address than the one changed")
 
 
 def refuse_pending(conn: psycopg.Connection[Any]) -> None:
     """Raise UsageError if a reload would put somebody else's edits into force, or fail."""
-    edited = [str(row[0]) for row in conn.execute(_EDITED).fetchall()]
+    edited = _edited(conn)
     if edited:
         raise UsageError(
             f"{', '.join(edited)} was changed since the server read it: a reload would put that "
@@ -141,6 +196,16 @@ def refuse_pending(conn: psycopg.Connection[Any]) -> None:
     wrong = conn.execute(_WRONG).fetchone()
     if wrong is not None:
         raise UsageError(f"the server cannot read its configuration: {wrong[0]}")
+
+
+def _edited(conn: psycopg.Connection[Any]) -> list[str]:
+    """Files with edits that are not in force, as far as is seen."""
+    found = [str(row[0]) for row in conn.execute(_EDITED).fetchall()]
+    found += [str(row[0]) for row in conn.execute(_MOVED).fetchall()]
+    if conn.info.server_version >= _SHOWS_HBA_FILES:
+        with contextlib.suppress(errors.InsufficientPrivilege):
+            found += [str(row[0]) for row in conn.execute(_HBA_EDITED).fetchall()]
+    return list(dict.fromkeys(found))
 
 
 def refuse_foreign(conn: psycopg.Connection[Any], name: str, expected: str | None) -> None:
@@ -161,6 +226,10 @@ def change(conn: psycopg.Connection[Any], name: str, value: str | None) -> str:
     refuse_pending(conn)
     _alter(conn, name, value)
     reload(conn)
+    return _value(conn, name)
+
+
+def _value(conn: psycopg.Connection[Any], name: str) -> str:
     row = conn.execute(_VALUE, (name,)).fetchone()
     return str(row[0]) if row else ""
 
@@ -170,13 +239,16 @@ def put_back(conn: psycopg.Connection[Any], name: str, ours: str, before: Before
     row = conn.execute(_ENTRY, (name,)).fetchone()
     entry = str(row[0]) if row else None
     if entry == before.entry:
-        reload(conn)  # ours may have been taken out of the file, and still be in force
+        if _value(conn, name) != before.value:  # taken out of the file, and still in force
+            reload(conn)
         return f"{name} is as it was"
     if entry != ours:
-        return f"{name} was left alone: somebody else has set it to {entry or 'its default'}"
+        return f"{name} {LEFT_ALONE}: somebody else has set it to {entry or 'its default'}"
+    edited = [*_edited(conn)]
     _alter(conn, name, before.entry)
     reload(conn)
-    return f"{name} was put back"
+    also = f"; the reload has put into force what is new in {', '.join(edited)}" if edited else ""
+    return f"{name} was put back{also}"
 
 
 def statements(name: str, entry: str | None) -> str:

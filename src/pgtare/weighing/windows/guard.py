@@ -6,16 +6,14 @@ import contextlib
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-import psycopg
-
-from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.weighing.windows.changer import Changer
+from pgtare.weighing.windows.commands import end_group
 from pgtare.weighing.windows.restore_file import RestoreFile
 
 _MODULE = "pgtare.weighing.windows.guardian"
@@ -73,6 +71,10 @@ class SwitchGuard:
             self._instead.touched[index] = on[index] != self.file.switches[index].is_left_on
             self.leaders = {int(key): int(pid) for key, pid in answer["leaders"].items()}
 
+    def try_on(self, index: int) -> None:
+        """See whether the command works that switches on what is on. Raises MeasurementError."""
+        self._ask({"do": "try on", "index": index})
+
     def put_back(self) -> list[str]:
         """Everything as it was; what was done. Raises MeasurementError if that is not so yet."""
         if self._over:
@@ -128,7 +130,7 @@ class SwitchGuard:
         self._end_processes()
         try:
             self._instead.put_back()
-        except (PgtareError, psycopg.Error, OSError) as ex:
+        except Exception as ex:
             return MeasurementError(
                 "the process that would put things back was killed, and that cannot be done now "
                 f"({ex}): by hand, {self.file.path}, or weigh again"
@@ -143,5 +145,5 @@ class SwitchGuard:
         for pid in self.leaders.values():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if os.getsid(pid) == pid:
-                    os.killpg(pid, signal.SIGTERM)
+                    end_group(pid)
         self.leaders = {}

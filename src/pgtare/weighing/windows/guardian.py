@@ -16,15 +16,16 @@ from typing import Any
 
 import psycopg
 
-from pgtare.errors import PgtareError
 from pgtare.server.own_session import first_line
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.windows.changer import Changer
+from pgtare.weighing.windows.commands import adopt
 from pgtare.weighing.windows.configuration import Before
 
 #: For how long it tries to reach the server after the command's end, in s.
 PATIENCE_S = 24 * 3600.0
-_RETRY_S = 1.0
+#: Pauses between tries grow from the first to the last, in s: a command may fail each time.
+_RETRY_S, _LONGEST_S = 1.0, 60.0
 
 
 def serve() -> None:
@@ -32,6 +33,7 @@ def serve() -> None:
     first = json.loads(sys.stdin.buffer.readline() or "{}")
     if not first:
         return
+    adopt()
     changer = Changer(
         first["dsn"],
         [Switch(**one) for one in first["switches"]],
@@ -43,8 +45,8 @@ def serve() -> None:
         try:
             answer = _obey(changer, asked, file)
         except psycopg.Error as ex:
-            answer = {"error": first_line(ex), "kind": type(ex).__name__}
-        except (PgtareError, OSError) as ex:
+            answer = {"error": first_line(ex), "kind": "psycopg.Error"}
+        except Exception as ex:  # whatever it is, what was changed is to be put back
             answer = {"error": str(ex), "kind": type(ex).__name__}
         try:
             _say({**answer, "number": asked.get("number")})
@@ -55,7 +57,11 @@ def serve() -> None:
 
 def _obey(changer: Changer, asked: dict[str, Any], file: Path) -> dict[str, Any]:
     if asked["do"] == "connect":
+        changer.check_alone()
         return {"session": changer.connect().info.backend_pid}
+    if asked["do"] == "try on":
+        changer.try_on(int(asked["index"]))
+        return {}
     if asked["do"] == "switch":
         changer.switch(int(asked["index"]), bool(asked["on"]))
         return {"leaders": changer.leaders}
@@ -65,12 +71,13 @@ def _obey(changer: Changer, asked: dict[str, Any], file: Path) -> dict[str, Any]
 
 
 def _put_back(changer: Changer, file: Path) -> None:
-    until = time.monotonic() + PATIENCE_S
+    until, pause_s = time.monotonic() + PATIENCE_S, _RETRY_S
     while time.monotonic() < until and any(changer.touched):
         try:
             changer.put_back()
         except Exception:
-            time.sleep(_RETRY_S)
+            time.sleep(pause_s)
+            pause_s = min(1.2 * pause_s, _LONGEST_S)
     if not any(changer.touched):
         file.unlink(missing_ok=True)
     changer.close()

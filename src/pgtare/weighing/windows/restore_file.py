@@ -72,7 +72,8 @@ def by_hand(switches: Sequence[Switch], before: Sequence[Before | None]) -> list
         if was is not None:
             found.append(configuration.statements(switch.setting, was.entry))
         elif switch.kind == "commands":
-            found.append(f"-- {switch.name}, in a shell: {' '.join(switch.on.splitlines())}")
+            found.append(f"-- {switch.name}, in a shell:")
+            found += [f"--   {line}" for line in switch.on.splitlines()]
     return found
 
 

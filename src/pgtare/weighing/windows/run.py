@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -23,7 +24,6 @@ from pgtare.weighing.weigh.measurement import Weighing
 from pgtare.weighing.weigh.plan import PlannedWeighing
 from pgtare.weighing.weigh.progress import Stages
 from pgtare.weighing.weigh.request import Request
-from pgtare.weighing.weigh.result import system_identifier
 from pgtare.weighing.windows import configuration, restore_file
 from pgtare.weighing.windows.changer import Changer
 from pgtare.weighing.windows.configuration import Before
@@ -40,6 +40,7 @@ def weigh(request: Request, command: list[str], console: Console) -> Weighing:
     """
     assert request.dsn is not None
     stages = Stages(console)
+    trouble: list[str] = []
     try:
         with control_session(request.dsn) as control:
             dsn = _pinned(request.dsn, control)
@@ -49,7 +50,7 @@ def weigh(request: Request, command: list[str], console: Console) -> Weighing:
                 stages.say(line)
             with (
                 driver(control, dsn, plan) as loops,
-                _guard(control, dsn, plan, before, stages) as guard,
+                _guard(control, dsn, plan, before, stages, trouble) as guard,
             ):
                 wires = [seat.wire.backend_pid for seat in loops.seats]
                 ours = [control.info.backend_pid, guard.session, *wires]
@@ -66,9 +67,28 @@ def weigh(request: Request, command: list[str], console: Console) -> Weighing:
                 run = OutsideRun(
                     plan, {"": control}, loops, "running server", command, console, schedule
                 )
-                return run.run()
+                done = run.run()
     except psycopg.Error as ex:
         raise MeasurementError(f"the session was lost: {first_line(ex)}") from ex
+    finally:
+        for line in trouble:
+            stages.say(line)
+    return _with_trouble(done, trouble) if trouble else done
+
+
+def _with_trouble(done: Weighing, trouble: Sequence[str]) -> Weighing:
+    """The result, which says that something is not as it was."""
+    result = done.result
+    outside = result.design.outside
+    assert outside is not None
+    assert outside.windows is not None
+    windows = outside.windows.model_copy(update={"put_back": False})
+    design = result.design.model_copy(
+        update={"outside": outside.model_copy(update={"windows": windows})}
+    )
+    said = [f"Not everything is as it was before: {line}." for line in trouble]
+    result = result.model_copy(update={"design": design, "warnings": [*result.warnings, *said]})
+    return replace(done, result=result)
 
 
 def dry_run(request: Request) -> PlannedWeighing:
@@ -116,10 +136,10 @@ def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
     left_on = [switch for switch in request.switches if switch.is_left_on]
     if left_on:
         lines.append(f"afterwards on again: {_names(left_on)}; what it watches has gaps till then")
-    lines += [
-        f"by hand, if need be: {line}" for line in restore_file.by_hand(request.switches, before)
-    ]
-    return lines
+    for switch in left_on:
+        lines.append(f"{switch.name} on: {switch.on}\n{switch.name} off: {switch.off}")
+    by_hand = restore_file.by_hand(request.switches, before)
+    return [*lines, "\n".join(["by hand, if need be:", *by_hand])] if by_hand else lines
 
 
 def _names(switches: Sequence[Switch]) -> str:
@@ -134,8 +154,7 @@ def _pinned(dsn: str, control: psycopg.Connection[Any]) -> str:
 
 def _key(control: psycopg.Connection[Any]) -> str:
     """What tells the server from others."""
-    info = control.info
-    return system_identifier(control) or f"{info.host}:{info.port}"
+    return configuration.identity(control) or f"{control.info.host}:{control.info.port}"
 
 
 def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stages) -> None:
@@ -145,6 +164,11 @@ def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stag
         try:
             for line in changer.put_back():
                 stages.say(f"left by a weighing that was killed: {line}")
+        except Exception as ex:
+            raise MeasurementError(
+                f"what a killed weighing has left cannot be put back ({ex}): do it by hand, as "
+                f"{file.path} says, and remove that file"
+            ) from ex
         finally:
             changer.close()
         file.remove()
@@ -157,7 +181,9 @@ def _guard(
     plan: Plan,
     before: Sequence[Before | None],
     stages: Stages,
+    trouble: list[str],
 ) -> Iterator[SwitchGuard]:
+    """trouble: what is not as it was at the end."""
     switches = plan.request.switches
     file = restore_file.make(_key(control), switches, before)
     try:
@@ -169,7 +195,14 @@ def _guard(
         yield guard
     finally:
         try:
-            for line in guard.put_back():
-                stages.say(line)
+            done = guard.put_back()
         except PgtareError as ex:
-            stages.say(str(ex))
+            trouble.append(str(ex))
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"interrupted; process {guard.pid} goes on putting things back ({file.path})"
+            ) from None
+        else:
+            for line in done:
+                stages.say(line)
+            trouble += [line for line in done if configuration.LEFT_ALONE in line]

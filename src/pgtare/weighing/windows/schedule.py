@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,9 @@ from pgtare.weighing.windows.watcher_time import WatcherTime
 SETTLE_S = 1.0
 #: A window is so long at least, in s: each change of a server's configuration wakes every session.
 SHORTEST_S = 15.0
+#: Sessions of a kind that is there without a watcher, too, may be its own if they take so much more
+#: while it is on, in percent of one processor.
+_SHARED_PCT = 0.5
 #: How often it is looked who is there, in s.
 _LOOK_S = 1.0
 
@@ -77,6 +81,8 @@ class Schedule:
         """Switch each on and off once, so that what fails does so before anything is measured."""
         for index, switch in enumerate(self.switches):
             say(f"trying {switch.name}: on and off")
+            if switch.is_left_on:
+                self.guard.try_on(index)
             states = [False for _ in self.switches]
             self.guard.set([i == index for i in range(len(states))])
             self.guard.set(states)
@@ -139,12 +145,26 @@ class Schedule:
         )
 
     def _kinds(self, arm: int) -> list[watcher_time.Kind]:
-        """Kinds of sessions that were there in this arm's windows, and in no other arm's."""
-        mine: set[watcher_time.Kind] = set()
+        """Kinds of sessions that were there in most of this arm's windows, and in no others."""
+        mine: Counter[watcher_time.Kind] = Counter()
         others: set[watcher_time.Kind] = set()
-        for window in self.watch.windows:
-            (mine if window.arm == arm else others).update(window.seen)
-        return sorted(mine - others)
+        for window in self._ended:
+            if window.arm == arm:
+                mine.update(window.seen)
+            else:
+                others |= window.seen
+        most = sum(window.arm == arm for window in self._ended) / 2
+        return sorted(kind for kind, n in mine.items() if n > most and kind not in others)
+
+    def _shared(self, arm: int) -> list[watcher_time.Kind]:
+        """Kinds of sessions taken for the application's that may well be the watcher's."""
+        reference = self.design.reference
+        found = watcher_time.stayed(self._ended, self.watch.at_first, arm, reference)
+        for kind in watcher_time.kinds_of_application(self._ended, reference) - found:
+            shares = [watcher_time.kind_share(window, kind) for window in self._ended]
+            if self._difference(arm, shares).lo > _SHARED_PCT:
+                found.add(kind)
+        return sorted(found)
 
     def _watcher(self, index: int) -> schema.WatcherInfo:
         switch, arm = self.switches[index], index + 2
@@ -156,6 +176,7 @@ class Schedule:
             setting=switch.setting or None,
             value=switch.value or None,
             sessions=[_named([kind]) for kind in self._kinds(arm)],
+            shared=[_named([kind]) for kind in self._shared(arm)],
             by=by,
             server_pct=schema.interval(server),
             processes_pct=schema.interval(processes) if switch.kind == "process" else None,

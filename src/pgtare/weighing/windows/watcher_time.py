@@ -33,7 +33,7 @@ SELECT coalesce(leader.pid, one.pid), one.pid,
        one.state = 'active'
 FROM pg_catalog.pg_stat_activity AS one
 LEFT JOIN pg_catalog.pg_stat_activity AS leader ON leader.pid = one.leader_pid
-WHERE one.backend_type IN ('client backend', 'parallel worker')
+WHERE one.backend_type IN ('client backend', 'parallel worker', 'walsender')
 """
 _MAY_SEE = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')"
 
@@ -68,6 +68,8 @@ class WatcherTime:
         self.sees_sessions = bool(may)
         self._postmaster = _postmaster(control)
         self.windows: list[WindowTime] = []
+        #: Kinds of sessions that are there before anything is switched.
+        self.at_first = self._kinds_now()
         self._last: dict[int, tuple[Kind | None, int]] = {}  # of sessions: kind, time so far
         self._at_start: tuple[float, Mapping[int, float]] = (0.0, {})
         self._looks = 0
@@ -76,6 +78,14 @@ class WatcherTime:
     def sees_processes(self) -> bool:
         """Whether the server runs on this machine."""
         return self._postmaster is not None
+
+    def _kinds_now(self) -> set[Kind]:
+        found: set[Kind] = set()
+        if self.sees_sessions:
+            for leader, _, role, name, address, _ in pooler.rows(self._control, _SESSIONS):
+                if leader not in self._ours:
+                    found.add((role or "", name or "", address or ""))
+        return found
 
     def begin(self, block: int, arm: int, leaders: Mapping[int, int]) -> None:
         """A window begins. leaders: first process of each switch that is one."""
@@ -146,6 +156,24 @@ def kinds_of_application(windows: Sequence[WindowTime], reference: Sequence[int]
         if window.arm in reference:
             found |= window.seen
     return found
+
+
+def stayed(
+    windows: Sequence[WindowTime], at_first: set[Kind], arm: int, reference: Sequence[int]
+) -> set[Kind]:
+    """Kinds of sessions that came in an arm's windows, and were there later without it, too."""
+    found: set[Kind] = set()
+    known = set(at_first)
+    for window in windows:
+        if window.arm == arm:
+            found |= window.seen - known
+        known |= window.seen
+    return found & kinds_of_application(windows, reference)
+
+
+def kind_share(window: WindowTime, kind: Kind) -> float:
+    """Share of one processor that sessions of a kind took in a window."""
+    return window.kinds_ns.get(kind, 0.0) / (1e9 * window.seconds)
 
 
 def server_share(window: WindowTime, application: set[Kind]) -> float:

@@ -269,7 +269,13 @@ def _watcher(found: WatcherInfo) -> str:
     parts = [server]
     if found.processes_pct is not None and numbers.bounded(found.processes_pct):
         parts.append(f"{_share(found.processes_pct)} of one processor in its own processes here")
-    return f"{found.name} itself: {', and '.join(parts)}."
+    shared = ""
+    if found.shared:
+        shared = (
+            f" Not in it: what sessions of {', '.join(found.shared[:_NAMED])} took, who were there "
+            "without it as well; if they are its own, give it an application_name."
+        )
+    return f"{found.name} itself: {', and '.join(parts)}.{shared}"
 
 
 def _share(pct: Interval) -> str:

@@ -1,0 +1,85 @@
+"""The estimator of a weighing by windows, on a server whose level drifts from window to window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from pgtare.estimate.trial import ArmEstimate, analyse, clopper_pearson
+from pgtare.estimate.trial.bursts import BURST, PACED, RUN
+from pgtare.estimate.trial.design import LEAST_WINDOWS, Arm, Design, Grouping, Runs, block_layout
+
+ARMS = (Arm("base", "base"), Arm("control", "control"), Arm("some", "instrument"))
+BLOCKS, RUNS = 9, 60
+
+
+def recorded(
+    rng: np.random.Generator, *, cost_us: float = 0.0, pareto: bool = False, blocks: int = BLOCKS
+) -> npt.NDArray[Any]:
+    """Windows of RUNS runs of each loop; the level is an autoregression with a shock now and then.
+
+    pareto: one run in a hundred is held up, by lengths without a variance.
+    """
+    parts, level, at = [], 0.0, 0
+    for block in range(blocks):
+        for arm in rng.permutation(3):
+            level = 0.8 * level + rng.normal(0, 1.0) + 10.0 * (rng.random() < 0.05)
+            for loop, length in ((BURST, 8), (PACED, 1)):
+                rows = np.zeros(RUNS, RUN)
+                each = 40.0 + level + cost_us * (arm == 2)
+                took = length * each + rng.gamma(2.0, 2.0, (RUNS, length)).sum(axis=1)
+                if pareto:
+                    took += (rng.random(RUNS) < 0.01) * 100 * rng.pareto(1.5, RUNS)
+                rows["run_us"] = np.rint(took + 15)
+                rows["stamp_us"] = 15
+                rows["start_us"] = at + 1000 * np.arange(RUNS)
+                rows["block"] = 1000 * block + np.arange(RUNS)
+                rows["epoch"], rows["arm"] = block, arm
+                rows["transactions"], rows["loop"] = length, loop
+                at += 1000 * RUNS
+                parts.append(rows)
+    return np.concatenate(parts)
+
+
+def some(rows: npt.NDArray[Any], grouping: Grouping = "windows") -> ArmEstimate:
+    design = Design(ARMS, block_layout(3), 1, None, Runs(4, 12), driven=True, grouping=grouping)
+    return analyse(rows, design, margin=0.05, proven={"some": True}).arms[2]
+
+
+@pytest.mark.parametrize("pareto", [False, True])
+def test_intervals_of_windows_hold(pareto: bool) -> None:
+    """300 trials of nine blocks: the interval has the truth, and nothing is called a cost."""
+    covered = wrong = 0
+    for seed in range(300):
+        answer = some(recorded(np.random.default_rng(seed), cost_us=1.0, pareto=pareto)).answer
+        assert answer is not None
+        covered += answer.us.lo <= 1.0 <= answer.us.hi
+        found = some(recorded(np.random.default_rng(10_000 + seed), pareto=pareto)).answer
+        assert found is not None
+        wrong += found.verdict in ("cost", "gain")
+    assert clopper_pearson(covered, 300, 0.9998)[1] >= 0.95, covered
+    assert clopper_pearson(wrong, 300, 0.9998)[0] <= 0.05, wrong
+
+
+def test_bursts_of_a_window_are_no_observations_of_their_own() -> None:
+    """With the burst as cluster the interval would hold in a few trials of a hundred."""
+    covered = 0
+    for seed in range(40):
+        answer = some(recorded(np.random.default_rng(seed), cost_us=1.0), "block").answer
+        assert answer is not None
+        covered += answer.us.lo <= 1.0 <= answer.us.hi
+    assert covered < 30
+
+
+def test_a_large_cost_is_shown_in_few_windows_and_none_with_fewer() -> None:
+    rng = np.random.default_rng(1)
+    found = some(recorded(rng, cost_us=20.0)).answer
+    assert found is not None
+    assert found.verdict == "cost"
+    assert abs(found.us.estimate - 20) < 3
+    few = some(recorded(rng, cost_us=20.0, blocks=LEAST_WINDOWS - 1)).answer
+    assert few is not None
+    assert few.verdict == "inconclusive"
