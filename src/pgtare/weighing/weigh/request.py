@@ -123,10 +123,10 @@ class Request:
             raise UsageError(
                 f"--unit {self.unit} needs the server module: from outside, one session is weighed"
             )
-        if self.servers:
-            self._check_servers()
         if self.switches:
             self._check_switches()
+        if self.servers:
+            self._check_servers()
         elif self.load is None and self.dsn is None:
             raise UsageError("--load none weighs on a server's own traffic: name it with --dsn")
         if self.unit == "both" and len(self.chosen) + len(self.inject_ns) != 1:
