@@ -33,7 +33,7 @@ class ProbeHook(BuildHookInterface):  # type: ignore[type-arg]
                 _add(root / folder, name, build_data, only=KINDS)
             if prebuilt := os.environ.get("PGTARE_PREBUILT"):
                 _add(Path(prebuilt), "pgtare/_prebuilt", build_data)
-        clock = Path("src", "pgtare", "seeing", "clock")
+        clock = Path("src", "pgtare", "observing", "clock")
         build = _load(root / clock / "build.py")
         target = root / clock / build.LIBRARY
         try:

@@ -25,7 +25,7 @@ from bench.harness import say
 from pgtare.errors import MeasurementError
 from pgtare.estimate.inference import Estimate, Reference, mean_of_blocks
 from pgtare.estimate.study.rounds import Paired, paired
-from pgtare.watching.spool import reader
+from pgtare.keeping.spool import reader
 
 TAKES = "35 minutes; the machine should be idle"
 

@@ -26,12 +26,12 @@ from psycopg.conninfo import make_conninfo
 from bench.agent_runs import MODULE, ROLE, AgentProcess
 from bench.harness import say
 from pgtare.errors import MeasurementError
-from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
-from pgtare.server.binaries import Binaries, from_wheel
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.watching.agent.grid import stagger
-from pgtare.watching.spool import reader
+from pgtare.keeping.agent.grid import stagger
+from pgtare.keeping.spool import reader
+from pgtare.postgres.binaries import Binaries, from_wheel
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
+from pgtare.postgres.modules import loadable
 
 TAKES = "20 minutes, 60 MB of memory and 50 MB of disk a server; the machine should be idle"
 

@@ -47,13 +47,13 @@ from bench.agent_sums import (
     SpoolSums,
 )
 from bench.harness import say
-from pgtare.load import find_pgbench, initialise
-from pgtare.server.binaries import from_pg_config
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.settings import Value
-from pgtare.server.signals import StopRequest, asked_to_stop
-from pgtare.watching.spool import manifest
+from pgtare.keeping.spool import manifest
+from pgtare.postgres.binaries import from_pg_config
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import find_pgbench, initialise
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.settings import Value
+from pgtare.postgres.signals import StopRequest, asked_to_stop
 
 TAKES = "an hour"
 

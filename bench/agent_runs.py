@@ -21,11 +21,11 @@ from psycopg.conninfo import make_conninfo
 
 from bench import harness
 from pgtare.errors import MeasurementError
-from pgtare.load import LoadSpec, PgbenchLoad, Script, find_pgbench
-from pgtare.server import own_session
-from pgtare.server.binaries import from_wheel
-from pgtare.server.modules import loadable
-from pgtare.watching.agent import queries
+from pgtare.keeping.agent import queries
+from pgtare.postgres import own_session
+from pgtare.postgres.binaries import from_wheel
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, Script, find_pgbench
+from pgtare.postgres.modules import loadable
 
 MODULE = "wait_event_timing"
 ROLE = "watcher"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import duckdb
 import pyarrow as pa
 
-from pgtare.watching.spool import manifest
+from pgtare.keeping.spool import manifest
 
 BUCKETS = tuple(f"h{bucket:02}" for bucket in range(32))
 #: Counters that only grow; and with the time that passes in waits in progress.

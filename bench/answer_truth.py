@@ -35,12 +35,12 @@ from pgtare.errors import MeasurementError
 from pgtare.estimate.arrays import Floats
 from pgtare.estimate.trial import Answer, analyse
 from pgtare.estimate.trial.design import Arm, Design, block_layout
-from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench
-from pgtare.load.spec import Script
-from pgtare.server import own_session
-from pgtare.server.binaries import Binaries, from_wheel
-from pgtare.server.build import build_cached, source_dir
-from pgtare.server.modules import loadable
+from pgtare.postgres import own_session
+from pgtare.postgres.binaries import Binaries, from_wheel
+from pgtare.postgres.build import build_cached, source_dir
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, find_pgbench
+from pgtare.postgres.load.spec import Script
+from pgtare.postgres.modules import loadable
 
 TAKES = "8 minutes (--seconds, --rounds)"
 

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pgtare.seeing.clock import counter_frequency, probe
-from pgtare.seeing.clock.clocks import BY_NAME, Clock, choose
-from pgtare.seeing.clock.distribution import NS
-from pgtare.seeing.clock.survey import pick_cpu, weigh
-from pgtare.server.binaries import from_wheel
+from pgtare.observing.clock import counter_frequency, probe
+from pgtare.observing.clock.clocks import BY_NAME, Clock, choose
+from pgtare.observing.clock.distribution import NS
+from pgtare.observing.clock.survey import pick_cpu, weigh
+from pgtare.postgres.binaries import from_wheel
 
 TAKES = "5 minutes"
 

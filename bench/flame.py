@@ -20,13 +20,13 @@ from scipy import stats
 from tests.versions.servers import DEBIAN15
 
 from pgtare.kit import machine
-from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
-from pgtare.seeing.flame import processes
-from pgtare.seeing.flame.record import FlameRecorder
-from pgtare.seeing.flame.recording import FlameRecording, Mode
-from pgtare.server import own_session
-from pgtare.server.binaries import from_pg_config, from_wheel
-from pgtare.server.cluster import Cluster
+from pgtare.observing.flame import processes
+from pgtare.observing.flame.record import FlameRecorder
+from pgtare.observing.flame.recording import FlameRecording, Mode
+from pgtare.postgres import own_session
+from pgtare.postgres.binaries import from_pg_config, from_wheel
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
 
 TAKES = "10 minutes, as root, with perf; the machine should be quiet"
 

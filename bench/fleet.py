@@ -27,11 +27,11 @@ from tests.commands import pgtare, read, start_pgtare
 from tests.versions import servers as versions
 
 from bench.harness import say
-from pgtare.load import LoadSpec, PgbenchLoad, Script, find_pgbench, initialise
-from pgtare.server import own_session
-from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.postgres import own_session
+from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, Script, find_pgbench, initialise
+from pgtare.postgres.modules import loadable
 from pgtare.weighing.trials import Trials
 
 TAKES = "10 minutes on two processors; other versions by python -m tests.versions.servers"

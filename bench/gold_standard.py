@@ -19,10 +19,10 @@ from bench import harness
 from bench.harness import say
 from pgtare.estimate.trial import analyse
 from pgtare.estimate.trial.design import Design, Slices, block_layout
-from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench
-from pgtare.server import own_session
-from pgtare.server.binaries import from_wheel
-from pgtare.server.modules import loadable
+from pgtare.postgres import own_session
+from pgtare.postgres.binaries import from_wheel
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, find_pgbench
+from pgtare.postgres.modules import loadable
 from pgtare.weighing.instruments import choose, combine, load_catalogue
 
 TAKES = "20 minutes (--seconds, --rounds)"

@@ -17,7 +17,7 @@ from bench.truth.compare import Row
 from bench.truth.loads import LOADS
 from bench.truth.run import held_against_witness
 from pgtare.errors import MeasurementError
-from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel
 
 TAKES = "half an hour, as root, with bpftrace (Debian: apt-get install bpftrace)"
 

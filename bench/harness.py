@@ -12,9 +12,9 @@ import psycopg
 
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
-from pgtare.load import PgbenchLoad, initialise
-from pgtare.server.binaries import Binaries, from_wheel
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries, from_wheel
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import PgbenchLoad, initialise
 from pgtare.weighing.trials import Population, Trials
 from pgtare.weighing.weigh import recording
 

@@ -33,12 +33,12 @@ from tests.hostile_server import FLOODS, HostileServer
 from bench.agent_runs import AgentProcess
 from bench.harness import say
 from pgtare.errors import MeasurementError
-from pgtare.server.binaries import from_wheel
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.settings import Value
-from pgtare.server.signals import StopRequest, asked_to_stop
-from pgtare.watching.spool import reader
+from pgtare.keeping.spool import reader
+from pgtare.postgres.binaries import from_wheel
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.settings import Value
+from pgtare.postgres.signals import StopRequest, asked_to_stop
 
 TAKES = "an hour (--minutes)"
 

@@ -20,14 +20,14 @@ from typing import Any
 import psycopg
 
 from pgtare import cli
-from pgtare.load import LoadSpec, PgbenchLoad, Script, find_pgbench
-from pgtare.load.spec import Protocol
-from pgtare.server.binaries import Binaries, from_wheel
-from pgtare.server.build import build_cached, source_dir
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.os_account import server_account
-from pgtare.server.settings import Value
+from pgtare.postgres.binaries import Binaries, from_wheel
+from pgtare.postgres.build import build_cached, source_dir
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, Script, find_pgbench
+from pgtare.postgres.load.spec import Protocol
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.os_account import server_account
+from pgtare.postgres.settings import Value
 
 #: What a user would set once, for all incidents alike.
 SETTINGS: dict[str, Value] = {

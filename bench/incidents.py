@@ -28,7 +28,7 @@ from rich.table import Table
 
 from bench.incident_stage import INCIDENTS, Named, Stage, stage
 from pgtare.errors import PgtareError, UsageError
-from pgtare.server.binaries import from_pg_config, from_wheel
+from pgtare.postgres.binaries import from_pg_config, from_wheel
 
 TAKES = "half an hour, with postgresql-15"
 

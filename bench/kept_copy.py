@@ -18,9 +18,9 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from pgtare.server.binaries import Binaries, from_wheel
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.postgres.binaries import Binaries, from_wheel
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
 
 TAKES = "a minute"
 

@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 from tests.live_pages import ServedPage, served
 
-from pgtare.watching.spool.limits import SpoolLimits
-from pgtare.watching.spool.spool import Spool
-from pgtare.watching.spool.tables import HISTOGRAM, TABLES, rows
+from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.tables import HISTOGRAM, TABLES, rows
 
 TAKES = "a minute; some minutes with --servers 100"
 

@@ -30,11 +30,11 @@ from bench.harness import say
 from bench.spool import START
 from bench.spool import Server as SimulatedServer
 from pgtare.errors import UsageError
-from pgtare.server.binaries import from_wheel
-from pgtare.server.cluster import Cluster
-from pgtare.watching.agent.config import MetricsSettings
-from pgtare.watching.metrics.exporter import MetricsExporter
-from pgtare.watching.spool import segments
+from pgtare.keeping.agent.config import MetricsSettings
+from pgtare.keeping.metrics.exporter import MetricsExporter
+from pgtare.keeping.spool import segments
+from pgtare.postgres.binaries import from_wheel
+from pgtare.postgres.cluster import Cluster
 
 TAKES = "10 minutes, with Prometheus (Debian: apt-get install prometheus)"
 

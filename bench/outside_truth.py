@@ -36,8 +36,8 @@ from bench.harness import say
 from pgtare.estimate.trial import analyse
 from pgtare.estimate.trial.bursts import DISTURBED_SOME
 from pgtare.estimate.trial.design import Design
-from pgtare.server.binaries import from_wheel
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import from_wheel
+from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.instruments import parse_arm
 from pgtare.weighing.outside.run import weigh
 from pgtare.weighing.weigh.request import Request

@@ -22,16 +22,16 @@ from statistics import median
 import jinja2
 from scipy import stats
 
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.profile import profile
-from pgtare.seeing.trace.capture.record import TraceRecorder
-from pgtare.seeing.trace.capture.server import open_server
-from pgtare.seeing.trace.capture.target import Target
-from pgtare.seeing.trace.file.disk_limits import Limits
-from pgtare.seeing.trace.file.reader import load
-from pgtare.server.binaries import from_wheel
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis.profile import profile
+from pgtare.observing.trace.capture.record import TraceRecorder
+from pgtare.observing.trace.capture.server import open_server
+from pgtare.observing.trace.capture.target import Target
+from pgtare.observing.trace.file.disk_limits import Limits
+from pgtare.observing.trace.file.reader import load
+from pgtare.postgres.binaries import from_wheel
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
 
 TAKES = "5 minutes; the machine should be idle"
 

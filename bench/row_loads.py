@@ -10,10 +10,10 @@ from typing import Any
 
 import psycopg
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.settings import Value
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.settings import Value
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

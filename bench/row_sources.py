@@ -23,7 +23,7 @@ from scipy.stats import binom
 from bench.row_loads import HASHED, NESTED, PARALLEL, TRUTHS, Connection, Load, serving
 from bench.row_truth import repeat, timed_by_explain
 from pgtare.kit import machine
-from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel
 
 TAKES = "some minutes"
 

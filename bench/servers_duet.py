@@ -18,9 +18,9 @@ from typing import Any
 
 from bench.answer_truth import injector
 from bench.harness import say
-from pgtare.load import initialise
-from pgtare.server.binaries import from_wheel
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import from_wheel
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import initialise
 
 TAKES = "20 minutes (--rounds, --seconds)"
 

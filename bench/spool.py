@@ -19,11 +19,11 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
+from pgtare.keeping.spool import information, reader
+from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.tables import HISTOGRAM, TABLES, rows
 from pgtare.kit.numbers import volume
-from pgtare.server.backend_types import is_background
-from pgtare.watching.spool import information, reader
-from pgtare.watching.spool.spool import Spool
-from pgtare.watching.spool.tables import HISTOGRAM, TABLES, rows
+from pgtare.postgres.backend_types import is_background
 
 TAKES = "a quarter of an hour"
 

@@ -20,13 +20,13 @@ from typing import Any
 import pyarrow as pa
 
 from bench.spool import TICK_S, Server
+from pgtare.keeping.live.store_worker import StoreWorker
+from pgtare.keeping.spool import rollup
+from pgtare.keeping.spool.publication import segment_id, with_segment
+from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.store import pushed_rows, size_plan, store_schema, store_tables
+from pgtare.keeping.store.connection import StoreConnection
 from pgtare.kit.numbers import volume
-from pgtare.watching.live.store_worker import StoreWorker
-from pgtare.watching.spool import rollup
-from pgtare.watching.spool.publication import segment_id, with_segment
-from pgtare.watching.spool.tables import TABLES
-from pgtare.watching.store import pushed_rows, size_plan, store_schema, store_tables
-from pgtare.watching.store.connection import StoreConnection
 
 TAKES = "some minutes and gigabytes"
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from bench import harness
 from pgtare.estimate.trial.design import Arm, Design, block_layout
-from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench
-from pgtare.server import own_session
-from pgtare.server.binaries import from_wheel
-from pgtare.server.modules import loadable
+from pgtare.postgres import own_session
+from pgtare.postgres.binaries import from_wheel
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, find_pgbench
+from pgtare.postgres.modules import loadable
 
 TAKES = "a minute"
 

@@ -19,19 +19,19 @@ from pathlib import Path
 
 import numpy as np
 
-from pgtare.seeing.trace.analysis import aggregate
-from pgtare.seeing.trace.capture.record import TraceRecorder
-from pgtare.seeing.trace.capture.server import open_server
-from pgtare.seeing.trace.capture.target import Target
-from pgtare.seeing.trace.file import blocks
-from pgtare.seeing.trace.file.disk_limits import Limits
-from pgtare.seeing.trace.file.reader import Trace, load
-from pgtare.seeing.trace.file.tables import Table
-from pgtare.seeing.trace.file.writer import Writer
-from pgtare.server.binaries import from_wheel
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.settings import Value
+from pgtare.observing.trace.analysis import aggregate
+from pgtare.observing.trace.capture.record import TraceRecorder
+from pgtare.observing.trace.capture.server import open_server
+from pgtare.observing.trace.capture.target import Target
+from pgtare.observing.trace.file import blocks
+from pgtare.observing.trace.file.disk_limits import Limits
+from pgtare.observing.trace.file.reader import Trace, load
+from pgtare.observing.trace.file.tables import Table
+from pgtare.observing.trace.file.writer import Writer
+from pgtare.postgres.binaries import from_wheel
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.settings import Value
 
 TAKES = "a minute"
 ONE_THREAD = True

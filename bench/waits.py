@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 from statistics import median
 
-from pgtare.server.binaries import from_wheel
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.postgres.binaries import from_wheel
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
 
 TAKES = "a minute"
 

@@ -24,9 +24,9 @@ from rich.console import Console
 from bench.harness import say
 from bench.weights import DEBIAN
 from pgtare.kit import machine
-from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
-from pgtare.server.binaries import from_pg_config
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import from_pg_config
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.weigh.report.page import write_page
 from pgtare.weighing.weigh.report.terminal import render

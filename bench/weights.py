@@ -29,13 +29,13 @@ from bench.harness import say
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
-from pgtare.load import initialise
-from pgtare.load.script import BUILTINS
-from pgtare.server import binaries
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import own_modules
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.postgres import binaries
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import own_modules
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import initialise
+from pgtare.postgres.load.script import BUILTINS
+from pgtare.postgres.modules import loadable
 
 TAKES = "16 minutes (--seconds, --only)"
 

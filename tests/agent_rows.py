@@ -12,17 +12,17 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgtare.server.backend_types import BACKGROUND
-from pgtare.server.cluster import Cluster
-from pgtare.server.inventory import InventoryServer
-from pgtare.watching.agent import server_watch
-from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import Intervals
-from pgtare.watching.agent.counter_table import SUMS
-from pgtare.watching.agent.rows import Batch
-from pgtare.watching.agent.server_looks import ServerLooks
-from pgtare.watching.agent.server_session import ServerSession
-from pgtare.watching.agent.stored_reading import counters
+from pgtare.keeping.agent import server_watch
+from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.agent.config import Intervals
+from pgtare.keeping.agent.counter_table import SUMS
+from pgtare.keeping.agent.rows import Batch
+from pgtare.keeping.agent.server_looks import ServerLooks
+from pgtare.keeping.agent.server_session import ServerSession
+from pgtare.keeping.agent.stored_reading import counters
+from pgtare.postgres.backend_types import BACKGROUND
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.inventory import InventoryServer
 from tests.sessions import Connection, eventually
 
 TICK_S = 2

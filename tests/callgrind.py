@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server import cluster as cluster_module
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.settings import Value
+from pgtare.postgres import cluster as cluster_module
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.settings import Value
 
 VALGRIND = shutil.which("valgrind")
 

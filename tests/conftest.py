@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
-from pgtare.server.build import own_modules
-from pgtare.server.cluster import Cluster
-from pgtare.server.directories import DIRECTORY_VARIABLE
-from pgtare.server.modules import loadable
+from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.postgres.build import own_modules
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.directories import DIRECTORY_VARIABLE
+from pgtare.postgres.modules import loadable
 from tests.new_servers import copied_servers, on_disk, servers_in_memory
 from tests.places import files_directory, memory_directory
 from tests.servers import stopped_at_once

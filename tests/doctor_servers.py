@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pgtare.load import LoadSpec, PgbenchLoad, Script, find_pgbench
-from pgtare.seeing.doctor.examine import examine
-from pgtare.seeing.doctor.session import Session
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.observing.doctor.examine import examine
+from pgtare.observing.doctor.session import Session
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, Script, find_pgbench
+from pgtare.postgres.modules import loadable
 from pgtare.weighing.ladder import scripts, study_file
 from pgtare.weighing.ladder.study_sections import placed
 

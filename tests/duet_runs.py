@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pgtare.load.duet_plan import Length
-from pgtare.load.duet_records import Outcome, Records
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load.duet_plan import Length
+from pgtare.postgres.load.duet_records import Outcome, Records
 
 SELECT_1 = "SELECT 1;"
 SHORT = Length(0.3)

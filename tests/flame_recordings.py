@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.flame import perf
-from pgtare.seeing.flame.profile import Profile, parse_folded
-from pgtare.server.cluster import Cluster
+from pgtare.observing.flame import perf
+from pgtare.observing.flame.profile import Profile, parse_folded
+from pgtare.postgres.cluster import Cluster
 from tests.commands import pgtare
 
 #: Frames in which nearly every wait lies, whatever it is for.

@@ -6,8 +6,8 @@ import dataclasses
 import shutil
 from pathlib import Path
 
-from pgtare.server import modules
-from pgtare.server.binaries import Binaries
+from pgtare.postgres import modules
+from pgtare.postgres.binaries import Binaries
 
 
 def copy_of(binaries: Binaries, directory: Path) -> Binaries:

@@ -18,12 +18,12 @@ from functools import partial
 from pathlib import Path
 
 from pgtare.errors import UsageError
-from pgtare.load.driver import PROGRAM, driver_source
-from pgtare.seeing.clock.build import LIBRARY, BuildError, compile_probe
-from pgtare.server import binaries
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import build, cache_name, own_modules, ready_to_load, source_dir
-from pgtare.server.directories import made_once, place
+from pgtare.observing.clock.build import LIBRARY, BuildError, compile_probe
+from pgtare.postgres import binaries
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import build, cache_name, own_modules, ready_to_load, source_dir
+from pgtare.postgres.directories import made_once, place
+from pgtare.postgres.load.driver import PROGRAM, driver_source
 from tests.c_cycles import MOST, circles_below
 from tests.source import headers
 from tests.versions import servers

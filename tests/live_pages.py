@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pgtare.watching.live.access import AccessRules, ListenAddress, ProxyRules, listen_address
-from pgtare.watching.live.page_server import PageServer, bound
-from pgtare.watching.store.address import StoreAddress
+from pgtare.keeping.live.access import AccessRules, ListenAddress, ProxyRules, listen_address
+from pgtare.keeping.live.page_server import PageServer, bound
+from pgtare.keeping.store.address import StoreAddress
 
 #: On a busy machine the first query alone may take longer than users are kept waiting, s.
 _LIMIT_S = 60.0

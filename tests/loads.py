@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 
-from pgtare.load import PgbenchLoad
+from pgtare.postgres.load import PgbenchLoad
 from tests.sessions import Connection
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server import registry
-from pgtare.server.cluster import Cluster
-from pgtare.server.directories import DIRECTORY_VARIABLE, own_directory
+from pgtare.postgres import registry
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.directories import DIRECTORY_VARIABLE, own_directory
 from tests.places import files_directory, memory_directory
 
 _INITDB = Cluster._initdb

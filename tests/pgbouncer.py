@@ -19,8 +19,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pgtare.server.cluster import Cluster
-from pgtare.server.os_account import server_account
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.os_account import server_account
 from tests.places import files_directory
 from tests.sessions import eventually
 

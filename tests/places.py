@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from pgtare.server.directories import own_directory
+from pgtare.postgres.directories import own_directory
 
 ON_DISK = Path("/var/tmp")  # noqa: S108
 _MEMORY = Path("/dev/shm")  # noqa: S108

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 from tests.places import files_directory
 
 

@@ -4,7 +4,7 @@ import subprocess
 
 import psutil
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 
 
 def limit_files(cluster: Cluster, pid: int, mebibytes: int | None) -> None:

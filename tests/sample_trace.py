@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.ledger import Ledger
-from pgtare.seeing.trace.analysis.profile import Scope, profile
-from pgtare.seeing.trace.file.records import CallKind
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis.ledger import Ledger
+from pgtare.observing.trace.analysis.profile import Scope, profile
+from pgtare.observing.trace.file.records import CallKind
 from tests.unit.made_traces import MS, US, StreamBuilder, session_stream, trace
 
 

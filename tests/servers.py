@@ -11,10 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import Loadable, loadable
-from pgtare.server.settings import Value
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import Loadable, loadable
+from pgtare.postgres.settings import Value
 from tests.sessions import eventually
 from tests.source import Recipe
 

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -7,9 +7,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import build_cached, is_artefact, source_dir, sql_without_extension
-from pgtare.server.modules import Loadable
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import build_cached, is_artefact, source_dir, sql_without_extension
+from pgtare.postgres.modules import Loadable
 
 #: For how many seconds these keep the ring of a process that has ended.
 KEEP_ENDED_S = 2

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.new_servers import made_by_initdb, on_disk
 
 _CLONE_NEWNS = 0x00020000

@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.server.binaries import Binaries, from_pg_config
-from pgtare.server.directories import locked, place
-from pgtare.server.os_account import environment
+from pgtare.postgres.binaries import Binaries, from_pg_config
+from pgtare.postgres.directories import locked, place
+from pgtare.postgres.os_account import environment
 from tests.source_package import kept_tarball, tarball, version_of
 
 TOOLS = ("gcc", "make", "bison", "flex", "perl", "tar", "bzip2")

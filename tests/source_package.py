@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 from pgtare.errors import UsageError
-from pgtare.server.directories import locked, place
-from pgtare.server.os_account import environment
+from pgtare.postgres.directories import locked, place
+from pgtare.postgres.os_account import environment
 
 SUITES = {15: "bookworm", 17: "trixie", 18: "sid", 19: "experimental"}
 """Where Debian keeps each major version; it never had a stable release with 16."""

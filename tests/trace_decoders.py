@@ -1,6 +1,6 @@
 """The reader of recordings, compared with the tests' own decoder of records."""
 
-from pgtare.seeing.trace.file import record_decoder
+from pgtare.observing.trace.file import record_decoder
 from tests.trace_records import EVENTS, Trace
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.trace.file.reader import load
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.file.reader import load
+from pgtare.postgres.cluster import Cluster
 from tests.commands import start_pgtare
 from tests.sessions import Connection, eventually, one, session
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgtare.seeing.trace.analysis.ledger import Ledger
+from pgtare.observing.trace.analysis.ledger import Ledger
 from tests.sessions import Connection, rows
 
 KINDS = [

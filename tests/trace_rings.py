@@ -5,7 +5,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, eventually, one, rows, session
 
 #: Traces kept of sessions that have ended.

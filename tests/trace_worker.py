@@ -6,14 +6,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.file.reader import Trace, load
-from pgtare.seeing.trace.file.records import CallKind
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import Loadable, loadable
-from pgtare.server.os_account import server_account
-from pgtare.server.settings import Value
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.file.reader import Trace, load
+from pgtare.observing.trace.file.records import CallKind
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import Loadable, loadable
+from pgtare.postgres.os_account import server_account
+from pgtare.postgres.settings import Value
 from tests.places import ON_DISK
 from tests.servers import tracing
 from tests.sessions import Connection, eventually

@@ -14,8 +14,8 @@ import pytest
 from pgtare.estimate.trial import observations
 from pgtare.estimate.trial.design import Arm, Design, Runs, Slices
 from pgtare.estimate.trial.observations import Observations
-from pgtare.server.cluster import Cluster
-from pgtare.server.own_session import connect
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.own_session import connect
 from pgtare.weighing.trials import Population, Trials
 from tests.sessions import Connection, eventually
 

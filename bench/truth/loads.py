@@ -24,11 +24,11 @@ from bench.truth.compare import Connection, Watched
 from bench.truth.standby import standby
 from bench.truth.witness import word_of
 from pgtare.errors import MeasurementError
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.os_account import server_account
-from pgtare.server.settings import Value
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.os_account import server_account
+from pgtare.postgres.settings import Value
 
 SETTINGS: dict[str, Value] = {
     "wait_event_timing.capture": "stats",

@@ -10,7 +10,7 @@ from bench.truth.loads import Load, Stage
 from bench.truth.stray import StrayTrap, stray_traps_reported
 from bench.truth.witness import Witness
 from pgtare.errors import MeasurementError
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 
 LOOKS = 12  # at the module, as a process may be busy during some
 PAUSE_SECONDS = 0.03

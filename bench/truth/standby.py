@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from pgtare.server.settings import Value
+from pgtare.postgres.settings import Value
 
 #: For a server that is watched: one that dies is not in the midst of recovery when it is stopped.
 SETTINGS: dict[str, Value] = {"restart_after_crash": False}

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from pgtare.errors import MeasurementError
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 
 MAX_WORDS = 4  # debug registers of x86-64
 START_SECONDS = 20.0

@@ -14,18 +14,18 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pgtare.joins.bill_document import Bill
-from pgtare.joins.fleet_doctor import FleetDoctor
-from pgtare.seeing.clock.schema import ClockReport
-from pgtare.seeing.doctor.model import Report
-from pgtare.seeing.flame.documents import FlameDifference, FlameGraph
-from pgtare.seeing.trace.output import documents as trace
-from pgtare.seeing.waits import documents as waits
-from pgtare.server import module_documents as module
-from pgtare.server.wait_counters.model import Snapshot
-from pgtare.watching.agent.documents import AgentCheck
-from pgtare.watching.spool.documents import SpoolInfo, SpoolRows
-from pgtare.watching.store import documents as store
+from pgtare.weighing.bill.document import Bill
+from pgtare.observing.doctor.fleet import FleetDoctor
+from pgtare.observing.clock.schema import ClockReport
+from pgtare.observing.doctor.model import Report
+from pgtare.observing.flame.documents import FlameDifference, FlameGraph
+from pgtare.observing.trace.output import documents as trace
+from pgtare.observing.waits import documents as waits
+from pgtare.postgres import module_documents as module
+from pgtare.postgres.wait_counters.model import Snapshot
+from pgtare.keeping.agent.documents import AgentCheck
+from pgtare.keeping.spool.documents import SpoolInfo, SpoolRows
+from pgtare.keeping.store import documents as store
 from pgtare.weighing.fleet.directory import FleetState
 from pgtare.weighing.fleet.documents import FleetWeighing
 from pgtare.weighing.fleet.readiness import FleetCheck

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pgtare.watching.spool.reader import type_name
-from pgtare.watching.spool.tables import COMMON, HISTOGRAM, TABLES, Column, SpoolTable
+from pgtare.keeping.spool.reader import type_name
+from pgtare.keeping.spool.tables import COMMON, HISTOGRAM, TABLES, Column, SpoolTable
 
 _DAY_S = 86400
 

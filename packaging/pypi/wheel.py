@@ -14,11 +14,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pgtare.load import driver
-from pgtare.server.binaries import Binaries, from_wheel
-from pgtare.server.build import build_cached
-from pgtare.server.module_package import write_manifest
-from pgtare.server.modules import PRELOAD_ORDER
+from pgtare.postgres.load import driver
+from pgtare.postgres.binaries import Binaries, from_wheel
+from pgtare.postgres.build import build_cached
+from pgtare.postgres.module_package import write_manifest
+from pgtare.postgres.modules import PRELOAD_ORDER
 
 ROOT = Path(__file__).resolve().parents[2]
 

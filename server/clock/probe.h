@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  * probe.h
  *		What the clock probe shares with its caller, which mirrors these
- *		structures in src/pgtare/seeing/clock/probe.py.
+ *		structures in src/pgtare/observing/clock/probe.py.
  *
  * A difference between two readings in succession is counted in `direct` as
  * long as it is small, and kept in `far` with its exact value otherwise:
@@ -18,7 +18,7 @@
 #define PROBE_KEPT		32		/* longest gaps kept with their cause */
 #define PROBE_PROCESSORS (1 << 20)	/* far more than any kernel numbers */
 
-/* Order as in src/pgtare/seeing/clock/probe.py */
+/* Order as in src/pgtare/observing/clock/probe.py */
 typedef enum ProbeClock
 {
 	PROBE_MONOTONIC,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.clock.page import write_page
+from pgtare.observing.clock.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit, assert_fits_a_phone
 from tests.unit.sample_clock_report import sample, sample_plan
 

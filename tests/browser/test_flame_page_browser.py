@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.flame import show
-from pgtare.seeing.flame.show import graph, page
+from pgtare.observing.flame import show
+from pgtare.observing.flame.show import graph, page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.kit.page_section import Addition
-from pgtare.seeing.flame import show
+from pgtare.observing.flame import show
 from pgtare.weighing.ladder import analysis
 from pgtare.weighing.ladder.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit, assert_fits_a_phone

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.trace.analysis.ledger import ledger
-from pgtare.seeing.trace.file.records import CallKind
-from pgtare.seeing.trace.output.page import write_page
+from pgtare.observing.trace.analysis.ledger import ledger
+from pgtare.observing.trace.file.records import CallKind
+from pgtare.observing.trace.output.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit, assert_fits_a_phone
 from tests.sample_trace import ROWS, two_requests
 from tests.unit.made_traces import MS, trace

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pgtare.load import LoadSpec, Script
-from pgtare.load.driver import build_driver
-from pgtare.load.duet_plan import DuetTarget
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import LoadSpec, Script
+from pgtare.postgres.load.driver import build_driver
+from pgtare.postgres.load.duet_plan import DuetTarget
 from tests.commands import start_pgtare
 from tests.loads import during
 from tests.servers import serving, stopped_at_once, tracing

@@ -17,19 +17,19 @@ import pyarrow as pa
 import pytest
 
 from pgtare.errors import MeasurementError
-from pgtare.seeing.doctor import session as doctor
-from pgtare.seeing.doctor.examine import examine
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.inventory import InventoryServer
-from pgtare.watching.agent import queries, server_watch
-from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import Intervals
-from pgtare.watching.agent.counter_table import ACTIVE_NS, SUMS
-from pgtare.watching.agent.description import ServerDescription
-from pgtare.watching.agent.rows import Batch
-from pgtare.watching.agent.server_session import AgentLocked, ServerSession
-from pgtare.watching.spool import reader
+from pgtare.keeping.agent import queries, server_watch
+from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.agent.config import Intervals
+from pgtare.keeping.agent.counter_table import ACTIVE_NS, SUMS
+from pgtare.keeping.agent.description import ServerDescription
+from pgtare.keeping.agent.rows import Batch
+from pgtare.keeping.agent.server_session import AgentLocked, ServerSession
+from pgtare.keeping.spool import reader
+from pgtare.observing.doctor import session as doctor
+from pgtare.observing.doctor.examine import examine
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.inventory import InventoryServer
 from tests.agent_rows import (
     TICK_S,
     WAITS_KEYS,

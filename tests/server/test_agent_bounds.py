@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pgtare.server.cluster import Cluster
-from pgtare.watching.agent import bounded_connection
+from pgtare.keeping.agent import bounded_connection
+from pgtare.postgres.cluster import Cluster
 from tests.agent_rows import Watching, rows_of
 from tests.hostile_server import HostileServer
 from tests.sessions import eventually

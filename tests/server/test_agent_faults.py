@@ -16,16 +16,16 @@ import pyarrow as pa
 import pytest
 from bench.truth.standby import standby
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.watching.agent import reading
-from pgtare.watching.agent.reading import UnsteadyReading
-from pgtare.watching.agent.rows import Batch
-from pgtare.watching.agent.server_looks import ServerLooks
-from pgtare.watching.agent.server_session import LookRefused, ServerGone, ServerSession
-from pgtare.watching.spool import reader
-from pgtare.watching.spool.limits import SpoolLimits
-from pgtare.watching.spool.spool import Spool
+from pgtare.keeping.agent import reading
+from pgtare.keeping.agent.reading import UnsteadyReading
+from pgtare.keeping.agent.rows import Batch
+from pgtare.keeping.agent.server_looks import ServerLooks
+from pgtare.keeping.agent.server_session import LookRefused, ServerGone, ServerSession
+from pgtare.keeping.spool import reader
+from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.spool import Spool
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.agent_rows import (
     WAITS_KEYS,
     Cells,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 
 yaml = pytest.importorskip("yaml", reason="comes with the packages that build the documentation")
 

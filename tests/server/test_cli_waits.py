@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server import wait_ring
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.wait_counters.reader import open_reader
-from pgtare.server.wait_ring import RingRecordKind
+from pgtare.postgres import wait_ring
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.wait_counters.reader import open_reader
+from pgtare.postgres.wait_ring import RingRecordKind
 from tests.commands import arm, pgtare, read, refused
 from tests.servers import binaries_slowly_on_15, named
 from tests.sessions import Connection, eventually, one, rows, session

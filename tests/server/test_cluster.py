@@ -17,10 +17,10 @@ import psycopg
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.server import cluster as cluster_module
-from pgtare.server import processes, registry
-from pgtare.server.binaries import Binaries, from_pg_config
-from pgtare.server.cluster import Cluster
+from pgtare.postgres import cluster as cluster_module
+from pgtare.postgres import processes, registry
+from pgtare.postgres.binaries import Binaries, from_pg_config
+from pgtare.postgres.cluster import Cluster
 from tests.servers import run_program
 from tests.sessions import eventually
 
@@ -31,8 +31,8 @@ NOBODY = pwd.getpwnam("nobody")
 # An owner in a process of its own: says where its server is, then waits.
 OWNER = """
 import os, signal, sys, time
-from pgtare.server.binaries import from_pg_config
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import from_pg_config
+from pgtare.postgres.cluster import Cluster
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
 if len(sys.argv) > 2:  # become an ordinary user only now: Python itself may be closed to it
     os.setgroups([])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgtare.server import chosen_host
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres import chosen_host
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process, refused
 from tests.servers import stopped_at_once, tracing
 

@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pgtare.kit import machine
-from pgtare.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
-from pgtare.seeing.doctor import queries
-from pgtare.seeing.doctor.examine import watch
-from pgtare.seeing.doctor.model import Report
-from pgtare.seeing.doctor.session import Session
-from pgtare.server import pooler
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.observing.doctor import queries
+from pgtare.observing.doctor.examine import watch
+from pgtare.observing.doctor.model import Report
+from pgtare.observing.doctor.session import Session
+from pgtare.postgres import pooler
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
 from tests.commands import in_process, pgtare
 from tests.doctor_servers import REPORTED_S, SCHEMA, checks, doctor, evicting, storm
 from tests.servers import SLOWLY_ON_15

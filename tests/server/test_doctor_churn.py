@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.doctor_servers import doctor
 from tests.loads import repeating
 

@@ -13,11 +13,11 @@ from typing import IO
 
 import pytest
 
-from pgtare.seeing.doctor.examine import examine, watch
-from pgtare.seeing.doctor.queries import Query
-from pgtare.seeing.doctor.session import Session, Unreadable
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.observing.doctor.examine import examine, watch
+from pgtare.observing.doctor.queries import Query
+from pgtare.observing.doctor.session import Session, Unreadable
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.commands import failed, pgtare, start_pgtare
 from tests.doctor_servers import (
     PLAIN,

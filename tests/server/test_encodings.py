@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pgtare.seeing.trace.file import record_decoder
-from pgtare.server import own_session
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.encoded_text import decoded, is_known
+from pgtare.observing.trace.file import record_decoder
+from pgtare.postgres import own_session
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.encoded_text import decoded, is_known
 from tests.unit.made_traces import StreamBuilder
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pgtare.seeing.flame import processes, symbols
-from pgtare.seeing.flame.record import record
-from pgtare.server.cluster import Cluster
+from pgtare.observing.flame import processes, symbols
+from pgtare.observing.flame.record import record
+from pgtare.postgres.cluster import Cluster
 from tests.commands import PGTARE, failed, pgtare, refused, start_pgtare, words
 from tests.flame_recordings import needs_perf
 from tests.loads import traffic
@@ -46,7 +46,7 @@ def test_an_unprivileged_user_is_shown_what_is_missing(
     needs_perf("on")
     program = (
         "import os, sys\n"
-        "from pgtare.seeing.flame import perf\n"
+        "from pgtare.observing.flame import perf\n"
         "os.setgid(65534); os.setuid(65534)\n"
         "for mode, level in (('on', 3), ('on', 2), ('off', 2)):\n"
         "    perf.paranoid = lambda level=level: level\n"
@@ -230,7 +230,7 @@ def test_a_recording_ends_before_memory_does(
     server18: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_perf("on")
-    monkeypatch.setattr("pgtare.seeing.flame.record.MOST_SAMPLES", 50)
+    monkeypatch.setattr("pgtare.observing.flame.record.MOST_SAMPLES", 50)
 
     with traffic(server18.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
         found = record("on", processes.of_postmaster(server18.postmaster_pid), 60, 999)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.commands import pgtare, start_pgtare
 from tests.flame_recordings import needs_perf
 from tests.loads import repeating, traffic

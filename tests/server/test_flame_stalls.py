@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.flame_recordings import flame, needs_perf, shares
 from tests.loads import repeating, traffic
 

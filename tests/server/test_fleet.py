@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.fleet import coordinator
 from pgtare.weighing.weigh import store
 from tests.commands import in_process, pgtare, read, start_pgtare

@@ -11,11 +11,11 @@ import pytest
 from psycopg import sql
 
 from pgtare.kit.terminal_text import plain
-from pgtare.seeing.trace.analysis.merge import WAYS
-from pgtare.seeing.trace.analysis.profile import GROUPINGS
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import build_cached
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.analysis.merge import WAYS
+from pgtare.observing.trace.analysis.profile import GROUPINGS
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import build_cached
+from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process
 from tests.module_sources import write_waiter
 from tests.servers import tracing

@@ -8,7 +8,7 @@ import pytest
 from bench import incident_stage
 from bench.incident_stage import Named, Stage
 
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 
 #: What takes ten seconds and more
 LONG = (incident_stage.eviction_storm, incident_stage.one_in_many)

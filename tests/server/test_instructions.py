@@ -9,9 +9,9 @@ from statistics import fmean, median
 
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.modules import loadable
-from pgtare.server.settings import Value
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.settings import Value
 from tests import trials
 from tests.callgrind import VALGRIND, Counted, counting
 from tests.sessions import Connection, bare_session, session

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from pgtare.errors import UsageError
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.planning import plan

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.kit import parquet
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 from pgtare.weighing.ladder.directory import Directory
 from tests.commands import pgtare, read
 from tests.ladder_studies import BY_DUET, finish, write

@@ -12,10 +12,10 @@ import pytest
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.study.duet import RoundStatistics
-from pgtare.load import LoadSpec, Script
-from pgtare.load.duet_plan import Length
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import LoadSpec, Script
+from pgtare.postgres.load.duet_plan import Length
 from pgtare.weighing.ladder.duet_clusters import (
     DuetBlock,
     DuetVariant,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.flame import profile, recording
+from pgtare.observing.flame import profile, recording
 from pgtare.weighing.ladder import scripts, study_file
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.protocol import StepContext

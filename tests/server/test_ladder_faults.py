@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.registry import servers_directory
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.registry import servers_directory
 from pgtare.weighing.ladder.directory import Directory
 from tests.commands import failed, pgtare, read, start_pgtare
 from tests.ladder_studies import BY_DUET, STUDY, backend_below, wait_while_running, write

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.flame import recording
+from pgtare.observing.flame import recording
 from tests.commands import failed, pgtare
 from tests.flame_recordings import needs_perf
 

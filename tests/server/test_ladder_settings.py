@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 from pgtare.weighing.ladder import settings_check
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.study_file import parse

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 from pgtare.weighing.ladder import scripts, study_file
 from pgtare.weighing.ladder.bench import Bench, Serving
 from pgtare.weighing.ladder.protocol import StepContext

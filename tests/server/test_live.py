@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 from tests.commands import refused, start_pgtare
 from tests.servers import serving, stopped_at_once
 

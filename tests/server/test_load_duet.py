@@ -14,13 +14,13 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.kit import parquet
-from pgtare.load import LoadSpec, Script
-from pgtare.load.driver import build_driver, driver_for, driver_source
-from pgtare.load.duet import run_duet
-from pgtare.load.duet_plan import DuetTarget, Length
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.signals import StopRequest
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import LoadSpec, Script
+from pgtare.postgres.load.driver import build_driver, driver_for, driver_source
+from pgtare.postgres.load.duet import run_duet
+from pgtare.postgres.load.duet_plan import DuetTarget, Length
+from pgtare.postgres.signals import StopRequest
 from tests.assignment import permuted_block
 from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, latencies_us
 from tests.loads import during

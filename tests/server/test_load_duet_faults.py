@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.load.duet import run_duet
-from pgtare.load.duet_plan import DuetTarget, Length
-from pgtare.load.duet_records import Outcome, read_records
-from pgtare.server.cluster import Cluster
-from pgtare.server.signals import StopRequest
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load.duet import run_duet
+from pgtare.postgres.load.duet_plan import DuetTarget, Length
+from pgtare.postgres.load.duet_records import Outcome, read_records
+from pgtare.postgres.signals import StopRequest
 from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, backend_of
 from tests.loads import during
 from tests.servers import crash

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pgtare.load.duet import run_duet
-from pgtare.load.duet_plan import Length
-from pgtare.load.duet_records import Outcome
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load.duet import run_duet
+from pgtare.postgres.load.duet_plan import Length
+from pgtare.postgres.load.duet_records import Outcome
 from tests.duet_runs import SELECT_1, assert_nothing_lost, backend_of, latencies_us
 from tests.loads import during
 

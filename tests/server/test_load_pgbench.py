@@ -15,7 +15,9 @@ import pytest
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial.observations import UnitFlag
-from pgtare.load import (
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import (
     BenchDatabase,
     LoadSpec,
     PgbenchLoad,
@@ -25,8 +27,6 @@ from pgtare.load import (
     initialise,
     run,
 )
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
 from pgtare.weighing.instruments import (
     Chosen,
     Entry,
@@ -260,7 +260,7 @@ def test_a_failed_initialisation_leaves_no_database(
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pgtare.load.database.create_tables", fail)
+    monkeypatch.setattr("pgtare.postgres.load.database.create_tables", fail)
     with pytest.raises(KeyboardInterrupt):
         initialise(cluster.binaries, cluster.dsn(), 1, "pgtare_bench_failed")
     with pytest.raises(psycopg.OperationalError):

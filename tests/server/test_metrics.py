@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.watching.agent.counter_table import SUMS
-from pgtare.watching.spool import reader
-from pgtare.watching.spool.spool import Spool
+from pgtare.keeping.agent.counter_table import SUMS
+from pgtare.keeping.spool import reader
+from pgtare.keeping.spool.spool import Spool
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.loads import traffic
 from tests.prometheus import (
     RULES,

@@ -9,7 +9,7 @@ import pytest
 
 from pgtare.estimate.trial.design import Design, Runs
 from pgtare.estimate.trial.observations import NO_BLOCK, NO_SLICE, Observations, UnitFlag
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.assignment import first_arm, permuted_block, run_length
 from tests.sessions import Connection, bare_session, eventually, one
 from tests.trials import MARKER, Running, flagged, trial

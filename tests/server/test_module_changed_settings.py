@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from pgtare.estimate.trial.observations import UnitFlag
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKER, flagged, trial
 

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.own_session import connect
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.own_session import connect
 from pgtare.weighing.trials import Trials
 from tests.commands import words
 from tests.sessions import Connection, bare_session, eventually, one

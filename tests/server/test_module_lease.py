@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.trials import Trials
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKED, start, trial
@@ -21,7 +21,7 @@ STATUS = "SELECT end_reason FROM pgtare.trial_status()"
 
 OWNER = """
 import sys, time
-from pgtare.server.own_session import connect
+from pgtare.postgres.own_session import connect
 from pgtare.weighing.trials import Population, Trials
 from tests.trials import design_of
 trials = Trials(connect(sys.argv[1]))

@@ -12,11 +12,11 @@ import pytest
 import pgtare
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.observations import UnitFlag
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import build_cached, source_dir
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.own_session import connect
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import build_cached, source_dir
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.own_session import connect
 from pgtare.weighing.trials import Trials
 from tests.process_limits import limit_files
 from tests.servers import SESSIONS_LOAD_MODULES, crash, crashes, weighable

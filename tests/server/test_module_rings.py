@@ -9,10 +9,10 @@ import psutil
 import pytest
 
 from pgtare.estimate.trial.observations import UnitFlag
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.settings import Value
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.settings import Value
 from tests.servers import crashes, run_program, weighable
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKED, MARKER, trial

@@ -6,10 +6,10 @@ import psycopg
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.own_session import connect
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.own_session import connect
 from pgtare.weighing.trials import Trials
 from tests.commands import pgtare
 from tests.sessions import bare_session

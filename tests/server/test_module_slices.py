@@ -13,7 +13,7 @@ import pytest
 
 from pgtare.estimate.trial.design import MIXED, Design, Slices, slice_ends, slice_order
 from pgtare.estimate.trial.observations import NO_BLOCK, Observations, UnitFlag
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.assignment import mixed_arm
 from tests.sessions import bare_session, eventually, one
 from tests.trials import MARKED, MARKER, Running, flagged, trial

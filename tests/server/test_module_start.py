@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.servers import crashes
 from tests.sessions import Connection, bare_session, eventually, one
 from tests.trials import MARKER, refusal, start, trial

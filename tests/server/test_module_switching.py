@@ -10,9 +10,9 @@ import pytest
 
 from pgtare.estimate.trial.design import Runs, Slices
 from pgtare.estimate.trial.observations import UnitFlag
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import build_cached
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import build_cached
+from pgtare.postgres.cluster import Cluster
 from tests.module_sources import write_module
 from tests.servers import weighable
 from tests.sessions import bare_session, one, rows, setting

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server import modules
-from pgtare.server.binaries import Binaries, from_pg_config
-from pgtare.server.file_owner import package_of
+from pgtare.postgres import modules
+from pgtare.postgres.binaries import Binaries, from_pg_config
+from pgtare.postgres.file_owner import package_of
 from tests.commands import in_process, refused
 from tests.installation_copies import copy_of
 

@@ -12,8 +12,8 @@ import pytest
 from bench.truth.loads import certificate
 
 from pgtare.estimate.trial.observations import Observations, UnitFlag
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.pgbouncer import pooler
 from tests.servers import weighable
 from tests.sessions import Connection, bare_session, eventually, one

@@ -13,11 +13,11 @@ import psycopg
 import pytest
 
 import pgtare
-from pgtare.joins import flame_labels
-from pgtare.server import modules
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import PRELOAD_ORDER, build_cached, ensure_for_wheel
+from pgtare.observing.flame import labels as flame_labels
+from pgtare.postgres import modules
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import PRELOAD_ORDER, build_cached, ensure_for_wheel
 from tests.commands import failed, in_process
 from tests.installation_copies import copy_of
 from tests.servers import crashes

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server import build as build_module
-from pgtare.server import modules
-from pgtare.server.binaries import Binaries, from_pg_config
-from pgtare.server.cluster import Cluster
-from pgtare.server.module_usage import loaded_by, uses_on_server
+from pgtare.postgres import build as build_module
+from pgtare.postgres import modules
+from pgtare.postgres.binaries import Binaries, from_pg_config
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.module_usage import loaded_by, uses_on_server
 from tests.commands import in_process
 from tests.installation_copies import copy_of
 from tests.module_sources import write_module

@@ -13,9 +13,9 @@ from psycopg.conninfo import make_conninfo
 
 from pgtare import cli
 from pgtare.cli import commands
-from pgtare.seeing.trace.file.reader import load
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.file.reader import load
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.commands import failed, in_process, start_pgtare
 from tests.loads import traffic
 from tests.pgbouncer import PGBOUNCER, pooler

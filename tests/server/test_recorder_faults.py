@@ -13,12 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.analysis.ledger import ledger
-from pgtare.seeing.trace.analysis.moment import moment
-from pgtare.seeing.trace.file.reader import Trace, load
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.settings import Value
+from pgtare.observing.trace.analysis.ledger import ledger
+from pgtare.observing.trace.analysis.moment import moment
+from pgtare.observing.trace.file.reader import Trace, load
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.settings import Value
 from tests.servers import crash, tracing
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.small_shared_memory import Volume, small_shm

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import Loadable, loadable
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import Loadable, loadable
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.shorter_modules import KEEP_ENDED_S, shorter

@@ -11,7 +11,7 @@ import pytest
 from bench import row_loads, row_truth
 from bench.row_loads import HASHED, NESTED, PARALLEL, TRUTHS, Connection, found_in, root_of, run
 
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 from tests.sessions import one
 from tests.trace_records import traced
 

@@ -7,8 +7,8 @@ import pytest
 from bench import row_loads
 from bench.row_loads import MODULES, Connection, row_sources, run
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.modules import loadable
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.modules import loadable
 from tests.servers import SESSIONS_LOAD_MODULES
 from tests.trace_records import traced
 
@@ -74,7 +74,7 @@ def test_without_shared_memory_in_one_session(wheel: Binaries) -> None:
     """From PostgreSQL 17 on a session can load the library by itself."""
     ours = loadable(wheel, "sql_trace")
     idler = loadable(wheel, "idler", MODULES)
-    from pgtare.server.cluster import Cluster
+    from pgtare.postgres.cluster import Cluster
 
     with (
         Cluster(wheel, row_loads.SETTINGS) as cluster,

@@ -6,7 +6,7 @@ import pytest
 from bench import row_loads
 from bench.row_loads import PARALLEL, Connection, found_in, root_of, run
 
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 

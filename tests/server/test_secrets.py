@@ -12,13 +12,13 @@ import psycopg
 import pytest
 from psycopg.pq import ExecStatus, TransactionStatus
 
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.ledger import Ledger
-from pgtare.seeing.trace.analysis.statements import report
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.output import export, page, show
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis.ledger import Ledger
+from pgtare.observing.trace.analysis.statements import report
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.output import export, page, show
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests import secrets_corpus
 from tests.secrets_corpus import NEAR_MISSES, Bound, Case, Copied, Pipeline, Step, Stopped
 from tests.servers import tracing

@@ -5,8 +5,8 @@ import subprocess
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.servers import BUILT
 from tests.source import Link, Recipe, build, relink
 from tests.source_package import tarball

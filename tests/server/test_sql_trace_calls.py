@@ -6,7 +6,7 @@ import time
 import psycopg
 import pytest
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, session
 from tests.trace_records import (
     ABORTED,

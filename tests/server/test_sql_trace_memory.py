@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 from tests.servers import tracing
 from tests.sessions import one, rows, session
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.servers import tracing
 from tests.sessions import Connection, one, rows, session
 from tests.trace_records import trace_of, traced

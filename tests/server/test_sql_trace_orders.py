@@ -10,11 +10,11 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.capture import recorder_locks
-from pgtare.seeing.trace.capture.server import open_server
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import source_dir
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.capture import recorder_locks
+from pgtare.observing.trace.capture.server import open_server
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import source_dir
+from pgtare.postgres.cluster import Cluster
 from tests.servers import tracing
 from tests.sessions import Connection, one, session, set_search_path
 from tests.trace_recorder import level_of

@@ -7,8 +7,8 @@ import contextlib
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.file.records import RecordKind
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.file.records import RecordKind
+from pgtare.postgres.cluster import Cluster
 from tests.random_requests import (
     FAILED,
     FINE,

@@ -16,13 +16,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.analysis.ledger import Ledger, ledger
-from pgtare.seeing.trace.analysis.profile import profile
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.records import CallKind
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.settings import Value
+from pgtare.observing.trace.analysis.ledger import Ledger, ledger
+from pgtare.observing.trace.analysis.profile import profile
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.records import CallKind
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.settings import Value
 from tests.commands import in_process, words
 from tests.preloaded import preloaded
 from tests.servers import tracing

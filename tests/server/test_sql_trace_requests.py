@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, bare_session, one, session
 from tests.trace_decoders import check_reader, decoded_kinds
 from tests.trace_records import (

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.process_limits import limit_files, limit_memory
 from tests.servers import crash, tracing
 from tests.sessions import Connection, eventually, one, rows, session

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.types.numeric import Int4, Int8
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, eventually, one, session
 from tests.trace_records import Record, Trace, drain, trace_of, traced, tracing_session
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.watching.spool.spool import Spool
-from pgtare.watching.store import repair, roles, store_check, store_schema
-from pgtare.watching.store.address import read
-from pgtare.watching.store.connection import StoreConnection, connect
-from pgtare.watching.store.pusher import SpoolPusher
+from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.store import repair, roles, store_check, store_schema
+from pgtare.keeping.store.address import read
+from pgtare.keeping.store.connection import StoreConnection, connect
+from pgtare.keeping.store.pusher import SpoolPusher
 from tests.unit.spool_rows import UNLIMITED, random_rows
 from tests.unit.store_engine import differences
 
@@ -55,8 +55,8 @@ def test_rows_are_sent_and_a_lost_memory_asks(tmp_path: Path, store: StoreConnec
 def test_an_insert_that_is_delivered_twice_is_left_out(
     tmp_path: Path, store: StoreConnection
 ) -> None:
-    from pgtare.watching.store import store_tables
-    from pgtare.watching.store.pushed_rows import PushUnit
+    from pgtare.keeping.store import store_tables
+    from pgtare.keeping.store.pushed_rows import PushUnit
 
     with Spool.open(tmp_path, UNLIMITED) as spool:
         rows = random_rows("ticks", [datetime.now(UTC)], 1)

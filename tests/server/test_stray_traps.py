@@ -9,8 +9,8 @@ import pytest
 from bench.truth import stray
 from bench.truth.stray import StrayTrap, stray_traps_reported
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 
 pytestmark = pytest.mark.server
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.profile import ProfileLine, profile
-from pgtare.seeing.trace.file.reader import load
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis.profile import ProfileLine, profile
+from pgtare.observing.trace.file.reader import load
+from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, session
 from tests.trace_recorder import recording, wait_until_traced
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.analysis.ledger import ledger
-from pgtare.seeing.trace.file.reader import load
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.settings import Value
+from pgtare.observing.trace.analysis.ledger import ledger
+from pgtare.observing.trace.file.reader import load
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.settings import Value
 from tests.commands import in_process, words
 from tests.servers import crash, crashes, tracing
 from tests.sessions import Connection, eventually, one, rows, session

@@ -14,10 +14,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.file.reader import load
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.file.reader import load
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.commands import failed, in_process, start_pgtare, words
 from tests.servers import binaries_slowly_on_15, tracing
 from tests.sessions import Connection, eventually, one, session

@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.analysis.ledger import ledger
-from pgtare.seeing.trace.analysis.profile import profile
-from pgtare.seeing.trace.file.reader import load
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.analysis.ledger import ledger
+from pgtare.observing.trace.analysis.profile import profile
+from pgtare.observing.trace.file.reader import load
+from pgtare.postgres.cluster import Cluster
 from tests.commands import failed, in_process
 from tests.sessions import Connection, session
 from tests.trace_records import call_texts

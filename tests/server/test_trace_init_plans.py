@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis import plan_nodes
-from pgtare.seeing.trace.file.reader import load
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis import plan_nodes
+from pgtare.observing.trace.file.reader import load
+from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, session
 from tests.trace_recorder import recording, wait_until_traced
 from tests.trace_records import traced

@@ -18,14 +18,14 @@ import jsonschema
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.analysis.ledger import ledger
-from pgtare.seeing.trace.analysis.moment import moment
-from pgtare.seeing.trace.analysis.profile import profile
-from pgtare.seeing.trace.file.reader import Trace, load
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.watching.agent.server_looks import ServerLooks
-from pgtare.watching.agent.server_session import ServerSession
+from pgtare.keeping.agent.server_looks import ServerLooks
+from pgtare.keeping.agent.server_session import ServerSession
+from pgtare.observing.trace.analysis.ledger import ledger
+from pgtare.observing.trace.analysis.moment import moment
+from pgtare.observing.trace.analysis.profile import profile
+from pgtare.observing.trace.file.reader import Trace, load
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.commands import failed, in_process
 from tests.json_documents import documents
 from tests.preloaded import preloaded

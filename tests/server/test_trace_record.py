@@ -17,13 +17,13 @@ import psycopg
 import pytest
 
 from pgtare.kit import machine
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
-from pgtare.seeing.trace.analysis.texts import statement_labels
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.records import CallKind
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis.profile import GROUPINGS, Scope, profile
+from pgtare.observing.trace.analysis.texts import statement_labels
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.records import CallKind
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process, pgtare, refused, start_pgtare
 from tests.sample_trace import by
 from tests.servers import binaries_slowly_on_15, tracing

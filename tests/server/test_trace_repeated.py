@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.profile import Scope, profile
-from pgtare.seeing.trace.file.reader import load
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis.profile import Scope, profile
+from pgtare.observing.trace.file.reader import load
+from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, eventually, one, session
 from tests.trace_recorder import (
     call_bytes,

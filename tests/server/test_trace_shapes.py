@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.profile import GROUPINGS, profile
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.records import CallKind
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis.profile import GROUPINGS, profile
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.records import CallKind
+from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process
 from tests.sessions import Connection, one, session
 from tests.trace_recorder import recording, wait_until_traced

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.trace.file.reader import Trace, load
-from pgtare.seeing.trace.file.tables import NO_RING
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.file.reader import Trace, load
+from pgtare.observing.trace.file.tables import NO_RING
+from pgtare.postgres.cluster import Cluster
 from tests.commands import pgtare, start_pgtare
 from tests.sessions import Connection, eventually, one, session
 from tests.trace_rings import DATA, KEPT, SMALLEST, end, ring_of, short, since, size, unread

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process, refused
 from tests.sessions import Connection, eventually, session
 from tests.trace_recorder import has_streams, level_of, recording, wait_until_traced

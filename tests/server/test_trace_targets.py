@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.trace.analysis.ledger import ledger
-from pgtare.seeing.trace.analysis.profile import profile
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.records import CallKind
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.analysis.ledger import ledger
+from pgtare.observing.trace.analysis.profile import profile
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.records import CallKind
+from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, eventually, one, session
 from tests.trace_recorder import level_of, recording, wait_until_traced
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from pgtare.seeing.trace.file.reader import load
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.file.reader import load
+from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process, start_pgtare
 from tests.sessions import Connection, eventually, session
 from tests.trace_recorder import (

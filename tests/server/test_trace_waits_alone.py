@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.seeing.trace.analysis.ledger import ledger
-from pgtare.seeing.trace.analysis.profile import GROUPINGS, profile
-from pgtare.seeing.trace.file.reader import load
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.observing.trace.analysis.ledger import ledger
+from pgtare.observing.trace.analysis.profile import GROUPINGS, profile
+from pgtare.observing.trace.file.reader import load
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.commands import failed, in_process, pgtare, refused, start_pgtare, words
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, role, session

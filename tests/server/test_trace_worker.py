@@ -11,15 +11,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.profile import profile
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.records import RecordKind
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import build_cached
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.os_account import server_account
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis.profile import profile
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.records import RecordKind
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import build_cached
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.os_account import server_account
 from tests.commands import in_process, pgtare, start_pgtare, words
 from tests.module_sources import write_waiter
 from tests.process_limits import limit_memory

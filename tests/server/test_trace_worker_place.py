@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.trace.file.reader import load
-from pgtare.server.cluster import Cluster
-from pgtare.server.os_account import server_account
+from pgtare.observing.trace.file.reader import load
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.os_account import server_account
 from tests.sessions import Connection, eventually, session
 from tests.trace_worker import another, configure, find_statement, latest, work, worker_of
 

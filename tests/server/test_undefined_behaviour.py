@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 import pgtare
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import build_cached, source_dir, sql_without_extension
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import build_cached, source_dir, sql_without_extension
+from pgtare.postgres.cluster import Cluster
 from tests import trials
 from tests.servers import TRACING, run_program
 from tests.sessions import bare_session, rows, set_search_path

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pgtare.server.backend_types import is_background
-from pgtare.server.cluster import Cluster
-from pgtare.server.wait_counters.model import Snapshot
-from pgtare.server.wait_counters.rates import profile
-from pgtare.server.wait_counters.reader import open_reader
+from pgtare.postgres.backend_types import is_background
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.wait_counters.model import Snapshot
+from pgtare.postgres.wait_counters.rates import profile
+from pgtare.postgres.wait_counters.reader import open_reader
 from tests.commands import in_process
 from tests.sessions import Connection, session
 from tests.waits import slowly_on_15

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, eventually, one, role, rows, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

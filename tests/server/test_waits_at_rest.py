@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.wait_counters.rates import profile
-from pgtare.server.wait_counters.reader import open_reader
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.wait_counters.rates import profile
+from pgtare.postgres.wait_counters.reader import open_reader
 from tests.commands import in_process
 from tests.servers import stopped_at_once, tracing
 from tests.sessions import Connection, eventually, one, rows, session

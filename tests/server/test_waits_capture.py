@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.commands import words
 from tests.servers import serving
 from tests.sessions import Connection, eventually, one, rows, session

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.seeing.waits import run_queue
-from pgtare.server.cluster import Cluster
-from pgtare.server.wait_counters import rates
-from pgtare.server.wait_counters.model import Snapshot
-from pgtare.server.wait_counters.reader import open_reader
+from pgtare.observing.waits import run_queue
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.wait_counters import rates
+from pgtare.postgres.wait_counters.model import Snapshot
+from pgtare.postgres.wait_counters.reader import open_reader
 from tests.commands import pgtare, refused
 from tests.loads import during
 from tests.sessions import Connection, eventually, one, role, session

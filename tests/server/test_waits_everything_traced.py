@@ -10,9 +10,9 @@ import pytest
 from bench.truth.loads import certificate
 from bench.truth.standby import standby
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
 from tests.servers import run_program, serving
 from tests.sessions import eventually, one, rows, session, set_search_path
 

@@ -6,9 +6,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.settings import Value
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.settings import Value
 from tests.servers import serving, with_everything
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.waits import waits

@@ -12,9 +12,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
 from tests.process_limits import limit_open_files
 from tests.servers import SESSIONS_LOAD_MODULES, serving
 from tests.sessions import Connection, eventually, one, rows, session

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 from tests.servers import serving
 from tests.sessions import Connection, rows, session
 

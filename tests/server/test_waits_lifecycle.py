@@ -9,8 +9,8 @@ import time
 import psycopg
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.servers import crash, serving
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.waits import waits

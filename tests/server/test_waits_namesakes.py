@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.watching.agent.rows import Batch
-from pgtare.watching.agent.server_session import ServerSession
+from pgtare.keeping.agent.rows import Batch
+from pgtare.keeping.agent.server_session import ServerSession
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
 from tests.agent_rows import look, new_looks
 from tests.servers import CAPTURING
 from tests.sessions import Connection, rows, session

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import BuiltModule, build_cached, sql_without_extension
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import BuiltModule, build_cached, sql_without_extension
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
 from tests.servers import CAPTURING, SESSIONS_LOAD_MODULES
 from tests.sessions import Connection, one, rows, session, set_search_path
 from tests.waits import waits

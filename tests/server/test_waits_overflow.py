@@ -6,9 +6,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import build_cached
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import build_cached
+from pgtare.postgres.cluster import Cluster
 from tests.module_sources import write_waiter
 from tests.servers import serving
 from tests.sessions import eventually, one, rows, session

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
 from tests.servers import CAPTURING, run_program
 from tests.sessions import eventually, one, rows, session
 

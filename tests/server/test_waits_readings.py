@@ -13,10 +13,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.settings import Value
-from pgtare.server.wait_counters.reader import open_reader
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.settings import Value
+from pgtare.postgres.wait_counters.reader import open_reader
 from tests.loads import during
 from tests.servers import crashes, run_program, serving
 from tests.sessions import Connection, eventually, one, role, rows, session

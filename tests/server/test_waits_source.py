@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import MeasurementError
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 from tests.servers import BUILT, BUILT_NO_PLT, serving
 from tests.sessions import Connection, one, rows, session
 from tests.source import Link, Recipe, build, relink

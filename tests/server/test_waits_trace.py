@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from psycopg.pq import ExecStatus
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.process_limits import limit_files
 from tests.servers import crash, serving
 from tests.sessions import Connection, eventually, one, role, rows, session

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.process_limits import limit_files
 from tests.sessions import Connection, eventually, one, rows, session
 

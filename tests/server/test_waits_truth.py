@@ -21,9 +21,9 @@ from bench.truth import stray
 from bench.truth.stray import StrayTrap, stray_traps_reported
 from bench.truth.witness import word_of
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.settings import Value
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.settings import Value
 from tests.commands import words
 from tests.servers import serving
 from tests.sessions import Connection, one, rows, session

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from tests.loads import during
 from tests.sessions import Connection, eventually, one, role, rows, session
 from tests.waits import waits

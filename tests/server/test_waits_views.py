@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import build_cached, sql_without_extension
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import build_cached, sql_without_extension
+from pgtare.postgres.cluster import Cluster
 from tests.servers import serving
 from tests.sessions import Connection, eventually, one, role, rows, session
 from tests.waits import waits

@@ -12,7 +12,7 @@ from bench.truth.loads import LOADS, Load
 from bench.truth.run import held_against_witness
 
 from pgtare.errors import MeasurementError
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 
 pytestmark = [pytest.mark.usefixtures("real_disk"), pytest.mark.server, pytest.mark.timeout(120)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.estimate.trial.observations import UnitFlag
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 from tests.commands import arm, pgtare, read, refused
 from tests.servers import weighable
 from tests.sessions import bare_session

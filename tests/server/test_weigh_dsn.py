@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pgtare.server import own_session
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.postgres import own_session
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
 from pgtare.weighing.trials import Trials
 from tests.commands import arm, in_process, pgtare, read, read_until, refused, start_pgtare, words
 from tests.loads import traffic

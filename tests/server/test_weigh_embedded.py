@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.weigh import store
 from tests.commands import arm, failed, pgtare, read, refused, start_pgtare
 from tests.servers import binaries_slowly_on_15, named

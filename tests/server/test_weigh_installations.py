@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
 from tests.commands import arm, in_process, pgtare, read, refused
 from tests.installation_copies import copy_without_modules
 from tests.loads import traffic

@@ -15,8 +15,8 @@ import pytest
 from bench.truth.loads import certificate
 from bench.truth.standby import standby
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.commands import arm, in_process, pgtare, read, read_until, refused, start_pgtare
 from tests.pgbouncer import pooler
 from tests.sessions import eventually

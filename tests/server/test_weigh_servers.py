@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from tests.commands import arm, in_process, pgtare, read, refused, start_pgtare
 from tests.pgbouncer import pooler
 from tests.sessions import eventually

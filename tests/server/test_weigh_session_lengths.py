@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.weigh.session_lengths import session_lengths
 
 

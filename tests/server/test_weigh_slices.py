@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pgtare.estimate.trial.observations import UnitFlag
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.weigh import store
 from tests.commands import arm, pgtare, read
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import loadable
-from pgtare.server.settings import Value
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.settings import Value
 from tests.commands import arm, pgtare, read, words
 from tests.versions.servers import DEBIAN15
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server.binaries import Binaries
+from pgtare.postgres.binaries import Binaries
 from tests.commands import pgtare, read, words
 from tests.flame_recordings import needs_perf
 from tests.servers import named

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from pgtare.errors import MeasurementError
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.windows import configuration
 from pgtare.weighing.windows.configuration import Before

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.switches import Switch
 from tests import windows
 from tests.server.test_weigh_windows import (

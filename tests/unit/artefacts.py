@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from pgtare.seeing.flame import recording as flame
-from pgtare.seeing.flame.recording import FlameRecording, StackSamples
-from pgtare.seeing.trace.file import blocks
-from pgtare.seeing.trace.file.disk_limits import Limits
-from pgtare.seeing.trace.file.reader import load as load_trace
+from pgtare.observing.flame import recording as flame
+from pgtare.observing.flame.recording import FlameRecording, StackSamples
+from pgtare.observing.trace.file import blocks
+from pgtare.observing.trace.file.disk_limits import Limits
+from pgtare.observing.trace.file.reader import load as load_trace
 from pgtare.weighing.fleet.directory import (
     FleetDesign,
     FleetDirectory,

@@ -21,13 +21,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgtare.errors import PgtareError
-from pgtare.seeing.trace.analysis import aggregate, merge, profile, statements
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.file import blocks, record_decoder
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.tables import COLUMNS, OF_BYTES, Table
-from pgtare.seeing.trace.output import export
-from pgtare.seeing.trace.output.page import page
+from pgtare.observing.trace.analysis import aggregate, merge, profile, statements
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.file import blocks, record_decoder
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.tables import COLUMNS, OF_BYTES, Table
+from pgtare.observing.trace.output import export
+from pgtare.observing.trace.output.page import page
 from tests.sample_trace import ROWS, two_requests
 from tests.unit.made_traces import write
 

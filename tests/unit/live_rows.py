@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pgtare.server.backend_types import is_background
-from pgtare.watching.spool.limits import SpoolLimits
-from pgtare.watching.spool.spool import Spool
-from pgtare.watching.spool.tables import HISTOGRAM, TABLES, rows
+from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.tables import HISTOGRAM, TABLES, rows
+from pgtare.postgres.backend_types import is_background
 
 TICK_S = 10
 SHOP, CLOUD = "shop", "cloud"

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from pgtare.seeing.trace.analysis.tracing_cost import NOTHING, noted
-from pgtare.seeing.trace.file.disk_limits import Limits
-from pgtare.seeing.trace.file.reader import Trace, load
-from pgtare.seeing.trace.file.records import POSTGRES_EPOCH_US, CallKind, RecordKind
-from pgtare.seeing.trace.file.tables import Table
-from pgtare.seeing.trace.file.writer import Writer
+from pgtare.observing.trace.analysis.tracing_cost import NOTHING, noted
+from pgtare.observing.trace.file.disk_limits import Limits
+from pgtare.observing.trace.file.reader import Trace, load
+from pgtare.observing.trace.file.records import POSTGRES_EPOCH_US, CallKind, RecordKind
+from pgtare.observing.trace.file.tables import Table
+from pgtare.observing.trace.file.writer import Writer
 
 US = 1_000
 MS = 1_000_000

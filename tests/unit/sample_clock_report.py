@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pgtare.seeing.clock.cpuid import Leaves
-from pgtare.seeing.clock.diagnosis import Setup
-from pgtare.seeing.clock.schema import (
+from pgtare.observing.clock.cpuid import Leaves
+from pgtare.observing.clock.diagnosis import Setup
+from pgtare.observing.clock.schema import (
     Bucket,
     Cause,
     Choice,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pgtare.server.build import source_dir
+from pgtare.postgres.build import source_dir
 
 Times = NDArray[np.float64]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pgtare.watching.spool.tables import TABLES, SpoolTable
-from pgtare.watching.store import store_schema
-from pgtare.watching.store.connection import StoreConnection, listed
+from pgtare.keeping.spool.tables import TABLES, SpoolTable
+from pgtare.keeping.store import store_schema
+from pgtare.keeping.store.connection import StoreConnection, listed
 from tests.unit.spool_rows import held, newest
 
 _numbers = itertools.count(1)

@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgtare.server import own_session
-from pgtare.server.inventory import InventoryServer
-from pgtare.watching.agent import queries
-from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import Intervals
-from pgtare.watching.agent.counter_table import BUCKETS
-from pgtare.watching.agent.difference import difference, processor_rows
-from pgtare.watching.agent.epoch import ReadingBaseline, Transition
-from pgtare.watching.agent.reading import waits_table
-from pgtare.watching.agent.rows import Batch
-from pgtare.watching.agent.server_looks import ACTIVITY, SESSIONS, STATEMENTS, WAITS, ServerLooks
-from pgtare.watching.agent.server_session import ServerSession
-from pgtare.watching.agent.server_watch import ServerWatch
-from pgtare.watching.spool import tables
+from pgtare.keeping.agent import queries
+from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.agent.config import Intervals
+from pgtare.keeping.agent.counter_table import BUCKETS
+from pgtare.keeping.agent.difference import difference, processor_rows
+from pgtare.keeping.agent.epoch import ReadingBaseline, Transition
+from pgtare.keeping.agent.reading import waits_table
+from pgtare.keeping.agent.rows import Batch
+from pgtare.keeping.agent.server_looks import ACTIVITY, SESSIONS, STATEMENTS, WAITS, ServerLooks
+from pgtare.keeping.agent.server_session import ServerSession
+from pgtare.keeping.agent.server_watch import ServerWatch
+from pgtare.keeping.spool import tables
+from pgtare.postgres import own_session
+from pgtare.postgres.inventory import InventoryServer
 from tests.unit.test_agent_looks import BOOT_US, SECOND_US, AnsweredSession, column, counted
 
 SAME = Transition(ReadingBaseline.SAME, 1)

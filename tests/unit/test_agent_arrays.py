@@ -11,7 +11,7 @@ import pytest
 from psycopg import pq
 from psycopg.adapt import AdaptersMap
 
-from pgtare.watching.agent.server_session import _read_arrays_safely
+from pgtare.keeping.agent.server_session import _read_arrays_safely
 
 INT4_ARRAY = 1007
 

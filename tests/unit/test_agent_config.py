@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.watching.agent import config
-from pgtare.watching.spool.limits import SpoolLimits
+from pgtare.keeping.agent import config
+from pgtare.keeping.spool.limits import SpoolLimits
 from tests.commands import refused
 
 GOOD = """

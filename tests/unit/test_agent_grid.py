@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgtare.watching.agent.grid import LookGrid, stagger
+from pgtare.keeping.agent.grid import LookGrid, stagger
 
 
 @given(st.floats(0, 2e9), st.floats(0.1, 3600), st.floats(0, 1), st.floats(0, 10))

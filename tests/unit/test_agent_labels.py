@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgtare.server.inventory import InventoryServer
-from pgtare.watching.agent.agent import Agent
-from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import AgentConfig
-from pgtare.watching.agent.description import ServerDescription
-from pgtare.watching.spool import reader
-from pgtare.watching.spool.spool import Spool
+from pgtare.keeping.agent.agent import Agent
+from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.agent.config import AgentConfig
+from pgtare.keeping.agent.description import ServerDescription
+from pgtare.keeping.spool import reader
+from pgtare.keeping.spool.spool import Spool
+from pgtare.postgres.inventory import InventoryServer
 from tests.unit.spool_rows import UNLIMITED
 
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from pgtare.watching.agent.agent import Agent
-from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import AgentConfig
-from pgtare.watching.agent.server_session import AgentLocked
+from pgtare.keeping.agent.agent import Agent
+from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.agent.config import AgentConfig
+from pgtare.keeping.agent.server_session import AgentLocked
 
 CONFIG = {"spool": Path("/spool"), "servers": {"shop": {"dsn": ""}}}
 

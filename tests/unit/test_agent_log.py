@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.bounded_connection import _ITERATIONS
+from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.agent.bounded_connection import _ITERATIONS
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:

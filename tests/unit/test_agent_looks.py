@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pgtare.watching.agent import queries
-from pgtare.watching.agent.counter_table import BUCKETS
-from pgtare.watching.agent.reading import UnsteadyReading
-from pgtare.watching.agent.rows import Batch
-from pgtare.watching.agent.server_looks import ACTIVITY, STATEMENTS, WAITS, ServerLooks
-from pgtare.watching.agent.server_session import LookRefused, ServerGone, ServerSession
+from pgtare.keeping.agent import queries
+from pgtare.keeping.agent.counter_table import BUCKETS
+from pgtare.keeping.agent.reading import UnsteadyReading
+from pgtare.keeping.agent.rows import Batch
+from pgtare.keeping.agent.server_looks import ACTIVITY, STATEMENTS, WAITS, ServerLooks
+from pgtare.keeping.agent.server_session import LookRefused, ServerGone, ServerSession
 
 SECOND_US = 1_000_000
 BOOT_US = 1_790_000_000 * SECOND_US

@@ -7,14 +7,14 @@ import struct
 import numpy as np
 import pytest
 
-from pgtare.watching.agent import texts as agent_texts
-from pgtare.watching.agent.counter_table import BUCKETS, SUMS
-from pgtare.watching.agent.epoch import Origin, Taken
-from pgtare.watching.agent.reading import statements_table, waits_table
-from pgtare.watching.agent.server_looks import activity_difference
-from pgtare.watching.agent.server_session import _Int8Array
-from pgtare.watching.agent.stored_reading import counter_columns, counters, moment, moment_table
-from pgtare.watching.agent.texts import StatementTexts, storable, text_hash
+from pgtare.keeping.agent import texts as agent_texts
+from pgtare.keeping.agent.counter_table import BUCKETS, SUMS
+from pgtare.keeping.agent.epoch import Origin, Taken
+from pgtare.keeping.agent.reading import statements_table, waits_table
+from pgtare.keeping.agent.server_looks import activity_difference
+from pgtare.keeping.agent.server_session import _Int8Array
+from pgtare.keeping.agent.stored_reading import counter_columns, counters, moment, moment_table
+from pgtare.keeping.agent.texts import StatementTexts, storable, text_hash
 
 
 def matrix(*rows: list[int]) -> np.ndarray:

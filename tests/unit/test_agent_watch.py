@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.seeing.doctor.session import Unreadable
-from pgtare.server.inventory import InventoryServer
-from pgtare.watching.agent import server_watch
-from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import Intervals
-from pgtare.watching.agent.rows import Batch
-from pgtare.watching.agent.server_looks import WAITS, ServerLooks
-from pgtare.watching.agent.server_session import ServerGone
-from pgtare.watching.agent.server_watch import FINDINGS, ServerWatch
+from pgtare.keeping.agent import server_watch
+from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.agent.config import Intervals
+from pgtare.keeping.agent.rows import Batch
+from pgtare.keeping.agent.server_looks import WAITS, ServerLooks
+from pgtare.keeping.agent.server_session import ServerGone
+from pgtare.keeping.agent.server_watch import FINDINGS, ServerWatch
+from pgtare.observing.doctor.session import Unreadable
+from pgtare.postgres.inventory import InventoryServer
 
 
 class Brought:

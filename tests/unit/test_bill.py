@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from pgtare.estimate.interval_sums import Bounds, dependent_sum, independent_sum
-from pgtare.joins import bill_overlap
-from pgtare.watching.spool.agent_cost import agent_cost
-from pgtare.watching.spool.spool import Spool
-from pgtare.watching.spool.tables import rows
+from pgtare.keeping.spool.agent_cost import agent_cost
+from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.tables import rows
+from pgtare.weighing.bill import overlap as bill_overlap
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.report import wording
 from pgtare.weighing.weigh.schema import WeighResult

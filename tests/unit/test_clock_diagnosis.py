@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.seeing.clock import cores, counter_frequency, show
-from pgtare.seeing.clock.consequences import meaning
-from pgtare.seeing.clock.cpuid import Leaves, read
-from pgtare.seeing.clock.diagnosis import clocksources, diagnose, postgres19
-from pgtare.seeing.clock.distribution import NS
-from pgtare.seeing.clock.probe import Pair
-from pgtare.seeing.clock.schema import Cores
+from pgtare.observing.clock import cores, counter_frequency, show
+from pgtare.observing.clock.consequences import meaning
+from pgtare.observing.clock.cpuid import Leaves, read
+from pgtare.observing.clock.diagnosis import clocksources, diagnose, postgres19
+from pgtare.observing.clock.distribution import NS
+from pgtare.observing.clock.probe import Pair
+from pgtare.observing.clock.schema import Cores
 from tests.unit.sample_clock_report import GOOD_LEAVES, sample, sample_clock, sample_setup
 
 HZ = 2_500_000_000

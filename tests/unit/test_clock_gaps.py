@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pgtare.seeing.clock import gaps, probe
-from pgtare.seeing.clock.clocks import BY_NAME
-from pgtare.seeing.clock.distribution import NS, Distribution
-from pgtare.seeing.clock.schema import Gaps
+from pgtare.observing.clock import gaps, probe
+from pgtare.observing.clock.clocks import BY_NAME
+from pgtare.observing.clock.distribution import NS, Distribution
+from pgtare.observing.clock.schema import Gaps
 from tests.unit.sample_clock_report import even
 
 INTERRUPTS = """           CPU0       CPU1

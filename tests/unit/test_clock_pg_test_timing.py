@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.seeing.clock import pg_test_timing, probe
-from pgtare.seeing.clock.distribution import NS, Distribution
+from pgtare.observing.clock import pg_test_timing, probe
+from pgtare.observing.clock.distribution import NS, Distribution
 from tests.unit.sample_clock_report import even, needs_tsc
 
 pytestmark = pytest.mark.timeout(60)

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.seeing.clock import build, probe
-from pgtare.seeing.clock.clocks import BY_NAME, Clock, choose
-from pgtare.seeing.clock.distribution import NS, Distribution, log2_histogram
-from pgtare.server.build import source_dir
+from pgtare.observing.clock import build, probe
+from pgtare.observing.clock.clocks import BY_NAME, Clock, choose
+from pgtare.observing.clock.distribution import NS, Distribution, log2_histogram
+from pgtare.postgres.build import source_dir
 from tests.unit.sample_clock_report import even, needs_tsc
 
 pytestmark = pytest.mark.timeout(60)
@@ -284,7 +284,7 @@ def test_a_processor_beyond_the_thousandth_can_be_pinned_to(many: Path, cpu: int
         [
             sys.executable,
             "-c",
-            f"from pgtare.seeing.clock import probe; print(probe.library().probe_pin({cpu}))",
+            f"from pgtare.observing.clock import probe; print(probe.library().probe_pin({cpu}))",
         ],
         env={**os.environ, "LD_PRELOAD": str(many)},
         capture_output=True,

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from pgtare.errors import MeasurementError
-from pgtare.seeing.clock import cores, counter_frequency, probe, show
-from pgtare.seeing.clock.clocks import BY_NAME
-from pgtare.seeing.clock.cpuid import Leaves
-from pgtare.seeing.clock.diagnosis import diagnose
-from pgtare.seeing.clock.distribution import NS, Distribution, cost_of
-from pgtare.seeing.clock.probe import Pair
-from pgtare.seeing.clock.survey import Request, advanced_pct, survey, weigh
+from pgtare.observing.clock import cores, counter_frequency, probe, show
+from pgtare.observing.clock.clocks import BY_NAME
+from pgtare.observing.clock.cpuid import Leaves
+from pgtare.observing.clock.diagnosis import diagnose
+from pgtare.observing.clock.distribution import NS, Distribution, cost_of
+from pgtare.observing.clock.probe import Pair
+from pgtare.observing.clock.survey import Request, advanced_pct, survey, weigh
 from tests.unit.sample_clock_report import even, needs_tsc, sample_clock, sample_setup
 
 HZ = 2_500_000_000

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.load.connection import client_connection
-from pgtare.server import own_session
-from pgtare.server.own_session import without_secrets
-from pgtare.watching.agent.server_session import ServerSession
+from pgtare.keeping.agent.server_session import ServerSession
+from pgtare.postgres import own_session
+from pgtare.postgres.load.connection import client_connection
+from pgtare.postgres.own_session import without_secrets
 
 
 @pytest.mark.parametrize(

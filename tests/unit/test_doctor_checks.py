@@ -14,13 +14,13 @@ import pytest
 from rich.console import Console
 
 from pgtare.cli.doctor import read_weights
-from pgtare.seeing.doctor import check_statements, churn, evictions, queries
-from pgtare.seeing.doctor import show as doctor_show
-from pgtare.seeing.doctor import waits as waiting
-from pgtare.seeing.doctor.check_settings import Traffic, Weight, observers
-from pgtare.seeing.doctor.collect import preload
-from pgtare.seeing.doctor.model import Server, Statements, Waits
-from pgtare.seeing.doctor.observed import (
+from pgtare.observing.doctor import check_statements, churn, evictions, queries
+from pgtare.observing.doctor import show as doctor_show
+from pgtare.observing.doctor import waits as waiting
+from pgtare.observing.doctor.check_settings import Traffic, Weight, observers
+from pgtare.observing.doctor.collect import preload
+from pgtare.observing.doctor.model import Server, Statements, Waits
+from pgtare.observing.doctor.observed import (
     ActivitySamples,
     CountedWaits,
     DoctorFacts,

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pgtare.seeing.doctor import check_logging
-from pgtare.seeing.doctor.check_settings import Traffic
-from pgtare.seeing.doctor.model import Server
-from pgtare.seeing.doctor.observed import DoctorFacts
+from pgtare.observing.doctor import check_logging
+from pgtare.observing.doctor.check_settings import Traffic
+from pgtare.observing.doctor.model import Server
+from pgtare.observing.doctor.observed import DoctorFacts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SERVER = Server(

@@ -8,7 +8,7 @@ import sys
 import pytest
 import scipy
 
-from pgtare.seeing.doctor import quantiles
+from pgtare.observing.doctor import quantiles
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 10, 31, 300, 3601])

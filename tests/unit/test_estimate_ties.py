@@ -9,7 +9,7 @@ import pytest
 
 from pgtare.estimate.study.rounds import Flips
 from pgtare.estimate.ties import mid_quantiles
-from pgtare.load.pgbench import RunResult
+from pgtare.postgres.load.pgbench import RunResult
 from pgtare.weighing.ladder.protocols.rounds import _metrics
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pgtare.seeing.flame.arm_difference import Reasons, explain, system_call
-from pgtare.seeing.flame.recording import Numbers, StackSamples
+from pgtare.observing.flame.arm_difference import Reasons, explain, system_call
+from pgtare.observing.flame.recording import Numbers, StackSamples
 
 STACKS = (
     ("backend", "run", "plan"),

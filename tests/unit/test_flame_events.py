@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pgtare.seeing.flame.events import Reader, Scheduler
-from pgtare.seeing.flame.frames import is_idle, own, plain
-from pgtare.seeing.flame.recording import BLOCKED, RUNNABLE, Collected
+from pgtare.observing.flame.events import Reader, Scheduler
+from pgtare.observing.flame.frames import is_idle, own, plain
+from pgtare.observing.flame.recording import BLOCKED, RUNNABLE, Collected
 
 TEXT = """\
 postgres  7/7  10.000001000: sched:sched_switch: prev_comm=postgres prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120

@@ -9,10 +9,10 @@ import pytest
 
 from pgtare.cli.flame import _notes_on
 from pgtare.errors import PgtareError, UsageError
-from pgtare.seeing.flame import frames
-from pgtare.seeing.flame import profile as profiles
-from pgtare.seeing.flame import recording as keep
-from pgtare.seeing.flame.recording import (
+from pgtare.observing.flame import frames
+from pgtare.observing.flame import profile as profiles
+from pgtare.observing.flame import recording as keep
+from pgtare.observing.flame.recording import (
     BLOCKED,
     RUNNING,
     Collected,
@@ -20,7 +20,7 @@ from pgtare.seeing.flame.recording import (
     Mode,
     StackSamples,
 )
-from pgtare.seeing.flame.show import graph
+from pgtare.observing.flame.show import graph
 
 A, B = ("backend", "f", "g"), ("backend", "f", "f", "h")
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pgtare.seeing.flame.record import choose
+from pgtare.observing.flame.record import choose
 
 
 def test_all_are_watched_where_that_can_be_read() -> None:

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server.inventory import InventoryServer
+from pgtare.postgres.inventory import InventoryServer
 from pgtare.weighing.fleet.directory import (
     FleetDirectory,
     FleetState,

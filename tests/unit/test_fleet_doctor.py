@@ -7,8 +7,8 @@ from typing import Literal
 
 import jsonschema
 
-from pgtare.joins.fleet_doctor import Examined, document, table
-from pgtare.seeing.doctor.model import Finding, Report, Server
+from pgtare.observing.doctor.fleet import Examined, document, table
+from pgtare.observing.doctor.model import Finding, Report, Server
 from tests.json_documents import documents
 from tests.terminal import printed
 

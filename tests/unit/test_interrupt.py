@@ -49,9 +49,9 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
         ("typer", ["--help"]),
         ("numpy._core.multiarray", ["trace", "profile", "nothing"]),
         ("psycopg", ["weigh", "--help"]),
-        ("pgtare.seeing.trace.output.export", ["trace", "record", "nothing", "--dsn", ""]),
+        ("pgtare.observing.trace.output.export", ["trace", "record", "nothing", "--dsn", ""]),
         ("plotly.offline", ["trace", "report", "nothing"]),
-        ("pgtare.seeing.clock.pg_test_timing", ["clock", "--compat"]),
+        ("pgtare.observing.clock.pg_test_timing", ["clock", "--compat"]),
     ],
 )
 def test_while_it_is_loaded(module: str, words: list[str]) -> None:

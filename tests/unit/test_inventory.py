@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server import inventory
+from pgtare.postgres import inventory
 
 GOOD = """
 [servers.shop]

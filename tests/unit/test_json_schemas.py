@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pgtare.seeing.clock.schema import ClockReport
+from pgtare.observing.clock.schema import ClockReport
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.weigh.schema import WeighResult
 from tests.unit import sample_clock_report, sample_result

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from pgtare.seeing.doctor import check_settings
-from pgtare.seeing.trace.output import documents, show_incident
+from pgtare.observing.doctor import check_settings
+from pgtare.observing.trace.output import documents, show_incident
 
 TRIGGER = Path(__file__).parents[2] / "server/sql_trace/core/trigger.c"
 

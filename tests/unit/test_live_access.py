@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.watching.live import access, connection_limits, page_server
-from pgtare.watching.live.access import AccessRules, ListenAddress, ProxyRules
+from pgtare.keeping.live import access, connection_limits, page_server
+from pgtare.keeping.live.access import AccessRules, ListenAddress, ProxyRules
 from tests.commands import refused
 from tests.live_pages import ServedPage, served
 from tests.sessions import eventually

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.watching.live.access import ProxyRules
-from pgtare.watching.spool.spool import Spool
+from pgtare.keeping.live.access import ProxyRules
+from pgtare.keeping.spool.spool import Spool
 from tests.live_pages import Answer, ServedPage, served
 from tests.unit import live_rows
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from plotly.offline import get_plotlyjs
 
+from pgtare.keeping.live.written_pages import WrittenPages
 from pgtare.kit import page_frame
-from pgtare.watching.live.written_pages import WrittenPages
 from pgtare.weighing.weigh.report.page import page as weigh_page
 from tests.commands import refused
 from tests.live_pages import ServedPage, served

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pgtare.watching.live import query_text, spool_views
-from pgtare.watching.live.query_worker import QueryWorker
-from pgtare.watching.spool import manifest, reader
-from pgtare.watching.spool.tables import TABLES
+from pgtare.keeping.live import query_text, spool_views
+from pgtare.keeping.live.query_worker import QueryWorker
+from pgtare.keeping.spool import manifest, reader
+from pgtare.keeping.spool.tables import TABLES
 from tests.unit.live_rows import END, SHOP, START, make_spool
 
 COLUMNS = {column.name for table in TABLES.values() for column in table.columns}

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.watching.live import latency, page_parts, row_sources, time_window
-from pgtare.watching.live.page_parts import PageColumn, PageRow, PageTable, TreeNode
-from pgtare.watching.live.time_window import US
-from pgtare.watching.live.views import blockers
-from pgtare.watching.spool import manifest, reader
+from pgtare.keeping.live import latency, page_parts, row_sources, time_window
+from pgtare.keeping.live.page_parts import PageColumn, PageRow, PageTable, TreeNode
+from pgtare.keeping.live.time_window import US
+from pgtare.keeping.live.views import blockers
+from pgtare.keeping.spool import manifest, reader
 from tests.live_pages import ServedPage, served
 from tests.unit.live_rows import HOSTILE_TEXT, make_spool
 
@@ -420,7 +420,7 @@ def test_cells() -> None:
 
 def test_a_slow_query_is_stopped_and_the_next_one_answered(spool: Path) -> None:
     from pgtare.errors import MeasurementError
-    from pgtare.watching.live.worker_process import WorkerProcess
+    from pgtare.keeping.live.worker_process import WorkerProcess
 
     async def ask() -> None:
         worker = WorkerProcess(spool, limit_s=0.001)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.load import (
+from pgtare.postgres.load import (
     LoadSpec,
     PgbenchLoad,
     Progress,
@@ -28,10 +28,10 @@ from pgtare.load import (
     parse_rate,
     run,
 )
-from pgtare.load.connection import client_connection
-from pgtare.load.pgbench import parse_progress
-from pgtare.load.process import Child
-from pgtare.load.spec import cores
+from pgtare.postgres.load.connection import client_connection
+from pgtare.postgres.load.pgbench import parse_progress
+from pgtare.postgres.load.process import Child
+from pgtare.postgres.load.spec import cores
 from tests.loads import check_for
 from tests.sessions import eventually
 
@@ -249,7 +249,7 @@ def test_an_exception_in_the_block_ends_the_load(tmp_path: Path) -> None:
 OWNER = """
 import sys, time
 from pathlib import Path
-from pgtare.load import LoadSpec, PgbenchLoad
+from pgtare.postgres.load import LoadSpec, PgbenchLoad
 load = PgbenchLoad(Path(sys.argv[1]), "", LoadSpec())
 load.start()
 print(load.pid, flush=True)

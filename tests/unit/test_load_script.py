@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.load.script import (
+from pgtare.postgres.load.script import (
     BUILTINS,
     Assignment,
     Operation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from pgtare.server.build import source_dir
+from pgtare.postgres.build import source_dir
 
 #: The name of a memory, and that of its lock's tranche.
 _MEMORY = re.compile(r'ModuleShmem \w+\s*=\s*\{\s*"([^"]+)",\s*"([^"]+)"')

@@ -25,16 +25,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from pgtare.errors import UsageError
+from pgtare.keeping.agent.config import MetricsSettings
+from pgtare.keeping.agent.counter_table import SUMS
+from pgtare.keeping.metrics.collector import bound_s, shown_buckets
+from pgtare.keeping.metrics.exporter import MetricsExporter
+from pgtare.keeping.metrics.scrape_server import MOST_CLIENTS
+from pgtare.keeping.metrics.wait_totals import OTHER, ZERO_S, WaitKey, WaitTotals
+from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.tables import HISTOGRAM, rows
 from pgtare.kit.option_values import address, is_loopback
-from pgtare.watching.agent.config import MetricsSettings
-from pgtare.watching.agent.counter_table import SUMS
-from pgtare.watching.metrics.collector import bound_s, shown_buckets
-from pgtare.watching.metrics.exporter import MetricsExporter
-from pgtare.watching.metrics.scrape_server import MOST_CLIENTS
-from pgtare.watching.metrics.wait_totals import OTHER, ZERO_S, WaitKey, WaitTotals
-from pgtare.watching.spool.limits import SpoolLimits
-from pgtare.watching.spool.spool import Spool
-from pgtare.watching.spool.tables import HISTOGRAM, rows
 from tests.commands import refused
 from tests.sessions import eventually
 from tests.unit.spool_rows import START, UNLIMITED, at, held

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server import modules
+from pgtare.postgres import modules
 
 
 def test_a_signal_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import pgtare
-from pgtare.server.build import control_version, source_dir
-from pgtare.server.module_versions import ModuleVersions, mismatch
-from pgtare.server.modules import PRELOAD_ORDER
+from pgtare.postgres.build import control_version, source_dir
+from pgtare.postgres.module_versions import ModuleVersions, mismatch
+from pgtare.postgres.modules import PRELOAD_ORDER
 
 ROOT = Path(__file__).parents[2]
 OURS = pgtare.__version__

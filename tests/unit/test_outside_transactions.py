@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.load.script import Assignment, compile_script
+from pgtare.postgres.load.script import Assignment, compile_script
 from pgtare.weighing.outside.transactions import LookUps, ScriptTransactions, Weighted, evaluate
 
 RNG = random.Random(7)

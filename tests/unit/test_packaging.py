@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pgtare
-from pgtare.server.modules import PRELOAD_ORDER
+from pgtare.postgres.modules import PRELOAD_ORDER
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"

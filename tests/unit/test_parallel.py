@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server.parallel import for_each
+from pgtare.postgres.parallel import for_each
 
 
 def test_outcomes_in_the_order_of_the_names() -> None:

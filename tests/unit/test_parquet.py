@@ -12,7 +12,7 @@ import pytest
 
 from pgtare.errors import PgtareError, UsageError
 from pgtare.kit import parquet
-from pgtare.seeing.trace.output import export
+from pgtare.observing.trace.output import export
 from pgtare.weighing.weigh import store
 from tests.commands import failed, in_process
 from tests.sample_trace import two_requests

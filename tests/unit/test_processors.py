@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.server.build import source_dir
+from pgtare.postgres.build import source_dir
 
 ALL = len(os.sched_getaffinity(0))
 #: Of quotas: less than one processor, so that it decides whatever the machine has.

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pgtare.kit import parquet
-from pgtare.seeing.trace.analysis import profile, texts
-from pgtare.seeing.trace.analysis.profile import GROUPINGS
-from pgtare.seeing.trace.file import blocks, columns
+from pgtare.observing.trace.analysis import profile, texts
+from pgtare.observing.trace.analysis.profile import GROUPINGS
+from pgtare.observing.trace.file import blocks, columns
 from pgtare.weighing.weigh import store
 from tests.commands import in_process
 from tests.sample_trace import two_requests

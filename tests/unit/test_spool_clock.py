@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pgtare.watching.spool.believed_clock import BelievedClock
-from pgtare.watching.spool.spool import Spool
-from pgtare.watching.spool.tables import TABLES
+from pgtare.keeping.spool.believed_clock import BelievedClock
+from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.tables import TABLES
 from tests.unit.spool_rows import (
     UNLIMITED,
     at,

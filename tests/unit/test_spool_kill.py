@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.watching import spool as package
-from pgtare.watching.spool import compaction
-from pgtare.watching.spool.limits import SpoolLimits
-from pgtare.watching.spool.spool import Spool
-from pgtare.watching.spool.volume import Volume
+from pgtare.keeping import spool as package
+from pgtare.keeping.spool import compaction
+from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.volume import Volume
 from tests.unit.spool_rows import (
     UNLIMITED,
     at,

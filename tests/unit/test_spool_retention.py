@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.watching.spool.limits import PRESSURE_ORDER, SpoolLimits
-from pgtare.watching.spool.spool import Spool
-from pgtare.watching.spool.tables import TABLES
-from pgtare.watching.spool.volume import Volume
+from pgtare.keeping.spool.limits import PRESSURE_ORDER, SpoolLimits
+from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.spool.volume import Volume
 from tests.unit.spool_rows import UNLIMITED, at, catch_up, held, newest, random_rows
 
 DAY = 86400

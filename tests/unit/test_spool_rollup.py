@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pgtare.watching.spool import rollup
-from pgtare.watching.spool.segments import times_us
-from pgtare.watching.spool.spool import Spool
-from pgtare.watching.spool.tables import TABLES
+from pgtare.keeping.spool import rollup
+from pgtare.keeping.spool.segments import times_us
+from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.tables import TABLES
 from tests.unit.spool_rows import (
     START,
     UNLIMITED,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgtare.watching.spool.tables import COMMON, TABLES, rollups
+from pgtare.keeping.spool.tables import COMMON, TABLES, rollups
 
 
 def test_every_table_begins_with_the_common_columns() -> None:

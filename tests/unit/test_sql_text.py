@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pgtare.server.sql_text import CUT, LITERAL, MOST_READ, normalised
+from pgtare.postgres.sql_text import CUT, LITERAL, MOST_READ, normalised
 
 CASES = [
     ("SELECT 1", "SELECT ?"),

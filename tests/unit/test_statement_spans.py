@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgtare.server.statement_spans import FOREVER, Ending, spans
-from pgtare.server.wait_ring import RingRecordKind
+from pgtare.postgres.statement_spans import FOREVER, Ending, spans
+from pgtare.postgres.wait_ring import RingRecordKind
 
 #: Kind and depth of each record.
 Marks = list[tuple[RingRecordKind, int]]

@@ -22,13 +22,13 @@ import jsonschema
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.spool.spool import Spool
-from pgtare.watching.store import store_schema
-from pgtare.watching.store.address import PASSWORD, read
-from pgtare.watching.store.connection import StoreConnection, StoreError, connect
-from pgtare.watching.store.push_thread import PushThread
-from pgtare.watching.store.pusher import SpoolPusher
+from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.store import store_schema
+from pgtare.keeping.store.address import PASSWORD, read
+from pgtare.keeping.store.connection import StoreConnection, StoreError, connect
+from pgtare.keeping.store.push_thread import PushThread
+from pgtare.keeping.store.pusher import SpoolPusher
 from tests.clickhouse_stand_in import ClickHouseStandIn
 from tests.commands import in_process, refused
 from tests.json_documents import documents
@@ -108,9 +108,9 @@ def test_no_answer_and_half_an_answer(
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from pgtare.watching.store import push_memory, pusher
-from pgtare.watching.store.address import read
-from pgtare.watching.store.connection import StoreConnection, connect
+from pgtare.keeping.store import push_memory, pusher
+from pgtare.keeping.store.address import read
+from pgtare.keeping.store.connection import StoreConnection, connect
 insert, write, inserts = StoreConnection.insert, push_memory.write, []
 
 def insert_then_die(self, table, rows, token=None):
@@ -153,7 +153,7 @@ def test_the_thread_goes_on_by_itself_and_says_no_password(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from pgtare.watching.store import push_thread
+    from pgtare.keeping.store import push_thread
 
     monkeypatch.setattr(push_thread, "_FIRST_WAIT_S", 0.05)
     monkeypatch.setattr(push_thread, "_LOOK_S", 0.05)
@@ -304,8 +304,8 @@ def test_tls_and_passwords(tmp_path: Path) -> None:
 
 
 def test_a_configuration_names_a_store(tmp_path: Path) -> None:
-    from pgtare.watching.agent import config
-    from pgtare.watching.store.push_thread import address_of
+    from pgtare.keeping.agent import config
+    from pgtare.keeping.store.push_thread import address_of
 
     text = """
         [store]

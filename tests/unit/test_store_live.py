@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pgtare.watching.live import query_text, store_views
-from pgtare.watching.live.query_worker import QueryWorker
-from pgtare.watching.live.store_worker import StoreWorker
-from pgtare.watching.store import pushed_rows
-from pgtare.watching.store.connection import StoreConnection
-from pgtare.watching.store.pusher import SpoolPusher
+from pgtare.keeping.live import query_text, store_views
+from pgtare.keeping.live.query_worker import QueryWorker
+from pgtare.keeping.live.store_worker import StoreWorker
+from pgtare.keeping.store import pushed_rows
+from pgtare.keeping.store.connection import StoreConnection
+from pgtare.keeping.store.pusher import SpoolPusher
 from tests.unit.live_rows import SHOP, make_spool
 from tests.unit.spool_rows import newest
 from tests.unit.store_engine import engine, new_store
@@ -131,8 +131,8 @@ def test_spools_that_are_rolled_up_differently_are_asked_apart() -> None:
 
 
 def test_an_unreachable_store_is_one_sentence() -> None:
-    from pgtare.watching.store.address import read
-    from pgtare.watching.store.connection import connect
+    from pgtare.keeping.store.address import read
+    from pgtare.keeping.store.connection import connect
 
     worker = StoreWorker(lambda: connect(read("clickhouse://x@127.0.0.1:9/pgtare")))
     assert "cannot be reached" in worker.answer({"state": True})["error"]

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pgtare.watching.spool.limits import SpoolLimits
-from pgtare.watching.spool.spool import Spool
-from pgtare.watching.spool.tables import TABLES
-from pgtare.watching.store import push_memory, push_thread, pushed_rows, repair
-from pgtare.watching.store.connection import StoreConnection, StoreError
-from pgtare.watching.store.pusher import SpoolPusher
-from pgtare.watching.store.repair import PartialRows
+from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.store import push_memory, push_thread, pushed_rows, repair
+from pgtare.keeping.store.connection import StoreConnection, StoreError
+from pgtare.keeping.store.pusher import SpoolPusher
+from pgtare.keeping.store.repair import PartialRows
 from tests.unit.spool_rows import UNLIMITED, catch_up, newest, random_rows
 from tests.unit.store_engine import differences, engine, new_store
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.watching.spool.tables import TABLES
-from pgtare.watching.store import (
+from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.store import (
     repair,
     roles,
     size_plan,
@@ -17,7 +17,7 @@ from pgtare.watching.store import (
     store_schema,
     store_tables,
 )
-from pgtare.watching.store.connection import StoreConnection
+from pgtare.keeping.store.connection import StoreConnection
 from tests.commands import in_process, refused
 from tests.unit.store_engine import engine, new_store
 

@@ -13,14 +13,14 @@ from pgtare.cli import doctor as doctor_commands
 from pgtare.cli import trace as trace_commands
 from pgtare.kit.progress import Display
 from pgtare.kit.terminal_text import plain
-from pgtare.seeing.doctor import show as doctor_show
-from pgtare.seeing.doctor.model import Finding
-from pgtare.seeing.flame import processes
-from pgtare.seeing.flame import show as flame_show
-from pgtare.seeing.flame.events import Event, waker
-from pgtare.seeing.trace.file.tables import Table
-from pgtare.seeing.trace.file.writer import Writer
-from pgtare.seeing.waits.show import one_line
+from pgtare.observing.doctor import show as doctor_show
+from pgtare.observing.doctor.model import Finding
+from pgtare.observing.flame import processes
+from pgtare.observing.flame import show as flame_show
+from pgtare.observing.flame.events import Event, waker
+from pgtare.observing.trace.file.tables import Table
+from pgtare.observing.trace.file.writer import Writer
+from pgtare.observing.waits.show import one_line
 from tests.terminal import printed
 from tests.unit.made_traces import MS, NO_RESERVE, define_events, ring, waits
 

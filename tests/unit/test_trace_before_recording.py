@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.profile import profile
-from pgtare.seeing.trace.capture.before_recording import Earlier
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.record_decoder import decode
-from pgtare.seeing.trace.file.records import CallKind
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis.profile import profile
+from pgtare.observing.trace.capture.before_recording import Earlier
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.record_decoder import decode
+from pgtare.observing.trace.file.records import CallKind
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, session_stream, trace, write
 
 pytestmark = pytest.mark.timeout(60)

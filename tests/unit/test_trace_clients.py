@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis import merge
-from pgtare.seeing.trace.analysis.ledger import Ledger
-from pgtare.seeing.trace.analysis.profile import Scope, profile
-from pgtare.seeing.trace.analysis.statements import report
-from pgtare.seeing.trace.file.disk_limits import Limits
-from pgtare.seeing.trace.file.reader import Integers, load
-from pgtare.seeing.trace.file.records import CallKind
-from pgtare.seeing.trace.file.tables import Table
-from pgtare.seeing.trace.file.writer import Writer
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis import merge
+from pgtare.observing.trace.analysis.ledger import Ledger
+from pgtare.observing.trace.analysis.profile import Scope, profile
+from pgtare.observing.trace.analysis.statements import report
+from pgtare.observing.trace.file.disk_limits import Limits
+from pgtare.observing.trace.file.reader import Integers, load
+from pgtare.observing.trace.file.records import CallKind
+from pgtare.observing.trace.file.tables import Table
+from pgtare.observing.trace.file.writer import Writer
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, define_events, ring, waits
 
 pytestmark = pytest.mark.timeout(60)

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgtare.errors import UsageError
-from pgtare.seeing.trace.analysis import aggregate
-from pgtare.seeing.trace.file import blocks, columns
-from pgtare.seeing.trace.file.blocks import BLOCK_HEADER, BLOCK_MAGIC, FILE_HEADER
-from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.tables import NO_RING, Table
-from pgtare.seeing.trace.file.writer import Writer
+from pgtare.observing.trace.analysis import aggregate
+from pgtare.observing.trace.file import blocks, columns
+from pgtare.observing.trace.file.blocks import BLOCK_HEADER, BLOCK_MAGIC, FILE_HEADER
+from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.tables import NO_RING, Table
+from pgtare.observing.trace.file.writer import Writer
 from tests.sample_trace import ROWS, two_requests
 from tests.small_volume import small_volume
 from tests.unit.made_traces import BEGAN_NS, NO_RESERVE, define_events, ring, waits, write

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.seeing.trace.analysis import kernel_time
-from pgtare.seeing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis import kernel_time
+from pgtare.observing.trace.analysis import ledger as ledgers
 from tests.sample_trace import by
 from tests.unit.made_traces import MS, US, session_stream, trace
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis import merge, statements
-from pgtare.seeing.trace.analysis.ledger import Ledger
-from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
-from pgtare.seeing.trace.analysis.tracing_cost import NOTHING
-from pgtare.seeing.trace.file.record_decoder import decode
-from pgtare.seeing.trace.file.records import ESTIMATED, CallKind
-from pgtare.seeing.trace.output.page import page
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis import merge, statements
+from pgtare.observing.trace.analysis.ledger import Ledger
+from pgtare.observing.trace.analysis.profile import GROUPINGS, Scope, profile
+from pgtare.observing.trace.analysis.tracing_cost import NOTHING
+from pgtare.observing.trace.file.record_decoder import decode
+from pgtare.observing.trace.file.records import ESTIMATED, CallKind
+from pgtare.observing.trace.output.page import page
 from tests.sample_trace import ROWS, by, two_requests, two_requests_ledger
 from tests.unit.made_traces import MS, US, StreamBuilder, session_stream, trace
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.seeing.trace.analysis import kernel_time, merge, statements
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.profile import GROUPINGS, Scope, profile
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.records import BEGIN, COMMITTED, CallKind
-from pgtare.seeing.trace.output.page import page
+from pgtare.observing.trace.analysis import kernel_time, merge, statements
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis.profile import GROUPINGS, Scope, profile
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.records import BEGIN, COMMITTED, CallKind
+from pgtare.observing.trace.output.page import page
 from tests.sample_trace import by
 from tests.unit.made_traces import BEGAN_NS, MS, US, session_stream, trace, write
 

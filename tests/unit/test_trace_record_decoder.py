@@ -8,10 +8,10 @@ import time
 import numpy as np
 import pytest
 
-from pgtare.seeing.trace.analysis.merge import comment_fields, trace_id
-from pgtare.seeing.trace.analysis.timeline import _one_origin
-from pgtare.seeing.trace.file import record_decoder
-from pgtare.seeing.trace.file.records import CallKind, RecordKind, sqlstate
+from pgtare.observing.trace.analysis.merge import comment_fields, trace_id
+from pgtare.observing.trace.analysis.timeline import _one_origin
+from pgtare.observing.trace.file import record_decoder
+from pgtare.observing.trace.file.records import CallKind, RecordKind, sqlstate
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, session_stream
 
 pytestmark = pytest.mark.timeout(60)

@@ -13,19 +13,19 @@ from rich.cells import cell_len
 
 from pgtare.errors import UsageError
 from pgtare.kit.numbers import volume
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis import merge
-from pgtare.seeing.trace.analysis.ledger import Ledger
-from pgtare.seeing.trace.analysis.profile import Scope, profile
-from pgtare.seeing.trace.analysis.statements import report
-from pgtare.seeing.trace.file.disk_limits import LimitReached, Limits, check
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.records import CallKind, RecordKind
-from pgtare.seeing.trace.file.tables import Table
-from pgtare.seeing.trace.file.writer import Writer
-from pgtare.seeing.trace.output import show, waterfall
-from pgtare.seeing.trace.output.export import tables
-from pgtare.seeing.trace.output.page import page
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis import merge
+from pgtare.observing.trace.analysis.ledger import Ledger
+from pgtare.observing.trace.analysis.profile import Scope, profile
+from pgtare.observing.trace.analysis.statements import report
+from pgtare.observing.trace.file.disk_limits import LimitReached, Limits, check
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.records import CallKind, RecordKind
+from pgtare.observing.trace.file.tables import Table
+from pgtare.observing.trace.file.writer import Writer
+from pgtare.observing.trace.output import show, waterfall
+from pgtare.observing.trace.output.export import tables
+from pgtare.observing.trace.output.page import page
 from tests.commands import refused
 from tests.sample_trace import ROWS, two_requests, two_requests_ledger
 from tests.terminal import printed

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.seeing.trace.analysis import ledger as ledgers
-from pgtare.seeing.trace.analysis.profile import GROUPINGS
-from pgtare.seeing.trace.analysis.tracing_cost import NOTHING, Costs, noted, of_recording
-from pgtare.seeing.trace.file.records import CallKind
+from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis.profile import GROUPINGS
+from pgtare.observing.trace.analysis.tracing_cost import NOTHING, Costs, noted, of_recording
+from pgtare.observing.trace.file.records import CallKind
 from tests.sample_trace import by
 from tests.unit.made_traces import MS, US, StreamBuilder, session_stream, trace
 

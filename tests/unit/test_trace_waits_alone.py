@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.seeing.trace.analysis.ledger import ledger
-from pgtare.seeing.trace.analysis.over_time import over_time
-from pgtare.seeing.trace.analysis.profile import GROUPINGS, profile
-from pgtare.seeing.trace.analysis.statements import report
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.file.records import FAILED
-from pgtare.seeing.trace.file.tables import Table
-from pgtare.seeing.trace.file.writer import Writer
-from pgtare.server.wait_ring import RingRecordKind
+from pgtare.observing.trace.analysis.ledger import ledger
+from pgtare.observing.trace.analysis.over_time import over_time
+from pgtare.observing.trace.analysis.profile import GROUPINGS, profile
+from pgtare.observing.trace.analysis.statements import report
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.records import FAILED
+from pgtare.observing.trace.file.tables import Table
+from pgtare.observing.trace.file.writer import Writer
+from pgtare.postgres.wait_ring import RingRecordKind
 from tests.unit.made_traces import BEGAN_NS, MS, NO_RESERVE, define_events, ring, waits
 
 pytestmark = pytest.mark.timeout(60)

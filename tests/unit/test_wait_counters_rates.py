@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.server.wait_counters.cpu_samples import FEWEST, CpuSamples
-from pgtare.server.wait_counters.model import (
+from pgtare.postgres.wait_counters.cpu_samples import FEWEST, CpuSamples
+from pgtare.postgres.wait_counters.model import (
     Client,
     Counters,
     Event,
@@ -22,7 +22,7 @@ from pgtare.server.wait_counters.model import (
     StatementRow,
     Timed,
 )
-from pgtare.server.wait_counters.rates import CountersReset, grown, profile
+from pgtare.postgres.wait_counters.rates import CountersReset, grown, profile
 from tests.commands import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

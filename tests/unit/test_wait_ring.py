@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgtare.errors import MeasurementError
-from pgtare.seeing.trace.analysis.over_time import occupancy
-from pgtare.server import wait_ring
+from pgtare.observing.trace.analysis.over_time import occupancy
+from pgtare.postgres import wait_ring
 
 RECORD = struct.Struct("<IHHIIqq")
 NS = st.integers(0, 2**62)

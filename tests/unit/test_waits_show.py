@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from pgtare.seeing.waits import show
-from pgtare.server.wait_counters.model import Counters, Event, Session, Statement
-from pgtare.server.wait_counters.rates import Profile, StatementRate
-from pgtare.server.wait_counters.reader import Bucket
+from pgtare.observing.waits import show
+from pgtare.postgres.wait_counters.model import Counters, Event, Session, Statement
+from pgtare.postgres.wait_counters.rates import Profile, StatementRate
+from pgtare.postgres.wait_counters.reader import Bucket
 from tests.terminal import printed
 
 LOCK = Event("Lock", "transactionid", False)

@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pgtare.errors import PgtareError
-from pgtare.server.binaries import Binaries
-from pgtare.server.build import build_cached
-from pgtare.server.os_account import environment
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import build_cached
+from pgtare.postgres.os_account import environment
 from tests.lint_c import ALONE, MODULES, compile_for, programs_of
 from tests.versions.servers import MAJORS, number, say, server
 

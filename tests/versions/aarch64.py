@@ -21,10 +21,10 @@ from rich.table import Table
 
 from pgtare.errors import PgtareError
 from pgtare.estimate.trial.observations import UnitFlag
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import PRELOAD_ORDER, install
-from pgtare.server.settings import Value
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import PRELOAD_ORDER, install
+from pgtare.postgres.settings import Value
 from tests.lint_c import compile_for
 from tests.servers import CRASH_WORDS
 from tests.sessions import Connection, bare_session, eventually, one, rows, session

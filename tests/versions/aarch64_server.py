@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 from pgtare.errors import UsageError
-from pgtare.server.binaries import Binaries, from_pg_config
-from pgtare.server.directories import locked, place
+from pgtare.postgres.binaries import Binaries, from_pg_config
+from pgtare.postgres.directories import locked, place
 from tests.versions import debian_server
 from tests.versions.debian_server import Say
 

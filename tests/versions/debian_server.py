@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pgtare.errors import UsageError
-from pgtare.server.directories import locked, place
-from pgtare.server.os_account import environment
+from pgtare.postgres.directories import locked, place
+from pgtare.postgres.os_account import environment
 from tests.source_package import KEYRING, mirror
 
 SUITES = {15: ("bookworm",), 17: ("trixie",), 19: ("sid", "experimental")}

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import SUPERUSER, Cluster
-from pgtare.server.modules import PRELOAD_ORDER, loadable
-from pgtare.server.os_account import server_account
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import SUPERUSER, Cluster
+from pgtare.postgres.modules import PRELOAD_ORDER, loadable
+from pgtare.postgres.os_account import server_account
 from tests.source_package import tarball, version_of
 from tests.trials import trial
 from tests.versions.servers import MAJORS, number, say, server

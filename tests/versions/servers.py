@@ -15,9 +15,15 @@ import zipfile
 from pathlib import Path
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.server.binaries import NEWEST_MAJOR, OLDEST_MAJOR, Binaries, from_pg_config, from_wheel
-from pgtare.server.directories import locked, place
-from pgtare.server.os_account import environment
+from pgtare.postgres.binaries import (
+    NEWEST_MAJOR,
+    OLDEST_MAJOR,
+    Binaries,
+    from_pg_config,
+    from_wheel,
+)
+from pgtare.postgres.directories import locked, place
+from pgtare.postgres.os_account import environment
 from tests.versions import debian_server
 
 MAJORS = range(OLDEST_MAJOR, NEWEST_MAJOR + 1)

@@ -12,20 +12,20 @@ from pgtare import cli
 from pgtare.cli.durations import Duration, duration_s, stop_after
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.keeping.agent import config as configuration
+from pgtare.keeping.agent.agent import Agent
+from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.agent.config import AgentConfig, MetricsSettings, SpoolConfig, StoreSettings
+from pgtare.keeping.agent.server_check import ServerCheck, check_server, require_usable
 from pgtare.kit import numbers, option_values
 from pgtare.kit.fitted_table import Fitted
-from pgtare.watching.agent import config as configuration
-from pgtare.watching.agent.agent import Agent
-from pgtare.watching.agent.agent_log import AgentLog
-from pgtare.watching.agent.config import AgentConfig, MetricsSettings, SpoolConfig, StoreSettings
-from pgtare.watching.agent.server_check import ServerCheck, check_server, require_usable
 
 if TYPE_CHECKING:
-    from pgtare.watching.agent.documents import StoreSeen
-    from pgtare.watching.metrics.exporter import MetricsExporter
-    from pgtare.watching.spool.spool import Spool
-    from pgtare.watching.store.address import StoreAddress
-    from pgtare.watching.store.push_thread import PushThread
+    from pgtare.keeping.agent.documents import StoreSeen
+    from pgtare.keeping.metrics.exporter import MetricsExporter
+    from pgtare.keeping.spool.spool import Spool
+    from pgtare.keeping.store.address import StoreAddress
+    from pgtare.keeping.store.push_thread import PushThread
 
 Dsn = Annotated[str | None, typer.Option(help="The only server, as a libpq connection string.")]
 Config = Annotated[
@@ -74,8 +74,8 @@ def agent(
     if dsn is not None:
         require_usable(found.servers[configuration.ONLY_SERVER])
     lasting_s = duration_s(duration)
-    from pgtare.watching.agent.pandas_left_out import leave_pandas_out
-    from pgtare.watching.spool.spool import Spool
+    from pgtare.keeping.agent.pandas_left_out import leave_pandas_out
+    from pgtare.keeping.spool.spool import Spool
 
     leave_pandas_out()
     with Spool.open(directory, found.spool.limits) as store:
@@ -107,7 +107,7 @@ def check(
     checks = [check_server(name, server) for name, server in found.servers.items()]
     if dsn is not None and checks[0].problem is not None:
         raise checks[0].problem
-    from pgtare.watching.agent.documents import document
+    from pgtare.keeping.agent.documents import document
 
     store = None if found.store is None else _look_at_store(found.store)
     destination.write(document(checks, found.spool, store).to_json())
@@ -125,8 +125,8 @@ def check(
 
 
 def _look_at_store(settings: StoreSettings) -> StoreSeen:
-    from pgtare.watching.agent.documents import StoreSeen
-    from pgtare.watching.store.store_check import check_for_agent
+    from pgtare.keeping.agent.documents import StoreSeen
+    from pgtare.keeping.store.store_check import check_for_agent
 
     try:
         seen = check_for_agent(_store_address(settings))
@@ -188,7 +188,7 @@ def _push_thread(
     """What sends the spool's rows to the store of the configuration, if it names one."""
     if found.store is None:
         return None
-    from pgtare.watching.store import push_thread
+    from pgtare.keeping.store import push_thread
 
     settings = found.store
     address = _store_address(settings)
@@ -198,7 +198,7 @@ def _push_thread(
 
 
 def _store_address(settings: StoreSettings) -> StoreAddress:
-    from pgtare.watching.store import push_thread
+    from pgtare.keeping.store import push_thread
 
     return push_thread.address_of(
         settings.url, settings.user, settings.password_file, settings.tls, settings.ca_file
@@ -209,7 +209,7 @@ def _show_metrics(settings: MetricsSettings, spool: Spool, log: AgentLog) -> Met
     """Metrics for Prometheus, if they are wanted."""
     if settings.listen is None:
         return None
-    from pgtare.watching.metrics.exporter import MetricsExporter
+    from pgtare.keeping.metrics.exporter import MetricsExporter
 
     exporter = MetricsExporter(settings, spool.reading)
     host, port = exporter.listen(*option_values.address("--metrics", settings.listen))

@@ -13,7 +13,7 @@ from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 
 if TYPE_CHECKING:
-    from pgtare.joins.bill import Price, Watching
+    from pgtare.weighing.bill.sums import Price, Watching
 
 CURRENCY = "USD"
 
@@ -52,8 +52,9 @@ def bill(
     """
     price = _price(core_month, currency)
     destination = Destination(json, output)
-    from pgtare.joins import bill as bills
-    from pgtare.joins import bill_input, bill_text
+    from pgtare.weighing.bill import sums as bills
+    from pgtare.weighing.bill import text as bill_text
+    from pgtare.weighing.bill import weighed as bill_input
 
     found = bill_input.read(weighed)
     watching, notes = _watching(spool)
@@ -75,7 +76,7 @@ def bill(
 
 
 def _price(core_month: float | None, currency: str | None) -> Price | None:
-    from pgtare.joins.bill import Price
+    from pgtare.weighing.bill.sums import Price
 
     if core_month is None:
         if currency is not None:
@@ -91,9 +92,9 @@ def _price(core_month: float | None, currency: str | None) -> Price | None:
 def _watching(spool: Path | None) -> tuple[Watching | None, list[str]]:
     if spool is None:
         return None, []
-    from pgtare.joins.bill import Watching
+    from pgtare.keeping.spool.agent_cost import agent_cost
     from pgtare.kit import numbers
-    from pgtare.watching.spool.agent_cost import agent_cost
+    from pgtare.weighing.bill.sums import Watching
 
     cost = agent_cost(spool)
     notes = [

@@ -18,13 +18,13 @@ from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit import files
 from pgtare.kit.progress import Display
-from pgtare.seeing.clock import show
-from pgtare.seeing.clock.clocks import BY_NAME
-from pgtare.seeing.clock.consequences import ROW, SYSTEM
-from pgtare.seeing.clock.explain_timing import node_calls, plan_timing
-from pgtare.seeing.clock.pg_test_timing import MOST_SECONDS
-from pgtare.seeing.clock.schema import ClockReport
-from pgtare.seeing.clock.survey import Request, Tick, planned_s, survey
+from pgtare.observing.clock import show
+from pgtare.observing.clock.clocks import BY_NAME
+from pgtare.observing.clock.consequences import ROW, SYSTEM
+from pgtare.observing.clock.explain_timing import node_calls, plan_timing
+from pgtare.observing.clock.pg_test_timing import MOST_SECONDS
+from pgtare.observing.clock.schema import ClockReport
+from pgtare.observing.clock.survey import Request, Tick, planned_s, survey
 
 #: Progress is shown of what takes longer, in s.
 _SHOWN_S = 2.0
@@ -97,7 +97,7 @@ def clock(
         _print(report, Console(), histogram, percent if exact else None)
     destination.write(report.to_json())
     if html is not None:
-        from pgtare.seeing.clock.page import write_page  # the charts take long to load
+        from pgtare.observing.clock.page import write_page  # the charts take long to load
 
         write_page(report, html)
         destination.tell(f"page: {html}")

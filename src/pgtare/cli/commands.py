@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import typer
 
-WEIGH, SEE, WATCH, TRUST, SET_UP = "Weigh", "See", "Watch", "Trust", "Set up"
+WEIGHING, OBSERVING, KEEPING, SET_UP = "Weighing", "Observing", "Keeping", "Set up"
 
 
 @dataclass(frozen=True)
@@ -21,91 +21,91 @@ class _Command:
 _COMMANDS = {
     "weigh": _Command(
         "weigh",
-        WEIGH,
+        WEIGHING,
         "Weigh instruments: what each costs a transaction, in µs and %, with 95 % intervals.",
     ),
     "ladder": _Command(
         "ladder",
-        WEIGH,
+        WEIGHING,
         "Compare variants that cannot be switched inside one server, by whole runs in randomised "
         "rounds: preloaded libraries, settings that need a restart, other builds.",
     ),
     "report": _Command(
         "report",
-        WEIGH,
+        WEIGHING,
         "Analyse the raw observations of a result again, print the table and write the page.",
     ),
     "fleet": _Command(
         "fleet",
-        WEIGH,
+        WEIGHING,
         "Weigh instruments on many servers at once, and estimate what they cost over all of them.",
     ),
     "bill": _Command(
         "bill",
-        WEIGH,
+        WEIGHING,
         "Add up what watching costs: µs a transaction times transactions a second, in cores.",
     ),
     "status": _Command(
         "trial_control",
-        WEIGH,
+        WEIGHING,
         "Say whether a trial runs on a server, and how the last one ended.",
     ),
     "stop": _Command(
         "trial_control",
-        WEIGH,
+        WEIGHING,
         "Stop a trial; each session gets its own settings back before its next request.",
     ),
-    "instruments": _Command("instruments", WEIGH, "List the instruments that can be weighed."),
+    "instruments": _Command("instruments", WEIGHING, "List the instruments that can be weighed."),
+    "selftest": _Command(
+        "selftest",
+        WEIGHING,
+        "Check the scale: error rates on control-only trials, and delays that are known.",
+    ),
     "waits": _Command(
         "waits",
-        SEE,
+        OBSERVING,
         "Show where time goes on a server that has wait_event_timing loaded.",
     ),
     "trace": _Command(
         "trace",
-        SEE,
+        OBSERVING,
         "Trace sessions of a server that has sql_trace or wait_event_timing loaded, and say where "
         "their time went.",
     ),
     "flame": _Command(
         "flame",
-        SEE,
+        OBSERVING,
         "Draw flame graphs of a server's processes, with perf as the collector.",
     ),
     "doctor": _Command(
         "doctor",
-        SEE,
+        OBSERVING,
         "Look for what stalls a server: read-only, in seconds, without a module.",
+    ),
+    "clock": _Command(
+        "clock",
+        OBSERVING,
+        "Read every clock of this machine: cost, resolution, steps back, processors, gaps.",
     ),
     "agent": _Command(
         "agent",
-        WATCH,
+        KEEPING,
         "Watch servers all the time: every wait, exactly, in a directory that any tool can read.",
     ),
     "live": _Command(
         "live",
-        WATCH,
+        KEEPING,
         "Show where time goes on a live page: activity, waits, statements, locks, findings.",
     ),
     "spool": _Command(
         "spool",
-        WATCH,
+        KEEPING,
         "Query what an agent keeps of the servers that it watches.",
     ),
     "store": _Command(
         "store",
-        WATCH,
+        KEEPING,
         "Keep what many agents read in one ClickHouse server or cluster.",
-    ),
-    "clock": _Command(
-        "clock",
-        TRUST,
-        "Read every clock of this machine: cost, resolution, steps back, processors, gaps.",
-    ),
-    "selftest": _Command(
-        "selftest",
-        TRUST,
-        "Check the scale: error rates on control-only trials, and delays that are known.",
     ),
     "module": _Command(
         "module",

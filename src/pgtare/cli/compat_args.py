@@ -14,6 +14,6 @@ def is_meant(arguments: Sequence[str]) -> bool:
 
 def run(arguments: Sequence[str]) -> int:
     """Run as that program; its exit status."""
-    from pgtare.seeing.clock import pg_test_timing
+    from pgtare.observing.clock import pg_test_timing
 
     return pg_test_timing.main([argument for argument in arguments[1:] if argument != _COMPAT])

@@ -19,12 +19,12 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import numbers
 from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
-from pgtare.seeing.doctor import queries
-from pgtare.seeing.doctor.check_settings import Weight
-from pgtare.seeing.doctor.examine import Tick, examine, watch
-from pgtare.seeing.doctor.model import Report
-from pgtare.seeing.doctor.session import Session
-from pgtare.seeing.doctor.show import view
+from pgtare.observing.doctor import queries
+from pgtare.observing.doctor.check_settings import Weight
+from pgtare.observing.doctor.examine import Tick, examine, watch
+from pgtare.observing.doctor.model import Report
+from pgtare.observing.doctor.session import Session
+from pgtare.observing.doctor.show import view
 from pgtare.weighing.weigh import store
 
 _WIDE = 1000

@@ -15,18 +15,20 @@ from rich.console import Console
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.joins import flame_labels
 from pgtare.kit import artefact, files
 from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
-from pgtare.seeing.flame import perf, processes, show
-from pgtare.seeing.flame import profile as profiles
-from pgtare.seeing.flame import recording as keep
-from pgtare.seeing.flame.documents import FlameDifference
-from pgtare.seeing.flame.processes import FlameTarget
-from pgtare.seeing.flame.record import record
-from pgtare.seeing.flame.recording import FlameRecording, Mode
-from pgtare.server import own_session
+from pgtare.observing.flame import labels as flame_labels
+from pgtare.observing.flame import perf, processes, show
+from pgtare.observing.flame import profile as profiles
+from pgtare.observing.flame import recording as keep
+from pgtare.observing.flame.arms import TrialArms, by_arm
+from pgtare.observing.flame.documents import FlameDifference
+from pgtare.observing.flame.processes import FlameTarget
+from pgtare.observing.flame.record import record
+from pgtare.observing.flame.recording import FlameRecording, Mode
+from pgtare.postgres import own_session
+from pgtare.weighing.weigh import store
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -171,7 +173,13 @@ def show_command(
     outputs = _Outputs(html, folded, None, Destination(json, output))
     recording = keep.load(directory)
     if arms is not None:
-        recording = flame_labels.by_arm(recording, arms)
+        kept = store.load(arms)
+        names = [arm.name for arm in kept.design.arms]
+        trial = TrialArms(names, kept.observations, kept.result.design.started)
+        try:
+            recording = by_arm(recording, trial)
+        except UsageError as ex:
+            raise UsageError(f"{arms}: {ex}") from ex
     outputs.deliver(recording, idle=idle)
 
 

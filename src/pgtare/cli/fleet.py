@@ -30,8 +30,8 @@ from pgtare.kit import files, numbers
 from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.option_values import percentage, seconds
 from pgtare.kit.progress import Counted
-from pgtare.load import parse_participation
-from pgtare.server import inventory as inventories
+from pgtare.postgres import inventory as inventories
+from pgtare.postgres.load import parse_participation
 from pgtare.weighing.instruments import Chosen, choose, load_catalogue
 from pgtare.weighing.weigh.request import new_seed
 
@@ -134,7 +134,7 @@ def doctor(
     Example: `pgtare fleet doctor --inventory fleet.toml`
     """
     from pgtare.cli.doctor import read_weights
-    from pgtare.joins import fleet_doctor
+    from pgtare.observing.doctor import fleet as fleet_doctor
 
     every = seconds("--interval", interval)
     if every < 1:

@@ -13,9 +13,10 @@ from pgtare import cli
 from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.joins import ladder_flames
 from pgtare.kit import files
+from pgtare.observing.flame.pair import PairOfFlames
 from pgtare.weighing.ladder import (
+    flames,
     markdown,
     planning,
     run,
@@ -206,9 +207,9 @@ def _go_on(planned: planning.StudyPlan, destination: Destination) -> None:
         if planned.directory.begun and planned.directory.runs():
             _kept(planned)
         raise
-    if ladder_flames.wanted(planned):
+    if flames.wanted(planned, PairOfFlames()):
         try:
-            ladder_flames.record_all(planned, cli.stderr())
+            flames.record_all(planned, PairOfFlames(), cli.stderr())
         except KeyboardInterrupt:
             _deliver(planned, destination)
             raise
@@ -236,7 +237,7 @@ def _deliver(planned: planning.StudyPlan, destination: Destination) -> LadderRes
     where = planned.directory.path
     files.write_text(where / RESULT, result.to_json() + "\n")
     files.write_text(where / MARKDOWN, markdown.render(result))
-    write_page(result, where / PAGE, ladder_flames.additions(planned))
+    write_page(result, where / PAGE, flames.additions(planned, PairOfFlames()))
     for what, name in (("page", PAGE), ("Markdown", MARKDOWN), ("JSON", RESULT)):
         destination.tell(f"{what}: {where / name}")
     destination.write(result.to_json())

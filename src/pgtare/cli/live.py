@@ -18,8 +18,8 @@ from pgtare.cli.durations import Duration, duration_s, stop_after
 from pgtare.errors import MeasurementError, UsageError
 
 if TYPE_CHECKING:
-    from pgtare.watching.live.access import ListenAddress, ProxyRules
-    from pgtare.watching.store.address import StoreAddress
+    from pgtare.keeping.live.access import ListenAddress, ProxyRules
+    from pgtare.keeping.store.address import StoreAddress
 
 _NAP_S = 0.3
 
@@ -72,7 +72,7 @@ def live(
 
     Example: `pgtare live --dsn "host=db dbname=app"`
     """
-    from pgtare.watching.live import access, page_server
+    from pgtare.keeping.live import access, page_server
 
     lasting_s = duration_s(duration)
     if store is not None and (dsn is not None or spool is not None):
@@ -114,8 +114,8 @@ def live(
 
 def _reachable(store: str, password_file: Path | None) -> StoreAddress:
     """A store that answers, and has its tables."""
-    from pgtare.watching.store import address, store_schema
-    from pgtare.watching.store.connection import connect
+    from pgtare.keeping.store import address, store_schema
+    from pgtare.keeping.store.connection import connect
 
     found = address.read(store).of_user(None, password_file)
     with connect(found) as connection:
@@ -128,8 +128,8 @@ def _rows(
     dsn: str | None, spool: Path | None, opened: contextlib.ExitStack
 ) -> tuple[Path, list[Callable[[], None]]]:
     """The spool to show, and what to do again and again while the page is served."""
-    from pgtare.watching.live.first_look import FirstLook, check
-    from pgtare.watching.spool import reader
+    from pgtare.keeping.live.first_look import FirstLook, check
+    from pgtare.keeping.spool import reader
 
     if dsn is None and spool is not None:
         reader.newest(spool)
@@ -137,8 +137,8 @@ def _rows(
     scratch = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="pgtare-live-")))
     steps: list[Callable[[], None]] = []
     if dsn is None:
-        from pgtare.server.binaries import from_wheel
-        from pgtare.watching.live.demo_server import demo_server
+        from pgtare.keeping.live.demo_server import demo_server
+        from pgtare.postgres.binaries import from_wheel
 
         cli.say("starting a private server with a load that changes every 45 s", err=True)
         load = opened.enter_context(demo_server(from_wheel()))

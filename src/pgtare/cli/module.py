@@ -17,7 +17,7 @@ from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit.progress import Steps
 from pgtare.kit.terminal_text import plain
-from pgtare.server import (
+from pgtare.postgres import (
     binaries,
     module_documents,
     module_package,
@@ -26,7 +26,7 @@ from pgtare.server import (
     own_session,
     signals,
 )
-from pgtare.server.module_versions import ModuleVersions
+from pgtare.postgres.module_versions import ModuleVersions
 
 app = typer.Typer(
     no_args_is_help=True,

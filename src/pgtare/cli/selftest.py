@@ -12,7 +12,7 @@ from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.cli.shared_options import PgConfig
 from pgtare.kit.option_values import seconds
-from pgtare.load import LoadSpec
+from pgtare.postgres.load import LoadSpec
 from pgtare.weighing.weigh import selftest as selftests
 from pgtare.weighing.weigh.request import Request
 

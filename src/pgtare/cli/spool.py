@@ -15,8 +15,8 @@ from pgtare.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from pgtare.watching.spool.documents import SpoolInfo
-    from pgtare.watching.spool.reader import Answer
+    from pgtare.keeping.spool.documents import SpoolInfo
+    from pgtare.keeping.spool.reader import Answer
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -51,7 +51,7 @@ def sql(
     if as_csv and (json or output):
         raise UsageError("--csv and JSON exclude each other: leave out one of them")
     destination = Destination(json, output)
-    from pgtare.watching.spool import reader
+    from pgtare.keeping.spool import reader
 
     answer = reader.query(directory, query)
     for note in answer.notes:
@@ -72,7 +72,7 @@ def info(directory: Directory, json: Json = False, output: Output = None) -> Non
     Example: `pgtare spool info /var/lib/pgtare-agent/spool`
     """
     destination = Destination(json, output)
-    from pgtare.watching.spool import information
+    from pgtare.keeping.spool import information
 
     found = information.info(directory)
     destination.write(found.to_json())
@@ -83,8 +83,8 @@ def info(directory: Directory, json: Json = False, output: Output = None) -> Non
 
 
 def _rows_json(answer: Answer) -> str:
-    from pgtare.watching.spool import reader
-    from pgtare.watching.spool.documents import ResultColumn, SpoolRows
+    from pgtare.keeping.spool import reader
+    from pgtare.keeping.spool.documents import ResultColumn, SpoolRows
 
     twice = sorted({name for name in answer.names if answer.names.count(name) > 1})
     if twice:
@@ -107,8 +107,8 @@ def _table(answer: Answer) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
+    from pgtare.keeping.spool import reader
     from pgtare.kit.terminal_text import plain
-    from pgtare.watching.spool import reader
 
     numbers = ("INT", "DOUBLE", "DECIMAL", "FLOAT")
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -15,11 +15,11 @@ from pgtare.errors import MeasurementError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pgtare.watching.store.address import StoreAddress
-    from pgtare.watching.store.connection import StoreConnection
-    from pgtare.watching.store.repair import PartialRows
-    from pgtare.watching.store.size_plan import StorePlan
-    from pgtare.watching.store.store_check import StoreCheck
+    from pgtare.keeping.store.address import StoreAddress
+    from pgtare.keeping.store.connection import StoreConnection
+    from pgtare.keeping.store.repair import PartialRows
+    from pgtare.keeping.store.size_plan import StorePlan
+    from pgtare.keeping.store.store_check import StoreCheck
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -68,9 +68,9 @@ def create(
     Example: `pgtare store create --store clickhouse://admin@ch.example:8443/pgtare --roles`
     """
     destination = Destination(json, output)
-    from pgtare.watching.store import roles as store_roles
-    from pgtare.watching.store import store_schema
-    from pgtare.watching.store.documents import StoreCreated
+    from pgtare.keeping.store import roles as store_roles
+    from pgtare.keeping.store import store_schema
+    from pgtare.keeping.store.documents import StoreCreated
 
     if label and not roles:
         raise UsageError("--label goes with --roles")
@@ -110,8 +110,8 @@ def check(
     Example: `pgtare store check --store clickhouse://agent@ch.example:8443/pgtare`
     """
     destination = Destination(json, output)
-    from pgtare.watching.store import store_check
-    from pgtare.watching.store.documents import StoreChecked
+    from pgtare.keeping.store import store_check
+    from pgtare.keeping.store.documents import StoreChecked
 
     address = _address(store, password_file)
     with _connected(address) as connection:
@@ -144,9 +144,9 @@ def plan(
     Example: `pgtare store plan --servers 1000 --spool /var/lib/pgtare-agent/spool`
     """
     destination = Destination(json, output)
+    from pgtare.keeping.store import size_plan
+    from pgtare.keeping.store.documents import StorePlanned
     from pgtare.kit.option_values import size
-    from pgtare.watching.store import size_plan
-    from pgtare.watching.store.documents import StorePlanned
 
     disk_bytes = size("--disk", disk)
     if disk_bytes < 1 << 30:
@@ -182,8 +182,8 @@ def repair(
     Example: `pgtare store repair --store clickhouse://repair@ch.example:8443/pgtare --yes`
     """
     destination = Destination(json, output)
-    from pgtare.watching.store import repair as repairing
-    from pgtare.watching.store.documents import StoreRepaired
+    from pgtare.keeping.store import repair as repairing
+    from pgtare.keeping.store.documents import StoreRepaired
 
     with _connected(_address(store, password_file)) as connection:
         found = repairing.partial(connection)
@@ -198,21 +198,21 @@ def repair(
 
 
 def _address(store: str, password_file: Path | None) -> StoreAddress:
-    from pgtare.watching.store import address
+    from pgtare.keeping.store import address
 
     return address.read(store).of_user(None, password_file)
 
 
 def _connected(address: StoreAddress) -> StoreConnection:
-    from pgtare.watching.store.connection import connect
+    from pgtare.keeping.store.connection import connect
 
     return connect(address)
 
 
 def _rates(spool: Path) -> Mapping[str, tuple[float, str]]:
     """Rows a day and server of a spool."""
-    from pgtare.watching.spool import reader
-    from pgtare.watching.store import size_plan
+    from pgtare.keeping.spool import reader
+    from pgtare.keeping.store import size_plan
 
     content, _ = reader.newest(spool)
     found = size_plan.rates_of_spool(content)

@@ -21,18 +21,18 @@ from pgtare.kit.notes import some
 from pgtare.kit.numbers import counted, volume
 from pgtare.kit.option_values import seconds, size
 from pgtare.kit.progress import BAR_WIDTH, Display, Frame
-from pgtare.seeing.trace.analysis import merge
-from pgtare.seeing.trace.analysis.ledger import Ledger, ledger
-from pgtare.seeing.trace.analysis.moment import others_of_incident
-from pgtare.seeing.trace.analysis.profile import Scope, check_grouping, profile
-from pgtare.seeing.trace.analysis.statements import SORTS, report
-from pgtare.seeing.trace.capture.record import UNNUMBERED, Progress, Recorded, TraceRecorder
-from pgtare.seeing.trace.capture.server import Need, open_server
-from pgtare.seeing.trace.capture.target import LEVELS, Target
-from pgtare.seeing.trace.file.disk_limits import MIB, Limits
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.output import documents, show
-from pgtare.seeing.trace.output import export as exports
+from pgtare.observing.trace.analysis import merge
+from pgtare.observing.trace.analysis.ledger import Ledger, ledger
+from pgtare.observing.trace.analysis.moment import others_of_incident
+from pgtare.observing.trace.analysis.profile import Scope, check_grouping, profile
+from pgtare.observing.trace.analysis.statements import SORTS, report
+from pgtare.observing.trace.capture.record import UNNUMBERED, Progress, Recorded, TraceRecorder
+from pgtare.observing.trace.capture.server import Need, open_server
+from pgtare.observing.trace.capture.target import LEVELS, Target
+from pgtare.observing.trace.file.disk_limits import MIB, Limits
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.output import documents, show
+from pgtare.observing.trace.output import export as exports
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -373,7 +373,7 @@ def report_(
 
     Example: `pgtare trace report monday`
     """
-    from pgtare.seeing.trace.output.page import write_page  # what draws pages takes long to load
+    from pgtare.observing.trace.output.page import write_page  # what draws pages takes long to load
 
     target = html or (path / "report.html" if path.is_dir() else path.with_suffix(".html"))
     files.check_target(target)

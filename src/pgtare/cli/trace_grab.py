@@ -17,15 +17,15 @@ from pgtare.kit.notes import some
 from pgtare.kit.numbers import counted, duration, percent, span, volume
 from pgtare.kit.option_values import seconds, size
 from pgtare.kit.progress import Display
-from pgtare.seeing.trace.analysis.ledger import ledger
-from pgtare.seeing.trace.analysis.profile import Profile, Scope, profile
-from pgtare.seeing.trace.capture.grab import Grabbed, Reach, grab
-from pgtare.seeing.trace.capture.privileges import others_hidden
-from pgtare.seeing.trace.capture.server import open_server
-from pgtare.seeing.trace.capture.target import Target
-from pgtare.seeing.trace.file.disk_limits import Limits
-from pgtare.seeing.trace.file.reader import load
-from pgtare.seeing.trace.output import documents
+from pgtare.observing.trace.analysis.ledger import ledger
+from pgtare.observing.trace.analysis.profile import Profile, Scope, profile
+from pgtare.observing.trace.capture.grab import Grabbed, Reach, grab
+from pgtare.observing.trace.capture.privileges import others_hidden
+from pgtare.observing.trace.capture.server import open_server
+from pgtare.observing.trace.capture.target import Target
+from pgtare.observing.trace.file.disk_limits import Limits
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.output import documents
 
 #: Lines of the profile that are printed.
 _COMPONENTS = 6

@@ -11,13 +11,13 @@ from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit.numbers import volume
-from pgtare.seeing.trace.analysis.ledger import ledger
-from pgtare.seeing.trace.analysis.moment import moment, same_wait
-from pgtare.seeing.trace.capture import kept
-from pgtare.seeing.trace.capture.server import Server, open_server
-from pgtare.seeing.trace.output import documents
-from pgtare.seeing.trace.output.show_incident import Involved, incident_view
-from pgtare.seeing.trace.output.show_kept import kept_view
+from pgtare.observing.trace.analysis.ledger import ledger
+from pgtare.observing.trace.analysis.moment import moment, same_wait
+from pgtare.observing.trace.capture import kept
+from pgtare.observing.trace.capture.server import Server, open_server
+from pgtare.observing.trace.output import documents
+from pgtare.observing.trace.output.show_incident import Involved, incident_view
+from pgtare.observing.trace.output.show_kept import kept_view
 
 
 def kept_(

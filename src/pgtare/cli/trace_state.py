@@ -9,10 +9,10 @@ import typer
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError
-from pgtare.seeing.trace.capture import recorder_locks, server_state
-from pgtare.seeing.trace.capture.server import open_server
-from pgtare.seeing.trace.output import documents
-from pgtare.seeing.trace.output.show_server_state import standing_view
+from pgtare.observing.trace.capture import recorder_locks, server_state
+from pgtare.observing.trace.capture.server import open_server
+from pgtare.observing.trace.output import documents
+from pgtare.observing.trace.output.show_server_state import standing_view
 
 Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
 

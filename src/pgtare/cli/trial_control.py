@@ -9,7 +9,7 @@ import typer
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.kit import numbers
-from pgtare.server import own_session
+from pgtare.postgres import own_session
 from pgtare.weighing import trial_status
 from pgtare.weighing.trials import Status, Trials
 

@@ -10,8 +10,8 @@ import typer
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, PgtareError
-from pgtare.server import binaries, leftovers
-from pgtare.server.module_documents import LeftThing, Uninstalled
+from pgtare.postgres import binaries, leftovers
+from pgtare.postgres.module_documents import LeftThing, Uninstalled
 
 
 def uninstall(

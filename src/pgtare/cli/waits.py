@@ -15,12 +15,12 @@ from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit import files
 from pgtare.kit.option_values import seconds
-from pgtare.seeing.waits import documents, show
-from pgtare.seeing.waits.live import watch
-from pgtare.server.backend_types import is_background
-from pgtare.server.wait_counters import caveats, rates
-from pgtare.server.wait_counters.model import Counters, Event, Snapshot
-from pgtare.server.wait_counters.reader import Reader, open_reader
+from pgtare.observing.waits import documents, show
+from pgtare.observing.waits.live import watch
+from pgtare.postgres.backend_types import is_background
+from pgtare.postgres.wait_counters import caveats, rates
+from pgtare.postgres.wait_counters.model import Counters, Event, Snapshot
+from pgtare.postgres.wait_counters.reader import Reader, open_reader
 
 app = typer.Typer(
     no_args_is_help=True,

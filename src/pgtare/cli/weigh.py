@@ -31,14 +31,14 @@ from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Unit
 from pgtare.kit import files
 from pgtare.kit.option_values import percentage, seconds
-from pgtare.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
-from pgtare.load.spec import Protocol
+from pgtare.postgres.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
+from pgtare.postgres.load.spec import Protocol
 from pgtare.weighing.instruments import choose, load_catalogue
 from pgtare.weighing.outside.run import chosen_way
 from pgtare.weighing.outside.run import dry_run as outside_dry_run
 from pgtare.weighing.outside.run import weigh as weigh_outside
 from pgtare.weighing.switches import Switch
-from pgtare.weighing.weigh import limit, store
+from pgtare.weighing.weigh import limit, schema, store
 from pgtare.weighing.weigh.measurement import Weighing
 from pgtare.weighing.weigh.plan import PlannedWeighing, arms_of
 from pgtare.weighing.weigh.report.page import write_page
@@ -46,12 +46,13 @@ from pgtare.weighing.weigh.report.terminal import render
 from pgtare.weighing.weigh.request import Request, ServerAddress, new_seed, slice_bounds
 from pgtare.weighing.weigh.run import alone, dry_run
 from pgtare.weighing.weigh.run import weigh as run_weighing
+from pgtare.weighing.weigh.schema import WeighResult
 from pgtare.weighing.windows.run import dry_run as dry_run_of_windows
 from pgtare.weighing.windows.run import weigh as weigh_by_windows
 from pgtare.weighing.windows.schedule import SHORTEST_S, window_s
 
 if TYPE_CHECKING:
-    from pgtare.joins.weigh_why import Why
+    from pgtare.observing.flame.why import Why
 
 _how_long = partial(typer.Option, rich_help_panel="How long")
 _load_option = partial(typer.Option, rich_help_panel="Load")
@@ -386,7 +387,7 @@ def _load_spec(
 
 
 def _why() -> Why:
-    from pgtare.joins.weigh_why import Why  # perf's side of it is wanted here only
+    from pgtare.observing.flame.why import Why  # perf's side of it is wanted here only
 
     return Why()
 
@@ -418,10 +419,28 @@ def _show(done: Weighing, destination: Destination, why: Why | None, details: bo
         render(done.result, Console(), details=details)
     result = done.result
     if why is not None:
-        from pgtare.joins import weigh_why
-
-        found = why.explain(done)
-        if not destination.printed:
-            weigh_why.render(done, found, why.notes, Console())
-        result = result.model_copy(update={"why": weigh_why.document(found, why.notes)})
+        result = _explained(done, why, None if destination.printed else Console())
     destination.write(result.to_json())
+
+
+def _explained(done: Weighing, why: Why, console: Console | None) -> WeighResult:
+    """The result with what --why found, which is printed if there is a console."""
+    from pgtare.observing.flame import why as reasons
+    from pgtare.observing.flame.arms import TrialArms
+
+    result = done.result
+    names = [arm.name for arm in done.design.arms]
+    found = why.explain(TrialArms(names, done.observations, result.design.started))
+    if console is not None:
+        costing = {
+            arm.name: arm.verdict == "cost"
+            for arm in result.arms
+            if arm.verdict in ("cost", "inconclusive") and arm.role == "instrument"
+        }
+        reasons.render(found, costing, why.notes, console)
+    said = schema.Why(
+        computing=[schema.Reasons.model_validate(reason) for reason in found.get("on", [])],
+        blocked=[schema.Reasons.model_validate(reason) for reason in found.get("off", [])],
+        notes=why.notes,
+    )
+    return result.model_copy(update={"why": said})

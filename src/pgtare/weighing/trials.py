@@ -15,9 +15,9 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial import observations
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
-from pgtare.server import module_setup, module_versions
-from pgtare.server.modules import PRELOAD_ORDER
-from pgtare.server.own_session import first_line
+from pgtare.postgres import module_setup, module_versions
+from pgtare.postgres.modules import PRELOAD_ORDER
+from pgtare.postgres.own_session import first_line
 
 #: Of schema pgtare: nobody but superusers has made it, or a function in it. Others' functions
 #: could be called in the place of the module's, with the rights of our session.

@@ -23,7 +23,7 @@ from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
 from pgtare.kit import numbers
 from pgtare.kit.progress import Display
-from pgtare.server.own_session import first_line
+from pgtare.postgres.own_session import first_line
 from pgtare.weighing.fleet import stages
 from pgtare.weighing.fleet.directory import FleetBreach, FleetDirectory
 from pgtare.weighing.fleet.fleet_guard import Crossing, FleetGuard

@@ -21,7 +21,7 @@ from pgtare.errors import PgtareError, UsageError
 from pgtare.kit import artefact, files
 from pgtare.kit.artefact import ArtefactKind
 from pgtare.kit.document import Document, Model, schema_name
-from pgtare.server.inventory import InventoryServer
+from pgtare.postgres.inventory import InventoryServer
 from pgtare.weighing.fleet.raw_data import FLEET_FILE, SCHEMA, SERVERS, WHAT
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.measurement import Weighing

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from pgtare.errors import PgtareError, UsageError
 from pgtare.kit.document import Document, Model, schema_name
-from pgtare.server import module_versions, own_session, parallel, pooler
-from pgtare.server.inventory import InventoryServer
+from pgtare.postgres import module_versions, own_session, parallel, pooler
+from pgtare.postgres.inventory import InventoryServer
 from pgtare.weighing.instruments import Chosen, availability, combine, read_facts
 from pgtare.weighing.trials import ModuleInfo, Trials, setup_steps
 from pgtare.weighing.weigh.target import PURPOSE, needs_of

@@ -12,8 +12,8 @@ from rich.console import Console
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.estimate.fleet import HarmLimits
 from pgtare.estimate.trial.design import Design
-from pgtare.server import parallel
-from pgtare.server.inventory import Inventory, InventoryServer
+from pgtare.postgres import parallel
+from pgtare.postgres.inventory import Inventory, InventoryServer
 from pgtare.weighing.fleet import stages
 from pgtare.weighing.fleet.coordinator import Coordinator
 from pgtare.weighing.fleet.directory import (

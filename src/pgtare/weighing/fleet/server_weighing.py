@@ -16,7 +16,7 @@ import psycopg
 from pgtare.errors import MeasurementError
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.observations import Observations, empty
-from pgtare.server import own_session, pooler
+from pgtare.postgres import own_session, pooler
 from pgtare.weighing.fleet.fleet_guard import BaseSample
 from pgtare.weighing.fleet.stages import ServerTraffic, Stage
 from pgtare.weighing.trials import Trials

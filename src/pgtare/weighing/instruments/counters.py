@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgtare.server.own_session import first_line
+from pgtare.postgres.own_session import first_line
 from pgtare.weighing.instruments.model import Chosen, Entry, SqlRule
 
 #: A counter that cannot be read in this time counts as unreadable.

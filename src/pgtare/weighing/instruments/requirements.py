@@ -10,8 +10,8 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from pgtare.errors import MeasurementError
-from pgtare.server import pooler
-from pgtare.server.settings import library_names, preload_statement
+from pgtare.postgres import pooler
+from pgtare.postgres.settings import library_names, preload_statement
 from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.instruments.model import Chosen, Entry
 

@@ -15,14 +15,14 @@ from psycopg.conninfo import make_conninfo
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import machine
-from pgtare.load import BenchDatabase, initialise
-from pgtare.server import own_session
-from pgtare.server.binaries import Binaries, from_pg_config, from_wheel, version_number
-from pgtare.server.cluster import DEFAULTS, Cluster
-from pgtare.server.modules import loadable, own_modules
-from pgtare.server.processes import kill_leftovers
-from pgtare.server.registry import servers_directory
-from pgtare.server.settings import Value, library_list
+from pgtare.postgres import own_session
+from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel, version_number
+from pgtare.postgres.cluster import DEFAULTS, Cluster
+from pgtare.postgres.load import BenchDatabase, initialise
+from pgtare.postgres.modules import loadable, own_modules
+from pgtare.postgres.processes import kill_leftovers
+from pgtare.postgres.registry import servers_directory
+from pgtare.postgres.settings import Value, library_list
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.duet_clusters import DuetBlock, DuetVariant
 from pgtare.weighing.ladder.study_sections import AGAIN, Server, Variant, Workload, placed

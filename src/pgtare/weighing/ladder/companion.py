@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pgtare.errors import MeasurementError
-from pgtare.load.process import Child
+from pgtare.postgres.load.process import Child
 
 #: What ourselves are called in a study file.
 _OURSELVES = "pgtare"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from pgtare.load import LoadSpec, Script
+from pgtare.postgres.load import LoadSpec, Script
 from pgtare.weighing.ladder.study_sections import (
     AGAIN,
     Analysis,

@@ -13,15 +13,15 @@ import numpy as np
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.study import duet as estimate
-from pgtare.load import BenchDatabase, LoadSpec, initialise
-from pgtare.load.driver import driver_for
-from pgtare.load.duet import DuetRun, run_duet
-from pgtare.load.duet_plan import DuetTarget, Length
-from pgtare.load.duet_records import Outcome, Records
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import DEFAULTS, Cluster
-from pgtare.server.processes import kill_leftovers
-from pgtare.server.settings import Value, checked, library_list
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import DEFAULTS, Cluster
+from pgtare.postgres.load import BenchDatabase, LoadSpec, initialise
+from pgtare.postgres.load.driver import driver_for
+from pgtare.postgres.load.duet import DuetRun, run_duet
+from pgtare.postgres.load.duet_plan import DuetTarget, Length
+from pgtare.postgres.load.duet_records import Outcome, Records
+from pgtare.postgres.processes import kill_leftovers
+from pgtare.postgres.settings import Value, checked, library_list
 
 #: A round with fewer complete cycles says nothing.
 FEWEST_CYCLES = 20

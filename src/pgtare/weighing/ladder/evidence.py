@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 
-from pgtare.server.wait_counters import rates
-from pgtare.server.wait_counters.model import Counters, Event, EventRow
-from pgtare.server.wait_counters.reader import open_reader
+from pgtare.postgres.wait_counters import rates
+from pgtare.postgres.wait_counters.model import Counters, Event, EventRow
+from pgtare.postgres.wait_counters.reader import open_reader
 from pgtare.weighing.ladder.bench import WAITS, Serving, carries
 from pgtare.weighing.ladder.field_types import percent
 from pgtare.weighing.ladder.records import Wait

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationInfo
 
-from pgtare.load.spec import cores
+from pgtare.postgres.load.spec import cores
 
 #: The key of validation's context that tells how many processors a study is for.
 CORES = "cores"

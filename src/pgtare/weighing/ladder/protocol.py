@@ -19,7 +19,7 @@ import numpy.typing as npt
 import psycopg
 
 from pgtare.errors import PgtareError
-from pgtare.load import LoadSpec, find_pgbench, find_saturation
+from pgtare.postgres.load import LoadSpec, find_pgbench, find_saturation
 from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.blocks import Gathered
 from pgtare.weighing.ladder.declared_study import DeclaredStudy

@@ -12,7 +12,7 @@ import psycopg
 from rich.console import Console
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.server.own_session import first_line
+from pgtare.postgres.own_session import first_line
 from pgtare.weighing.ladder import (
     analysis,
     gates,

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from pgtare.server.wait_counters.model import EventRow
+from pgtare.postgres.wait_counters.model import EventRow
 from pgtare.weighing.ladder import activity, evidence
 from pgtare.weighing.ladder.bench import Serving
 from pgtare.weighing.ladder.records import Wait

@@ -16,10 +16,10 @@ import psycopg
 from psycopg import sql
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.server import own_session
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import own_modules
-from pgtare.server.settings import Value, checked
+from pgtare.postgres import own_session
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import own_modules
+from pgtare.postgres.settings import Value, checked
 from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.instruments.model import setting_value
 from pgtare.weighing.instruments.requirements import ServerFacts, read_facts, unknown_setting

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from pgtare.errors import UsageError
 from pgtare.estimate.study.attainable import attainable_p, rounds_for_level
-from pgtare.load.spec import cores as usable_cores
+from pgtare.postgres.load.spec import cores as usable_cores
 from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.instruments.toml_lines import line_of
 from pgtare.weighing.ladder.field_types import CORES

@@ -16,8 +16,8 @@ import psycopg
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial import bursts
 from pgtare.estimate.trial.bursts import BURST, PACED
-from pgtare.server import pooler
-from pgtare.server.own_session import first_line
+from pgtare.postgres import pooler
+from pgtare.postgres.own_session import first_line
 from pgtare.weighing.outside.loops import LEAST_REST_S, REST, Loops, RunBlock
 from pgtare.weighing.outside.session import READ_ONLY_SETTING
 from pgtare.weighing.weigh.recording import StoppedBy

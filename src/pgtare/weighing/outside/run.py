@@ -23,7 +23,7 @@ from pgtare.estimate.trial.bursts import DISTURBED_MANY, DISTURBED_SOME
 from pgtare.estimate.trial.design import LEAST_BLOCKS, Design, Runs, block_layout
 from pgtare.estimate.trial.results import TrialEstimate
 from pgtare.kit import machine, numbers
-from pgtare.server import own_session, pooler
+from pgtare.postgres import own_session, pooler
 from pgtare.weighing.instruments import Snapshot, proven, read_facts, snapshot
 from pgtare.weighing.instruments.proof import prove_driven
 from pgtare.weighing.instruments.proof_result import Proof

@@ -13,7 +13,7 @@ import psycopg
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial.design import Arm, Design, block_layout
-from pgtare.server import pooler
+from pgtare.postgres import pooler
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.outside.loops import Seat
 from pgtare.weighing.outside.session import driven_session, end

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.server import own_session, pooler, signals
+from pgtare.postgres import own_session, pooler, signals
 
 #: What keeps the session from doing harm: it gives up waiting for a lock, keeps no transaction
 #: open, and ends in the middle of a statement if its client is gone. It rests as long as it wants.

@@ -11,8 +11,8 @@ from psycopg import errors
 
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Arm
-from pgtare.server import pooler
-from pgtare.server.own_session import first_line
+from pgtare.postgres import pooler
+from pgtare.postgres.own_session import first_line
 from pgtare.weighing.instruments import availability
 from pgtare.weighing.instruments.model import Chosen
 from pgtare.weighing.instruments.requirements import Missing, ServerFacts

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import psycopg
 
 from pgtare.errors import UsageError
-from pgtare.load.script import Assignment, Operation, Statement, Variable, compile_script
-from pgtare.server import pooler
+from pgtare.postgres import pooler
+from pgtare.postgres.load.script import Assignment, Operation, Statement, Variable, compile_script
 
 #: The look-ups that need no table of the user's.
 LOOK_UP = (

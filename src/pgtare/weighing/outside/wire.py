@@ -19,7 +19,7 @@ import psycopg
 from psycopg import pq
 
 from pgtare.errors import MeasurementError
-from pgtare.server.own_session import first_line
+from pgtare.postgres.own_session import first_line
 from pgtare.weighing.outside.transactions import Bound, Sql
 
 #: What libpq keeps back at a sync, from this version on.

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pgtare.server.own_session import APPLICATION_NAME
+from pgtare.postgres.own_session import APPLICATION_NAME
 from pgtare.weighing.trials import Status, Trials
 
 # A role that may not see the sessions of others is not shown their type either.

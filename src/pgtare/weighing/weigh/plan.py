@@ -14,10 +14,10 @@ from pydantic import Field
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import MIXED, Arm, Design, block_layout, slices_of
 from pgtare.kit.document import Document, Model, schema_name
-from pgtare.load.spec import cores
-from pgtare.server import module_versions
-from pgtare.server.build import own_modules
-from pgtare.server.own_session import APPLICATION_NAME, first_line
+from pgtare.postgres import module_versions
+from pgtare.postgres.build import own_modules
+from pgtare.postgres.load.spec import cores
+from pgtare.postgres.own_session import APPLICATION_NAME, first_line
 from pgtare.weighing.instruments import availability, combine, read_facts
 from pgtare.weighing.trials import MAX_SESSIONS, Population
 from pgtare.weighing.weigh.request import Request

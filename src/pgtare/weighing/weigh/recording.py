@@ -17,7 +17,7 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial import observations
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
-from pgtare.server.own_session import first_line
+from pgtare.postgres.own_session import first_line
 from pgtare.weighing.trials import Population, Status, Trials
 
 _ENDINGS = {

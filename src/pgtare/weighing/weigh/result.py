@@ -14,7 +14,7 @@ from pgtare.estimate.trial.answer import Answer
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.results import ArmEstimate, TrialEstimate
 from pgtare.kit import machine
-from pgtare.server import pooler
+from pgtare.postgres import pooler
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.trials import ModuleInfo
 from pgtare.weighing.weigh import schema

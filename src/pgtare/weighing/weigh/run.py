@@ -14,8 +14,8 @@ from rich.console import Console
 from pgtare.estimate.trial import live
 from pgtare.estimate.trial.observations import Observations, finished
 from pgtare.kit.window import Window
-from pgtare.load import LoadSpec, PgbenchLoad, at_headroom, find_pgbench, find_saturation
-from pgtare.server import own_session, pooler
+from pgtare.postgres import own_session, pooler
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, at_headroom, find_pgbench, find_saturation
 from pgtare.weighing import trials
 from pgtare.weighing.trials import ModuleInfo, Status, Trials
 from pgtare.weighing.weigh import plan as planning

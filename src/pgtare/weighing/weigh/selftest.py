@@ -18,8 +18,8 @@ from pgtare.estimate.trial.pseudo_trials import STALL_UNITS
 from pgtare.kit import numbers
 from pgtare.kit.document import Document, Model, schema_name
 from pgtare.kit.interval import Interval
-from pgtare.load import PgbenchLoad, find_pgbench
-from pgtare.server import own_session
+from pgtare.postgres import own_session
+from pgtare.postgres.load import PgbenchLoad, find_pgbench
 from pgtare.weighing.trials import Population, Trials
 from pgtare.weighing.weigh import recording
 from pgtare.weighing.weigh.progress import Display, Stages

@@ -11,12 +11,12 @@ from typing import Any
 import psycopg
 
 from pgtare.errors import UsageError
-from pgtare.load import drop_database, initialise
-from pgtare.server import binaries as installations
-from pgtare.server import module_setup, own_session, pooler
-from pgtare.server.binaries import Binaries
-from pgtare.server.cluster import Cluster
-from pgtare.server.modules import Loadable, loadable, own_modules
+from pgtare.postgres import binaries as installations
+from pgtare.postgres import module_setup, own_session, pooler
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import drop_database, initialise
+from pgtare.postgres.modules import Loadable, loadable, own_modules
 from pgtare.weighing.instruments import Chosen
 from pgtare.weighing.trials import setup_steps
 from pgtare.weighing.weigh.request import Request

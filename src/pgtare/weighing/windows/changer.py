@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.server import own_session
+from pgtare.postgres import own_session
 from pgtare.weighing.switches import COMMAND_S, Switch
 from pgtare.weighing.windows import configuration
 from pgtare.weighing.windows.commands import Process, run

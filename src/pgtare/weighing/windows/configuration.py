@@ -15,7 +15,7 @@ import psycopg
 from psycopg import errors, sql
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.server.own_session import first_line
+from pgtare.postgres.own_session import first_line
 from pgtare.weighing.switches import Switch
 
 #: How long the server may take until a session sees what was reloaded, in s.

@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from pgtare.server.own_session import first_line
+from pgtare.postgres.own_session import first_line
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.windows.changer import Changer
 from pgtare.weighing.windows.commands import adopt

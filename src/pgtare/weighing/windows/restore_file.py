@@ -18,7 +18,7 @@ from typing import Any
 
 from pgtare.errors import UsageError
 from pgtare.kit import files
-from pgtare.server import directories
+from pgtare.postgres import directories
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.windows import configuration
 from pgtare.weighing.windows.configuration import Before

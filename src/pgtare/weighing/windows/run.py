@@ -15,7 +15,7 @@ from rich.console import Console
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.kit import numbers
-from pgtare.server.own_session import first_line
+from pgtare.postgres.own_session import first_line
 from pgtare.weighing.outside.run import OutsideRun, Plan, driver, name_of_load
 from pgtare.weighing.outside.session import control_session
 from pgtare.weighing.switches import Switch

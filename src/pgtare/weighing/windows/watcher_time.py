@@ -17,7 +17,7 @@ import psutil
 import psycopg
 
 from pgtare.kit import machine
-from pgtare.server import pooler
+from pgtare.postgres import pooler
 
 #: A process of this machine is the session's if it began within so many seconds of it.
 _SAME_START_S = 2.0

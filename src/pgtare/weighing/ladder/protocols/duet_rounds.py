@@ -21,11 +21,11 @@ from pgtare.errors import MeasurementError, PgtareError
 from pgtare.estimate.study import duet as estimate
 from pgtare.kit import machine
 from pgtare.kit.window import Window
-from pgtare.load import LoadSpec
-from pgtare.load.duet import DuetRun
-from pgtare.load.duet_plan import CLIENT, MAX_CLUSTERS, Length, compile_load
-from pgtare.load.duet_records import Outcome
-from pgtare.load.headroom import PROBE_S, PROBES, Saturation
+from pgtare.postgres.load import LoadSpec
+from pgtare.postgres.load.duet import DuetRun
+from pgtare.postgres.load.duet_plan import CLIENT, MAX_CLUSTERS, Length, compile_load
+from pgtare.postgres.load.duet_records import Outcome
+from pgtare.postgres.load.headroom import PROBE_S, PROBES, Saturation
 from pgtare.weighing.ladder import evidence, gates, server_reading
 from pgtare.weighing.ladder.bench import MB_A_SCALE, Bench, Serving
 from pgtare.weighing.ladder.blocks import Gathered, named_first, parts_of, reasons_against

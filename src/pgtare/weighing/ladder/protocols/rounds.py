@@ -23,8 +23,8 @@ from pgtare.estimate.ties import mid_quantiles
 from pgtare.kit import machine
 from pgtare.kit.numbers import counted
 from pgtare.kit.window import Window
-from pgtare.load import TransactionLog, find_pgbench, run
-from pgtare.load.pgbench import RunResult
+from pgtare.postgres.load import TransactionLog, find_pgbench, run
+from pgtare.postgres.load.pgbench import RunResult
 from pgtare.weighing.ladder import (
     activity,
     companion,

@@ -1,1 +1,0 @@
-"""What needs both weighing and seeing: labels of flame graphs, reasons, the bill."""

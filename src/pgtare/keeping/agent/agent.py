@@ -1,0 +1,303 @@
+"""The agent: watches all servers, and commits the rows of their looks once a tick."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Protocol
+
+import psutil
+import pyarrow as pa
+
+from pgtare.errors import PgtareError, UsageError
+from pgtare.keeping.agent import free_memory
+from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.agent.config import AgentConfig
+from pgtare.keeping.agent.grid import LookGrid
+from pgtare.keeping.agent.rows import EXACT, Batch, RowInterval, own_uuid
+from pgtare.keeping.agent.server_looks import ServerLooks
+from pgtare.keeping.agent.server_session import STATEMENT_TIMEOUT_S, AgentLocked
+from pgtare.keeping.agent.server_watch import ServerWatch
+from pgtare.postgres.inventory import InventoryServer
+
+#: How long the start waits for a server that another agent watches, in s: that agent may have been
+#: killed without the server having noticed yet.
+_LOCKED_S = 15.0
+#: Commits come this much later than the looks, in s, so that they hold the newest.
+_COMMIT_LATER_S = 1.0
+#: How often the agent checks whether to stop, in s.
+_NAP_S = 0.5
+#: Upkeep of the spool goes on for at most this share of an interval.
+_UPKEEP_SHARE = 0.2
+#: Rows about the agent itself are of no server.
+_ALL_SERVERS = ""
+
+#: Reads the configuration anew; None: there is no file.
+Reload = Callable[[], AgentConfig]
+
+
+class SpoolWriter(Protocol):
+    """What the agent needs of a spool."""
+
+    trouble: str | None
+
+    def reading(self, server: str, part: str) -> pa.Table | None:
+        """The stored reading of a part."""
+
+    def commit(
+        self, rows: Mapping[str, pa.Table], readings: Mapping[tuple[str, str], pa.Table | None]
+    ) -> str:
+        """Publish rows and the readings that they end at."""
+
+    def maintain(self, now: datetime) -> bool:
+        """One small step of upkeep; whether there may be more to do."""
+
+    def take_notes(self) -> list[str]:
+        """What was set aside or dropped."""
+
+
+class CommitFollower(Protocol):
+    """What each commit is passed to, such as the metrics."""
+
+    def grow(
+        self, rows: Mapping[str, pa.Table], interval_s: float
+    ) -> Mapping[tuple[str, str], pa.Table]:
+        """Take the rows of a commit, and return the readings that must become part of it."""
+
+    def committed(self, up: Mapping[str, bool], *, written: bool) -> None:
+        """The commit has ended. up: servers, and whether each is connected."""
+
+
+class Agent:
+    """All watches, and the one writer of the spool."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        spool: SpoolWriter,
+        log: AgentLog,
+        reload: Reload | None = None,
+        follower: CommitFollower | None = None,
+    ) -> None:
+        self.config, self.spool, self.log = config, spool, log
+        self.uuid = own_uuid()
+        self._reload, self._follower = reload, follower
+        self._watches: dict[str, ServerWatch] = {}
+        self._lock = threading.Lock()
+        self._rows: dict[str, list[pa.Table]] = {}
+        self._readings: dict[tuple[str, str], pa.Table | None] = {}
+        self._stopping = threading.Event()
+        self._reloading = False
+        self._cpu_s = 0.0
+        self._committed_at: float | None = None
+        self._commit_s = 0.0
+
+    def run(self) -> None:
+        """Watch until a signal to stop comes.
+
+        Raises PgtareError if no server can be watched and none ever will, or if the spool cannot be
+        written.
+        """
+        began = time.monotonic()
+        with self._signals():
+            self.log.write("info", "started", servers=len(self.config.servers), agent=self.uuid)
+            free_memory.use_one_arena()
+            self._adapt(self.config)
+            try:
+                self._until_stopped(began)
+            finally:
+                watched = list(self._watches)
+                self._stop(watched)
+                self._commit(watched)
+                self.log.write("info", "stopped")
+
+    def stop(self) -> None:
+        """End after a last commit; may be called by any thread."""
+        self._stopping.set()
+
+    def _until_stopped(self, began: float) -> None:
+        interval_s = self.config.intervals.waits
+        grid = LookGrid(interval_s, min(_COMMIT_LATER_S, interval_s / 4))
+        due = time.monotonic() + grid.wait_s(time.time())
+        while not self._stopping.wait(min(_NAP_S, max(0.0, due - time.monotonic()))):
+            if self._reloading:
+                self._reloading = False
+                self._read_again()
+            self._give_up_if_hopeless(time.monotonic() - began)
+            if time.monotonic() >= due:
+                self._commit()
+                self._maintain(interval_s)
+                free_memory.give_back()
+                due = time.monotonic() + grid.wait_s(time.time(), 0.0)
+
+    def _give_up_if_hopeless(self, ran_s: float) -> None:
+        """Raise what keeps every server from being watched, if trying again cannot help.
+
+        A watch that has had the lock goes on: its own earlier session may hold it for a while.
+        """
+        in_vain = [
+            watch.failure
+            for watch in self._watches.values()
+            if isinstance(watch.failure, UsageError)
+            or (
+                isinstance(watch.failure, AgentLocked)
+                and not watch.was_connected
+                and ran_s > _LOCKED_S
+            )
+        ]
+        if in_vain and len(in_vain) == len(self._watches):
+            raise in_vain[0]
+
+    # Servers
+
+    def _adapt(self, config: AgentConfig) -> None:
+        """Watch the servers of a configuration, and no others."""
+        same_looks = (
+            config.intervals == self.config.intervals
+            and config.most_statements == self.config.most_statements
+        )
+        changed = [
+            name
+            for name, watch in self._watches.items()
+            if not same_looks or config.servers.get(name) != watch.server
+        ]
+        self._stop(changed)
+        self.config = config
+        if changed:
+            # a watch that begins again goes on from the last commit, also if that is only held
+            self._commit()
+        for name, server in config.servers.items():
+            if name not in self._watches:
+                self._begin(name, server)
+
+    def _begin(self, name: str, server: InventoryServer) -> None:
+        looks = ServerLooks(
+            name,
+            self.uuid,
+            lambda part: self.spool.reading(name, part),
+            self.config.most_statements,
+        )
+        alone = len(self.config.servers) == 1
+        watch = ServerWatch(
+            looks, server, self.config.intervals, self._collect, self.log, alone=alone
+        )
+        self._watches[name] = watch
+        watch.start()
+
+    def _stop(self, names: list[str]) -> None:
+        for name in names:
+            self._watches[name].stop.set()
+        deadline = time.monotonic() + 2 * STATEMENT_TIMEOUT_S
+        for name in names:
+            self._watches.pop(name).join(max(0.0, deadline - time.monotonic()))
+
+    def _read_again(self) -> None:
+        if self._reload is None:
+            self.log.write("warning", "reload", why="there is no configuration file to read again")
+            return
+        try:
+            config = self._reload()
+        except PgtareError as ex:
+            self.log.write("error", "reload", why=f"{ex}; the old configuration stays in force")
+            return
+        if config.spool != self.config.spool:
+            why = "a change of the spool or of its limits takes a restart of the agent"
+            self.log.write("warning", "reload", why=why)
+        if config.metrics != self.config.metrics:
+            self.log.write(
+                "warning", "reload", why="a change of the metrics takes a restart of the agent"
+            )
+        if config.store != self.config.store:
+            self.log.write(
+                "warning", "reload", why="a change of the store takes a restart of the agent"
+            )
+        self.log.write("info", "reload", servers=len(config.servers))
+        self._adapt(config)
+
+    # Commits
+
+    def _collect(self, server: str, batch: Batch) -> None:
+        """Take the rows of one look, with the reading that they end at."""
+        with self._lock:
+            for name, parts in batch.rows.items():
+                self._rows.setdefault(name, []).extend(parts)
+            for part, reading in batch.readings.items():
+                self._readings[server, part] = reading
+
+    def _commit(self, ended: Sequence[str] = ()) -> None:
+        """Publish the rows since the last commit. ended: servers whose last rows these are."""
+        self._own_figures()
+        with self._lock:
+            parts, self._rows = self._rows, {}
+            readings, self._readings = self._readings, {}
+        began = time.monotonic()
+        rows = {name: pa.concat_tables(tables) for name, tables in parts.items()}
+        if self._follower is not None:
+            readings |= self._follower.grow(rows, self.config.intervals.waits)
+        self.spool.commit(rows, readings)
+        if self._follower is not None:
+            up = dict.fromkeys(ended, False)
+            up |= {name: watch.connected for name, watch in self._watches.items()}
+            self._follower.committed(up, written=not self.spool.trouble)
+        self._commit_s = time.monotonic() - began
+        if self.spool.trouble:
+            self.log.once("error", "spool", "", self.spool.trouble)
+        else:
+            self.log.forget("spool", "")
+        for note in self.spool.take_notes():
+            self.log.write("warning", "spool", why=note)
+
+    def _maintain(self, interval_s: float) -> None:
+        """Do all upkeep of the spool that is due, for at most a small part of the interval."""
+        until = time.monotonic() + _UPKEEP_SHARE * interval_s
+        while self.spool.maintain(datetime.now(UTC)):
+            if time.monotonic() > until or self._stopping.is_set():
+                return
+
+    def _own_figures(self) -> None:
+        """What the agent itself costs, as rows like all others."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        cpu_s, now = usage.ru_utime + usage.ru_stime, time.monotonic()
+        covered = 0 if self._committed_at is None else round(1e9 * (now - self._committed_at))
+        with self._lock:
+            count = sum(len(table) for tables in self._rows.values() for table in tables)
+        connected = sum(watch.connected for watch in self._watches.values())
+        figures = [
+            ("cpu", cpu_s - self._cpu_s, "s"),
+            ("memory", float(psutil.Process().memory_info().rss), "bytes"),
+            ("commit", self._commit_s, "s"),
+            ("rows", float(count), "rows"),
+            ("servers", float(len(self._watches)), "servers"),
+            ("connected", float(connected), "servers"),
+        ]
+        self._cpu_s, self._committed_at = cpu_s, now
+        batch = Batch()
+        ended = time.time_ns() // 1000
+        batch.figures(RowInterval(_ALL_SERVERS, self.uuid, 0, ended, covered, EXACT), figures)
+        self._collect(_ALL_SERVERS, batch)
+
+    # Signals
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and Ctrl-C stop after a last commit, SIGHUP reads the configuration again."""
+
+        def stop(signum: int, frame: FrameType | None) -> None:
+            self._stopping.set()
+
+        def reload(signum: int, frame: FrameType | None) -> None:
+            self._reloading = True
+
+        handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

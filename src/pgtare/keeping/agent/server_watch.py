@@ -1,0 +1,287 @@
+"""Watches one server in a thread: connects, looks when it is time, connects again."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+import psycopg
+
+from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.agent.bounded_connection import AnswerBeyondBounds
+from pgtare.keeping.agent.config import Intervals
+from pgtare.keeping.agent.grid import LookGrid, stagger
+from pgtare.keeping.agent.reading import CAPTURE_OFF, UnsteadyReading
+from pgtare.keeping.agent.rows import Batch
+from pgtare.keeping.agent.server_looks import (
+    ACTIVITY,
+    SESSIONS,
+    STATEMENTS,
+    WAITS,
+    ServerLooks,
+)
+from pgtare.keeping.agent.server_session import (
+    AgentLocked,
+    LookRefused,
+    Offer,
+    ServerGone,
+    ServerSession,
+    SessionIdentity,
+)
+from pgtare.observing.doctor.session import Unreadable
+from pgtare.postgres.inventory import InventoryServer
+
+FINDINGS = "findings"
+#: Between two attempts to connect, in s: at first, and at most.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0
+#: Looks that two servers should not make at once are spread over this many s.
+_SPREAD_S = 10.0
+
+#: How often the agent looks for an extension that has come or gone, in s.
+_OFFER_S = 300.0
+
+#: Takes what a look brought, of a server.
+Collect = Callable[[str, Batch], None]
+
+
+class ServerWatch(threading.Thread):
+    """One server that is watched, until `stop` is set. alone: no other one is watched."""
+
+    def __init__(
+        self,
+        looks: ServerLooks,
+        server: InventoryServer,
+        intervals: Intervals,
+        collect: Collect,
+        log: AgentLog,
+        *,
+        alone: bool = False,
+    ) -> None:
+        super().__init__(name=f"watch {looks.name}", daemon=True)
+        self.looks, self.server, self.intervals = looks, server, intervals
+        self.stop = threading.Event()
+        self.failure: PgtareError | None = None
+        """why the server is not watched now"""
+        self.connected = False
+        self.was_connected = False
+        self._session: SessionIdentity | None = None
+        """the last session that held the lock"""
+        self._collect, self._log = collect, log
+        self._refused: set[str] = set()
+        spread = min(_SPREAD_S, intervals.waits)
+        phase = 0.0 if alone else stagger(looks.name) * spread
+        self._grids = {
+            name: LookGrid(getattr(intervals, name), phase % getattr(intervals, name))
+            for name in (WAITS, STATEMENTS, SESSIONS, ACTIVITY, FINDINGS)
+        }
+        self._due: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+        self._settings: str | None = None
+
+    @property
+    def name_of_server(self) -> str:
+        """Its name in the configuration."""
+        return self.looks.name
+
+    def run(self) -> None:
+        pause = _FIRST_PAUSE_S
+        self._describe(None)
+        while not self.stop.is_set():
+            began_us = time.time_ns() // 1000
+            beyond = False
+            try:
+                with ServerSession(self.server.dsn, earlier=self._session) as session:
+                    self._session = session.identity
+                    self._watch(session)
+            except PgtareError as ex:
+                self.failure = ex
+                beyond = self._note_beyond(ex, began_us)
+                event = "locked" if isinstance(ex, AgentLocked) else "unreachable"
+                if not beyond:
+                    self._log.once("error", event, self.name_of_server, str(ex))
+            except psycopg.Error as ex:
+                self.failure = MeasurementError(f"the session ended: {ex}")
+                self._log.once("error", "unreachable", self.name_of_server, str(self.failure))
+            except Exception as ex:  # one server must not end the watch of the others
+                self.failure = MeasurementError(f"{type(ex).__name__}: {ex}")
+                self._log.once("error", "failed", self.name_of_server, str(self.failure))
+            reached = self.connected and not beyond
+            pause = _FIRST_PAUSE_S if reached else min(_LONGEST_PAUSE_S, 2 * pause)
+            self.connected = False
+            self.stop.wait(pause)
+
+    def _note_beyond(self, error: BaseException, began_us: int) -> bool:
+        """Report what has not been read because an answer was beyond all bounds, if that is why.
+
+        began_us: when the session began.
+        """
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, AnswerBeyondBounds):
+            cause = cause.__cause__
+        if cause is None:
+            return False
+        ago_s = time.monotonic() - max(self._last.values(), default=-math.inf)
+        since_us = max(began_us, time.time_ns() // 1000 - round(1e6 * min(ago_s, 1e9)))
+        self._hand_on(self.looks.refused("lost", since_us, str(cause)))
+        self._log.once("error", "beyond_bounds", self.name_of_server, str(cause))
+        return True
+
+    def _describe(self, offer: Offer | None) -> None:
+        self._hand_on(self.looks.description.changed(self.server.labels, offer))
+
+    def _watch(self, session: ServerSession) -> None:
+        offer = session.offer
+        self.looks.begin(session)
+        self._describe(offer)
+        self.failure, self.connected, self.was_connected = None, True, True
+        for event in ("unreachable", "locked", "failed"):
+            self._log.forget(event, self.name_of_server)
+        self._log.write(
+            "info",
+            "connected",
+            self.name_of_server,
+            version=offer.version,
+            standby=offer.standby,
+            waits="exact" if offer.waits else "sampled",
+        )
+        for missing in offer.unseen:
+            self._log.once("warning", "unseen", self.name_of_server, missing)
+        self._refused = set() if offer.waits else {WAITS, STATEMENTS}
+        now = time.monotonic()
+        self._due = dict.fromkeys(self._grids, now)
+        self._due[FINDINGS] = now + min(_SPREAD_S, self.intervals.waits)
+        offered = now
+        while not self.stop.wait(max(0.0, min(self._due.values()) - time.monotonic())):
+            refused = len(self._refused)
+            self._look(session)
+            if len(self._refused) > refused or time.monotonic() - offered > _OFFER_S:
+                offered = time.monotonic()
+                now_offered = session.read_offer()
+                if now_offered != offer:
+                    if offer.waits is not None and now_offered.waits is None:
+                        self._note_dropped()
+                    self._log.write("info", "changed", self.name_of_server, why="extensions")
+                    return
+
+    def _note_dropped(self) -> None:
+        """Report that waits are not read from now on, unless a refused look has done so."""
+        if WAITS in self._refused:
+            return
+        since_s = time.monotonic() - self._last.get(WAITS, time.monotonic())
+        since_us = time.time_ns() // 1000 - round(1e6 * since_s)
+        why = "the functions of wait_event_timing are gone: waits are not read until they are back"
+        self._hand_on(self.looks.refused("lost", since_us, why))
+
+    def _look(self, session: ServerSession) -> None:
+        """Make the looks that are due."""
+        now = time.monotonic()
+        due = {name for name, at in self._due.items() if at <= now}
+        for name in due & self._refused:
+            self._again(name)
+        due -= self._refused
+        if WAITS in due or STATEMENTS in due:
+            # both belong to one reading: statements are never read without the waits around them
+            names = [name for name in (WAITS, STATEMENTS) if name in due]
+            self._make(names, lambda: self._counters(session, with_statements=STATEMENTS in due))
+        if SESSIONS in due:
+            self._make([SESSIONS], lambda: self._sessions(session))
+        if ACTIVITY in due:
+            self._make([ACTIVITY], lambda: self._activity(session))
+        if FINDINGS in due:
+            self._make([FINDINGS], lambda: self.looks.findings(session, self._meanwhile(session)))
+
+    def _counters(self, session: ServerSession, *, with_statements: bool) -> Batch:
+        waits_s = self._grids[WAITS].step_s
+        minute_s = self._grids[STATEMENTS].step_s if with_statements else None
+        batch = self.looks.counters(session, waits_s, minute_s)
+        if not self.looks.captures:
+            self._log.once("warning", "unseen", self.name_of_server, CAPTURE_OFF)
+        return batch
+
+    def _sessions(self, session: ServerSession) -> Batch:
+        return self.looks.sessions(session, self._grids[SESSIONS].step_s)
+
+    def _activity(self, session: ServerSession) -> Batch:
+        batch = self.looks.activity(session, self._grids[ACTIVITY].step_s)
+        if self._settings is not None and self._settings != self.looks.settings:
+            self._due[FINDINGS] = time.monotonic()
+        self._settings = self.looks.settings
+        return batch
+
+    def _meanwhile(self, session: ServerSession) -> Callable[[float], None]:
+        """Look at sessions and waits as usual while the doctor looks."""
+
+        def tick(_: float) -> None:
+            now = time.monotonic()
+            if self._due[SESSIONS] <= now:
+                self._make([SESSIONS], lambda: self._sessions(session))
+            if self._due[WAITS] <= now and WAITS not in self._refused:
+                self._make([WAITS], lambda: self._counters(session, with_statements=False))
+
+        return tick
+
+    def _make(self, names: list[str], look: Callable[[], Batch]) -> None:
+        """Make one look, hand on what it brought, and set the time of the next one."""
+        began, began_us = time.monotonic(), time.time_ns() // 1000
+        gave_up = False
+        try:
+            self._hand_on(look())
+        except ServerGone:
+            raise
+        except UnsteadyReading as ex:
+            self._hand_on(self.looks.refused("busy", began_us, str(ex)))
+        except LookRefused as ex:
+            gave_up = ex.slow
+            if ex.lasting:
+                self._refused |= set(names)
+                lost = f"{' and '.join(names)}: {ex}"
+                self._hand_on(self.looks.refused("lost", began_us, lost))
+            self._log.once("warning", "refused", self.name_of_server, f"{names[0]}: {ex}")
+        except (UsageError, Unreadable) as ex:
+            self._log.once("warning", "refused", self.name_of_server, f"{names[0]}: {ex}")
+        except UnicodeDecodeError as ex:
+            why = f"{names[0]}: the answer is no text of its encoding: {ex.reason}"
+            self._log.once("warning", "refused", self.name_of_server, why)
+        except (PgtareError, psycopg.OperationalError, psycopg.InterfaceError):
+            raise
+        except Exception as ex:  # whatever the server answered, the next look may go well
+            why, detail = f"the answer cannot be used: {type(ex).__name__}", str(ex)
+            self._hand_on(
+                self.looks.refused("unexpected", began_us, f"{names[0]}: {why}: {detail}")
+            )
+            self._log.once(
+                "warning", f"unexpected_{names[0]}", self.name_of_server, why, detail=detail
+            )
+        while self.looks.notes:
+            what, why = self.looks.notes.popitem()
+            self._log.once("warning", what, self.name_of_server, why)
+        took = time.monotonic() - began
+        for name in names:
+            if name != FINDINGS and self._grids[name].looked(took, gave_up=gave_up):
+                self._log.write(
+                    "warning",
+                    "pace",
+                    self.name_of_server,
+                    look=name,
+                    every=f"{self._grids[name].step_s:g}s",
+                    took=f"{took:.3f}s",
+                )
+            self._last[name] = time.monotonic()
+            self._again(name)
+
+    def _hand_on(self, batch: Batch) -> None:
+        """Hand on the rows of a look, unless it ended after the watch was given up.
+
+        Another watch of the server goes on from the last reading that was handed on.
+        """
+        if not self.stop.is_set():
+            self._collect(self.name_of_server, batch)
+
+    def _again(self, name: str) -> None:
+        now = time.monotonic()
+        last = self._last.get(name)
+        since = None if last is None else now - last
+        self._due[name] = now + self._grids[name].wait_s(time.time(), since)

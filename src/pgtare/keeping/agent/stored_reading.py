@@ -1,0 +1,62 @@
+"""Readings as tables, kept in the spool: the next agent continues where this one ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pgtare.keeping.agent.counter_table import SUMS, Array, CounterTable
+from pgtare.keeping.agent.epoch import Origin, Taken
+
+_ORIGIN = ("system_identifier", "started_us", "memory_us", "reset_us", "resets")
+_COUNTS = ("max_ns", "running", "processes")
+
+
+def moment_table(origin: Origin, taken: Taken) -> pa.Table:
+    """When a reading was taken, and of which counters: one row."""
+    values: dict[str, Any] = {name: getattr(origin, name) for name in _ORIGIN}
+    values |= {"server_us": taken.server_us, "agent_us": taken.agent_us}
+    return pa.table({name: pa.array([value], pa.int64()) for name, value in values.items()})
+
+
+def moment(table: pa.Table) -> tuple[Origin, Taken]:
+    """The same, read again."""
+    (row,) = table.to_pylist()
+    return Origin(*(row[name] for name in _ORIGIN)), Taken(row["server_us"], row["agent_us"])
+
+
+def counter_columns(table: CounterTable) -> pa.Table:
+    """Counters, one column each; those of the keys begin with "key_"."""
+    columns: dict[str, Array] = {f"key_{name}": column for name, column in table.keys.items()}
+    columns |= {name: table.sums[:, number] for number, name in enumerate(SUMS)}
+    columns |= {name: getattr(table, name) for name in _COUNTS}
+    return pa.table({name: arrow(column) for name, column in columns.items()})
+
+
+def counters(table: pa.Table) -> CounterTable:
+    """The same, read again."""
+    columns = {name: _array(table.column(name)) for name in table.column_names}
+    keys = {
+        name.removeprefix("key_"): column
+        for name, column in columns.items()
+        if name.startswith("key_")
+    }
+    sums = np.stack([columns[name] for name in SUMS], axis=1)
+    # earlier agents stored what the server gave, which may have had an entry twice
+    return CounterTable(keys, sums, *(columns[name] for name in _COUNTS)).distinct()
+
+
+def arrow(column: Array) -> pa.Array:
+    """A column as Arrow has it."""
+    text = column.dtype.kind == "U"
+    return pa.array(
+        column.astype(object) if text else np.ascontiguousarray(column),
+        pa.string() if text else None,
+    )
+
+
+def _array(column: pa.ChunkedArray) -> Array:
+    found: Array = column.to_numpy()
+    return found.astype("U") if pa.types.is_string(column.type) else found

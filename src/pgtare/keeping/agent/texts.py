@@ -1,0 +1,110 @@
+"""Texts of statements: those of pg_stat_statements, without literals and without secrets.
+
+However few texts are asked for, the server reads the file of all of them, under a lock that new
+statements wait for. So a file that is large, or slow to read, is read at most once in ten minutes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import time
+from collections.abc import Collection, Iterable
+
+from pgtare.observing.doctor.collect import LARGEST_FILE
+from pgtare.postgres.sql_text import normalised
+
+#: Statements that can hold a password where no literal is: their texts are left out.
+_SECRET = re.compile(
+    r"\b(?:CREATE|ALTER)\s+(?:ROLE|USER|GROUP|SUBSCRIPTION|SERVER)\b", re.IGNORECASE
+)
+#: A text that was missing is requested again after this many s.
+_AGAIN_S = 1800.0
+#: The most statements, and the most texts, that are remembered.
+_MOST = 50_000
+#: A look at texts that takes longer than this is given up, s; other looks have more time.
+LIMIT_S = 1.0
+#: A file of more bytes is not read at all. One of 8 MiB, or that takes 0.1 s, is large.
+MOST_BYTES, _LARGE_BYTES, _SLOW_S = LARGEST_FILE, 8 << 20, 0.1
+#: Looks at a large file are this far apart, s.
+LARGE_PAUSE_S = 600.0
+
+
+def text_hash(text: str) -> int:
+    """A number of a text, signed with 64 bits: the same on every server."""
+    digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def storable(text: str) -> str | None:
+    """A text without its literals; None if it is of a kind that is left out."""
+    plain = normalised(text)
+    return None if _SECRET.search(plain) else plain
+
+
+class StatementTexts:
+    """Which texts of a server are known. hashes: by query identifier."""
+
+    def __init__(self) -> None:
+        self.hashes: dict[int, int] = {}
+        self._asked: dict[int, float] = {}
+        self._given: set[int] = set()
+        self._wanted: set[int] = set()
+        self._not_before = -math.inf
+
+    def unknown(self, query_ids: Iterable[int]) -> list[int]:
+        """Statements whose texts should be read now, with earlier ones that had to wait.
+
+        Empty while a large file must not be read again.
+        """
+        now = time.monotonic()
+        if len(self._wanted) < _MOST:
+            self._wanted |= {
+                query_id
+                for query_id in query_ids
+                if query_id
+                and query_id not in self.hashes
+                and now - self._asked.get(query_id, -_AGAIN_S) >= _AGAIN_S
+            }
+        return sorted(self._wanted) if now >= self._not_before else []
+
+    def pause_if_large(self, size: int | None, took_s: float = 0.0) -> bool:
+        """Leave the file alone for ten minutes if it is large. Returns whether it is.
+
+        size: in bytes, None if unknown. took_s: how long it took to read.
+        """
+        large = (size or 0) >= _LARGE_BYTES or took_s >= _SLOW_S
+        if large:
+            self._not_before = time.monotonic() + LARGE_PAUSE_S
+        return large
+
+    def learn(self, asked: Iterable[int], found: Iterable[tuple[int, str]]) -> dict[int, str]:
+        """Note the texts that were requested. Returns those that are new, by hash."""
+        plain_texts = [(query_id, storable(text)) for query_id, text in found]
+        if len(self.hashes) + len(self._asked) > _MOST:
+            self.hashes.clear()
+            self._asked.clear()
+        now = time.monotonic()
+        if len(self._given) > _MOST:
+            self._given.clear()  # one that comes again has a second row, which does no harm
+        self._asked.update((query_id, now) for query_id in asked)
+        self._wanted.clear()
+        new = {}
+        for query_id, plain in plain_texts:
+            if plain is None:
+                continue
+            number = self.hashes[query_id] = text_hash(plain)
+            if number not in self._given:
+                self._given.add(number)
+                new[number] = plain
+        return new
+
+    def take_back(self, new: Collection[int]) -> None:
+        """Texts that were new, by hash, did not arrive: they will be requested again."""
+        if not new:
+            return
+        self._given.difference_update(new)
+        for query_id in [each for each, number in self.hashes.items() if number in new]:
+            del self.hashes[query_id]
+            self._asked.pop(query_id, None)

@@ -1,0 +1,215 @@
+"""Charts of the views: stacked bars over time, a heat map of latencies, and lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pgtare.keeping.live import time_window
+from pgtare.keeping.live.page_parts import LiveChart
+from pgtare.keeping.live.time_window import TimeWindow
+from pgtare.kit import plots
+from pgtare.kit.plots import Json
+
+#: Colours of wait classes, as everywhere else on the page; others take what is left.
+_CLASS_COLORS = {
+    "CPU": "c3",
+    "IO": "c1",
+    "LWLock": "c2",
+    "Lock": "c7",
+    "IPC": "c4",
+    "Timeout": "c5",
+    "BufferPin": "c6",
+    "Buffer": "c6",
+    "Extension": "c0",
+}
+_COLORS = ("c1", "c2", "c3", "c4", "c5", "c6", "c7", "c0")
+OTHERS = "(others)"
+_MOST_MEMBERS = 7
+_HEIGHT = 340
+_LONGEST_NAME = 44
+#: Upper ends of the classes of a histogram, ns; the last has none.
+BOUNDS_NS = [1 << (number + 8) for number in range(31)]
+
+
+def activity_chart(
+    id_: str,
+    rows: Sequence[Mapping[str, Any]],
+    window: TimeWindow,
+    step_us: int,
+    names: Mapping[str, str],
+    processors: float | None,
+    by_class: bool,
+) -> LiveChart:
+    """Average active sessions over time as stacked bars, the largest members below."""
+    sums: dict[str, float] = {}
+    for row in rows:
+        sums[row["member"]] = sums.get(row["member"], 0.0) + row["aas"]
+    order = sorted(sums, key=lambda one: (-sums[one], one))
+    most = len(order) if by_class else _MOST_MEMBERS
+    kept = order[:most]
+    cells: dict[str, dict[int, float]] = {one: {} for one in kept}
+    for row in rows:
+        member = row["member"] if row["member"] in cells else OTHERS
+        of_member = cells.setdefault(member, {})
+        of_member[row["bucket_us"]] = of_member.get(row["bucket_us"], 0.0) + row["aas"]
+    free = iter(_COLORS * 10)
+    data: list[Json] = []
+    for member, values in cells.items():
+        color = _CLASS_COLORS.get(member) if by_class else None
+        if color is None:
+            color = "c0" if member == OTHERS else next(free)
+        times = sorted(values)
+        data.append(
+            {
+                "type": "bar",
+                "name": plots.text(_short(names.get(member, member))),
+                "x": [time_window.iso(us) for us in times],
+                "y": [float(f"{values[us]:.5g}") for us in times],
+                "width": [step_us // 1000] * len(times),
+                "offset": 0,
+                "marker": {"color": color, "line": {"width": 0}},
+                "hovertemplate": "%{x|%H:%M:%S}: %{y:.3~g}<extra>%{fullData.name}</extra>",
+            }
+        )
+    if processors:
+        ends = [time_window.iso(window.after_us), time_window.iso(window.to_us)]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": f"processors ({processors:g})",
+                "x": ends,
+                "y": [processors, processors],
+                "line": {"color": "ink", "width": 1.5, "dash": "dash"},
+                "hoverinfo": "skip",
+            }
+        )
+    layout = _frame(window, "active sessions") | {"barmode": "stack", "bargap": 0}
+    parts = ", ".join(names.get(one, one) for one in kept[:4])
+    label = (
+        f"Average active sessions, {window.words()}, as stacked bars: mostly {parts}. "
+        "The table below has the figures."
+    )
+    return LiveChart(id_, label, _HEIGHT, data, layout, brush=True)
+
+
+def heat_chart(
+    id_: str, rows: Sequence[Mapping[str, Any]], window: TimeWindow, step_us: int
+) -> LiveChart:
+    """How many waits ended in each class of duration, over time."""
+    counts = {row["bucket_us"]: [row[f"in_h{i:02d}"] for i in range(32)] for row in rows}
+    used = [i for i in range(32) if any(values[i] for values in counts.values())]
+    low, high = (min(used), max(used) + 1) if used else (0, 1)
+    times = list(range(*_bucket_range(window, step_us), step_us))
+    z = [[counts.get(us, [0] * 32)[i] or None for us in times] for i in range(low, high)]
+    data: list[Json] = [
+        {
+            "type": "heatmap",
+            "x": [time_window.iso(us + step_us // 2) for us in times],
+            "y": [class_words(i) for i in range(low, high)],
+            "z": [[None if n is None else _log10(n) for n in line] for line in z],
+            "customdata": z,
+            "colorscale": [[0, "heat0"], [0.5, "heat1"], [1, "heat2"]],
+            "colorbar": {
+                "title": {"text": "waits", "side": "right"},
+                "thickness": 10,
+                "tickvals": list(range(10)),
+                "ticktext": [f"10<sup>{n}</sup>" for n in range(10)],
+            },
+            "hovertemplate": "%{x|%H:%M:%S}, %{y}: %{customdata:,} waits<extra></extra>",
+        }
+    ]
+    layout = _frame(window, "")
+    layout["yaxis"] |= {"type": "category", "automargin": True}
+    layout["showlegend"] = False
+    label = "Heat map: how many waits of each duration ended, over time. The table has percentiles."
+    return LiveChart(id_, label, _HEIGHT, data, layout, brush=True)
+
+
+def line_chart(
+    id_: str,
+    lines: Mapping[str, Sequence[tuple[int, float]]],
+    window: TimeWindow,
+    title: str,
+    label: str,
+) -> LiveChart:
+    """Lines over time: by name, times in µs with values."""
+    data: list[Json] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": plots.text(name),
+            "x": [time_window.iso(us) for us, _ in points],
+            "y": [float(f"{value:.5g}") for _, value in points],
+            "line": {"color": color, "width": 2, "shape": "hv"},
+        }
+        for (name, points), color in zip(lines.items(), _COLORS, strict=False)
+    ]
+    return LiveChart(id_, label, 260, data, _frame(window, title), brush=True)
+
+
+def bar_chart(
+    id_: str, names: Sequence[str], values: Sequence[float], title: str, label: str
+) -> LiveChart:
+    """Horizontal bars of what grew and what shrank."""
+    labels = [plots.text(_short(name)) for name in names][::-1]
+    data: list[Json] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": list(range(len(names))),
+            "text": labels,
+            "textposition": "none",
+            "x": [float(f"{value:.5g}") for value in values][::-1],
+            "marker": {"color": ["c7" if value > 0 else "c3" for value in values][::-1]},
+            "hovertemplate": "%{text}: %{x:+.3~g}<extra></extra>",
+        }
+    ]
+    layout = plots.frame(110 + 26 * len(names))
+    layout["xaxis"] |= {"title": plots.axis_title(title), "zeroline": True}
+    layout["yaxis"] |= {
+        "automargin": True,
+        "tickvals": list(range(len(names))),
+        "ticktext": labels,
+    }
+    layout["showlegend"] = False
+    return LiveChart(id_, label, 110 + 26 * len(names), data, layout)
+
+
+def class_words(number: int) -> str:
+    """The upper end of a class of durations, in words."""
+    if number >= len(BOUNDS_NS):
+        return "longer"
+    ns = float(BOUNDS_NS[number])
+    for unit, scale in (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)):
+        if ns < 1000 * scale or unit == "s":
+            return f"< {ns / scale:.3g} {unit}"
+    raise AssertionError("unreachable")
+
+
+def _short(name: str) -> str:
+    """A name, cut to what a chart has room for, before anything is escaped."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def _frame(window: TimeWindow, title: str) -> Json:
+    layout = plots.frame(_HEIGHT)
+    layout["xaxis"] |= {
+        "type": "date",
+        "range": [time_window.iso(window.after_us), time_window.iso(window.to_us)],
+        "showgrid": False,
+    }
+    layout["yaxis"] |= {"title": plots.axis_title(title), "rangemode": "tozero"}
+    layout["legend"] = {"orientation": "h", "y": -0.16, "yanchor": "top", "traceorder": "normal"}
+    layout["hovermode"] = "closest"
+    return layout
+
+
+def _bucket_range(window: TimeWindow, step_us: int) -> tuple[int, int]:
+    return window.after_us // step_us * step_us, window.to_us
+
+
+def _log10(count: int) -> float:
+    return float(f"{math.log10(count):.4g}")

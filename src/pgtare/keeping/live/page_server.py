@@ -1,0 +1,119 @@
+"""Runs the page's server until it is asked to end."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.keeping.live import connection_limits
+from pgtare.keeping.live.access import AccessRules, ListenAddress
+from pgtare.keeping.live.app import application
+from pgtare.keeping.live.connection_limits import LimitedListener
+from pgtare.keeping.live.worker_process import TIME_LIMIT_S
+from pgtare.keeping.store.address import StoreAddress
+
+_STARTED_S = 60.0
+_STOPPED_S = 5.0
+
+
+def bound(address: ListenAddress) -> LimitedListener:
+    """A socket for the page there. Raises UsageError if the address cannot be had."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    found = LimitedListener(family)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((address.host, address.port))
+    except OSError as ex:
+        found.close()
+        why = ex.strerror or str(ex)
+        raise UsageError(
+            f"--listen {address.host}:{address.port}: {why}; choose another port, as in --listen "
+            f"{address.host}:{address.port + 1}"
+        ) from ex
+    return found
+
+
+class PageServer:
+    """The page, served by a thread of its own; a context manager.
+
+    source: the spool or store that it shows, if any. certificate: files of a certificate and its
+    key, for TLS. limit_s: of one query. pages: a directory with pages of other commands.
+    """
+
+    def __init__(
+        self,
+        source: Path | StoreAddress | None,
+        rules: AccessRules,
+        listening: LimitedListener,
+        certificate: tuple[Path, Path] | None = None,
+        limit_s: float = TIME_LIMIT_S,
+        pages: Path | None = None,
+    ) -> None:
+        app = application(source, pages, rules, limit_s, listening.let_in)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,  # addresses hold tokens
+            server_header=False,
+            proxy_headers=False,
+            lifespan="on",
+            ws="none",
+            loop="asyncio",  # which accepts by the socket's own method
+            backlog=connection_limits.BACKLOG,
+            timeout_keep_alive=connection_limits.KEEP_ALIVE_S,
+            timeout_notify=1,
+            callback_notify=listening.end_late,
+            timeout_graceful_shutdown=1,
+        )
+        connection_limits.limit_log()
+        if certificate is not None:
+            config.ssl_certfile, config.ssl_keyfile = certificate[0], str(certificate[1])
+        self._server = uvicorn.Server(config)
+        self._listening = listening
+        self._thread = threading.Thread(target=self._serve, name="page", daemon=True)
+
+    def _serve(self) -> None:
+        self._server.run([self._listening])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        deadline = time.monotonic() + _STARTED_S
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                raise MeasurementError("the page's server could not start")
+            time.sleep(0.02)
+        return self
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still serves."""
+        return self._thread.is_alive()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.should_exit = True
+        self._thread.join(_STOPPED_S)
+        self._listening.close()
+
+
+def check_certificate(certificate: Path, key: Path) -> None:
+    """Raise UsageError if these files are no certificate with its key."""
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as ex:
+        why = ex.strerror or str(ex)
+        raise UsageError(
+            f"--tls-cert {certificate} and --tls-key {key} cannot be used: {why}"
+        ) from ex

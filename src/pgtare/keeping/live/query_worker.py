@@ -1,0 +1,181 @@
+"""The process that queries a spool for the page: `python -m pgtare.keeping.live.query_worker DIR`.
+
+It reads a request a line from standard input and writes an answer a line to standard output, as
+JSON. It runs the page's own queries and no others. DuckDB may read the spool's segments and no
+other file, and its configuration is locked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from pgtare.errors import PgtareError
+from pgtare.interrupt import compute_in_one_thread
+from pgtare.keeping.live import query_text, spool_views
+from pgtare.keeping.spool import manifest, reader, segments
+from pgtare.keeping.spool.manifest import SpoolManifest
+from pgtare.keeping.spool.segments import DamagedFile
+
+MEMORY = "1GB"
+THREADS = 2
+#: How often a request is tried if files go away meanwhile, as in compaction.
+_TRIES = 3
+
+
+class QueryWorker:
+    """A connection to a spool's segments."""
+
+    def __init__(self, directory: Path) -> None:
+        self._root = directory.absolute()
+        self._connection = duckdb.connect(config={**reader.CONFIG, "threads": THREADS})
+        self._read_at: tuple[int, int] | None = None
+        self._manifest: SpoolManifest | None = None
+        self._checked: set[str] = set()
+        self._damaged: set[str] = set()
+        allowed = {f"{self._root}/{segments.DIRECTORY}/"}
+        allowed |= {reader.pattern(name) for name in allowed}
+        listed = ", ".join("'" + name.replace("'", "''") + "'" for name in sorted(allowed))
+        # segments never change, so what is known of a file stays true
+        self._connection.execute("SET parquet_metadata_cache = true")
+        self._connection.execute(f"SET allowed_directories = [{listed}]")
+        self._connection.execute("SET enable_external_access = false")
+        self._connection.execute("SET lock_configuration = true")
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request, or an error in one sentence.
+
+        An answer has columns and rows, and names damaged segments, whose rows it lacks.
+
+        `{"state": true}` asks what the spool holds; else query, identifiers, only (filters),
+        values, window, grain.
+        """
+        for left in reversed(range(_TRIES)):
+            try:
+                if "state" in request:
+                    return self._state()
+                return self._query(request, last_try=not left)
+            except duckdb.OutOfMemoryException:
+                return {
+                    "error": f"this needs more than {MEMORY} of memory: choose a shorter window"
+                }
+            except duckdb.IOException as ex:
+                self._read_at = None
+                self._checked.clear()
+                if not left:
+                    return {"error": f"files of the spool cannot be read: {_first_line(ex)}"}
+            except PgtareError as ex:
+                return {"error": str(ex)}
+            except duckdb.Error as ex:
+                return {"error": f"DuckDB cannot answer: {_first_line(ex)}"}
+        raise AssertionError
+
+    def _query(self, request: dict[str, Any], last_try: bool) -> dict[str, Any]:
+        only = request["only"]
+        sql = query_text.filled(request["query"], request["identifiers"], tuple(only))
+        found = self._newest()
+        after_us, to_us = request["window"]
+        named = query_text.relations(sql)
+        for relation in named:
+            self._check(found, relation, last_try)
+            text = spool_views.view(
+                relation,
+                found,
+                str(self._root),
+                (after_us, to_us),
+                request["grain"],
+                self._damaged,
+            )
+            self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {relation} AS {text}")
+        values = {
+            **request["values"],
+            "from_us": after_us,
+            "to_us": to_us,
+            **{f"only_{name}": value for name, value in only.items()},
+        }
+        wanted = {name: values[name] for name in query_text.parameters(sql)}
+        self._connection.execute(query_text.for_duckdb(sql), wanted)
+        names = [column[0] for column in self._connection.description or ()]
+        rows = [[_plain(value) for value in row] for row in self._connection.fetchall()]
+        return {"columns": names, "rows": rows, "damaged": self._left_out(found, named, request)}
+
+    def _left_out(
+        self, found: SpoolManifest, relations: list[str], request: dict[str, Any]
+    ) -> list[str]:
+        """Damaged segments that have rows of the window."""
+        after_us, to_us = request["window"]
+        return sorted(
+            segment.name
+            for segment in found.segments.values()
+            if segment.name in self._damaged
+            and segment.table.startswith(tuple(relations))
+            and segment.first_us <= to_us
+            and segment.last_us > after_us
+        )
+
+    def _state(self) -> dict[str, Any]:
+        """The newest commit; of each table the first and the last time, and the rows."""
+        found = self._newest()
+        spans: dict[str, list[int]] = {}
+        for one in found.segments.values():
+            first, last, rows = spans.get(one.table, [one.first_us, one.last_us, 0])
+            ends = [min(first, one.first_us), max(last, one.last_us)]
+            spans[one.table] = [*ends, rows + one.rows]
+        return {"seq": found.seq, "spans": spans}
+
+    def _newest(self) -> SpoolManifest:
+        """What the spool holds now; read again if it was replaced."""
+        try:
+            stat = (self._root / manifest.NEWEST).stat()
+            read_at = (stat.st_mtime_ns, stat.st_ino)
+        except OSError:
+            read_at = None
+        if self._manifest is None or read_at is None or read_at != self._read_at:
+            self._manifest, _ = reader.newest(self._root)
+            self._read_at = read_at
+        return self._manifest
+
+    def _check(self, found: SpoolManifest, relation: str, last_try: bool) -> None:
+        """Note segments that are damaged; each is looked at once.
+
+        One that is missing may only have been replaced since the manifest was read.
+        """
+        for segment in found.segments.values():
+            if segment.name in self._checked or not segment.table.startswith(relation):
+                continue
+            try:
+                segments.check(self._root, segment)
+            except DamagedFile:
+                if not last_try and not (self._root / segment.name).exists():
+                    continue
+                self._damaged.add(segment.name)
+            self._checked.add(segment.name)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _first_line(ex: Exception) -> str:
+    return str(ex).split("\n")[0]
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this
+    compute_in_one_thread()
+    worker = QueryWorker(Path(sys.argv[1]))
+    for line in sys.stdin:
+        print(json.dumps(worker.answer(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

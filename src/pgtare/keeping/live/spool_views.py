@@ -1,0 +1,141 @@
+"""The relations that the page's queries read, as views over a spool's segments.
+
+Over long windows sums come from rolled-up tables: hours in the middle, minutes and ticks at the
+edges and for what is not rolled up yet. So the sums are those of the finest rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pgtare.keeping.spool import reader
+from pgtare.keeping.spool.manifest import SpoolManifest
+from pgtare.keeping.spool.segments import Segment
+from pgtare.keeping.spool.tables import TABLES
+from pgtare.postgres.backend_types import BACKGROUND_SQL
+
+#: How coarse the rows may be that a query reads.
+Grain = Literal["tick", "minute", "hour"]
+GRAINS: tuple[Grain, ...] = ("tick", "minute", "hour")
+
+_US = 1_000_000
+#: Tables from coarse to fine, for each relation that is rolled up.
+_LEVELS = {
+    "waits": ("waits_1h", "waits_1m", "waits"),
+    "ticks": ("ticks_1h", "ticks_1m", "ticks"),
+    "statements": ("statements_1h", "statements"),
+    "activity": ("activity_1h", "activity"),
+}
+#: Relations that are read as a whole: their times are not those at which something happened.
+_WHOLE = ("texts", "recordings")
+#: Columns that a relation has on top of its table's: times as integers, in µs since 1970.
+_ADDED = {
+    "gaps": ", epoch_us(from_ts) AS from_ts_us",
+    "recordings": ", epoch_us(started) AS started_us",
+}
+#: Active sessions in the form of waits: each row stands for the time since the look before.
+SAMPLES = (
+    f"SELECT backend_type IN {BACKGROUND_SQL} AS background, "
+    "server, ts, ts_us, quality, backend_type, role, database, application, pid, "
+    "coalesce(sessions.query_id, 0) AS query_id, query_age_us, "
+    "CASE WHEN sessions.query_id IS NULL THEN 'outside' ELSE 'statement' END AS kind, "
+    "coalesce(sessions.type, 'CPU') AS type, coalesce(sessions.event, 'Running') AS event, "
+    "coalesce(sessions.type, 'CPU') = 'Activity' AS idle, "
+    "covered_ns AS active_ns, CAST(0 AS BIGINT) AS calls, CAST(0 AS BIGINT) AS total_ns, "
+    "nullif(covered_ns, covered_ns) AS max_ns "
+    "FROM sessions WHERE state = 'active'"
+)
+
+
+@dataclass(frozen=True)
+class RowsSpan:
+    """Rows of one table after one time and up to another, µs since 1970."""
+
+    table: str
+    after_us: int
+    to_us: int
+
+
+def spans(
+    relation: str, after_us: int, to_us: int, grain: Grain, rolled_us: Mapping[str, int]
+) -> list[RowsSpan]:
+    """Which rows of which tables make up a relation in a window; no row is in it twice."""
+    levels = _LEVELS.get(relation, (relation,))
+    finest = levels[-1]
+    widths = {"tick": 0, "minute": 60, "hour": 3600}
+    usable = [
+        level for level in levels if level == finest or TABLES[level].bucket_s <= widths[grain]
+    ]
+    return list(_spans(usable, after_us, to_us, rolled_us))
+
+
+def _spans(
+    levels: list[str], after_us: int, to_us: int, rolled_us: Mapping[str, int]
+) -> Iterator[RowsSpan]:
+    if after_us >= to_us:
+        return
+    level, finer = levels[0], levels[1:]
+    if not finer:
+        yield RowsSpan(level, after_us, to_us)
+        return
+    width = TABLES[level].bucket_s * _US
+    first = -(-after_us // width) * width
+    last = min(to_us // width * width, rolled_us.get(level, 0) // width * width)
+    if last <= first:
+        yield from _spans(finer, after_us, to_us, rolled_us)
+        return
+    yield from _spans(finer, after_us, first, rolled_us)
+    yield RowsSpan(level, first, last)
+    yield from _spans(finer, last, to_us, rolled_us)
+
+
+def view(
+    relation: str,
+    found: SpoolManifest,
+    root: str,
+    window: tuple[int, int],
+    grain: Grain,
+    left_out: Collection[str] = (),
+) -> str:
+    """The SELECT of a relation. left_out: segments that cannot be read."""
+    if relation == "samples":
+        return SAMPLES
+    if relation in _WHOLE:
+        window = (-(1 << 62), 1 << 62)
+    parts = []
+    for span in spans(relation, *window, grain, found.rolled_us):
+        files = [
+            f"{root}/{segment.name}"
+            for segment in found.of_table(span.table)
+            if _overlaps(segment, span) and segment.name not in left_out
+        ]
+        if files:
+            parts.append(_part(span, files, relation))
+    columns = TABLES[relation].columns
+    if not parts:
+        empty = ", ".join(f"NULL::{reader.type_name(c)} AS {c.name}" for c in columns)
+        parts = [f"SELECT {empty} WHERE false"]
+    added = _ADDED.get(relation, "")
+    union = " UNION ALL ".join(parts)
+    return f"SELECT *, epoch_us(ts) AS ts_us{added} FROM ({union})"
+
+
+def _overlaps(segment: Segment, span: RowsSpan) -> bool:
+    return segment.last_us > span.after_us and segment.first_us <= span.to_us
+
+
+def _part(span: RowsSpan, files: list[str], relation: str) -> str:
+    names = ", ".join(column.name for column in TABLES[relation].columns)
+    listed = ", ".join(_quoted(reader.pattern(file)) for file in files)
+    condition = ""
+    if abs(span.after_us) < 1 << 62:
+        condition = (
+            f" WHERE ts > make_timestamp({span.after_us}) AND ts <= make_timestamp({span.to_us})"
+        )
+    return f"SELECT {names} FROM read_parquet([{listed}], union_by_name = true){condition}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

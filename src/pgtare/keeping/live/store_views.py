@@ -1,0 +1,97 @@
+"""The relations that the page's queries read, as parts of a WITH over a store's tables.
+
+As over a spool, long windows are summed from hours and minutes as far as these go. How far they go
+differs between spools, so spools are grouped by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from pgtare.keeping.live import spool_views
+from pgtare.keeping.live.spool_views import Grain, RowsSpan
+from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.store.connection import listed, quoted
+
+_MICROS = "toUnixTimestamp64Micro"
+_ADDED = {
+    "gaps": f"{_MICROS}(from_ts) AS from_ts_us",
+    "recordings": f"{_MICROS}(started) AS started_us",
+}
+#: Sums of these over many servers can exceed 64 bits, and ClickHouse would not say so.
+_LARGE = frozenset({"covered_ns", "total_ns", "active_ns"})
+#: Texts are looked up only for the statements that are asked for.
+_TEXTS = (
+    "text_hash IN (SELECT text_hash FROM statements WHERE query_id IN {statements:Array(Int64)})"
+)
+
+
+def with_relations(
+    relations: Sequence[str],
+    database: str,
+    window: tuple[int, int],
+    grain: Grain,
+    rolled_us: Mapping[str, Mapping[str, int]],
+    partial: Collection[str] = (),
+) -> str:
+    """The WITH of a query that reads these relations.
+
+    rolled_us: by spool, up to where its rolled-up tables go. partial: tables of which commits are
+    left out, because the store has them only in part.
+    """
+    parts = []
+    for relation in relations:
+        if relation == "samples":
+            text = spool_views.SAMPLES
+        elif relation == "texts":
+            text = _select("texts", database, _TEXTS, partial)
+        else:
+            text = _relation(relation, database, window, grain, rolled_us, partial)
+        parts.append(f"{relation} AS ({text})")
+    return "WITH " + ", ".join(parts)
+
+
+def _relation(
+    relation: str,
+    database: str,
+    window: tuple[int, int],
+    grain: Grain,
+    rolled_us: Mapping[str, Mapping[str, int]],
+    partial: Collection[str],
+) -> str:
+    groups: dict[tuple[RowsSpan, ...], list[str]] = {}
+    for spool, marks in rolled_us.items():
+        spans = spool_views.spans(relation, *window, grain, marks)
+        groups.setdefault(tuple(spans), []).append(spool)
+    parts = []
+    for spans_of_group, spools in groups.items():
+        for span in spans_of_group:
+            condition = (
+                f"ts > fromUnixTimestamp64Micro({span.after_us}, 'UTC') "
+                f"AND ts <= fromUnixTimestamp64Micro({span.to_us}, 'UTC')"
+            )
+            if len(groups) > 1:
+                condition += f" AND spool IN ({listed(sorted(spools))})"
+            parts.append(_select(span.table, database, condition, partial))
+    if not parts:
+        parts.append(_select(relation, database, "0", ()))
+    columns = [f"*, {_MICROS}(ts) AS ts_us"]
+    if added := _ADDED.get(relation):
+        columns.append(added)
+    return f"SELECT {', '.join(columns)} FROM ({' UNION ALL '.join(parts)})"
+
+
+def _select(table: str, database: str, condition: str, partial: Collection[str]) -> str:
+    columns = [
+        f"toInt128({column.name}) AS {column.name}" if column.name in _LARGE else column.name
+        for column in TABLES[table].columns
+        if column.name != "segment"
+    ]
+    if table in partial:
+        condition += (
+            " AND (spool, seq) NOT IN (SELECT spool, seq FROM ("
+            "SELECT spool, seq, day, argMax(state, at) AS newest "
+            f"FROM {database}.partial_segments WHERE table_name = {quoted(table)} "
+            "GROUP BY spool, seq, day) WHERE newest = 1)"
+        )
+    return f"SELECT {', '.join(columns)} FROM {database}.{table} WHERE {condition}"

@@ -1,0 +1,149 @@
+"""The process that queries a store for the page: `python -m pgtare.keeping.live.store_worker URL`.
+
+It answers as `query_worker` does, a line of JSON for a line. It only reads, and every query has a
+limit of time and memory. The password comes from a file or the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from pgtare.errors import PgtareError
+from pgtare.interrupt import compute_in_one_thread
+from pgtare.keeping.live import query_text, store_views
+from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.store import address, repair
+from pgtare.keeping.store.connection import StoreConnection, StoreError, connect
+
+#: As DuckDB answers: NULL where a join has no match; and no query takes the server's memory.
+SETTINGS: dict[str, Any] = {"join_use_nulls": 1, "max_memory_usage": 4_000_000_000}
+LIMIT_S = 15
+#: What was sent, and what is partial, is looked at again after this, s.
+_FRESH_S = 5.0
+
+
+class StoreWorker:
+    """Answers from a store. connect: makes a connection; it is made again after an error."""
+
+    def __init__(self, make: Callable[[], StoreConnection]) -> None:
+        self._make = make
+        self._connection: StoreConnection | None = None
+        self._read_at = -math.inf
+        self._rolled_us: dict[str, dict[str, int]] = {}
+        self._seq = 0
+        self._partial: dict[str, int] = {}
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request: columns and rows, or an error in one sentence."""
+        try:
+            if self._connection is None:
+                self._connection = self._make()
+            self._refresh(self._connection)
+            if "state" in request:
+                return self._state(self._connection)
+            return self._query(self._connection, request)
+        except StoreError as ex:
+            self._end()
+            return {"error": f"the store cannot answer: {ex}"}
+        except PgtareError as ex:
+            self._end()
+            return {"error": str(ex)}
+
+    def _end(self) -> None:
+        connection, self._connection = self._connection, None
+        self._read_at = -math.inf
+        if connection is not None:
+            connection.close()
+
+    def _refresh(self, connection: StoreConnection) -> None:
+        """What was sent of each spool, and which tables have partial commits."""
+        if time.monotonic() - self._read_at < _FRESH_S:
+            return
+        found = connection.rows(
+            "SELECT spool, argMax(seq, at), argMax(rolled_us, at) "
+            f"FROM {connection.database}.pushes GROUP BY spool"
+        )
+        self._rolled_us = {
+            str(spool): {str(name): int(us) for name, us in dict(rolled).items()}
+            for spool, _, rolled in found
+        }
+        self._seq = sum(int(seq) for _, seq, _ in found)
+        self._partial = {}
+        for one in repair.partial_seqs(connection):
+            self._partial[one.table] = self._partial.get(one.table, 0) + len(one.seqs)
+        self._read_at = time.monotonic()
+
+    def _query(self, connection: StoreConnection, request: dict[str, Any]) -> dict[str, Any]:
+        only = request["only"]
+        sql = query_text.filled(request["query"], request["identifiers"], tuple(only))
+        after_us, to_us = request["window"]
+        relations = store_views.with_relations(
+            query_text.relations(sql),
+            connection.database,
+            (after_us, to_us),
+            request["grain"],
+            self._rolled_us,
+            self._partial,
+        )
+        values = {
+            **request["values"],
+            "from_us": after_us,
+            "to_us": to_us,
+            **{f"only_{name}": value for name, value in only.items()},
+        }
+        text = f"{relations}\n{sql}"
+        wanted = {name: values[name] for name in query_text.parameters(text)}
+        settings = {**SETTINGS, "max_execution_time": LIMIT_S}
+        names, found = connection.answer(text, wanted, settings)
+        rows = [[_plain(value) for value in row] for row in found]
+        return {"columns": names, "rows": rows, "damaged": []}
+
+    def _notes(self) -> list[str]:
+        return [f"{number} commits of {name}" for name, number in sorted(self._partial.items())]
+
+    def _state(self, connection: StoreConnection) -> dict[str, Any]:
+        """As of a spool; what is partial in place of what is damaged."""
+        parts = (
+            f"SELECT '{name}' AS name, toUnixTimestamp64Micro(min(ts)) AS first_us, "
+            f"toUnixTimestamp64Micro(max(ts)) AS last_us, count() AS number "
+            f"FROM {connection.database}.{name}"
+            for name in TABLES
+        )
+        found = connection.rows(" UNION ALL ".join(parts))
+        spans = {
+            str(name): [int(first), int(last), int(rows)]
+            for name, first, last, rows in found
+            if rows
+        }
+        return {"seq": self._seq, "spans": spans, "damaged": [], "left_out": self._notes()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, tuple):
+        return list(value)
+    return value
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this
+    compute_in_one_thread()
+    store = address.read(sys.argv[1])
+    worker = StoreWorker(lambda: connect(store, LIMIT_S + 5))
+    for line in sys.stdin:
+        print(json.dumps(worker.answer(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""The routes over a spool or store: each view, its CSV, and news by server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.keeping.live import page_parts
+from pgtare.keeping.live.live_source import LiveSource
+from pgtare.keeping.live.page_parts import PageLink, ViewPage
+from pgtare.keeping.live.page_shell import PageShell
+from pgtare.keeping.live.time_window import LAST_S, TimeWindow, iso, shown
+from pgtare.keeping.live.views import (
+    activity,
+    bill,
+    blockers,
+    breakdown,
+    compare,
+    event,
+    findings,
+    statement,
+)
+from pgtare.keeping.live.views.view_request import ViewRequest
+from pgtare.keeping.live.worker_process import WorkerProcess
+from pgtare.keeping.store.address import StoreAddress
+
+VIEWS: dict[str, Callable[[ViewRequest], Awaitable[ViewPage]]] = {
+    "activity": activity.view,
+    "breakdown": breakdown.view,
+    "event": event.view,
+    "statement": statement.view,
+    "compare": compare.view,
+    "blockers": blockers.view,
+    "bill": bill.view,
+    "findings": findings.view,
+}
+#: Views that the menu leads to; the others are reached from tables.
+MENU = {
+    "/activity": "Activity",
+    "/breakdown": "What made it up",
+    "/compare": "Two windows",
+    "/blockers": "Who blocks whom",
+    "/bill": "The bill",
+    "/findings": "Findings",
+}
+_FORGET = {"last": None, "from": None, "to": None, "at": None}
+#: How often the source is looked at for new rows, and a silent connection is kept alive, s.
+_LOOK_S, _ALIVE_S = 1.0, 15.0
+#: The newest rows are said to be old after this, s.
+_OLD_S = 120
+#: An alarm names at most this many files.
+_MOST_NAMED = 3
+
+
+class ViewRoutes:
+    """The routes over one source. limit_s: the longest time that a query may take."""
+
+    def __init__(self, source: Path | StoreAddress, shell: PageShell, limit_s: float) -> None:
+        self._source = LiveSource.of(source)
+        self._worker = WorkerProcess(source, limit_s)
+        self._shell = shell
+
+    def routes(self) -> list[Route]:
+        """All of them; the last takes every name."""
+        return [
+            Route("/updates", self._updates),
+            Route("/{view}.csv", self._csv),
+            Route("/{view}", self._view),
+        ]
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Hold the process that answers queries."""
+        with contextlib.suppress(PgtareError):  # the first view says what is wrong
+            await self._worker.state()  # it takes a while to start
+        yield
+        await self._worker.close()
+
+    async def _page(self, request: Request) -> tuple[ViewRequest, ViewPage]:
+        name = request.path_params["view"]
+        words = {key: value for key, value in request.query_params.items() if "\0" not in value}
+        asked = await ViewRequest.of(f"/{name}", words, self._worker, time.time_ns() // 1000)
+        return asked, await VIEWS[name](asked)
+
+    async def _view(self, request: Request) -> Response:
+        name = request.path_params["view"]
+        if name not in VIEWS:
+            return self._shell.failure("There is no such view.", 404)
+        try:
+            asked, page = await self._page(request)
+        except UsageError as ex:
+            return self._shell.failure(str(ex), 400)
+        except MeasurementError as ex:
+            return self._shell.failure(str(ex), 503)
+        except PgtareError as ex:
+            return self._shell.failure(str(ex), 500)
+        return HTMLResponse(self._html(name, asked, page))
+
+    async def _csv(self, request: Request) -> Response:
+        name = request.path_params["view"]
+        if name not in VIEWS:
+            return Response("there is no such view\n", 404)
+        try:
+            _, page = await self._page(request)
+        except PgtareError as ex:
+            return Response(f"{ex}\n", 400 if isinstance(ex, UsageError) else 503)
+        table = page.table(request.query_params.get("table", ""))
+        if table is None:
+            return Response("there is no such table\n", 404)
+        disposition = f'attachment; filename="{name}-{table.id}.csv"'
+        headers = {"content-disposition": disposition}
+        return Response(table.csv(), headers=headers, media_type="text/csv; charset=utf-8")
+
+    async def _updates(self, request: Request) -> Response:
+        return StreamingResponse(
+            self._news(request),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+        )
+
+    async def _news(self, request: Request) -> AsyncIterator[str]:
+        """One event for each new commit, as long as the browser listens."""
+        seen, silent_s = self._source.news(), 0.0
+        yield "retry: 3000\n\n"
+        while not await request.is_disconnected():
+            await asyncio.sleep(_LOOK_S)
+            now, silent_s = self._source.news(), silent_s + _LOOK_S
+            if now != seen:
+                seen, silent_s = now, 0.0
+                yield "event: commit\ndata: new rows\n\n"
+            elif silent_s >= _ALIVE_S:
+                silent_s = 0.0
+                yield ": nothing new\n\n"
+
+    def _html(self, name: str, asked: ViewRequest, page: ViewPage) -> str:
+        window = asked.window
+        last = [
+            PageLink(word, asked.same(**{**_FORGET, "last": word}), window.last == word)
+            for word in LAST_S
+        ]
+        moves = [
+            PageLink("‹ earlier", asked.in_window(window.shifted(-1))),
+            PageLink("later ›", asked.in_window(window.shifted(1))),
+            PageLink("wider", asked.in_window(window.widened())),
+        ]
+        age_s = time.time() - asked.newest_us / 1e6
+        alarms = list(page.alarms)
+        if window.last is not None and age_s > _OLD_S:
+            alarms.append(
+                f"The newest rows are from {shown(asked.newest_us)} UTC. No agent is writing to "
+                f"this {self._source.what}."
+            )
+        if asked.damaged:
+            alarms.append(_damaged_words(asked.damaged))
+        kept = {
+            key: value
+            for key, value in asked.words.items()
+            if key not in ("last", "from", "to", "at", "server", "table", "token")
+        }
+        return self._shell.html(
+            page,
+            alarms=alarms,
+            window=window,
+            window_words=window.words(),
+            start=iso(window.after_us),
+            end=iso(window.to_us),
+            last=last,
+            moves=moves,
+            kept=kept,
+            path=asked.path,
+            servers=sorted({*asked.servers, *([asked.server] if asked.server else [])}),
+            server=asked.server or "",
+            earlier=_ends(compare.earlier(asked)) if name == "compare" else None,
+            menu=[
+                PageLink(link.words, asked.href(link.href), link.current)
+                for link in self._shell.menu(f"/{name}")
+            ],
+            csv=lambda table: page_parts.address(
+                f"{asked.path}.csv", {**asked.words, **window.address(), "table": table.id}
+            ),
+        )
+
+
+def _damaged_words(names: Collection[str]) -> str:
+    count = "a file" if len(names) == 1 else f"{len(names)} files"
+    more = " and others" if len(names) > _MOST_NAMED else ""
+    return (
+        f"Rows are missing here: {count} of the spool cannot be read "
+        f"({', '.join(sorted(names)[:_MOST_NAMED])}{more}). Restore what is damaged from a copy."
+    )
+
+
+def _ends(window: TimeWindow) -> tuple[str, str]:
+    return iso(window.after_us), iso(window.to_us)

@@ -1,0 +1,46 @@
+"""Activity: average active sessions by wait class against processors."""
+
+from __future__ import annotations
+
+from pgtare.keeping.live import live_charts
+from pgtare.keeping.live.page_parts import PageLink, PageSection, ViewPage
+from pgtare.keeping.live.views import breakdown, gaps
+from pgtare.keeping.live.views.view_request import ViewRequest
+
+
+async def view(request: ViewRequest) -> ViewPage:
+    """The view."""
+    source = request.source("type")
+    step_us = request.window.step_us(source.finest_s)
+    series = await request.rows(
+        "series",
+        identifiers={"rows": source.rows, "dimension": "type"},
+        only=request.only,
+        grain=request.window.grain,
+        step_us=step_us,
+        source=source.ticks,
+    )
+    figures = await request.rows("transactions", only=request.of_server)
+    shown = set(request.watched(source.ticks))
+    counts = [row["most_processors"] for row in figures if row["host"] in shown]
+    processors = (
+        sum(counts) if counts and len(counts) == len(shown) and None not in counts else None
+    )
+    chart = live_charts.activity_chart(
+        "activity", series, request.window, step_us, {}, processors, by_class=True
+    )
+    (classes,) = await breakdown.parts(
+        request, "type", source, chart=False, title="Average active sessions"
+    )
+    events = await breakdown.parts(request, "event", source, chart=False, title="Events")
+    more = [
+        PageLink(f"by {words}", request.href("/breakdown", by=name))
+        for name, words in (("event", "event"), ("query_id", "statement"), ("role", "role"))
+    ]
+    rows = breakdown.rows_links(request)
+    notes = [source.note, "Drag along the chart to select a window."]
+    if processors:
+        notes.append(f"The dashed line is the number of processors: {processors:g}.")
+    first = PageSection(classes.title, notes, classes.quality, chart, classes.table)
+    sections = [first, *events, PageSection("What made it up", links=more), rows]
+    return ViewPage("Activity", [*sections, *await gaps.sections(request)], request.alarms(source))

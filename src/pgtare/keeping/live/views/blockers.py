@@ -1,0 +1,189 @@
+"""Who blocks whom at a moment, as a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import shorten
+
+from pgtare.keeping.live import live_charts, time_window
+from pgtare.keeping.live.page_parts import (
+    PageColumn,
+    PageRow,
+    PageSection,
+    PageTable,
+    TreeNode,
+    ViewPage,
+)
+from pgtare.keeping.live.time_window import US, TimeWindow
+from pgtare.keeping.live.views import breakdown, session_columns
+from pgtare.keeping.live.views.view_request import ViewRequest
+from pgtare.keeping.live.worker_process import LiveRow
+from pgtare.kit import numbers
+from pgtare.postgres import backend_types
+
+#: Looks at most this long before a moment count for it, s.
+_AROUND_S = 5
+#: A tree shows this much of a statement's text; the table below has a link to it.
+_LONGEST_TEXT = 120
+_MOMENTS = (
+    PageColumn("from_ts", "from", "time"),
+    PageColumn("server", "server"),
+    PageColumn("waiters", "sessions that waited", "count"),
+    PageColumn("waited_ns", "waited, in total", "ns"),
+)
+_SESSIONS = (
+    *session_columns.COLUMNS,
+    PageColumn("state", "state"),
+    PageColumn("event", "waits for"),
+    PageColumn("query_id", "statement"),
+    PageColumn("query_age_us", "since", "us"),
+    PageColumn("xact_age_us", "transaction since", "us"),
+    PageColumn("blockers", "blocked by"),
+)
+_NOTE = (
+    "From samples of sessions, once a second, kept for two days. Blockers are looked up for "
+    "sessions that have waited for a lock for at least a second."
+)
+
+
+async def view(request: ViewRequest) -> ViewPage:
+    """The view."""
+    step_us = request.window.step_us()
+    only = request.of_server
+    moments = await request.rows("lock_moments", only=only, grain="tick", step_us=step_us)
+    series = [
+        {
+            "bucket_us": row["bucket_us"],
+            "member": row["host"],
+            "aas": row["spent_ns"] / (step_us * 1000),
+        }
+        for row in moments
+    ]
+    chart = live_charts.activity_chart(
+        "blocked", series, request.window, step_us, {}, None, by_class=False
+    )
+    worst = sorted(moments, key=lambda row: (-row["waiters"], row["bucket_us"]))
+    lines = [
+        PageRow(
+            [row["bucket_us"], row["host"], row["waiters"], row["spent_ns"]],
+            request.same(at=time_window.iso(row["last_us"] + US - 1)),
+        )
+        for row in worst[:50]
+    ]
+    table = PageTable(
+        "moments",
+        "Moments at which sessions waited for each other, the longest queues first",
+        _MOMENTS,
+        lines,
+        empty="No session was seen waiting for another one in this window.",
+    )
+    first = PageSection("When", (_NOTE,), "sampled", chart if moments else None, table)
+    at_us = _moment(request, worst)
+    tree = await _tree(request, at_us) if at_us is not None else []
+    return ViewPage("Who blocks whom", [first, *tree], request.alarms())
+
+
+def _moment(request: ViewRequest, worst: Sequence[LiveRow]) -> int | None:
+    """The moment that the address names; else that of the longest queue."""
+    given = request.words.get("at")
+    if given:
+        return time_window.parse_time(given, "at")
+    return worst[0]["last_us"] + US - 1 if worst else None
+
+
+async def _tree(request: ViewRequest, at_us: int) -> list[PageSection]:
+    end = at_us // US * US
+    around = TimeWindow(end - _AROUND_S * US, end, "tick")
+    rows = await request.rows(
+        "sessions_at", only=request.of_server, window=around, grain="tick", most=20_000
+    )
+    newest: dict[str, int] = {}
+    for row in rows:
+        newest[row["host"]] = max(newest.get(row["host"], 0), row["seen_us"])
+    now = [row for row in rows if row["seen_us"] == newest[row["host"]]]
+    involved = [row for row in now if row["waits_for"] or _blocks(row, now)]
+    texts = await breakdown.texts(request, involved)
+    trees = [node for host in sorted(newest) for node in trees_of(host, now, texts)]
+    lines = [PageRow(_session(row), _href(request, row)) for row in involved]
+    title = f"At {time_window.shown(end)} UTC"
+    empty = "No session waited for another one then."
+    table = PageTable("sessions", "Sessions that wait or are waited for", _SESSIONS, lines)
+    notes = () if trees else (empty,)
+    return [PageSection(title, notes, "sampled", table=table if lines else None, tree=trees)]
+
+
+def trees_of(
+    host: str, rows: Sequence[LiveRow], texts: Mapping[tuple[str, int], str]
+) -> list[TreeNode]:
+    """A tree for each session of a server that blocks others and waits for none.
+
+    texts: of statements, by server and identifier. In a deadlock all wait: one of them becomes the
+    root, and those that were shown are not again.
+    """
+    sessions = {row["process"]: row for row in rows if row["host"] == host}
+    waiters: dict[int, list[int]] = {}
+    for pid, row in sessions.items():
+        for blocker in row["waits_for"] or []:
+            waiters.setdefault(blocker, []).append(pid)
+    shown: set[int] = set()
+
+    def node(pid: int) -> TreeNode:
+        shown.add(pid)
+        below = [one for one in sorted(waiters.get(pid, [])) if one not in shown]
+        words, about = _words(host, pid, sessions.get(pid), texts)
+        found = TreeNode(words, about)
+        for one in below:
+            if one not in shown:
+                found.waiters.append(node(one))
+        return found
+
+    roots = [pid for pid in sorted(waiters) if not (sessions.get(pid, {}).get("waits_for"))]
+    found = [node(pid) for pid in roots]
+    found += [node(pid) for pid in sorted(waiters) if pid not in shown]
+    return found
+
+
+def _words(
+    host: str, pid: int, row: LiveRow | None, texts: Mapping[tuple[str, int], str]
+) -> tuple[str, str]:
+    if pid == 0:
+        return f"{host}: a prepared transaction", "it holds locks, but has no session"
+    if row is None:
+        return f"{host}: process {pid}", "it is not in the samples"
+    who = row["user_role"] or "nobody"
+    where = f" in {row['base']}" if row["base"] else ""
+    waits = f", waits for {row['wait_class']} {row['wait_event']}" if row["wait_event"] else ""
+    program = f", {row['program']}" if row["program"] else ""
+    text = texts.get((host, row["statement"]), "")
+    shown = f": {shorten(text, _LONGEST_TEXT, placeholder=' …')}" if text else ""
+    statement = f", statement {row['statement']}{shown}" if row["statement"] else ""
+    open_us = row["open_us"]
+    since = f", transaction open for {numbers.duration(open_us)}" if open_us is not None else ""
+    about = f"{row['condition'] or 'no state'}{since}{waits}{statement}"
+    return f"{host}: process {pid}, {who}{where}{program}", about
+
+
+def _blocks(row: LiveRow, rows: Sequence[LiveRow]) -> bool:
+    return any(
+        row["process"] in (one["waits_for"] or []) and one["host"] == row["host"] for one in rows
+    )
+
+
+def _href(request: ViewRequest, row: LiveRow) -> str | None:
+    """What the session ran, if that is known."""
+    if not row["statement"]:
+        return None
+    return request.href("/statement", server=row["host"], query_id=row["statement"])
+
+
+def _session(row: LiveRow) -> list[object]:
+    event = f"{row['wait_class']}: {row['wait_event']}" if row["wait_event"] else ""
+    return [
+        *session_columns.values(row),
+        row["condition"],
+        event,
+        str(row["statement"] or ""),
+        row["running_us"],
+        row["open_us"],
+        backend_types.blockers(row["waits_for"] or []),
+    ]

@@ -1,0 +1,261 @@
+"""What made up the active time: by one dimension, filtered by others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pgtare.errors import UsageError
+from pgtare.keeping.live import live_charts
+from pgtare.keeping.live.page_parts import (
+    LiveChart,
+    PageColumn,
+    PageLink,
+    PageRow,
+    PageSection,
+    PageTable,
+    ViewPage,
+    address,
+)
+from pgtare.keeping.live.row_sources import DIMENSION_WORDS, RowSource
+from pgtare.keeping.live.views.view_request import MOST, ViewRequest
+from pgtare.keeping.live.worker_process import LiveRow
+
+_FIGURES = (
+    PageColumn("aas", "AAS", "aas"),
+    PageColumn("share", "share", "share"),
+    PageColumn("active_ns", "active", "ns"),
+    PageColumn("calls", "waits", "count"),
+    PageColumn("mean_ns", "mean wait", "ns"),
+    PageColumn("max_ns", "longest", "ns"),
+    PageColumn("active_ns_per_transaction", "per transaction", "ns"),
+)
+_SAMPLED_FIGURES = tuple(one for one in _FIGURES if one.name not in ("calls", "mean_ns", "max_ns"))
+_KINDS = {"rest": "(rest: statements without rows of their own)", "outside": "(outside statements)"}
+_DAY_US = 86_400_000_000
+_MOST_TEXTS = 50_000
+#: A chart over many hours reads hours if there are more rows of minutes than this.
+_MOST_CHARTED = 8_000_000
+#: Charts of statements show events instead: statements are too many.
+_CHARTED = {"query_id": "event"}
+
+
+async def view(request: ViewRequest) -> ViewPage:
+    """The view."""
+    by = dimension(request)
+    source = request.source(by)
+    sections = await parts(request, by, source, chart=True)
+    filters = [
+        PageLink(f"{DIMENSION_WORDS.get(name, name)}: {value} ✕", request.same(**{name: None}))
+        for name, value in request.only.items()
+    ]
+    chosen = [PageSection("Filtered by", links=filters)] if filters else []
+    return ViewPage(
+        f"What made it up: by {DIMENSION_WORDS[by]}",
+        [dimension_links(request, by), *chosen, *sections, rows_links(request)],
+        request.alarms(source),
+    )
+
+
+def dimension(request: ViewRequest) -> str:
+    """What the address divides by; events if it does not say. Raises UsageError."""
+    by = request.words.get("by", "event")
+    if by not in DIMENSION_WORDS:
+        raise UsageError(f"by is one of {', '.join(DIMENSION_WORDS)}")
+    return by
+
+
+def dimension_links(request: ViewRequest, by: str) -> PageSection:
+    """Links to divide by something else, each with what its rows are worth."""
+    links = [
+        PageLink(words, request.same(by=name), name == by, request.source(name).quality)
+        for name, words in DIMENSION_WORDS.items()
+    ]
+    return PageSection("By", links=links)
+
+
+def rows_links(request: ViewRequest) -> PageSection:
+    """Links to choose between what was counted and samples."""
+    only_samples = bool(request.words.get("source"))
+    links = [
+        PageLink("counted if possible", request.same(source=None), not only_samples),
+        PageLink("samples only", request.same(source="sampled"), only_samples),
+    ]
+    return PageSection("Rows", links=links)
+
+
+async def parts(
+    request: ViewRequest, by: str, source: RowSource, *, chart: bool, title: str = ""
+) -> list[PageSection]:
+    """The chart and the table of one dimension."""
+    rows, total = await members(request, by, source)
+    drawn = await _chart(request, by, source) if chart else None
+    quality = min((row["worst_quality"] for row in rows), default=source.quality)
+    table = await _table(request, by, source, rows, total)
+    return [PageSection(title or "Active time", (source.note,), quality, drawn, table)]
+
+
+async def members(
+    request: ViewRequest, by: str, source: RowSource
+) -> tuple[list[LiveRow], LiveRow]:
+    """The largest members of a dimension, and the sum of all."""
+    identifiers = {"rows": source.rows, "dimension": by}
+    ask = {"only": request.only, "source": source.ticks}
+    if by == "query_id":
+        rows = await request.rows("statement_breakdown", identifiers=identifiers, **ask)  # type: ignore[arg-type]
+    else:
+        rows = await request.rows("breakdown", identifiers=identifiers, **ask)  # type: ignore[arg-type]
+    totals = rows
+    if len(rows) >= MOST:
+        by_server = {**identifiers, "dimension": "server"}
+        totals = await request.rows("breakdown", identifiers=by_server, **ask)  # type: ignore[arg-type]
+    names = ("aas", "spent_ns", "waits_ended", "waited_ns")
+    total = {name: sum(row[name] for row in totals) for name in names}
+    total["most_ns"] = max((row["most_ns"] or 0 for row in totals), default=0) or None
+    return rows, total
+
+
+async def transactions(request: ViewRequest, ticks: str) -> tuple[int, float]:
+    """Transactions in the window of the servers that these ticks are of, and how many a second.
+
+    They are read less often than waits, so in a short window they cover less time.
+    """
+    rows = await request.rows("transactions", only=request.of_server)
+    shown = set(request.watched(ticks))
+    watched = {
+        row["host"]: row["watched_ns"] for row in request.coverage if row["origin"] == "activity"
+    }
+    counts = {
+        row["host"]: row["committed"] + row["rolled_back"] for row in rows if row["host"] in shown
+    }
+    each_s = sum(count / watched[host] * 1e9 for host, count in counts.items() if watched.get(host))
+    return sum(counts.values()), each_s
+
+
+def per_transaction_ns(aas: float, transactions_s: float) -> float | None:
+    """Active time for each transaction, from rates: the two are not watched for the same time."""
+    return aas / transactions_s * 1e9 if transactions_s else None
+
+
+async def texts(request: ViewRequest, rows: Sequence[LiveRow]) -> Mapping[tuple[str, int], str]:
+    """Texts of statements by server and identifier, as far as they are known."""
+    known = request.worker.texts
+    wanted = {
+        (row.get("host", request.server), row["statement"]) for row in rows if row["statement"]
+    }
+    unknown = sorted({statement for host, statement in wanted if (host, statement) not in known})
+    if unknown:
+        if len(known) > _MOST_TEXTS:
+            known.clear()
+        # a statement may have been seen counting at another time than sampling
+        window = replace(request.window, after_us=request.window.after_us - _DAY_US)
+        found = await request.rows(
+            "statement_texts",
+            identifiers={"rows": "statements"},
+            only=request.of_server,
+            window=window,
+            statements=unknown,
+        )
+        known.update({(row["host"], row["statement"]): row["words"] for row in found})
+    return known
+
+
+def member_link(request: ViewRequest, by: str, value: str) -> str:
+    """Where a member of a dimension leads: events to their view, others to a filter."""
+    if by == "event":
+        return request.href(
+            "/event", **{**request.only, "event": value, "source": _wanted(request)}
+        )
+    if by in request.only:
+        return request.same(**{by: None})
+    following = "event" if by != "event" else "query_id"
+    return address("/breakdown", {**_kept(request), by: value, "by": following})
+
+
+def _kept(request: ViewRequest) -> dict[str, object]:
+    return {**request.window.address(), **request.only, "source": _wanted(request)}
+
+
+def _wanted(request: ViewRequest) -> str | None:
+    return request.words.get("source")
+
+
+async def _table(
+    request: ViewRequest, by: str, source: RowSource, rows: list[LiveRow], total: LiveRow
+) -> PageTable:
+    count, each_s = await transactions(request, source.ticks)
+    figures = _FIGURES if source.exact else _SAMPLED_FIGURES
+    several = by == "query_id" and len({row["host"] for row in rows}) > 1
+    columns = [PageColumn(by, DIMENSION_WORDS[by])]
+    if by == "query_id":
+        columns.append(PageColumn("text", "text"))
+    if several:
+        columns.append(PageColumn("server", "server"))
+    known = await texts(request, rows) if by == "query_id" else {}
+    lines = []
+    for row in rows:
+        values = figures_of(row, total["aas"], each_s)
+        shown = [values[one.name] for one in figures]
+        if by != "query_id":
+            name = row["member"] or "(none)"
+            href = member_link(request, by, row["member"]) if row["member"] else None
+            lines.append(PageRow([name, *shown], href))
+            continue
+        lines.append(_statement_row(request, row, known, several, shown))
+    values = figures_of(total, total["aas"], each_s)
+    blank = [""] * (len(columns) - 1)
+    last = PageRow(["all", *blank, *(values[one.name] for one in figures)])
+    caption = f"By {DIMENSION_WORDS[by]}, {request.window.words()}"
+    if len(rows) >= MOST:
+        caption += f"; the largest {MOST}"
+    caption += (
+        f". {count:,} transactions." if count else ". The number of transactions is not known."
+    )
+    return PageTable(f"by_{by}", caption, [*columns, *figures], lines, last if rows else None)
+
+
+def _statement_row(
+    request: ViewRequest,
+    row: LiveRow,
+    known: Mapping[tuple[str, int], str],
+    several: bool,
+    shown: list[object],
+) -> PageRow:
+    where = [row["host"]] if several else []
+    if row["sort"] != "statement":
+        words = _KINDS.get(row["sort"], row["sort"])
+        href = address("/breakdown", {**_kept(request), "kind": row["sort"], "by": "event"})
+        return PageRow([row["sort"], words, *where, *shown], href)
+    text = known.get((row["host"], row["statement"]), "")
+    href = request.href("/statement", server=row["host"], query_id=row["statement"])
+    return PageRow([str(row["statement"]), text, *where, *shown], href)
+
+
+def figures_of(row: LiveRow, all_aas: float, transactions_s: float) -> dict[str, object]:
+    """Figures of a member by the names of their columns."""
+    ended = row["waits_ended"]
+    return {
+        "aas": row["aas"],
+        "share": row["aas"] / all_aas if all_aas else None,
+        "active_ns": row["spent_ns"],
+        "calls": ended,
+        "mean_ns": row["waited_ns"] / ended if ended else None,
+        "max_ns": row["most_ns"],
+        "active_ns_per_transaction": per_transaction_ns(row["aas"], transactions_s),
+    }
+
+
+async def _chart(request: ViewRequest, by: str, source: RowSource) -> LiveChart:
+    charted = _CHARTED.get(by, by)
+    grain, step_us = request.buckets(source, _MOST_CHARTED)
+    series = await request.rows(
+        "series",
+        identifiers={"rows": source.rows, "dimension": charted},
+        only=request.only,
+        grain=grain,
+        step_us=step_us,
+        source=source.ticks,
+    )
+    return live_charts.activity_chart(
+        "activity", series, request.window, step_us, {}, None, charted == "type"
+    )

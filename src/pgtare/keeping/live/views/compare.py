@@ -1,0 +1,191 @@
+"""Two windows side by side: what grew, as active sessions and for each transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pgtare.keeping.live import live_charts, time_window
+from pgtare.keeping.live.page_parts import (
+    PageColumn,
+    PageLink,
+    PageRow,
+    PageSection,
+    PageTable,
+    ViewPage,
+)
+from pgtare.keeping.live.row_sources import DIMENSION_WORDS, RowSource
+from pgtare.keeping.live.time_window import TimeWindow
+from pgtare.keeping.live.views import breakdown
+from pgtare.keeping.live.views.view_request import ViewRequest
+from pgtare.keeping.live.worker_process import LiveRow
+
+_FIGURES = (
+    PageColumn("aas_before", "AAS before", "aas"),
+    PageColumn("aas_after", "AAS after", "aas"),
+    PageColumn("aas_change", "change", "change"),
+    PageColumn("per_transaction_before_ns", "per transaction before", "ns"),
+    PageColumn("per_transaction_after_ns", "after", "ns"),
+    PageColumn("per_transaction_change_ns", "change", "ns_change"),
+)
+_CHARTED = 12
+#: Active sessions, None in a window in which nothing was watched, and transactions a second.
+_Sum = tuple[float | None, float]
+_UNSEEN: _Sum = (None, 0.0)
+#: Earlier windows to compare with, by how long before they are, s; None: they end where it begins.
+_EARLIER: dict[str, int | None] = {
+    "just before": None,
+    "an hour before": 3600,
+    "a day before": 86_400,
+    "a week before": 7 * 86_400,
+}
+
+
+async def view(request: ViewRequest) -> ViewPage:
+    """The view: the window of the page is the later one, `from2` and `to2` are the earlier one."""
+    by = breakdown.dimension(request)
+    after, before = request.window, earlier(request)
+    source = request.source(by)
+    keys, tables = [], []
+    sums: list[_Sum] = []
+    watched = []
+    for window in (before, after):
+        part = replace(request, window=window)
+        part.coverage = await part.rows("coverage")
+        rows, total = await breakdown.members(part, by, source)
+        keys.append({_key(row, by): row for row in rows})
+        watched.append(set(part.watched(source.ticks)))
+        each_s = (await breakdown.transactions(part, source.ticks))[1]
+        sums.append((total["aas"] if watched[-1] else None, each_s))
+        tables.append(rows)
+    known = await breakdown.texts(request, [*tables[0], *tables[1]]) if by == "query_id" else {}
+    lines, changes = [], []
+    for key in {**keys[0], **keys[1]}:
+        server = {"query_id": key[0], "server": key[1]}.get(by)
+        values = _values(
+            [
+                (one[key]["aas"] if key in one else 0.0, each_s)
+                if _is_in(server, seen)
+                else _UNSEEN
+                for one, seen, (_, each_s) in zip(keys, watched, sums, strict=True)
+            ]
+        )
+        name, href, text = _name(request, by, key, known)
+        words = [name, text] if by == "query_id" else [name]
+        lines.append(PageRow([*words, *values], href))
+        label = text if key[1] == "statement" and text else f"{name} {text}".strip()
+        changes.append((abs(values[2] or 0.0), label, values[2] or 0.0))
+    offset = 2 if by == "query_id" else 1
+    lines.sort(key=lambda line: -abs(line.values[offset + 2] or 0.0))
+    changes.sort(key=lambda one: -one[0])
+    totals = _values(sums)
+    columns = [PageColumn(by, DIMENSION_WORDS[by])]
+    columns += [PageColumn("text", "text")] if by == "query_id" else []
+    caption = f"Before: {before.words()}. After: {after.words()}."
+    table = PageTable(
+        "compare",
+        caption,
+        [*columns, *_FIGURES],
+        lines,
+        PageRow(["all", *[""] * (offset - 1), *totals]) if lines else None,
+    )
+    drawn = [(name, change) for _, name, change in changes[:_CHARTED] if change]
+    chart = (
+        live_charts.bar_chart(
+            "change",
+            [name for name, _ in drawn],
+            [change for _, change in drawn],
+            "change of active sessions",
+            "What grew and what shrank; the table has the figures.",
+        )
+        if drawn
+        else None
+    )
+    notes = (source.note, caption, *_unwatched(*watched))
+    return ViewPage(
+        "Two windows side by side",
+        [
+            breakdown.dimension_links(request, by),
+            _earlier_links(request, before),
+            PageSection("What changed", notes, _quality(tables, source), chart, table),
+        ],
+        request.alarms(source),
+    )
+
+
+def earlier(request: ViewRequest) -> TimeWindow:
+    """The earlier window; without one in the address, the one just before."""
+    words = request.words
+    if not (words.get("from2") or words.get("to2") or words.get("last2")):
+        return request.window.before()
+    return time_window.window_of(words, request.newest_us, request.spans, "2")
+
+
+def _earlier_links(request: ViewRequest, before: TimeWindow) -> PageSection:
+    """Links to compare with usual windows."""
+    links = []
+    for words, by_s in _EARLIER.items():
+        window = request.window.before() if by_s is None else request.window.moved(-by_s)
+        named = {} if by_s is None else window.address("2")
+        ends = {"from2": None, "to2": None, "last2": None, **named}
+        links.append(PageLink(words, request.same(**ends), window.span == before.span))
+    return PageSection("Compared with", links=links)
+
+
+def _quality(tables: list[list[LiveRow]], source: RowSource) -> str:
+    return min((row["worst_quality"] for rows in tables for row in rows), default=source.quality)
+
+
+def _key(row: LiveRow, by: str) -> tuple[str, str, int]:
+    if by == "query_id":
+        return row["host"], row["sort"], row["statement"]
+    return "", row["member"], 0
+
+
+def _name(
+    request: ViewRequest,
+    by: str,
+    key: tuple[str, str, int],
+    known: Mapping[tuple[str, int], str],
+) -> tuple[str, str | None, str]:
+    host, member, statement = key
+    if by != "query_id":
+        href = breakdown.member_link(request, by, member) if member else None
+        return member or "(none)", href, ""
+    if member != "statement":
+        return f"({member})", None, f"on {host}"
+    href = request.href("/statement", server=host, query_id=statement)
+    return str(statement), href, known.get((host, statement), "")
+
+
+def _is_in(server: str | None, watched: set[str]) -> bool:
+    """Whether a server was watched; None: whether any was."""
+    return server in watched if server is not None else bool(watched)
+
+
+def _unwatched(before: set[str], after: set[str]) -> list[str]:
+    """What a reader must know of servers that were not watched in both windows."""
+    notes = []
+    for name, seen, other in (("earlier", before, after), ("later", after, before)):
+        if not seen:
+            notes.append(f"Nothing was watched in the {name} window: its columns are blank.")
+        elif other - seen:
+            notes.append(
+                f"Not watched in the {name} window, and not in its figures: "
+                f"{', '.join(sorted(other - seen))}."
+            )
+    return notes
+
+
+def _values(sums: Sequence[_Sum]) -> list[float | None]:
+    """Active sessions before, after, and their change; then the same for each transaction."""
+    aas = [one for one, _ in sums]
+    each = [
+        None if one is None else breakdown.per_transaction_ns(one, each_s) for one, each_s in sums
+    ]
+    return [*aas, _change(aas), *each, _change(each)]
+
+
+def _change(values: Sequence[float | None]) -> float | None:
+    before, after = values
+    return None if before is None or after is None else after - before

@@ -1,0 +1,132 @@
+"""An event: how long its waits took, over time, and which statements and sessions waited."""
+
+from __future__ import annotations
+
+from pgtare.errors import UsageError
+from pgtare.keeping.live import latency, live_charts
+from pgtare.keeping.live.page_parts import (
+    PageColumn,
+    PageLink,
+    PageRow,
+    PageSection,
+    PageTable,
+    ViewPage,
+)
+from pgtare.keeping.live.row_sources import SAMPLED, RowSource, row_source
+from pgtare.keeping.live.views import breakdown, session_columns
+from pgtare.keeping.live.views.view_request import ViewRequest
+from pgtare.keeping.live.worker_process import LiveRow
+
+#: A histogram over many hours reads hours if there are more rows of minutes than this.
+_MOST_COUNTED = 1_000_000
+_PERCENTILES = (
+    PageColumn("share", "of the waits", "share"),
+    PageColumn("from_ns", "took at least", "ns"),
+    PageColumn("below_ns", "and less than", "ns"),
+)
+_CLASSES = (
+    PageColumn("from_ns", "from", "ns"),
+    PageColumn("below_ns", "below", "ns"),
+    PageColumn("calls", "waits", "count"),
+    PageColumn("share", "share", "share"),
+)
+_SESSIONS = (
+    *session_columns.COLUMNS,
+    PageColumn("query_id", "statement"),
+    PageColumn("seen", "seen", "count"),
+    PageColumn("last_ts", "last", "time"),
+)
+
+
+async def view(request: ViewRequest) -> ViewPage:
+    """The view."""
+    if "event" not in request.only:
+        raise UsageError("an event is missing: choose one in a table of events")
+    source = request.source("event")
+    sections = await latency_sections(request, source) if source.exact else []
+    if not sections:
+        words = (
+            "Durations of waits are known only if the server has the module wait_event_timing. "
+            "Samples do not show them."
+        )
+        sections = [PageSection("Latency", (words,))]
+    by_statement = request.source("query_id")
+    sections += await breakdown.parts(
+        request, "query_id", by_statement, chart=False, title="Statements that waited"
+    )
+    others = [
+        PageLink(f"by {words}", request.href("/breakdown", **{**request.only, "by": name}))
+        for name, words in (
+            ("backend_type", "type of process"),
+            ("role", "role"),
+            ("database", "database"),
+            ("server", "server"),
+        )
+    ]
+    sections.append(await _sessions(request))
+    sections.append(PageSection("Who else", links=others))
+    return ViewPage(f"Event {request.only['event']}", sections, request.alarms(source))
+
+
+async def latency_sections(request: ViewRequest, source: RowSource) -> list[PageSection]:
+    """Heat map and percentiles of the waits that the request is filtered by; none if none ended."""
+    grain, step_us = request.buckets(source, _MOST_COUNTED)
+    found = await request.rows(
+        "histogram",
+        identifiers={"rows": source.rows},
+        only=request.only,
+        grain=grain,
+        step_us=step_us,
+    )
+    counts = latency.summed(found)
+    total = sum(counts)
+    if not total:
+        return []
+    chart = live_charts.heat_chart("latency", found, request.window, step_us)
+    lines = []
+    for share in latency.SHARES:
+        number = latency.percentile_class(counts, share)
+        assert number is not None
+        lines.append(PageRow([share, *latency.bounds_ns(number)]))
+    ended = sum(row["waits_ended"] for row in found)
+    waited = sum(row["waited_ns"] for row in found)
+    mean = waited / ended if ended else 0.0
+    caption = f"{ended:,} waits ended; {mean / 1000:,.1f} µs on average"
+    classes = [
+        PageRow([*latency.bounds_ns(number), count, count / total])
+        for number, count in enumerate(counts)
+        if count
+    ]
+    return [
+        PageSection(
+            "Latency",
+            ("Every wait is counted in one of 32 classes of duration. Nothing is sampled.",),
+            "exact",
+            chart,
+            PageTable("percentiles", caption, _PERCENTILES, lines),
+        ),
+        PageSection(
+            "All classes", table=PageTable("histogram", "Waits by duration", _CLASSES, classes)
+        ),
+    ]
+
+
+async def _sessions(request: ViewRequest) -> PageSection:
+    known = {name: value for name, value in request.only.items() if name != "kind"}
+    row_source(["event"], list(known), "sampled", False)
+    rows = await request.rows("sessions", only=known, grain="tick")
+    lines = [PageRow(_session_values(row)) for row in rows]
+    empty = "No session was sampled in this event. Samples are kept for two days."
+    table = PageTable(
+        "sessions", "Sessions that were sampled in this event", _SESSIONS, lines, empty=empty
+    )
+    return PageSection("Sessions that waited", (SAMPLED.note,), "sampled", table=table)
+
+
+def _session_values(row: LiveRow) -> list[object]:
+    return [
+        *session_columns.values(row),
+        str(row["statement"] or ""),
+        row["times_seen"],
+        row["last_us"],
+    ]

@@ -1,0 +1,177 @@
+"""What every view is given: the window, the filters, the spool's rows, and addresses for links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgtare.errors import UsageError
+from pgtare.keeping.live import page_parts, row_sources, time_window
+from pgtare.keeping.live.row_sources import RowSource
+from pgtare.keeping.live.spool_views import Grain
+from pgtare.keeping.live.time_window import TimeWindow
+from pgtare.keeping.live.worker_process import LiveQuery, LiveRow, WorkerProcess
+
+#: Rows that a table of a view has at most.
+MOST = 200
+#: Longer windows may have charts of hours, s.
+_HOURS_S = 6 * 3600.0
+
+
+@dataclass
+class ViewRequest:
+    """One request for a view."""
+
+    path: str
+    words: Mapping[str, str]
+    worker: WorkerProcess
+    spans: Mapping[str, list[int]]
+    newest_us: int
+    window: TimeWindow
+    only: dict[str, str | int]
+    left_out: list[str] = field(default_factory=list)
+    coverage: list[LiveRow] = field(default_factory=list)
+    damaged: set[str] = field(default_factory=set)
+    """segments of the spool that answers lack, up to now"""
+
+    @classmethod
+    async def of(
+        cls, path: str, words: Mapping[str, str], worker: WorkerProcess, now_us: int
+    ) -> ViewRequest:
+        """Understand an address. Raises UsageError, and MeasurementError if nothing answers."""
+        state = await worker.state()
+        spans: dict[str, list[int]] = state["spans"]
+        looks = [spans[name][1] for name in ("ticks", "sessions", "waits") if name in spans]
+        newest_us = min(now_us, max(looks, default=now_us))
+        window = time_window.window_of(words, newest_us, spans)
+        request = cls(path, words, worker, spans, newest_us, window, _only(words))
+        request.left_out = state.get("left_out", [])
+        request.coverage = await request.rows("coverage")
+        return request
+
+    async def rows(
+        self,
+        name: str,
+        *,
+        identifiers: Mapping[str, str] | None = None,
+        only: Mapping[str, str | int] | None = None,
+        window: TimeWindow | None = None,
+        grain: Grain = "hour",
+        **values: Any,
+    ) -> list[LiveRow]:
+        """The answer to a query of this window. grain: as coarse as the rows may be."""
+        found = window or self.window
+        query = LiveQuery(
+            name,
+            found.span,
+            grain,
+            identifiers or {},
+            only if only is not None else {},
+            {"most": MOST, **values},
+        )
+        answer = await self.worker.answer(query)
+        self.damaged.update(answer.damaged)
+        return answer.rows
+
+    @property
+    def server(self) -> str | None:
+        """The server that it is filtered by."""
+        found = self.only.get("server")
+        return None if found is None else str(found)
+
+    @property
+    def of_server(self) -> dict[str, str | int]:
+        """The filter by server alone."""
+        return {} if self.server is None else {"server": self.server}
+
+    @property
+    def servers(self) -> list[str]:
+        """All servers that were watched in the window."""
+        return sorted({row["host"] for row in self.coverage})
+
+    def watched(self, ticks: str) -> list[str]:
+        """Servers that the rows of these ticks are of, among those that are shown."""
+        return sorted(
+            row["host"]
+            for row in self.coverage
+            if row["origin"] == ticks
+            and row["watched_ns"] > 0
+            and self.server in (None, row["host"])
+        )
+
+    def source(self, *dimensions: str) -> RowSource:
+        """Which rows answer by these dimensions, filtered as the request is."""
+        only = {f"{name}={value}" for name, value in self.only.items()}
+        wanted = self.words.get("source", "")
+        return row_sources.row_source(dimensions, only, wanted, bool(self.watched("waits")))
+
+    def buckets(self, source: RowSource, most_rows: int) -> tuple[Grain, int]:
+        """The grain of a chart's rows, and the length of its buckets in µs.
+
+        In windows of many hours it is hours if more rows than these would have to be read.
+        """
+        tables = {"waits": "waits_1m", "statements": "statements"}
+        found = self.spans.get(tables.get(source.rows, ""))
+        if found is not None and self.window.seconds > _HOURS_S:
+            first_us, last_us, rows = found
+            length_us = max(last_us - first_us, 1)
+            shared_us = min(last_us, self.window.to_us) - max(first_us, self.window.after_us)
+            if rows * max(shared_us, 0) > most_rows * length_us:
+                return "hour", self.window.step_us(3600)
+        return self.window.grain, self.window.step_us(source.finest_s)
+
+    def alarms(self, source: RowSource | None = None) -> list[str]:
+        """What a reader must know before the figures."""
+        found = []
+        if self.left_out:
+            found.append(
+                f"Not in these figures, because they came only in part: "
+                f"{', '.join(self.left_out)}. `pgtare store repair` lets the agent send them again."
+            )
+        if not self.coverage:
+            found.append(
+                "No server was watched in this window. Choose another window, or check that the "
+                "agent is running."
+            )
+        elif source is not None:
+            missing = sorted(set(self.watched("sessions")) - set(self.watched(source.ticks)))
+            if missing:
+                found.append(
+                    f"Not in these figures: {', '.join(missing[:5])}"
+                    f"{' and others' if len(missing) > 5 else ''}. There are only samples of "
+                    "these. Choose one server, or samples only."
+                )
+        return found
+
+    def href(self, path: str, **changes: Any) -> str:
+        """An address with the same window and server."""
+        return page_parts.address(path, {**self.window.address(), **self.of_server, **changes})
+
+    def same(self, **changes: Any) -> str:
+        """The address of this view with some words changed; None leaves one out."""
+        kept = {name: value for name, value in self.words.items() if name != "table"}
+        return page_parts.address(self.path, {**kept, **changes})
+
+    def in_window(self, window: TimeWindow) -> str:
+        """The address of this view for another window."""
+        changes = {"last": None, "from": None, "to": None, "at": None}
+        return self.same(**{**changes, **window.address()})
+
+
+def _only(words: Mapping[str, str]) -> dict[str, str | int]:
+    found: dict[str, str | int] = {}
+    for name in row_sources.FILTERS:
+        value = words.get(name)
+        if not value:
+            continue
+        if name != "query_id":
+            found[name] = value
+            continue
+        try:
+            found[name] = int(value)
+        except ValueError as ex:
+            raise UsageError("query_id is a whole number") from ex
+        if not -(1 << 63) <= int(value) < 1 << 63:
+            raise UsageError("query_id is a number of 64 bits")
+    return found

@@ -1,0 +1,137 @@
+"""Starts the page's query workers, asks them, and kills them if an answer takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pgtare.errors import MeasurementError
+from pgtare.keeping.live.live_source import LiveSource
+from pgtare.keeping.live.spool_views import Grain
+from pgtare.keeping.store.address import StoreAddress
+
+#: The longest time that an answer may take, s.
+TIME_LIMIT_S = 15.0
+#: The longest answer that is read, bytes.
+_MOST_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class LiveQuery:
+    """One of the page's queries with all that it needs.
+
+    only: values of dimensions that are filtered by. window: after and up to, µs since 1970.
+    """
+
+    name: str
+    window: tuple[int, int]
+    grain: Grain = "tick"
+    identifiers: Mapping[str, str] = field(default_factory=dict)
+    only: Mapping[str, str | int] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def request(self) -> dict[str, Any]:
+        """As the worker reads it."""
+        return {
+            "query": self.name,
+            "window": list(self.window),
+            "grain": self.grain,
+            "identifiers": dict(self.identifiers),
+            "only": dict(self.only),
+            "values": dict(self.values),
+        }
+
+
+LiveRow = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LiveAnswer:
+    """Rows of a query. damaged: segments whose rows it lacks."""
+
+    rows: list[LiveRow]
+    damaged: list[str]
+
+
+class WorkerProcess:
+    """One process that answers queries, one at a time; a new one after it was killed."""
+
+    def __init__(self, source: Path | StoreAddress, limit_s: float = TIME_LIMIT_S) -> None:
+        self._source, self._limit_s = LiveSource.of(source), limit_s
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock = asyncio.Lock()
+        self.texts: dict[tuple[str, int], str] = {}
+        """texts of statements that were asked for, by server and identifier; they never change"""
+
+    async def answer(self, query: LiveQuery) -> LiveAnswer:
+        """An answer. Raises MeasurementError with a sentence if there is none."""
+        found = await self.ask(query.request())
+        rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+        return LiveAnswer(rows, found["damaged"])
+
+    async def state(self) -> dict[str, Any]:
+        """What the spool holds: seq, and spans by table: first and last time, µs, and rows."""
+        return await self.ask({"state": True})
+
+    async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """One answer. Raises MeasurementError."""
+        async with self._lock:
+            process = await self._running()
+            try:
+                found = await asyncio.wait_for(self._exchange(process, request), self._limit_s)
+            except TimeoutError:
+                await self._kill()
+                raise MeasurementError(
+                    f"this took longer than {self._limit_s:g} s and was stopped: choose a shorter "
+                    "window, or one server"
+                ) from None
+            except asyncio.CancelledError:
+                await self._kill()  # its answer would be taken for the next one's
+                raise
+            except (OSError, ValueError) as ex:
+                await self._kill()
+                raise MeasurementError("the query worker ended: load the page again") from ex
+        if "error" in found:
+            raise MeasurementError(str(found["error"]))
+        return found
+
+    async def _exchange(
+        self, process: asyncio.subprocess.Process, request: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        await process.stdin.drain()
+        line = await process.stdout.readline()
+        found: dict[str, Any] = json.loads(line)  # an empty line is none: the worker ended
+        return found
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                self._source.module,
+                self._source.argument,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=_MOST_BYTES,
+            )
+        return self._process
+
+    async def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def close(self) -> None:
+        """End the process."""
+        await self._kill()

@@ -1,0 +1,163 @@
+"""What was committed last, as Prometheus reads it; uses no lock, no file and no server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from pgtare.keeping.agent.counter_table import ACTIVE_NS, BUCKETS, FIRST_BUCKET, TOTAL_NS
+from pgtare.keeping.agent.difference import PROCESSOR_TYPE
+from pgtare.keeping.metrics.server_totals import ServerSnapshot
+
+_EVENT = ("server", "backend_type", "type", "event")
+#: The first bucket of a histogram holds what is shorter than 2 to the power of this, in ns.
+_FIRST_POWER = 8
+
+
+@dataclass(frozen=True)
+class MetricsSnapshot:
+    """All that is shown. up: servers that are watched, and whether each is connected.
+
+    servers: what was committed of them. written: whether the last commit was written.
+    """
+
+    up: Mapping[str, bool] = field(default_factory=dict)
+    servers: Mapping[str, ServerSnapshot] = field(default_factory=dict)
+    written: bool | None = None
+
+
+def shown_buckets(every: bool) -> list[int]:
+    """The buckets whose upper bound is shown: all, or every second one; the last has none."""
+    return list(range(0, BUCKETS - 1, 1 if every else 2))
+
+
+def bound_s(bucket: int) -> float:
+    """The longest wait that a bucket counts, in s: 2^k − 1 ns, since waits are whole ns."""
+    return ((1 << (bucket + _FIRST_POWER)) - 1) / 1e9
+
+
+class SnapshotCollector(Collector):
+    """Shows the snapshot that `show` was given last. clock: never set, in s."""
+
+    def __init__(self, every_bucket: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        buckets = shown_buckets(every_bucket)
+        self._starts = [0, *(bucket + 1 for bucket in buckets)]
+        self._bounds = [*(repr(bound_s(bucket)) for bucket in buckets), "+Inf"]
+        self._clock = clock
+        self._snapshot = MetricsSnapshot()
+
+    def show(self, snapshot: MetricsSnapshot) -> None:
+        """From now on, show this."""
+        self._snapshot = snapshot  # a reference is replaced at once, so a scrape needs no lock
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics of one scrape."""
+        found, now_s = self._snapshot, self._clock()
+        shown = {name: found.servers[name] for name in found.up if name in found.servers}
+        yield from self._waits(shown, now_s)
+        yield from _samples(shown, now_s)
+        yield from _of_watching(found, shown)
+
+    def _waits(self, servers: Mapping[str, ServerSnapshot], now_s: float) -> Iterator[Metric]:
+        waits = HistogramMetricFamily(
+            "pgtare_wait_duration_seconds",
+            "Waits that ended, by how long they lasted; those for work are left out.",
+            labels=_EVENT,
+        )
+        idle = HistogramMetricFamily(
+            "pgtare_idle_wait_duration_seconds",
+            "Waits for work that ended, by how long they lasted.",
+            labels=_EVENT,
+        )
+        active = CounterMetricFamily(
+            "pgtare_active_seconds",
+            "Time that passed in waits, also in those that have not ended, and on processors "
+            "(type CPU); its rate is the number of active sessions.",
+            labels=_EVENT,
+        )
+        for name, server in servers.items():
+            if now_s > server.series_until_s:
+                continue
+            for series in server.series:
+                key = series.key
+                labels = (name, key.backend_type, key.type, key.event)
+                sums = series.sums if now_s >= series.new_until_s else np.zeros_like(series.sums)
+                if not key.idle:
+                    active.add_metric(labels, int(sums[ACTIVE_NS]) / 1e9)
+                if key.type != PROCESSOR_TYPE:
+                    counts = np.cumsum(np.add.reduceat(sums[FIRST_BUCKET:], self._starts))
+                    below = list(zip(self._bounds, counts.tolist(), strict=True))
+                    family = idle if key.idle else waits
+                    family.add_metric(labels, below, int(sums[TOTAL_NS]) / 1e9)
+        yield from (waits, idle, active)
+
+
+def _samples(servers: Mapping[str, ServerSnapshot], now_s: float) -> Iterator[Metric]:
+    waiting = GaugeMetricFamily(
+        "pgtare_waiting_sessions",
+        "Sessions that waited, seen by samples once a second; their mean since the last commit.",
+        labels=_EVENT,
+    )
+    processors = GaugeMetricFamily(
+        "pgtare_processors", "Processors that the server may use.", labels=("server",)
+    )
+    for name, server in servers.items():
+        if now_s <= server.waiting_until_s:
+            for key, sessions in server.waiting.items():
+                waiting.add_metric((name, *key), sessions)
+        if server.processors is not None:
+            processors.add_metric((name,), server.processors)
+    yield from (waiting, processors)
+
+
+def _of_watching(
+    snapshot: MetricsSnapshot, servers: Mapping[str, ServerSnapshot]
+) -> Iterator[Metric]:
+    up = GaugeMetricFamily(
+        "pgtare_up", "Whether the agent is connected to the server.", labels=("server",)
+    )
+    for name, connected in snapshot.up.items():
+        up.add_metric((name,), float(connected))
+    last = GaugeMetricFamily(
+        "pgtare_last_reading_timestamp_seconds",
+        "When the server was read last, of what was committed; source: the table of the spool.",
+        labels=("server", "source"),
+    )
+    losses = CounterMetricFamily(
+        "pgtare_losses",
+        "Waits that the server's module could not count, by cause.",
+        labels=("server", "kind"),
+    )
+    gaps = CounterMetricFamily(
+        "pgtare_gaps", "Rows of table gaps of this server.", labels=("server", "kind")
+    )
+    left_out = GaugeMetricFamily(
+        "pgtare_series_left_out",
+        "Time series for which there was no room (most_series); they are counted as (other).",
+        labels=("server",),
+    )
+    for name, server in servers.items():
+        for source, at_s in sorted(server.last_readings.items()):
+            last.add_metric((name, source), at_s)
+        for kind, count in sorted(server.losses.items()):
+            losses.add_metric((name, kind), count)
+        for kind, count in sorted(server.gaps.items()):
+            gaps.add_metric((name, kind), count)
+        left_out.add_metric((name,), server.left_out)
+    yield from (up, last, losses, gaps, left_out)
+    if snapshot.written is not None:
+        yield GaugeMetricFamily(
+            "pgtare_spool_up",
+            "Whether the last commit could be written.",
+            value=float(snapshot.written),
+        )

@@ -1,0 +1,151 @@
+"""Totals of the waits of one server since its metrics began: arrays in, totals out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pgtare.keeping.agent.counter_table import SUMS, WIDTH, Array
+from pgtare.keeping.agent.difference import PROCESSOR_TYPE
+
+#: What is not shown on its own is counted under this type, event and kind of process.
+OTHER = "(other)"
+#: A pair that is new on a server that is shown already begins with zero, for this long, in s:
+#: Prometheus cannot see an increase up to the first value of a series.
+ZERO_S = 60.0
+_KEYS = ("backend_type", "type", "event", "idle")
+_SHOWN = "shown_"
+
+
+class WaitKey(NamedTuple):
+    """What a series is of."""
+
+    backend_type: str
+    type: str
+    event: str
+    idle: bool
+
+
+@dataclass(frozen=True)
+class WaitSeries:
+    """The totals of one pair of process and event, in the order of SUMS."""
+
+    key: WaitKey
+    sums: Array
+    new_until_s: float
+
+
+class WaitTotals:
+    """Totals by pair of process and event.
+
+    buckets: bounds that a histogram has, the infinite one included. most: time series that there
+    may be. A pair keeps its place for good, so that no series comes and goes.
+
+    Sums are exact. What is shown is their highest value so far: differences are signed, and a
+    total that falls by a nanosecond would look like a reset.
+    """
+
+    def __init__(self, buckets: int, most: int) -> None:
+        self._buckets, self._most = buckets, most
+        self._rows: dict[WaitKey, int] = {}
+        self._sums = np.zeros((0, WIDTH), np.int64)
+        self._shown = np.zeros((0, WIDTH), np.int64)
+        self._new_until_s: list[float] = []
+        self._left_out: dict[WaitKey, int] = {}
+        self.series = 0
+        """time series of the pairs that have a place"""
+
+    @property
+    def left_out(self) -> int:
+        """Time series for which there was no room."""
+        return sum(self._left_out.values())
+
+    def add(self, rows: pa.Table, now_s: float) -> None:
+        """Rows of the spool's table `waits`. now_s: by a clock that is never set."""
+        if not rows.num_rows:
+            return
+        columns = [rows[name].to_pylist() for name in _KEYS]
+        keys = [WaitKey(*values) for values in zip(*columns, strict=True)]
+        sums = np.stack([rows[name].to_numpy() for name in SUMS], axis=1).astype(np.int64)
+        began = now_s + ZERO_S if self._rows else 0.0
+        largest_first = np.argsort(-np.abs(sums[:, SUMS.index("active_ns")]), kind="stable")
+        for row in largest_first.tolist():
+            self._find_place(keys[row], began)
+        places = [self._rows.get(key, self._rows.get(other(key), -1)) for key in keys]
+        np.add.at(self._sums, places, sums)
+        np.maximum(self._shown, self._sums, out=self._shown)
+
+    def all_series(self) -> Iterator[WaitSeries]:
+        """All series to show; the arrays are copies."""
+        shown = self._shown.copy()
+        for key, row in self._rows.items():
+            yield WaitSeries(key, shown[row], self._new_until_s[row])
+
+    def _find_place(self, key: WaitKey, began_s: float) -> None:
+        if key in self._rows or key in self._left_out:
+            return
+        series = self._series_of(key)
+        if self.series + series > self._most:
+            self._left_out[key] = series
+            key = other(key)
+            if key in self._rows:
+                return
+        else:
+            self.series += series
+        self._add_row(key, began_s)
+
+    def _add_row(self, key: WaitKey, began_s: float) -> None:
+        self._rows[key] = len(self._rows)
+        none = np.zeros((1, WIDTH), np.int64)
+        self._sums = np.concatenate([self._sums, none])
+        self._shown = np.concatenate([self._shown, none])
+        self._new_until_s.append(began_s)
+
+    def _series_of(self, key: WaitKey) -> int:
+        """A histogram has its buckets, a sum and a count; what is not idle has its active time."""
+        if key.type == PROCESSOR_TYPE:
+            return 1
+        return self._buckets + (2 if key.idle else 3)
+
+    # The spool
+
+    def to_table(self) -> pa.Table:
+        """All of it, for the spool; the order of the rows is that in which pairs came."""
+        columns: dict[str, Any] = {
+            name: [getattr(key, name) for key in self._rows] for name in _KEYS
+        }
+        for number, name in enumerate(SUMS):
+            columns[name] = np.ascontiguousarray(self._sums[:, number])
+            above = self._shown[:, number] - self._sums[:, number]
+            if np.any(above):  # few columns ever fall
+                columns[_SHOWN + name] = above
+        types = {"idle": pa.bool_(), **dict.fromkeys(_KEYS[:3], pa.string())}
+        return pa.table(
+            {name: pa.array(column, types.get(name)) for name, column in columns.items()}
+        )
+
+    def restore(self, table: pa.Table) -> None:
+        """Continue from a table of `to_table`. Pairs without room are dropped."""
+        columns = [table[name].to_pylist() for name in _KEYS]
+        sums = np.stack([table[name].to_numpy() for name in SUMS], axis=1).astype(np.int64)
+        shown = sums.copy()
+        for number, name in enumerate(SUMS):
+            if _SHOWN + name in table.column_names:
+                shown[:, number] += table[_SHOWN + name].to_numpy()
+        for row, values in enumerate(zip(*columns, strict=True)):
+            key = WaitKey(*values)
+            series = 0 if key == other(key) else self._series_of(key)
+            if self.series + series > self._most:
+                continue
+            self.series += series
+            self._add_row(key, 0.0)
+            self._sums[-1], self._shown[-1] = sums[row], shown[row]
+
+
+def other(key: WaitKey) -> WaitKey:
+    """Where a pair is counted that has no place of its own."""
+    return WaitKey(OTHER, OTHER, OTHER, key.idle)

@@ -1,0 +1,90 @@
+"""Commits that could not be written yet: held in memory for some minutes, then counted as lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from pgtare.keeping.spool import retention
+from pgtare.keeping.spool.publication import Publication
+
+
+@dataclass
+class _Loss:
+    """What was lost of a server: rows by table, and their times in µs."""
+
+    first_us: int
+    last_us: int
+    rows: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Commit:
+    at_s: float
+    rows: Mapping[str, pa.Table]
+
+
+class Held:
+    """Rows of commits with the readings that they end at, the oldest first."""
+
+    def __init__(self) -> None:
+        self._commits: list[_Commit] = []
+        self._readings: dict[tuple[str, str], pa.Table | None] = {}
+        self._losses: dict[str, _Loss] = {}
+
+    def __len__(self) -> int:
+        return len(self._commits)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not (self._commits or self._readings or self._losses)
+
+    @property
+    def readings(self) -> Mapping[tuple[str, str], pa.Table | None]:
+        """By server and part, the readings that the held rows end at; None: there is none."""
+        return self._readings
+
+    def add(
+        self,
+        rows: Mapping[str, pa.Table],
+        readings: Mapping[tuple[str, str], pa.Table | None],
+        at_s: float,
+    ) -> None:
+        """A commit, at a time of a clock that is never set."""
+        self._commits.append(_Commit(at_s, rows))
+        self._readings.update(readings)
+
+    def expire(self, before_s: float) -> None:
+        """Give up the rows of commits from before that time; they become rows of `gaps`."""
+        while self._commits and self._commits[0].at_s < before_s:
+            for table, rows in self._commits.pop(0).rows.items():
+                self._lose(table, rows)
+
+    def _lose(self, table: str, rows: pa.Table) -> None:
+        for server, (number, first, last) in retention.lost_by_server(rows).items():
+            loss = self._losses.setdefault(server, _Loss(first, last))
+            loss.first_us, loss.last_us = min(loss.first_us, first), max(loss.last_us, last)
+            loss.rows[table] = loss.rows.get(table, 0) + number
+
+    def put_into(self, publication: Publication) -> None:
+        """All that is held."""
+        for commit in self._commits:
+            for table, rows in commit.rows.items():
+                publication.add_rows(table, rows)
+        for gap in self._gaps():
+            publication.add_rows("gaps", gap)
+        for (server, part), reading in self._readings.items():
+            publication.set_reading(server, part, reading)
+
+    def _gaps(self) -> Iterator[pa.Table]:
+        for server, loss in self._losses.items():
+            lost = ", ".join(f"{table} {number}" for table, number in sorted(loss.rows.items()))
+            detail = f"rows that found no room on the disk in time: {lost}"
+            yield retention.gap("disk_full", detail, loss.first_us, loss.last_us, server=server)
+
+    def clear(self) -> None:
+        """Forget everything: it was written."""
+        self._commits, self._readings, self._losses = [], {}, {}

@@ -1,0 +1,172 @@
+"""One commit: its files are written first, then one rename of the manifest makes them count."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import replace
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+
+from pgtare.keeping.spool import manifest as manifests
+from pgtare.keeping.spool import rollup, segments
+from pgtare.keeping.spool.manifest import (
+    READINGS,
+    DroppedRows,
+    KeptReading,
+    Retired,
+    SpoolManifest,
+)
+from pgtare.keeping.spool.segments import Segment, times_us
+from pgtare.keeping.spool.tables import TABLES, rollups
+from pgtare.keeping.spool.volume import Volume
+
+#: Files set aside of which the manifest keeps the names.
+_MOST_DAMAGED = 100
+
+
+def segment_id(uuid: str, seq: int) -> str:
+    """How a commit is named in the column `segment` and in names of files."""
+    return f"{uuid}-{seq:010d}"
+
+
+class Publication:
+    """Changes of a spool that take effect together. Errors are OSErrors; then call `abandon`."""
+
+    def __init__(self, volume: Volume, manifest: SpoolManifest, seq: int) -> None:
+        self.seq, self.id = seq, segment_id(manifest.uuid, seq)
+        self._volume, self._old = volume, manifest
+        self._rows: dict[str, list[pa.Table]] = {}
+        self._segments = dict(manifest.segments)
+        self._readings = dict(manifest.readings)
+        self._rolled_us = dict(manifest.rolled_us)
+        self._retired = dict(manifest.retired)
+        self._dropped = dict(manifest.dropped)
+        self._damaged = dict(manifest.damaged)
+        self._written: list[str] = []
+
+    def add_rows(self, table: str, rows: pa.Table) -> None:
+        """Rows of a table; those without the column `segment` get this commit's.
+
+        Those that are behind the watermark of a rolled-up table are summed up there.
+        """
+        if not rows.num_rows:
+            return
+        schema = TABLES[table].schema
+        if "segment" not in rows.schema.names:
+            rows = with_segment(rows, self.id)
+        rows = segments.as_types(rows.select(schema.names), schema)
+        self._rows.setdefault(table, []).append(rows)
+        for rolled in rollups(table):
+            # the old watermark: rows that this commit rolls up are in segments already
+            behind = rollup.between(rows, -(1 << 63), self._old.rolled_us.get(rolled.name, 0))
+            if behind.num_rows:
+                self.add_rows(rolled.name, rollup.summed(behind, rolled))
+
+    def set_rolled(self, table: str, to_us: int) -> None:
+        """Move the watermark of a rolled-up table."""
+        self._rolled_us[table] = to_us
+
+    def set_reading(self, server: str, part: str, rows: pa.Table | None) -> None:
+        """The reading that the rows end at; None: there is none any more."""
+        self._readings.pop((server, part), None)
+        if rows is None:
+            return
+        name = f"{READINGS}/{self.id}-{quote(server, safe='')[:80]}-{quote(part, safe='')[:40]}"
+        taken = {reading.name for reading in self._readings.values()}
+        number = next(i for i in range(1 << 20) if f"{name}{_suffix(i)}" not in taken)
+        name += _suffix(number)
+        self._written.append(name)
+        size = self._volume.write(name, segments.encoded(rows))
+        self._readings[server, part] = KeptReading(name, self.id, size)
+
+    def segment_name(self, table: str, day: str, number: int) -> str:
+        """The name of a new segment; it is removed again if the commit fails."""
+        day = day.replace("-", "")
+        name = f"{segments.DIRECTORY}/{self.id}-{table}-{day}-{number}.parquet"
+        self._written.append(name)
+        return name
+
+    def add_segment(self, segment: Segment) -> None:
+        """Add a segment whose file is already written."""
+        self._segments[segment.name] = segment
+
+    def retire(self, replaced: Iterable[Segment], at_s: float) -> None:
+        """Segments whose rows are in another one now; their files stay for readers for a while."""
+        for segment in replaced:
+            del self._segments[segment.name]
+            self._retired[segment.name] = Retired(at_s, self.seq, segment.bytes)
+
+    def drop(self, segment: Segment, unsent: int = 0) -> None:
+        """Give up the rows of a segment. unsent: how many of them no store has."""
+        del self._segments[segment.name]
+        was = self._dropped.get(segment.table, DroppedRows())
+        self._dropped[segment.table] = DroppedRows(
+            was.segments + 1,
+            was.rows + segment.rows,
+            was.bytes + segment.bytes,
+            was.unsent_rows + unsent,
+        )
+
+    def set_aside(self, name: str, why: str) -> None:
+        """Set a damaged file aside, a segment or a reading."""
+        self._segments.pop(name, None)
+        self._readings = {key: r for key, r in self._readings.items() if r.name != name}
+        self._damaged[name] = why
+        while len(self._damaged) > _MOST_DAMAGED:
+            del self._damaged[next(iter(self._damaged))]
+
+    def forget_retired(self, names: Iterable[str]) -> None:
+        """Forget retired files that are gone."""
+        for name in names:
+            self._retired.pop(name, None)
+
+    def publish(self) -> SpoolManifest:
+        """Write what is left to write, then the manifest, which is returned."""
+        if self._rows:
+            self._write_rows()
+        directories = {name.rpartition("/")[0] for name in self._written}
+        for name in sorted(directories):
+            self._volume.sync(name)
+        return manifests.write(
+            self._volume,
+            replace(
+                self._old,
+                seq=self.seq,
+                segments=self._segments,
+                readings=self._readings,
+                rolled_us=self._rolled_us,
+                retired=self._retired,
+                dropped=self._dropped,
+                damaged=self._damaged,
+            ),
+        )
+
+    def _write_rows(self) -> None:
+        for table, some in self._rows.items():
+            for day, number, rows in segments.parts(pa.concat_tables(some)):
+                name = self.segment_name(table, day, number)
+                size = self._volume.write(name, segments.encoded(rows))
+                times = times_us(rows)
+                first, last = int(np.min(times)), int(np.max(times))
+                self.add_segment(
+                    Segment(name, table, day, self.seq, self.seq, rows.num_rows, size, first, last)
+                )
+
+    def abandon(self) -> None:
+        """Remove what was written if the system lets us; the next start removes the rest."""
+        unnamed = (f"{manifests.CATALOGUES}/{self.id}.json", f"{manifests.NEWEST}.new")
+        for name in (*self._written, *unnamed):
+            with contextlib.suppress(OSError):
+                self._volume.remove(name)
+
+
+def with_segment(rows: pa.Table, segment: str) -> pa.Table:
+    """Rows with the column that names their commit."""
+    return rows.append_column("segment", pa.repeat(pa.scalar(segment, pa.string()), rows.num_rows))
+
+
+def _suffix(number: int) -> str:
+    return f"-{number}.parquet" if number else ".parquet"

@@ -1,0 +1,272 @@
+"""Sends the commits of a spool to a store: each at least once, and none twice.
+
+Commits go in windows, all tables of a window one after the other, one insert for a table and day.
+The server leaves out an insert whose token it knows; that is the first line of defence. The second:
+after an error, and at the start, the rows of each commit are counted in the store. All there: done.
+None there: sent. Some there: kept and marked, until `pgtare store repair` has deleted them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from pgtare.keeping.spool import reader
+from pgtare.keeping.spool.manifest import SpoolManifest
+from pgtare.keeping.spool.segments import DamagedFile, times_us
+from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.spool.volume import Volume
+from pgtare.keeping.store import push_memory, pushed_rows, store_tables
+from pgtare.keeping.store.commit_rows import CommitReader, next_window
+from pgtare.keeping.store.connection import StoreConnection, StoreError, quoted
+from pgtare.keeping.store.push_memory import PartialPush, PushMemory
+from pgtare.keeping.store.pushed_rows import PushUnit
+
+#: A window of late commits has at most about this many rows of a table.
+MOST_ROWS = 50_000
+#: How many times to look again for a file that was replaced while it was read.
+_TRIES = 3
+
+#: Takes a level and a sentence, for a log.
+Report = Callable[[Literal["info", "warning", "error"], str], None]
+
+
+class SpoolPusher:
+    """Sends one window a call. commits: how many a window has."""
+
+    def __init__(
+        self,
+        root: Path,
+        connect: Callable[[], StoreConnection],
+        commits: int,
+        report: Report,
+    ) -> None:
+        self._root, self._connect, self._commits, self._report = root, connect, commits, report
+        self._volume = Volume(root)
+        self._reader = CommitReader(root)
+        self._connection: StoreConnection | None = None
+        self._repairs: dict[tuple[str, str, int], int] = {}
+        #: Whether the store may have rows that nobody remembers.
+        self._unsure = True
+        #: Up to this commit it may have such rows.
+        self._unsure_to = 0
+        self.memory: PushMemory | None = None
+        #: Commits of the spool that are not sent yet.
+        self.behind = 0
+
+    @property
+    def kept_seq(self) -> int:
+        """Rows of later commits are still needed."""
+        memory = self.memory or push_memory.read(self._root)
+        if memory is None or memory.rewound_to is not None:
+            return 0
+        return memory.kept_seq
+
+    def step(self) -> bool:
+        """Send the next window; whether another one is due. Raises StoreError and OSError."""
+        try:
+            return self._step()
+        except BaseException:
+            self._unsure = True
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.close()
+
+    def _step(self) -> bool:
+        content, _ = reader.newest(self._root)
+        if self._connection is None:
+            self._connection = self._connect()
+        connection = self._connection
+        memory = self._remembered(connection, content)
+        if self._unsure:
+            self._repairs = pushed_rows.repairs(connection, content.uuid)
+            if memory.partial:
+                memory = self._try_partial(connection, content, memory)
+        to = memory.sending_to or self._next(content, memory.sent_seq)
+        self.behind = content.seq - memory.sent_seq
+        if to is None:
+            self._unsure = False
+            return False
+        memory = self._send_window(connection, content, memory, to)
+        self._unsure = False
+        self.behind = content.seq - to
+        self._reader.forget_others(content)
+        return self._next(content, to) is not None
+
+    def _next(self, content: SpoolManifest, sent: int) -> int | None:
+        return next_window(content, sent, self._commits, MOST_ROWS)
+
+    def look_at_partial(self) -> None:
+        """Ask the store about what it had only in part, in the next step."""
+        self._unsure = True
+
+    # What was sent
+
+    def _remembered(self, connection: StoreConnection, content: SpoolManifest) -> PushMemory:
+        memory = self.memory or push_memory.read(self._root)
+        if memory is None or memory.spool != content.uuid:
+            last = pushed_rows.last_push(connection, content.uuid)
+            seq, rolled_us = last or (0, {})
+            partial = pushed_rows.ever_partial(connection, content.uuid, seq)
+            memory = PushMemory(content.uuid, seq, rolled_us=rolled_us, partial=partial)
+            self._unsure = True
+            self._unsure_to = pushed_rows.newest_seq(connection, content.uuid, seq)
+            if last is not None:
+                self._report("warning", f"{push_memory.FILE} was lost: the store was asked")
+        if self._unsure:
+            pushed_rows.check_replica(connection, memory.replica)
+        newest = max(memory.sent_seq, memory.sending_to or 0, self._unsure_to)
+        if memory.rewound_to is not None or newest > content.seq:
+            memory = self._rewound(connection, content, memory)
+        return self._note(memory)
+
+    def _note(self, memory: PushMemory) -> PushMemory:
+        if memory != self.memory:
+            push_memory.write(self._volume, memory)
+            self.memory = memory
+        return memory
+
+    def _rewound(
+        self, connection: StoreConnection, content: SpoolManifest, memory: PushMemory
+    ) -> PushMemory:
+        """The spool lost its last commits, and uses their numbers again. Raises StoreError."""
+        self._unsure = True
+        back = memory.rewound_to if memory.rewound_to is not None else content.seq
+        left = pushed_rows.commits_after(connection, content.uuid, back)
+        if not left:
+            partial = tuple(one for one in memory.partial if max(one.seqs) <= back)
+            self._unsure_to = 0
+            sent = min(memory.sent_seq, back)
+            return replace(memory, sent_seq=sent, sending_to=None, partial=partial, rewound_to=None)
+        if memory.rewound_to is None:
+            known = pushed_rows.repairs(connection, content.uuid)
+            values = (
+                f"({quoted(content.uuid)}, {seq}, {quoted(table)}, {quoted(day)}, 1, "
+                f"{known.get((table, day, seq), 0)})"
+                for table, day, seq in left
+            )
+            pushed_rows.insert_marks(connection, values)
+            self._note(replace(memory, rewound_to=back))
+        raise StoreError(
+            f"the spool went back to commit {back}, as if restored from a copy, and the store has "
+            f"later ones: nothing is sent until `pgtare store repair` has deleted these"
+        )
+
+    def _try_partial(
+        self, connection: StoreConnection, content: SpoolManifest, memory: PushMemory
+    ) -> PushMemory:
+        """Look again at what the store had in part: deleted, or complete after all?"""
+        left = []
+        for one in memory.partial:
+            unit = self._partial_unit(content, one)
+            if unit is None:
+                self._report(
+                    "warning",
+                    f"{one.table} of {one.day} cannot be completed in the store: the spool has "
+                    "dropped the rows",
+                )
+                continue
+            found = pushed_rows.presence(connection, unit, memory.replica)
+            pushed_rows.mark(connection, unit, found.full, partial=False)
+            if found.none:
+                self._insert_again(connection, unit.only(found.none), memory)
+            if found.part:
+                left.append(replace(one, seqs=tuple(sorted(found.part))))
+            else:
+                self._report("info", f"{one.table} of {one.day} is complete in the store now")
+        return self._note(replace(memory, partial=tuple(left)))
+
+    def _partial_unit(self, content: SpoolManifest, one: PartialPush) -> PushUnit | None:
+        for unit in self._units(content, one.table, min(one.seqs) - 1, max(one.seqs)):
+            if unit.day == one.day:
+                rest = unit.only(one.seqs)
+                return rest if rest.rows.num_rows else None
+        return None
+
+    # Windows
+
+    def _send_window(
+        self, connection: StoreConnection, content: SpoolManifest, memory: PushMemory, to: int
+    ) -> PushMemory:
+        rolled_us, partial = dict(memory.rolled_us), list(memory.partial)
+        memory = self._note(
+            replace(memory, sending_to=to, replica=memory.replica or connection.replica())
+        )
+        unsure = self._unsure or memory.sent_seq < self._unsure_to
+        for name, table in TABLES.items():
+            for unit in self._units(content, name, memory.sent_seq, to):
+                if unsure:
+                    partial += self._send_missing(connection, unit, memory)
+                else:
+                    self._insert(connection, unit)
+                if table.source is not None:
+                    last_us = int(times_us(unit.rows).max())
+                    rolled_us[name] = max(rolled_us.get(name, last_us), last_us)
+        unsent = sum(dropped.unsent_rows for dropped in content.dropped.values())
+        pushed_rows.note_push(connection, content.uuid, to, rolled_us, unsent)
+        return self._note(
+            replace(
+                memory, sent_seq=to, sending_to=None, rolled_us=rolled_us, partial=tuple(partial)
+            )
+        )
+
+    def _send_missing(
+        self, connection: StoreConnection, unit: PushUnit, memory: PushMemory
+    ) -> list[PartialPush]:
+        """Send the commits that the store has nothing of; those that it has in part are left."""
+        found = pushed_rows.presence(connection, unit, memory.replica)
+        if found.none:
+            self._insert(connection, unit.only(found.none))
+        if not found.part:
+            return []
+        pushed_rows.mark(connection, unit, found.part, partial=True)
+        seqs = tuple(sorted(found.part))
+        self._report(
+            "error",
+            f"the store has some rows of {unit.table} of {unit.day} but not all, of commits "
+            f"{seqs[0]} to {seqs[-1]}: `pgtare store repair` deletes them, and they are sent again",
+        )
+        return [PartialPush(unit.table, unit.day, seqs)]
+
+    def _insert(self, connection: StoreConnection, unit: PushUnit, more: int = 0) -> None:
+        repaired = max(
+            (self._repairs.get((unit.table, unit.day, seq), 0) for seq in unit.expected()),
+            default=0,
+        )
+        rows = store_tables.stored(unit.table, unit.rows)
+        connection.insert(unit.table, rows, unit.token(repaired + more))
+
+    def _insert_again(
+        self, connection: StoreConnection, unit: PushUnit, memory: PushMemory
+    ) -> None:
+        """Insert again what somebody has deleted; the server may still know its token."""
+        self._insert(connection, unit)
+        found = pushed_rows.presence(connection, unit, memory.replica)
+        if found.none:
+            self._insert(connection, unit.only(found.none), more=1)
+
+    def _units(self, content: SpoolManifest, table: str, after: int, to: int) -> Iterator[PushUnit]:
+        for left in reversed(range(_TRIES)):
+            try:
+                found = list(self._reader.rows(content, table, after, to))
+                break
+            except DamagedFile as ex:
+                if left:
+                    content, _ = reader.newest(self._root)  # it may only have been replaced
+                    continue
+                self._report("error", f"{ex}: the rows of {ex.name} are not sent")
+                lost = content.segments.get(ex.name)
+                rest = {n: s for n, s in content.segments.items() if s is not lost}
+                yield from self._units(replace(content, segments=rest), table, after, to)
+                return
+        for day, rows in found:
+            yield PushUnit(content.uuid, table, day, rows)

@@ -1,0 +1,70 @@
+"""Deletes the rows of commits that a store has only in part, so that the agent sends them again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.store import pushed_rows
+from pgtare.keeping.store.connection import StoreConnection, StoreError, quoted
+
+
+@dataclass(frozen=True)
+class PartialRows:
+    """Commits of one spool, table and day that are partial, and how many rows there are."""
+
+    spool: str
+    table: str
+    day: str
+    seqs: tuple[int, ...]
+    rows: int
+
+
+def partial(connection: StoreConnection) -> list[PartialRows]:
+    """What is marked as partial, with its rows counted."""
+    return [replace(one, rows=_rows(connection, one)) for one in partial_seqs(connection)]
+
+
+def partial_seqs(connection: StoreConnection) -> list[PartialRows]:
+    """What is marked as partial; rows are not counted."""
+    found = connection.rows(
+        "SELECT spool, table_name, toString(day), arraySort(groupArray(seq)) FROM ("
+        "SELECT spool, table_name, day, seq, argMax(state, at) AS newest "
+        f"FROM {connection.database}.partial_segments GROUP BY spool, table_name, day, seq"
+        ") WHERE newest = 1 GROUP BY spool, table_name, day ORDER BY spool, table_name, day"
+    )
+    return [
+        PartialRows(str(spool), str(table), str(day), tuple(seqs), 0)
+        for spool, table, day, seqs in found
+        if table in TABLES
+    ]
+
+
+def _where(one: PartialRows) -> str:
+    numbers = ", ".join(str(int(seq)) for seq in one.seqs)
+    return f"spool = {quoted(one.spool)} AND seq IN ({numbers}) AND toDate(ts) = {quoted(one.day)}"
+
+
+def _rows(connection: StoreConnection, one: PartialRows) -> int:
+    sql = f"SELECT count() FROM {connection.database}.{one.table} WHERE {_where(one)}"
+    return int(connection.rows(sql)[0][0])
+
+
+def delete(connection: StoreConnection, one: PartialRows) -> None:
+    """Delete what there is, on all replicas, and note it. Raises StoreError."""
+    connection.command(
+        f"ALTER TABLE {connection.database}.{one.table} DELETE WHERE {_where(one)}",
+        {"mutations_sync": 2},
+    )
+    left = _rows(connection, one)
+    if left:
+        raise StoreError(f"{left} rows of {one.table} of {one.day} are still there: repair again")
+    known = pushed_rows.repairs(connection, one.spool)
+    pushed_rows.insert_marks(
+        connection,
+        (
+            f"({quoted(one.spool)}, {seq}, {quoted(one.table)}, {quoted(one.day)}, 0, "
+            f"{known.get((one.table, one.day, seq), 0) + 1})"
+            for seq in one.seqs
+        ),
+    )

@@ -1,0 +1,193 @@
+"""What `pgtare store check` finds: version, tables, rights, clock, what was sent.
+
+`pgtare agent check` asks for less, and whether the agent may insert.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+from pgtare.errors import PgtareError
+from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.store import repair, roles, store_schema
+from pgtare.keeping.store.address import StoreAddress
+from pgtare.keeping.store.connection import StoreConnection, StoreError, connect, quoted
+from pgtare.keeping.store.repair import PartialRows
+
+#: The oldest version that has all that the schema uses.
+OLDEST = (24, 3)
+#: A clock that is further away is reported, s.
+_CLOCK_S = 5.0
+#: How long an agent's check waits for an answer, s.
+_ANSWER_S = 10.0
+_NUMBER = re.compile(r"(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True)
+class SentSpool:
+    """What a store has of a spool. age_s: since its last push."""
+
+    spool: str
+    seq: int
+    age_s: float
+    unsent_rows: int
+
+
+@dataclass(frozen=True)
+class StoreCheck:
+    """What was found. faults: what keeps the store from being used, a sentence each."""
+
+    version: str
+    server: str
+    user: str
+    roles: tuple[str, ...]
+    clock_s: float
+    tables: int
+    spools: tuple[SentSpool, ...]
+    partial: tuple[PartialRows, ...]
+    faults: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AgentStore:
+    """What an agent would see of its store. faults: what keeps it from sending, a sentence each."""
+
+    address: str
+    version: str = ""
+    user: str = ""
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def check_for_agent(address: StoreAddress) -> AgentStore:
+    """Look at a store as an agent would use it. Inserts no row; an error is a fault."""
+    name = str(address)
+    try:
+        with connect(address, _ANSWER_S) as connection:
+            found = check(connection)
+            there = found.tables == len(TABLES)
+            refused = _refused_inserts(connection) if there else []
+    except PgtareError as ex:
+        return AgentStore(name, faults=(str(ex),))
+    faults = list(found.faults)
+    if refused:
+        faults.append(
+            f"{found.user} may not insert into {', '.join(refused)}: "
+            f"GRANT {roles.AGENT} TO {found.user}"
+        )
+    return AgentStore(name, found.version, found.user, tuple(faults), found.notes)
+
+
+def _refused_inserts(connection: StoreConnection) -> list[str]:
+    """Tables that refuse an insert; none of these has a row."""
+    refused = []
+    for name in roles.FILLED:
+        try:
+            connection.command(
+                f"INSERT INTO {connection.database}.{name} (spool, seq) SELECT '', 0 WHERE 0"
+            )
+        except StoreError:
+            refused.append(name)
+    return refused
+
+
+def check(connection: StoreConnection) -> StoreCheck:
+    """Ask a store. Raises StoreError if it does not answer."""
+    faults: list[str] = []
+    notes: list[str] = []
+    began = time.time()
+    version, server, user, now_us = connection.rows(
+        "SELECT version(), hostName(), currentUser(), toUnixTimestamp64Micro(now64(6, 'UTC'))"
+    )[0]
+    clock_s = int(now_us) / 1e6 - (began + time.time()) / 2
+    found = _NUMBER.match(str(version))
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        faults.append(
+            f"ClickHouse {version} is too old: {OLDEST[0]}.{OLDEST[1]} or later is needed"
+        )
+    if abs(clock_s) > _CLOCK_S:
+        notes.append(
+            f"the store's clock is {clock_s:+.1f} s away from this machine's: rows are kept by the "
+            "agents' clocks; set both by NTP"
+        )
+    tables = _tables(connection, faults)
+    try:
+        found_version = store_schema.version(connection)
+        wrong = store_schema.fault(found_version)
+        if wrong and (found_version is not None or not faults):  # what is missing is said already
+            faults.append(wrong)
+    except StoreError as ex:
+        faults.append(f"the version of the tables cannot be read: {ex}")
+    return StoreCheck(
+        version=str(version),
+        server=str(server),
+        user=str(user),
+        roles=_roles(connection),
+        clock_s=clock_s,
+        tables=tables,
+        spools=_spools(connection, faults) if tables == len(TABLES) else (),
+        partial=_partial(connection, notes) if tables == len(TABLES) else (),
+        faults=tuple(faults),
+        notes=tuple(notes),
+    )
+
+
+def _tables(connection: StoreConnection, faults: list[str]) -> int:
+    """How many tables there are that may be asked; what may be read is tried, not looked up."""
+    listed = connection.rows(
+        f"SELECT name FROM system.tables WHERE database = {quoted(connection.database)}"
+    )
+    names = {str(row[0]) for row in listed}
+    missing = [name for name in TABLES if name not in names]
+    if missing:
+        faults.append(f"tables are missing: {', '.join(missing)}; run `pgtare store create`")
+    refused = []
+    for name in TABLES:
+        if name in names:
+            try:
+                connection.rows(f"SELECT spool, seq, ts FROM {connection.database}.{name} LIMIT 0")
+            except StoreError:
+                refused.append(name)
+    if refused:
+        faults.append(
+            f"the user may not read {', '.join(refused)}: GRANT one of the roles that "
+            "`pgtare store create --roles` makes"
+        )
+    return len(TABLES) - len(missing) - len(refused)
+
+
+def _roles(connection: StoreConnection) -> tuple[str, ...]:
+    try:
+        found = connection.rows("SELECT arrayStringConcat(currentRoles(), ',')")
+    except StoreError:
+        return ()
+    return tuple(name for name in str(found[0][0]).split(",") if name)
+
+
+def _spools(connection: StoreConnection, faults: list[str]) -> tuple[SentSpool, ...]:
+    try:
+        rows = connection.rows(
+            "SELECT spool, argMax(seq, at), toFloat64(dateDiff('second', max(at), now64(3))), "
+            f"argMax(unsent_rows, at) FROM {connection.database}.pushes GROUP BY spool "
+            "ORDER BY max(at) DESC"
+        )
+    except StoreError as ex:
+        faults.append(f"the table pushes cannot be read: {ex}")
+        return ()
+    return tuple(SentSpool(str(a), int(b), float(c), int(d)) for a, b, c, d in rows)
+
+
+def _partial(connection: StoreConnection, notes: list[str]) -> tuple[PartialRows, ...]:
+    try:
+        found = tuple(repair.partial(connection))
+    except StoreError:
+        return ()
+    if found:
+        notes.append(
+            f"commits of {len(found)} tables and days are partial and left out by the page: "
+            "`pgtare store repair` deletes what there is, and the agent sends all of it again"
+        )
+    return found

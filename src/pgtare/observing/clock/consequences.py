@@ -1,0 +1,129 @@
+"""What the measured clock means for PostgreSQL: what timing a row, an I/O and a wait costs.
+
+The costs are bounds with a likely value between them, added up as if all were wrong in the same
+direction; they are no confidence intervals. PostgreSQL up to 18 reads CLOCK_MONOTONIC. If 19
+chooses the counter, it reads RDTSC for rows and RDTSCP for I/O.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pgtare.observing.clock.schema import Choice, ClockResult, Meaning, Span
+
+
+@dataclass(frozen=True)
+class Range:
+    """A quantity that is known between two bounds."""
+
+    lo: float
+    likely: float
+    hi: float
+
+    @classmethod
+    def exactly(cls, value: float) -> Range:
+        return cls(value, value, value)
+
+    def __add__(self, other: Range) -> Range:
+        return Range(self.lo + other.lo, self.likely + other.likely, self.hi + other.hi)
+
+    def scaled(self, factor: float) -> Range:
+        """This, times a number that is not negative."""
+        return Range(self.lo * factor, self.likely * factor, self.hi * factor)
+
+
+#: The clock of PostgreSQL up to 18, and that of 19 if it takes the counter.
+SYSTEM = "monotonic"
+_COUNTER = "tsc"
+_COUNTER_IO = "tscp"
+#: The counter, as the server modules read it where it can be trusted.
+_COUNTERS = ("tsc", "counter")
+#: What InstrStartNode and InstrStopNode do under TIMING besides two readings, in ns. Until 15
+#: an instr_time is a struct timespec, whose differences need carrying; from 16 on it is a number.
+#: Below zero if the processor does it along with other work. Measured on a 2.5 GHz Xeon (virtual
+#: machine), as docs/questions.md says.
+_PAIR_WORK_15_NS = Range(-1, 6, 12)
+_PAIR_WORK_NS = Range(-1, 4, 10)
+#: How much more a reading costs amid other work than in a loop; measured by the same.
+_IN_PLACE = Range(1, 1.05, 1.15)
+#: What track_io_timing does besides reading the clock, for each I/O, in ns: assumed.
+_IO_WORK_NS = Range(0, 10, 20)
+#: Readings for an I/O: a pair where a read begins, from 18 on another if it is waited for.
+_IO_READS = Range(2, 2, 2)
+_IO_READS_18 = Range(2, 4, 4)
+#: What folding a captured wait into the counters costs besides two readings, in ns:
+#: docs/wait-events.md.
+_WAIT_WORK_NS = Range(6.5, 7.2, 8.5)
+
+ROW = "EXPLAIN (TIMING), row and node"
+_IO = "track_io_timing, read or write"
+_WAIT = "wait_event_timing, a wait"
+
+
+@dataclass(frozen=True)
+class _Timed:
+    what: str
+    server: str
+    clocks: tuple[str, ...]
+    """The first of these that was read."""
+    cost: Callable[[float], Range]
+    """Of what a reading costs, in ns."""
+    reads: int = 2
+
+
+def _call(read_ns: float) -> Range:
+    """What TIMING adds to one call of a node: what a row costs in each node it passes."""
+    return _IN_PLACE.scaled(2 * read_ns) + _PAIR_WORK_NS
+
+
+def _call_15_to_18(read_ns: float) -> Range:
+    """The same as on 16 to 18, its bounds wide enough for 15."""
+    newer, older = _call(read_ns), _IN_PLACE.scaled(2 * read_ns) + _PAIR_WORK_15_NS
+    return Range(min(newer.lo, older.lo), newer.likely, max(newer.hi, older.hi))
+
+
+def _io(reads: Range) -> Callable[[float], Range]:
+    return lambda read_ns: reads.scaled(read_ns) + _IO_WORK_NS
+
+
+def _wait(read_ns: float) -> Range:
+    return Range.exactly(2 * read_ns) + _WAIT_WORK_NS
+
+
+_TIMED = (
+    _Timed(ROW, "15-18", (SYSTEM,), _call_15_to_18),
+    _Timed(_IO, "15-17", (SYSTEM,), _io(_IO_READS)),
+    _Timed(_IO, "18", (SYSTEM,), _io(_IO_READS_18), 4),
+    _Timed(_WAIT, "15-18", (*_COUNTERS, SYSTEM), _wait),
+)
+_TIMED_19 = (
+    _Timed(ROW, "19", (_COUNTER,), _call),
+    _Timed(_IO, "19", (_COUNTER_IO,), _io(_IO_READS_18), 4),
+)
+
+
+def meaning(clocks: Iterable[ClockResult], choice: Choice, counter: bool = True) -> list[Meaning]:
+    """One entry for each thing that PostgreSQL can time and each clock it takes for it.
+
+    counter: whether the server modules take the processor's counter here.
+    """
+    by_name = {clock.name: clock for clock in clocks}
+    found = []
+    for one in (*_TIMED, *(_TIMED_19 if choice.clock == _COUNTER else ())):
+        taken = [name for name in one.clocks if counter or name not in _COUNTERS]
+        name = next((name for name in taken if name in by_name), None)
+        if name is not None:
+            read_ns = by_name[name].read_ns
+            found.append(
+                Meaning(
+                    what=one.what,
+                    server=one.server,
+                    clock=name,
+                    reads=one.reads,
+                    readings_ns=one.reads * read_ns,
+                    cost_ns=Span(**dataclasses.asdict(one.cost(read_ns))),
+                )
+            )
+    return found

@@ -1,0 +1,231 @@
+"""Checks what observes: what is on, what it costs, the clock, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pgtare.kit import numbers
+from pgtare.observing.doctor import queries
+from pgtare.observing.doctor.model import Clock, Finding, Observer, Unseen
+from pgtare.observing.doctor.observed import DoctorFacts, KeptByCause
+
+#: A cost that weighing found, as a share of a transaction, from which on it is reported.
+WARNING_COST_PCT, CRITICAL_COST_PCT = 5.0, 25.0
+#: A reading of the clock that costs more is no vDSO reading (docs/clock.md).
+SLOW_CLOCK_NS = 100.0
+_USE_TSC = (
+    "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource"
+    "  -- as root on the server's host, where tsc is among available_clocksource"
+)
+#: Why sql_trace keeps the trace of an incident.
+_WORDS = {
+    "sqlstate": "an error of sql_trace.keep_sqlstates",
+    "lock_wait": "a wait for a lock longer than sql_trace.keep_lock_wait",
+    "request": "a request slower than sql_trace.keep_slower_than",
+    "slower_than_usual": "a request slower than sql_trace.keep_slower_than_usual",
+    "transaction": "a transaction slower than sql_trace.keep_transaction_slower_than",
+    "blocker": "holding up a session that waited for a lock",
+    "deadlock": "having been in a deadlock with its victim",
+}
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What an instrument was found to cost a transaction by `pgtare weigh`, and the file that has
+    it.
+
+    low_pct: the lower end of the 95 % interval of cost_pct. costs: the verdict is "cost".
+    """
+
+    cost_us: float
+    cost_pct: float
+    low_pct: float
+    costs: bool
+    source: str
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What the server does a second; statements None if nobody counts them."""
+
+    transactions_per_s: float | None
+    statements_per_s: float | None
+    blocks_read_s: float | None
+
+
+Settings = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """An observer: the arm by which `pgtare weigh` knows it, and the setting's value that is it."""
+
+    arm: str
+    setting: str
+    value: str = "on"
+
+    def on(self, settings: Settings) -> bool:
+        """Whether it observes."""
+        if self.arm == "auto_explain" and settings.get(EXPLAINS, "-1") == "-1":
+            return False
+        return settings.get(self.setting) == self.value
+
+
+EXPLAINS = "auto_explain.log_min_duration"
+AUTO_EXPLAIN = _Kind("auto_explain", "auto_explain.log_analyze")
+_KINDS = (
+    _Kind("pg_stat_statements", "pg_stat_statements.track", "top"),
+    _Kind("pg_stat_statements/all", "pg_stat_statements.track", "all"),
+    _Kind("pg_stat_statements/planning", "pg_stat_statements.track_planning"),
+    _Kind("compute_query_id", "compute_query_id"),
+    _Kind("track_io_timing", "track_io_timing"),
+    _Kind("track_wal_io_timing", "track_wal_io_timing"),
+    _Kind("track_functions", "track_functions", "pl"),
+    _Kind("track_functions/all", "track_functions", "all"),
+    AUTO_EXPLAIN,
+    _Kind("wait_event_timing", "wait_event_timing.capture", "stats"),
+    _Kind("wait_event_timing/trace", "wait_event_timing.capture", "trace"),
+    _Kind("log_min_duration_statement", "log_min_duration_statement", "0"),
+    _Kind("log_statement", "log_statement", "all"),
+    _Kind("log_duration", "log_duration"),
+    _Kind("log_lock_waits", "log_lock_waits"),
+)
+#: What `pgtare weigh` can weigh of them.
+ARMS = frozenset(kind.arm for kind in _KINDS)
+#: What to set instead of what costs much; `off` for any other.
+_CHEAPER = {
+    "pg_stat_statements.track": "'none'",
+    "wait_event_timing.capture": "'off'",
+    "log_min_duration_statement": "'1s'",
+    "log_statement": "'ddl'",
+    "track_functions": "'none'",
+}
+
+
+def observers(
+    facts: DoctorFacts, weights: Mapping[str, Weight], traffic: Traffic
+) -> tuple[list[Observer], list[Finding]]:
+    """What observes the server, and findings for what was found to cost much."""
+    listed, findings = [], []
+    for kind in _KINDS:
+        if not kind.on(facts.settings):
+            continue
+        value, weight = facts.settings[kind.setting], weights.get(kind.arm)
+        if weight is None:
+            computed = _computed(kind, facts, traffic)
+            listed.append(computed or Observer(name=kind.arm, value=value, source=_weigh(kind.arm)))
+            continue
+        listed.append(
+            Observer(
+                name=kind.arm,
+                value=value,
+                cost_us=weight.cost_us,
+                cost_pct=weight.cost_pct,
+                source=weight.source,
+            )
+        )
+        if weight.costs and weight.cost_pct >= WARNING_COST_PCT:
+            findings.append(_costly(kind, value, weight))
+    return listed, findings
+
+
+def _weigh(arm: str) -> str:
+    return f"not known: `pgtare weigh {arm} --dsn … --out w`, then `pgtare doctor --weighed w`"
+
+
+def _computed(kind: _Kind, facts: DoctorFacts, traffic: Traffic) -> Observer | None:
+    """track_io_timing reads the clock twice for each block that is read."""
+    per_s, transactions = traffic.blocks_read_s, traffic.transactions_per_s
+    if kind.arm != "track_io_timing" or facts.clock is None or per_s is None or not transactions:
+        return None
+    us = 2 * facts.clock.read_ns / 1000 * per_s / transactions
+    return Observer(
+        name=kind.arm,
+        value="on",
+        cost_us=us,
+        source=f"two clock readings of {facts.clock.read_ns:.0f} ns for each of {per_s:,.0f} "
+        "blocks read a second",
+    )
+
+
+def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:
+    severe = weight.cost_pct >= CRITICAL_COST_PCT
+    least = CRITICAL_COST_PCT if severe else WARNING_COST_PCT
+    cost = numbers.signed(weight.cost_us, 2)
+    return Finding(
+        check="observer",
+        level="critical" if severe else "warning",
+        title=f"{kind.arm} costs {numbers.percent(weight.cost_pct)} of a transaction",
+        seen=[f"{kind.setting} = {value}; weighed: {cost} µs a transaction"],
+        why="that is what leaving it on costs, by the weighing that was given",
+        remedy=[queries.set_at_once(kind.setting, _CHEAPER.get(kind.setting, "off"))],
+        sure="certain" if weight.low_pct >= least else "likely",
+        because=weight.source,
+        figures={"cost_us": weight.cost_us, "cost_pct": weight.cost_pct},
+    )
+
+
+def clock(found: Clock | None) -> list[Finding]:
+    """A clock that is read by system call."""
+    if found is None or found.read_ns < SLOW_CLOCK_NS:
+        return []
+    source = f"; the kernel's clock source is {found.source}" if found.source else ""
+    return [
+        Finding(
+            check="clock",
+            level="warning",
+            title=f"reading the clock costs the server {found.read_ns:,.0f} ns",
+            seen=[f"{found.read_ns:,.0f} ns for a clock_timestamp(){source}"],
+            why="EXPLAIN ANALYZE, track_io_timing and every transaction's start read the clock; "
+            "a reading by vDSO costs 20 to 50 ns",
+            remedy=[
+                "pgtare clock  -- on the server's host: it names what is wrong and the remedy",
+                *([_USE_TSC] if found.source not in (None, "tsc") else []),
+            ],
+            sure="likely",
+            because="measured on the server by SQL, the fastest of many; a busy processor makes it "
+            "longer",
+            figures={"read_ns": found.read_ns},
+        )
+    ]
+
+
+def unweighed(weights: Iterable[str], facts: DoctorFacts) -> list[Unseen]:
+    """Weights that were given for what is not on here."""
+    on = {kind.arm for kind in _KINDS if kind.on(facts.settings)}
+    return [
+        Unseen(what=f"weight of {name}", why="it is not on in this server", remedy="")
+        for name in weights
+        if name not in on
+    ]
+
+
+def kept(found: Sequence[KeptByCause]) -> list[Finding]:
+    """One finding of all that is kept: how much, since when, and for which causes."""
+    if not found:
+        return []
+    traces = sum(one.traces for one in found)
+    first = min(one.first for one in found)
+    counted = numbers.counted
+    return [
+        Finding(
+            check="kept",
+            level="warning",
+            title=f"{counted(traces, 'trace')} of incidents kept since {first:%Y-%m-%d %H:%M} UTC",
+            seen=[
+                f"{counted(one.traces, 'trace')} because of {_WORDS.get(one.cause, one.cause)}, "
+                f"the latest at {one.last:%Y-%m-%d %H:%M:%S} UTC"
+                for one in found
+            ],
+            why="a trigger that somebody has set fired, and the session's calls and waits before "
+            "that can be read",
+            remedy=[
+                "pgtare trace kept --dsn …  -- lists them, and takes one by its ID",
+                "SELECT sql_trace_kept_forget(id);  -- when it has been looked into",
+            ],
+            sure="certain",
+            because="the server lists them",
+            figures={"kept_traces": float(traces)},
+        )
+    ]

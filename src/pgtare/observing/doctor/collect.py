@@ -1,0 +1,300 @@
+"""Reads a server: its facts once, its counters at both ends of an interval, samples."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime
+
+from pgtare.observing.doctor import queries
+from pgtare.observing.doctor.model import Clock, Server, Unseen
+from pgtare.observing.doctor.observed import (
+    ActivitySamples,
+    CountedWaits,
+    Deallocations,
+    DoctorFacts,
+    Extension,
+    KeptByCause,
+    Key,
+    Look,
+    QueueHolder,
+    StatementEntries,
+    StatementText,
+    Texts,
+)
+from pgtare.observing.doctor.session import Session, Unreadable
+from pgtare.postgres.module_versions import Mismatch, ModuleVersions, mismatch
+from pgtare.postgres.settings import preload_statement
+
+STATEMENTS = "pg_stat_statements"
+WAITS = "wait_event_timing"
+TRACE = "sql_trace"
+TEXTS = "texts of pg_stat_statements"
+#: So many clock probes are made; the fastest counts.
+_CLOCK_PROBES = 20
+#: Texts of a larger file are not fetched: the server would load all of it into memory.
+LARGEST_FILE = 512 * 1024 * 1024
+#: A larger table is read at both ends of an interval only.
+LARGEST_SAMPLED = 10_000
+_GRANT = "GRANT pg_read_all_stats TO {role};"
+_PRIMARY = "  -- on the primary"
+
+
+def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
+    """Read what hardly changes. clock: what reading it was found to cost before."""
+    unseen: list[Unseen] = []
+    ((version, standby, started, database, role, sees_all, superuser, quoted),) = session.rows(
+        queries.IDENTITY
+    )
+    found = session.rows(queries.EXTENSIONS)
+    settings = dict(session.rows(queries.SETTINGS))
+    if superuser and any(name == STATEMENTS for name, *_ in found):
+        session.stay_out()
+    where = _PRIMARY if standby else ""
+    ((may_stat, may_read),) = session.rows(queries.MAY_EXECUTE)
+    extensions = {}
+    for name, schema, number, usable, quoted_schema in found:
+        if usable:
+            extensions[name] = Extension(schema, number)
+        else:
+            unseen.append(
+                Unseen(
+                    what=name,
+                    why=f"the role {role} may not use the schema {schema}",
+                    remedy=f"GRANT USAGE ON SCHEMA {quoted_schema} TO {quoted};{where}",
+                )
+            )
+    if not sees_all:
+        unseen.append(
+            Unseen(
+                what="other roles' sessions and statements",
+                why=f"the role {role} is no member of pg_read_all_stats",
+                remedy=_GRANT.format(role=quoted) + where,
+            )
+        )
+    if STATEMENTS not in {name for name, *_ in found}:
+        unseen.append(_absent(settings, database, where))
+    waits = extensions.get(WAITS) if sees_all else None
+    if waits is not None:
+        settings.update(_read_capture(session, waits))
+        if settings.get(f"{WAITS}.capture", "off") == "off":
+            waits = None
+    if waits is not None:
+        wrong = _wrong_version(session, waits, database, standby)
+        if wrong is not None:
+            unseen.append(Unseen(what=WAITS, why=wrong.why, remedy=wrong.remedy))
+            waits = None
+    return DoctorFacts(
+        server=Server(
+            version=version,
+            standby=standby,
+            started=started,
+            database=database,
+            role=role,
+            sees_all=sees_all,
+        ),
+        settings=settings,
+        statements=extensions.get(STATEMENTS),
+        waits=waits,
+        may_stat_file=may_stat,
+        clock=clock or _read_clock(session, may_read),
+        unseen=tuple(unseen),
+        kept=_read_kept(session, extensions.get(TRACE) if sees_all else None),
+    )
+
+
+def _read_capture(session: Session, waits: Extension) -> dict[str, str]:
+    """The setting as other processes have it: our own session may have left itself out."""
+    try:
+        ((capture,),) = session.rows(queries.CAPTURE, waits.schema)
+    except Unreadable:  # the library is not loaded, or is of another version
+        return {}
+    return {f"{WAITS}.capture": capture} if capture else {}
+
+
+def _read_kept(session: Session, extension: Extension | None) -> tuple[KeptByCause, ...]:
+    if extension is None:
+        return ()
+    try:
+        return tuple(KeptByCause(*row) for row in session.rows(queries.KEPT, extension.schema))
+    except Unreadable:  # the library is not loaded
+        return ()
+
+
+def _wrong_version(
+    session: Session, waits: Extension, database: str, standby: bool
+) -> Mismatch | None:
+    """Why exact waits cannot be read, if library, extension and this command do not go together."""
+    try:
+        ((library,),) = session.rows(queries.WAITS_LIBRARY, waits.schema)
+    except Unreadable:
+        return None
+    found = ModuleVersions(
+        WAITS,
+        database,
+        library=library,
+        extension=waits.version or None,
+        functions=True,
+        standby=standby,
+    )
+    if mismatch(found) is None:
+        return None
+    with contextlib.suppress(Unreadable):
+        rows = session.rows(queries.WAITS_FILES)
+        found = replace(found, files=rows[0][0] if rows else None)
+    return mismatch(found)
+
+
+def _absent(settings: dict[str, str], database: str, where: str) -> Unseen:
+    if "pg_stat_statements.max" in settings:
+        why = f"it is loaded, but database {database} lacks the extension"
+        other = "or name a database that has it"
+        remedy = f"CREATE EXTENSION pg_stat_statements;{where + ',' if where else '  --'} {other}"
+    else:
+        why = "it is not loaded"
+        remedy = f"{preload(settings)} and CREATE EXTENSION pg_stat_statements;"
+    return Unseen(what="pg_stat_statements", why=why, remedy=remedy)
+
+
+def preload(settings: dict[str, str]) -> str:
+    """What loads pg_stat_statements next to the libraries that are loaded already."""
+    loaded = settings.get("shared_preload_libraries")
+    names = [name.strip(' "') for name in (loaded or "").split(",")]
+    line = preload_statement([*filter(None, names), STATEMENTS])
+    hidden = "with what SHOW prints of it, each name in quotes of its own; "
+    return f"{line}  -- {hidden if loaded is None else ''}then a restart"
+
+
+def _read_clock(session: Session, may_read: bool) -> Clock | None:
+    read, else_read = [], []
+    try:
+        for _ in range(_CLOCK_PROBES):
+            ((began, _, between, _, ended),) = session.rows(queries.CLOCK)
+            read.append((between - began).total_seconds())
+            else_read.append((ended - between).total_seconds())
+    except Unreadable:
+        return None
+    source = None
+    if may_read:
+        try:
+            ((text,),) = session.rows(queries.CLOCK_SOURCE)
+            source = text.strip() if text else None
+        except Unreadable:  # no Linux, or a container that hides it
+            source = None
+    read_ns = 1e9 * (min(read) - min(else_read)) / queries.CLOCK_READINGS
+    return Clock(read_ns=max(0.0, read_ns), source=source)
+
+
+def read_look(session: Session, facts: DoctorFacts) -> Look:
+    """Read the counters; those that cannot be read are left out, with the reason."""
+    ((taken, transactions, blocks),) = session.rows(queries.DATABASES)
+    dealloc = entries = waits = None
+    unseen: list[Unseen] = []
+    if facts.statements is not None:
+        schema = facts.statements.schema
+        try:
+            if facts.counted:
+                ((at, count, reset),) = session.rows(queries.INFO, schema)
+                dealloc = Deallocations(at, count, reset)
+            entries = read_entries(session, schema, taken)
+        except Unreadable as ex:
+            unseen.append(Unseen(what=STATEMENTS, why=str(ex), remedy=_mend(ex, facts)))
+    if facts.waits is not None:
+        try:
+            waits = _read_waits(session, facts.waits.schema, taken)
+        except Unreadable as ex:
+            unseen.append(Unseen(what=WAITS, why=str(ex), remedy=""))
+    return Look(
+        taken, int(transactions or 0), int(blocks or 0), dealloc, entries, waits, tuple(unseen)
+    )
+
+
+def _mend(ex: Unreadable, facts: DoctorFacts) -> str:
+    if ex.privilege:
+        return "-- a superuser can GRANT SELECT on its views and EXECUTE on its functions"
+    if "shared_preload_libraries" in str(ex):
+        return preload(facts.settings)
+    return "-- try again; with a longer --interval the reading weighs less"
+
+
+def _read_waits(session: Session, schema: str, taken: datetime) -> CountedWaits:
+    ((reset,),) = session.rows(queries.WAITS_RESET, schema)
+    rows = session.rows(queries.WAITS, schema)
+    ms = {f"{kind}/{name}": total for _, kind, name, idle, total in rows if kind and not idle}
+    timed = sum(total for _, kind, *_, total in rows if kind is None)
+    waited = sum(total for _, kind, *_, total in rows if kind is not None)
+    ((captured,),) = session.rows(queries.CAPTURED, schema)
+    rest = timed - waited if captured else None
+    return CountedWaits(rows[0][0] if rows else taken, ms, reset, rest)
+
+
+def read_entries(session: Session, schema: str, taken: datetime) -> StatementEntries:
+    """Read the table of statements, without texts."""
+    calls: dict[Key, int] = {}
+    hidden = 0
+    for at, user, database, queryid, n, called in session.rows(queries.ENTRIES, schema):
+        taken = at
+        if queryid is None:
+            hidden += n
+        else:
+            calls[user, database, queryid] = called
+    return StatementEntries(taken, calls, hidden)
+
+
+def sample(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:
+    """Look once at what sessions do."""
+    if facts.server.sees_all:
+        look: Counter[str] = Counter()
+        for state, kind, name, n in session.rows(queries.ACTIVITY):
+            if state == "active" and kind != "Activity":
+                look[f"{kind}/{name}" if kind else ""] += n
+        into.add(look)
+
+
+def read_holders(session: Session) -> tuple[QueueHolder, ...]:
+    """Who holds the locks that sessions wait for now; nobody if it cannot be read."""
+    try:
+        return tuple(QueueHolder(*row) for row in session.rows(queries.HOLDERS))
+    except Unreadable:
+        return ()
+
+
+def sample_entries(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:
+    """Look once at which statements are in the table; twice if nobody counts evictions."""
+    if facts.statements is None or facts.table_size > LARGEST_SAMPLED:
+        return
+    schema = facts.statements.schema
+    first = read_entries(session, schema, facts.server.started)
+    into.statements |= first.calls.keys()
+    if not facts.counted:
+        into.pairs.append((first, read_entries(session, schema, facts.server.started)))
+
+
+def read_texts(session: Session, facts: DoctorFacts) -> Texts:
+    """Read what the statements say, unless their file is so large that reading it would hurt."""
+    if facts.statements is None:
+        return Texts(None, None)
+    size = None
+    if facts.may_stat_file:
+        try:
+            rows = session.rows(queries.TEXT_FILE)
+            size = int(rows[0][0]) if rows and rows[0][0] is not None else None
+        except Unreadable:
+            size = None
+    if size is not None and size > LARGEST_FILE:
+        limit = f"{LARGEST_FILE // 1024**2} MB"
+        why = f"their file is larger than {limit}, all of which the server would load"
+        remedy = "SELECT pg_stat_statements_reset();  -- starts the file anew"
+        return Texts(None, size, (Unseen(what=TEXTS, why=why, remedy=remedy),))
+    aged = facts.statements.number >= (1, 11)
+    query = queries.TEXTS_WITH_AGES if aged else queries.TEXTS
+    try:
+        rows = session.rows(query, facts.statements.schema)
+    except Unreadable as ex:
+        return Texts(None, size, (Unseen(what=TEXTS, why=str(ex), remedy=""),))
+    texts = (
+        StatementText(user, database, text, int(length or 0), calls, age)
+        for user, database, text, length, calls, age in rows
+    )
+    return Texts(tuple(texts), size)

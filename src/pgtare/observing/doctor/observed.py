@@ -1,0 +1,198 @@
+"""What was seen of a server: its facts, its counters at one moment, samples of its sessions."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pgtare.observing.doctor import quantiles
+from pgtare.observing.doctor.model import Clock, Server, Unseen
+
+#: role, database, query identifier
+Key = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Extension:
+    """Where an extension is, and its version."""
+
+    schema: str
+    version: str
+
+    @property
+    def number(self) -> tuple[int, ...]:
+        """1.10 as (1, 10)."""
+        return tuple(int(part) for part in self.version.split(".") if part.isdigit())
+
+
+@dataclass(frozen=True)
+class KeptByCause:
+    """Traces of incidents that sql_trace keeps: how many for a cause, the first and the last."""
+
+    cause: str
+    traces: int
+    first: datetime
+    last: datetime
+
+
+@dataclass(frozen=True)
+class DoctorFacts:
+    """What does not change while one looks.
+
+    settings: name → value in the setting's unit, as text, without what the doctor's own session
+    sets for itself. unseen: what could not be read.
+    """
+
+    server: Server
+    settings: dict[str, str]
+    statements: Extension | None
+    waits: Extension | None
+    may_stat_file: bool
+    clock: Clock | None
+    unseen: tuple[Unseen, ...] = ()
+    kept: tuple[KeptByCause, ...] = ()
+
+    @property
+    def table_size(self) -> int:
+        """pg_stat_statements.max; PostgreSQL's default if it cannot be seen."""
+        return int(self.settings.get("pg_stat_statements.max", "5000"))
+
+    @property
+    def counted(self) -> bool:
+        """Whether the server counts deallocations."""
+        return self.statements is not None and self.statements.number >= (1, 9)
+
+
+@dataclass(frozen=True)
+class StatementEntries:
+    """The table of statements at one moment: calls by statement. hidden: entries of other roles."""
+
+    taken: datetime
+    calls: dict[Key, int]
+    hidden: int
+
+    @property
+    def count(self) -> int:
+        """Entries that were ever executed."""
+        return len(self.calls) + self.hidden
+
+
+@dataclass(frozen=True)
+class Deallocations:
+    """The server's own count at one moment, and since when it counts."""
+
+    taken: datetime
+    count: int
+    reset: datetime
+
+
+@dataclass(frozen=True)
+class CountedWaits:
+    """ms waited by event, idle ones left out, at one moment, and since when they are counted.
+
+    rest_ms: their time apart from all waits, idle ones included; None if sessions are not
+    captured.
+    """
+
+    taken: datetime
+    ms: dict[str, float]
+    reset: datetime
+    rest_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class QueueHolder:
+    """Who holds a lock that sessions wait for: a session, or a prepared transaction.
+
+    gid: of the latter, quoted. elected: an advisory lock that is held longer than a transaction.
+    """
+
+    pid: int | None
+    gid: str | None
+    database: str | None
+    prepared: datetime | None
+    elected: bool
+    waiters: int
+
+
+@dataclass(frozen=True)
+class Look:
+    """Counters at one moment; None what there is not, or may not be read."""
+
+    taken: datetime
+    transactions: int
+    blocks_read: int
+    dealloc: Deallocations | None = None
+    entries: StatementEntries | None = None
+    waits: CountedWaits | None = None
+    unseen: tuple[Unseen, ...] = ()
+
+
+@dataclass
+class ActivitySamples:
+    """Looks at what sessions do: how often each event was seen ("" for a processor), and looks.
+
+    statements: those that were in the table at some look. pairs: if deallocations are not
+    counted, the table twice in a row. squares, crossed: sums over looks from which the spread of a
+    share follows, as sessions seen in one look are no independent samples: a sweep stalls them all.
+    """
+
+    looks: int = 0
+    seen: Counter[str] = field(default_factory=Counter)
+    statements: set[Key] = field(default_factory=set)
+    pairs: list[tuple[StatementEntries, StatementEntries]] = field(default_factory=list)
+    squares: Counter[str | None] = field(default_factory=Counter)
+    crossed: Counter[str] = field(default_factory=Counter)
+
+    def add(self, look: Mapping[str, int]) -> None:
+        """Take what one look saw: sessions at work by event."""
+        together = sum(look.values())
+        self.looks += 1
+        self.squares[None] += together**2
+        for event, n in look.items():
+            self.seen[event] += n
+            self.squares[event] += n**2
+            self.crossed[event] += n * together
+
+    def least_share(self, event: str) -> float | None:
+        """At least this share of all sessions seen at work was in the event (97.5 % sure).
+
+        Looks are the units, the share a ratio of two of their sums (Cochran 1977, 6.3); None if
+        there are too few.
+        """
+        together, n = self.seen.total(), self.looks
+        if n < 2 or not together:
+            return None
+        share = self.seen[event] / together
+        spread = (
+            self.squares[event] - 2 * share * self.crossed[event] + share**2 * self.squares[None]
+        )
+        error = math.sqrt(max(0.0, spread) * n / (n - 1)) / together
+        return max(0.0, share - quantiles.student(n - 1, 0.975) * error)
+
+
+@dataclass(frozen=True)
+class StatementText:
+    """A statement's text and how long all of it is; age_s: how long it has been in the table.
+
+    user, database: the OIDs that the entry goes by.
+    """
+
+    user: int
+    database: int
+    text: str | None
+    length: int
+    calls: int
+    age_s: float | None
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The texts, and the size of their file; None if it may not be read. unseen: why not."""
+
+    rows: tuple[StatementText, ...] | None
+    file_bytes: int | None
+    unseen: tuple[Unseen, ...] = ()

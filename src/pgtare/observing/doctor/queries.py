@@ -1,0 +1,250 @@
+"""Every query that the doctor sends, with what it is for: nothing else is ever sent."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pgtare.postgres.backend_types import BACKGROUND_SQL
+from pgtare.postgres.pooler import BEGIN_READ_ONLY, CLOSED_PATH, LIKE_OURS, PID, UNTRACKED
+
+#: How long the server may take for one query before it cancels it.
+TIMEOUT_S = 10
+#: Clock readings of one query: few enough to be done between two preemptions.
+CLOCK_READINGS = 1_000
+#: Of a statement's text so much is fetched, in characters.
+TEXT_CHARACTERS = 600
+_CAPTURES = "wait_event_timing is loaded and captures"
+_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query, and what it tells. {schema} is the schema of the extension it reads."""
+
+    name: str
+    tells: str
+    text: str
+    when: str = ""
+
+
+#: What holds in the read-only transaction of each query, and ends with it: behind a pooler the
+#: session is the application's next.
+SET_UP = (
+    f"statement_timeout = '{TIMEOUT_S}s'",
+    "lock_timeout = '1s'",
+    CLOSED_PATH,
+    "TimeZone = 'UTC'",
+)
+
+IDENTITY = Query(
+    "identity",
+    "what the server is, and what this role may see",
+    """SELECT current_setting('server_version'), pg_is_in_recovery(), pg_postmaster_start_time(),
+  current_database(), current_user, pg_has_role('pg_read_all_stats', 'USAGE'),
+  coalesce((SELECT rolsuper FROM pg_roles WHERE rolname = current_user), false),
+  quote_ident(current_user)""",
+)
+EXTENSIONS = Query(
+    "extensions",
+    "where the extensions are that have something to tell",
+    """SELECT e.extname, n.nspname, e.extversion, has_schema_privilege(n.oid, 'USAGE'),
+  quote_ident(n.nspname)
+FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
+WHERE e.extname = 'pg_stat_statements'
+UNION ALL
+SELECT 'wait_event_timing', n.nspname,
+  coalesce((SELECT extversion FROM pg_extension WHERE extname = 'wait_event_timing'), ''),
+  has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname)
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+  JOIN pg_language l ON l.oid = p.prolang
+WHERE l.lanname = 'c' AND p.proname = 'wait_event_timing_info'
+UNION ALL
+SELECT 'sql_trace', n.nspname, '', has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname)
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+  JOIN pg_language l ON l.oid = p.prolang
+WHERE l.lanname = 'c' AND p.proname = 'sql_trace_kept'
+  AND has_function_privilege(p.oid, 'EXECUTE')""",
+)
+KEPT = Query(
+    "kept",
+    "traces of incidents that sql_trace has kept",
+    """SELECT cause, count(*)::int, min(at), max(at) FROM {schema}.sql_trace_kept()
+GROUP BY cause ORDER BY 2 DESC, 1""",
+    "only if sql_trace is there, and this role may read them",
+)
+SETTINGS = Query(
+    "settings",
+    "settings that observe, log, or size what observes",
+    """SELECT name, coalesce(reset_val, setting) FROM pg_settings
+WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
+  OR name LIKE 'pg\\_stat\\_statements.%' OR name LIKE 'auto\\_explain.%'
+  OR name LIKE 'wait\\_event\\_timing.%' OR name LIKE 'pgaudit.%'
+  OR name IN ('compute_query_id', 'logging_collector', 'shared_preload_libraries')""",
+)
+DATABASES = Query(
+    "databases",
+    "transactions and blocks read so far, in all databases",
+    """SELECT clock_timestamp(), sum(xact_commit + xact_rollback)::bigint, sum(blks_read)::bigint
+FROM pg_stat_database""",
+)
+ACTIVITY = Query(
+    "activity",
+    "what sessions do just now: sampled twenty times a second",
+    f"""SELECT state, wait_event_type, wait_event, count(*) FROM pg_stat_activity
+WHERE backend_type NOT IN {BACKGROUND_SQL} AND pid <> pg_backend_pid()
+GROUP BY 1, 2, 3""",
+)
+HOLDERS = Query(
+    "holders of locks",
+    "who holds the locks that sessions wait for: prepared transactions, and advisory locks that"
+    " are held longer than a transaction",
+    """WITH locks AS MATERIALIZED (SELECT * FROM pg_locks),
+waiting AS MATERIALIZED (SELECT *, pg_blocking_pids(pid) AS blockers FROM locks
+  WHERE NOT granted ORDER BY waitstart LIMIT 100)
+SELECT h.pid, quote_literal(p.gid), p.database, p.prepared, w.locktype = 'advisory'
+    AND coalesce(a.state = 'idle' OR a.xact_start > w.waitstart, false), count(DISTINCT w.pid)::int
+FROM waiting w JOIN locks h ON h.granted AND coalesce(h.pid, 0) = ANY (w.blockers)
+    AND h.locktype = w.locktype
+    AND (h.database, h.relation, h.page, h.tuple, h.virtualxid, h.transactionid, h.classid, h.objid,
+      h.objsubid) IS NOT DISTINCT FROM (w.database, w.relation, w.page, w.tuple, w.virtualxid,
+      w.transactionid, w.classid, w.objid, w.objsubid)
+  LEFT JOIN (pg_prepared_xacts p JOIN locks x ON x.pid IS NULL AND x.transactionid = p.transaction)
+    ON h.pid IS NULL AND x.virtualtransaction = h.virtualtransaction
+  LEFT JOIN pg_stat_activity a ON a.pid = h.pid
+WHERE h.pid IS NOT NULL OR p.gid IS NOT NULL
+GROUP BY 1, 2, 3, 4, 5 ORDER BY 6 DESC, 1, 2""",
+    "sessions wait for locks",
+)
+INFO = Query(
+    "deallocations",
+    "how often pg_stat_statements made room, and since when that is counted",
+    """SELECT clock_timestamp(), dealloc, stats_reset
+FROM {schema}.pg_stat_statements_info""",
+    "pg_stat_statements 1.9 or later",
+)
+ENTRIES = Query(
+    "entries",
+    "which statements are in the table, without their texts: at the beginning and at the end",
+    """SELECT clock_timestamp(), userid, dbid, queryid, count(*), sum(calls)::bigint
+FROM {schema}.pg_stat_statements(false) GROUP BY 2, 3, 4""",
+    "pg_stat_statements is there",
+)
+_TEXTS = f"""SELECT userid, dbid, left(query, {TEXT_CHARACTERS}), octet_length(query),
+  calls::bigint, {{age}}
+FROM {{{{schema}}}}.pg_stat_statements(true) WHERE queryid IS NOT NULL"""
+TEXTS = Query(
+    "texts",
+    "what the statements say, and how long the texts are",
+    _TEXTS.format(age="NULL::float8"),
+    "pg_stat_statements before 1.11",
+)
+TEXTS_WITH_AGES = Query(
+    "texts and ages",
+    "what the statements say, and since when each of them is in the table",
+    _TEXTS.format(age="extract(epoch FROM clock_timestamp() - stats_since)::float8"),
+    "pg_stat_statements 1.11 or later (PostgreSQL 17)",
+)
+TEXT_FILE = Query(
+    "text file",
+    "the size of the file that holds the texts",
+    """SELECT size FROM pg_stat_file('pg_stat_tmp/pgss_query_texts.stat', true)""",
+    "the role may execute pg_stat_file",
+)
+CLOCK = Query(
+    "clock",
+    "what reading the time costs the server",
+    f"""SELECT clock_timestamp(),
+  (SELECT count(clock_timestamp()) FROM generate_series(1, {CLOCK_READINGS})),
+  clock_timestamp(),
+  (SELECT count(now()) FROM generate_series(1, {CLOCK_READINGS})),
+  clock_timestamp()""",
+)
+CLOCK_SOURCE = Query(
+    "clock source",
+    "which clock source the server's kernel uses",
+    "SELECT pg_read_file('/sys/devices/system/clocksource/clocksource0/current_clocksource',"
+    " 0, 64, true)",
+    "the role may execute pg_read_file",
+)
+MAY_EXECUTE = Query(
+    "rights",
+    "whether this role may read the two files",
+    """SELECT has_function_privilege('pg_stat_file(text, boolean)', 'EXECUTE'),
+  has_function_privilege('pg_read_file(text, bigint, bigint, boolean)', 'EXECUTE')""",
+)
+WAITS = Query(
+    "exact waits",
+    "time waited by event as counted, and in the row without an event what time that is part of",
+    f"""SELECT min(taken), wait_event_type, wait_event, idle,
+  sum(total_time + coalesce(running_time, 0))
+FROM {{schema}}.wait_event_timing_moment()
+WHERE backend_type NOT IN {BACKGROUND_SQL} GROUP BY 2, 3, 4""",
+    _CAPTURES,
+)
+CAPTURE = Query(
+    "capture",
+    "what is captured in most other processes: this session may have left itself out",
+    """SELECT mode() WITHIN GROUP (ORDER BY capture) FROM {schema}.wait_event_timing_sessions()
+WHERE pid <> pg_backend_pid()""",
+    "wait_event_timing is loaded",
+)
+CAPTURED = Query(
+    "captured sessions",
+    "whether the waits of all others are counted, so that the rest of their time is computing",
+    """SELECT coalesce(bool_and(s.capture <> 'off'), count(*) = 0)
+FROM pg_stat_activity a LEFT JOIN {schema}.wait_event_timing_sessions() s USING (pid)
+WHERE a.backend_type = 'client backend' AND pid <> pg_backend_pid()""",
+    _CAPTURES,
+)
+WAITS_RESET = Query(
+    "reset of the waits",
+    "whether the waits were reset in between",
+    "SELECT stats_reset FROM {schema}.wait_event_timing_info()",
+    _CAPTURES,
+)
+WAITS_LIBRARY = Query(
+    "version of the library",
+    "whether the waits are counted by a library that this pgtare can read",
+    "SELECT version FROM {schema}.wait_event_timing_info()",
+    _CAPTURES,
+)
+WAITS_FILES = Query(
+    "version of the files",
+    "what would bring wait_event_timing up to date",
+    "SELECT default_version FROM pg_available_extensions WHERE name = 'wait_event_timing'",
+    "its library and its extension are of versions that do not go together",
+)
+
+#: All of them, in the order above.
+QUERIES = tuple(value for value in tuple(globals().values()) if isinstance(value, Query))
+
+
+def quoted(name: str) -> str:
+    """A name as it is typed in a command: between quotes if it is not a plain one."""
+    return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+
+
+def set_at_once(name: str, value: str, comment: str = "") -> str:
+    """The command that sets it without a restart."""
+    return f"ALTER SYSTEM SET {name} = {value}; SELECT pg_reload_conf();{comment}"
+
+
+def listing() -> str:
+    """All of them, as a reader can run them by hand."""
+    lines = [
+        "-- Whether there is a pooler (behind one BEGIN and ROLLBACK are tried, too)",
+        f"{BEGIN_READ_ONLY}; {PID}; COMMIT;",
+        "-- Without one, each statement's own transaction is like those below",
+        f"{LIKE_OURS};",
+        "-- Around each query (ROLLBACK after one that failed)",
+        "COMMIT;",
+        f"{BEGIN_READ_ONLY};",
+        *(f"SET LOCAL {setting};" for setting in SET_UP),
+        "-- Only if the role is a superuser: its own statements stay out of the table",
+        f"SET LOCAL {UNTRACKED};",
+    ]
+    for query in QUERIES:
+        condition = f" (where {query.when})" if query.when else ""
+        lines += ["", f"-- {query.name}: {query.tells}{condition}", f"{query.text};"]
+    return "\n".join(lines)

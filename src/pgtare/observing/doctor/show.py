@@ -1,0 +1,172 @@
+"""A report as a terminal shows it: findings first, the worst of them on top."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from pgtare.kit import numbers
+from pgtare.kit.terminal_text import plain
+from pgtare.observing.doctor.check_statements import duration, rate
+from pgtare.observing.doctor.model import (
+    FEWEST_HITS,
+    Finding,
+    Observer,
+    Report,
+    Statements,
+    Waits,
+    WaitShare,
+)
+
+_STYLES = {"critical": "bold red", "warning": "bold yellow", "ok": "green"}
+_EVENTS = 6
+_LABEL = 9
+_TOO_FEW = "too few samples"
+
+
+def view(report: Report) -> RenderableType:
+    """All of a report."""
+    parts: list[RenderableType] = [Text(plain(_heading(report)), style="dim")]
+    parts += [Text(plain(f"note: {note}"), style="yellow") for note in report.notes]
+    if not report.findings:
+        parts.append(Text("No finding.", style=_STYLES["ok"]))
+    for finding in report.findings:
+        parts += [Text(""), _finding(finding)]
+    if report.statements is not None:
+        parts += [Text(""), Text("pg_stat_statements", style="bold"), _figures(report.statements)]
+    if report.waits is not None:
+        parts += [Text(""), *_waits(report.waits)]
+    if report.observers:
+        parts += [Text(""), Text("What observes, and its cost", style="bold")]
+        parts.append(_observers(report.observers))
+    if report.unseen:
+        parts += [Text(""), Text("Not looked at", style="bold")]
+        parts.append(_rows([(u.what, _sentence(u.why, u.remedy)) for u in report.unseen]))
+    return Group(*parts)
+
+
+def _sentence(why: str, remedy: str) -> str:
+    return f"{why}: {remedy}" if remedy else why
+
+
+def _heading(report: Report) -> str:
+    server = report.server
+    what = "hot standby" if server.standby else "server"
+    heading = f"PostgreSQL {server.version.split()[0]} {what}, database {server.database}, "
+    heading += f"{report.duration_s:.1f} s to {report.taken.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+    if report.transactions_per_s is not None:
+        heading += f", {report.transactions_per_s:,.0f} transactions/s"
+    if report.clock is not None:
+        heading += f", a clock reading costs {report.clock.read_ns:.0f} ns"
+    return heading
+
+
+def _finding(finding: Finding) -> RenderableType:
+    head = Text.assemble(
+        (finding.level.upper(), _STYLES[finding.level]), "  ", (plain(finding.title), "bold")
+    )
+    labelled = [("seen", line) for line in finding.seen]
+    labelled += [("why", finding.why)]
+    labelled += [("remedy", part) for line in finding.remedy for part in _apart(line)]
+    labelled += [("sure", f"{finding.sure}: {finding.because}")]
+    rows, before = [], ""
+    for label, line in labelled:
+        rows.append(("" if label == before else label, line))
+        before = label
+    return Group(head, Padding(_rows(rows), (0, 0, 0, 2)))
+
+
+def _apart(line: str) -> list[str]:
+    """A command and its comment on lines of their own: a comment that wraps could not be pasted."""
+    command, dashes, comment = line.partition("  -- ")
+    return [command, f"  -- {comment}"] if dashes else [line]
+
+
+def _rows(rows: list[tuple[str, str]]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(min_width=_LABEL, style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in rows:
+        table.add_row(Text(plain(label)), Text(plain(text)))
+    return table
+
+
+def _figures(found: Statements) -> Table:
+    rows = [("entries", f"{found.entries:,} of {found.max:,}, version {found.version}")]
+    if found.deallocations_per_s is None:
+        now = "not known in this interval"
+    elif not found.deallocations_per_s:
+        now = "none" if found.counted else "none seen (this version does not count them)"
+    else:
+        least = "" if found.counted else "at least "
+        now = f"{least}{rate(found.deallocations_per_s)}/s, "
+        now += f"{rate(found.evicted_per_s or 0.0)} entries/s"
+    rows.append(("evictions", now))
+    if found.since_reset_per_s is not None and found.stats_reset is not None:
+        reset = found.stats_reset.astimezone()
+        rows.append(
+            (
+                "",
+                f"{found.deallocations_since_reset:,} deallocations since the reset of "
+                f"{reset:%Y-%m-%d %H:%M %Z}, {rate(found.since_reset_per_s)}/s",
+            )
+        )
+    if found.median_age_s is not None:
+        rows.append(("age", f"half of the entries are younger than {duration(found.median_age_s)}"))
+    if found.live_text_bytes is not None:
+        text = f"{found.live_text_bytes / 1e3:,.0f} kB"
+        if found.text_file_bytes is not None:
+            text += f" in a file of {found.text_file_bytes / 1e3:,.0f} kB"
+        rows.append(("texts", text))
+    return _rows(rows)
+
+
+def _waits(waits: Waits) -> list[RenderableType]:
+    if waits.exact:
+        least, how = "", "counted by wait_event_timing"
+    else:
+        least = "at least "
+        how = f"a lower bound from {waits.samples} samples of pg_stat_activity"
+    head = Text.assemble(
+        ("Waits", "bold"), f": {least}{waits.active:.2f} sessions active on average ({how})"
+    )
+    if not waits.active:
+        return [head]
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for _ in range(2):
+        table.add_column(justify="right")
+    table.add_column()
+    known = waits.on_cpu_exact or waits.hits >= FEWEST_HITS
+    part = numbers.percent(100 * waits.on_cpu / waits.active) if known else _TOO_FEW
+    sampled = "" if waits.on_cpu_exact or not waits.exact else " (sampled: a lower bound)"
+    table.add_row(f"{waits.on_cpu:.2f}", part, f"CPU, or ready for it{sampled}")
+    for wait in waits.events[:_EVENTS]:
+        table.add_row(f"{wait.active:.2f}", _share(wait), Text(plain(wait.event)))
+    return [head, table]
+
+
+def _share(wait: WaitShare) -> str:
+    if wait.share is None:
+        return _TOO_FEW
+    least = "" if wait.share_lo is None else f", at least {numbers.percent(100 * wait.share_lo)}"
+    return numbers.percent(100 * wait.share) + least
+
+
+def _cost(us: float) -> str:
+    """Three significant digits, at most two decimals, with a sign."""
+    if abs(us) < 0.005:
+        return "under 0.01"
+    return numbers.signed(us, min(numbers.decimals(None, us), 2))
+
+
+def _observers(observers: list[Observer]) -> Table:
+    rows = []
+    for observer in observers:
+        cost = "" if observer.cost_us is None else f"{_cost(observer.cost_us)} µs a transaction"
+        if observer.cost_pct is not None:
+            cost += f" ({numbers.percent(observer.cost_pct)})"
+        text = f"{cost}; {observer.source}" if cost else observer.source
+        rows.append((f"{observer.name} = {observer.value}", text))
+    return _rows(rows)

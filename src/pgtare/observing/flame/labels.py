@@ -1,0 +1,154 @@
+"""Joins samples to the waits and statements that traces have of their moment."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from pgtare.errors import PgtareError, UsageError
+from pgtare.observing.flame import frames
+from pgtare.observing.flame.processes import FlameTarget
+from pgtare.observing.flame.recording import FlameRecording, Numbers
+from pgtare.observing.trace.capture.record import TraceRecorder
+from pgtare.observing.trace.capture.server import Need, open_server
+from pgtare.observing.trace.capture.target import Target
+from pgtare.observing.trace.file.disk_limits import Limits
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.waits.show import one_line
+from pgtare.postgres import signals
+from pgtare.postgres.module_versions import VersionMismatch
+from pgtare.postgres.statement_spans import Ending, spans
+
+#: Sessions begin their trace at the end of the request that is under way.
+_TRACE_BEGINS_S = 0.3
+#: In the place of an end that nobody has seen, in ns since 1970.
+_FOREVER = 1 << 62
+#: What is recorded is forgotten with the samples: the disk is the only limit.
+_LIMITS = Limits(total=1 << 62, reserve=0)
+_NO_TRACE = (
+    "Frames carry no wait event and no statement: no session had wait_event_timing.capture = trace "
+    "(--trace switches it on during the recording)."
+)
+_NO_TRACE_YET = (
+    "Frames carry no wait event and no statement: no session began a request while --trace had "
+    "them traced."
+)
+
+
+@dataclass
+class FrameLabels:
+    """What a server's traces say of a recording's time.
+
+    spans: the stretches of each kind of label, as `StackSamples.within` wants them, but by the
+    server's own numbers of processes and CLOCK_REALTIME.
+    """
+
+    server_pids: dict[int, int] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    spans: list[Numbers] = field(default_factory=list)
+    asked: bool = False
+    tracing: bool = False  # every session should have been traced
+    traced: bool = False  # any session at all
+    trouble: str = ""
+
+    def put(self, recording: FlameRecording) -> FlameRecording:
+        """The recording with each sample under its statement and wait event, if known."""
+        if self.trouble:
+            return recording.noted(self.trouble)
+        if not self.asked:
+            return recording
+        if not self.traced:
+            recording = recording.noted(_NO_TRACE_YET if self.tracing else _NO_TRACE)
+        samples = recording.samples
+        for stretches in self.spans:
+            moved = stretches.copy()
+            moved[:, 0] = [self.server_pids.get(pid, -1) for pid in moved[:, 0].tolist()]
+            moved[:, 1:3] -= recording.realtime_ns
+            samples = samples.framed(self.names, samples.within(moved), depth=1)
+        return dataclasses.replace(recording, samples=samples)
+
+
+@contextlib.contextmanager
+def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[FrameLabels]:
+    """Drain the traces of a server's waits during a recording; without them, nothing is done.
+
+    trace: trace every session during the recording. Raises UsageError if that cannot be.
+    """
+    found = FrameLabels(tracing=trace)
+    with contextlib.ExitStack() as stack:
+        if dsn is None:
+            yield found
+            return
+        try:
+            server = stack.enter_context(open_server(dsn, Need.WAITS))
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgtare-")))
+            meant = Target(8, armed_only=not trace)
+            recorder = TraceRecorder(server, dsn, place / "waits.pgtrace", meant, _LIMITS)
+        except UsageError as ex:
+            if trace:
+                raise
+            if isinstance(ex, VersionMismatch):  # else the module is not there: frames only
+                found.trouble = f"Frames carry no wait event and no statement: {ex}."
+            yield found
+            return
+        ended = threading.Event()
+
+        def drain() -> None:
+            try:
+                done = recorder.run(None, lambda progress: None, ended.is_set)
+                found.traced = done.sessions > 0
+            except PgtareError as ex:
+                found.trouble = f"Traces of waits could not be read: {ex}"
+
+        thread = threading.Thread(target=drain, daemon=True)
+        thread.start()
+        try:
+            if trace:
+                time.sleep(_TRACE_BEGINS_S)
+            yield found
+        finally:
+            ended.set()
+            with signals.deferred():  # until it has given the sessions back
+                thread.join()
+        if not found.trouble:
+            found.asked = True
+            found.server_pids = target.by_server_pid()
+            if found.traced:
+                _fill(found, recorder.path)
+
+
+def _fill(found: FrameLabels, path: Path) -> None:
+    """The stretches of waits and of statements in a recording of traces."""
+    trace = load(path)
+    index: dict[str, int] = {}
+    waits: list[tuple[int, int, int, int]] = []
+    statements: list[tuple[int, int, int, int]] = []
+
+    def name(text: str) -> int:
+        return index.setdefault(" ".join(text.replace(";", ",").split()), len(index))
+
+    for ring, of in trace.waits.items():
+        pid = trace.rings[ring].pid
+        rows = zip(of.start.tolist(), of.length.tolist(), of.event.tolist(), strict=True)
+        for start, length, event in rows:
+            label = name(frames.WAIT + trace.label(event))
+            waits.append((pid, start, start + max(length, 1), label))
+    for ring, marks in trace.marks.items():
+        pid = trace.rings[ring].pid
+        ran = spans(marks["kind"], marks["depth"], marks["when_ns"], marks["value"], outermost=True)
+        ran = ran.where(ran.ending != Ending.LOST)
+        columns = (ran.begin_ns.tolist(), ran.end_ns.tolist(), ran.query_id.tolist())
+        for begin, end, query_id in zip(*columns, strict=True):
+            label = name(frames.STATEMENT + one_line(trace.texts.get(query_id), query_id))
+            statements.append((pid, begin, min(end, _FOREVER), label))
+    found.names = list(index)
+    # a statement's frame is outside its waits', so it is put in last
+    found.spans = [np.array(rows, np.int64).reshape(-1, 4) for rows in (waits, statements)]

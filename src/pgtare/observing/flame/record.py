@@ -1,0 +1,289 @@
+"""One recording: perf collects, events become samples as they come, what is missing is reported."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from pgtare.errors import MeasurementError
+from pgtare.observing.flame import events, frames, perf, processes, symbols
+from pgtare.observing.flame.perf import Collector
+from pgtare.observing.flame.processes import FlameTarget
+from pgtare.observing.flame.recording import RUNNING, Collected, FlameRecording, Mode, StoppedBy
+from pgtare.observing.flame.symbols import Program
+from pgtare.postgres import signals
+
+_TICK_S = 0.1
+_TRIES = 5
+#: Samples after which a recording ends by itself: half a gigabyte of memory.
+MOST_SAMPLES = 20_000_000
+
+#: For so long switches are counted before, in s.
+_LOOK_S = 0.2
+#: Switches a second that can be read next to a busy server, by how their stacks are walked.
+_MOST_SWITCHES = {perf.FRAME_POINTERS: 10_000, perf.DWARF: 2_000}
+#: Up to this part of what can be read goes to those who switch least: all of them are watched.
+_QUIET_PART = 0.3
+
+Tell = Callable[[float, int, int], None]  # seconds, samples, lost
+
+
+def record(
+    mode: Mode,
+    target: FlameTarget,
+    seconds: float,
+    rate: int = 99,
+    tell: Tell = lambda seconds, samples, lost: None,
+) -> FlameRecording:
+    """Record for `seconds`, until Ctrl-C, or until the target has ended; keeps what there is.
+
+    Raises UsageError if perf is missing or not allowed, MeasurementError if it fails.
+    """
+    with signals.asked_to_stop() as asked:
+        return FlameRecorder(mode, target, rate).run(lambda: asked.made, seconds, tell)
+
+
+def choose(
+    rates: Mapping[int, float], most: float, room: int, draw: random.Random
+) -> dict[int, float]:
+    """Which processes to watch, and how many each represents, itself included.
+
+    All; or if they switch more often than can be read, those who switch least, and some of the
+    others by lot. rates: switches a second by process; most: how many a second can be read; room:
+    how many processes can be distinguished, if not all are watched.
+    """
+    if sum(rates.values()) <= most:
+        return dict.fromkeys(rates, 1.0)
+    quiet: list[int] = []
+    spent = 0.0
+    for pid in sorted(rates, key=lambda pid: rates[pid]):
+        if spent + rates[pid] > _QUIET_PART * most:
+            break
+        spent += rates[pid]
+        quiet.append(pid)
+    busy = [pid for pid in rates if pid not in set(quiet)]
+    each = (sum(rates.values()) - spent) / len(busy)
+    number = max(1, min(len(busy), int((most - spent) / each), room // 2))
+    weights: dict[int, float] = {}
+    for group, wanted in ((quiet, min(len(quiet), room - number)), (busy, number)):
+        weights |= dict.fromkeys(draw.sample(group, wanted), len(group) / max(wanted, 1))
+    return weights
+
+
+class FlameRecorder:
+    """A recording that its owner stops, so that it can run during something else.
+
+    rate: samples a second of each computing process, for mode "on". walk: how stacks are walked;
+    None: as the program allows.
+    """
+
+    def __init__(
+        self, mode: Mode, target: FlameTarget, rate: int = 99, walk: str | None = None
+    ) -> None:
+        perf.find_perf()
+        perf.check_allowed(mode, target.pids)
+        self.mode, self.target, self.rate = mode, target, rate
+        self.waits = mode != "on"
+        self.collected = Collected()
+        self.walk = walk or self._way()
+        self.scheduler = events.Scheduler(target.wants, self.collected, wake=mode == "wake")
+        self.reader = events.Reader(self._unnamed, self.scheduler.gap)
+        self.rates: dict[int, float] = {}
+        self.failure: BaseException | None = None
+        # The kernel sifts by its own numbers; by name it lets sessions to come pass as well, but
+        # also those of other servers, whose events would crowd out ours.
+        self.by_name = not processes.in_machine_namespace() or (
+            target.postmaster is not None and target.alone
+        )
+
+    def run(
+        self,
+        stop: Callable[[], bool],
+        limit_s: float = math.inf,
+        tell: Tell = lambda seconds, samples, lost: None,
+    ) -> FlameRecording:
+        """Record until the time is up, `stop` says so, or the target has ended."""
+        standing = {}
+        if self.waits:
+            watched = self._choose()
+            standing = {pid: processes.standing(pid) for pid in watched if processes.sleeps(pid)}
+        with self._collector() as collector:
+            self.scheduler.begin(collector.begin_ns, standing)
+            thread = threading.Thread(target=self._consume, args=(collector,), daemon=True)
+            thread.start()
+            stopped_by = self._wait(collector, stop, limit_s, tell)
+            end_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            collector.stop()
+            thread.join()
+            complaint = collector.complaint() if stopped_by == "perf" else ""
+        if self.failure is not None:
+            raise MeasurementError(f"perf's output could not be read: {self.failure}")
+        self.scheduler.end(end_ns)
+        if stopped_by == "perf" and not self.target.lives:
+            stopped_by = "target"
+        if stopped_by == "perf" and not self.reader.events_read:
+            raise MeasurementError(f"perf ended by itself: {complaint}")
+        return FlameRecording(
+            mode=self.mode,
+            target=self.target.name,
+            samples=self.collected.samples(),
+            begin_ns=collector.begin_ns,
+            duration_s=(end_ns - collector.begin_ns) / 1e9,
+            walk=self.walk,
+            rate_hz=0 if self.waits else self.rate,
+            stopped_by=stopped_by,
+            events=self.reader.events_read,
+            lost=self.reader.lost,
+            unmatched=self.scheduler.unmatched,
+            realtime_ns=time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC),
+            notes=list(self._notes(stopped_by, complaint)),
+        )
+
+    def _way(self) -> str:
+        """How to walk stacks: frame pointers if all that is on them keeps them.
+
+        A wait ends in libc, and if libc keeps none (Debian's), sem_wait loses all above it.
+        """
+        pid = self.target.pids[0]
+        files = [processes.program(pid), *([processes.libc(pid)] if self.waits else [])]
+        kept = all(symbols.read(file).frame_pointers for file in files)
+        return perf.FRAME_POINTERS if kept else perf.DWARF
+
+    def _choose(self) -> list[int]:
+        """The processes to watch. Those that wake others have their stacks copied as well."""
+        pids = self.target.pids
+        most = _MOST_SWITCHES[self.walk] // (2 if self.mode == "wake" else 1)
+        before, began = {pid: processes.switches(pid) for pid in pids}, time.monotonic()
+        time.sleep(_LOOK_S)
+        spent = time.monotonic() - began
+        self.rates = {pid: max(0, processes.switches(pid) - before[pid]) / spent for pid in pids}
+        self.scheduler.weights = choose(self.rates, most, perf.FILTERED, random.Random())
+        if self._by_lot:
+            self.by_name = False
+        return list(self.scheduler.weights)
+
+    @property
+    def _by_lot(self) -> bool:
+        """Whether only some of the processes are watched."""
+        return len(self.scheduler.weights) < len(self.rates)
+
+    @contextlib.contextmanager
+    def _collector(self) -> Iterator[Collector]:
+        """Both programs of perf at work. One of many processes may end while they start."""
+        for left in reversed(range(_TRIES)):
+            with contextlib.ExitStack() as stack:
+                self.target.refresh()
+                try:
+                    collecting = perf.collecting(self.mode, self._arguments())
+                    collector = stack.enter_context(collecting)
+                except MeasurementError:
+                    gone = not all(processes.exists(pid) for pid in self.target.pids)
+                    if left and gone and self.target.lives:
+                        continue
+                    raise
+                yield collector
+                return
+
+    def _arguments(self) -> list[str]:
+        pids = self.target.pids
+        if not self.waits:
+            return perf.sampling(self.rate, self.walk, pids)
+        watched = list(self.scheduler.weights) if self._by_lot else pids
+        return perf.scheduling(self.mode, self.walk, watched, by_name=self.by_name)
+
+    def _wait(
+        self, collector: Collector, stop: Callable[[], bool], limit_s: float, tell: Tell
+    ) -> StoppedBy:
+        begin = time.monotonic()
+        while (seconds := time.monotonic() - begin) < limit_s:
+            if stop():
+                return "interrupt"
+            if not self.target.lives:
+                return "target"
+            if not collector.runs:
+                return "perf"
+            if len(self.collected) >= MOST_SAMPLES:
+                return "full"
+            tell(seconds, len(self.collected), self.reader.lost)
+            time.sleep(min(_TICK_S, max(0.0, limit_s - seconds)))
+        return "time"
+
+    def _consume(self, collector: Collector) -> None:
+        perf.hurry(threading.get_native_id())
+        weight = 1_000_000_000 // self.rate
+        wants = self.target.wants
+        try:
+            for event in self.reader.events(collector.lines()):
+                if self.waits:
+                    self.scheduler.take(event)
+                elif wants(event.tid):
+                    stack = frames.own(event.stack)
+                    self.collected.add(event.time_ns, event.tid, stack, RUNNING, weight)
+        except Exception as ex:  # reported by run(), which must not wait for ever
+            self.failure = ex
+            collector.stop()
+
+    def _program(self, file: str) -> Program:
+        return symbols.read(f"/proc/{self.target.pids[0]}/root{file}", file)
+
+    def _unnamed(self, file: str, offset: int) -> str:
+        if file.startswith(("[", "//")) or not file:
+            return "unknown"
+        return self._program(file).unnamed(offset)
+
+    def _notes(self, stopped_by: StoppedBy, complaint: str) -> Iterator[str]:
+        reader, scheduler = self.reader, self.scheduler
+        if stopped_by == "target":
+            yield "The process ended while it was recorded: the rest of the time is empty."
+        if stopped_by == "perf":
+            yield f"The recording ended early, as perf ended by itself ({complaint})."
+        if stopped_by == "full":
+            yield f"The recording ended at {MOST_SAMPLES:,} samples."
+        if reader.lost:
+            yield (
+                f"{reader.lost:,} of {reader.events_read + reader.lost:,} events were lost, as "
+                "they came faster than they could be read: times are too low."
+            )
+        if scheduler.unmatched > scheduler.switches // 100 + len(self.target.pids):
+            yield (
+                f"{scheduler.unmatched:,} times a process came back whose leaving was not seen; "
+                f"{scheduler.switches:,} were."
+            )
+        if self._by_lot:
+            drawn = [times for times in scheduler.weights.values() if times > 1]
+            yield (
+                f"Processes left the processor {sum(self.rates.values()):,.0f} times a second, "
+                f"more often than can be read: {len(drawn)} of the {sum(drawn):.0f} busiest, "
+                f"drawn by lot, {'represents' if len(drawn) == 1 else 'represent'} all of those. "
+                "Sessions that connected during the recording are not in it."
+            )
+        elif self.waits and self.target.postmaster and not self.by_name:
+            yield (
+                "Sessions that connected during the recording are not in it: other servers run "
+                "here, and their events would crowd them out."
+            )
+        if reader.unreadable:
+            yield (
+                f"{reader.unreadable:,} lines of perf could not be read, such as "
+                f"{reader.example[:80]!r}."
+            )
+        if not perf.sees_kernel():
+            yield (
+                "The kernel's part of stacks is not shown: that needs root, or "
+                "perf_event_paranoid at most 1."
+            )
+        for file, missing in reader.unnamed.most_common(4):
+            if file.startswith("["):
+                if "kernel" in file:
+                    yield "Kernel functions have no names (kptr_restrict hides them)."
+                continue
+            found = self._program(file)
+            yield (
+                f"{missing:,} of {missing + reader.named[file]:,} distinct frames of {found.name} "
+                f"have no name and are shown as {found.name}+0x…, one for each function"
+                + (": it is stripped; its debug package names them." if found.stripped else ".")
+            )

@@ -1,0 +1,191 @@
+"""What a session did when a trigger fired, from the trace that was kept because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pgtare.errors import UsageError
+from pgtare.observing.trace.analysis.ledger import Ledger
+from pgtare.observing.trace.analysis.texts import statement_labels
+from pgtare.observing.trace.analysis.timeline import Process
+from pgtare.observing.trace.file.blocks import SUFFIX
+from pgtare.observing.trace.file.reader import Integers, Trace, recording_of
+
+#: So far apart are the clocks of the trigger and of the trace at most, in ns.
+_APART = 10**7
+#: Files of one incident are no further apart, and so many are shown with a trace.
+_ONE_INCIDENT = timedelta(hours=1)
+_OTHERS = 8
+
+
+@dataclass(frozen=True)
+class IncidentMoment:
+    """The last request, or the transaction, of a session up to when a trigger fired.
+
+    at, begin, end: ns since 1970. process: an index into the ledger's. statement: the name of the
+    outermost one that took longest; None: none was traced. goes_on: it had not been answered.
+    idle_ns: since the request was answered; 0, if it goes on. transaction_ns: for how long the
+    transaction has been open then; None: none was. lines: components and their ns, the longest
+    first; they add up to the length of the request or transaction.
+    """
+
+    process: int
+    at: int
+    begin: int
+    end: int
+    statement: str | None
+    goes_on: bool
+    idle_ns: int
+    transaction_ns: int | None
+    lines: tuple[tuple[str, float], ...]
+
+    @property
+    def total_ns(self) -> float:
+        return sum(ns for _, ns in self.lines)
+
+
+@dataclass(frozen=True)
+class SameWait:
+    """Who else was in an LWLock wait as that of the session ended; who held it is not known.
+
+    event: class and name. sessions: how many others; pids: of the first 16. at: when. waited_ns:
+    what the session had waited for LWLocks in that request until then.
+    """
+
+    event: str
+    sessions: int
+    pids: tuple[int, ...]
+    at: datetime
+    waited_ns: int
+
+
+def same_wait(trace: Trace) -> SameWait | None:
+    """What a kept trace says of it; None: no such wait was long."""
+    found = (kept_because(trace) or {}).get("same_wait")
+    if not isinstance(found, Mapping):
+        return None
+    try:
+        return SameWait(
+            str(found["event"]),
+            int(found["sessions"]),
+            tuple(int(pid) for pid in found["pids"]),
+            datetime.fromisoformat(str(found["at"])),
+            int(found["waited_ns"]),
+        )
+    except (KeyError, TypeError, ValueError):  # a damaged file
+        return None
+
+
+def kept_because(trace: Trace) -> Mapping[str, Any] | None:
+    """What a kept trace says of its trigger; None: it is of another kind."""
+    found = trace.recording.get("kept")
+    return found if isinstance(found, Mapping) else None
+
+
+def others_of_incident(trace: Trace) -> list[Path]:
+    """Files next to a kept trace that were kept in the same incident."""
+    kept = kept_because(trace)
+    if kept is None or not kept.get("incident") or not trace.path.is_file():
+        return []
+    found = []
+    for path in sorted(trace.path.parent.glob(f"*{SUFFIX}")):
+        if path == trace.path:
+            continue
+        try:
+            other = recording_of(path).get("kept")
+        except (OSError, UsageError):  # somebody else's
+            continue
+        if isinstance(other, Mapping) and _is_same(kept, other):
+            found.append(path)
+    return found[:_OTHERS]
+
+
+def _is_same(kept: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Numbers of incidents begin anew when a server restarts."""
+    try:
+        between = datetime.fromisoformat(str(kept["at"])) - datetime.fromisoformat(str(other["at"]))
+    except (KeyError, ValueError):
+        return False
+    return kept["incident"] == other.get("incident") and abs(between) < _ONE_INCIDENT
+
+
+def moment(ledger: Ledger) -> IncidentMoment | None:
+    """Of the session whose trace was kept; None: the trace has nothing of it, or is another's."""
+    kept = kept_because(ledger.trace)
+    if kept is None:
+        return None
+    try:
+        at = round(datetime.fromisoformat(str(kept["at"])).timestamp() * 1e9)
+        pid = int(kept["pid"])
+    except (KeyError, TypeError, ValueError, OverflowError):  # a damaged file
+        return None
+    for i, process in enumerate(ledger.processes):
+        if process.leader_pid is None and process.ring.pid == pid and len(process.calls):
+            spans = process.transactions if kept.get("cause") == "transaction" else process.requests
+            return _moment(ledger, i, at, spans)
+    return None
+
+
+def _moment(ledger: Ledger, i: int, at: int, spans: Integers) -> IncidentMoment | None:
+    process = ledger.processes[i]
+    before = spans[spans[:, 0] <= at + _APART] if len(spans) else spans
+    calls = process.calls
+    begin, end = before[-1].tolist() if len(before) else (process.begin, process.begin)
+    # a call of which the request has no end yet
+    last = int(np.argmax(calls["start"]))
+    if int(calls["start"][last]) >= end and int(calls["start"][last]) <= at + _APART:
+        begin, end = int(calls["start"][last]), int(calls["end"][last])
+    goes_on = end > at + _APART or (process.end <= end and not _answered(process, end))
+    open_since = [b for b, e in process.transactions.tolist() if b <= at and e >= min(at, end)]
+    return IncidentMoment(
+        i,
+        at,
+        begin,
+        end,
+        _statement(ledger, i, begin, end),
+        goes_on,
+        0 if goes_on else max(at - end, 0),
+        max(at - open_since[-1], 0) if open_since else None,
+        _lines(ledger, i, begin, end),
+    )
+
+
+def _answered(process: Process, end: int) -> bool:
+    """The last of a process's requests may have no answer yet: then the trace tells of none."""
+    return bool((process.stream.requests["end"] + process.zero == end).any())
+
+
+def _statement(ledger: Ledger, i: int, begin: int, end: int) -> str | None:
+    """The name of the outermost statement that took longest in a span of time."""
+    labels, calls = statement_labels(ledger), ledger.calls
+    of = np.flatnonzero(
+        (ledger.call_process == i)
+        & (calls["depth"] == 0)
+        & (calls["start"] < end)
+        & (calls["end"] > begin)
+    )
+    if not len(of):
+        return None
+    length = np.minimum(calls["end"][of], end) - np.maximum(calls["start"][of], begin)
+    ns = np.bincount(labels.of_call[of], length)
+    return labels.names[int(ns.argmax())]
+
+
+def _lines(ledger: Ledger, i: int, begin: int, end: int) -> tuple[tuple[str, float], ...]:
+    entries = ledger.entries
+    start = np.where(
+        entries.top >= 0,
+        np.append(ledger.calls["start"], 0)[entries.top],
+        entries.begin,
+    )
+    of = entries.of((entries.process == i) & (start >= begin) & (start < end))
+    met, key = np.unique(of.component, return_inverse=True)
+    ns = np.bincount(np.asarray(key).ravel(), of.ns, len(met))
+    order = np.argsort(-ns, kind="stable").tolist()
+    return tuple((ledger.name(int(met[k])), float(ns[k])) for k in order)

@@ -1,0 +1,87 @@
+"""What sessions did over the time of a trace: how many were active, and how long waits took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pgtare.observing.trace.analysis.aggregate import BUCKETS, bucket
+from pgtare.observing.trace.analysis.ledger import CLIENT, CPU, MISSING, OWN, Ledger
+
+BINS = 180
+#: Classes of waits for something to do.
+_IDLE = frozenset({"Activity", "Client"})
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass
+class OverTime:
+    """edges_s: the bounds of the bins of time, since the trace began.
+
+    active: by class of wait, and for what is no wait, the sessions and workers on average in each
+    bin, without those that were idle. heat: waits by bin of the time they ended and bucket of their
+    length, without idle ones.
+    """
+
+    edges_s: Floats
+    active: dict[str, Floats] = field(default_factory=dict)
+    heat: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((BINS, BUCKETS), np.int64))
+
+    @property
+    def mean(self) -> float:
+        """Active sessions on average."""
+        return float(sum(values.mean() for values in self.active.values()))
+
+
+def over_time(ledger: Ledger) -> OverTime:
+    """Spread the bookings of a trace over its time."""
+    begin = min((p.begin for p in ledger.processes), default=0)
+    end = max((p.end for p in ledger.processes), default=0)
+    found = OverTime(np.linspace(0.0, max((end - begin) / 1e9, 1e-3), BINS + 1))
+    for component in np.unique(ledger.entries.component).tolist():
+        name = ledger.name(CPU if component == OWN else component)
+        kind = name.partition("/")[0]
+        if component in (CLIENT, MISSING) or (component >= 0 and kind in _IDLE):
+            continue
+        e = ledger.entries.of(ledger.entries.component == component)
+        start = (e.begin - begin) / 1e9
+        length = e.ns / 1e9
+        if component < 0 and len(ledger.calls):
+            # one booking has the time of all pieces of a call: it is spread over the call
+            ends = (ledger.calls["end"][e.call] - begin) / 1e9
+            length = np.where(e.call >= 0, np.maximum(length, ends - start), length)
+        weight = (e.ns / 1e9) / np.maximum(length, 1e-12)
+        some = occupancy(start, start + length, found.edges_s, weight)
+        found.active[kind] = found.active.get(kind, np.zeros(BINS)) + some
+        if component >= 0:
+            _add_heat(found, start[e.times > 0], e.whole[e.times > 0])
+    return found
+
+
+def _add_heat(found: OverTime, start_s: Floats, whole_ns: Floats) -> None:
+    ended = np.searchsorted(found.edges_s, start_s + whole_ns / 1e9, "right") - 1
+    bins = np.clip(ended, 0, BINS - 1)
+    flat = np.bincount(bins * BUCKETS + bucket(whole_ns.astype(np.int64)), minlength=BINS * BUCKETS)
+    found.heat += flat[: BINS * BUCKETS].reshape(BINS, BUCKETS)
+
+
+def occupancy(start: Floats, end: Floats, edges: Floats, weight: Floats) -> Floats:
+    """How many of the intervals [start, end) cover each bin on average, each with its weight.
+
+    All in one unit. The time before t that intervals cover is a difference of two sums of ramps,
+    one from the starts and one from the ends, so that sorting is all the work.
+    """
+
+    def ramps(at: Floats) -> Floats:
+        order = np.argsort(at)
+        ordered = at[order]
+        n = np.concatenate([[0.0], np.cumsum(weight[order])])
+        s = np.concatenate([[0.0], np.cumsum(weight[order] * ordered)])
+        k = np.searchsorted(ordered, edges)
+        return np.asarray(n[k] * edges - s[k], dtype=np.float64)
+
+    covered = np.diff(ramps(start) - ramps(end))
+    return np.asarray(np.maximum(covered, 0.0) / np.diff(edges), dtype=np.float64)

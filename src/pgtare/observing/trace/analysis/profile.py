@@ -1,0 +1,382 @@
+"""The response-time profile: where the wall time of sessions went, in lines that add up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pgtare.errors import UsageError
+from pgtare.observing.trace.analysis import executions, plan_nodes
+from pgtare.observing.trace.analysis.aggregate import BUCKETS, bucket
+from pgtare.observing.trace.analysis.ledger import CLIENT, MISSING, Ledger, LedgerEntries
+from pgtare.observing.trace.analysis.texts import OUTSIDE, StatementLabels, statement_labels
+from pgtare.observing.trace.file.records import CallKind
+
+#: Statements that a heading names, and characters of each.
+_NAMED, _WIDTH = 3, 200
+GROUPINGS = ("event", "class", "statement", "call", "node", "relation", "session")
+
+
+@dataclass(frozen=True)
+class ProfileLine:
+    """A line of a profile; lengths in ns.
+
+    times: by event and class the waits, or the bookings of CPU (and so on) by call; by statement
+    and session the executions and utility calls; by call the calls; by node and relation the
+    executions in which row sources were measured. 0 if nothing is counted; mean_ns, min_ns and
+    max_ns, of one of these, are 0 then.
+    kernel_ns: of waits, what the kernel worked (estimated), part of ns.
+    """
+
+    name: str
+    ns: float
+    times: int
+    mean_ns: float
+    min_ns: float
+    max_ns: float
+    histogram: tuple[int, ...]
+    kernel_ns: float = 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Lines that add up to total_ns. sessions: of how many; of parallel workers, if workers.
+
+    measured: row sources are in the trace.
+    """
+
+    scope: str
+    by: str
+    total_ns: float
+    lines: tuple[ProfileLine, ...]
+    sessions: int
+    notes: tuple[str, ...] = ()
+    workers: bool = False
+    measured: bool = False
+
+    def share(self, line: ProfileLine) -> float:
+        """In percent."""
+        return 100 * line.ns / self.total_ns if self.total_ns else 0.0
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What part of a trace is looked at: everything, or what all the fields that are set name.
+
+    pids; transaction: its number within a session, from 1; statement: a text or query
+    identifier, outermost, or, if there is none such, a part of a text; workers: parallel
+    workers instead of sessions. words: name all of that but the statement.
+    """
+
+    pids: frozenset[int] | None = None
+    transaction: int | None = None
+    statement: str | None = None
+    workers: bool = False
+    busy: bool = False
+    words: str = field(default="", compare=False)
+
+
+def check_grouping(by: str) -> None:
+    """Raise UsageError if there is no such grouping."""
+    if by not in GROUPINGS:
+        raise UsageError(f"--by {by}: choose among {', '.join(GROUPINGS)}")
+
+
+def profile(ledger: Ledger, by: str = "event", scope: Scope | None = None) -> Profile:
+    """The profile of a trace. Raises UsageError if the scope holds nothing."""
+    (found,) = profiles(ledger, (by,), scope)
+    return found
+
+
+def profiles(ledger: Ledger, groupings: Sequence[str], scope: Scope | None = None) -> list[Profile]:
+    """The profile by each of some groupings, of bookings that are selected once."""
+    for by in groupings:
+        check_grouping(by)
+    scope = scope or Scope()
+    entries = select(ledger, scope)
+    heading = _heading(ledger, scope, entries)
+    return [_profile(ledger, by, scope, entries, heading) for by in groupings]
+
+
+def _profile(
+    ledger: Ledger, by: str, scope: Scope, entries: LedgerEntries, heading: str
+) -> Profile:
+    names, key, ns, times = _grouped(ledger, by, entries)
+    if by in ("event", "class"):
+        # a wait that was cut is still one, of its whole length
+        lines = _lines(names, key, ns, _or_rests(key, times), entries.whole)
+        lines = [_with_kernel(ledger, line) for line in lines]
+    else:
+        lines = _lines(names, key, ns, times, ns / np.maximum(times, 1))
+    return Profile(
+        heading,
+        by,
+        float(entries.ns.sum()),
+        tuple(sorted(lines, key=lambda line: -line.ns)),
+        len(np.unique(entries.process)),
+        tuple(ledger.notes),
+        scope.workers,
+        any(p.stream.rowsources for p in ledger.processes),
+    )
+
+
+def select(ledger: Ledger, scope: Scope) -> LedgerEntries:
+    """The bookings within a scope. Raises UsageError if there are none."""
+    entries = ledger.entries
+    kept = np.ones(len(entries), bool)
+    worker = np.array([p.leader_pid is not None for p in ledger.processes], bool)
+    if len(worker):
+        kept &= worker[entries.process] == scope.workers
+    if scope.pids is not None:
+        pids = np.array([p.leader_pid or p.ring.pid for p in ledger.processes])
+        kept &= np.isin(pids[entries.process], list(scope.pids)) if len(pids) else False
+    if scope.transaction is not None:
+        kept &= entries.transaction == scope.transaction - 1
+    if scope.statement is not None:
+        kept &= _of_statement(ledger, entries, scope.statement)
+    if scope.busy:
+        kept &= ~np.isin(entries.component, [CLIENT, MISSING])
+    found = entries.of(kept)
+    if scope.transaction is not None:
+        found = _of_one_transaction(found)
+    if not len(found):
+        wanted = [] if scope.statement is None else [f"statement {scope.statement}"]
+        words = _joined(scope, wanted) or "sessions"
+        raise UsageError(f"the trace holds nothing of {words}: {_listing(scope)}")
+    return found
+
+
+def _of_one_transaction(entries: LedgerEntries) -> LedgerEntries:
+    """What calls have of other transactions does not count; waits are whole all the same."""
+    waits = entries.component >= 0
+    return replace(
+        entries,
+        times=np.where(waits, entries.times, 1),
+        whole=np.where(waits, entries.whole, entries.ns),
+    )
+
+
+def _heading(ledger: Ledger, scope: Scope, entries: LedgerEntries) -> str:
+    """What the bookings within a scope are of, by the names of the statements that it took."""
+    taken = [] if scope.statement is None else [_quoted(_names_by_time(ledger, entries))]
+    return _joined(scope, taken) or "all sessions"
+
+
+def _joined(scope: Scope, words: list[str]) -> str:
+    return ", ".join([scope.words, *words] if scope.words else words)
+
+
+def _names_by_time(ledger: Ledger, entries: LedgerEntries) -> list[str]:
+    """The outermost statements of some bookings, that with most time first."""
+    labels = statement_labels(ledger)
+    ns = np.bincount(labels.of_call[entries.top], entries.ns)
+    order = np.argsort(-ns, kind="stable")
+    return [labels.names[i] for i in order[ns[order] > 0].tolist()]
+
+
+def _quoted(names: list[str]) -> str:
+    """Statements as a heading names them: some of many, each on one line, cut."""
+    lines = [" ".join(name.split()) for name in names[:_NAMED]]
+    quoted = "; ".join(line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…" for line in lines)
+    if len(names) == 1:
+        return f"statement {quoted}"
+    more = f"; {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{len(names)} statements: {quoted}{more}"
+
+
+def _listing(scope: Scope) -> str:
+    """What tells what there is to choose from."""
+    if scope.statement is not None:
+        return "`pgtare trace statements DIR` lists its statements"
+    if scope.workers:
+        return "no parallel worker was traced"
+    return "`pgtare trace profile DIR --by session` lists its sessions"
+
+
+def _of_statement(ledger: Ledger, entries: LedgerEntries, wanted: str) -> npt.NDArray[np.bool_]:
+    labels = statement_labels(ledger)
+    chosen = np.array(_matches(labels, wanted), bool)
+    which = _looked_up(labels.of_call, entries.top)
+    hit = chosen[which] if len(chosen) else np.zeros(len(which), bool)
+    return np.asarray((entries.top >= 0) & hit)
+
+
+def _matches(labels: StatementLabels, wanted: str) -> list[bool]:
+    """Of each statement whether it is what is wanted; if none is, whether a text contains that."""
+    texts = [{name, *found} for name, found in zip(labels.names, labels.texts, strict=True)]
+    exact = [
+        wanted in found or (query_id != 0 and wanted == str(query_id))
+        for found, query_id in zip(texts, labels.query_ids, strict=True)
+    ]
+    if any(exact):
+        return exact
+    part = wanted.lower()
+    return [any(part in text.lower() for text in found) for found in texts]
+
+
+_Grouped = tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]]
+
+
+def _grouped(ledger: Ledger, by: str, entries: LedgerEntries) -> _Grouped:
+    """Names, and for each part of a booking: the number of its name, its ns and its times."""
+    return _GROUPERS[by](ledger, entries)
+
+
+def _by_event(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
+    met, key = np.unique(entries.component, return_inverse=True)
+    return [ledger.name(int(c)) for c in met], np.asarray(key), entries.ns, entries.times
+
+
+def _by_class(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
+    """By the class of wait events; what is no wait as by event."""
+    names, key, ns, times = _by_event(ledger, entries)
+    return [name.partition("/")[0] for name in names], key, ns, times
+
+
+def _by_statement(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
+    """By outermost statement: for each run once, whatever calls and components its time has."""
+    labels = statement_labels(ledger)
+    outside = [OUTSIDE, "client", "not recorded"]
+    where = np.select(
+        [entries.component == CLIENT, entries.component == MISSING], [1, 2], default=0
+    )
+    key = np.where(entries.top >= 0, _looked_up(labels.of_call, entries.top) + len(outside), where)
+    return _by_run([*outside, *labels.names], key, ledger, labels.of_call, entries)
+
+
+def _by_run(
+    names: list[str],
+    key: npt.NDArray[np.int64],
+    ledger: Ledger,
+    of_call: npt.NDArray[np.int64],
+    entries: LedgerEntries,
+) -> _Grouped:
+    tops = np.unique(entries.top[entries.top >= 0])
+    run, itself = executions.runs(ledger, of_call, tops)
+    unit = np.where(entries.top >= 0, _looked_up(run, entries.top), -1)
+    return _once_each(names, key, entries, unit, _looked_up(itself, entries.top))
+
+
+def _looked_up(
+    values: npt.NDArray[np.int64], index: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """What is at each index; 0 at -1, also if there are no values at all."""
+    return np.append(values, 0)[index]
+
+
+def _by_call(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
+    names = [OUTSIDE, "client", "not recorded", *(kind.name.lower() for kind in CallKind)]
+    where = np.select(
+        [entries.component == CLIENT, entries.component == MISSING], [1, 2], default=0
+    )
+    kinds = np.clip(ledger.calls["kind"].astype(np.int64), 1, len(CallKind)) + 2
+    key = np.where(entries.call >= 0, _looked_up(kinds, entries.call), where)
+    times = _looked_up(ledger.fetches(), entries.call)
+    return _once_each(names, key, entries, entries.call, times)
+
+
+def _by_session(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
+    names = [who(p.ring) for p in ledger.processes]
+    of_call = statement_labels(ledger).of_call
+    return _by_run(names, entries.process, ledger, of_call, entries)
+
+
+def who(ring: object) -> str:
+    """A session as a person names it: its process number, user, database and application."""
+    user = getattr(ring, "user", None) or "?"
+    database = getattr(ring, "database", None) or "?"
+    application = getattr(ring, "application", None) or ""
+    return f"{getattr(ring, 'pid', 0)} {user}@{database} {application}".strip()
+
+
+def _once_each(
+    names: list[str],
+    key: npt.NDArray[np.int64],
+    entries: LedgerEntries,
+    unit: npt.NDArray[np.int64],
+    times: npt.NDArray[np.int64],
+) -> _Grouped:
+    """Joined so that the bookings of one unit are one, with all its time, counted as times tells.
+
+    A unit of -1 is none: what is booked outside of calls adds its time and is not counted.
+    """
+    order = np.lexsort((unit, key))
+    k, u = key[order], unit[order]
+    begins = np.flatnonzero(np.concatenate([[True], (np.diff(k) != 0) | (np.diff(u) != 0)]))
+    ns = np.add.reduceat(entries.ns[order], begins)
+    counted = np.maximum.reduceat(times[order], begins)
+    return names, k[begins], ns, np.where(u[begins] >= 0, counted, 0)
+
+
+def _by_node(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
+    return plan_nodes.grouped(ledger, entries, plan_nodes.kind_label)
+
+
+def _by_relation(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
+    return plan_nodes.grouped(ledger, entries, plan_nodes.relation_label)
+
+
+_GROUPERS: dict[str, Callable[[Ledger, LedgerEntries], _Grouped]] = {
+    "event": _by_event,
+    "class": _by_class,
+    "statement": _by_statement,
+    "call": _by_call,
+    "node": _by_node,
+    "relation": _by_relation,
+    "session": _by_session,
+}
+
+
+def _or_rests(key: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """If all waits of an event began before what is looked at, their rests are what counts."""
+    whole = np.bincount(key, times, minlength=1)
+    return np.where(whole[key] > 0, times, 1)
+
+
+def _lines(
+    names: list[str],
+    key: npt.NDArray[np.int64],
+    ns: npt.NDArray[np.float64],
+    times: npt.NDArray[np.int64],
+    length: npt.NDArray[np.float64],
+) -> list[ProfileLine]:
+    # lines of one name are one line
+    unique = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    key = np.array([unique[name] for name in names], np.int64)[key] if len(key) else key
+    order = np.argsort(key, kind="stable")
+    found = []
+    names = list(unique)
+    bounds = np.searchsorted(key[order], np.arange(len(names) + 1))
+    for i, name in enumerate(names):
+        of = order[bounds[i] : bounds[i + 1]]
+        if not len(of) or not ns[of].sum():
+            continue
+        total = float(ns[of].sum())
+        begun = of[times[of] > 0]
+        if not len(begun):
+            found.append(ProfileLine(name, total, 0, 0.0, 0.0, 0.0, (0,) * BUCKETS))
+            continue
+        lengths, weights = length[begun], times[begun]
+        counts = np.bincount(bucket(lengths.astype(np.int64)), weights, minlength=BUCKETS)
+        found.append(
+            ProfileLine(
+                name,
+                total,
+                int(weights.sum()),
+                float(np.average(lengths, weights=weights)),
+                float(lengths.min()),
+                float(lengths.max()),
+                tuple(int(c) for c in counts[:BUCKETS]),
+            )
+        )
+    return found
+
+
+def _with_kernel(ledger: Ledger, line: ProfileLine) -> ProfileLine:
+    for event, share in ledger.kernel_share.items():
+        if ledger.name(event) == line.name:
+            return ProfileLine(**{**line.__dict__, "kernel_ns": share * line.ns})
+    return line

@@ -1,0 +1,345 @@
+"""Statements as tkprof lists them: each kind of call with its sums, its waits, its row sources."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pgtare.errors import UsageError
+from pgtare.observing.trace.analysis import plan_nodes as nodes
+from pgtare.observing.trace.analysis.ledger import CPU, OWN, Ledger
+from pgtare.observing.trace.analysis.texts import StatementLabels, statement_labels
+from pgtare.observing.trace.file.records import (
+    BUFFERS,
+    EXACT,
+    FAILED,
+    CallKind,
+    RowSources,
+    sqlstate,
+)
+from pgtare.postgres.sql_text import normalised
+
+
+@dataclass
+class CallSum:
+    """Calls of one kind: count, times in ns, rows, buffers.
+
+    elapsed_ns: wall time, the sum of what follows. inner_ns: in calls within these. cpu_ns and
+    waited_ns: outside of them. other_ns: the rest, which waited for a processor or is unaccounted.
+    """
+
+    count: int = 0
+    failed: int = 0
+    elapsed_ns: float = 0.0
+    max_ns: float = 0.0
+    cpu_ns: float = 0.0
+    waited_ns: float = 0.0
+    inner_ns: float = 0.0
+    other_ns: float = 0.0
+    rows: int = 0
+    buffers: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class WaitSum:
+    """Waits of one event in a statement."""
+
+    event: str
+    waits: int
+    total_ns: float
+    max_ns: float
+
+
+@dataclass
+class NodeSum:
+    """A node of a plan over the executions that were measured; times with the nodes below, ns."""
+
+    node: int
+    depth: int
+    kind: str
+    relation: str | None
+    index: str | None
+    calls: int
+    rows: int
+    loops: int
+    time_ns: int
+    lo_ns: int
+    hi_ns: int
+    own_ns: float
+    exact: bool
+
+
+@dataclass
+class MeasuredPlan:
+    """A plan with its row sources. executions: how many of them were measured."""
+
+    plan: int
+    executions: int
+    nodes: list[NodeSum]
+
+
+@dataclass
+class Statement:
+    """All calls of one statement. recursive: they ran within other statements."""
+
+    text: str
+    query_id: int
+    recursive: bool
+    calls: dict[str, CallSum] = field(default_factory=dict)
+    waits: list[WaitSum] = field(default_factory=list)
+    plans: list[MeasuredPlan] = field(default_factory=list)
+    errors: dict[str, int] = field(default_factory=dict)
+
+    def sum(self, name: str) -> float:
+        """A figure over all kinds of calls."""
+        return float(sum(getattr(call, name) for call in self.calls.values()))
+
+    def buffers(self, name: str) -> int:
+        """Buffers of one sort over all kinds of calls."""
+        return sum(call.buffers.get(name, 0) for call in self.calls.values())
+
+
+#: Keys by which statements are sorted, largest first.
+SORTS: dict[str, Callable[[Statement], float]] = {
+    "elapsed": lambda s: s.sum("elapsed_ns"),
+    "cpu": lambda s: s.sum("cpu_ns"),
+    "waits": lambda s: s.sum("waited_ns"),
+    "count": lambda s: float(s.calls["execute"].count if "execute" in s.calls else 0),
+    "mean": lambda s: (
+        s.sum("elapsed_ns") / max(s.calls["execute"].count, 1)
+        if "execute" in s.calls
+        else s.sum("elapsed_ns")
+    ),
+    "longest": lambda s: max((c.max_ns for c in s.calls.values()), default=0.0),
+    "rows": lambda s: s.sum("rows"),
+    "reads": lambda s: float(s.buffers("shared_read")),
+    "buffers": lambda s: float(s.buffers("shared_hit") + s.buffers("shared_read")),
+}
+
+
+def report(
+    ledger: Ledger, sort: str = "elapsed", pids: frozenset[int] | None = None
+) -> list[Statement]:
+    """The statements of a trace, those of clients first.
+
+    Raises UsageError for a wrong key, and for processes that are no sessions of the trace.
+    """
+    if sort not in SORTS:
+        raise UsageError(f"--sort {sort}: choose among {', '.join(SORTS)}")
+    _check_sessions(ledger, pids or frozenset())
+    labels = statement_labels(ledger)
+    found: dict[tuple[bool, int], Statement] = {}
+    own = _own_times(ledger)
+    calls = ledger.calls
+    wanted: npt.NDArray[np.bool_] = np.array(
+        [p.leader_pid is None and (pids is None or p.ring.pid in pids) for p in ledger.processes],
+        bool,
+    )
+    of: dict[int, Statement] = {}
+    for i in np.flatnonzero(wanted[ledger.call_process]).tolist() if len(calls) else ():
+        recursive = bool(calls["depth"][i] > 0)
+        label = int(labels.of_call[i])
+        key = recursive, label
+        if key not in found:
+            found[key] = Statement(labels.names[label], labels.query_ids[label], recursive)
+        of[i] = found[key]
+        _add_call(ledger, found[key], i, own)
+    _add_waits(ledger, of)
+    _add_plans(ledger, of)
+    _add_errors(ledger, of)
+    _add_unparsed(ledger, wanted, found, labels)
+    key_of = SORTS[sort]
+    return sorted(found.values(), key=lambda s: (s.recursive, -key_of(s)))
+
+
+def _check_sessions(ledger: Ledger, pids: frozenset[int]) -> None:
+    absent = pids - {p.ring.pid for p in ledger.processes if p.leader_pid is None}
+    for p in ledger.processes:
+        if p.ring.pid in absent:
+            raise UsageError(
+                f"process {p.ring.pid} is a parallel worker: its statements are those of process "
+                f"{p.leader_pid}"
+            )
+    if absent:
+        raise UsageError(
+            f"the trace holds nothing of process {', '.join(map(str, sorted(absent)))}: "
+            "`pgtare trace profile DIR --by session` lists its sessions"
+        )
+
+
+_Own = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]
+
+
+def _own_times(ledger: Ledger) -> _Own:
+    """CPU, waits and all time of each call without inner ones, in ns."""
+    e, n = ledger.entries, len(ledger.calls)
+    inside = e.call >= 0
+    cpu = inside & ((e.component == CPU) | (e.component == OWN))
+    waits = inside & (e.component >= 0)
+    return (
+        np.bincount(e.call[cpu], e.ns[cpu], n).astype(np.float64),
+        np.bincount(e.call[waits], e.ns[waits], n).astype(np.float64),
+        np.bincount(e.call[inside], e.ns[inside], n).astype(np.float64),
+    )
+
+
+def _add_call(ledger: Ledger, statement: Statement, i: int, own: _Own) -> None:
+    call = ledger.calls[i]
+    kind = int(call["kind"])
+    name = CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
+    into = statement.calls.setdefault(name, CallSum())
+    process = ledger.processes[int(ledger.call_process[i])]
+    several = process.stream.fetches.get(int(call["call"]), 1)
+    into.count += several
+    into.failed += bool(call["flags"] & FAILED)
+    busy = float(call["busy"])
+    into.elapsed_ns += busy
+    into.max_ns = max(into.max_ns, busy / several)
+    into.cpu_ns += own[0][i]
+    into.waited_ns += own[1][i]
+    into.other_ns += own[2][i] - own[0][i] - own[1][i]
+    into.inner_ns += busy - own[2][i]
+    into.rows += int(call["rows"]) if kind != CallKind.FETCH else 0  # its execution has them
+    buffers = process.stream.buffers.get(int(call["call"]))
+    if buffers:
+        for buffer, count in zip(BUFFERS, buffers, strict=True):
+            into.buffers[buffer] = into.buffers.get(buffer, 0) + count
+
+
+def _add_waits(ledger: Ledger, of: dict[int, Statement]) -> None:
+    e = ledger.entries
+    rows = np.flatnonzero((e.component >= 0) & (e.call >= 0))
+    if not len(rows):
+        return
+    kinds = int(e.component.max()) + 1
+    key, inverse = np.unique(e.call[rows] * kinds + e.component[rows], return_inverse=True)
+    groups = np.stack(np.divmod(key, kinds), axis=1)
+    ns = np.bincount(inverse, e.ns[rows])
+    times = np.bincount(inverse, e.times[rows])
+    longest = np.zeros(len(groups))
+    np.maximum.at(longest, inverse, e.whole[rows])
+    sums: dict[int, dict[int, WaitSum]] = defaultdict(dict)
+    pieces = np.bincount(inverse)
+    statements = {id(statement): statement for statement in of.values()}
+    rests: dict[tuple[int, int], int] = defaultdict(int)
+    for (call, event), total, count, many, most in zip(
+        groups.tolist(),
+        ns.tolist(),
+        times.tolist(),
+        pieces.tolist(),
+        longest.tolist(),
+        strict=True,
+    ):
+        if call in of:
+            rests[id(of[call]), event] += many
+            have = sums[id(of[call])].setdefault(event, WaitSum(ledger.name(event), 0, 0.0, 0.0))
+            have.waits += int(count)
+            have.total_ns += total
+            have.max_ns = max(have.max_ns, most)
+    for which, events in sums.items():
+        for event, wait in events.items():
+            # all of them began before the statement's calls: their rests are what there is
+            wait.waits = wait.waits or rests[which, event]
+        statements[which].waits = sorted(events.values(), key=lambda w: -w.total_ns)
+
+
+def _add_plans(ledger: Ledger, of: dict[int, Statement]) -> None:
+    numbers = {
+        (int(process), int(call)): i
+        for i, (process, call) in enumerate(
+            zip(ledger.call_process, ledger.calls["call"], strict=True)
+        )
+    }
+    runs: dict[tuple[int, int], list[RowSources]] = defaultdict(list)
+    planned: dict[int, dict[int, nodes.Node]] = {}
+    for p, process in enumerate(ledger.processes):
+        for run in process.stream.rowsources:
+            i = numbers.get((p, run.call))
+            if i in of:
+                # a plan's number is made from the plan: sessions share it
+                runs[id(of[i]), run.plan].append(run)
+                if run.plan not in planned and run.plan in process.stream.plans:
+                    planned[run.plan] = nodes.of_plan(process.stream.plans[run.plan])
+    statements = {id(statement): statement for statement in of.values()}
+    for (which, plan), some in runs.items():
+        statements[which].plans.append(_plan(plan, some, planned.get(plan, {})))
+    for statement in statements.values():
+        statement.plans.sort(key=lambda plan: -max((n.time_ns for n in plan.nodes), default=0))
+
+
+def _plan(plan: int, runs: list[RowSources], planned: dict[int, nodes.Node]) -> MeasuredPlan:
+    own: dict[int, float] = defaultdict(float)
+    for run in runs:
+        for number, ns in nodes.own_times(run, planned).items():
+            own[number] += ns
+    found = []
+    for number, sums in nodes.merged(runs).items():
+        node = planned.get(number)
+        found.append(
+            NodeSum(
+                number,
+                _depth(number, planned),
+                node.kind if node else "node",
+                node.relation if node else None,
+                node.index if node else None,
+                sums.calls,
+                sums.rows,
+                sums.loops,
+                sums.time,
+                sums.low,
+                sums.high,
+                own.get(number, 0.0),
+                bool(sums.flags & EXACT),
+            )
+        )
+    order = {number: i for i, number in enumerate(planned)}
+    found.sort(key=lambda n: order.get(n.node, len(order)))
+    return MeasuredPlan(plan, len(runs), found)
+
+
+def _depth(number: int, planned: dict[int, nodes.Node]) -> int:
+    depth = 0
+    while number in planned and planned[number].parent >= 0 and depth < 1000:
+        number, depth = planned[number].parent, depth + 1
+    return depth
+
+
+def _add_errors(ledger: Ledger, of: dict[int, Statement]) -> None:
+    for i, statement in of.items():
+        state = int(ledger.calls["sqlstate"][i])
+        if state and ledger.calls["flags"][i] & FAILED:
+            name = sqlstate(state)
+            statement.errors[name] = statement.errors.get(name, 0) + 1
+
+
+def _add_unparsed(
+    ledger: Ledger,
+    wanted: npt.NDArray[np.bool_],
+    found: dict[tuple[bool, int], Statement],
+    labels: StatementLabels,
+) -> None:
+    """Errors that no call tells: of statements that could not be parsed, which made none."""
+    by_text = {s.text: s for (recursive, _), s in found.items() if not recursive}
+    for p in np.flatnonzero(wanted).tolist():
+        process = ledger.processes[p]
+        own = process.calls
+        failed = (own["flags"] & FAILED != 0) & (own["depth"] == 0)
+        counted = Counter(own["text"][failed].tolist())
+        for error in process.stream.errors:
+            counted[error.text] -= 1
+            if counted[error.text] >= 0:
+                continue
+            text = process.stream.texts.get(error.text)
+            if text is None or text.suppressed:
+                continue
+            name = normalised(text.text)
+            if name not in by_text:
+                by_text[name] = found[False, len(labels.names) + len(found)] = Statement(
+                    name, text.query_id, False
+                )
+            errors = by_text[name].errors
+            errors[error.sqlstate] = errors.get(error.sqlstate, 0) + 1

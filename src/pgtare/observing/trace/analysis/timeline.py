@@ -1,0 +1,517 @@
+"""The time line of each traced process: calls, requests, transactions, waits, processor readings.
+
+Joins the ring of calls of a process with its rings of waits; all times become ns since 1970.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import numpy as np
+import numpy.typing as npt
+
+from pgtare.observing.trace.analysis.arrival_times import (
+    ends_of_waits_for_clients,
+    sharpen_calls,
+    sharpened,
+)
+from pgtare.observing.trace.file import record_decoder
+from pgtare.observing.trace.file.reader import Ring, Trace, Waits
+from pgtare.observing.trace.file.records import (
+    ABORT,
+    BEGIN,
+    BY_QUERY_ID,
+    CALL,
+    COMMITTED,
+    ESTIMATED,
+    FAILED,
+    POSTGRES_EPOCH_US,
+    PREPARE,
+    SEVERAL,
+    CallKind,
+    Stream,
+)
+from pgtare.postgres.statement_spans import FOREVER, Ending, spans
+from pgtare.postgres.wait_ring import RingRecordKind
+
+Integers = npt.NDArray[np.int64]
+
+#: A recording's first look at its rings comes no later than this, in ns.
+_FIRST_LOOK = 5 * 10**9
+#: So close together two moments belong to each other, in ns: a session wakes in between.
+_CLOSE = 10**7
+#: No two rings of one session are further apart, in ns.
+_FAR = 1 << 59
+
+
+def _none(columns: int) -> Integers:
+    return np.zeros((0, columns), np.int64)
+
+
+@dataclass
+class Process:
+    """One traced process. begin and end: what is known of it lies between, ns since 1970.
+
+    calls: of dtype CALL, in the order in which they ended, with absolute times. requests,
+    transactions, missing: rows of (begin, end). cpu: rows of (when, CPU ns so far). queue: rows of
+    (when, ns waited for a processor so far). leader_pid: of a parallel worker. gone_bytes: of
+    calls, lost in a damaged file.
+    """
+
+    ring: Ring
+    begin: int
+    end: int
+    calls: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, CALL))
+    requests: Integers = field(default_factory=lambda: _none(2))
+    transactions: Integers = field(default_factory=lambda: _none(2))
+    missing: Integers = field(default_factory=lambda: _none(2))
+    cpu: Integers = field(default_factory=lambda: _none(2))
+    queue: Integers = field(default_factory=lambda: _none(2))
+    waits: Waits = field(default_factory=lambda: Waits(*(np.zeros(0, np.int64),) * 4))
+    stream: Stream = field(default_factory=Stream)
+    gone_bytes: int = 0
+
+    def fetches(self) -> Integers:
+        """How many calls each record of a call represents: several fetches can share one."""
+        found = np.ones(len(self.calls), np.int64)
+        for i in np.flatnonzero(self.calls["flags"] & SEVERAL).tolist():
+            found[i] = self.stream.fetches.get(int(self.calls["call"][i]), 1)
+        return found
+
+    @property
+    def leader_pid(self) -> int | None:
+        """The process for which a parallel worker works."""
+        return self.ring.leader_pid
+
+    @property
+    def zero(self) -> int:
+        """Time 0 of its stream, ns since 1970."""
+        return int(self.stream.session.get("started_ns", self.ring.started_ns))
+
+
+def processes(trace: Trace, tell: Callable[[float], None] = lambda _: None) -> list[Process]:
+    """Every process of a trace with anything to tell, client sessions first.
+
+    tell: is called with how much of the work is done, from 0 to 1.
+    """
+    sizes = {n: sum(len(data) for _, data in chunks) for n, chunks in trace.streams.items()}
+    total, done = max(sum(sizes.values()), 1), 0
+    found, taken = [], set()
+    waiting = [ring for ring in trace.rings.values() if ring.kind == "waits"]
+    for ring in trace.rings.values():
+        if ring.kind != "sql" or ring.number not in trace.streams:
+            continue
+        process, own = _of_calls(trace, ring, waiting)
+        taken |= own
+        done += sizes[ring.number]
+        tell(done / total)
+        if process is not None:
+            found.append(process)
+    for ring in waiting:
+        if ring.number not in taken:
+            process = _of_waits(trace, ring)
+            if process is not None:
+                found.append(process)
+    return sorted(found, key=lambda p: (p.leader_pid is not None, p.begin, p.ring.number))
+
+
+def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | None, set[int]]:
+    """A process whose calls were traced, and the numbers of its rings of waits."""
+    decoded = record_decoder.decode(trace.streams[ring.number])
+    base = int(decoded.session.get("started_ns", ring.started_ns))
+    begin, end = base + decoded.begin, base + decoded.last
+    # a trace that was kept has the ring's own time, to the µs
+    apart = 1000 if trace.recording.get("kept") else 10**9
+    if decoded.passed is not None or decoded.begin < _began(trace) - base - apart:
+        begin = _looked_at(decoded, base, _began(trace))  # the ring is older than the recording
+        decoded.errors = [e for e in decoded.errors if base + e.when > begin]
+    if decoded.records == 0 or end <= begin:
+        return None, set()
+    process = Process(ring, begin, end, stream=decoded)
+    own, marked = _take_waits(trace, process, waiting, base)
+    arrivals = ends_of_waits_for_clients(trace, process.waits)
+    calls = _absolute(decoded.calls, base)
+    sharpen_calls(calls, arrivals)
+    process.calls = calls[calls["end"] > begin]
+    _go_on(process, _until(trace), base)
+    started = sharpened(decoded.requests["start"] + base, arrivals)
+    answered = decoded.requests["end"] + base
+    process.requests = _apart(np.stack([np.minimum(started, answered), answered], axis=1))
+    _close_last_request(process)
+    process.transactions = _transactions(decoded, base)
+    process.missing = _apart(
+        np.array(
+            [[base + a, base + b] for a, b, _, _ in decoded.gaps]
+            + [[base + a, base + b] for a, b in _untraced(decoded)]
+            + _undrawn(decoded, process),
+            np.int64,
+        ).reshape(-1, 2)
+    )
+    readings = [
+        np.stack([c["end"], c["cpu"]], axis=1)[c["cpu"] >= 0]
+        for c in (calls, _requests_absolute(decoded, base))
+    ]
+    process.cpu = _one_origin(
+        _rising(np.concatenate(readings)), _rising(np.concatenate([_none(2), *marked]))
+    )
+    process.queue = _queue(trace, {ring.number, *own})
+    # what was overwritten the recorder has counted; the rest a damaged file has lost
+    gone = sum(size for _, b, size, _ in decoded.gaps if base + b > begin)
+    process.gone_bytes = max(0, gone - trace.losses.get(ring.number, 0))
+    return process, own
+
+
+def _take_waits(
+    trace: Trace, process: Process, waiting: list[Ring], base: int
+) -> tuple[set[int], list[Integers]]:
+    """Give a process its waits; the numbers of their rings, and the readings of CPU in them."""
+    own = set()
+    parts: list[Waits] = []
+    marked: list[Integers] = []
+    for other in waiting:
+        if other.pid != process.ring.pid or other.leader_pid is not None:
+            continue
+        shift = _shift(process.stream, other, base)
+        if shift is None and _at_one_time(trace, process, other):
+            shift = 0  # the record that ties them was overwritten: by the wall clock, to the µs
+        if shift is None:
+            continue
+        own.add(other.number)
+        if other.number in trace.waits:
+            w = trace.waits[other.number]
+            parts.append(Waits(w.start + shift, w.length, w.event, w.calls))
+        marks = trace.marks.get(other.number)
+        if marks is not None:
+            of = marks["kind"] == RingRecordKind.CPU
+            marked.append(np.stack([marks["when_ns"][of] + shift, marks["value"][of]], axis=1))
+    if parts:
+        process.waits = Waits(
+            *(
+                np.concatenate([getattr(p, name) for p in parts])
+                for name in ("start", "length", "event", "calls")
+            )
+        )
+    return own, marked
+
+
+def _at_one_time(trace: Trace, process: Process, other: Ring) -> bool:
+    """Whether a ring of waits tells of when a process lived: no other had its number then."""
+    waits, marks = trace.waits.get(other.number), trace.marks.get(other.number)
+    last = other.started_ns
+    if waits is not None and len(waits.start):
+        last = max(last, int((waits.start + waits.length).max()))
+    if marks is not None and len(marks["when_ns"]):
+        last = max(last, int(marks["when_ns"].max()))
+    return last >= process.begin and other.started_ns <= process.end
+
+
+def _looked_at(decoded: Stream, base: int, began: int) -> int:
+    """When the recording began, by the clock of a ring that is older.
+
+    A ring counts from the wall clock as it was then, which may have been set since, or have
+    drifted. What the first look found is older than that look, what the next one found is younger.
+    """
+    last, following = decoded.first_look
+    if following is not None and began > base + following:
+        begin = base + last
+    else:
+        begin = max(began, base + last - (_FIRST_LOOK if decoded.passed is None else 0))
+    return max(begin, base + _traced_since(decoded))
+
+
+def _traced_since(decoded: Stream) -> int:
+    """When a session was traced anew that was not when the recording began; 0: it was."""
+    if decoded.passed is None:
+        return 0
+    before = [level for when, level, *_ in decoded.levels if when <= decoded.passed]
+    after = [when for when, level, *_ in decoded.levels if when > decoded.passed and level > 0]
+    following = decoded.first_look[1]
+    if not after or (before and before[-1] > 0) or (not before and after[0] != following):
+        return 0
+    return after[0]
+
+
+def _began(trace: Trace) -> int:
+    """When the recording began, ns since 1970; 0: it does not say."""
+    return _moment(trace.recording.get("began"))
+
+
+def _until(trace: Trace) -> int:
+    """When waits that had not ended were looked at, ns since 1970; 0: they were not."""
+    return _moment((trace.end or {}).get("until"))
+
+
+def _go_on(process: Process, until: int, base: int) -> None:
+    """A session that waited when it was last looked at was there until then.
+
+    So was the call in which it waited, of which nothing is written before it ends.
+    """
+    stream, waits = process.stream, process.waits
+    if stream.ended or not until or not len(waits.start):
+        return
+    last = int(np.argmax(waits.start))
+    goes_on = until - int(waits.start[last] + waits.length[last]) <= _CLOSE
+    if not goes_on or until <= process.end:
+        return
+    if stream.open is None:
+        # it waits for its client; if it does so since later, there were requests in between
+        if waits.start[last] - process.end <= _CLOSE:
+            process.end = until
+        return
+    process.end = until
+    call = np.zeros(1, CALL)
+    kind = CallKind.COMMIT if stream.open.kind == CallKind.EXECUTE else CallKind.EXECUTE
+    call["call"], call["kind"], call["flags"] = stream.open.call, kind, ESTIMATED
+    call["text"], call["query_id"] = stream.open.text, stream.open.query_id
+    call["start"], call["end"], call["cpu"] = base + stream.open.end, until, -1
+    call["busy"] = call["end"] - call["start"]
+    process.calls = np.concatenate([process.calls, call])
+
+
+def _moment(stated: object) -> int:
+    try:
+        when = datetime.fromisoformat(str(stated))
+        return round(when.timestamp() * 1e9)
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _untraced(decoded: Stream) -> list[tuple[int, int]]:
+    """When the trace of a session was switched off and on again, it tells nothing in between."""
+    found, since = [], None
+    for when, level, _, _ in decoded.levels:
+        if level == 0 and since is None:
+            since = when
+        elif level > 0 and since is not None:
+            found.append((since, max(since, when)))
+            since = None
+    return found if since is None else [*found, (since, max(since, decoded.last))]
+
+
+def _undrawn(decoded: Stream, process: Process) -> list[list[int]]:
+    """If only some requests are traced: between them may be the client's time, or others.
+
+    That is while requests are drawn by sql_trace.statement_rate, or found by query identifier.
+    """
+    zero = process.zero
+    levels = [*decoded.levels, (decoded.last, 0, 0, 1.0)]
+    partial = _apart(
+        np.array(
+            [
+                [zero + when, zero + max(after, when)]
+                for (when, level, reason, rate), (after, *_) in itertools.pairwise(levels)
+                if level > 0 and (rate < 1 or reason == BY_QUERY_ID)
+            ],
+            np.int64,
+        ).reshape(-1, 2)
+    )
+    if not len(partial):
+        return []
+    ends = np.array([process.begin, process.end])
+    moments = np.concatenate([ends, partial.ravel(), process.requests.ravel()])
+    bounds = np.unique(np.clip(moments, process.begin, process.end))
+    middle = bounds[:-1] + np.diff(bounds) // 2
+    found = _covered(partial, middle) & ~_covered(process.requests, middle)
+    return list(np.stack([bounds[:-1], bounds[1:]], axis=1)[found].tolist())
+
+
+def _covered(spans: Integers, moments: Integers) -> npt.NDArray[np.bool_]:
+    """Which moments lie in a span. Spans are in order and do not overlap."""
+    inside = np.searchsorted(spans[:, 0], moments, "right") > np.searchsorted(
+        spans[:, 1], moments, "right"
+    )
+    return np.asarray(inside)
+
+
+def _one_origin(readings: Integers, marked: Integers) -> Integers:
+    """Both series of CPU readings as one: that of the ring of waits counts from another zero.
+
+    CPU time never falls. So a reading of one series lies between its neighbours of the other,
+    which bounds the difference of the two zeros from both sides, best if two are close.
+    """
+    if not len(readings) or not len(marked):
+        return readings if len(readings) else marked
+    after = np.searchsorted(marked[:, 0], readings[:, 0])
+    before = after - 1
+    low = (marked[np.maximum(before, 0), 1] - readings[:, 1])[before >= 0]
+    high = (marked[np.minimum(after, len(marked) - 1), 1] - readings[:, 1])[after < len(marked)]
+    if not len(low) or not len(high):
+        return readings
+    zero = (int(low.max()) + int(high.min())) // 2
+    return _rising(np.concatenate([readings, marked - np.array([0, zero])]))
+
+
+def _shift(decoded: Stream, other: Ring, base: int) -> int | None:
+    """What turns times of a ring of waits into those of the ring of calls; None: of another life.
+
+    Both count from a wall clock read to the µs: the server's record ties them to the ns.
+    """
+    for _, started_us, zero in decoded.wait_rings:
+        started_ns = (started_us + POSTGRES_EPOCH_US) * 1000
+        shift = base + zero - other.started_ns
+        if abs(started_ns - other.started_ns) < 1000 and abs(shift) < _FAR:
+            return shift
+    return None
+
+
+def _absolute(calls: npt.NDArray[np.void], base: int) -> npt.NDArray[np.void]:
+    moved = calls.copy()
+    moved["start"] += base
+    moved["end"] += base
+    moved["start"] = np.minimum(moved["start"], moved["end"])
+    _after_predecessors(moved)
+    return moved
+
+
+def _after_predecessors(calls: npt.NDArray[np.void]) -> None:
+    """Move starts that are estimates (true to the µs) behind the end of the call before.
+
+    Calls are in the order of their ends and are numbered in that of their beginnings: what
+    ended before and has a lower number was over when this one began. A bind closes the portal of
+    the statement before it, whose execution had worked until its answer only.
+    """
+    number = calls["call"]
+    end = np.where(calls["kind"] == CallKind.EXECUTE, worked_until(calls), calls["end"])
+    for i in np.flatnonzero(calls["flags"] & ESTIMATED).tolist():
+        for j in range(i - 1, max(i - 1000, -1), -1):
+            if number[j] < number[i]:
+                calls["start"][i] = min(max(calls["start"][i], end[j]), calls["end"][i])
+                break
+
+
+def worked_until(calls: npt.NDArray[np.void]) -> Integers:
+    """When each call was over, had it worked in one piece from its beginning on."""
+    return np.asarray(np.minimum(calls["start"] + np.maximum(calls["busy"], 0), calls["end"]))
+
+
+def _requests_absolute(decoded: Stream, base: int) -> npt.NDArray[np.void]:
+    moved = decoded.requests.copy()
+    moved["end"] += base
+    return moved
+
+
+def _close_last_request(process: Process) -> None:
+    """What began after the last answer belongs to a request that has none yet."""
+    calls = process.calls
+    answered = int(process.requests[-1, 1]) if len(process.requests) else process.begin
+    late = calls["start"][calls["end"] > answered]
+    late = late[late >= answered]
+    if len(late):
+        last = np.array([[int(late.min()), process.end]], np.int64)
+        process.requests = np.concatenate([process.requests, last])
+
+
+def _apart(spans: Integers) -> Integers:
+    """Spans in order of time, none before the end of the one before; without empty ones."""
+    spans = np.asarray(spans, np.int64)[np.argsort(spans[:, 1], kind="stable")]
+    if len(spans):
+        before = np.concatenate([[np.iinfo(np.int64).min], spans[:-1, 1]])
+        spans[:, 0] = np.maximum(spans[:, 0], before)
+    return spans[spans[:, 1] > spans[:, 0]]
+
+
+def _transactions(decoded: Stream, base: int) -> Integers:
+    """From begin to commit, abort or prepare; one that is open at the end lasts up to it."""
+    found: list[tuple[int, int]] = []
+    open_since: int | None = None
+    for event, when, _, start in decoded.transactions.tolist():
+        if event == BEGIN:
+            open_since = min(start, when)
+        elif event in (COMMITTED, ABORT, PREPARE):
+            found.append((base + min(start, when), base + when))
+            open_since = None
+    if open_since is not None:
+        found.append((base + open_since, base + decoded.last))
+    return _apart(np.array(found, np.int64).reshape(-1, 2))
+
+
+def _rising(readings: Integers) -> Integers:
+    """In order of time; readings that fall below an earlier one are of no use."""
+    readings = readings[np.argsort(readings[:, 0], kind="stable")]
+    if not len(readings):
+        return readings
+    highest = np.maximum.accumulate(readings[:, 1])
+    kept = readings[readings[:, 1] >= highest]
+    return np.asarray(kept[np.concatenate([[True], np.diff(kept[:, 0]) > 0])])
+
+
+def _queue(trace: Trace, rings: set[int]) -> Integers:
+    parts = [
+        np.stack([p["when_ns"], p["queue_ns"]], axis=1)
+        for number, p in trace.processor.items()
+        if number in rings
+    ]
+    return _rising(np.concatenate(parts)) if parts else _none(2)
+
+
+def _of_waits(trace: Trace, ring: Ring) -> Process | None:
+    """A process of which there is only a ring of waits: a parallel worker, or waits alone."""
+    waits, marks = trace.waits.get(ring.number), trace.marks.get(ring.number)
+    if waits is None and marks is None:
+        return None
+    moments: list[int] = []
+    if waits is not None and len(waits.start):
+        moments += [int(waits.start[0]), int((waits.start + waits.length).max())]
+    if marks is not None and len(marks["when_ns"]):
+        moments += [int(marks["when_ns"][0]), int(marks["when_ns"][-1])]
+    if not moments or max(moments) <= min(moments):
+        return None
+    born = min(moments)
+    process = Process(ring, max(born, _began(trace)), max(moments))
+    if process.end <= process.begin:
+        return None  # all of it was before
+    if waits is not None:
+        process.waits = waits
+    if marks is not None:
+        calls = _calls_of_marks(marks, None if ring.leader_pid is not None else process.end)
+        process.calls = calls[calls["end"] > process.begin]
+        of = marks["kind"] == RingRecordKind.CPU
+        process.cpu = _rising(np.stack([marks["when_ns"][of], marks["value"][of]], axis=1))
+    if ring.leader_pid is not None:
+        # a worker that ran one statement has one reading, from the start of its process on
+        process.cpu = _rising(np.concatenate([[[born, 0]], process.cpu]))
+        process.requests = np.array([[process.begin, process.end]], np.int64)
+    else:
+        process.requests = _between_waits_for_clients(trace, process)
+    process.queue = _queue(trace, {ring.number})
+    return process
+
+
+def _between_waits_for_clients(trace: Trace, process: Process) -> Integers:
+    """When a session worked, as far as its waits tell: while it did not wait for its client."""
+    clients = [number for number, event in trace.events.items() if event.type == "Client"]
+    of = np.isin(process.waits.event, clients)
+    start = np.clip(process.waits.start[of], process.begin, process.end)
+    end = np.clip((process.waits.start + process.waits.length)[of], process.begin, process.end)
+    order = np.argsort(start, kind="stable")
+    begins = np.concatenate([[process.begin], np.maximum.accumulate(end[order])])
+    ends = np.concatenate([start[order], [process.end]])
+    return _apart(np.stack([begins, np.maximum(begins, ends)], axis=1))
+
+
+def _calls_of_marks(marks: dict[str, Integers], until: int | None) -> npt.NDArray[np.void]:
+    """Executions, from the begins and ends of statements in a ring of waits.
+
+    until: of a session, when what has not ended was last seen; None: only what has ended.
+    """
+    found = spans(marks["kind"], marks["depth"], marks["when_ns"], marks["value"])
+    endings = [Ending.END] if until is None else [Ending.END, Ending.ABORT, Ending.OPEN]
+    ended = np.flatnonzero(np.isin(found.ending, endings))
+    end_ns = np.minimum(found.end_ns, FOREVER if until is None else until)
+    ended = ended[np.lexsort((-found.depth[ended], end_ns[ended]))]
+    calls = np.zeros(len(ended), CALL)
+    calls["call"], calls["parent"] = ended + 1, found.parent[ended] + 1
+    calls["kind"], calls["depth"] = CallKind.EXECUTE, found.depth[ended]
+    calls["query_id"] = found.query_id[ended]
+    calls["flags"] = np.where(found.ending[ended] == Ending.ABORT, FAILED, 0)
+    calls["start"] = np.minimum(found.begin_ns[ended], end_ns[ended])
+    calls["end"] = end_ns[ended]
+    calls["busy"] = calls["end"] - calls["start"]
+    calls["cpu"] = -1
+    last = np.minimum(found.end[ended], len(marks["value"]) - 1)
+    complete = (found.ending == Ending.END)[ended]
+    calls["rows"] = np.where(complete, marks["value"][last], 0)
+    return calls

@@ -1,0 +1,167 @@
+"""Asks the server to trace the sessions that are meant, and gives them back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import psycopg
+
+from pgtare.kit.notes import alike, who
+from pgtare.observing.trace.capture import recorder_locks
+from pgtare.observing.trace.capture.recorder_guard import Guard
+from pgtare.observing.trace.capture.ring_selection import Choice, Key
+from pgtare.observing.trace.capture.server import Server, telling
+from pgtare.observing.trace.capture.target import BY_RECORDER, BY_STATEMENT, Target
+from pgtare.postgres import pooler
+
+_CLIENTS = """
+SELECT a.pid, a.backend_start, a.usename, a.datname, a.application_name, coalesce(s.level, 0),
+       s.reason, s.started, s.bytes
+FROM pg_stat_activity a
+LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
+WHERE a.backend_type = 'client backend' AND a.pid <> {own} ORDER BY a.pid
+"""
+#: The same of waits alone; nothing tells who had them traced, nor how much its ring holds.
+_CLIENTS_OF_WAITS = """
+SELECT a.pid, a.backend_start, a.usename, a.datname, a.application_name,
+       CASE s.capture WHEN 'trace' THEN 8 ELSE 0 END, 'wait_event_timing.capture', r.started,
+       NULL::bigint
+FROM pg_stat_activity a
+LEFT JOIN {waits}.pg_stat_wait_event_timing_sessions s USING (pid)
+LEFT JOIN {waits}.wait_event_timing_rings() r ON r.pid = a.pid AND r.ended IS NULL
+WHERE a.backend_type = 'client backend' AND a.pid <> {own} ORDER BY a.pid
+"""
+#: Why a session is not traced though a trace was requested: a limit or an order came later.
+_STOPPED = {
+    "sql_trace_set": "sql_trace_set(..., 0) was called for it",
+}
+
+
+@dataclass
+class _Session:
+    """A session that is meant. traced: it was when we last looked; over: we let it be."""
+
+    traced: bool = False
+    over: bool = False
+
+
+@dataclass
+class Arming:
+    """Sessions that we have asked the server to trace; `guard` gives them back if we die."""
+
+    server: Server
+    target: Target
+    guard: Guard
+    choice: Choice
+    armed: dict[int, datetime] = field(default_factory=dict)
+    _kept: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    _said: list[tuple[int, str]] = field(default_factory=list)
+    _sessions: dict[Key, _Session] = field(default_factory=dict)
+    _altered: bool = False
+
+    def arm_statements(self) -> None:
+        """Have the statements of query_ids traced in every session, by the configuration."""
+        ids = ", ".join(map(str, self.target.query_ids))
+        with telling():
+            self.guard.altered()
+            self._altered = True
+            self._alter("sql_trace.query_ids", f"'{ids}'")
+            self._alter("sql_trace.query_level", str(self.target.level))
+            self.server.rows("SELECT pg_reload_conf()")
+
+    def _alter(self, setting: str, value: str) -> None:
+        self.server.conn.execute(
+            psycopg.sql.SQL("ALTER SYSTEM SET {} = {}").format(
+                psycopg.sql.SQL(setting),
+                psycopg.sql.SQL(value),
+            )
+        )
+
+    def arm_new(self) -> None:
+        """Ask for sessions that match and that we have not met yet, and for those we have lost."""
+        if self.target.query_ids or self.target.armed_only:
+            return
+        query = _CLIENTS if self.server.has_calls else _CLIENTS_OF_WAITS
+        for (
+            pid,
+            started,
+            role,
+            database,
+            application,
+            level,
+            reason,
+            ring,
+            held,
+        ) in self.server.rows(query):
+            if not self.choice.means(pid, started, role or "", database or "", application or ""):
+                continue
+            traced = level > 0 and reason not in (BY_STATEMENT, BY_RECORDER)
+            session = self._sessions.get((pid, started))
+            if session is None:
+                session = self._sessions[pid, started] = _Session(traced)
+                self.choice.found((pid, started), ring, held)
+                if traced:
+                    self._leave(pid, started, level, reason)
+                else:
+                    self._arm(pid, started)
+            elif traced or not session.traced or session.over:
+                session.traced |= traced
+            elif reason in _STOPPED:
+                session.over = True
+                self._said.append((pid, f"no longer traced: {_STOPPED[reason]}"))
+            else:
+                session.traced = False
+                self._said.append(
+                    (
+                        pid,
+                        "no longer traced in mid-recording, and asked for again, at level "
+                        f"{self.target.level}: what it did in between is missing",
+                    )
+                )
+                self._arm(pid, started)
+
+    def _arm(self, pid: int, started: datetime) -> None:
+        self._answer_for(pid, started)
+        self.server.trace(pid, self.target.level)
+
+    def _leave(self, pid: int, started: datetime, level: int, reason: str | None) -> None:
+        """It is traced already, at its own level: that is not ours to change."""
+        by = {"application": "sql_trace.application", "setting": "sql_trace.level"}.get(
+            reason or "", reason or "sql_trace.level"
+        )
+        others = [pooler.backend_pid(self.server.conn)]
+        asked = reason == "sql_trace_set" or not self.server.has_calls
+        if asked and recorder_locks.owned(self.server, [pid], others):
+            by = "another recording"
+            self._answer_for(pid, started)  # when that one ends, it leaves the session to us
+        self._kept.setdefault((by, level), []).append(pid)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the reader of the recording has to know of how traces were requested."""
+        sentences = []
+        for (by, level), pids in self._kept.items():
+            ours = self.target.level
+            other = f"; --level {ours} was left aside" if level != ours else ""
+            sentences.append(
+                f"traced already, by {by}, at level {level}, which was kept: "
+                f"{who('session', pids)}{other}"
+            )
+        return [*sentences, *alike("session", self._said)]
+
+    def _answer_for(self, pid: int, started: datetime) -> None:
+        if pid not in self.armed:
+            self.guard.armed(pid, started.isoformat())
+            self.armed[pid] = started
+            recorder_locks.own(self.server, pid)
+
+    def disarm(self) -> None:
+        """Give every session back to its settings. Those that have ended are no trouble."""
+        if self._altered:
+            recorder_locks.reset_queries(self.server)
+            self._altered = False
+        if self.armed:
+            recorder_locks.give_back(self.server, self.armed)
+            self.armed.clear()
+        self.guard.dismiss()

@@ -1,0 +1,485 @@
+"""Drains the rings of calls and of waits of traced sessions into a writer."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import numpy as np
+import psycopg
+
+from pgtare.observing.trace.capture.before_recording import Earlier
+from pgtare.observing.trace.capture.open_waits import OpenWait
+from pgtare.observing.trace.capture.ring_selection import Key, Traced
+from pgtare.observing.trace.capture.server import Server, Unread
+from pgtare.observing.trace.file.records import POSTGRES_EPOCH_US
+from pgtare.observing.trace.file.tables import NO_RING, Table
+from pgtare.observing.trace.file.writer import Writer
+from pgtare.postgres import wait_ring
+from pgtare.postgres.wait_ring import Records, RingRecordKind, WaitRing, epoch_ns
+
+#: Bytes of one answer above which a ring is read again at once.
+_MUCH = 256 * 1024
+#: How much older than the recording a wait may be, in ns: clocks of rings drift.
+_SLACK = 10**9
+#: The server tells begins of waits to the µs: ns.
+_STEP = 1000
+#: Where a record SESSION says when the session began.
+_SESSION_STARTED = slice(56, 64)
+#: Reads of one ring in a row, so that others have their turn.
+_TURNS = 4
+
+_SESSIONS = """
+SELECT s.pid, s.started, s.ended, r.rolname, d.datname, s.application_name, a.client_addr::text,
+       s.level, s.reason, s.bytes, a.backend_start
+FROM {trace}.sql_trace_sessions() s LEFT JOIN pg_roles r ON r.oid = s.userid
+LEFT JOIN pg_database d ON d.oid = s.dbid
+LEFT JOIN pg_stat_activity a ON a.pid = s.pid AND s.ended IS NULL
+WHERE s.started IS NOT NULL AND s.pid <> {own}
+AND (s.ended IS NULL OR s.ended >= %s)
+"""
+#: The same of waits alone. What a session was called is forgotten when it ends, but for its role.
+_SESSIONS_OF_WAITS = """
+SELECT r.pid, r.started, r.ended, o.rolname, a.datname, a.application_name, a.client_addr::text,
+       CASE s.capture WHEN 'trace' THEN 8 ELSE 0 END, NULL, NULL::bigint, a.backend_start
+FROM {waits}.wait_event_timing_rings() r LEFT JOIN pg_roles o ON o.oid = r.userid
+LEFT JOIN pg_stat_activity a ON a.pid = r.pid AND r.ended IS NULL
+LEFT JOIN {waits}.pg_stat_wait_event_timing_sessions s ON s.pid = r.pid AND r.ended IS NULL
+WHERE r.backend_type = 'client backend' AND r.pid <> {own} AND (r.ended IS NULL OR r.ended >= %s)
+"""
+DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s, %s)"
+
+
+@dataclass
+class _Ring:
+    """One ring of calls: its number in the trace, and how far it has been read."""
+
+    number: int
+    pid: int
+    started: datetime
+    position: int = 0
+    done: bool = False
+    damaged: bool = False
+    lost: int = 0
+    earlier: Earlier = field(default_factory=lambda: Earlier(0))
+    session_started: datetime | None = None
+    open: bytes = b""  # what was read last, if that was only an open request
+
+
+@dataclass
+class _Waits:
+    """One ring of waits: its number in the trace, and how far it has been read.
+
+    kept: anything of it is in the trace. reached: when the last wait of it ended, ns since 1970.
+    """
+
+    number: int
+    ring: WaitRing
+    leader_pid: int | None
+    kept: bool = False
+    reached: int = 0
+
+    @property
+    def pid(self) -> int:
+        return self.ring.pid
+
+    @property
+    def done(self) -> bool:
+        return self.ring.done
+
+    @property
+    def lost(self) -> int:
+        return self.ring.lost
+
+
+@dataclass(frozen=True)
+class _Session:
+    """A session that is recorded: its ring, and when it began; None: that is not known yet."""
+
+    ring: Traced
+    started: datetime | None
+
+    def has(self, ring_started: datetime) -> bool:
+        """Whether a ring of waits is its own or its workers': numbers of processes come again."""
+        if self.started is None or ring_started < self.started:
+            return False
+        return self.ring.ended is None or ring_started <= self.ring.ended
+
+
+class WhichRings(Protocol):
+    """Which rings are read, and from where on."""
+
+    @property
+    def began(self) -> datetime:
+        """When the trace begins."""
+
+    def takes(self, ring: Traced) -> bool:
+        """Whether a ring is read."""
+
+    def earlier(self, key: Key) -> Earlier:
+        """What keeps out what a ring held before that."""
+
+
+class Drain:
+    """Reads every ring once a look; lost: rows of waits, and bytes of calls, by process.
+
+    unread: sessions that ended and made way for others before anybody had read them. query_ids: of
+    statements that only rings of waits tell of, and whose texts no ring has.
+    """
+
+    def __init__(self, server: Server, writer: Writer, choice: WhichRings, *, waits: bool) -> None:
+        self.server, self.writer, self.choice, self.waits = server, writer, choice, waits
+        self.began = choice.began
+        self.calls: dict[tuple[int, datetime], _Ring] = {}
+        self.rings: dict[tuple[int, datetime], _Waits] = {}
+        self.events: dict[int, int] = {}
+        self._labels: dict[int, tuple[str, str]] = {}
+        self.kept_bytes = self.kept_waits = 0
+        self.unread = Unread()
+        self.query_ids: set[int] = set()
+        self._untraced: set[int] = set()
+        self._unread_before = server.unread()
+        self._rings = 0
+
+    @property
+    def sessions(self) -> int:
+        """Sessions whose calls were traced, or whose waits, if these are all that is recorded."""
+        if self.server.has_calls:
+            return len(self.calls)
+        return sum(waits.kept and waits.leader_pid is None for waits in self.rings.values())
+
+    @property
+    def lost_bytes(self) -> int:
+        """Bytes of calls that were overwritten unread."""
+        return sum(ring.lost for ring in self.calls.values())
+
+    @property
+    def lost_waits(self) -> int:
+        """Waits (and marks between them) that were overwritten unread."""
+        return sum(ring.lost for ring in self.rings.values())
+
+    def losses(self) -> dict[int, tuple[int, int]]:
+        """By process: bytes of calls and waits that were overwritten unread, if there are any."""
+        found: dict[int, tuple[int, int]] = {}
+        for ring in self.calls.values():
+            if ring.lost:
+                calls, waits = found.get(ring.pid, (0, 0))
+                found[ring.pid] = calls + ring.lost, waits
+        for of_waits in self.rings.values():
+            if of_waits.lost:
+                calls, waits = found.get(of_waits.pid, (0, 0))
+                found[of_waits.pid] = calls, waits + of_waits.lost
+        return found
+
+    def unreadable(self) -> list[tuple[int, str]]:
+        """Processes whose rings could not be read to their end, and why."""
+        found = [
+            (ring.pid, "a damaged ring, which was read no further")
+            for ring in self.calls.values()
+            if ring.damaged
+        ]
+        for waits in self.rings.values():
+            if waits.ring.refused:
+                found.append((waits.pid, "no right to read its waits"))
+            elif waits.ring.gone:
+                found.append((waits.pid, "the ring of its waits was given up before its last"))
+        return sorted(set(found))
+
+    def look(self) -> bool:
+        """Read every ring; whether one is so full that it wants to be read again at once."""
+        busy = False
+        sessions: dict[int, list[_Session]] = defaultdict(list)
+        for found in rings(self.server, self.began):
+            if not self.choice.takes(found):
+                continue
+            if not self.server.has_calls:
+                started = found.session_started or found.started
+                sessions[found.pid].append(_Session(found, started))
+                continue
+            ring = self.calls.get(found.key)
+            if ring is None:
+                number = self._new(found.pid, found.started, {"kind": "sql", **_names(found)})
+                ring = _Ring(number, found.pid, found.started)
+                ring.earlier = self.choice.earlier(found.key)
+                self.calls[found.key] = ring
+            if not ring.done:
+                busy |= self._drain_calls(ring)
+                ring.done = found.ended is not None and ring.done
+            sessions[found.pid].append(_Session(found, ring.session_started))
+        if self.waits and sessions:
+            busy |= self._look_at_waits(sessions)
+        self._look_at_unread()
+        return busy
+
+    def keep_open_waits(
+        self, waits: Sequence[OpenWait], until: datetime, *, idle: bool = True
+    ) -> list[OpenWait]:
+        """Take waits under way, as long as they are by then; those that were taken.
+
+        Of sessions with a ring that is still read; those that have ended since are in it. idle:
+        those for the client, too, of sessions whose calls are recorded.
+        """
+        of = {ring.pid: ring for ring in self.rings.values() if not ring.done}
+        calls = {ring.pid for ring in self.calls.values()}
+        taken = []
+        for wait in waits:
+            ring = of.get(wait.pid)
+            start = epoch_ns(wait.started)
+            if ring is None or ring.reached > start + _STEP:
+                continue
+            if wait.idle and not idle and wait.pid in calls:
+                continue
+            self._keep_open_wait(ring.number, wait, until)
+            taken.append(wait)
+        return taken
+
+    def knows(self, pid: int) -> bool:
+        """Whether anything of a process has been read."""
+        return any(ring.pid == pid for ring in self.calls.values()) or any(
+            ring.kept and ring.pid == pid for ring in self.rings.values()
+        )
+
+    def keep_untraced(self, wait: OpenWait, until: datetime) -> None:
+        """Take the wait of a session that has no ring, and the statement that waits."""
+        described = {
+            "kind": "waits",
+            "user": wait.user,
+            "database": wait.database,
+            "application": wait.application,
+            "client": wait.client,
+        }
+        number = self._new(wait.pid, wait.started, described)
+        self._untraced.add(number)
+        self._keep_open_wait(number, wait, until)
+        if wait.query_id:
+            self._keep_marks(
+                number,
+                kind=np.array([int(RingRecordKind.STATEMENT_BEGIN)]),
+                depth=np.array([0]),
+                when_ns=np.array([epoch_ns(wait.started)]),
+                value=np.array([wait.query_id]),
+            )
+
+    def _keep_open_wait(self, ring: int, wait: OpenWait, until: datetime) -> None:
+        known = {label: number for number, label in self._labels.items()}
+        event = known.get((wait.type, wait.event))
+        if event is None:
+            event = len(self._labels)
+            self._define([event], [0], [(wait.type, wait.event)])
+        start = epoch_ns(wait.started)
+        self.writer.add(
+            Table.WAITS,
+            {
+                "ring": np.array([ring]),
+                "event": np.array([event]),
+                "gap_ns": np.array([start]),
+                "length_ns": np.array([max(epoch_ns(until) - start, 0)]),
+                "calls": np.array([1]),
+            },
+        )
+        self.kept_waits += 1
+
+    def _look_at_unread(self) -> None:
+        now = self.server.unread() - self._unread_before
+        if lost := now.bytes - self.unread.bytes:
+            self._tell_loss(NO_RING, lost)
+        self.unread = now
+
+    def _new(self, pid: int, started: datetime, description: dict[str, Any]) -> int:
+        """Give a ring a number in the trace."""
+        self._rings += 1
+        self.writer.define(
+            Table.RINGS,
+            {
+                "ring": np.array([self._rings]),
+                "pid": np.array([pid]),
+                "started_ns": np.array([epoch_ns(started)]),
+                "json": [json.dumps(description).encode()],
+            },
+        )
+        return self._rings
+
+    def _drain_calls(self, ring: _Ring) -> bool:
+        for _ in range(_TURNS):
+            found = self._read(ring)
+            if not found:
+                return False
+            ((position, lost, started, ended, data),) = found
+            if started != ring.started:
+                ring.done = True  # its slot belongs to another session by now
+                return False
+            if ring.session_started is None:
+                ring.session_started = _session_started(bytes(data))
+            # what a ring forgot that is not for us is not our loss
+            if ours := ring.earlier.lost(ring.position, lost):
+                self._lose(ring, ours)
+            # of a request that is still open, and of which nothing is new
+            only_open = position == ring.position
+            raw = b"" if only_open and bytes(data) == ring.open else bytes(data)
+            ring.open = bytes(data) if only_open else b""
+            for at, kept in ring.earlier.without(ring.position, lost, raw):
+                self.writer.add(
+                    Table.STREAM,
+                    {
+                        "ring": np.array([ring.number]),
+                        "position": np.array([at]),
+                        "data": [kept],
+                    },
+                )
+                self.kept_bytes += len(kept)
+            if ended and position == ring.position:
+                ring.done = True
+            ring.position = position
+            if len(data) < _MUCH:
+                return False
+        return True
+
+    def _read(self, ring: _Ring) -> list[tuple[Any, ...]]:
+        """What a ring gives; nothing, and never again, if it has gone or is not ours to see."""
+        try:
+            return self.server.rows(DRAIN, ring.pid, ring.position)
+        except (psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege):
+            ring.done = True
+        except psycopg.errors.InvalidParameterValue:
+            # something wrote over it: others can still be read
+            ring.done = ring.damaged = True
+        return []
+
+    def _lose(self, ring: _Ring, lost: int) -> None:
+        ring.lost += lost
+        self._tell_loss(ring.number, lost)
+
+    def _tell_loss(self, ring: int, lost: int) -> None:
+        when = np.array([epoch_ns(datetime.now(self.began.tzinfo))])
+        self.writer.add(
+            Table.LOSSES, {"ring": np.array([ring]), "when_ns": when, "lost": np.array([lost])}
+        )
+
+    def _look_at_waits(self, sessions: Mapping[int, list[_Session]]) -> bool:
+        busy = False
+        for found in wait_ring.rings(self.server.rows, self.began):
+            candidates = sessions.get(found.leader_pid or found.pid, [])
+            session = next((s.ring for s in candidates if s.has(found.started)), None)
+            if session is None:
+                continue
+            waits = self.rings.get((found.pid, found.started))
+            if waits is None:
+                who = {"kind": "waits", "leader_pid": found.leader_pid, **_names(session)}
+                number = self._new(found.pid, found.started, who)
+                waits = _Waits(number, WaitRing(found.pid, found.started), found.leader_pid)
+                self.rings[found.pid, found.started] = waits
+            if not waits.done:
+                busy |= self._drain_waits(waits)
+                waits.ring.done |= found.ended is not None
+        return busy
+
+    def _drain_waits(self, waits: _Waits) -> bool:
+        ring = waits.ring
+        for _ in range(_TURNS):
+            first, lost_before = not ring.read, ring.lost
+            records = ring.drain(self.server.rows, self.began)
+            if ring.done:
+                return False
+            if lost := ring.lost - lost_before:
+                self._tell_loss(waits.number, lost)
+            much = records.nbytes >= _MUCH
+            if first and ring.started < self.began:
+                records = self._since(records, ring)
+            self._keep(waits, records)
+            if not much:
+                return False
+        return True
+
+    def _since(self, records: Records, ring: WaitRing) -> Records:
+        """Without what was over before the recording began; clocks of rings may have drifted."""
+        waits = records["kind"] == RingRecordKind.WAIT
+        over = records["start_ns"] + np.where(waits, records["value"], 0).astype(np.int64)
+        since = epoch_ns(self.began) - ring.started_ns
+        return records[over >= min(since, int(over.max(initial=since))) - _SLACK]
+
+    def _keep(self, ring: _Waits, records: Records) -> None:
+        started_ns = ring.ring.started_ns
+        ring.kept |= len(records) > 0
+        waits = records[records["kind"] == RingRecordKind.WAIT]
+        marks = records[records["kind"] != RingRecordKind.WAIT]
+        if len(waits):
+            self.writer.add(
+                Table.WAITS,
+                {
+                    "ring": np.full(len(waits), ring.number),
+                    "event": self._numbers(waits),
+                    "gap_ns": waits["start_ns"] + started_ns,
+                    "length_ns": waits["value"].astype(np.int64),
+                    "calls": waits["calls"].astype(np.int64),
+                },
+            )
+            self.kept_waits += len(waits)
+            ends = waits["start_ns"] + waits["value"] + started_ns
+            ring.reached = max(ring.reached, int(ends.max()))
+        if len(marks):
+            self._keep_marks(
+                ring.number,
+                kind=marks["kind"].astype(int),
+                depth=marks["depth"].astype(int),
+                when_ns=marks["start_ns"] + started_ns,
+                value=marks["value"].astype(np.int64),
+            )
+
+    def _keep_marks(self, ring: int, **columns: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        if not self.server.has_calls or ring in self._untraced:
+            begins = columns["kind"] == RingRecordKind.STATEMENT_BEGIN
+            self.query_ids |= set(columns["value"][begins].tolist()) - {0}
+        self.writer.add(Table.MARKS, {"ring": np.full(len(columns["kind"]), ring), **columns})
+
+    def _numbers(self, waits: Records) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Events by our own numbers, which are small; names of new ones are looked up."""
+        codes, which = np.unique(waits["event"], return_inverse=True)
+        unknown = [int(code) for code in codes if int(code) not in self.events]
+        if unknown:
+            names = wait_ring.event_names(self.server.rows, unknown)
+            labels = [names.get(code) or ("???", f"0x{code:08X}") for code in unknown]
+            first = len(self._labels)
+            self.events |= {code: first + i for i, code in enumerate(unknown)}
+            self._define(range(first, first + len(unknown)), unknown, labels)
+        numbers = np.array([self.events[int(code)] for code in codes], np.int64)
+        return numbers[np.asarray(which).ravel()]
+
+    def _define(
+        self, events: Sequence[int], codes: Sequence[int], labels: Sequence[tuple[str, str]]
+    ) -> None:
+        """Say what our numbers of events mean."""
+        self._labels |= dict(zip(events, labels, strict=True))
+        self.writer.define(
+            Table.EVENTS,
+            {
+                "event": np.array(events),
+                "code": np.array(codes),
+                "class": [(kind or "???").encode() for kind, _ in labels],
+                "name": [(name or "???").encode() for _, name in labels],
+            },
+        )
+
+
+def rings(server: Server, ended_since: datetime | None) -> list[Traced]:
+    """All rings of calls, or of sessions' waits alone; of ended sessions, those since then."""
+    query = _SESSIONS if server.has_calls else _SESSIONS_OF_WAITS
+    return [Traced(*row) for row in server.rows(query, ended_since)]
+
+
+def _names(session: Traced) -> dict[str, str | None]:
+    return {
+        "user": session.user,
+        "database": session.database,
+        "application": session.application,
+        "client": session.client,
+    }
+
+
+def _session_started(data: bytes) -> datetime:
+    """When the session of a ring began, by the record SESSION with which its stream begins."""
+    us = int.from_bytes(data[_SESSION_STARTED], "little", signed=True) + POSTGRES_EPOCH_US
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=us)

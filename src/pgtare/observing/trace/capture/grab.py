@@ -1,0 +1,283 @@
+"""Takes what the rings of traced sessions hold now: a trace of what has been, begun by nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import psycopg
+
+import pgtare
+from pgtare.errors import MeasurementError
+from pgtare.kit.numbers import counted, duration, span
+from pgtare.observing.trace.analysis.tracing_cost import Costs, noted
+from pgtare.observing.trace.capture import open_waits
+from pgtare.observing.trace.capture.before_recording import NOBODY, Earlier, records
+from pgtare.observing.trace.capture.drain import DRAIN, Drain, rings
+from pgtare.observing.trace.capture.ring_selection import Key, Traced
+from pgtare.observing.trace.capture.server import Server, require_outside, telling
+from pgtare.observing.trace.capture.target import Target, require_known
+from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
+from pgtare.observing.trace.file.records import RecordKind
+from pgtare.observing.trace.file.tables import Table
+from pgtare.observing.trace.file.writer import Writer
+from pgtare.postgres.own_session import APPLICATION_NAME
+from pgtare.postgres.wait_ring import epoch_ns
+
+#: Looks at all rings at most: a session can write as fast as it is read.
+_LOOKS = 100
+#: In the header of a record, and behind that of FUSED.
+_NUMBER, _TIME, _FUSED_START = slice(8, 16), slice(16, 24), slice(40, 48)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far back the calls of a session go. whole: to where its trace began.
+
+    ended_s: how long ago the session ended. waits: there are any of it.
+    """
+
+    pid: int
+    user: str | None
+    application: str | None
+    seconds: float
+    whole: bool
+    ended_s: float | None
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class Grabbed:
+    """What was taken. reaches: of each session, shortest first."""
+
+    path: str
+    sessions: int
+    call_bytes: int
+    waits: int
+    lost_bytes: int
+    lost_waits: int
+    bytes: int
+    reaches: tuple[Reach, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where the calls of a ring begin that are taken: the first record's place, number, begin."""
+
+    position: int
+    number: int
+    begin_ns: int
+
+
+@dataclass
+class _Held:
+    """The rings that are taken, from where on. began: no call is older."""
+
+    began: datetime
+    starts: dict[Key, _Start]
+
+    def takes(self, ring: Traced) -> bool:
+        return ring.key in self.starts
+
+    def earlier(self, key: Key) -> Earlier:
+        start = self.starts[key]
+        last = (start.number - 1, start.begin_ns) if start.number > 1 else None
+        return Earlier(start.position, last)
+
+
+def grab(
+    server: Server,
+    path: Path,
+    target: Target,
+    last_s: float | None,
+    limits: Limits,
+    command: Sequence[str] = (),
+    tell: Callable[[int, int], None] = lambda done, of: None,
+) -> Grabbed | None:
+    """Write what rings hold of sessions that match; None, and no file, if that is nothing.
+
+    last_s: only of so many seconds before now. tell: is called with the number of rings looked
+    into, and of all. What sessions write meanwhile can be in it. Raises UsageError if the place
+    cannot be used, MeasurementError if the server goes away, or if not all has room: then nothing
+    is written, and the rings still have it.
+    """
+    require_outside(server, path)
+    require_known(server, (), target)  # sessions that have ended have no process any more
+    with telling():
+        ((now, version),) = server.rows(
+            "SELECT clock_timestamp(), current_setting('server_version_num')"
+        )
+        since = None if last_s is None else now - timedelta(seconds=last_s)
+        ever = datetime.fromtimestamp(0, now.tzinfo)
+        found = [ring for ring in rings(server, since or ever) if _matches(target, ring)]
+        starts: dict[Key, _Start] = {}
+        of: dict[Key, Traced] = {}
+        for done, ring in enumerate(found):
+            tell(done, len(found))
+            if (start := _start(server, ring, since)) is not None:
+                starts[ring.key], of[ring.key] = start, ring
+    if not starts:
+        return None
+    begins = {key: _moment(key, start) for key, start in starts.items()}
+    held = _Held(min(begins.values()), starts)
+    document = {
+        "pgtare": pgtare.__version__,
+        "began": held.began.isoformat(),
+        "server": version,
+        "level": None,  # of each session, by its settings
+        "command": list(command),
+        "costs": noted(Costs()),
+    }
+    reaches = sorted(
+        (
+            Reach(
+                ring.pid,
+                ring.user,
+                ring.application,
+                max((now - begins[key]).total_seconds(), 0.0),
+                starts[key].number == 1,
+                (now - ring.ended).total_seconds() if ring.ended else None,
+            )
+            for key, ring in of.items()
+        ),
+        key=lambda reach: reach.seconds,
+    )
+    writer = Writer(path, json.dumps(document).encode(), limits)
+    return _take(server, writer, held, tuple(reaches))
+
+
+def _matches(target: Target, ring: Traced) -> bool:
+    """Not the sessions of pgtare itself, unless they are asked for."""
+    own = ring.application == APPLICATION_NAME and target.application is None
+    return not own and target.matches(
+        ring.pid, ring.user or "", ring.database or "", ring.application or ""
+    )
+
+
+def _moment(key: Key, start: _Start) -> datetime:
+    return key[1] + timedelta(microseconds=start.begin_ns // 1000)
+
+
+def _start(server: Server, ring: Traced, since: datetime | None) -> _Start | None:
+    """The first record of a ring, or since then; None: there is none, or it is not ours to see."""
+    least = 0 if since is None else epoch_ns(since) - epoch_ns(ring.started)
+    position, following, number = -1, 0, 0
+    while following != position:
+        position = following
+        try:
+            found = server.rows(DRAIN, ring.pid, position)
+        except (
+            psycopg.errors.UndefinedObject,
+            psycopg.errors.InsufficientPrivilege,
+            psycopg.errors.InvalidParameterValue,  # it is damaged
+        ):
+            return None
+        ((following, lost, started, _, data),) = found
+        if started != ring.started:
+            return None
+        at = position + lost
+        for kind, record in records(bytes(data)):
+            time = _signed(record[_TIME])
+            if kind == RecordKind.OPEN:
+                return _Start(at, number + 1, time)
+            if record[_NUMBER] == NOBODY:
+                continue
+            number = _signed(record[_NUMBER])
+            if time >= least:
+                return _Start(at, number, _begin(kind, record, time))
+            at += len(record)
+    return None
+
+
+def _signed(raw: bytes) -> int:
+    return int.from_bytes(raw, "little", signed=True)
+
+
+def _begin(kind: int, record: bytes, time: int) -> int:
+    """When what a record tells began, in the ring's ns; time: when it was written."""
+    if kind != RecordKind.FUSED:
+        return time
+    return min(time, _signed(record[_FUSED_START]))
+
+
+def _notes(reaches: Sequence[Reach]) -> list[str]:
+    """How far back the trace goes, and of which sessions it has no waits."""
+    shortest, longest = (duration(1e6 * reaches[i].seconds) for i in (0, -1))
+    cut = sum(not reach.whole for reach in reaches)
+    found = [
+        f"taken from the rings of {counted(len(reaches), 'session')}, which reach back "
+        f"{span(shortest, longest)}; "
+        f"what {'no session' if not cut else counted(cut, 'session')} did before that was "
+        "overwritten"
+    ]
+    without = [reach for reach in reaches if not reach.waits]
+    if without:
+        ended = sum(reach.ended_s is not None for reach in without)
+        found.append(
+            f"no waits are known of {counted(len(without), 'session')}, {ended} ended: levels 1 "
+            "and 4 have none, and the server keeps those of few sessions that ended; their time is "
+            "unaccounted, or waiting for a processor"
+        )
+    return found
+
+
+def _take(server: Server, writer: Writer, held: _Held, reaches: tuple[Reach, ...]) -> Grabbed:
+    drain = Drain(server, writer, held, waits=server.has_waits)
+    try:
+        with telling():
+            for _ in range(_LOOKS):
+                if not drain.look():
+                    break
+            until = None
+            if server.has_waits:
+                until, waits = open_waits.look(server)
+                drain.keep_open_waits(waits, until)
+        known = {waits.pid for waits in drain.rings.values()}
+        reaches = tuple(dataclasses.replace(r, waits=r.pid in known) for r in reaches)
+        notes = _notes(reaches)
+        _close(writer, drain, reaches, notes, until)
+    except LimitReached as ex:
+        writer.discard()
+        raise MeasurementError(
+            f"{ex}: nothing was written; choose fewer sessions (--pid, --role, --application) or "
+            "less time (--last), or another place; the rings still hold it"
+        ) from ex
+    except BaseException:  # Ctrl-C as well: half of it would look like all
+        writer.discard()
+        raise
+    return Grabbed(
+        str(writer.target),
+        drain.sessions,
+        writer.taken[Table.STREAM],
+        writer.taken[Table.WAITS],
+        drain.lost_bytes,
+        drain.lost_waits,
+        writer.written,
+        reaches,
+        tuple(notes),
+    )
+
+
+def _close(
+    writer: Writer,
+    drain: Drain,
+    reaches: Sequence[Reach],
+    notes: Sequence[str],
+    until: datetime | None,
+) -> None:
+    writer.flush()
+    end = {
+        "stopped_by": "grab",
+        "why": "",
+        "until": until.isoformat() if until else None,
+        "duration_s": max(reach.seconds for reach in reaches),
+        "losses": {str(pid): lost for pid, lost in drain.losses().items()},
+        "notes": list(notes),
+        "unread": dataclasses.asdict(drain.unread),
+    }
+    writer.close(json.dumps(end).encode())

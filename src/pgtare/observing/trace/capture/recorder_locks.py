@@ -1,0 +1,106 @@
+"""Which recorders are answerable for a session: the last of them gives it back.
+
+Each holds an advisory lock for every session that it had traced, which `pg_locks` shows to the
+others, in whatever database. The server drops it with the recorder's session, however that ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pgtare.observing.trace.capture.server import Server
+from pgtare.observing.trace.capture.target import QUERY_SETTINGS
+from pgtare.postgres import pooler
+
+#: The first half of our locks' keys ("pgtr"), and of those of recorders of waits alone, which ask
+#: another module for them; the second is the process.
+_CLASS, _OF_WAITS = 0x70677472, 0x70677473
+
+_OWNERS = """
+SELECT DISTINCT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
+AND classid = %s::bigint::oid AND objsubid = 2 AND objid::bigint = ANY(%s::bigint[])
+AND pid <> ALL(%s::int[])
+"""
+_RECORDERS = """
+SELECT l.pid, coalesce(host(a.client_addr), ''), array_agg(l.objid::bigint::int ORDER BY l.objid)
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %s::bigint::oid AND l.objsubid = 2
+AND l.objid::bigint = ANY(%s::bigint[]) GROUP BY l.pid, a.client_addr ORDER BY l.pid
+"""
+_GIVE_BACK = """
+SELECT {}(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
+(SELECT * FROM unnest(%s::int[], %s::timestamptz[])) AND backend_type = 'client backend'
+"""
+
+
+@dataclass(frozen=True)
+class RunningRecorder:
+    """A recording that runs: the server's process that serves it, its address, its sessions.
+
+    client: empty if it comes through a socket file, or is not known.
+    """
+
+    pid: int
+    client: str
+    sessions: tuple[int, ...]
+
+
+def recorders(server: Server, pids: Collection[int]) -> list[RunningRecorder]:
+    """The recordings that trace these sessions, each with those of them that it traces."""
+    found = server.rows(_RECORDERS, _CLASS, list(pids))
+    return [RunningRecorder(pid, client, tuple(sessions)) for pid, client, sessions in found]
+
+
+def _class_of(server: Server) -> int:
+    return _CLASS if server.has_calls else _OF_WAITS
+
+
+def _holds(server: Server) -> bool:
+    """Whether locks are of use: in a pool's session they would outlast us.
+
+    Recording waits alone goes through a pool, and then knows of no other recorder.
+    """
+    return server.has_calls or not server.pooled
+
+
+def own(server: Server, pid: int) -> None:
+    """Be answerable for a session, as others may be."""
+    if _holds(server):
+        query = "SELECT pg_try_advisory_lock_shared(%s::int, %s::int)"
+        server.rows(query, _class_of(server), pid)
+
+
+def owned(server: Server, pids: Collection[int], apart_from: Sequence[int]) -> set[int]:
+    """For which of these sessions a recorder is answerable, apart from those recorders."""
+    if not pids:
+        return set()
+    return {pid for (pid,) in server.rows(_OWNERS, _class_of(server), list(pids), list(apart_from))}
+
+
+def give_back(
+    server: Server, sessions: Mapping[int, datetime | str], recorder: int | None = None
+) -> None:
+    """Give sessions back to their settings, but for those that other recorders still trace.
+
+    sessions: when each process began its session. recorder: the process that serves a recorder
+    which is dead, if we do it on its behalf.
+    """
+    own_pid = pooler.backend_pid(server.conn)
+    for pid in sessions:  # first: of two that end together, one at least sees the other gone
+        if recorder is None and _holds(server):
+            query = "SELECT pg_advisory_unlock_shared(%s::int, %s::int)"
+            server.rows(query, _class_of(server), pid)
+    apart_from = [own_pid] if recorder is None else [own_pid, recorder]
+    left = sorted(set(sessions) - owned(server, sessions, apart_from))
+    # a session that has ended would only cause a warning; another with its number is not ours
+    setter = f"{{trace}}.{server.setter}" if server.has_calls else f"{{waits}}.{server.setter}"
+    server.rows(_GIVE_BACK.format(setter), left, [sessions[pid] for pid in left])
+
+
+def reset_queries(server: Server) -> None:
+    """No longer trace any statement by its query id."""
+    for setting in QUERY_SETTINGS:
+        server.conn.execute(f"ALTER SYSTEM RESET {setting}".encode())
+    server.rows("SELECT pg_reload_conf()")

@@ -1,0 +1,150 @@
+"""Which rings a recording takes: those of sessions that it means, traced while it goes on.
+
+A session keeps its ring as long as it lives, and the server keeps those of sessions that have
+ended: what was traced before is still there to be read, whether it was requested or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pgtare.observing.trace.capture.before_recording import Earlier
+from pgtare.observing.trace.capture.target import BY_STATEMENT, Target
+
+#: What a session that ends writes in any case, in bytes.
+_END = 32
+
+Key = tuple[int, datetime]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A ring on the server, of calls or of waits alone.
+
+    bytes: written to it so far; None: not known, of waits. session_started: of a live session; a
+    ring has one session, and a session one ring.
+    """
+
+    pid: int
+    started: datetime
+    ended: datetime | None
+    user: str | None
+    database: str | None
+    application: str | None
+    client: str | None
+    level: int
+    reason: str | None
+    bytes: int | None
+    session_started: datetime | None
+
+    @property
+    def key(self) -> Key:
+        """The process and when its ring began: numbers of processes come again."""
+        return self.pid, self.started
+
+
+@dataclass
+class Choice:
+    """The sessions that a recording means, and their rings."""
+
+    target: Target
+    began: datetime
+    _before: dict[Key, int] = field(default_factory=dict)
+    _meant: dict[Key, Key | None] = field(default_factory=dict)
+    _others: set[Key] = field(default_factory=set)
+    _traced: set[Key] = field(default_factory=set)
+    _taken: set[Key] = field(default_factory=set)
+
+    def sighted(self, rings: Iterable[Traced]) -> None:
+        """What these rings hold by now was written before the recording."""
+        for ring in rings:
+            self._before[ring.key] = ring.bytes or 0
+
+    def before(self, key: Key) -> int:
+        """Up to which position a ring is not for the recording."""
+        return self._before.get(key, 0)
+
+    def earlier(self, key: Key) -> Earlier:
+        """What keeps that out of it."""
+        return Earlier(self.before(key))
+
+    def means(
+        self, pid: int, started: datetime, role: str, database: str, application: str
+    ) -> bool:
+        """Whether a live session is meant: it matches, now or earlier."""
+        session = pid, started
+        if session in self._meant:
+            return True
+        if not self.target.matches(pid, role, database, application):
+            self._others.add(session)  # an application may take its name later
+            return False
+        # the number of a process that has ended comes again: that is another's session
+        if pid in self.target.pids and any(pid == p for p, _ in self._meant):
+            return False
+        self._meant[session] = None
+        return True
+
+    def found(self, session: Key, ring_started: datetime | None, held: int | None) -> None:
+        """A session belongs to the recording from now on; held: what its ring has already.
+
+        If it did not belong until now (it had another application's name), that is left out.
+        """
+        if ring_started is not None and session in self._others:
+            self._before[session[0], ring_started] = held or 0
+
+    def takes(self, ring: Traced) -> bool:
+        """Whether a ring is recorded: its session belongs here and was traced during it."""
+        if ring.key in self._taken:
+            return True
+        if ring.key not in self._before and ring.started < self.began:
+            self._before[ring.key] = ring.bytes or 0
+        by_ring = self.target.armed_only or bool(self.target.query_ids)
+        if not (self._by_ring(ring) if by_ring else self._by_session(ring)):
+            return False
+        if ring.bytes is not None and ring.bytes - self.before(ring.key) <= (
+            _END if ring.ended else 0
+        ):
+            return False
+        self._taken.add(ring.key)
+        return True
+
+    def _by_ring(self, ring: Traced) -> bool:
+        """Nothing is requested: what is traced already, or by its statements' identifiers."""
+        why = self.target.armed_only or ring.reason == BY_STATEMENT
+        if ring.ended is not None:  # the server tells no level of it any more
+            return why and (ring.key in self._traced or ring.started >= self.began)
+        if why and ring.level > 0:
+            self._traced.add(ring.key)
+        else:
+            self._traced.discard(ring.key)
+        return ring.key in self._traced
+
+    def _by_session(self, ring: Traced) -> bool:
+        if ring.ended is None:
+            if ring.session_started is None or ring.started < ring.session_started:
+                return False
+            session = ring.pid, ring.session_started
+            if session in self._meant:
+                self._meant[session] = ring.key
+            return session in self._meant
+        if ring.key in self._meant.values():
+            return True
+        return ring.started >= self.began and self._was_meant(ring)
+
+    def _was_meant(self, ring: Traced) -> bool:
+        """Of a session whose ring began and ended between two looks."""
+        earlier = [
+            session
+            for session in self._meant
+            if session[0] == ring.pid and session[1] <= ring.started
+        ]
+        session = max(earlier, default=None)
+        if session is not None and self._meant[session] is None:
+            self._meant[session] = ring.key
+            return True
+        # between two looks it came, too; its number tells nothing then
+        return not self.target.pids and self.means(
+            *ring.key, ring.user or "", ring.database or "", ring.application or ""
+        )

@@ -1,0 +1,194 @@
+"""What a server traces now and what it will trace by its settings; and giving sessions back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pgtare.errors import UsageError
+from pgtare.observing.trace.capture.privileges import SEE, demand, set_level
+from pgtare.observing.trace.capture.server import Server, telling
+from pgtare.observing.trace.capture.target import BY_RECORDER
+
+#: Why sessions are traced on request.
+ASKED = "sql_trace_set"
+
+_RIGHTS = """
+SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
+       (SELECT has_function_privilege(p.oid, 'EXECUTE') FROM pg_proc p
+        JOIN pg_language l ON l.oid = p.prolang
+        WHERE l.lanname = 'c' AND p.proname = 'sql_trace_set'),
+       has_function_privilege('pg_show_all_file_settings()', 'EXECUTE')
+       AND has_table_privilege('pg_file_settings', 'SELECT'),
+       has_function_privilege('pg_ls_dir(text, boolean, boolean)', 'EXECUTE')
+"""
+_SESSIONS = """
+SELECT s.pid, pg_get_userbyid(s.userid)::text, coalesce(d.datname::text, s.dbid::text),
+       coalesce(a.application_name, s.application_name), s.level, coalesce(s.reason, ''), s.waits,
+       s.started, s.records, s.bytes, s.lost_records, s.lost_bytes, s.ring_bytes
+FROM {trace}.sql_trace_sessions() s LEFT JOIN pg_database d ON d.oid = s.dbid
+LEFT JOIN pg_stat_activity a ON a.pid = s.pid WHERE s.ended IS NULL ORDER BY s.pid
+"""
+_ENDED = "SELECT count(*) FROM {trace}.sql_trace_sessions() WHERE ended IS NOT NULL"
+_ARMING = """
+('sql_trace.level', 'sql_trace.application', 'sql_trace.query_ids', 'sql_trace.query_level',
+ 'sql_trace.statement_rate', 'sql_trace.enabled', 'sql_trace.recorder')
+"""
+_OF_ROLES = f"""
+SELECT r.rolname::text, d.datname::text, lower(split_part(one, '=', 1)),
+       substr(one, strpos(one, '=') + 1)
+FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole
+LEFT JOIN pg_database d ON d.oid = s.setdatabase, unnest(s.setconfig) one
+WHERE lower(split_part(one, '=', 1)) IN {_ARMING} ORDER BY 1, 2, 3
+"""
+# our own session may have its own; what its role or database has set is listed with those
+_OF_SERVER = f"""
+SELECT NULL, NULL, name, current_setting(name) FROM pg_settings
+WHERE name IN {_ARMING} AND name <> 'sql_trace.level' AND setting <> boot_val
+AND source IN ('configuration file', 'command line', 'environment variable') ORDER BY name
+"""
+# a level of ours keeps this session from being traced: it says nothing of the server's
+_LEVEL_OF_FILE = """
+SELECT NULL, NULL, name, setting FROM pg_file_settings
+WHERE name = 'sql_trace.level' AND applied AND setting <> '0'
+"""
+# a session that loads the library by itself knows the setting, but there is no worker
+_DIRECTORY = """
+SELECT coalesce((SELECT setting FROM pg_settings
+                 WHERE name = 'sql_trace.worker_directory' AND context = 'postmaster'), '')
+WHERE pg_has_role('pg_read_all_settings', 'USAGE')
+"""
+# The worker has no session that could be seen; names of its recordings begin with their time.
+_RECORDING = """
+SELECT max(name) FROM pg_ls_dir(%s, true, false) name WHERE name LIKE 'trace-%%'
+"""
+# A trace that met a limit, or was asked to end, would begin anew. An idle session may have been
+# asked and not know it yet: then nothing tells.
+_STOP = """
+SELECT a.pid, s.level > 0 AND s.reason = 'sql_trace_set', {trace}.sql_trace_set(a.pid, NULL)
+FROM pg_stat_activity a
+LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
+WHERE a.backend_type = 'client backend' AND a.pid <> {own}
+AND (s.pid IS NULL OR s.level > 0 AND s.reason = 'sql_trace_set'
+     OR s.level = 0 AND s.reason IN ('setting', 'application', 'query_ids'))
+AND (%s::int[] IS NULL OR a.pid = ANY(%s))
+"""
+_CLIENTS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+
+
+@dataclass(frozen=True)
+class Session:
+    """A client session that has a ring; level 0: no longer traced. reason: as in the view."""
+
+    pid: int
+    user: str
+    database: str
+    application: str
+    level: int
+    reason: str
+    waits: bool
+    started: datetime | None
+    records: int
+    bytes: int
+    lost_records: int
+    lost_bytes: int
+    ring_bytes: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting by which sessions to come are traced; None is every role, or every database."""
+
+    role: str | None
+    database: str | None
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """sessions: those traced; kept: those that were and live; ended: how many that are gone.
+
+    configured: whether the level of the configuration file could be seen. directory: where the
+    server's own worker writes, empty without one, None if that may not be seen; recording: its
+    latest one, as far as that may be seen.
+    """
+
+    sessions: tuple[Session, ...]
+    kept: tuple[Session, ...]
+    ended: int
+    settings: tuple[Setting, ...]
+    configured: bool
+    directory: str | None
+    recording: str | None
+
+
+def standing(server: Server) -> Standing:
+    """What is traced. Raises UsageError, with the GRANT, if we may not see all sessions."""
+    with telling():
+        ((user, sees, _, reads_file, lists),) = server.rows(_RIGHTS)
+        demand("see what is traced", user, {SEE: sees})
+        queries = [_OF_ROLES, _OF_SERVER, *([_LEVEL_OF_FILE] if reads_file else [])]
+        settings = tuple(Setting(*row) for query in queries for row in server.rows(query))
+        every = [Session(*row) for row in server.rows(_SESSIONS)]
+        ((ended,),) = server.rows(_ENDED)
+        found = server.rows(_DIRECTORY)
+        directory = (found[0][0] or "") if found else None
+        recording = None
+        if directory and lists:
+            ((recording,),) = server.rows(_RECORDING, directory)
+    return Standing(
+        tuple(s for s in every if s.level),
+        tuple(s for s in every if not s.level),
+        ended,
+        settings,
+        reads_file,
+        directory,
+        recording,
+    )
+
+
+def stop(server: Server, pids: frozenset[int] | None = None) -> list[int]:
+    """Return every session traced on request to its settings; gives those that were traced so.
+
+    pids: of these alone. Raises UsageError without the right to, and for sessions that are not
+    there.
+    """
+    with telling():
+        ((user, sees, may, *_),) = server.rows(_RIGHTS)
+        demand("stop traces of other sessions", user, {SEE: sees, set_level(server): may})
+        absent = (pids or frozenset()) - {pid for (pid,) in server.rows(_CLIENTS)}
+        if absent:
+            listed = ", ".join(map(str, sorted(absent)))
+            raise UsageError(f"the server has no client session {listed}: nothing was stopped")
+        wanted = None if pids is None else list(pids)
+        return [pid for pid, traced, _ in server.rows(_STOP, wanted, wanted) if traced]
+
+
+def remedies(server: Server, now: Standing, pids: frozenset[int] | None = None) -> list[str]:
+    """The SQL that ends what `stop` cannot: traces that settings turn on, and those to come."""
+    kept_on = (ASKED, BY_RECORDER)
+    left = [s for s in now.sessions if s.reason not in kept_on and (pids is None or s.pid in pids)]
+    found = [f"SELECT {server.setter_name}({s.pid}, 0);" for s in left]
+    if pids is not None:
+        return found
+    with telling():
+        for setting in now.settings:
+            if setting.name in ("sql_trace.level", "sql_trace.application", "sql_trace.query_ids"):
+                found += _undone(server, setting)
+    return found
+
+
+def _undone(server: Server, setting: Setting) -> list[str]:
+    if setting.value in ("", "0"):
+        return []
+    ((role, database),) = server.rows(
+        "SELECT quote_ident(%s::text), quote_ident(%s::text)", setting.role, setting.database
+    )
+    if role:
+        of = f" IN DATABASE {database}" if database else ""
+        return [f"ALTER ROLE {role}{of} RESET {setting.name};"]
+    if database:
+        return [f"ALTER DATABASE {database} RESET {setting.name};"]
+    nothing = "0" if setting.name == "sql_trace.level" else "''"
+    return [f"ALTER SYSTEM SET {setting.name} = {nothing};", "SELECT pg_reload_conf();"]

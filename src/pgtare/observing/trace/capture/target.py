@@ -1,0 +1,148 @@
+"""Whom to trace, and whether we may."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pgtare.errors import UsageError
+from pgtare.observing.trace.capture.privileges import SEE, demand, set_level
+from pgtare.observing.trace.capture.server import Server, telling
+
+LEVELS = (1, 4, 8, 12)
+DEFAULT_LEVEL = 12
+#: Why a session is traced: only statements of its that sql_trace.query_ids names.
+BY_STATEMENT = "query_ids"
+#: The same: nobody asked for it, and the server keeps what it did last.
+BY_RECORDER = "recorder"
+#: Of the server, that trace statements by their query ids.
+QUERY_SETTINGS = ("sql_trace.query_ids", "sql_trace.query_level")
+
+_RIGHTS = """
+SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
+       (SELECT has_function_privilege(p.oid, 'EXECUTE') FROM pg_proc p
+        JOIN pg_language l ON l.oid = p.prolang
+        WHERE l.lanname = 'c' AND p.proname = %s)
+"""
+
+
+_STATEMENT_RIGHTS = """
+SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
+       has_parameter_privilege('sql_trace.query_ids', 'ALTER SYSTEM')
+       AND has_parameter_privilege('sql_trace.query_level', 'ALTER SYSTEM'),
+       has_function_privilege('pg_reload_conf()', 'EXECUTE'),
+       current_setting('sql_trace.query_ids')
+"""
+_UNNUMBERED = """
+SELECT current_setting('compute_query_id') = 'off' OR current_setting('compute_query_id') = 'auto'
+       AND current_setting('track_activities')::bool AND query_id IS NULL
+FROM pg_stat_activity WHERE pid = pg_backend_pid()
+"""
+#: What gives statements their identifiers.
+NUMBERING = "ALTER SYSTEM SET compute_query_id = on; SELECT pg_reload_conf();"
+
+_ABSENT = """
+SELECT 'client session', pid::text FROM unnest(%s::bigint[]) pid WHERE NOT EXISTS
+(SELECT FROM pg_stat_activity a WHERE a.pid = pid.pid AND a.backend_type = 'client backend')
+UNION ALL SELECT 'role', name FROM unnest(%s::text[]) name WHERE NOT EXISTS
+(SELECT FROM pg_roles WHERE rolname = name)
+UNION ALL SELECT 'database', name FROM unnest(%s::text[]) name WHERE NOT EXISTS
+(SELECT FROM pg_database WHERE datname = name)
+"""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Sessions to trace at a level: all that match every field that is set.
+
+    application: a shell pattern. query_ids: only these statements, in whatever session.
+    """
+
+    level: int = DEFAULT_LEVEL
+    pids: frozenset[int] = frozenset()
+    roles: frozenset[str] = frozenset()
+    databases: frozenset[str] = frozenset()
+    application: str | None = None
+    query_ids: tuple[int, ...] = ()
+    armed_only: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for wishes that exclude each other."""
+        if not (self.query_ids or self.armed_only):
+            return
+        if self.query_ids and self.armed_only:
+            raise UsageError(
+                "--armed starts no trace, and --query-id traces statements: leave out one"
+            )
+        wishes = {
+            "--pid": self.pids,
+            "--role": self.roles,
+            "--database": self.databases,
+            "--application": self.application is not None,
+        }
+        if named := [option for option, wish in wishes.items() if wish]:
+            why = (
+                "--query-id traces statements"
+                if self.query_ids
+                else "--armed records what is traced"
+            )
+            raise UsageError(f"{why} in whatever session: leave out {', '.join(named)}")
+
+    def matches(self, pid: int, role: str, database: str, application: str) -> bool:
+        """Whether a session is meant."""
+        return (
+            (not self.pids or pid in self.pids)
+            and (not self.roles or role in self.roles)
+            and (not self.databases or database in self.databases)
+            and (self.application is None or fnmatch.fnmatchcase(application, self.application))
+        )
+
+
+def check(server: Server, target: Target) -> None:
+    """Raise UsageError, with the line that mends it, if we may not."""
+    if target.query_ids:
+        _check_statements(server)
+        return
+    with telling():
+        ((user, sees, may),) = server.rows(_RIGHTS, server.setter)
+    demand("trace other sessions", user, {SEE: sees, set_level(server): may})
+    require_known(server, target.pids, target)
+
+
+def require_known(server: Server, pids: Collection[int], target: Target) -> None:
+    """Raise UsageError if a live session, or a role or database of the target, does not exist."""
+    with telling():
+        absent = server.rows(_ABSENT, list(pids), list(target.roles), list(target.databases))
+    if absent:
+        listed = ", ".join(f"{what} {name}" for what, name in absent)
+        raise UsageError(f"the server has no {listed}: nothing would be traced")
+
+
+def _check_statements(server: Server) -> None:
+    with telling():
+        ((user, sees, sets, reloads, now),) = server.rows(_STATEMENT_RIGHTS)
+    demand(
+        "trace statements by --query-id",
+        user,
+        {
+            SEE: sees,
+            f"ALTER SYSTEM ON PARAMETER {', '.join(QUERY_SETTINGS)}": sets,
+            "EXECUTE ON FUNCTION pg_reload_conf()": reloads,
+        },
+    )
+    if now:
+        raise UsageError(
+            f"sql_trace.query_ids is set already ({now}): its traces are recorded by --armed"
+        )
+    if unnumbered(server):
+        raise UsageError(
+            "statements have no query identifiers on this server: a superuser has to run "
+            + NUMBERING
+        )
+
+
+def unnumbered(server: Server) -> bool:
+    """Whether the server gives statements no identifiers."""
+    with telling():
+        return bool(server.rows(_UNNUMBERED)[0][0])

@@ -1,0 +1,370 @@
+"""Reads a trace file or directory: whatever of it is whole, and a list of what is not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pgtare.errors import UsageError
+from pgtare.kit.notes import amounts
+from pgtare.observing.trace.file import blocks
+from pgtare.observing.trace.file.blocks import Block, Damage, FileHeader
+from pgtare.observing.trace.file.tables import COLUMNS, NO_RING, OF_BYTES, Table
+
+Integers = npt.NDArray[np.int64]
+
+#: No moment is later, in ns since 1970 (the year 2043): sums of some of them have room in 64 bits.
+LATEST = 1 << 61
+#: How a recording ends that is complete.
+_ENDS = ("time", "interrupt", "grab", "kept", None)
+#: Events beyond this number are not believed; a server has some hundreds.
+MAX_EVENTS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Ring:
+    """One ring of a process on the server: of calls (`sql`) or of waits (`waits`).
+
+    started_ns: since 1970, time 0 of the ring. leader_pid: of a parallel worker.
+    """
+
+    number: int
+    pid: int
+    started_ns: int
+    kind: str
+    user: str | None = None
+    database: str | None = None
+    application: str | None = None
+    client: str | None = None
+    leader_pid: int | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """A wait event by class and name."""
+
+    type: str
+    name: str
+
+    @property
+    def label(self) -> str:
+        """As PostgreSQL's users write it: IO/DataFileRead."""
+        return f"{self.type}/{self.name}"
+
+
+@dataclass
+class Waits:
+    """Waits of one ring in order of time; ns since 1970, and lengths in ns. event: a number."""
+
+    start: Integers
+    length: Integers
+    event: Integers
+    calls: Integers
+
+
+@dataclass
+class Trace:
+    """What a trace holds. end: how the recording ended; None: it is still written, or was killed.
+
+    streams: by ring, the chunks of bytes that the server gave, each with its position.
+    marks: by ring, columns kind, depth, when_ns (since 1970) and value of the ring of waits.
+    processor: by ring, columns when_ns, cpu_ns and queue_ns, cumulated, from the kernel.
+    texts: by query identifier, of statements that only rings of waits tell of.
+    losses: by ring, rows that were overwritten unread (of streams: bytes); of NO_RING, bytes of the
+    traces of sessions that ended and were given up before anybody had read them.
+    """
+
+    path: Path
+    recording: dict[str, Any] = field(default_factory=dict)
+    end: dict[str, Any] | None = None
+    rings: dict[int, Ring] = field(default_factory=dict)
+    events: dict[int, Event] = field(default_factory=dict)
+    waits: dict[int, Waits] = field(default_factory=dict)
+    marks: dict[int, dict[str, Integers]] = field(default_factory=dict)
+    streams: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
+    losses: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    processor: dict[int, dict[str, Integers]] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
+    damages: list[Damage] = field(default_factory=list)
+    size: int = 0
+
+    def label(self, event: int) -> str:
+        """An event as its users write it."""
+        found = self.events.get(event)
+        return found.label if found else f"unknown event {event}"
+
+    def notes(self) -> list[str]:
+        """What a reader has to know: damage, losses, an end that is not there."""
+        found = [f"damaged: {damage}" for damage in self.damages if not damage.tail]
+        tails = [damage for damage in self.damages if damage.tail]
+        if self.end is None:
+            cut = f"; {tails[0]}" if tails else ""
+            found.append(
+                f"{self.path} has no end: it is still being written, or its recorder died{cut}"
+            )
+        else:
+            found += [f"damaged: {damage}" for damage in tails]
+        if self.end is not None and self.end.get("stopped_by") not in _ENDS:
+            found.append(f"the recording ended early: {self.end.get('why') or 'unknown reason'}")
+        notes = (self.end or {}).get("notes")
+        found += [str(note) for note in notes] if isinstance(notes, list) else []
+        for kind, what in (("sql", "bytes of calls"), ("waits", "waits")):
+            of_kind = ((n, ring.pid) for n, ring in self.rings.items() if ring.kind == kind)
+            lost = ((pid, self.losses.get(n, 0)) for n, pid in of_kind)
+            found += amounts(lost, f"{what} were overwritten unread")
+        return found + self._unread() + self._unwritten() + self._without_waits()
+
+    def _without_waits(self) -> list[str]:
+        kinds = {ring.kind for ring in self.rings.values()}
+        if "waits" in kinds or not kinds or self.recording.get("level") not in (1, 4):
+            return []
+        return [
+            "waits were not recorded (levels 1 and 4 have none): their time is unaccounted, or "
+            "waiting for a processor; levels 8 and 12 tell"
+        ]
+
+    def _unread(self) -> list[str]:
+        sessions, records, size = _sums(self.end, "unread", ("sessions", "records", "bytes"))
+        lost = max(size, self.losses.get(NO_RING, 0))
+        if not lost:
+            return []
+        return [unread_note(sessions, records, lost)]
+
+    def _unwritten(self) -> list[str]:
+        size, waits = _sums(self.end, "unwritten", ("bytes", "waits"))
+        return [unwritten_note(size, waits)] if size or waits else []
+
+
+def unread_note(sessions: int, records: int, size: int) -> str:
+    """Tell of sessions whose traces nobody had read when they made way; 0: not known how many."""
+    whose = f"{sessions:,} {'session' if sessions == 1 else 'sessions'}" if sessions else "sessions"
+    what = (
+        f"{records:,} records, {size:,} bytes of calls" if records else f"{size:,} bytes of calls"
+    )
+    return f"{whose} ended unread: {what} made way for other sessions that ended"
+
+
+def unwritten_note(size: int, waits: int) -> str:
+    """Tell what there was when nothing more could be written."""
+    return (
+        f"{size:,} bytes of calls and {waits:,} waits came before the recording stopped, and could "
+        "not be written"
+    )
+
+
+def _sums(end: dict[str, Any] | None, name: str, keys: tuple[str, ...]) -> tuple[int, ...]:
+    stated = (end or {}).get(name)
+    values = [stated.get(key) if isinstance(stated, dict) else 0 for key in keys]
+    return tuple(v if isinstance(v, int) and v > 0 else 0 for v in values)
+
+
+def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | Damage]:
+    """The sound blocks and the damages of a trace, file after file. Raises UsageError."""
+    recording: bytes | None = None
+    for file in blocks.files_of(path):
+        for found in blocks.scan(file, tables):
+            if isinstance(found, FileHeader):
+                if recording not in (None, found.recording):
+                    raise UsageError(
+                        f"{path} holds files of different recordings, {file.name} among them: "
+                        "name one file, or move the others away"
+                    )
+                recording = found.recording
+            elif isinstance(found, Block) and (wrong := _wrong(found)):
+                yield Damage(file, 0, 0, f"block {found.number:,} {wrong}")
+            else:
+                yield found
+
+
+def _wrong(block: Block) -> str | None:
+    """Why a block is not what its table needs; None for one of a table we do not know."""
+    try:
+        table = Table(block.table)
+    except ValueError:
+        return None
+    for name in COLUMNS[table]:
+        values = block.columns.get(name)
+        if values is None or isinstance(values, list) != (name in OF_BYTES):
+            return f"of table {table.name.lower()} lacks its column {name}"
+    return None
+
+
+def load(path: Path) -> Trace:
+    """All of a trace. Raises UsageError if there is none that can be read."""
+    trace = Trace(path, size=sum(_size(file) for file in blocks.files_of(path)))
+    columns: dict[Table, dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for found in scan(path):
+        if isinstance(found, Damage):
+            trace.damages.append(found)
+        elif found.table in _READ:
+            _READ[Table(found.table)](trace, found)
+        elif found.table in (Table.WAITS, Table.MARKS, Table.PROCESSOR):
+            table = Table(found.table)
+            rows = dict(found.columns)
+            if table is Table.WAITS:
+                rows["start_ns"] = starts(found)
+            for ring, part in by_ring(rows):
+                columns[table][ring].append(part)
+    for ring, parts in columns[Table.WAITS].items():
+        trace.waits[ring] = _waits(parts)
+    for ring, parts in columns[Table.MARKS].items():
+        trace.marks[ring] = _concatenated(parts, "when_ns")
+        trace.marks[ring]["when_ns"] = sane(trace.marks[ring]["when_ns"])
+    for ring, parts in columns[Table.PROCESSOR].items():
+        joined = _concatenated(parts, "when_ns")
+        trace.processor[ring] = {name: sane(values) for name, values in joined.items()}
+    for chunks in trace.streams.values():
+        chunks.sort(key=lambda chunk: chunk[0])
+    return trace
+
+
+def recording_of(path: Path) -> dict[str, Any]:
+    """What a trace says of its recording, with nothing else of it read. Raises UsageError."""
+    for found in scan(path, frozenset({Table.RECORDING})):
+        if isinstance(found, Block) and found.table == Table.RECORDING:
+            return _document(found)
+    return {}
+
+
+def starts(block: Block) -> Integers:
+    """When each wait of a block began, ns since 1970."""
+    gap, length = np.asarray(block.columns["gap_ns"]), np.asarray(block.columns["length_ns"])
+    return np.asarray(np.cumsum(gap + length) - length, dtype=np.int64)
+
+
+def by_ring(rows: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of each ring; rows of a block that are in order of rings need no copy."""
+    ring = np.asarray(rows["ring"])
+    if not len(ring):
+        return
+    if len(ring) > 1 and (np.diff(ring) < 0).any():
+        order = np.argsort(ring, kind="stable")
+        rows = {name: np.asarray(values)[order] for name, values in rows.items()}
+        ring = rows["ring"]
+    bounds = [0, *(np.flatnonzero(np.diff(ring)) + 1).tolist(), len(ring)]
+    for begin, end in itertools.pairwise(bounds):
+        yield int(ring[begin]), {name: values[begin:end] for name, values in rows.items()}
+
+
+def _waits(parts: list[dict[str, Any]]) -> Waits:
+    joined = _concatenated(parts, "start_ns")
+    event = np.where(
+        (joined["event"] >= 0) & (joined["event"] < MAX_EVENTS), joined["event"], MAX_EVENTS
+    )
+    length = np.clip(joined["length_ns"], 0, LATEST // 2)
+    return Waits(sane(joined["start_ns"]), length, event, joined["calls"])
+
+
+def sane(times: Integers) -> Integers:
+    """Times within what arithmetic on them can hold, whatever a file says."""
+    return np.clip(times, -LATEST, LATEST)
+
+
+def _concatenated(parts: list[dict[str, Any]], order_by: str) -> dict[str, Integers]:
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    key = joined[order_by]
+    if len(key) > 1 and (np.diff(key) < 0).any():
+        order = np.argsort(key, kind="stable")
+        joined = {name: values[order] for name, values in joined.items()}
+    return joined
+
+
+def _read_recording(trace: Trace, block: Block) -> None:
+    trace.recording = trace.recording or _document(block)
+
+
+def _read_end(trace: Trace, block: Block) -> None:
+    trace.end = _document(block)
+
+
+def _read_rings(trace: Trace, block: Block) -> None:
+    c = block.columns
+    for number, pid, started, raw in zip(
+        _ints(c["ring"]), _ints(c["pid"]), _ints(c["started_ns"]), c["json"], strict=True
+    ):
+        described = _mapping(bytes(raw))
+        leader = described.get("leader_pid")
+        text = {
+            k: str(described[k])
+            for k in ("user", "database", "application", "client")
+            if described.get(k) is not None
+        }
+        trace.rings[number] = Ring(
+            number,
+            pid,
+            max(min(started, LATEST), -LATEST),
+            str(described.get("kind", "waits")),
+            leader_pid=leader if isinstance(leader, int) else None,
+            **text,
+        )
+
+
+def _read_events(trace: Trace, block: Block) -> None:
+    c = block.columns
+    for event, kind, name in zip(_ints(c["event"]), c["class"], c["name"], strict=True):
+        if 0 <= event < MAX_EVENTS:
+            trace.events[event] = Event(_text(bytes(kind)), _text(bytes(name)))
+
+
+def _read_stream(trace: Trace, block: Block) -> None:
+    c = block.columns
+    for ring, position, data in zip(_ints(c["ring"]), _ints(c["position"]), c["data"], strict=True):
+        trace.streams.setdefault(ring, []).append((position, bytes(data)))
+
+
+def _read_losses(trace: Trace, block: Block) -> None:
+    for ring, lost in zip(_ints(block.columns["ring"]), _ints(block.columns["lost"]), strict=True):
+        trace.losses[ring] += lost
+
+
+def _read_texts(trace: Trace, block: Block) -> None:
+    c = block.columns
+    for query_id, text in zip(_ints(c["query_id"]), c["text"], strict=True):
+        trace.texts[query_id] = _text(bytes(text))
+
+
+_READ = {
+    Table.RECORDING: _read_recording,
+    Table.RINGS: _read_rings,
+    Table.EVENTS: _read_events,
+    Table.STREAM: _read_stream,
+    Table.LOSSES: _read_losses,
+    Table.TEXTS: _read_texts,
+    Table.END: _read_end,
+}
+
+
+def _ints(column: Any) -> list[int]:
+    return [int(value) for value in column]
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _document(block: Block) -> dict[str, Any]:
+    rows = block.columns["json"]
+    return _mapping(bytes(rows[0])) if len(rows) else {}
+
+
+def _mapping(raw: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,308 @@
+"""Writes a trace: rows are collected by table and written as whole blocks, in files that rotate."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pgtare.errors import DiskFull, MeasurementError, UsageError
+from pgtare.kit import artefact, files
+from pgtare.observing.trace.file import blocks, disk_limits
+from pgtare.observing.trace.file.columns import Column
+from pgtare.observing.trace.file.disk_limits import LimitReached, Limits, NoRoom
+from pgtare.observing.trace.file.tables import COLUMNS, OF_BYTES, Table
+
+#: Rows of a block, and bytes of the stream in one, after which it is written.
+BLOCK_ROWS = 1 << 17
+#: Begins and ends of waits are kept in units of this many ns: reading the clock takes as long.
+WAIT_UNIT_NS = 16
+_STREAM_BYTES = 4 << 20
+
+
+class Writer:
+    """A trace being written: one file if its name ends in .pgtrace, else a directory of files.
+
+    Every file begins with the recording's description and with the rings and events known so
+    far, so that those that remain of a directory can be read. Raises UsageError if the place
+    cannot be used, DiskFull if it has no room at all; LimitReached if a limit or a full disk
+    ends the recording, MeasurementError if another fault of the disk does. What was written
+    until then stays and can be read. taken: rows by table, of the
+    stream bytes; unwritten: what of that is in no file.
+    """
+
+    def __init__(self, target: Path, recording: bytes, sizes: Limits | None = None) -> None:
+        self.sizes = sizes or Limits()
+        self.single = target.suffix == blocks.SUFFIX
+        self.directory = target.parent if self.single else target
+        self.target = target
+        self.written = 0
+        self.rows: dict[Table, int] = defaultdict(int)
+        self.taken: dict[Table, int] = defaultdict(int)
+        self.unwritten: dict[Table, int] = defaultdict(int)
+        self._id = secrets.token_bytes(16)
+        self._recording = recording
+        self._file: int | None = None
+        self._files = self._number = self._in_file = self._stream_bytes = 0
+        self._repeated: dict[Table, list[dict[str, Column]]] = {Table.RINGS: [], Table.EVENTS: []}
+        self._rows: dict[Table, list[Mapping[str, Column]]] = defaultdict(list)
+        self._collected: dict[Table, int] = defaultdict(int)
+        self._made = not self.target.exists()
+        try:
+            self._claim()
+            self._begin_file()
+        except NoRoom as ex:
+            self._unclaim()
+            raise DiskFull(f"nothing was begun: {ex}; {files.MAKE_ROOM}") from ex
+        except LimitReached as ex:
+            self._unclaim()
+            raise UsageError(f"nothing was begun: {ex}") from ex
+
+    def _unclaim(self) -> None:
+        """Leave the place as it was found."""
+        self.abandon()
+        for number in range(self._files):
+            self._path(number).unlink(missing_ok=True)
+        if self._made and not self.single:
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                self.directory.rmdir()
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether no call and no wait is in a file."""
+        return all(self.taken[of] == self.unwritten[of] for of in (Table.STREAM, Table.WAITS))
+
+    def discard(self) -> None:
+        """Leave no trace of a recording that holds nothing of any session."""
+        self._unclaim()
+        self.written = 0
+
+    def _claim(self) -> None:
+        files.check_directory(self.target)
+        if not self.single:
+            self._remove_left_over()
+            artefact.check_new(self.target, renamed=False)
+        elif self.target.exists():
+            raise UsageError(f"{self.target} exists already; name a file that does not")
+        try:
+            if not self.single:
+                self.directory.mkdir(mode=0o700, exist_ok=True)
+                self.directory.chmod(0o700)
+            disk_limits.check(self.directory, self.sizes, 0, 0)
+        except OSError as ex:
+            raise disk_limits.full(self.directory, ex) or UsageError(
+                f"{self.target} cannot be made: {ex.strerror}"
+            ) from ex
+
+    def _begin_file(self) -> None:
+        """Begin the next file: it gets its name when it can be read."""
+        path = self._path(self._files)
+        staging = _staging(path)
+        try:
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            self._file = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        except OSError as ex:
+            raise disk_limits.full(self.directory, ex) or UsageError(
+                f"{path} cannot be written: {ex.strerror}"
+            ) from ex
+        self._number = self._in_file = 0
+        try:
+            self._put(blocks.file_header(blocks.FileHeader(self._id, self._files)))
+            self._write(Table.RECORDING, {"json": [self._recording]}, 1)
+            for table, known in self._repeated.items():
+                if known:
+                    joined = _joined(table, known)
+                    self._write(table, joined, len(joined[COLUMNS[table][0]]))
+        finally:
+            # a limit may end it early: its end can then still be noted in this file
+            if self._in_file:
+                os.replace(staging, path)
+                self._files += 1
+            else:
+                self.abandon()
+                staging.unlink(missing_ok=True)
+
+    def _remove_left_over(self) -> None:
+        """Remove what a recorder left that was killed before its first file had its name."""
+        first = _staging(self._path(0))
+        if self.directory.is_dir() and [*self.directory.iterdir()] == [first]:
+            first.unlink()
+
+    def _path(self, number: int) -> Path:
+        if self.single:
+            return self.target
+        return self.directory / f"trace-{number:05}{blocks.SUFFIX}"
+
+    def add(self, table: Table, columns: Mapping[str, Column]) -> None:
+        """Take rows; they are on disk after the next flush.
+
+        gap_ns of waits is given as their start (ns since 1970): it becomes a gap when written.
+        """
+        assert tuple(columns) == COLUMNS[table]
+        rows = len(columns[COLUMNS[table][0]])
+        if not rows:
+            return
+        self._rows[table].append(columns)
+        self._collected[table] += rows
+        self.rows[table] += rows
+        size = _taken(table, columns)
+        self._stream_bytes += size if table is Table.STREAM else 0
+        self.taken[table] += size
+        self.unwritten[table] += size
+        if self._collected[table] >= BLOCK_ROWS or self._stream_bytes >= _STREAM_BYTES:
+            self.flush()
+
+    def define(self, table: Table, columns: dict[str, Column]) -> None:
+        """Rows of RINGS or EVENTS, which every later file repeats."""
+        assert tuple(columns) == COLUMNS[table]
+        self._write(table, columns, len(columns[COLUMNS[table][0]]))
+        self._repeated[table].append(columns)
+
+    def flush(self, sync: bool = False) -> None:
+        """Write what was taken, and begin the next file if this one is large enough.
+
+        What has no room is given up, and stays in `unwritten`; other tables may still have some.
+        """
+        reached: LimitReached | None = None
+        for table in list(self._rows):
+            self._collected.pop(table)
+            try:
+                self._write_parts(table, self._rows.pop(table))
+            except LimitReached as ex:
+                reached = reached or ex
+        self._stream_bytes = 0
+        if reached is not None:
+            raise reached
+        if not self.single and self._in_file >= self.sizes.file:
+            self._end_file()
+            self._begin_file()
+        elif sync and self._file is not None:
+            self._sync()
+
+    def _write_parts(self, table: Table, parts: Sequence[Mapping[str, Column]]) -> None:
+        """As one block; without room for it, as many of the first parts as a block has room for."""
+        reached: LimitReached | None = None
+        while parts:
+            joined = _joined(table, parts)
+            try:
+                self._write(table, joined, len(joined[COLUMNS[table][0]]))
+                self.unwritten[table] -= sum(_taken(table, part) for part in parts)
+                break
+            except LimitReached as ex:
+                reached = reached or ex
+                parts = parts[: len(parts) // 2]
+        if reached is not None:
+            raise reached
+
+    def close(self, end: bytes) -> None:
+        """Write the rest, and how the recording ended; without room for them, what has room."""
+        try:
+            self.flush()
+            self._write(Table.END, {"json": [end]}, 1)
+        except LimitReached:
+            # the end takes some hundred bytes: it may go into the reserve
+            self._rows.clear()
+            self._collected.clear()
+            with contextlib.suppress(LimitReached):  # not even that: it ends without
+                self._put(blocks.block(Table.END, 1, self._number, {"json": [end]}))
+        finally:
+            self._end_file()
+
+    def abandon(self) -> None:
+        """Close the file as it is."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _write(self, table: Table, columns: dict[str, Column], rows: int) -> None:
+        data = blocks.block(table, rows, self._number, columns)
+        disk_limits.check(self.directory, self.sizes, self.written, len(data))
+        self._put(data)
+        self._number += 1
+
+    def _put(self, data: bytes) -> None:
+        """Append in one go; a torn end is cut off again, and recognised if that fails, too."""
+        if self._file is None:
+            return
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError as ex:
+            os.ftruncate(self._file, self._in_file)
+            raise self._failure(ex) from ex
+        self._in_file += len(data)
+        self.written += len(data)
+
+    def _sync(self) -> None:
+        try:
+            os.fdatasync(self._file if self._file is not None else -1)
+        except OSError as ex:
+            raise self._failure(ex) from ex
+
+    def _failure(self, ex: OSError) -> Exception:
+        return disk_limits.full(self.directory, ex) or MeasurementError(
+            f"{self.target} cannot be written: {ex.strerror}"
+        )
+
+    def _end_file(self) -> None:
+        if self._file is not None:
+            try:
+                self._sync()
+            finally:
+                self.abandon()
+
+
+def _staging(path: Path) -> Path:
+    """Where a file is until it can be read."""
+    return path.with_name(f".{path.name}.partial")
+
+
+def _taken(table: Table, columns: Mapping[str, Column]) -> int:
+    """Bytes of the stream, rows of other tables."""
+    if table is Table.STREAM:
+        return sum(len(row) for row in columns["data"])
+    return len(columns[COLUMNS[table][0]])
+
+
+def _joined(table: Table, parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
+    joined: dict[str, Column] = {}
+    for name in COLUMNS[table]:
+        if name in OF_BYTES:
+            joined[name] = [row for part in parts for row in part[name]]
+        else:
+            arrays: list[Any] = [part[name] for part in parts]
+            joined[name] = np.concatenate(arrays) if len(arrays) > 1 else np.asarray(arrays[0])
+    if table is Table.WAITS:
+        return _with_gaps(joined)
+    return joined
+
+
+def _in_units(ns: Any) -> Any:
+    """Rounded, up or down: sums of lengths stay what they are."""
+    return (ns + WAIT_UNIT_NS // 2) // WAIT_UNIT_NS * WAIT_UNIT_NS
+
+
+def _with_gaps(columns: dict[str, Column]) -> dict[str, Column]:
+    """Waits in order of ring and time; the start of each becomes the gap since the one before.
+
+    The first of all counts from 0. Gaps are small though starts are not: they take a byte or two.
+    """
+    ring, start = np.asarray(columns["ring"]), np.asarray(columns["gap_ns"])
+    order = np.lexsort((start, ring))
+    sorted_columns = {name: np.asarray(values)[order] for name, values in columns.items()}
+    ends = _in_units(sorted_columns["gap_ns"] + sorted_columns["length_ns"])
+    start = _in_units(sorted_columns["gap_ns"])
+    sorted_columns["length_ns"] = ends - start
+    gaps = start.copy()
+    gaps[1:] -= ends[:-1]
+    sorted_columns["gap_ns"] = gaps
+    return {name: sorted_columns[name] for name in COLUMNS[Table.WAITS]}

@@ -1,0 +1,472 @@
+"""The JSON documents of `pgtare trace`. Times and lengths are nanoseconds (`_ns`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from pgtare.kit.document import Document, Model, renamed, schema_name
+from pgtare.observing.trace.analysis import merge, profile, statements
+from pgtare.observing.trace.capture import grab, kept, record, recorder_locks, server_state
+from pgtare.observing.trace.output.show_incident import Involved
+
+
+class Losses(Model):
+    """What was lost of one process."""
+
+    pid: int = Field(description="process number")
+    lost_bytes: int = Field(description="of calls")
+    lost_waits: int = Field(description="waits")
+
+
+class TraceRecorded(Document):
+    """A recording that has ended."""
+
+    schema_: Literal["pgtare.trace.recorded/1"] = schema_name("pgtare.trace.recorded/1")
+    path: str = Field(description="the trace")
+    duration_s: float = Field(description="how long it was recorded")
+    stopped_by: str = Field(description="`time`, `interrupt`, `size`, `space` or `error`")
+    why: str = Field(description="the same in words; empty if there is no more to say")
+    calls: bool = Field(description="whether calls were recorded, not waits alone")
+    sessions: int = Field(description="sessions traced")
+    call_bytes: int = Field(description="of calls, in the files")
+    waits: int = Field(description="waits in the files")
+    bytes: int = Field(description="size of the files")
+    lost_bytes: int = Field(description="of calls, overwritten before they were read")
+    lost_waits: int = Field(description="waits overwritten before they were read")
+    losses: list[Losses] = Field(description="the same by process")
+    unwritten_bytes: int = Field(description="of calls, read but without room in the files")
+    unwritten_waits: int = Field(description="waits read but without room in the files")
+    unread_sessions: int = Field(
+        description="sessions that ended, and whose traces made way for others unread"
+    )
+    unread_records: int = Field(description="records of calls of these")
+    unread_bytes: int = Field(description="size of those records")
+    notes: list[str] = Field(description="what a reader must know, in sentences")
+
+
+def recorded(done: record.Recorded) -> TraceRecorded:
+    """The document of a recording."""
+    losses = [
+        {"pid": pid, "lost_bytes": calls, "lost_waits": waits}
+        for pid, (calls, waits) in done.losses.items()
+    ]
+    return TraceRecorded.model_validate(
+        {**renamed(vars(done), seconds="duration_s"), "losses": losses}
+    )
+
+
+class TimeOf(Model):
+    """What some time went to."""
+
+    name: str = Field(description="a wait event, or another line of a profile")
+    total_ns: float = Field(description="its time")
+
+
+class SessionReach(Model):
+    """How far back the calls of a session go."""
+
+    pid: int = Field(description="process number")
+    user: str | None = Field(description="its role")
+    application: str | None = Field(description="its application_name")
+    reach_s: float = Field(description="from its oldest call that was taken until now")
+    whole: bool = Field(description="whether that is all since its trace began")
+    ended_s: float | None = Field(description="how long ago it ended; `null`: it lives")
+    waits: bool = Field(description="whether there are waits of it")
+
+
+class TraceGrabbed(Document):
+    """What was taken from the rings of traced sessions."""
+
+    schema_: Literal["pgtare.trace.grabbed/1"] = schema_name("pgtare.trace.grabbed/1")
+    path: str = Field(description="the trace")
+    sessions: int = Field(description="sessions of which there is something")
+    call_bytes: int = Field(description="of calls, in the files")
+    waits: int = Field(description="waits in the files")
+    bytes: int = Field(description="size of the files")
+    lost_bytes: int = Field(description="of calls, overwritten while rings were read")
+    lost_waits: int = Field(description="waits that rings had forgotten by then")
+    reaches: list[SessionReach] = Field(description="by session, the shortest first")
+    time: list[TimeOf] = Field(
+        description="what the time of all sessions went to, without the client's, longest first"
+    )
+    notes: list[str] = Field(description="what a reader must know, in sentences")
+
+
+def grabbed(done: grab.Grabbed, found: profile.Profile | None) -> TraceGrabbed:
+    """The document of what was taken from rings, and of its profile."""
+    reaches = [renamed(vars(reach), seconds="reach_s") for reach in done.reaches]
+    time = [{"name": line.name, "total_ns": line.ns} for line in found.lines] if found else []
+    return TraceGrabbed.model_validate({**vars(done), "reaches": reaches, "time": time})
+
+
+class KeptTrace(Model):
+    """A trace that the server kept because a trigger fired."""
+
+    id: int = Field(description="its number, since the server started")
+    pid: int = Field(description="process number of the session")
+    user: str | None = Field(description="its role; `null`: there is no such role any more")
+    database: str | None = Field(description="its database; `null`: as with the role")
+    application: str = Field(description="its application_name when the trigger fired")
+    cause: str = Field(
+        description="what fired: `sqlstate`, `lock_wait`, `request`, `slower_than_usual`, "
+        "or `transaction`; or `blocker`, which held up a session that waited for a lock, "
+        "or `deadlock`, which was in one with its victim"
+    )
+    detail: str = Field(
+        description="the SQLSTATE, the time in ms (of `slower_than_usual` also what was usual), "
+        "or the process that waited or was the victim"
+    )
+    query_id: int | None = Field(description="query identifier of the statement, if it is known")
+    at: datetime = Field(description="when the trigger fired")
+    bytes: int = Field(description="of the server's memory, or of the file; 0: in a file alone")
+    file: str | None = Field(description="its file; `null`: it is in memory alone")
+    incident: int | None = Field(
+        description="a number that a session that waited for a lock and those that held it up, or "
+        "those in a deadlock, have in common; `null`: no such session is known"
+    )
+
+
+class TraceKept(Document):
+    """Traces that the server kept because triggers fired."""
+
+    schema_: Literal["pgtare.trace.kept/1"] = schema_name("pgtare.trace.kept/1")
+    traces: list[KeptTrace] = Field(description="one by one, the latest last")
+    started: datetime | None = Field(description="since when; `null` of a directory")
+    ever: int | None = Field(description="traces kept since then; `null` of a directory")
+    skipped: int | None = Field(
+        description="triggers that kept nothing because of the limits; `null` of a directory"
+    )
+    refused: int | None = Field(
+        description="triggers that kept nothing for lack of memory; `null` of a directory"
+    )
+    directory: str | None = Field(description="where the files are; `null`: there are none")
+
+
+def kept_traces(found: kept.KeptTraces) -> TraceKept:
+    """The document of kept traces."""
+    traces = [vars(one) for one in found.traces]
+    return TraceKept.model_validate({**vars(found), "traces": traces})
+
+
+class TraceTaken(Document):
+    """A kept trace that was written to a file."""
+
+    schema_: Literal["pgtare.trace.taken/1"] = schema_name("pgtare.trace.taken/1")
+    id: int = Field(description="its number")
+    path: str = Field(description="the trace")
+    bytes: int = Field(description="size of the file")
+
+
+def taken(number: int, path: Path, size: int) -> TraceTaken:
+    """The document of a kept trace that was taken."""
+    return TraceTaken(id=number, path=str(path), bytes=size)
+
+
+class InSameWait(Model):
+    """Processes that were in the same LWLock wait when that of the session ended."""
+
+    event: str = Field(description="class and name of the wait event")
+    sessions: int = Field(description="how many others")
+    pids: list[int] = Field(description="of the first 16 of them")
+    at: datetime = Field(description="when the wait of the session ended")
+    waited_ns: int = Field(
+        description="what the session had waited for LWLocks in that request until then"
+    )
+
+
+class IncidentSession(KeptTrace):
+    """A kept trace, and what its session did when the trigger fired."""
+
+    statement: str | None = Field(
+        description="of its last request until then, without literals; `null`: not known"
+    )
+    time: list[TimeOf] = Field(
+        description="of that request (or, of cause `transaction`, the transaction), longest first"
+    )
+    goes_on: bool | None = Field(
+        description="whether the request had not been answered then; `null`: not known"
+    )
+    idle_ns: int | None = Field(description="since its answer; `null`: not known")
+    transaction_ns: int | None = Field(
+        description="for how long its transaction was open then; `null`: none was, or not known"
+    )
+    same_wait: InSameWait | None = Field(
+        description="who else was in its wait for an LWLock; `null`: no such wait was long"
+    )
+
+
+class TraceIncident(Document):
+    """A kept trace, and those that were kept in the same incident."""
+
+    schema_: Literal["pgtare.trace.incident/1"] = schema_name("pgtare.trace.incident/1")
+    session: IncidentSession = Field(description="of the trace that was named")
+    others: list[IncidentSession] = Field(
+        description="those that held it up, or that it held up, or that were in a deadlock with it"
+    )
+
+
+def incident(session: Involved, others: Iterable[Involved]) -> TraceIncident:
+    """The document of a kept trace that is shown."""
+    return TraceIncident(session=_involved(session), others=[_involved(one) for one in others])
+
+
+def _involved(one: Involved) -> IncidentSession:
+    found = one.moment
+    return IncidentSession(
+        **vars(one.kept),
+        statement=found.statement if found else None,
+        time=[TimeOf(name=name, total_ns=ns) for name, ns in found.lines] if found else [],
+        goes_on=found.goes_on if found else None,
+        idle_ns=found.idle_ns if found else None,
+        transaction_ns=found.transaction_ns if found else None,
+        same_wait=InSameWait.model_validate(vars(one.same_wait)) if one.same_wait else None,
+    )
+
+
+class TracedSession(Model):
+    """A client session that has a ring."""
+
+    pid: int = Field(description="process number")
+    user: str = Field(description="its role")
+    database: str = Field(description="its database")
+    application: str = Field(description="its application_name")
+    level: int = Field(description="level of the trace; 0: no longer traced")
+    reason: str = Field(description="why it is traced, as the view sql_trace_sessions says it")
+    waits: bool = Field(description="whether waits are recorded, too")
+    started: datetime | None = Field(description="when its trace began")
+    records: int = Field(description="records written")
+    bytes: int = Field(description="size of these")
+    lost_records: int = Field(description="records overwritten before they were read")
+    lost_bytes: int = Field(description="size of these")
+    ring_bytes: int = Field(description="size of its ring")
+
+
+class TraceSetting(Model):
+    """A setting by which sessions to come are traced."""
+
+    role: str | None = Field(description="of this role; `null`: of every role")
+    database: str | None = Field(description="in this database; `null`: in every database")
+    name: str = Field(description="the setting")
+    value: str = Field(description="its value")
+
+
+class TraceStatus(Document):
+    """What a server traces now, and what it will trace by its settings."""
+
+    schema_: Literal["pgtare.trace.status/1"] = schema_name("pgtare.trace.status/1")
+    sessions: list[TracedSession] = Field(description="sessions that are traced")
+    kept: list[TracedSession] = Field(description="sessions that were traced and still live")
+    ended: int = Field(description="traces kept of sessions that have ended")
+    settings: list[TraceSetting] = Field(description="what has sessions to come traced")
+    configured: bool = Field(
+        description="whether the level of the configuration file could be seen"
+    )
+    directory: str | None = Field(
+        description="where the server's worker writes; empty without one, `null` if not visible"
+    )
+    recording: str | None = Field(description="its latest recording; `null` if not visible")
+
+
+def status(now: server_state.Standing) -> TraceStatus:
+    """The document of what is traced."""
+    return TraceStatus.model_validate(vars(now))
+
+
+class RunningRecording(Model):
+    """A recording that runs."""
+
+    pid: int = Field(description="process of the server that serves it")
+    client: str = Field(description="address of its client; empty through a socket file")
+    sessions: list[int] = Field(description="processes that it traces")
+
+
+class TraceStopped(Document):
+    """Sessions that were given back to their own settings."""
+
+    schema_: Literal["pgtare.trace.stopped/1"] = schema_name("pgtare.trace.stopped/1")
+    stopped: list[int] = Field(description="their process numbers")
+    left_to: list[str] = Field(description="SQL that ends what settings have traced")
+    asked_again_by: list[RunningRecording] = Field(
+        description="recordings that trace some of them again"
+    )
+
+
+def stopped(
+    pids: Iterable[int], remedies: Iterable[str], again: Iterable[recorder_locks.RunningRecorder]
+) -> TraceStopped:
+    """The document of sessions given back."""
+    return TraceStopped.model_validate(
+        {"stopped": list(pids), "left_to": list(remedies), "asked_again_by": list(again)}
+    )
+
+
+class ProfileLine(Model):
+    """A line of a profile."""
+
+    name: str = Field(description="event, statement, call, node, relation or session")
+    total_ns: float = Field(description="its time")
+    share_pct: float = Field(description="of the profile's `total_ns`")
+    times: int = Field(
+        description="by event the waits, or how often CPU time was booked; by statement and "
+        "session the executions; by call the calls; by node and relation the executions that "
+        "were measured; 0: nothing is counted"
+    )
+    mean_ns: float = Field(description="mean of what `times` counts")
+    min_ns: float = Field(description="the shortest")
+    max_ns: float = Field(description="the longest")
+    histogram: list[int] = Field(
+        description="64 counts: number *i* of lengths from 2^*i* to below 2^(*i* + 1) ns, number "
+        "0 of 0 ns, too"
+    )
+    kernel_ns: float = Field(description="of a wait: what the kernel worked in it, estimated")
+
+
+class TraceProfile(Document):
+    """Lines that add up to all of the time."""
+
+    schema_: Literal["pgtare.trace.profile/1"] = schema_name("pgtare.trace.profile/1")
+    scope: str = Field(description="what part of the trace, in words")
+    by: str = Field(description="what the lines are")
+    total_ns: float = Field(description="all of the time")
+    sessions: int = Field(description="of how many sessions")
+    lines: list[ProfileLine] = Field(description="the longest first")
+    notes: list[str] = Field(description="what a reader must know, in sentences")
+
+
+def profiled(found: profile.Profile) -> TraceProfile:
+    """The document of a profile."""
+    return TraceProfile.model_validate(
+        {
+            "scope": found.scope,
+            "by": found.by,
+            "total_ns": found.total_ns,
+            "sessions": found.sessions,
+            "lines": [
+                {**renamed(vars(line), ns="total_ns"), "share_pct": found.share(line)}
+                for line in found.lines
+            ],
+            "notes": found.notes,
+        }
+    )
+
+
+class CallSum(Model):
+    """Calls of one kind."""
+
+    count: int = Field(description="how many")
+    failed: int = Field(description="of these, ended in an error")
+    elapsed_ns: float = Field(
+        description="wall time: the sum of `inner_ns`, `cpu_ns`, `waited_ns` and `other_ns`"
+    )
+    max_ns: float = Field(description="the longest call")
+    inner_ns: float = Field(description="time of calls within these")
+    cpu_ns: float = Field(description="CPU time outside inner calls")
+    waited_ns: float = Field(description="time waited outside inner calls")
+    other_ns: float = Field(description="the rest: waiting for a processor, unaccounted")
+    rows: int = Field(description="rows")
+    buffers: dict[str, int] = Field(
+        description="pages, named as EXPLAIN names them; `wal_records`, `wal_bytes`"
+    )
+
+
+class WaitSum(Model):
+    """Waits of one event in a statement."""
+
+    event: str = Field(description="class and name, as `IO/DataFileRead`")
+    waits: int = Field(description="how many")
+    total_ns: float = Field(description="their time")
+    max_ns: float = Field(description="the longest")
+
+
+class NodeSum(Model):
+    """A node of a plan over the executions that were measured."""
+
+    node: int = Field(description="number within the plan")
+    depth: int = Field(description="depth in the plan's tree")
+    kind: str = Field(description="as EXPLAIN names it")
+    relation: str | None = Field(description="the relation that it reads")
+    index: str | None = Field(description="the index that it uses")
+    calls: int = Field(description="how often a row was requested of it")
+    rows: int = Field(description="rows")
+    loops: int = Field(description="loops")
+    time_ns: int = Field(description="time with the nodes below")
+    lo_ns: int = Field(description="lower end of its 95 % interval")
+    hi_ns: int = Field(description="upper end of that interval")
+    own_ns: float = Field(description="time without the nodes below")
+    exact: bool = Field(description="whether each call was timed")
+
+
+class PlanSum(Model):
+    """A plan with its row sources."""
+
+    plan: int = Field(description="number of the plan")
+    executions: int = Field(description="executions that were measured")
+    nodes: list[NodeSum] = Field(description="its nodes")
+
+
+class TracedStatement(Model):
+    """All calls of one statement."""
+
+    text: str = Field(description="a text of it, without literals")
+    query_id: int = Field(description="query identifier; 0: none")
+    recursive: bool = Field(description="whether it ran within other statements")
+    calls: dict[str, CallSum] = Field(
+        description="by kind: `parse`, `bind`, `plan`, `execute`, `fetch`, `utility`, `commit`, "
+        "`rollback`"
+    )
+    waits: list[WaitSum] = Field(description="what it waited for")
+    plans: list[PlanSum] = Field(description="its plans with row sources")
+    errors: dict[str, int] = Field(description="how many errors, by SQLSTATE")
+
+
+class TraceStatements(Document):
+    """The statements of a trace."""
+
+    schema_: Literal["pgtare.trace.statements/1"] = schema_name("pgtare.trace.statements/1")
+    statements: list[TracedStatement] = Field(description="as sorted, those within others last")
+
+
+def listed(found: Iterable[statements.Statement]) -> TraceStatements:
+    """The document of statements."""
+    return TraceStatements.model_validate({"statements": list(found)})
+
+
+class TraceClient(Model):
+    """A client behind pooled connections."""
+
+    name: str = Field(description="application, address, user or trace")
+    sessions: int = Field(description="sessions that served it")
+    calls: int = Field(description="its calls")
+    busy_ns: float = Field(description="time that the server worked for it")
+    cpu_ns: float = Field(description="CPU time, parallel workers included")
+    waited_ns: float = Field(description="time waited, parallel workers included")
+
+
+class TraceClients(Document):
+    """Time by client."""
+
+    schema_: Literal["pgtare.trace.clients/1"] = schema_name("pgtare.trace.clients/1")
+    clients: list[TraceClient] = Field(description="the busiest first")
+
+
+def merged(found: Iterable[merge.Client]) -> TraceClients:
+    """The document of clients."""
+    return TraceClients.model_validate({"clients": list(found)})
+
+
+class TraceExport(Document):
+    """Files that were written."""
+
+    schema_: Literal["pgtare.trace.export/1"] = schema_name("pgtare.trace.export/1")
+    directory: str = Field(description="where they are")
+    rows: dict[str, int] = Field(description="rows by name of file")
+
+
+def exported(directory: str, rows: Mapping[str, int]) -> TraceExport:
+    """The document of an export."""
+    return TraceExport(directory=directory, rows=dict(rows))

@@ -1,0 +1,326 @@
+"""A trace as tables for other tools: Parquet files, or JSON lines; docs/trace.md lists columns."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pgtare.errors import UsageError
+from pgtare.kit import artefact, files, parquet
+from pgtare.observing.trace.analysis.ledger import Ledger
+from pgtare.observing.trace.analysis.plan_nodes import of_plan
+from pgtare.observing.trace.file.records import (
+    ABORT,
+    BEGIN,
+    BUFFERS,
+    COMMITTED,
+    PREPARE,
+    SUBABORT,
+    CallKind,
+    sqlstate,
+)
+from pgtare.postgres.wait_ring import RingRecordKind
+
+FORMATS = ("parquet", "jsonl")
+_ROWS = 1 << 16
+_EVENTS = {
+    BEGIN: "begin",
+    COMMITTED: "commit",
+    ABORT: "abort",
+    PREPARE: "prepare",
+    SUBABORT: "subtransaction abort",
+}
+
+Columns = dict[str, np.ndarray[Any, Any]]
+
+
+def check(directory: Path, format_: str) -> None:
+    """Raise UsageError if there is no such format, or something is there already."""
+    if format_ not in FORMATS:
+        raise UsageError(f"--format {format_}: choose among {', '.join(FORMATS)}")
+    files.check_directory(directory)
+    artefact.check_new(directory, renamed=False)
+
+
+def write(ledger: Ledger, directory: Path, format_: str) -> dict[str, int]:
+    """One file for each table, in a new directory; how many rows each has.
+
+    Raises UsageError if the directory cannot be used, MeasurementError if a file cannot be
+    written.
+    """
+    check(directory, format_)
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as ex:
+        raise UsageError(f"{directory} cannot be made: {ex.strerror}") from ex
+    written: dict[str, int] = {}
+    for name, columns in tables(ledger).items():
+        rows = len(next(iter(columns.values())))
+        if not rows:
+            continue
+        path = directory / f"{name}.{format_}"
+        try:
+            if format_ == "parquet":
+                parquet.write(path, columns)
+            else:
+                with open(path, "x", encoding="utf-8", opener=_private) as file:
+                    file.writelines(_lines(columns, rows))
+        except OSError as ex:
+            raise files.failure(f"{path} could not be written", ex) from ex
+        written[path.name] = rows
+    return written
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _lines(columns: Columns, rows: int) -> Iterator[str]:
+    for begin in range(0, rows, _ROWS):
+        some = {name: values[begin : begin + _ROWS].tolist() for name, values in columns.items()}
+        for row in zip(*some.values(), strict=True):
+            yield json.dumps(dict(zip(some, row, strict=True)), ensure_ascii=False) + "\n"
+
+
+def tables(ledger: Ledger) -> dict[str, Columns]:
+    """Every table by name; times are ns since 1970, lengths ns, `process` numbers sessions."""
+    return {
+        "processes": _processes(ledger),
+        "calls": _calls(ledger),
+        "waits": _waits(ledger),
+        "bookings": _bookings(ledger),
+        "marks": _marks(ledger),
+        "requests": _requests(ledger),
+        "transactions": _transactions(ledger),
+        "plans": _plans(ledger),
+        "rowsources": _rowsources(ledger),
+        "errors": _errors(ledger),
+        "binds": _binds(ledger),
+    }
+
+
+def _texts(values: list[str | None]) -> np.ndarray[Any, Any]:
+    return np.array([value or "" for value in values], object)
+
+
+def _ints(values: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(values, np.int64)
+
+
+def _processes(ledger: Ledger) -> Columns:
+    found = ledger.processes
+    return {
+        "process": _ints(range(len(found))),
+        "pid": _ints([p.ring.pid for p in found]),
+        "leader_pid": _ints([p.leader_pid or 0 for p in found]),
+        "user": _texts([p.ring.user for p in found]),
+        "database": _texts([p.ring.database for p in found]),
+        "application": _texts([p.ring.application for p in found]),
+        "client": _texts([p.ring.client for p in found]),
+        "begin": _ints([p.begin for p in found]),
+        "end": _ints([p.end for p in found]),
+    }
+
+
+def _calls(ledger: Ledger) -> Columns:
+    c = ledger.calls
+    text, buffers = [], np.zeros((len(c), len(BUFFERS)), np.int64)
+    for i, process in enumerate(ledger.call_process.tolist()):
+        stream = ledger.processes[process].stream
+        found = stream.texts.get(int(c["text"][i]))
+        stated = ledger.trace.texts.get(int(c["query_id"][i]))
+        text.append(found.text if found else stated)
+        counted = stream.buffers.get(int(c["call"][i]))
+        if counted:
+            buffers[i] = np.minimum(np.array(counted, np.float64), 2.0**62).astype(np.int64)
+    kinds = {int(kind): kind.name.lower() for kind in CallKind}
+    return {
+        "process": ledger.call_process,
+        "call": c["call"],
+        "parent": c["parent"],
+        "execution": c["execution"],
+        "depth": _ints(c["depth"]),
+        "kind": _texts([kinds.get(k) for k in c["kind"].tolist()]),
+        "text": _texts(text),
+        "query_id": c["query_id"],
+        "plan": c["plan"],
+        "start": c["start"],
+        "end": c["end"],
+        "busy": c["busy"],
+        "cpu_so_far": c["cpu"],
+        "rows": c["rows"],
+        "failed": _ints(c["flags"] & 1),
+        "sqlstate": _texts([sqlstate(s) for s in c["sqlstate"].tolist()]),
+        **{name: buffers[:, i] for i, name in enumerate(BUFFERS)},
+    }
+
+
+def _waits(ledger: Ledger) -> Columns:
+    parts = [p.waits for p in ledger.processes]
+    event = np.concatenate([w.event for w in parts]) if parts else _ints([])
+    met, which = np.unique(event, return_inverse=True)
+    names = _texts([ledger.name(int(e)) for e in met])
+    return {
+        "process": np.repeat(_ints(range(len(parts))), [len(w.event) for w in parts]),
+        "event": names[np.asarray(which).ravel()] if len(event) else _texts([]),
+        "start": np.concatenate([w.start for w in parts]) if parts else event,
+        "length": np.concatenate([w.length for w in parts]) if parts else event,
+        "calls": np.concatenate([w.calls for w in parts]) if parts else event,
+    }
+
+
+def _bookings(ledger: Ledger) -> Columns:
+    e = ledger.entries
+    met, which = np.unique(e.component, return_inverse=True)
+    names = _texts([ledger.name(int(c)) for c in met])
+    numbers = np.append(ledger.calls["call"], 0)
+    return {
+        "process": e.process,
+        "call": numbers[e.call],
+        "top_call": numbers[e.top],
+        "transaction": e.transaction + 1,
+        "component": names[np.asarray(which).ravel()] if len(e) else _texts([]),
+        "ns": e.ns,
+        "times": e.times,
+    }
+
+
+def _marks(ledger: Ledger) -> Columns:
+    """What rings of waits hold beside waits, of the processes whose rings have no calls."""
+    found = [
+        (i, ledger.trace.marks[p.ring.number])
+        for i, p in enumerate(ledger.processes)
+        if p.ring.number in ledger.trace.marks
+    ]
+    kinds = {int(kind): kind.name.lower() for kind in RingRecordKind}
+    columns = {
+        name: np.concatenate([_ints([]), *(marks[name] for _, marks in found)])
+        for name in ("kind", "depth", "when_ns", "value")
+    }
+    return {
+        "process": np.repeat(_ints([i for i, _ in found]), [len(m["kind"]) for _, m in found]),
+        "kind": _texts([kinds.get(kind) for kind in columns["kind"].tolist()]),
+        "depth": columns["depth"],
+        "when": columns["when_ns"],
+        "value": columns["value"],
+    }
+
+
+def _requests(ledger: Ledger) -> Columns:
+    spans = [p.requests for p in ledger.processes]
+    joined = np.concatenate(spans) if spans else np.zeros((0, 2), np.int64)
+    return {
+        "process": np.repeat(_ints(range(len(spans))), [len(s) for s in spans]),
+        "start": joined[:, 0],
+        "end": joined[:, 1],
+    }
+
+
+def _transactions(ledger: Ledger) -> Columns:
+    """Events of transactions. transaction: as in bookings, 0 if it is none of those."""
+    rows = [
+        (i, int(np.searchsorted(p.transactions[:, 1], p.zero + when)), p, event, when, xid, start)
+        for i, p in enumerate(ledger.processes)
+        for event, when, xid, start in p.stream.transactions.tolist()
+    ]
+    number = [
+        n + 1 if n < len(p.transactions) and p.transactions[n, 0] <= p.zero + when else 0
+        for _, n, p, _, when, _, _ in rows
+    ]
+    return {
+        "process": _ints([r[0] for r in rows]),
+        "transaction": _ints(number),
+        "event": _texts([_EVENTS.get(r[3]) for r in rows]),
+        "xid": np.array([r[5] for r in rows], np.uint64),
+        "start": _ints([r[2].zero + r[6] for r in rows]),
+        "when": _ints([r[2].zero + r[4] for r in rows]),
+    }
+
+
+def _plans(ledger: Ledger) -> Columns:
+    """Each plan once, by node; sessions share the numbers of their plans."""
+    found = {plan: raw for p in ledger.processes for plan, raw in p.stream.plans.items()}
+    rows = [(plan, node) for plan, raw in found.items() for node in of_plan(raw).values()]
+    return {
+        "plan": np.array([plan for plan, _ in rows], np.uint64),
+        "node": _ints([max(min(node.id, 2**31), -1) for _, node in rows]),  # JSON has no limit
+        "parent": _ints([max(min(node.parent, 2**31), -1) for _, node in rows]),
+        "kind": _texts([node.kind for _, node in rows]),
+        "relation": _texts([node.relation for _, node in rows]),
+        "index": _texts([node.index for _, node in rows]),
+    }
+
+
+def _rowsources(ledger: Ledger) -> Columns:
+    rows = [
+        (
+            i,
+            run.call,
+            run.sampling,
+            n.node,
+            n.flags,
+            n.calls,
+            n.rows,
+            n.loops,
+            n.time,
+            n.low,
+            n.high,
+        )
+        for i, p in enumerate(ledger.processes)
+        for run in p.stream.rowsources
+        for n in run.nodes
+    ]
+    plan = [run.plan for p in ledger.processes for run in p.stream.rowsources for _ in run.nodes]
+    names = (
+        "process",
+        "call",
+        "sampling",
+        "node",
+        "flags",
+        "calls",
+        "rows",
+        "loops",
+        "time",
+        "low",
+        "high",
+    )
+    limit = 2**63 - 1
+    table = [[min(v, limit) for v in row] for row in rows]
+    columns = np.array(table, np.int64).reshape(-1, len(names)).T
+    by_name = dict(zip(names, columns, strict=True))
+    return {"process": by_name.pop("process"), "plan": np.array(plan, np.uint64), **by_name}
+
+
+def _errors(ledger: Ledger) -> Columns:
+    rows = [(i, p, e) for i, p in enumerate(ledger.processes) for e in p.stream.errors]
+    return {
+        "process": _ints([i for i, _, _ in rows]),
+        "when": _ints([p.zero + e.when for _, p, e in rows]),
+        "call": _ints([e.call for _, _, e in rows]),
+        "sqlstate": _texts([e.sqlstate for _, _, e in rows]),
+        "severity": _texts([e.severity for _, _, e in rows]),
+        "message": _texts([e.message for _, _, e in rows]),
+    }
+
+
+def _binds(ledger: Ledger) -> Columns:
+    rows = [
+        (i, call, n, bind)
+        for i, p in enumerate(ledger.processes)
+        for call, binds in p.stream.binds.items()
+        for n, bind in enumerate(binds, 1)
+    ]
+    return {
+        "process": _ints([r[0] for r in rows]),
+        "call": _ints([r[1] for r in rows]),
+        "parameter": _ints([r[2] for r in rows]),
+        "type": _ints([r[3].type for r in rows]),
+        "state": _texts([r[3].state for r in rows]),
+        "length": _ints([r[3].length for r in rows]),
+        "hex": _texts([r[3].data.hex() for r in rows]),
+    }

@@ -1,0 +1,283 @@
+"""The page of a trace: profile, time line, and statements with all that they did; one file."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pgtare
+from pgtare.errors import UsageError
+from pgtare.kit import files, numbers, page_frame
+from pgtare.observing.trace.analysis import moment as moments
+from pgtare.observing.trace.analysis import plan_nodes
+from pgtare.observing.trace.analysis import profile as profiles
+from pgtare.observing.trace.analysis.ledger import Ledger
+from pgtare.observing.trace.analysis.over_time import OverTime, over_time
+from pgtare.observing.trace.analysis.profile import Profile, Scope
+from pgtare.observing.trace.analysis.statements import Statement, report
+from pgtare.observing.trace.analysis.texts import StatementLabels, statement_labels
+from pgtare.observing.trace.file.records import CallKind
+from pgtare.observing.trace.output import show, waterfall
+from pgtare.observing.trace.output.charts import charts
+from pgtare.observing.trace.output.waterfall import Waterfall
+
+_LINES = 40
+_STATEMENTS = 50
+_SESSIONS = 8
+_LEVELS = {
+    1: "calls and SQL",
+    4: "calls, SQL and values",
+    8: "calls, SQL and waits",
+    12: "calls, SQL, values and waits",
+}
+#: Characters of a statement that the page shows; an export has all that was kept.
+_TEXT = 20_000
+
+
+def write_page(ledger: Ledger, path: Path, others: Sequence[Ledger] = ()) -> None:
+    """Write the page. Raises MeasurementError if it cannot be written."""
+    files.write_text(path, page(ledger, others))
+
+
+def page(ledger: Ledger, others: Sequence[Ledger] = ()) -> str:
+    """The page as a string. others: what was kept in the same incident as this trace."""
+    labels = statement_labels(ledger)
+    found = _profiles(ledger)
+    first = found[0] if found else None
+    times = over_time(ledger)
+    began = _began(ledger)
+    version = str(ledger.trace.recording.get("server", ""))
+    return page_frame.render(
+        "pgtare.observing.trace.output",
+        "trace.html.j2",
+        charts(times, None if first is None or first.workers else first),
+        title=f"Where the time of {_name(ledger.trace.path.resolve())} went",
+        subtitle=f"PostgreSQL {_version(version)} · {_processes(ledger)} · {_span(ledger, began)}",
+        alarms=ledger.notes,
+        answers=_answers(first, times) if first else ["Nothing was traced."],
+        moment=_moment(ledger, others),
+        profiles=[_rows(p) for p in found],
+        sessions=_sessions(ledger, labels),
+        statements=_statements(ledger, labels),
+        facts=_facts(ledger),
+        of_calls=waterfall.OF_CALLS,
+        of_waits=waterfall.OF_WAITS,
+        version=pgtare.__version__,
+        created=began,
+    )
+
+
+def _moment(ledger: Ledger, others: Sequence[Ledger]) -> list[Waterfall]:
+    """Of a kept trace: what fired, and the other sessions of the incident at the same time."""
+    fired = moments.moment(ledger)
+    if fired is None:
+        return []
+    before = (fired.end - fired.begin) // 10
+    begin, end = fired.begin - before, max(fired.end, fired.at) + before // 10
+    found = []
+    for book, doing in [(ledger, fired), *((other, moments.moment(other)) for other in others)]:
+        kept = moments.kept_because(book.trace) or {}
+        if doing is not None:
+            who = profiles.who(book.processes[doing.process].ring)
+            why = f"{kept.get('cause')}, {kept.get('detail')}: session {who}"
+            labels = statement_labels(book)
+            found.append(waterfall.draw(book, labels, doing.process, begin, end, why))
+    return found
+
+
+def _name(path: Path) -> str:
+    return path.name if path.is_dir() else path.stem
+
+
+def _processes(ledger: Ledger) -> str:
+    workers = sum(p.leader_pid is not None for p in ledger.processes)
+    sessions = len(ledger.processes) - workers
+    text = f"{sessions:,} {'session' if sessions == 1 else 'sessions'}"
+    if workers:
+        text += f" and {workers:,} {'parallel worker' if workers == 1 else 'parallel workers'}"
+    return text
+
+
+def _began(ledger: Ledger) -> str:
+    try:
+        began = datetime.fromisoformat(str(ledger.trace.recording.get("began")))
+        return f"{began.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError):  # a damaged file
+        return "time unknown"
+
+
+def _span(ledger: Ledger, began: str) -> str:
+    if not ledger.processes:
+        return began
+    first = min(p.begin for p in ledger.processes)
+    return f"{show.ns(max(p.end for p in ledger.processes) - first)} from {began}"
+
+
+def _facts(ledger: Ledger) -> list[tuple[str, str]]:
+    """How it was recorded, as far as the file says so."""
+    recording, end = ledger.trace.recording, ledger.trace.end
+    command, level = recording.get("command"), recording.get("level")
+    facts = []
+    if isinstance(command, list) and command:
+        facts.append(("recorded by", shlex.join(map(str, command))))
+    if recording.get("calls") is False:
+        facts.append(("level", "waits and statements alone, without sql_trace"))
+    elif isinstance(level, int) and level in _LEVELS:
+        facts.append(("level", f"{level}: {_LEVELS[level]}"))
+    if end and end.get("stopped_by"):
+        facts.append(("ended by", str(end["stopped_by"])))
+    facts.append(("recorder", str(recording.get("pgtare", "unknown"))))
+    return facts
+
+
+def _version(number: str) -> str:
+    return f"{int(number) // 10_000}.{int(number) % 10_000}" if number.isdecimal() else "?"
+
+
+def _profiles(ledger: Ledger) -> list[Profile]:
+    found: list[Profile] = []
+    for scope in (Scope(), Scope(workers=True, words="parallel workers")):
+        groupings = ("event",) if scope.workers else profiles.GROUPINGS
+        with contextlib.suppress(UsageError):  # no sessions, or no workers
+            found += profiles.profiles(ledger, groupings, scope)
+    return found
+
+
+def _answers(profile: Profile, times: OverTime) -> list[str]:
+    facts = [
+        f"{show.ns(profile.total_ns)} of {numbers.counted(profile.sessions, 'session')} are "
+        f"accounted for; {times.mean:.2f} were active on average, parallel workers included."
+    ]
+    return facts + [
+        f"{line.name}: {numbers.percent(profile.share(line))}, {show.ns(line.ns)}."
+        for line in profile.lines[:6]
+    ]
+
+
+def _rows(profile: Profile) -> dict[str, Any]:
+    """A profile as a table whose lines add up to its last one."""
+    split = any(line.kernel_ns for line in profile.lines)
+    lines = [
+        [
+            show.one_line(line.name, 200),
+            show.ns(line.ns),
+            numbers.percent(profile.share(line)),
+            *show.counted(line),
+            *([show.kernel(line)] if split else []),
+            show.spark(line),
+        ]
+        for line in profile.lines[:_LINES]
+    ]
+    blank = [""] * (6 if split else 5)
+    if len(profile.lines) > _LINES:
+        lines.append([*show.rest(profile, _LINES), *blank])
+    lines.append(["total", show.ns(profile.total_ns), "100 %", *blank])
+    return {
+        "title": f"By {profile.by}"
+        + (", parallel workers" if profile.scope == "parallel workers" else ""),
+        "total": show.ns(profile.total_ns),
+        "head": [
+            "",
+            "time",
+            "share",
+            "times",
+            "mean",
+            "min",
+            "max",
+            *(["of it kernel CPU"] if split else []),
+            "lengths",
+        ],
+        "lines": lines,
+    }
+
+
+def _sessions(ledger: Ledger, labels: StatementLabels) -> list[Waterfall]:
+    """The time line of the sessions that did most."""
+    busy = [(len(p.calls), i) for i, p in enumerate(ledger.processes) if p.leader_pid is None]
+    return [
+        waterfall.draw(
+            ledger,
+            labels,
+            i,
+            ledger.processes[i].begin,
+            ledger.processes[i].end,
+            f"Session {profiles.who(ledger.processes[i].ring)}",
+        )
+        for _, i in sorted(busy, reverse=True)[:_SESSIONS]
+    ]
+
+
+def _statements(ledger: Ledger, labels: StatementLabels) -> list[dict[str, Any]]:
+    found = report(ledger)
+    total = sum(s.sum("elapsed_ns") for s in found if not s.recursive) or 1.0
+    numbered = {
+        (name, q): i for i, (name, q) in enumerate(zip(labels.names, labels.query_ids, strict=True))
+    }
+    return [
+        {
+            "text": _beginning(s.text),
+            "short": show.one_line(s.text),
+            "recursive": s.recursive,
+            "query_id": s.query_id,
+            "share": numbers.percent(100 * s.sum("elapsed_ns") / total),
+            "elapsed": show.ns(s.sum("elapsed_ns")),
+            "calls": [[kind, *show.cells(call)] for kind, call in s.calls.items()],
+            "waits": [
+                [w.event, numbers.count(w.waits), show.ns(w.total_ns), show.ns(w.max_ns)]
+                for w in s.waits[:20]
+            ],
+            "errors": ", ".join(f"{state} × {n}" for state, n in s.errors.items()),
+            "plans": [_plan_rows(plan) for plan in s.plans[:3]],
+            "slowest": _slowest(ledger, labels, numbered.get((s.text, s.query_id)), s),
+        }
+        for s in found[:_STATEMENTS]
+    ]
+
+
+def _beginning(text: str) -> str:
+    left_out = len(text) - _TEXT
+    return text if left_out <= 0 else f"{text[:_TEXT]} … ({left_out:,} characters more)"
+
+
+def _plan_rows(plan: Any) -> list[list[str]]:
+    return [
+        [
+            "\N{NO-BREAK SPACE}" * 4 * n.depth + plan_nodes.kind_label(n),
+            numbers.count(n.calls),
+            numbers.count(n.rows),
+            numbers.count(n.loops),
+            show.ns(n.time_ns),
+            "exact" if n.exact else f"{show.ns(n.lo_ns)} to {show.ns(n.hi_ns)}",
+            show.ns(n.own_ns),
+        ]
+        for n in plan.nodes
+    ]
+
+
+def _slowest(
+    ledger: Ledger, labels: StatementLabels, label: int | None, statement: Statement
+) -> Waterfall | None:
+    """The waterfall of the longest execution of a statement."""
+    if label is None:
+        return None
+    c = ledger.calls
+    of = np.flatnonzero(
+        (labels.of_call == label)
+        & ((c["depth"] > 0) == statement.recursive)
+        & np.isin(c["kind"], [CallKind.EXECUTE, CallKind.UTILITY])
+    )
+    if not len(of):
+        return None
+    longest = int(of[np.argmax(c["end"][of] - c["start"][of])])
+    start, end = int(c["start"][longest]), int(c["end"][longest])
+    if end <= start:
+        return None
+    return waterfall.draw(
+        ledger, labels, int(ledger.call_process[longest]), start, end, "Its longest execution"
+    )

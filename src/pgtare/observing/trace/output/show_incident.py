@@ -1,0 +1,96 @@
+"""A kept trace for a terminal: what fired, whom it hit, what the time went to, who held it up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from pgtare.kit.numbers import counted, duration, percent
+from pgtare.kit.terminal_text import plain
+from pgtare.observing.trace.analysis.moment import IncidentMoment, SameWait
+from pgtare.observing.trace.capture.kept import KeptTrace
+from pgtare.observing.trace.output.show import one_line
+
+#: Components that are named.
+_LINES = 5
+_FIRED = {
+    "sqlstate": "an error",
+    "lock_wait": "a long wait for locks",
+    "request": "a slow request",
+    "slower_than_usual": "a request slower than is usual for its statement",
+    "transaction": "a slow transaction",
+    "blocker": "it held up another session",
+    "deadlock": "it was in a deadlock with another session",
+}
+
+
+@dataclass(frozen=True)
+class Involved:
+    """A kept trace, and what its session did then; None: the trace tells nothing of that.
+
+    same_wait: who else was in its wait for an LWLock; None: no such wait was long.
+    """
+
+    kept: KeptTrace
+    moment: IncidentMoment | None
+    same_wait: SameWait | None = None
+
+
+def incident_view(victim: Involved, others: Sequence[Involved]) -> RenderableType:
+    """What was kept, and what else was kept in the same incident."""
+    kept = victim.kept
+    lines = [
+        f"kept trace {kept.id}: {_FIRED.get(kept.cause, kept.cause)} ({kept.detail}), "
+        f"{kept.at.astimezone():%Y-%m-%d %H:%M:%S}",
+        f"session {_who(kept)}",
+        *_doing(victim.moment),
+        *_in_same_wait(victim.same_wait),
+    ]
+    for other in others:
+        lines.append(f"{_role(other.kept)}: session {_who(other.kept)}, kept trace {other.kept.id}")
+        lines += _doing(other.moment)
+    return Group(*(Text(plain(line)) for line in lines))
+
+
+def _role(kept: KeptTrace) -> str:
+    if kept.cause == "blocker":
+        return "held up by"
+    return "in a deadlock with" if kept.cause == "deadlock" else "in the same incident"
+
+
+def _who(kept: KeptTrace) -> str:
+    return f"{kept.pid} ({kept.user or '?'}@{kept.database or '?'} {kept.application})".replace(
+        " )", ")"
+    )
+
+
+def _in_same_wait(found: SameWait | None) -> list[str]:
+    if found is None:
+        return []
+    others = counted(found.sessions, "other process", "other processes")
+    pids = ", ".join(map(str, found.pids)) + (", ..." if found.sessions > len(found.pids) else "")
+    return [
+        f"in the same wait, {found.event}, as it ended at {found.at.astimezone():%H:%M:%S.%f}: "
+        f"{others}{f' ({pids})' if pids else ''}; who held the lock is not known"
+    ]
+
+
+def _doing(found: IncidentMoment | None) -> list[str]:
+    if found is None:
+        return ["  the trace tells nothing of what it did then"]
+    lines = [f"  {one_line(found.statement)}"] if found.statement else []
+    total = found.total_ns
+    lines += [
+        f"  {duration(ns / 1000):>9}  {percent(100 * ns / total):>6}  {name}"
+        for name, ns in found.lines[:_LINES]
+        if total and ns >= 0.001 * total
+    ]
+    if found.transaction_ns is not None and found.idle_ns:
+        lines.append(
+            f"  then idle for {duration(found.idle_ns / 1000)} in a transaction that was open for "
+            f"{duration(found.transaction_ns / 1000)}"
+        )
+    return lines

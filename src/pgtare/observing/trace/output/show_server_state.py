@@ -1,0 +1,93 @@
+"""What a server traces, as tables and sentences for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from pgtare.kit import numbers
+from pgtare.kit.fitted_table import Fitted
+from pgtare.kit.terminal_text import plain
+from pgtare.observing.trace.capture.server_state import ASKED, Session, Setting, Standing
+
+
+def standing_view(now: Standing) -> RenderableType:
+    """Sessions that are traced, settings that will have others traced, and the worker."""
+    parts: list[RenderableType] = []
+    if now.sessions:
+        parts.append(_sessions(now.sessions))
+    else:
+        parts.append(Text("no session is traced"))
+    if now.kept:
+        listed = ", ".join(f"{s.pid} ({_over(s)})" for s in now.kept)
+        parts.append(Text(plain(f"no longer traced, with records to be read: {listed}")))
+    if now.ended:
+        parts.append(Text(f"ended, with records to be read: {now.ended}"))
+    parts.append(_settings(now))
+    parts.append(Text(plain(_worker(now))))
+    return Group(*parts)
+
+
+def _sessions(sessions: tuple[Session, ...]) -> RenderableType:
+    table = Fitted(
+        "session",
+        "role",
+        "database",
+        "application",
+        "level",
+        "why",
+        "since",
+        "records",
+        "lost",
+        "waits",
+        spare=("waits", "records", "database", "application", "role", "since"),
+    )
+    for s in sessions:
+        table.add_row(
+            str(s.pid),
+            s.user,
+            s.database,
+            s.application,
+            str(s.level),
+            _why(s),
+            f"{s.started.astimezone():%Y-%m-%d %H:%M:%S}" if s.started else "",
+            numbers.count(s.records),
+            numbers.count(s.lost_records),
+            "yes" if s.waits else "no",
+        )
+    return table
+
+
+def _why(session: Session) -> str:
+    return "asked" if session.reason == ASKED else session.reason
+
+
+def _over(session: Session) -> str:
+    return "asked to end" if session.reason == ASKED else "not traced by its settings"
+
+
+def _settings(now: Standing) -> RenderableType:
+    unseen = "" if now.configured else "; a level in the configuration file is a superuser's to see"
+    if not now.settings:
+        return Text(f"no setting has sessions to come traced{unseen}")
+    table = Fitted("sessions to come", "setting", "value")
+    for setting in now.settings:
+        table.add_row(_whose(setting), setting.name, setting.value)
+    return Group(table, Text(unseen.removeprefix("; "))) if unseen else table
+
+
+def _whose(setting: Setting) -> str:
+    of = [f"role {setting.role}"] if setting.role else []
+    of += [f"database {setting.database}"] if setting.database else []
+    return ", ".join(of) or "all"
+
+
+def _worker(now: Standing) -> str:
+    if now.directory is None:
+        return (
+            "whether the server's own worker writes is for members of pg_read_all_settings to see"
+        )
+    if not now.directory:
+        return "the server has no worker of its own that writes"
+    latest = f"; its latest recording: {now.recording}" if now.recording else ""
+    return f"the server's own worker writes what is traced to {now.directory}{latest}"

@@ -1,0 +1,96 @@
+"""Watches a server: one profile after another, each over an interval."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pgtare.observing.waits import run_queue
+from pgtare.postgres.wait_counters.cpu_samples import CpuSamples
+from pgtare.postgres.wait_counters.model import Snapshot
+from pgtare.postgres.wait_counters.rates import CountersReset, Profile, profile
+from pgtare.postgres.wait_counters.reader import Reader
+
+#: How often sessions on CPU are looked for, in s; waits are counted, not sampled.
+SAMPLE_S = 0.05
+_SHOWN_TEXTS = 50
+
+
+def watch(
+    reader: Reader, interval_s: float, iterations: int | None, *, idle: bool, background: bool
+) -> Iterator[Profile]:
+    """A profile after each interval; without end if iterations is None.
+
+    An interval in which counters were reset is left out; the next profile says so.
+    """
+    queue = _RunQueue(reader)
+    before = reader.snapshot(texts=False)
+    notes: tuple[str, ...] = ()
+    while iterations is None or iterations > 0:
+        queued = queue.begin(before)
+        samples = _sample(reader, interval_s)
+        after = reader.snapshot(texts=False)
+        waited = queue.end(queued, (after.taken - before.taken).total_seconds())
+        try:
+            found = profile(
+                before, after, samples, run_queue=waited, idle=idle, background=background
+            )
+        except CountersReset:
+            before, notes = after, ("counters were reset: the figures begin after that",)
+            continue
+        texts = reader.texts(rate.statement.query_id for rate in found.statements[:_SHOWN_TEXTS])
+        if texts:
+            found = replace(
+                found,
+                statements=tuple(
+                    replace(rate, text=texts.get(rate.statement.query_id))
+                    for rate in found.statements
+                ),
+            )
+        yield replace(found, notes=(*notes, *found.notes))
+        before, notes = after, ()
+        iterations = None if iterations is None else iterations - 1
+
+
+class _RunQueue:
+    """Time that client sessions wait for a processor, if the kernel can be asked."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.here = run_queue.is_local(reader.conn.info.host, reader.pid)
+
+    def begin(self, snapshot: Snapshot) -> dict[int, int] | None:
+        """The time of each client session so far; None if it is not known."""
+        if not self.here or not snapshot.clients:
+            return None
+        return run_queue.run_queue_ns(c.pid for c in snapshot.clients) or None
+
+    def end(self, before: dict[int, int] | None, seconds: float) -> float | None:
+        """Sessions that waited for a processor since, on average."""
+        if before is None:
+            return None
+        after = run_queue.run_queue_ns(before)
+        return sum(max(0, ns - before[pid]) for pid, ns in after.items()) / 1e9 / seconds
+
+
+def _sample(reader: Reader, seconds: float) -> CpuSamples | None:
+    """Processes on CPU, looked at again and again for some seconds.
+
+    None, after that time, if others' sessions cannot be seen and would count as idle.
+    """
+    if not reader.sees_all:
+        time.sleep(seconds)
+        return None
+    end = time.monotonic() + seconds
+    step = min(SAMPLE_S, seconds / 5)
+    seen: Counter[int] = Counter()
+    looks = 0
+    while True:
+        for (_, query_id), n in reader.on_cpu().items():
+            seen[query_id] += n
+        looks += 1
+        left = end - time.monotonic()
+        if left <= 0:
+            return CpuSamples(looks, dict(seen))
+        time.sleep(min(step, left))

@@ -1,0 +1,33 @@
+"""What drives the server: pgbench, its databases, and its rate."""
+
+from pgtare.postgres.load.database import BenchDatabase, drop_database, initialise
+from pgtare.postgres.load.headroom import Saturation, at_headroom, find_saturation
+from pgtare.postgres.load.pgbench import PgbenchLoad, Progress, RunResult, find_pgbench, run
+from pgtare.postgres.load.spec import (
+    LoadSpec,
+    Script,
+    parse_headroom,
+    parse_participation,
+    parse_rate,
+)
+from pgtare.postgres.load.transactions import TransactionLog
+
+__all__ = [
+    "BenchDatabase",
+    "LoadSpec",
+    "PgbenchLoad",
+    "Progress",
+    "RunResult",
+    "Saturation",
+    "Script",
+    "TransactionLog",
+    "at_headroom",
+    "drop_database",
+    "find_pgbench",
+    "find_saturation",
+    "initialise",
+    "parse_headroom",
+    "parse_participation",
+    "parse_rate",
+    "run",
+]

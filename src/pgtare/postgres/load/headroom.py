@@ -1,0 +1,85 @@
+"""Finds how fast a load can go, so that it can be driven at a stated share of that."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.postgres.load import pgbench as runner
+from pgtare.postgres.load.spec import LoadSpec
+
+PROBES = 3
+PROBE_S = 2
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """Full-speed probes of a load, in transactions a second over all clients."""
+
+    probes_tps: tuple[float, ...]
+    probe_s: int
+
+    @property
+    def tps(self) -> float:
+        """The median probe: a cold first one does not move it."""
+        return statistics.median(self.probes_tps)
+
+    @property
+    def spread_pct(self) -> float:
+        """Fastest minus slowest probe, in percent of the median."""
+        return 100 * (max(self.probes_tps) - min(self.probes_tps)) / self.tps
+
+    def rate(self, headroom: float) -> float:
+        """The rate for this share of saturation (0 < headroom < 1), transactions a second.
+
+        Raises UsageError for another share.
+        """
+        if not 0 < headroom < 1:
+            raise UsageError("the headroom must be over 0 % and below 100 %")
+        return headroom * self.tps
+
+    def describe(self) -> dict[str, Any]:
+        """For the record of a trial."""
+        return {
+            "saturation_tps": self.tps,
+            "probes_tps": list(self.probes_tps),
+            "probe_s": self.probe_s,
+            "spread_pct": self.spread_pct,
+        }
+
+
+def find_saturation(
+    pgbench: Path,
+    dsn: str,
+    spec: LoadSpec,
+    probes: int = PROBES,
+    probe_s: int = PROBE_S,
+    run: Callable[[Path, str, LoadSpec, int], runner.RunResult] = runner.run,
+) -> Saturation:
+    """Run the load at full speed `probes` times for `probe_s` whole seconds each.
+
+    Any rate in `spec` is left out. Run it before the trial, with every instrument as it is.
+
+    Raises UsageError and MeasurementError as pgbench's runs do, and MeasurementError if a probe
+    did nothing.
+    """
+    if probes < 1:
+        raise UsageError("the saturation rate needs at least one probe")
+    full_speed = dataclasses.replace(spec, rate=None)
+    rates = tuple(run(pgbench, dsn, full_speed, probe_s).tps for _ in range(probes))
+    if min(rates) <= 0:
+        raise MeasurementError(
+            f"the load did no transaction in a probe of {probe_s} s: its saturation rate is"
+            " unknown; give --rate as a number"
+        )
+    return Saturation(rates, probe_s)
+
+
+def at_headroom(spec: LoadSpec, saturation: Saturation, headroom: float) -> LoadSpec:
+    """The load at this share (0 < headroom < 1) of its saturation rate. Raises UsageError."""
+    return dataclasses.replace(spec, rate=saturation.rate(headroom))

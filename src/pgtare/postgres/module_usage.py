@@ -1,0 +1,106 @@
+"""Find what still names or has loaded a server module, before its files are removed."""
+
+import os
+from pathlib import Path
+
+import psutil
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.postgres import own_session
+
+PRELOAD_SETTINGS = (
+    "shared_preload_libraries",
+    "session_preload_libraries",
+    "local_preload_libraries",
+)
+
+
+def uses_on_server(dsn: str, module: str, pkglibdir: Path) -> list[str]:
+    """What on the server behind `dsn` needs the module's files, in words.
+
+    UsageError if the server cannot be asked, or belongs to another installation than `pkglibdir`.
+    """
+    try:
+        with own_session.connect(dsn) as connection:
+            _check_installation(connection, pkglibdir)
+            uses = _settings_naming(connection, module)
+            databases = connection.execute(
+                "SELECT datname FROM pg_database WHERE datallowconn ORDER BY 1"
+            ).fetchall()
+        for (database,) in databases:
+            with own_session.connect(make_conninfo(dsn, dbname=database)) as other:
+                if other.execute(
+                    "SELECT 1 FROM pg_extension WHERE extname = %s", (module,)
+                ).fetchone():
+                    uses.append(f"extension in database {database}")
+    except (psycopg.Error, MeasurementError) as ex:
+        reason = " ".join(str(ex).split())
+        raise UsageError(
+            f"cannot find out whether {module} is in use ({reason}): "
+            f"give --dsn for a superuser, or use --force"
+        ) from ex
+    return uses
+
+
+def loaded_by(library: Path) -> list[int]:
+    """The processes that have a library mapped, as far as we may see."""
+    wanted = str(library.resolve())
+    pids = []
+    for pid in psutil.pids():
+        try:
+            # not psutil's memory_maps, which reads smaps: that takes long with large shared buffers
+            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+        except OSError:
+            continue
+        # A replaced library shows as "(deleted)"; its process no longer needs the file.
+        if any(line.endswith(" " + wanted) for line in maps.splitlines()):
+            pids.append(pid)
+    return sorted(pids)
+
+
+def names_library(value: str, module: str) -> bool:
+    """Whether a list of libraries, as the preload settings hold it, names the module."""
+    items = (item.strip().strip('"') for item in value.split(","))
+    return any(os.path.basename(item).removesuffix(".so") == module for item in items)
+
+
+def _check_installation(
+    connection: psycopg.Connection[tuple[object, ...]], pkglibdir: Path
+) -> None:
+    row = connection.execute("SELECT setting FROM pg_config WHERE name = 'PKGLIBDIR'").fetchone()
+    theirs = str(row[0]) if row else ""
+    if Path(theirs).resolve() != pkglibdir.resolve():
+        raise UsageError(
+            f"the server of --dsn loads its libraries from {theirs}, not from {pkglibdir}: "
+            f"name the server which belongs to this --pg-config"
+        )
+
+
+def _settings_naming(connection: psycopg.Connection[tuple[object, ...]], module: str) -> list[str]:
+    wanted = list(PRELOAD_SETTINGS)
+    uses: dict[str, None] = {}  # a set that keeps its order
+    in_files = connection.execute(
+        "SELECT name, setting, sourcefile FROM pg_file_settings WHERE name = ANY(%s)", (wanted,)
+    )
+    for name, value, file in in_files:
+        if names_library(str(value), module):
+            uses[f"{name} in {file}"] = None
+    in_force = connection.execute(
+        "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (wanted,)
+    )
+    for name, value in in_force:
+        if names_library(str(value), module):
+            uses[f"{name} as now in force"] = None
+    for_roles = connection.execute(
+        "SELECT coalesce(r.rolname, 'all roles'), coalesce(d.datname, 'all databases'), c "
+        "FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) c "
+        "LEFT JOIN pg_roles r ON r.oid = s.setrole "
+        "LEFT JOIN pg_database d ON d.oid = s.setdatabase"
+    )
+    for role, database, assignment in for_roles:
+        name, _, value = str(assignment).partition("=")
+        if name in wanted and names_library(value, module):
+            uses[f"{name} set for {role} in {database}"] = None
+    return list(uses)

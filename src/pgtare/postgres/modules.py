@@ -1,0 +1,360 @@
+"""Install server modules into a PostgreSQL installation, and take them out again."""
+
+import contextlib
+import filecmp
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pgtare.errors import UsageError
+from pgtare.postgres import module_package
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import (
+    BuiltModule,
+    build,
+    build_cached,
+    build_key,
+    control_version,
+    own_modules,
+    require_toolchain,
+    source_dir,
+    sql_without_extension,
+)
+from pgtare.postgres.directories import locked
+from pgtare.postgres.file_owner import SystemPackage, package_of
+from pgtare.postgres.module_package import ModulePackage
+from pgtare.postgres.module_usage import loaded_by, uses_on_server
+
+#: All modules in the order in which shared_preload_libraries should name them: sql_trace records
+#: the waits that wait_event_timing times.
+PRELOAD_ORDER = ("pgtare", "wait_event_timing", "sql_trace")
+
+__all__ = [
+    "PRELOAD_ORDER",
+    "BuiltModule",
+    "Installed",
+    "Loadable",
+    "build",
+    "build_cached",
+    "ensure_for_wheel",
+    "install",
+    "install_all",
+    "installed_library",
+    "installed_version",
+    "loadable",
+    "own_modules",
+    "owning_package",
+    "prepare_all",
+    "require_toolchain",
+    "source_dir",
+    "sql_without_extension",
+    "uninstall",
+]
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What an installation did. package: of the system, to which the library belongs."""
+
+    module: str
+    version: str
+    outcome: Literal["installed", "unchanged", "replaced"]
+    files: tuple[Path, ...]
+    package: SystemPackage | None = None
+
+
+@dataclass(frozen=True)
+class Loadable:
+    """How a throwaway server gets a module: what to preload, and the SQL for its functions."""
+
+    library: str
+    create_sql: str
+
+
+def loadable(
+    binaries: Binaries,
+    module: str = "pgtare",
+    source: Path | None = None,
+    schema: str | None = None,
+) -> Loadable:
+    """Make a module ready for throwaway servers; a user's own installation is left untouched.
+
+    schema: where its functions go on a server in which no extension can be made (the wheel's
+    follow the extension's own rule); a schema of the module's name, if not given.
+    """
+    if binaries.origin == "wheel":
+        ensure_for_wheel(binaries, module, source)
+        return Loadable(module, f"CREATE EXTENSION IF NOT EXISTS {module};\n")
+    built = build_cached(binaries, module, source)
+    return Loadable(built.library, sql_without_extension(built, schema or module))
+
+
+def ensure_for_wheel(
+    binaries: Binaries, module: str = "pgtare", source: Path | None = None
+) -> None:
+    """Keep the module in our own copy of the wheel up to date with the sources."""
+    if binaries.origin != "wheel":
+        raise ValueError("only the private copy of the wheel is installed into unasked")
+    package = module_package.embedded(binaries) if source is None else None
+    key = package.key(module) if package else build_key(binaries, module, source)
+    stamp = binaries.pkglibdir / f".{module}.stamp"
+    with locked(binaries.pkglibdir / f".{module}.lock"):
+        library = binaries.pkglibdir / f"{module}.so"
+        if library.exists() and stamp.exists() and stamp.read_text() == key:
+            return
+        stamp.unlink(missing_ok=True)
+        install(binaries, module, force=True, source=source, package=package)
+        stamp.write_text(key)
+
+
+def install(
+    binaries: Binaries,
+    module: str = "pgtare",
+    destdir: Path | None = None,
+    force: bool = False,
+    source: Path | None = None,
+    package: ModulePackage | None = None,
+) -> Installed:
+    """Build a module and install it, below `destdir` if given (as packagers do).
+
+    package: built modules that fit the installation, to be taken in place of a build. UsageError
+    if another version or build of the module is there, unless `force`; servers that run keep the
+    library they have loaded until they restart. A package of the system puts its own files back
+    when it is upgraded.
+    """
+    built = package.module(module) if package else build_cached(binaries, module, source)
+    files, differing = _checked_targets(built, binaries, destdir, force)
+    owner = owning_package(binaries, module) if destdir is None else None
+    if not differing and all(target.exists() for target in files.values()):
+        return Installed(module, built.version, "unchanged", tuple(files.values()), owner)
+    for path, target in files.items():
+        _install_file(path, target, 0o755 if path == built.so_path else 0o644)
+    extensions = files[built.control_path].parent
+    for stale in set(extensions.glob(f"{module}--*.sql")) - set(files.values()):
+        stale.unlink()
+    outcome: Literal["installed", "replaced"] = "replaced" if differing else "installed"
+    return Installed(module, built.version, outcome, tuple(files.values()), owner)
+
+
+def _checked_targets(
+    built: BuiltModule, binaries: Binaries, destdir: Path | None, force: bool
+) -> tuple[dict[Path, Path], list[Path]]:
+    """Where each file of a module goes, in order, and which of these places hold something else.
+
+    UsageError if that must stay.
+    """
+    libraries, extensions = _directories(binaries, destdir)
+    # The control file goes last: without it CREATE EXTENSION does not see an unfinished set.
+    files = {
+        **{path: extensions / path.name for path in built.sql_paths},
+        built.so_path: libraries / built.so_path.name,
+        built.control_path: extensions / built.control_path.name,
+    }
+    present = {path: target for path, target in files.items() if target.exists()}
+    for target in present.values():
+        if not target.is_file():
+            raise UsageError(f"{target} is no file: move it away")
+    differing = [t for p, t in present.items() if not filecmp.cmp(p, t, shallow=False)]
+    if differing and not force:
+        raise UsageError(_describe_conflict(built, differing, binaries, destdir))
+    return files, differing
+
+
+def prepare_all(
+    binaries: Binaries,
+    names: Sequence[str],
+    destdir: Path | None = None,
+    force: bool = False,
+    package: ModulePackage | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Build modules and check that each can be installed, so that none is if one cannot be.
+
+    tell: called as each build begins. Raises UsageError.
+    """
+    for number, name in enumerate(names, 1):
+        if package:
+            built = package.module(name)
+        else:
+            step = f"building {name} ({number} of {len(names)})"
+            built = build_cached(binaries, name, tell=functools.partial(tell, step))
+        _checked_targets(built, binaries, destdir, force)
+
+
+def install_all(
+    binaries: Binaries,
+    names: Sequence[str],
+    destdir: Path | None = None,
+    force: bool = False,
+    package: ModulePackage | None = None,
+) -> Iterator[Installed]:
+    """Install modules one after the other, as `install` does.
+
+    What was built below `destdir` gets a manifest, so that it can be installed from elsewhere. A
+    manifest that describes what was there before is removed.
+    """
+    prepare_all(binaries, names, destdir, force, package)
+    libraries, extensions = _directories(binaries, destdir)
+    for name in names:
+        done = install(binaries, name, destdir=destdir, force=force, package=package)
+        if done.outcome != "unchanged":
+            _remove_manifest(libraries)
+        yield done
+    if destdir is not None and package is None:
+        module_package.write_manifest(binaries, libraries, extensions)
+
+
+def _remove_manifest(libraries: Path) -> None:
+    try:
+        (libraries / module_package.MANIFEST).unlink(missing_ok=True)
+    except OSError as ex:
+        raise _cannot_write(libraries, ex) from ex
+
+
+def installed_library(binaries: Binaries, module: str = "pgtare") -> Path | None:
+    """The file that a server of this installation loads; None if there is none."""
+    library = binaries.pkglibdir / f"{module}.so"
+    return library if library.exists() else None
+
+
+def owning_package(binaries: Binaries, module: str = "pgtare") -> SystemPackage | None:
+    """The package of the system that a module's library is of; None if it is of none."""
+    if binaries.origin == "wheel":  # in no package, and looked at for every throwaway server
+        return None
+    library = installed_library(binaries, module)
+    return package_of(library) if library else None
+
+
+def installed_version(
+    binaries: Binaries, module: str = "pgtare", destdir: Path | None = None
+) -> str | None:
+    """The version of an installed module, "unknown" if its control file is missing, or None."""
+    libraries, extensions = _directories(binaries, destdir)
+    control = extensions / f"{module}.control"
+    if control.exists():
+        return control_version(control)
+    return "unknown" if (libraries / f"{module}.so").exists() else None
+
+
+def uninstall(
+    binaries: Binaries,
+    module: str = "pgtare",
+    dsn: str | None = None,
+    destdir: Path | None = None,
+    force: bool = False,
+) -> list[Path]:
+    """Remove an installed module and return its files.
+
+    A setting that names a missing library stops a server from starting, or sessions from opening.
+    So `dsn` must reach the server as superuser, and UsageError says what still uses the module;
+    `force` removes it unseen. Other servers of the same installation are noticed only while they
+    run and have the library loaded.
+    """
+    libraries, extensions = _directories(binaries, destdir)
+    library = libraries / f"{module}.so"
+    files = [
+        path
+        for path in (extensions / f"{module}.control", library, *extensions.glob(f"{module}--*"))
+        if path.exists()
+    ]
+    if not files:
+        raise UsageError(f"{module} is not installed in {libraries}: there is nothing to remove")
+    manifest = libraries / module_package.MANIFEST  # of all modules: it goes with the last
+    others = [name for name in PRELOAD_ORDER if name != module]
+    if manifest.exists() and not any((libraries / f"{name}.so").exists() for name in others):
+        files.append(manifest)
+    if destdir is None and (owner := owning_package(binaries, module)):
+        raise UsageError(
+            f"{library} belongs to the package {owner}: remove that with `{owner.removal}`, once "
+            f"no setting of a server names {module}"
+        )
+    if destdir is None and not force:
+        _refuse_if_used(binaries, module, library, dsn)
+    for path in files:
+        try:
+            path.unlink()
+        except OSError as ex:
+            raise _cannot_write(path.parent, ex) from ex
+    return files
+
+
+def _refuse_if_used(binaries: Binaries, module: str, library: Path, dsn: str | None) -> None:
+    if dsn is None:
+        raise UsageError(
+            f"a server whose settings still name {module} would not start without it: give --dsn "
+            "of the server, so that its settings can be looked at, or use "
+            "`pgtare module uninstall --force`"
+        )
+    uses = uses_on_server(dsn, module, binaries.pkglibdir)
+    pids = loaded_by(library)
+    if pids:
+        uses.append(f"loaded by process {', '.join(map(str, pids[:5]))}")
+    if uses:
+        raise UsageError(
+            f"{module} is still in use ({'; '.join(uses)}): take it out there and restart or "
+            f"reload the server first, or use --force"
+        )
+
+
+def _describe_conflict(
+    built: BuiltModule, differing: list[Path], binaries: Binaries, destdir: Path | None
+) -> str:
+    there = installed_version(binaries, built.module, destdir)
+    what = f"version {there}" if there != built.version else f"another build of version {there}"
+    owner = owning_package(binaries, built.module) if destdir is None else None
+    if owner:
+        return (
+            f"{what} of {built.module} is already installed by the package {owner} "
+            f"({differing[0]}), and this is version {built.version}: upgrade the package, or take "
+            f"it out first (`{owner.removal}`); --force replaces its files until it is upgraded"
+        )
+    return (
+        f"{what} of {built.module} is already installed ({differing[0]} differs) and this is "
+        f"version {built.version}: use --force to replace it; running servers keep the old one "
+        f"until they restart"
+    )
+
+
+def _directories(binaries: Binaries, destdir: Path | None) -> tuple[Path, Path]:
+    if destdir is None:
+        return binaries.pkglibdir, binaries.extension_dir
+    root = destdir.absolute()
+    return (
+        root / binaries.pkglibdir.relative_to("/"),
+        root / binaries.extension_dir.relative_to("/"),
+    )
+
+
+def _install_file(source: Path, target: Path, mode: int) -> None:
+    """Put a file in place by renaming: backends keep the old library mapped, and writing into it
+    would crash them."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fd, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as ex:
+        raise _cannot_write(target.parent, ex) from ex
+    try:
+        with open(source, "rb") as content, os.fdopen(fd, "wb") as copy:
+            shutil.copyfileobj(content, copy)
+            os.fchmod(copy.fileno(), mode)
+            copy.flush()
+            os.fsync(copy.fileno())
+        os.replace(name, target)
+    except BaseException as ex:  # also a signal that ends the command
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        if isinstance(ex, OSError):
+            raise _cannot_write(target.parent, ex) from ex
+        raise
+
+
+def _cannot_write(directory: Path, ex: OSError) -> UsageError:
+    return UsageError(
+        f"cannot write to {directory} ({ex.strerror}): run the command as its owner (mostly root), "
+        f"or use --destdir to get the files into a directory of yours"
+    )

@@ -1,0 +1,98 @@
+"""What a reader must know before believing the counters: sessions and waits that they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pgtare.kit import numbers
+from pgtare.postgres.wait_counters.model import Client, Losses, Snapshot
+
+#: Above this share of sessions that are not captured, nothing is said of shares of time.
+_UNSEEN = 0.05
+
+_HOW = (
+    "switch it on with ALTER SYSTEM SET wait_event_timing.capture = 'stats' and a reload, if "
+    "the module is loaded (shared_preload_libraries)"
+)
+PARTIAL = (
+    "only part of the server can be seen: waits by event are those of all sessions, but statements "
+    "and processes are those of this user only, and it is not known which sessions are not "
+    "captured; GRANT pg_read_all_stats to this user shows all"
+)
+
+
+def between(before: Snapshot, after: Snapshot) -> tuple[str, ...]:
+    """What the difference of two snapshots lacks, one sentence each."""
+    grown = Losses(
+        missed=max(0, after.losses.missed - before.losses.missed),
+        statements_missed=max(0, after.losses.statements_missed - before.losses.statements_missed),
+        statements_evicted=max(
+            0, after.losses.statements_evicted - before.losses.statements_evicted
+        ),
+        overflows=max(0, after.losses.overflows - before.losses.overflows),
+        skipped=max(0, after.losses.skipped - before.losses.skipped),
+    )
+    clients = (
+        max(before.clients, after.clients, key=_uncaptured)
+        if (before.clients is not None and after.clients is not None)
+        else None
+    )
+    return (*of_clients(clients), *of_losses(grown))
+
+
+def of_clients(clients: tuple[Client, ...] | None) -> tuple[str, ...]:
+    """Which sessions are not in the counters."""
+    if clients is None:
+        return (PARTIAL,)
+    missing = _uncaptured(clients)
+    if not missing:
+        return ()
+    sessions = numbers.counted(len(clients), "client session")
+    return (f"{missing} of {sessions} {'is' if missing == 1 else 'are'} not captured: {_HOW}",)
+
+
+def of_losses(losses: Losses) -> tuple[str, ...]:
+    """Which waits are not in the counters."""
+    losses_found = []
+    if losses.missed:
+        losses_found.append(
+            f"seen but not counted (missed): {numbers.counted(losses.missed, 'wait')}"
+        )
+    if losses.statements_missed:
+        losses_found.append(
+            "in no statement's sums (statements_missed): "
+            + numbers.counted(losses.statements_missed, "wait")
+        )
+    if losses.statements_evicted:
+        losses_found.append(
+            "made way for others in the table of statements (statements_evicted): "
+            + numbers.counted(
+                losses.statements_evicted,
+                "pair of statement and event",
+                "pairs of statement and event",
+            )
+            + "; so times of statements are too low: raise wait_event_timing.statements_max"
+        )
+    if losses.overflows:
+        losses_found.append(
+            f"counted under Other (overflows): {numbers.counted(losses.overflows, 'wait')}"
+        )
+    if losses.skipped:
+        losses_found.append(
+            "left out of a reading (skipped), as a process was stopped in the midst of a change: "
+            + numbers.counted(
+                losses.skipped,
+                "process or part of the table of statements",
+                "processes or parts of the table of statements",
+            )
+        )
+    return tuple(losses_found)
+
+
+def hides_much(*looks: tuple[Client, ...] | None) -> bool:
+    """Whether too many sessions are not captured, so that shares of time would mislead."""
+    return any(clients and _uncaptured(clients) > _UNSEEN * len(clients) for clients in looks)
+
+
+def _uncaptured(clients: Iterable[Client]) -> int:
+    return sum(not client.captured for client in clients)

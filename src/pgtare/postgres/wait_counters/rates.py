@@ -1,0 +1,331 @@
+"""What happened between two snapshots: time by event and by statement, average active sessions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from pgtare.errors import UsageError
+from pgtare.postgres.backend_types import is_background
+from pgtare.postgres.wait_counters import caveats
+from pgtare.postgres.wait_counters.cpu_samples import FEWEST, CpuSamples, share
+from pgtare.postgres.wait_counters.model import (
+    Counters,
+    Event,
+    EventRow,
+    Snapshot,
+    Statement,
+    StatementRow,
+)
+
+Key = TypeVar("Key", bound=Hashable)
+Row = TypeVar("Row", EventRow, StatementRow)
+
+
+@dataclass(frozen=True)
+class EventRate:
+    """One event: sessions waiting for it on average, and its waits."""
+
+    event: Event
+    active: float
+    share: float | None
+    waits_per_s: float
+    mean_ms: float | None
+    waits: int
+    total_ms: float
+
+
+@dataclass(frozen=True)
+class StatementRate:
+    """One statement: sessions that ran it on average, waiting and on CPU, and its main events.
+
+    on_cpu: by samples, with its 95 % interval; None if there are too few (cpu_samples), and then
+    `active` is the waiting alone.
+    """
+
+    statement: Statement
+    text: str | None
+    active: float
+    on_cpu: float | None
+    share: float | None
+    events: tuple[tuple[Event, float], ...]
+    cpu_samples: int = 0
+    on_cpu_lo: float | None = None
+    on_cpu_hi: float | None = None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where time went in `seconds`.
+
+    sessions: whose waits are captured, on average, those that came and went for their time (None:
+    not known). It is exactly the sum of idle, of the waits in `active`, and of on_cpu if that is
+    counted. active: sessions neither idle nor waiting for their client; on_cpu is the part of them
+    that waited for nothing (None: not known). cpu_elsewhere: the part of on_cpu that is at no
+    statement, or at one with too few samples. waits_elsewhere: the waits in `active` that are at no
+    statement, as some begin before it is known; with both, statements add up to `active`. Shares
+    are of `active`; idle events have none, and none is given if too many sessions are not captured.
+    run_queue: sessions that waited for a processor, of whatever else they waited for before. notes:
+    what the figures lack; hides_much: so much that there are no shares.
+    """
+
+    seconds: float
+    active: float
+    on_cpu: float | None
+    events: tuple[EventRate, ...]
+    statements: tuple[StatementRate, ...]
+    on_cpu_by: Literal["counted", "sampled"] | None = None
+    run_queue: float | None = None
+    notes: tuple[str, ...] = ()
+    hides_much: bool = False
+    sessions: float | None = None
+    idle: float = 0.0
+    cpu_elsewhere: float | None = None
+    waits_elsewhere: float = 0.0
+    cpu_samples: int = 0
+
+
+class CountersReset(UsageError):
+    """Counters fell between two snapshots: they cannot be compared."""
+
+
+def profile(
+    before: Snapshot,
+    after: Snapshot,
+    samples: CpuSamples | None = None,
+    *,
+    run_queue: float | None = None,
+    idle: bool = False,
+    background: bool = False,
+) -> Profile:
+    """Compare two snapshots of one server.
+
+    samples: of processes on CPU in between. They split that time by statement, and give its length
+    if the snapshots do not. run_queue: sessions that waited for a processor on average.
+    idle: list waits for something to do as well. background: the server's own processes as well.
+    Raises UsageError if the two cannot be compared.
+    """
+    seconds = _check(before, after)
+    events = _sum(
+        after.events,
+        before.events,
+        lambda row: row.event,
+        lambda row: background or not is_background(row.backend_type),
+    )
+    ms = seconds * 1000
+    waiting = sum(c.total_ms for event, c in events.items() if not event.idle) / ms
+    resting = sum(c.total_ms for event, c in events.items() if event.idle) / ms
+    sessions = _sessions(before, after, ms, background=background)
+    cpu = None if sessions is None else max(0.0, sessions - resting - waiting)
+    by: Literal["counted", "sampled"] | None = None if cpu is None else "counted"
+    if cpu is None and samples is not None and samples.looks:
+        cpu, by = samples.total / samples.looks, "sampled"
+    active = waiting + (cpu or 0.0)
+    whole = 0.0 if caveats.hides_much(before.clients, after.clients) else active
+    rates = [
+        EventRate(
+            event=event,
+            active=c.total_ms / ms,
+            share=0.0 if event.idle else _share(c.total_ms / ms, whole),
+            waits_per_s=c.waits / seconds,
+            mean_ms=c.total_ms / c.waits if c.waits else None,
+            waits=c.waits,
+            total_ms=c.total_ms,
+        )
+        for event, c in events.items()
+        if (idle or not event.idle) and (c.waits or c.total_ms)
+    ]
+    statements, elsewhere = _statements(before, after, events, cpu, samples, ms, whole)
+    at_statements = sum(n for one in statements for _, n in one.events)
+    return Profile(
+        seconds=seconds,
+        active=active,
+        on_cpu=cpu,
+        events=tuple(sorted(rates, key=lambda rate: -rate.total_ms)),
+        statements=statements,
+        on_cpu_by=by,
+        run_queue=run_queue,
+        notes=caveats.between(before, after),
+        hides_much=caveats.hides_much(before.clients, after.clients),
+        sessions=sessions,
+        idle=resting,
+        cpu_elsewhere=elsewhere,
+        waits_elsewhere=waiting - at_statements,
+        cpu_samples=samples.total if samples else 0,
+    )
+
+
+def _share(part: float, whole: float) -> float | None:
+    """The share of all active time; None if that is not known."""
+    return part / whole if whole else None
+
+
+def _sessions(before: Snapshot, after: Snapshot, ms: float, *, background: bool) -> float | None:
+    """Processes on average whose waits are captured, by the time that the waits are parts of."""
+    if before.timed is None or after.timed is None:
+        return None
+    return (
+        sum(
+            timed.total_ms - (before.timed[kind].total_ms if kind in before.timed else 0.0)
+            for kind, timed in after.timed.items()
+            if background or not is_background(kind)
+        )
+        / ms
+    )
+
+
+def _statements(
+    before: Snapshot,
+    after: Snapshot,
+    all_events: Mapping[Event, Counters],
+    cpu: float | None,
+    samples: CpuSamples | None,
+    ms: float,
+    active: float,
+) -> tuple[tuple[StatementRate, ...], float | None]:
+    """Statements, the busiest first, and the CPU time that is at none of them."""
+    by_pair = _sum(
+        after.statements,
+        _entries_before(before.statements, after.statements),
+        lambda row: (row.statement, row.event),
+        lambda row: not row.event.idle,
+    )
+    events: dict[Statement, list[tuple[Event, float]]] = defaultdict(list)
+    for (statement, event), c in by_pair.items():
+        # a wait that ended as the statements were read can seem longer there than it was
+        spent = min(c.total_ms, all_events[event].total_ms if event in all_events else 0.0)
+        if spent:
+            events[statement].append((event, spent / ms))
+    hits = dict(samples.hits) if samples else {}
+    known = {statement.query_id for statement in events}
+    for query_id in hits:
+        if query_id not in known and query_id:
+            events[Statement(0, 0, query_id)] = []
+    rates = []
+    at_statements = 0.0
+    for statement, waits in events.items():
+        # A query identifier that several roles run has its CPU time at the first of them.
+        seen = hits.pop(statement.query_id, 0) if statement.query_id else 0
+        on_cpu = low = high = None
+        if cpu is not None and samples is not None and seen >= FEWEST:
+            part = share(seen, samples.total)
+            on_cpu, low, high = cpu * part.estimate, cpu * part.low, cpu * part.high
+            at_statements += on_cpu
+        total = (on_cpu or 0.0) + sum(n for _, n in waits)
+        rates.append(
+            StatementRate(
+                statement=statement,
+                text=after.texts.get(statement.query_id),
+                active=total,
+                on_cpu=on_cpu,
+                share=_share(total, active),
+                events=tuple(sorted(waits, key=lambda pair: -pair[1])),
+                cpu_samples=seen,
+                on_cpu_lo=low,
+                on_cpu_hi=high,
+            )
+        )
+    ordered = sorted(rates, key=lambda rate: (-rate.active, -rate.cpu_samples))
+    return tuple(ordered), None if cpu is None else max(0.0, cpu - at_statements)
+
+
+def _entries_before(
+    before: Iterable[StatementRow], after: Iterable[StatementRow]
+) -> Iterator[StatementRow]:
+    """Rows as they were; of an entry that was made again since, only its waits under way."""
+    now = {(row.statement, row.event): row.identity for row in after}
+    for row in before:
+        identity = now.get((row.statement, row.event))
+        if identity is None or row.identity is None or identity == row.identity:
+            yield row
+        else:
+            under_way = Counters(running_ms=row.counters.running_ms)
+            yield row.model_copy(update={"counters": under_way})
+
+
+def by_statement(rows: Iterable[StatementRow]) -> dict[int, dict[Event, Counters]]:
+    """Counters by query identifier and event over roles and databases, the longest first."""
+    sums: dict[int, dict[Event, Counters]] = defaultdict(lambda: defaultdict(Counters))
+    for row in rows:
+        if not row.event.idle:
+            sums[row.statement.query_id][row.event] += row.counters
+    return dict(sorted(sums.items(), key=lambda item: -sum(c.spent_ms for c in item[1].values())))
+
+
+def by_process(rows: Iterable[EventRow], *, idle: bool = False) -> dict[int, dict[Event, Counters]]:
+    """Counters by process and event, the longest first."""
+    sums: dict[int, dict[Event, Counters]] = defaultdict(dict)
+    for row in rows:
+        if row.pid is not None and (idle or not row.event.idle):
+            sums[row.pid][row.event] = row.counters
+    return dict(sorted(sums.items(), key=lambda item: -sum(c.spent_ms for c in item[1].values())))
+
+
+def totals(
+    rows: Sequence[EventRow], *, idle: bool = False, background: bool = False
+) -> dict[Event, Counters]:
+    """Counters by event over the types of process, since the last reset."""
+    sums: dict[Event, Counters] = defaultdict(Counters)
+    for row in rows:
+        if (idle or not row.event.idle) and (background or not is_background(row.backend_type)):
+            sums[row.event] += row.counters
+    return sums
+
+
+def _sum(
+    after: Iterable[Row],
+    before: Iterable[Row],
+    key: Callable[[Row], Key],
+    wanted: Callable[[Row], bool],
+) -> dict[Key, Counters]:
+    """How much the counters of each key grew; total_ms has the waits under way in it.
+
+    A wait that has ended but has not been counted yet can make a time fall a little: that is 0.
+    """
+    sums: tuple[dict[Key, Counters], dict[Key, Counters]] = ({}, {})
+    for rows, into in zip((before, after), sums, strict=True):
+        for row in rows:
+            if wanted(row):
+                into[key(row)] = into.get(key(row), Counters()) + row.counters
+    first, last = sums
+    return {k: grown(first.get(k, Counters()), counters) for k, counters in last.items()}
+
+
+def grown(before: Counters, after: Counters) -> Counters:
+    """The difference of two readings of one counter, never below 0."""
+    return Counters(
+        waits=max(0, after.waits - before.waits),
+        calls=max(0, after.calls - before.calls),
+        total_ms=max(0.0, after.spent_ms - before.spent_ms),
+        histogram=tuple(
+            max(0, b - a) for a, b in zip(before.histogram, after.histogram, strict=True)
+        ),
+    )
+
+
+def _check(before: Snapshot, after: Snapshot) -> float:
+    """The seconds between two snapshots that can be compared."""
+    if before.started != after.started:
+        raise UsageError(
+            "the snapshots are of two servers, or of one that was restarted in between: take both "
+            "from the same run of a server"
+        )
+    seconds = (after.taken - before.taken).total_seconds()
+    if seconds <= 0:
+        raise UsageError("the second snapshot is not later than the first: swap them")
+    if before.stats_reset != after.stats_reset or _were_reset(before, after):
+        raise CountersReset(
+            "the counters were reset between the snapshots, or those of a process were: take the "
+            "first one after the reset"
+        )
+    return seconds
+
+
+def _were_reset(before: Snapshot, after: Snapshot) -> bool:
+    """Whether any counter was set back: the module counts that, or one fell."""
+    if before.losses.resets is not None and after.losses.resets is not None:
+        return before.losses.resets != after.losses.resets
+    first, last = (totals(s.events, idle=True, background=True) for s in (before, after))
+    return any(last.get(event, Counters()).waits < c.waits for event, c in first.items())

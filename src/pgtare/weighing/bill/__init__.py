@@ -1,0 +1,1 @@
+"""What watching costs, added up: in cores and in money, by server and instrument."""
