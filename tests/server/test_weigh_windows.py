@@ -427,6 +427,32 @@ def test_a_role_without_rights_is_told_which(server: Cluster) -> None:
             conn.execute("DROP ROLE nobody_much")
 
 
+def test_a_role_with_the_rights_that_are_named_may_reload(
+    server: Cluster, tmp_path: Path
+) -> None:
+    with session(server) as conn:
+        conn.execute(
+            "CREATE ROLE weigher LOGIN;"
+            "GRANT ALTER SYSTEM ON PARAMETER work_mem TO weigher;"
+            "GRANT SELECT ON pg_file_settings TO weigher;"
+            "GRANT EXECUTE ON FUNCTION pg_reload_conf(), pg_show_all_file_settings(),"
+            " pg_stat_file(text, boolean) TO weigher;"
+            "GRANT pg_read_server_files TO weigher"
+        )
+    try:
+        weighed = windows.start(server.dsn(user="weigher"), [SETTING], tmp_path)
+        for value in ("5MB", "4MB", "5MB"):
+            eventually(lambda wanted=value: entries(server)[-1] == (wanted,))
+        weighed.send_signal(signal.SIGINT)
+        out, err = weighed.communicate(timeout=60)
+        assert "the role needs pg_monitor" in " ".join(out.split()), out + err
+        assert entries(server) == [("4MB",)]
+    finally:
+        with session(server) as conn:
+            conn.execute("REVOKE ALTER SYSTEM ON PARAMETER work_mem FROM weigher")
+            conn.execute("DROP OWNED BY weigher; DROP ROLE weigher")
+
+
 def test_the_plan_is_printed_and_nothing_done(server: Cluster) -> None:
     done = in_process(
         "weigh --dsn {} --reload 'x: work_mem = 5MB' --period 20s --dry-run", server.dsn()

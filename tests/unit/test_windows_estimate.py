@@ -51,17 +51,17 @@ def some(rows: npt.NDArray[Any], grouping: Grouping = "windows") -> ArmEstimate:
 
 @pytest.mark.parametrize("pareto", [False, True])
 def test_intervals_of_windows_hold(pareto: bool) -> None:
-    """300 trials of nine blocks: the interval has the truth, and nothing is called a cost."""
+    """100 trials of nine blocks: the interval has the truth, and nothing is called a cost."""
     covered = wrong = 0
-    for seed in range(300):
+    for seed in range(100):
         answer = some(recorded(np.random.default_rng(seed), cost_us=1.0, pareto=pareto)).answer
         assert answer is not None
         covered += answer.us.lo <= 1.0 <= answer.us.hi
         found = some(recorded(np.random.default_rng(10_000 + seed), pareto=pareto)).answer
         assert found is not None
         wrong += found.verdict in ("cost", "gain")
-    assert clopper_pearson(covered, 300, 0.9998)[1] >= 0.95, covered
-    assert clopper_pearson(wrong, 300, 0.9998)[0] <= 0.05, wrong
+    assert clopper_pearson(covered, 100, 0.9998)[1] >= 0.95, covered
+    assert clopper_pearson(wrong, 100, 0.9998)[0] <= 0.05, wrong
 
 
 def test_bursts_of_a_window_are_no_observations_of_their_own() -> None:

@@ -40,7 +40,7 @@ _LOADED = "SELECT extract(epoch FROM pg_catalog.pg_conf_load_time())::text"
 #: What tells a server from its copies and standbys: when its directory was made.
 _IDENTITY = """
 SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text || '/' ||
-       extract(epoch FROM (pg_catalog.pg_stat_file('PG_VERSION')).change)::bigint
+       extract(epoch FROM (pg_catalog.pg_stat_file('PG_VERSION', true)).change)::bigint
 """
 _ENTRY = """
 SELECT setting FROM pg_catalog.pg_file_settings
