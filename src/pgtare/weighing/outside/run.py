@@ -380,7 +380,8 @@ class OutsideRun:
 
             def look(so_far_s: float, rows: Any) -> StoppedBy | None:
                 now = live(rows, design, limits=self.request.decides)
-                display.look(now)
+                if now.blocks >= design.least_blocks // 2:  # of fewer they are no use to anybody
+                    display.look(now)
                 return reason_to_stop(self.request, now, so_far_s)
 
             got = record(
