@@ -274,6 +274,32 @@ def test_what_cannot_be_put_back_is_in_the_result(server: Cluster, tmp_path: Pat
     guardian_of(tmp_path).kill()
 
 
+def test_a_providers_commands_are_waited_for(server: Cluster, tmp_path: Path) -> None:
+    """They return at once, and the server shows the value a second later."""
+    psql = shlex.join([str(server.binaries.psql), "-Xq", "-d", server.dsn()])
+
+    def later(statement: str) -> str:
+        words = f"-c {shlex.quote(statement)} -c 'SELECT pg_reload_conf()'"
+        return f"setsid sh -c {shlex.quote(f'sleep 1; {psql} {words}')} > /dev/null &"
+
+    on, off = later("ALTER SYSTEM SET work_mem = '5MB'"), later("ALTER SYSTEM RESET work_mem")
+    switch = Switch("mem", "commands", on, off, "work_mem", "5MB")
+    with session(server) as conn:
+        conn.execute("ALTER SYSTEM SET work_mem = '5MB'")  # it is on before
+        conn.execute("SELECT pg_reload_conf()")
+    try:
+        weighed = windows.start(server.dsn(), [switch], tmp_path, seconds=15, sql=SLOWER)
+        _, err = weighed.communicate(timeout=120)
+        assert weighed.returncode == 0, err
+        found = {a["name"]: a for a in read(tmp_path / "w" / "result.json")["arms"]}
+        assert 250 < found["mem"]["answer"]["us"]["estimate"] < 2_000
+        eventually(lambda: entries(server)[-1] == ("5MB",))
+    finally:
+        with session(server) as conn:
+            conn.execute("ALTER SYSTEM RESET work_mem")
+            conn.execute("SELECT pg_reload_conf()")
+
+
 def test_what_cannot_be_switched_on_is_not_switched_off(server: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
