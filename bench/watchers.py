@@ -49,8 +49,9 @@ DATA_SOURCE_NAME={dsn} prometheus-postgres-exporter --web.listen-address=127.0.0
 while sleep {period}; do curl -s -o /dev/null http://127.0.0.1:{port}/metrics; done
 """
 _ACTIVITY = "TERM=xterm script -qfc {command} /dev/null"
-#: Its collector wakes up this seldom, in ms, or as often as by default.
-_SELDOM_MS, _OFTEN_MS = 2**31 - 1, 10
+#: Its collector wakes up this seldom, in ms, or as often as by default. It notices a reload only
+#: when it wakes up, so it must do so now and then.
+_SELDOM_MS, _OFTEN_MS = 1000, 10
 _SAMPLING = "pg_wait_sampling"
 _SETTINGS = {
     f"{_SAMPLING}.profile_period": str(_SELDOM_MS),
@@ -96,7 +97,8 @@ def main(args: argparse.Namespace) -> int:
         outside = done.result.design.outside
         assert outside is not None
         assert outside.windows is not None
-        counted = {"exporter": sessions.share, "known": lambda: _noted(notes)}
+        on_s = outside.windows.window_s * done.result.design.blocks
+        counted = {"exporter": lambda: sessions.spent_s() / on_s, "known": lambda: _noted(notes)}
         right = [
             _holds(one, counted[one.name]())
             for one in outside.windows.watchers
@@ -113,7 +115,7 @@ def _watchers(dsn: str, port: int, place: Path, notes: Path) -> list[Switch]:
     at = conninfo_to_dict(dsn)
     place_of = ["-h", str(at["host"]), "-p", str(at["port"])]
     who = ["-U", str(at["user"]), "-d", str(at["dbname"])]
-    activity = shlex.join(["pg_activity", *place_of, *who])
+    activity = "stty cols 120 rows 40; " + shlex.join(["pg_activity", *place_of, *who])
     agent = [*own, "pgtare", "agent", "--dsn", dsn, "--spool", str(place / "spool")]
     known = [*own, "bench.watchers", f"{dsn} application_name=known", str(notes)]
     return [
@@ -142,7 +144,7 @@ class _Sessions:
 
     def __init__(self, dsn: str, name: str) -> None:
         self._conn, self._name = psycopg.connect(dsn, autocommit=True), name
-        self._seen: dict[int, tuple[float, int, float, int]] = {}
+        self._seen: dict[int, int] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look)
 
@@ -155,25 +157,17 @@ class _Sessions:
         self._thread.join()
         self._conn.close()
 
-    def share(self) -> float:
-        """Processor time over the time in which there were sessions."""
-        spent = sum(last - first for _, first, _, last in self._seen.values())
-        began = sorted((start, end) for start, _, end, _ in self._seen.values())
-        lasted, until = 0.0, 0.0
-        for start, end in began:
-            lasted += max(0.0, end - max(start, until))
-            until = max(until, end)
-        return spent / 1e9 / lasted
+    def spent_s(self) -> float:
+        """Processor time of all of them, in s. They begin with the first scrape of a window."""
+        return sum(self._seen.values()) / 1e9
 
     def _look(self) -> None:
         query = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
         while not self._end.wait(0.1):
-            now = time.monotonic()
             for (pid,) in self._conn.execute(query, (self._name,)).fetchall():
                 spent = machine.schedstat(pid)
                 if spent is not None:
-                    start, first, _, _ = self._seen.get(pid, (now, 0, now, 0))
-                    self._seen[pid] = (start, first, now, spent[0])
+                    self._seen[pid] = spent[0]
 
 
 def _noted(notes: Path) -> float:

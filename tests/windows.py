@@ -62,6 +62,9 @@ def _weigh(asked: dict[str, Any]) -> int:
     except PgtareError as ex:
         print(f"pgtare: {ex}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt as ex:
+        print(f"pgtare: {ex}", file=sys.stderr)
+        return 130
     render(done.result, Console(width=100))
     store.save(Path(asked["out"]), done.design, done.observations, done.result)
     return 1 if done.result.design.partial else 0

@@ -200,11 +200,12 @@ def test_what_is_left_of_one_server_is_not_put_back_on_its_copy(
     os.kill(weighed.pid, signal.SIGKILL)
     weighed.communicate(timeout=60)
     guardian.kill()
+    left = entries(server)
     with Cluster(wheel, {}) as copy:
         elsewhere = windows.start(copy.dsn(), [SETTING], tmp_path, seconds=1)
         elsewhere.communicate(timeout=60)
         assert len(restore_files(tmp_path)) == 1
-        assert entries(server)[-1] == ("5MB",)
+        assert entries(server) == left
         with session(copy) as conn, pytest.raises(MeasurementError, match="another server"):
             configuration.require_same(conn, Before(None, "4MB", "7/1"))
     again = windows.start(server.dsn(), [SETTING], tmp_path, seconds=1)
@@ -453,9 +454,7 @@ def test_a_role_without_rights_is_told_which(server: Cluster) -> None:
             conn.execute("DROP ROLE nobody_much")
 
 
-def test_a_role_with_the_rights_that_are_named_may_reload(
-    server: Cluster, tmp_path: Path
-) -> None:
+def test_a_role_with_the_rights_that_are_named_may_reload(server: Cluster, tmp_path: Path) -> None:
     with session(server) as conn:
         conn.execute(
             "CREATE ROLE weigher LOGIN;"
@@ -467,7 +466,7 @@ def test_a_role_with_the_rights_that_are_named_may_reload(
         )
     try:
         weighed = windows.start(server.dsn(user="weigher"), [SETTING], tmp_path)
-        for value in ("5MB", "4MB", "5MB"):
+        for value in ("5MB", "4MB", "5MB", "4MB", "5MB"):
             eventually(lambda wanted=value: entries(server)[-1] == (wanted,))
         weighed.send_signal(signal.SIGINT)
         out, err = weighed.communicate(timeout=60)
