@@ -120,7 +120,7 @@ def _by_duet(library: str, ns: int, seconds: float, place: Path) -> tuple[float,
     _run(["ladder", str(study), "--quick", "--out", str(out)])
     found = json.loads((out / "result.json").read_text())
     effect = found["workloads"][0]["compared"][0]["effect"]
-    return effect["pct"]["lo"], effect["pct"]["hi"]
+    return effect["lo_pct"], effect["hi_pct"]
 
 
 def _pgtare(words: list[str]) -> Any:
