@@ -308,8 +308,8 @@ def weigh(
         _deliver(done, destination, out, asked, details)
     if done.result.design.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
-    driven = done.result.design.outside
-    changed = driven is not None and driven.windows is not None and not driven.windows.put_back
+    windows = done.result.windows
+    changed = windows is not None and not windows.put_back
     if done.result.design.partial or changed:
         raise typer.Exit(1)
     if request.decides:

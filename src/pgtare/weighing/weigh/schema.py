@@ -532,6 +532,11 @@ class WeighResult(Document):
         return self.design.outside is not None and bool(self.design.outside.servers)
 
     @property
+    def windows(self) -> WindowsInfo | None:
+        """How the whole server was switched, if it was."""
+        return self.design.outside.windows if self.design.outside is not None else None
+
+    @property
     def server_version(self) -> str:
         """The number of the server's version, such as 18.6; empty if it is not known."""
         number_ = self.server.get("version_num")

@@ -92,14 +92,14 @@ WHERE error IS NOT NULL AND error <> 'setting could not be applied' ORDER BY seq
 """
 #: Who else writes the configuration, by what is seen of them.
 _MANAGED = """
-SELECT 'Patroni' FROM pg_catalog.pg_stat_activity WHERE application_name ILIKE 'patroni%%'
+SELECT 'Patroni' FROM pg_catalog.pg_stat_activity WHERE application_name ILIKE 'patroni%'
 UNION ALL SELECT 'Patroni' FROM pg_catalog.pg_file_settings
-    WHERE sourcefile LIKE '%%postgresql.base.conf'
-UNION ALL SELECT 'CloudNativePG' FROM pg_catalog.pg_settings WHERE name LIKE 'cnpg.%%'
+    WHERE sourcefile LIKE '%postgresql.base.conf'
+UNION ALL SELECT 'CloudNativePG' FROM pg_catalog.pg_settings WHERE name LIKE 'cnpg.%'
 UNION ALL SELECT 'CloudNativePG' FROM pg_catalog.pg_file_settings
-    WHERE sourcefile LIKE '%%/custom.conf'
+    WHERE sourcefile LIKE '%/custom.conf'
 UNION ALL SELECT 'its provider' FROM pg_catalog.pg_settings
-    WHERE name LIKE ANY (ARRAY['rds.%%', 'azure.%%', 'cloudsql.%%', 'alloydb.%%'])
+    WHERE name LIKE ANY (ARRAY['rds.%', 'azure.%', 'cloudsql.%', 'alloydb.%'])
 UNION ALL SELECT 'an operator (allow_alter_system is off)' FROM pg_catalog.pg_settings
     WHERE name = 'allow_alter_system' AND setting = 'off'
 LIMIT 1
@@ -143,15 +143,14 @@ def look(conn: psycopg.Connection[Any], switch: Switch) -> Before:
             f"--reload {switch.name}: {name} holds for new sessions: compare two servers (--server)"
         )
     try:
-        managed = conn.execute(_MANAGED.replace("%%", "%").encode()).fetchone()
+        managed = conn.execute(_MANAGED.encode()).fetchone()
         if managed is not None:
             other = _OTHER_WAY.format(name=switch.name, setting=name, value=switch.value)
             raise UsageError(
                 f"--reload {switch.name}: {managed[0]} writes this server's configuration: {other}"
             )
         refuse_pending(conn)
-        found = conn.execute(_ENTRY, (name,)).fetchone()
-        value = conn.execute(_VALUE, (name,)).fetchone()
+        entry, value = _entry(conn, name), _value(conn, name)
         server = conn.execute(_IDENTITY).fetchone()
         may = conn.execute(
             "SELECT pg_catalog.has_parameter_privilege(%s, 'ALTER SYSTEM') AND"
@@ -164,9 +163,8 @@ def look(conn: psycopg.Connection[Any], switch: Switch) -> Before:
         raise UsageError(
             f"--reload {switch.name}: {_RIGHTS.format(name, 'one of them is missing')}"
         )
-    assert value is not None
     assert server is not None
-    return Before(str(found[0]) if found else None, str(value[0]), str(server[0]))
+    return Before(entry, value, str(server[0]))
 
 
 def identity(conn: psycopg.Connection[Any]) -> str | None:
@@ -208,10 +206,15 @@ def _edited(conn: psycopg.Connection[Any]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def _entry(conn: psycopg.Connection[Any], name: str) -> str | None:
+    """What postgresql.auto.conf has for a setting."""
+    row = conn.execute(_ENTRY, (name,)).fetchone()
+    return str(row[0]) if row else None
+
+
 def refuse_foreign(conn: psycopg.Connection[Any], name: str, expected: str | None) -> None:
     """Raise MeasurementError if the entry is not what we left there."""
-    row = conn.execute(_ENTRY, (name,)).fetchone()
-    entry = str(row[0]) if row else None
+    entry = _entry(conn, name)
     if entry != expected:
         raise MeasurementError(
             f"somebody else has set {name} to {entry or 'its default'} meanwhile: it is left so"
@@ -236,8 +239,7 @@ def _value(conn: psycopg.Connection[Any], name: str) -> str:
 
 def put_back(conn: psycopg.Connection[Any], name: str, ours: str, before: Before) -> str:
     """Undo a change if it still stands; what was done, in words."""
-    row = conn.execute(_ENTRY, (name,)).fetchone()
-    entry = str(row[0]) if row else None
+    entry = _entry(conn, name)
     if entry == before.entry:
         if _value(conn, name) != before.value:  # taken out of the file, and still in force
             reload(conn)

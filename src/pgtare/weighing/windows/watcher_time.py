@@ -9,7 +9,7 @@ be seen from here, the time that sessions are active is sampled instead.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,12 +79,17 @@ class WatcherTime:
         """Whether the server runs on this machine."""
         return self._postmaster is not None
 
+    def _sessions(self) -> Iterator[tuple[int, int, Kind, bool]]:
+        """Who is there: the leader's process, its own, the kind, and whether it is active."""
+        for leader, pid, role, name, address, active in pooler.rows(self._control, _SESSIONS):
+            yield leader, pid, (role or "", name or "", address or ""), bool(active)
+
     def _kinds_now(self) -> set[Kind]:
         found: set[Kind] = set()
         if self.sees_sessions:
-            for leader, _, role, name, address, _ in pooler.rows(self._control, _SESSIONS):
+            for leader, _, kind, _ in self._sessions():
                 if leader not in self._ours:
-                    found.add((role or "", name or "", address or ""))
+                    found.add(kind)
         return found
 
     def begin(self, block: int, arm: int, leaders: Mapping[int, int]) -> None:
@@ -99,12 +104,11 @@ class WatcherTime:
         if not self.sees_sessions:
             return
         window, now = self.windows[-1], {}
-        for leader, pid, role, name, address, active in pooler.rows(self._control, _SESSIONS):
-            kind = (role or "", name or "", address or "")
+        for leader, pid, kind, active in self._sessions():
             ours = leader in self._ours
             if not ours:
                 window.seen.add(kind)
-                window.active[kind] += bool(active)
+                window.active[kind] += active
             spent = machine.schedstat(pid) if self._postmaster is not None else None
             if spent is None:
                 continue

@@ -71,9 +71,7 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
 def _blocks(result: WeighResult) -> str:
     if result.compares_servers:
         return "sessions of each"
-    outside = result.design.outside
-    by_windows = outside is not None and outside.windows is not None
-    return "blocks of windows" if by_windows else _BLOCKS[result.design.unit]
+    return "blocks of windows" if result.windows else _BLOCKS[result.design.unit]
 
 
 _BLOCKS = {

@@ -138,14 +138,14 @@ def _arms(result: WeighResult) -> list[_Settings]:
             )
             for one in outside.servers
         ]
-    if outside is not None and outside.windows is not None:
+    if result.windows is not None:
         return [
             _Settings(
                 one.name,
                 _SWITCHED[one.kind],
                 _assignments({one.setting: one.value or ""} if one.setting else {}),
             )
-            for one in outside.windows.watchers
+            for one in result.windows.watchers
         ]
     base = result.arms[0].settings if result.arms else {}
     return [_settings(arm, base) for arm in result.arms]

@@ -122,8 +122,7 @@ def subject(result: WeighResult) -> str:
 
 def table_title(result: WeighResult) -> str:
     """What the figures of the table are."""
-    outside = result.design.outside
-    if outside is not None and outside.windows is not None:
+    if result.windows is not None:
         return "while the whole server has it on, per transaction of a session that never waits"
     if result.compares_servers:
         return f"compared with {result.arms[0].name}, per transaction in a session that never waits"
@@ -245,9 +244,7 @@ def _windows(outside: OutsideInfo, windows: WindowsInfo) -> str:
 
 def _watchers(result: WeighResult) -> list[str]:
     """What each watcher takes itself, which is no part of what a transaction pays."""
-    outside = result.design.outside
-    windows = outside.windows if outside is not None else None
-    return [_watcher(one) for one in windows.watchers] if windows is not None else []
+    return [_watcher(one) for one in result.windows.watchers] if result.windows else []
 
 
 _TAKEN_BY = {
@@ -550,10 +547,9 @@ _DIFFERENCES = {
 
 def threshold_sentence(result: WeighResult) -> str:
     """How the answer and the column tail divide the effect, and whether the tail can be judged."""
-    outside = result.design.outside
     part = "99.9th percentile"
-    if outside is not None:
-        part = f"{'99.9th' if outside.windows is not None else '99th'} percentile of runs"
+    if result.design.outside is not None:
+        part = f"{'99.9th' if result.windows is not None else '99th'} percentile of runs"
     return (
         f"{_DIFFERENCES[result.design.unit]} Up to "
         f"the {part} of arm and base together (base alone: "
