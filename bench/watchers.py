@@ -1,10 +1,11 @@
 """Watchers that people run, and one that takes a known time, weighed by windows.
 
 Beside a load of other sessions on Debian's PostgreSQL 15: postgres_exporter, scraped every five
-seconds; pg_activity, at its default of two; pgtare's own agent; the collector of pg_wait_sampling,
-which is a setting of the server; and a stand-in that acts every five seconds and notes what its
-session took. What the exporter's sessions took is also read in /proc, ten times a second, while
-they last. The two counts must be what was weighed; the exit status is 1 if one is not.
+seconds; pg_activity, at its default of two; pgtare's own agent; the collectors of pg_wait_sampling
+and PoWA, which are settings of the server; and a stand-in that acts every five seconds and notes
+what its session took. What the exporter's sessions took is also read in /proc, ten times a
+second, while they last. The two counts must be what was weighed; the exit status is 1 if one is
+not.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from pgtare.weighing.weigh.schema import WatcherInfo
 from pgtare.weighing.windows.run import weigh
 
 TAKES = (
-    "16 minutes (--minutes, --only), with Debian's postgresql-15, postgresql-15-pg-wait-sampling, "
-    "prometheus-postgres-exporter, pg-activity and curl"
+    "18 minutes (--minutes, --only), with Debian's postgresql-15, postgresql-15-pg-wait-sampling, "
+    "postgresql-15-powa, prometheus-postgres-exporter, pg-activity and curl"
 )
 
 #: How often the exporter is scraped and the stand-in acts, in s.
@@ -53,15 +54,19 @@ _ACTIVITY = "TERM=xterm script -qfc {command} /dev/null"
 #: when it wakes up, so it must do so now and then.
 _SELDOM_MS, _OFTEN_MS = 1000, 10
 _SAMPLING = "pg_wait_sampling"
+#: It takes no snapshots, or as often as it can.
+_POWA_OFF, _POWA_ON = "-1", "5s"
 _SETTINGS = {
     f"{_SAMPLING}.profile_period": str(_SELDOM_MS),
     f"{_SAMPLING}.history_period": str(_SELDOM_MS),
+    "powa.frequency": _POWA_OFF,
 }
+_POWA_EXTENSIONS = ("btree_gist", "pg_stat_statements", "powa")
 _ROWS = 400_000
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--minutes", type=float, default=16)
+    parser.add_argument("--minutes", type=float, default=18)
     parser.add_argument("--port", type=int, default=9187)
     parser.add_argument("--only", nargs="*", help="names of watchers")
     parser.add_argument("--page", type=Path, help="write the page here")
@@ -71,10 +76,11 @@ def main(args: argparse.Namespace) -> int:
     """Print the report, and what was counted by other means."""
     binaries = from_pg_config(DEBIAN)
     with (
-        Cluster(binaries, _SETTINGS, [_SAMPLING]) as cluster,
+        Cluster(binaries, _SETTINGS, [_SAMPLING, "pg_stat_statements", "powa"]) as cluster,
         tempfile.TemporaryDirectory() as place,
     ):
         dsn = initialise(binaries, cluster.dsn(), 10).dsn
+        _create_powa(dsn)
         notes = Path(place) / "notes"
         switches = _watchers(dsn, args.port, Path(place), notes)
         if args.only:
@@ -123,8 +129,18 @@ def _watchers(dsn: str, port: int, place: Path, notes: Path) -> list[Switch]:
         Switch("pg_activity", "process", on=_ACTIVITY.format(command=shlex.quote(activity))),
         Switch("agent", "process", on=shlex.join(agent)),
         Switch.parse_reload(f"{_SAMPLING}: {_SAMPLING}.profile_period = {_OFTEN_MS}"),
+        Switch.parse_reload(f"powa: powa.frequency = {_POWA_ON}"),
         Switch("known", "process", on=shlex.join(known)),
     ]
+
+
+def _create_powa(dsn: str) -> None:
+    """The database that PoWA keeps its snapshots in."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("CREATE DATABASE powa")
+    with psycopg.connect(dsn, dbname="powa", autocommit=True) as conn:
+        for extension in _POWA_EXTENSIONS:
+            conn.execute(f"CREATE EXTENSION {extension}".encode())
 
 
 def _holds(found: WatcherInfo, share: float) -> bool:

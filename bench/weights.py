@@ -5,6 +5,10 @@ Each observer is weighed with `pgtare weigh` on a server of its own kind: the em
 installed is left out, and named). One client; the loads are look-ups by key with prepared
 statements, pgbench's tpcb-like, and a join of some thousand rows.
 
+What an observer costs differs between starts of one server by more than the interval of a trial,
+as each start lays memory out anew. So everything is weighed again in each round, on a new server,
+and the interval is the t interval of the rounds' answers.
+
 `--out` keeps what was found; `--against` compares it with an earlier run's: each pair of intervals
 should agree. The exit status is 1 if more pairs disagree than chance explains in 999 of 1,000 runs.
 """
@@ -18,10 +22,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psycopg
 import scipy
 
@@ -37,7 +42,7 @@ from pgtare.postgres.load import initialise
 from pgtare.postgres.load.script import BUILTINS
 from pgtare.postgres.modules import loadable
 
-TAKES = "16 minutes (--seconds, --only)"
+TAKES = "half an hour (--seconds, --rounds, --only)"
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 #: A join whose plan has thousands of rows in each node.
@@ -47,7 +52,7 @@ SELECT count(*) FROM pgbench_accounts a JOIN pgbench_branches b USING (bid)
 WHERE aid BETWEEN :low AND :low + 2000;
 """
 SCALE = 10
-#: The share of pairs of runs whose difference misses its own 95 % interval by chance.
+#: The share of pairs of runs whose difference misses its own 95 % interval by chance, at most.
 ALPHA = 0.05
 
 
@@ -154,7 +159,8 @@ class Weight:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=60, help="of each trial")
+    parser.add_argument("--seconds", type=float, default=15, help="of each trial")
+    parser.add_argument("--rounds", type=int, default=5, help="starts of each server, at least 2")
     parser.add_argument("--only", default="", help="observers whose name contains this")
     parser.add_argument("--out", type=Path, help="write what was found as JSON")
     parser.add_argument("--against", type=Path, help="compare with what an earlier run found")
@@ -162,23 +168,55 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the tables."""
-    found: list[Weight] = []
-    for group in GROUPS:
-        chosen = [name for name in group.observers if args.only in name]
-        if not chosen:
-            continue
-        server = binaries_of(group)
-        if server is None:
-            say(f"left out, as it is not installed: {', '.join(chosen)}")
-            continue
-        for load in group.loads:
-            say(f"{load.title}: {', '.join(chosen)}")
-            found += weigh(server, group, chosen, load, args.seconds)
+    if args.rounds < 2:
+        raise UsageError("--rounds must be 2 or more: the interval is that of the rounds")
+    answers: list[Weight] = []
+    for number in range(args.rounds):
+        for group in GROUPS:
+            chosen = [name for name in group.observers if args.only in name]
+            if not chosen:
+                continue
+            server = binaries_of(group)
+            if server is None:
+                say(f"left out, as it is not installed: {', '.join(chosen)}")
+                continue
+            for load in group.loads:
+                say(f"{number + 1} of {args.rounds}, {load.title}: {', '.join(chosen)}")
+                answers += weigh(server, group, chosen, load, args.seconds)
+    found = over_rounds(answers)
     for line in table(found):
         print(line)
     if args.out is not None:
         args.out.write_text(json.dumps([kept(weight) for weight in found], indent=1) + "\n")
     return compared(found, read(args.against)) if args.against is not None else 0
+
+
+def over_rounds(answers: Sequence[Weight]) -> list[Weight]:
+    """One weight for each observer and load: the mean of the rounds, with their t interval."""
+    each: dict[tuple[str, str], list[Weight]] = {}
+    for answer in answers:
+        each.setdefault(answer.key, []).append(answer)
+    return [combined(rounds) for rounds in each.values()]
+
+
+def combined(rounds: Sequence[Weight]) -> Weight:
+    """The rounds of one observer and load as one weight."""
+    us, pct = (
+        t_interval([float(getattr(one, of).estimate) for one in rounds]) for of in ("us", "pct")
+    )
+    unproven = any(one.verdict == "not_verified" for one in rounds)
+    shown = us.lo is not None and us.lo > 0
+    verdict = "not_verified" if unproven else "cost" if shown else "undecided"
+    base_us = float(np.mean([one.base_us for one in rounds]))
+    return replace(rounds[0], base_us=base_us, us=us, pct=pct, verdict=verdict)
+
+
+def t_interval(values: Sequence[float]) -> Interval:
+    """The mean, and its 95 % t interval."""
+    n = len(values)
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(n)
+    half = float(scipy.stats.t.ppf(0.975, n - 1)) * error
+    return Interval(estimate=mean, lo=mean - half, hi=mean + half)
 
 
 def binaries_of(group: Group) -> Binaries | None:
