@@ -46,7 +46,7 @@ def _weigh(asked: dict[str, Any]) -> int:
     from pgtare.weighing.weigh.request import Request
     from pgtare.weighing.windows import run, schedule
 
-    schedule.SETTLE_S = SETTLE_S
+    schedule.SETTLE_S = schedule.AFTER_OFF_S = SETTLE_S
     request = Request(
         (),
         dsn=asked["dsn"],

@@ -92,7 +92,7 @@ def test_a_setting_and_a_watcher_are_weighed(server: Cluster, tmp_path: Path) ->
     query = "SELECT count(*) FROM generate_series(1, 100000)"
     psql = shlex.join([str(server.binaries.psql), "-Xqc", query, dsn])
     busy = Switch("busy", "process", on=f"while true; do {psql}; done")
-    weighed = windows.start(server.dsn(), [SETTING, busy], tmp_path, seconds=20, sql=SLOWER)
+    weighed = windows.start(server.dsn(), [SETTING, busy], tmp_path, seconds=24, sql=SLOWER)
     out, err = weighed.communicate(timeout=120)
     assert weighed.returncode == 0, err
     assert "by hand, if need be: ALTER SYSTEM RESET work_mem" in " ".join(err.split())

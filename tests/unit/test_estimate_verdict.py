@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from bench.scenarios import counting, runs, verdicts
 
+from pgtare.estimate.inference import MISSING, Estimate
 from pgtare.estimate.trial import analyse, clopper_pearson
+from pgtare.estimate.trial.verdict import Evidence, judge
 from tests.unit import simulated_trial as simulated
 from tests.unit.simulated_trial import Effect, Rng, Session
 
@@ -79,3 +81,34 @@ def test_error_rates_of_a_short_trial() -> None:
     assert clopper_pearson(wrong.hits, wrong.trials, 0.9998)[0] <= 0.05
     covered = counting.covered(_clean, lambda rng: runs.slower(0.05, rng), 60, 1)
     assert clopper_pearson(covered.hits, covered.trials, 0.9998)[1] >= 0.95
+
+
+def interval(lo: float, hi: float) -> Estimate:
+    return Estimate((lo + hi) / 2, (hi - lo) / 4, lo, hi)
+
+
+@pytest.mark.parametrize(
+    ("total", "verdict"),
+    [(interval(-3, 5), "inconclusive"), (interval(-3, -0.5), "gain"), (MISSING, "inconclusive")],
+)
+def test_a_gain_is_not_shown_by_what_is_slower_now_and_then(total: Estimate, verdict: str) -> None:
+    """The body is less, and slow transactions add something: only the total decides."""
+    found = judge(
+        Evidence(
+            proven=True,
+            blocks=100,
+            least_blocks=30,
+            body=interval(-3, -1),
+            margin_us=0.1,
+            excess=interval(0.5, 4),
+            total=total,
+            tail_bound=2.0,
+            p=0.001,
+            family=1,
+            seconds=60.0,
+            factor=1.0,
+            tail_factor=1.0,
+            p_total=0.001 if total.hi < 0 else 0.5,
+        )
+    )
+    assert found.verdict == verdict

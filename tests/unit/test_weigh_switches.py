@@ -14,7 +14,7 @@ from pgtare.estimate.trial.windows import difference
 from pgtare.weighing.switches import Switch, check_names
 from pgtare.weighing.windows import configuration, restore_file
 from pgtare.weighing.windows.configuration import Before
-from pgtare.weighing.windows.schedule import blocks_in, least_s, window_s
+from pgtare.weighing.windows.schedule import block_s, least_s, window_s
 from pgtare.weighing.windows.watcher_time import (
     WindowTime,
     active_share,
@@ -73,9 +73,11 @@ def test_windows_hold_whole_periods() -> None:
 
 
 def test_blocks_have_room_for_what_settles() -> None:
-    assert least_s(3, 15) == 384
-    assert blocks_in(384, 3, 15) == 8
-    assert blocks_in(383, 3, 15) == 7
+    setting, commands = Switch.parse_reload("a: work_mem = 1MB"), Switch.parse("b: on | off")
+    process = Switch.parse("c: run")
+    assert least_s([setting], 15) == 8 * 3 * 16
+    assert block_s([commands], 15) == 3 * 16 + 10
+    assert block_s([setting, process], 15) == 4 * 16 + 7.5
 
 
 def test_what_is_put_back_by_hand_is_sql() -> None:
@@ -105,8 +107,11 @@ def test_an_own_share_is_within_blocks() -> None:
     assert found.half_width < 0.05
     values[5] = np.nan
     again = difference(values, blocks, arms, 2, (0, 1))
+    assert np.isnan(again.lo)  # seven blocks are too few
+    values[5], values[4] = values[2], np.nan
+    again = difference(values, blocks, arms, 2, (0, 1))
     assert again.lo < 2 < again.hi
-    assert np.isnan(difference(values[:3], blocks[:3], arms[:3], 2, (0, 1)).lo)
+    assert np.isnan(difference(values[:21], blocks[:21], arms[:21], 2, (0, 1)).lo)
 
 
 def test_intervals_of_an_own_share_hold() -> None:

@@ -215,9 +215,16 @@ def test_every_answer_is_said_in_two_or_three_words(
 def test_what_an_undecided_cost_is_at_most_is_rounded_up(hi: float | None, said: str) -> None:
     result = sample().result
     arm = arm_of(result, STATEMENTS)
-    judged(arm, "inconclusive", ReasonKind.COVERS_ZERO, pct=between(-0.2, -0.3, hi))
+    judged(arm, "inconclusive", ReasonKind.COVERS_ZERO, pct=between(-0.2, -0.3, hi), most_pct=hi)
     assert row(result, STATEMENTS).endswith(said)
     assert wording.rounded_up(0.0) == "0"
+
+
+def test_slow_transactions_of_which_too_little_is_known_leave_no_bound() -> None:
+    result = sample().result
+    arm = arm_of(result, STATEMENTS)
+    judged(arm, "inconclusive", ReasonKind.COVERS_ZERO, pct=between(0.1, -0.3, 0.5), most_pct=None)
+    assert row(result, STATEMENTS).endswith("undecided")
 
 
 @pytest.mark.parametrize("kind", list(ReasonKind))
@@ -225,7 +232,7 @@ def test_a_withheld_answer_has_no_bound(kind: ReasonKind) -> None:
     """What could have moved the figure could have moved its upper end, too."""
     result = sample().result
     arm = arm_of(result, STATEMENTS)
-    judged(arm, "inconclusive", kind, pct=between(1.0, -0.5, 2.51), needed_s=30.0)
+    judged(arm, "inconclusive", kind, pct=between(1.0, -0.5, 2.51), most_pct=2.51, needed_s=30.0)
     withheld = kind in WITHHOLD
     assert row(result, STATEMENTS).endswith("no answer" if withheld else "at most 2.6 %")
     text = all_words(result)

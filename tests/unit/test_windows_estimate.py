@@ -17,9 +17,14 @@ BLOCKS, RUNS = 9, 60
 
 
 def recorded(
-    rng: np.random.Generator, *, cost_us: float = 0.0, pareto: bool = False, blocks: int = BLOCKS
+    rng: np.random.Generator,
+    *,
+    cost_us: float = 0.0,
+    pareto: bool = False,
+    blocks: int = BLOCKS,
+    runs: int = RUNS,
 ) -> npt.NDArray[Any]:
-    """Windows of RUNS runs of each loop; the level is an autoregression with a shock now and then.
+    """Windows of some runs of each loop; the level is an autoregression with a shock now and then.
 
     pareto: one run in a hundred is held up, by lengths without a variance.
     """
@@ -28,18 +33,18 @@ def recorded(
         for arm in rng.permutation(3):
             level = 0.8 * level + rng.normal(0, 1.0) + 10.0 * (rng.random() < 0.05)
             for loop, length in ((BURST, 8), (PACED, 1)):
-                rows = np.zeros(RUNS, RUN)
+                rows = np.zeros(runs, RUN)
                 each = 40.0 + level + cost_us * (arm == 2)
-                took = length * each + rng.gamma(2.0, 2.0, (RUNS, length)).sum(axis=1)
+                took = length * each + rng.gamma(2.0, 2.0, (runs, length)).sum(axis=1)
                 if pareto:
-                    took += (rng.random(RUNS) < 0.01) * 100 * rng.pareto(1.5, RUNS)
+                    took += (rng.random(runs) < 0.01) * 100 * rng.pareto(1.5, runs)
                 rows["run_us"] = np.rint(took + 15)
                 rows["stamp_us"] = 15
-                rows["start_us"] = at + 1000 * np.arange(RUNS)
-                rows["block"] = 1000 * block + np.arange(RUNS)
+                rows["start_us"] = at + 1000 * np.arange(runs)
+                rows["block"] = 1000 * block + np.arange(runs)
                 rows["epoch"], rows["arm"] = block, arm
                 rows["transactions"], rows["loop"] = length, loop
-                at += 1000 * RUNS
+                at += 1000 * runs
                 parts.append(rows)
     return np.concatenate(parts)
 
@@ -83,3 +88,22 @@ def test_a_large_cost_is_shown_in_few_windows_and_none_with_fewer() -> None:
     few = some(recorded(rng, cost_us=20.0, blocks=LEAST_WINDOWS - 1)).answer
     assert few is not None
     assert few.verdict == "inconclusive"
+
+
+def test_what_is_held_up_now_and_then_is_in_the_upper_end() -> None:
+    """Three bursts of a window take 0.2 s: the most that it costs has it, and it is no gain."""
+    rng = np.random.default_rng(2)
+    rows = recorded(rng, cost_us=-3.0, runs=4_000)
+    clean = some(rows).answer
+    assert clean is not None
+    assert clean.most_pct < 5
+    for block in range(BLOCKS):
+        mine = np.flatnonzero((rows["epoch"] == block) & (rows["arm"] == 2))
+        for loop in (BURST, PACED):
+            rows["run_us"][mine[rows["loop"][mine] == loop][:3]] += 200_000
+    found = some(rows)
+    assert found.answer is not None
+    assert found.effect is not None
+    assert found.effect.total_pct.lo > 10
+    assert found.answer.most_pct >= found.effect.total_pct.hi
+    assert found.answer.verdict != "gain"

@@ -148,12 +148,16 @@ _KTHREADD = 2
 
 
 class ProcessTimes(NamedTuple):
-    """A process. session: of processes; own: CPU ticks; outlived: those of children it outlived."""
+    """A process. session: of processes; own: CPU ticks; outlived: those of children it outlived.
+
+    has_outlived: whether there were any. Ticks are whole ones of each of two counters.
+    """
 
     parent: int
     session: int
     own: int
     outlived: int
+    has_outlived: bool
 
 
 def processes() -> dict[int, ProcessTimes]:
@@ -168,7 +172,8 @@ def processes() -> dict[int, ProcessTimes]:
             fields = text[text.rindex(")") + 2 :].split()
             own = int(fields[11]) + int(fields[12])
             outlived = int(fields[13]) + int(fields[14])
-            found[pid] = ProcessTimes(int(fields[1]), int(fields[3]), own, outlived)
+            has_outlived = int(fields[8]) > 0  # page faults of children
+            found[pid] = ProcessTimes(int(fields[1]), int(fields[3]), own, outlived, has_outlived)
     return found
 
 

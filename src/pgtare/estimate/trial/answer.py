@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -85,6 +86,8 @@ class Answer:
     interval shows with a power of 80 %. share_covered: of all transactions, in sessions that the
     answer is of. needed_s: further seconds that may decide it, None if not known. waiting_us,
     waiting_pct: the same cost for sessions that wait between transactions, if a driver measured it.
+    most_pct: what it costs at most, with what slow transactions add; infinite if too little of
+    those is known.
     """
 
     us: Estimate
@@ -99,6 +102,7 @@ class Answer:
     needed_s: float | None = None
     waiting_us: Estimate | None = None
     waiting_pct: Estimate | None = None
+    most_pct: float = math.nan
 
     def because(self, *kinds: ReasonKind) -> Reason | None:
         """The first reason of one of these kinds."""

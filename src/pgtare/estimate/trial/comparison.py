@@ -150,6 +150,16 @@ class Comparison:
         """One-sided 95 % upper bound of that ratio."""
         return self._ratio(ONE_SIDED).hi
 
+    def most_pct(self, *, by_windows: bool) -> float:
+        """What it costs at most, in percent: the upper end of the interval, or of the total's.
+
+        The total's if slow transactions are shown to add something. By windows always, as what a
+        watcher of the whole server does to others is that it holds them up now and then.
+        """
+        if by_windows or self.effect.excess_us.lo > 0:
+            return self._most_pct
+        return self.scale.percent(self.body_us).hi
+
     def live(self, name: str, arms: int) -> LiveArm:
         """The arm while its trial runs. arms: how many there are besides the base."""
         reference = self.scale.reference(self.body)
@@ -278,7 +288,10 @@ class Comparisons:
             p_total_adjusted=tests.total if adjusted else None,
             p_aborted=failures.p if failures else None,
             effective_clusters=effective_clusters(body.influence),
-            answer=_answer(found, finding, basis, covered, shortest, self.mde_us(index)),
+            answer=replace(
+                _answer(found, finding, basis, covered, shortest, self.mde_us(index)),
+                most_pct=found.most_pct(by_windows=self.asked.design.grouping == "windows"),
+            ),
         )
 
 

@@ -146,7 +146,8 @@ def _shown(evidence: Evidence) -> tuple[Decision, Estimate] | None:
     """Cost or gain, and the effect that shows it.
 
     A total shown to be above zero is a cost, whatever the body is. A body whose total has the other
-    sign shows nothing, and neither does a body that is not below zero make a total a gain.
+    sign shows nothing, and neither does a body that is not below zero make a total a gain. If slow
+    transactions are shown to add something, only a total that is below zero all the same is a gain.
     """
     body, total = evidence.body, evidence.total
     by_body = evidence.p < ALPHA
@@ -158,7 +159,8 @@ def _shown(evidence: Evidence) -> tuple[Decision, Estimate] | None:
         return Decision("cost", (of_body, *cost)), body
     if by_total and total.estimate > 0:
         return Decision("cost", (of_total, *cost)), total
-    if by_body and body.estimate < 0 and not total.lo > 0:
+    slower = evidence.excess.lo > 0 and not total.hi < 0
+    if by_body and body.estimate < 0 and not total.lo > 0 and not slower:
         return Decision("gain", (of_body, *_settles(evidence))), body
     if by_total and total.estimate < 0 and not body.lo > 0:
         return Decision("gain", (of_total, *_settles(evidence))), total

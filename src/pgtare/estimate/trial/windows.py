@@ -1,28 +1,97 @@
-"""What watchers take themselves: differences of a reading between windows of a block."""
+"""What watchers take themselves, and hold up: differences between windows of a block."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pgtare.estimate.arrays import Floats, Ints
-from pgtare.estimate.inference import Estimate, Reference, mean_of_blocks
+from pgtare.estimate.inference import MISSING, Estimate, Reference
+from pgtare.estimate.trial.bursts import WINDOW_QUANTILE
+from pgtare.estimate.trial.design import LEAST_WINDOWS
+
+#: A window stands out if it has so many standard deviations of the reference's windows more, and
+#: more than any of those by half.
+_STANDS_OUT, _BY_HALF = 5.0, 1.5
+#: Such windows are what a watcher took if they make up so much of it.
+_MOST_OF_IT = 0.8
 
 
 def difference(
-    values: Floats, blocks: Ints, arms: Ints, arm: int, reference: Sequence[int]
+    values: Floats,
+    blocks: Ints,
+    arms: Ints,
+    arm: int,
+    reference: Sequence[int],
+    alpha: float = 0.05,
 ) -> Estimate:
-    """An arm less the reference, within blocks, with a 95 % t interval over them.
+    """An arm less the reference, within blocks, with a t interval over them.
 
     values: (W,) of each window, NaN if it is not known; blocks, arms: (W,). The estimate is in the
-    unit of the values, NaN if fewer than two blocks have both.
+    unit of the values, NaN if fewer blocks than LEAST_WINDOWS have both. alpha: of the interval.
     """
     found = []
     for block in np.unique(blocks):
-        mine = values[(blocks == block) & (arms == arm)]
-        base = values[(blocks == block) & np.isin(arms, reference)]
+        mine = _known(values[(blocks == block) & (arms == arm)])
+        base = _known(values[(blocks == block) & np.isin(arms, reference)])
         if len(mine) and len(base):
             found.append(mine.mean() - base.mean())
-    known = np.array([value for value in found if np.isfinite(value)])
-    return mean_of_blocks(known, Reference(len(known), len(known) - 1))
+    n = len(found)
+    if n < LEAST_WINDOWS:
+        return MISSING
+    mean = float(np.mean(found))
+    influence = (np.array(found) - mean) / n
+    se = math.sqrt(n / (n - 1) * float(influence @ influence))
+    return Reference(n, n - 1).of(influence).interval(mean, se, alpha)
+
+
+def windows_that_stand_out(
+    values: Floats, blocks: Ints, arms: Ints, arm: int, reference: Sequence[int]
+) -> int | None:
+    """In how many of its windows an arm took nearly all that it took, if in fewer than half.
+
+    None if it took something in most of them, or nothing that stands out. What acts so seldom may
+    have acted more or less often by chance: no interval over a few windows holds.
+    """
+    extra, noise = [], []
+    for block in np.unique(blocks):
+        base = _known(values[(blocks == block) & np.isin(arms, reference)])
+        if len(base):
+            extra += list(_known(values[(blocks == block) & (arms == arm)]) - base.mean())
+            noise += list(base - base.mean())
+    mine = np.array(extra)
+    if not noise:
+        return None
+    spread = math.sqrt(2 * float(np.mean(np.square(noise))))
+    clear = mine > max(_STANDS_OUT * spread, 2 * _BY_HALF * max(noise), 1e-9)
+    if not 0 < clear.sum() < len(mine) / 2 or mine[clear].sum() < _MOST_OF_IT * mine.sum():
+        return None
+    return int(clear.sum())
+
+
+def held_up(rows: npt.NDArray[Any], windows: Sequence[tuple[int, int, float]]) -> Floats:
+    """Share of each window in which a transaction was held up.
+
+    rows: of dtype RUN; windows: block, arm and seconds of each. A run was held up by what it took
+    more than nearly all runs of its loop, over all arms, a transaction.
+    """
+    n = np.maximum(rows["transactions"], 1).astype(np.float64)
+    each = (rows["run_us"].astype(np.float64) - rows["stamp_us"]) / n
+    more = np.zeros(len(rows))
+    for loop in np.unique(rows["loop"]):
+        of_loop = rows["loop"] == loop
+        c = np.quantile(each[of_loop], WINDOW_QUANTILE)
+        more[of_loop] = n[of_loop] * np.maximum(each[of_loop] - c, 0.0)
+    found = [
+        more[(rows["epoch"] == block) & (rows["arm"] == arm)].sum() / (1e6 * seconds)
+        for block, arm, seconds in windows
+    ]
+    return np.array(found, dtype=np.float64)
+
+
+def _known(values: Floats) -> Floats:
+    return values[np.isfinite(values)]

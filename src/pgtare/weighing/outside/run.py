@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import psycopg
 from rich.console import Console
 
@@ -333,8 +334,8 @@ class Course(Protocol):
     def proofs(self, ran: Sequence[int]) -> list[Proof | None]:
         """The proof of each arm; ran: transactions of each arm."""
 
-    def described(self) -> schema.WindowsInfo:
-        """What is known when it is over."""
+    def described(self, rows: npt.NDArray[Any]) -> schema.WindowsInfo:
+        """What is known when it is over. rows: of dtype RUN."""
 
 
 class OutsideRun:
@@ -472,7 +473,7 @@ class OutsideRun:
                     left_out=list(self.plan.left_out),
                     servers=servers.infos(self.plan.servers),
                     session_s=self.loops.anew_s if self.plan.servers else None,
-                    windows=self.course.described() if self.course is not None else None,
+                    windows=self.course.described(got.rows) if self.course is not None else None,
                 ),
             ),
             server=server,

@@ -87,6 +87,10 @@ class Answer(Model):
     share_covered: float = Field(
         description="share of all transactions, from 0 to 1, in sessions that the answer is of"
     )
+    most_pct: float | None = Field(
+        description="what it costs at most, in percent, with what slow transactions add; `null` if "
+        "too little is known of those"
+    )
     needed_s: float | None = Field(
         default=None, description="further seconds of measuring that may decide it"
     )
@@ -265,6 +269,11 @@ class WatcherInfo(Model):
     setting: str | None = Field(description="of the server, if it is one, or shows it")
     value: str | None = Field(description="of that, while it is on")
     sessions: list[str] = Field(description="names of sessions that were there only then")
+    windows: int = Field(description="in how many windows it was on")
+    acted_in: int | None = Field(
+        description="in how many of them it took what it took, if in fewer than half; `server_pct` "
+        "has no interval then. `null` if in most, or if nothing stands out"
+    )
     by: WatchedBy = Field(
         description="what `server_pct` is: `processor`, time of the server's processes; `active`, "
         "time in which its sessions were active, sampled; `unseen`"
@@ -280,6 +289,10 @@ class WatcherInfo(Model):
     processes_pct: Interval | None = Field(
         description="interval: what its own processes took, on the machine of the weighing, in "
         "percent of one processor; `null` if it is no process"
+    )
+    held_up_pct: Interval = Field(
+        description="interval: in how much more of the time a transaction of ours was held up, in "
+        "percent of the time: what it took more than 99.9 % of all runs"
     )
 
 

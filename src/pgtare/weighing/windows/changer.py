@@ -15,7 +15,7 @@ from pgtare.postgres import own_session
 from pgtare.weighing.switches import COMMAND_S, Switch
 from pgtare.weighing.windows import configuration
 from pgtare.weighing.windows.commands import Process, run
-from pgtare.weighing.windows.configuration import Before
+from pgtare.weighing.windows.configuration import Before, PutBack
 
 _SHOWN = """
 SELECT setting, setting || coalesce(unit, ''), pg_catalog.current_setting(name)
@@ -94,12 +94,12 @@ class Changer:
             self._running.pop(index).end()
         self.on[index], self.touched[index] = on, on != switch.is_left_on
 
-    def put_back(self) -> list[str]:
-        """Everything as it was before; what was done. Raises the first error, with the rest done.
+    def put_back(self) -> list[PutBack]:
+        """Everything as it was before. Raises the first error, with the rest done.
 
         May be called again after an error.
         """
-        done: list[str] = []
+        done: list[PutBack] = []
         failed: Exception | None = None
         for index, switch in enumerate(self.switches):
             if not self.touched[index]:
@@ -118,7 +118,7 @@ class Changer:
         if self._conn is not None:
             self._conn.close()
 
-    def _put_back(self, index: int, switch: Switch) -> list[str]:
+    def _put_back(self, index: int, switch: Switch) -> list[PutBack]:
         if switch.kind == "setting":
             before = self.before[index]
             assert before is not None
@@ -136,7 +136,7 @@ class Changer:
             return []
         run(switch.on, _switching(switch, True))
         self.on[index] = True
-        return [f"{switch.name} is on again"]
+        return [PutBack(f"{switch.name} is on again")]
 
     def _set(self, switch: Switch, before: Before | None, on: bool) -> None:
         assert before is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import errors, sql
@@ -85,7 +85,6 @@ FROM (SELECT file_name FROM pg_catalog.pg_hba_file_rules
      LATERAL pg_catalog.pg_stat_file(file_name, true) AS found
 WHERE found.modification > pg_catalog.pg_conf_load_time()
 """
-LEFT_ALONE = "was left alone"
 _WRONG = """
 SELECT sourcefile || ' line ' || sourceline || ': ' || error FROM pg_catalog.pg_file_settings
 WHERE error IS NOT NULL AND error <> 'setting could not be applied' ORDER BY seqno LIMIT 1
@@ -113,6 +112,13 @@ _RIGHTS = (
     "pg_stat_file(text, boolean), and pg_read_server_files where the files lie outside of the "
     "data directory ({})"
 )
+
+
+class PutBack(NamedTuple):
+    """What was done to put one thing back, in words, and whether it is as it was before."""
+
+    text: str
+    as_before: bool = True
 
 
 @dataclass(frozen=True)
@@ -237,20 +243,21 @@ def _value(conn: psycopg.Connection[Any], name: str) -> str:
     return str(row[0]) if row else ""
 
 
-def put_back(conn: psycopg.Connection[Any], name: str, ours: str, before: Before) -> str:
-    """Undo a change if it still stands; what was done, in words."""
+def put_back(conn: psycopg.Connection[Any], name: str, ours: str, before: Before) -> PutBack:
+    """Undo a change if it still stands."""
     entry = _entry(conn, name)
     if entry == before.entry:
         if _value(conn, name) != before.value:  # taken out of the file, and still in force
             reload(conn)
-        return f"{name} is as it was"
+        return PutBack(f"{name} is as it was")
     if entry != ours:
-        return f"{name} {LEFT_ALONE}: somebody else has set it to {entry or 'its default'}"
+        said = f"{name} was left alone: somebody else has set it to {entry or 'its default'}"
+        return PutBack(said, as_before=False)
     edited = [*_edited(conn)]
     _alter(conn, name, before.entry)
     reload(conn)
     also = f"; the reload has put into force what is new in {', '.join(edited)}" if edited else ""
-    return f"{name} was put back{also}"
+    return PutBack(f"{name} was put back{also}")
 
 
 def statements(name: str, entry: str | None) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.weighing.windows.changer import Changer
 from pgtare.weighing.windows.commands import end_group
+from pgtare.weighing.windows.configuration import PutBack
 from pgtare.weighing.windows.restore_file import RestoreFile
 
 _MODULE = "pgtare.weighing.windows.guardian"
@@ -75,12 +76,12 @@ class SwitchGuard:
         """See whether the command works that switches on what is on. Raises MeasurementError."""
         self._ask({"do": "try on", "index": index})
 
-    def put_back(self) -> list[str]:
-        """Everything as it was; what was done. Raises MeasurementError if that is not so yet."""
+    def put_back(self) -> list[PutBack]:
+        """Everything as it was. Raises MeasurementError if that is not so yet."""
         if self._over:
             return []
         try:
-            done: list[str] = self._ask({"do": "put back"}, wait_s=_PATIENCE_S)["done"]
+            done = self._ask({"do": "put back"}, wait_s=_PATIENCE_S)["done"]
         except MeasurementError as ex:
             if self._over:
                 raise
@@ -91,7 +92,7 @@ class SwitchGuard:
         finally:
             self._over = True
             self._farewell()
-        return done
+        return [PutBack(*one) for one in done]
 
     def _farewell(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):

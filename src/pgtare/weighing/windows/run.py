@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from rich.console import Console
 
 from pgtare.errors import MeasurementError, PgtareError, UsageError
-from pgtare.estimate.trial.design import Arm, Design, block_layout
+from pgtare.estimate.trial.design import Arm, Design
 from pgtare.kit import numbers
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.outside.run import OutsideRun, Plan, driver, name_of_load
@@ -28,7 +28,7 @@ from pgtare.weighing.windows import configuration, restore_file
 from pgtare.weighing.windows.changer import Changer
 from pgtare.weighing.windows.configuration import Before
 from pgtare.weighing.windows.guard import SwitchGuard
-from pgtare.weighing.windows.schedule import Schedule, blocks_in, least_s
+from pgtare.weighing.windows.schedule import Schedule, block_s, least_s
 from pgtare.weighing.windows.watcher_time import WatcherTime
 
 
@@ -61,7 +61,7 @@ def weigh(request: Request, command: list[str], console: Console) -> Weighing:
                     plan.design,
                     request.switches,
                     request.window_s,
-                    blocks_in(request.duration_s, len(plan.design.arms), request.window_s),
+                    int(request.duration_s // block_s(request.switches, request.window_s)),
                     random.Random(request.seed),
                 )
                 run = OutsideRun(
@@ -114,8 +114,9 @@ def make_plan(
         Arm("control", "control"),
         *(Arm(switch.name, "instrument") for switch in request.switches),
     )
-    design = Design(arms, block_layout(len(arms)), request.seed, driven=True, grouping="windows")
-    least = least_s(len(arms), request.window_s)
+    block = tuple(range(len(arms)))
+    design = Design(arms, block, request.seed, driven=True, grouping="windows")
+    least = least_s(request.switches, request.window_s)
     if request.duration_s < least:
         raise UsageError(
             f"windows of {request.window_s:g} s take {numbers.seconds(least)} at least for an "
@@ -127,7 +128,7 @@ def make_plan(
 def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
     """What will be done, in words, before it is."""
     request, arms = plan.request, len(plan.design.arms)
-    blocks = blocks_in(request.duration_s, arms, request.window_s)
+    blocks = int(request.duration_s // block_s(request.switches, request.window_s))
     lines = [
         f"weighing by windows of {request.window_s:g} s, {blocks} times {arms} of them in random "
         f"order: {_names(request.switches)} on in one of them for the whole server, off in the "
@@ -162,8 +163,8 @@ def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stag
     for file in restore_file.left_over(_key(control)):
         changer = Changer(dsn, file.switches, file.before, touched=[True for _ in file.switches])
         try:
-            for line in changer.put_back():
-                stages.say(f"left by a weighing that was killed: {line}")
+            for done in changer.put_back():
+                stages.say(f"left by a weighing that was killed: {done.text}")
         except Exception as ex:
             raise MeasurementError(
                 f"what a killed weighing has left cannot be put back ({ex}): do it by hand, as "
@@ -203,6 +204,6 @@ def _guard(
                 f"interrupted; process {guard.pid} goes on putting things back ({file.path})"
             ) from None
         else:
-            for line in done:
-                stages.say(line)
-            trouble += [line for line in done if configuration.LEFT_ALONE in line]
+            for one in done:
+                stages.say(one.text)
+            trouble += [one.text for one in done if not one.as_before]

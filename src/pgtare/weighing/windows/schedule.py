@@ -8,12 +8,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from pgtare.estimate.inference import MISSING, Estimate
+from pgtare.estimate.arrays import Floats, Ints
+from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial.design import LEAST_WINDOWS, Design
-from pgtare.estimate.trial.windows import difference
+from pgtare.estimate.trial.windows import difference, held_up, windows_that_stand_out
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.outside.loops import Loops
 from pgtare.weighing.switches import Switch
@@ -24,12 +27,15 @@ from pgtare.weighing.windows.watcher_time import WatcherTime
 
 #: After a switch so much is left out, in s: sessions notice it, a watcher starts.
 SETTLE_S = 1.0
+#: So much after a command has switched something off: it returns before the watcher has ended.
+AFTER_OFF_S = 10.0
 #: A window is so long at least, in s: each change of a server's configuration wakes every session.
 SHORTEST_S = 15.0
 #: Sessions of a kind that is there without a watcher, too, may be its own if they take so much more
 #: while it is on, in percent of one processor.
 _SHARED_PCT = 0.5
-#: How often it is looked who is there, in s.
+#: How often it is looked who is there, in s, on average. At random times: a watcher that acts each
+#: second would be seen always or never.
 _LOOK_S = 1.0
 
 
@@ -39,14 +45,22 @@ def window_s(asked_s: float | None, period_s: float | None) -> float:
     return shortest if period_s is None else period_s * math.ceil(shortest / period_s - 1e-9)
 
 
-def blocks_in(duration_s: float, arms: int, each_s: float) -> int:
-    """Whole blocks of windows in so much time."""
-    return int(duration_s // (arms * (each_s + SETTLE_S)))
+def block_s(switches: Sequence[Switch], each_s: float) -> float:
+    """What a block of windows takes on average: one of each switch, and two without any."""
+    settling = sum(_settling_s(switch, each_s) for switch in switches)
+    return (len(switches) + 2) * (each_s + SETTLE_S) + settling
 
 
-def least_s(arms: int, each_s: float) -> float:
+def least_s(switches: Sequence[Switch], each_s: float) -> float:
     """What the fewest blocks for an answer take."""
-    return LEAST_WINDOWS * arms * (each_s + SETTLE_S)
+    return LEAST_WINDOWS * block_s(switches, each_s)
+
+
+def _settling_s(switch: Switch, each_s: float) -> float:
+    """What is left out of a block because of a switch, besides SETTLE_S, on average."""
+    if switch.kind == "process":
+        return each_s / 2
+    return AFTER_OFF_S if switch.kind == "commands" else 0.0
 
 
 @dataclass
@@ -62,6 +76,7 @@ class Schedule:
     blocks: int
     rng: random.Random
     _left: list[tuple[int, int]] = field(default_factory=list)  # (block, arm), the next one last
+    _on: int | None = None  # the switch that is on
     _began: float | None = None
     _next_look: float = 0.0
 
@@ -75,7 +90,7 @@ class Schedule:
     @property
     def seconds(self) -> float:
         """How long it takes, without what switching takes."""
-        return self.blocks * len(self.design.arms) * (self.window_s + SETTLE_S)
+        return self.blocks * block_s(self.switches, self.window_s)
 
     def try_out(self, say: Callable[[str], None]) -> None:
         """Switch each on and off once, so that what fails does so before anything is measured."""
@@ -97,7 +112,7 @@ class Schedule:
         if self._began is not None and now - self._began < self.window_s:
             if now >= self._next_look:
                 self.watch.look()
-                self._next_look = now + _LOOK_S
+                self._next_look = now + self._pause_s()
             return True
         if self._began is not None:
             self.watch.end(now - self._began, self.guard.leaders)
@@ -105,13 +120,27 @@ class Schedule:
         if not self._left:
             return False
         block, arm = self._left.pop()
-        self.guard.set([index == arm - 2 for index in range(len(self.switches))])
-        time.sleep(SETTLE_S)
+        self._switch_to(arm - 2 if arm >= 2 else None)
         self.loops.window, self.loops.epoch = arm, block
         self.watch.begin(block, arm, self.guard.leaders)
         self._began = time.monotonic()
-        self._next_look = self._began + _LOOK_S
+        self._next_look = self._began + self._pause_s()
         return True
+
+    def _switch_to(self, on: int | None) -> None:
+        """Have one switch on, or none, and wait until its window may begin."""
+        settling_s = SETTLE_S
+        if self._on is not None and self.switches[self._on].kind == "commands":
+            settling_s += AFTER_OFF_S
+        self.guard.set([index == on for index in range(len(self.switches))])
+        if on is not None and self.switches[on].kind == "process":
+            # It begins anew in each window: without this always at the same point of its period.
+            settling_s += self.rng.uniform(0.0, self.window_s)
+        self._on = on
+        time.sleep(settling_s)
+
+    def _pause_s(self) -> float:
+        return _LOOK_S * self.rng.uniform(0.5, 1.5)
 
     def proofs(self, ran: Sequence[int]) -> list[Proof | None]:
         """The proof of each arm; None for the base. ran: transactions of each arm."""
@@ -129,7 +158,8 @@ class Schedule:
         switch, kinds = self.switches[arm - 2], self._kinds(arm)
         if kinds:
             return Proof(state="active", evidence=f"only then there were sessions {_named(kinds)}")
-        if self._processes(arm - 2).lo > 0:
+        # 1 - alpha over all of them: with ten intervals one in six trials has one without cause
+        if self._processes(arm - 2, 0.05 / len(self.switches)).lo > 0:
             return Proof(state="active", evidence="its processes took processor time")
         if switch.setting:
             text = f"{switch.setting} = {switch.value} was in force"
@@ -137,11 +167,13 @@ class Schedule:
             text = "its commands were carried out" if switch.off else "its process ran"
         return Proof(state="idle", evidence=text, unproven="unseen")
 
-    def described(self) -> schema.WindowsInfo:
-        """The windows, and what each watcher took itself."""
+    def described(self, rows: npt.NDArray[Any]) -> schema.WindowsInfo:
+        """The windows, and what each watcher took itself. rows: the runs, of dtype RUN."""
+        ended = [(window.block, window.arm, window.seconds) for window in self._ended]
+        held = held_up(rows, ended)
         return schema.WindowsInfo(
             window_s=self.window_s,
-            watchers=[self._watcher(index) for index in range(len(self.switches))],
+            watchers=[self._watcher(index, held) for index in range(len(self.switches))],
         )
 
     def _kinds(self, arm: int) -> list[watcher_time.Kind]:
@@ -161,15 +193,18 @@ class Schedule:
         reference = self.design.reference
         found = watcher_time.stayed(self._ended, self.watch.at_first, arm, reference)
         for kind in watcher_time.kinds_of_application(self._ended, reference) - found:
-            shares = [watcher_time.kind_share(window, kind) for window in self._ended]
+            shares = np.array([watcher_time.kind_share(one, kind) for one in self._ended])
             if self._difference(arm, shares).lo > _SHARED_PCT:
                 found.add(kind)
         return sorted(found)
 
-    def _watcher(self, index: int) -> schema.WatcherInfo:
+    def _watcher(self, index: int, held: Floats) -> schema.WatcherInfo:
         switch, arm = self.switches[index], index + 2
-        server, by = self._server_share(arm)
-        processes = self._processes(index)
+        shares, by = self._server_shares()
+        server = self._difference(arm, shares)
+        acted = self._windows_that_stand_out(arm, shares)
+        if acted is not None:
+            server = Estimate(server.estimate, math.nan, math.nan, math.nan)
         return schema.WatcherInfo(
             name=switch.name,
             kind=switch.kind,
@@ -178,42 +213,62 @@ class Schedule:
             sessions=[_named([kind]) for kind in self._kinds(arm)],
             shared=[_named([kind]) for kind in self._shared(arm)],
             by=by,
+            windows=sum(window.arm == arm for window in self._ended),
+            acted_in=acted,
             server_pct=schema.interval(server),
-            processes_pct=schema.interval(processes) if switch.kind == "process" else None,
+            processes_pct=schema.interval(self._processes(index))
+            if switch.kind == "process"
+            else None,
+            held_up_pct=schema.interval(self._difference(arm, held)),
         )
 
     @property
     def _ended(self) -> list[watcher_time.WindowTime]:
         return [window for window in self.watch.windows if window.seconds]
 
-    def _server_share(self, arm: int) -> tuple[Estimate, schema.WatchedBy]:
-        """What the server took more, in percent of one processor or of a session's time."""
-        if not self.watch.sees_sessions:
-            return MISSING, "unseen"
+    def _server_shares(self) -> tuple[Floats, schema.WatchedBy]:
+        """What the server took in each window, of one processor or of a session's time."""
         windows = self._ended
+        if not self.watch.sees_sessions:
+            return np.full(len(windows), math.nan), "unseen"
         known = watcher_time.kinds_of_application(windows, self.design.reference)
         if self.watch.sees_processes:
-            shares = [watcher_time.server_share(window, known) for window in windows]
-            return self._difference(arm, shares), "processor"
-        shares = [watcher_time.active_share(window, known) for window in windows]
-        return self._difference(arm, shares), "active"
+            return np.array([watcher_time.server_share(one, known) for one in windows]), "processor"
+        return np.array([watcher_time.active_share(one, known) for one in windows]), "active"
 
-    def _processes(self, index: int) -> Estimate:
-        """What a switch's own processes took, in percent of one processor."""
-        shares = [
-            window.processes_ns.get(index, 0.0) / (1e9 * window.seconds) for window in self._ended
-        ]
-        return self._difference(index + 2, shares)
+    def _processes(self, index: int, alpha: float = 0.05) -> Estimate:
+        """What a switch's own processes took, in percent of one processor.
 
-    def _difference(self, arm: int, shares: Sequence[float]) -> Estimate:
+        The interval holds what ticks leave unread, which more windows do not make less: half of it
+        is in the estimate.
+        """
         windows = self._ended
-        return difference(
-            100 * np.array(shares, dtype=np.float64),
-            np.array([window.block for window in windows], dtype=np.int64),
-            np.array([window.arm for window in windows], dtype=np.int64),
-            arm,
-            self.design.reference,
+        shares = [one.processes_ns.get(index, 0.0) / (1e9 * one.seconds) for one in windows]
+        found = self._difference(index + 2, np.array(shares), alpha)
+        mine = [one for one in windows if one.arm == index + 2]
+        if not mine or math.isnan(found.estimate):
+            return found
+        unread = (
+            100 * float(np.mean([one.unread_ns.get(index, 0) / one.seconds for one in mine])) / 1e9
         )
+        lo, hi = found.lo, found.hi
+        if unread and math.isnan(lo):  # nothing varies: it may be all in what was not read
+            lo = hi = found.estimate
+        return Estimate(found.estimate + unread / 2, found.se, lo, hi + unread)
+
+    def _difference(self, arm: int, shares: Floats, alpha: float = 0.05) -> Estimate:
+        blocks, arms = self._places()
+        return difference(100 * shares, blocks, arms, arm, self.design.reference, alpha)
+
+    def _windows_that_stand_out(self, arm: int, shares: Floats) -> int | None:
+        blocks, arms = self._places()
+        return windows_that_stand_out(shares, blocks, arms, arm, self.design.reference)
+
+    def _places(self) -> tuple[Ints, Ints]:
+        """Block and arm of each window."""
+        windows = self._ended
+        blocks = np.array([window.block for window in windows], dtype=np.int64)
+        return blocks, np.array([window.arm for window in windows], dtype=np.int64)
 
 
 def _named(kinds: Sequence[watcher_time.Kind]) -> str:

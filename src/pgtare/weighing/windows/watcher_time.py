@@ -46,7 +46,8 @@ class WindowTime:
     """One window. server_ns: of all of the server's processes but ours, None if not seen.
 
     kinds_ns: of these, sessions by their kind. active: sessions active at a time, by kind; seen:
-    kinds of sessions that were there. processes_ns: of what the switches started here, by switch.
+    kinds of sessions that were there. processes_ns: of what the switches started here, by switch;
+    unread_ns: what these may have taken more, as children that have ended count in whole ticks.
     """
 
     block: int
@@ -57,6 +58,7 @@ class WindowTime:
     active: dict[Kind, float] = field(default_factory=lambda: defaultdict(float))
     seen: set[Kind] = field(default_factory=set)
     processes_ns: dict[int, float] = field(default_factory=dict)
+    unread_ns: dict[int, float] = field(default_factory=dict)
 
 
 class WatcherTime:
@@ -71,7 +73,7 @@ class WatcherTime:
         #: Kinds of sessions that are there before anything is switched.
         self.at_first = self._kinds_now()
         self._last: dict[int, tuple[Kind | None, int]] = {}  # of sessions: kind, time so far
-        self._at_start: tuple[float, Mapping[int, float]] = (0.0, {})
+        self._at_start: tuple[float, Mapping[int, OwnTime]] = (0.0, {})
         self._looks = 0
 
     @property
@@ -129,12 +131,14 @@ class WatcherTime:
         before, own_before = self._at_start
         if self._postmaster is not None and self.sees_sessions:
             window.server_ns = (window.server_ns or 0.0) + total - before
-        window.processes_ns = {index: own[index] - own_before.get(index, 0.0) for index in own}
+        for index, after in own.items():
+            window.processes_ns[index] = after.ns - own_before.get(index, OwnTime()).ns
+            window.unread_ns[index] = after.unread_ns
         window.active = defaultdict(
             float, {kind: n / max(self._looks, 1) for kind, n in window.active.items()}
         )
 
-    def _totals(self, leaders: Mapping[int, int]) -> tuple[float, dict[int, float]]:
+    def _totals(self, leaders: Mapping[int, int]) -> tuple[float, dict[int, OwnTime]]:
         """So far, in ns: all of the server's processes, and those of each switch."""
         found, tick_ns = machine.processes(), 1e9 * machine.tick_s()
         total = 0.0
@@ -145,12 +149,31 @@ class WatcherTime:
                 if each.parent == self._postmaster:
                     exact = machine.schedstat(pid)
                     total += exact[0] if exact is not None else tick_ns * each.own
-        own = {
-            index: tick_ns
-            * sum(each.own + each.outlived for each in found.values() if each.session == leader)
-            for index, leader in leaders.items()
-        }
+        own = {index: own_time(found, leader) for index, leader in leaders.items()}
         return total, own
+
+
+@dataclass(frozen=True)
+class OwnTime:
+    """What the processes of a switch have taken, and may have taken more, in ns."""
+
+    ns: float = 0.0
+    unread_ns: float = 0.0
+
+
+def own_time(found: Mapping[int, machine.ProcessTimes], leader: int) -> OwnTime:
+    """So far, of all processes of a leader's session."""
+    tick_ns = 1e9 * machine.tick_s()
+    ns = unread_ns = 0.0
+    for pid, each in found.items():
+        if each.session != leader:
+            continue
+        exact = machine.schedstat(pid)
+        ns += exact[0] if exact is not None else tick_ns * each.own
+        ns += tick_ns * each.outlived
+        if each.has_outlived:
+            unread_ns += 2 * tick_ns
+    return OwnTime(ns, unread_ns)
 
 
 def kinds_of_application(windows: Sequence[WindowTime], reference: Sequence[int]) -> set[Kind]:

@@ -165,9 +165,11 @@ def _at_most(answer: Answer, than: str) -> str:
 
     than: what follows the percentage.
     """
-    hi = answer.pct.hi
-    if hi is None or withheld(answer):
+    hi = answer.most_pct
+    if answer.pct.hi is None or withheld(answer):
         return "no answer"
+    if hi is None:
+        return "undecided"
     if answer.waiting_pct is not None and answer.waiting_pct.hi is not None:
         hi = max(hi, answer.waiting_pct.hi)
     return f"at most {rounded_up(hi)} %{than}" if hi > 0 else "undecided"
@@ -259,6 +261,14 @@ def _watcher(found: WatcherInfo) -> str:
     sessions = f" (sessions: {', '.join(found.sessions[:_NAMED])})" if found.sessions else ""
     if found.by == "unseen":
         server = "what it takes on the server is not seen: the role needs pg_monitor"
+    elif found.server_pct.estimate is None:
+        server = "what it takes on the server is not known from so few windows"
+    elif found.acted_in is not None:
+        server = (
+            f"{numbers.estimate(found.server_pct)} % {_TAKEN_BY[found.by]}{sessions}, all of it in "
+            f"{found.acted_in} of its {found.windows} windows: by chance, or because it acts so "
+            "seldom; a longer trial shows which"
+        )
     elif not numbers.bounded(found.server_pct):
         server = "nothing was seen of it on the server"
     else:
@@ -272,7 +282,10 @@ def _watcher(found: WatcherInfo) -> str:
             f" Not in it: what sessions of {', '.join(found.shared[:_NAMED])} took, who were there "
             "without it as well; if they are its own, give it an application_name."
         )
-    return f"{found.name} itself: {', and '.join(parts)}.{shared}"
+    held = ""
+    if found.held_up_pct.lo is not None and found.held_up_pct.lo > 0:
+        held = f" It holds transactions up {_share(found.held_up_pct)} of the time."
+    return f"{found.name} itself: {', and '.join(parts)}.{held}{shared}"
 
 
 def _share(pct: Interval) -> str:

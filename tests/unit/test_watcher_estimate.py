@@ -1,0 +1,143 @@
+"""What watchers take themselves, and how long they hold transactions up, from windows."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from pgtare.estimate.arrays import Floats, Ints
+from pgtare.estimate.trial import clopper_pearson
+from pgtare.estimate.trial.bursts import BURST, PACED, RUN
+from pgtare.estimate.trial.windows import difference, held_up, windows_that_stand_out
+from pgtare.kit import machine
+from pgtare.weighing.windows.watcher_time import own_time
+from tests.sessions import eventually
+
+TRIALS = 1_000
+Made = Callable[[np.random.Generator, Ints], Floats]
+
+
+def seldom(rng: np.random.Generator, arms: Ints) -> Floats:
+    """One window in ten has all of it: 1 on average."""
+    return 10.0 * ((arms == 2) & (rng.random(len(arms)) < 0.1)) + rng.normal(0, 0.05, len(arms))
+
+
+def often(rng: np.random.Generator, arms: Ints) -> Floats:
+    """In each window, so little that hardly one stands out: 0.2 on average."""
+    return 0.2 * (arms == 2) + rng.normal(0, 0.05, len(arms))
+
+
+def always(rng: np.random.Generator, arms: Ints) -> Floats:
+    return 1.0 * (arms == 2) + rng.normal(0, 0.05, len(arms))
+
+
+def busy_neighbour(rng: np.random.Generator, arms: Ints) -> Floats:
+    """Nothing of the watcher's; one window in fifteen has something of others'."""
+    return (rng.random(len(arms)) < 1 / 15) * rng.exponential(20, len(arms))
+
+
+@pytest.mark.parametrize(
+    ("made", "least", "most"),
+    [(seldom, 0.98, 1.0), (often, 0.0, 0.02), (always, 0.0, 0.0), (busy_neighbour, 0.0, 0.3)],
+)
+def test_what_acts_seldom_is_seen(made: Made, least: float, most: float) -> None:
+    """Of trials in which it acted at all, or seemed to."""
+    rng, marked, acted = np.random.default_rng(3), 0, 0
+    blocks, arms = np.repeat(np.arange(20), 3), np.tile([0, 1, 2], 20)
+    for _ in range(TRIALS):
+        values = made(rng, arms)
+        found = windows_that_stand_out(values, blocks, arms, 2, (0, 1))
+        happened = bool((values[arms == 2] > 5).any()) if made is seldom else True
+        acted += happened
+        marked += found is not None
+        if made is seldom and found is not None:
+            assert abs(found - (values[arms == 2] > 5).sum()) <= 1
+    assert least <= marked / acted <= most, (marked, acted)
+
+
+def test_a_skewed_cost_has_fewer_degrees_of_freedom() -> None:
+    """Windows whose cost is lognormal: one block may make up most of the error."""
+    blocks, arms = np.repeat(np.arange(8), 3), np.tile([0, 1, 2], 8)
+    values = np.zeros(24)
+    values[arms == 2] = [0, 0, 0, 0, 0, 0, 0, 8.0]
+    found = difference(values, blocks, arms, 2, (0, 1))
+    assert found.half_width > 2.37 * found.se  # of seven degrees of freedom
+
+
+def test_a_window_that_is_not_known_leaves_its_block_in() -> None:
+    blocks, arms = np.repeat(np.arange(8), 3), np.tile([0, 1, 2], 8)
+    values = 1.0 * (arms == 2) + 0.01 * blocks
+    values[0] = math.nan
+    assert difference(values + 0.001 * arms, blocks, arms, 2, (0, 1)).lo > 0.9
+
+
+def test_what_is_held_up_is_a_share_of_the_time() -> None:
+    """A stall of 1 s in one window of 10 s, which the session meets once, in either loop."""
+    rows = np.zeros(40_000, RUN)
+    rows["transactions"], rows["loop"] = 8, np.repeat([BURST, PACED], 20_000)
+    rows["run_us"], rows["stamp_us"] = 400, 10
+    rows["arm"] = np.tile([0, 1], 20_000)
+    rows["run_us"][[1, 30_001]] += 1_000_000
+    rows["transactions"][20_000:] = 1
+    found = held_up(rows, [(0, 0, 10.0), (0, 1, 10.0)])
+    assert found == pytest.approx([0.0, 0.2], abs=1e-3)
+
+
+FORKS = """
+import os, resource, sys, time
+for _ in range(20):
+    if (child := os.fork()) == 0:
+        until = time.process_time() + 0.006
+        while time.process_time() < until:
+            pass
+        os._exit(0)
+    os.waitpid(child, 0)
+each = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+print(sum(one.ru_utime + one.ru_stime for one in each), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_children_that_have_ended_are_read_with_what_ticks_leave_open() -> None:
+    """The counters of both are whole ticks; what the process took itself is exact."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        truth_ns = 1e9 * float(process.stdout.readline())
+        eventually(lambda: process.pid in machine.processes())
+        own = own_time(machine.processes(), process.pid)
+        process.communicate("")
+    assert own.unread_ns == 2e9 * machine.tick_s()
+    assert own.ns - 1e6 <= truth_ns <= own.ns + own.unread_ns + 1e6
+
+
+def test_a_process_without_children_is_read_exactly() -> None:
+    me = machine.processes()[os.getpid()]
+    alone = {1_000_000_000: me._replace(has_outlived=False, session=7)}
+    assert own_time(alone, 7).unread_ns == 0
+
+
+def test_intervals_hold_with_a_noise_of_minutes() -> None:
+    """An autoregression over windows of 16 s with a correlation time of 2 min; no cost."""
+    rng, covered = np.random.default_rng(11), 0
+    blocks = np.repeat(np.arange(10), 3)
+    for _ in range(TRIALS):
+        arms = np.concatenate([rng.permutation(3) for _ in range(10)])
+        level = np.zeros(30)
+        for i in range(1, 30):
+            level[i] = math.exp(-16 / 120) * level[i - 1] + rng.normal()
+        found = difference(level, blocks, arms, 2, (0, 1))
+        covered += found.lo <= 0 <= found.hi
+    low, high = clopper_pearson(covered, TRIALS, 0.9998)
+    assert low <= 0.95 <= high, covered
