@@ -1,4 +1,4 @@
-"""A trace as tables for other tools: Parquet files, or JSON lines; docs/trace.md lists columns."""
+"""A trace as tables for other tools: Parquet files or JSON lines. docs/trace-format.md lists them."""
 
 from __future__ import annotations
 
