@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 from pgtare.errors import UsageError
 from pgtare.postgres.backend_types import is_background
 from pgtare.postgres.wait_counters import caveats
+from pgtare.postgres.wait_counters.active_sessions import ActiveSessions
 from pgtare.postgres.wait_counters.cpu_samples import FEWEST, CpuSamples, share
 from pgtare.postgres.wait_counters.model import (
     Counters,
@@ -114,21 +115,21 @@ def profile(
         lambda row: row.event,
         lambda row: background or not is_background(row.backend_type),
     )
-    ms = seconds * 1000
-    waiting = sum(c.total_ms for event, c in events.items() if not event.idle) / ms
-    resting = sum(c.total_ms for event, c in events.items() if event.idle) / ms
-    sessions = _sessions(before, after, ms, background=background)
-    cpu = None if sessions is None else max(0.0, sessions - resting - waiting)
-    by: Literal["counted", "sampled"] | None = None if cpu is None else "counted"
-    if cpu is None and samples is not None and samples.looks:
-        cpu, by = samples.total / samples.looks, "sampled"
-    active = waiting + (cpu or 0.0)
-    whole = 0.0 if caveats.hides_much(before.clients, after.clients) else active
+    found = ActiveSessions(
+        seconds,
+        {event: c.total_ms for event, c in events.items()},
+        _captured_ms(before, after, background=background),
+        samples.total / samples.looks if samples is not None and samples.looks else None,
+    )
+    by: Literal["counted", "sampled"] | None = None
+    if found.on_cpu is not None:
+        by = "sampled" if found.sessions is None else "counted"
+    whole = 0.0 if caveats.hides_much(before.clients, after.clients) else found.active
     rates = [
         EventRate(
             event=event,
-            active=c.total_ms / ms,
-            share=0.0 if event.idle else _share(c.total_ms / ms, whole),
+            active=found.average(c.total_ms),
+            share=0.0 if event.idle else _share(found.average(c.total_ms), whole),
             waits_per_s=c.waits / seconds,
             mean_ms=c.total_ms / c.waits if c.waits else None,
             waits=c.waits,
@@ -137,22 +138,22 @@ def profile(
         for event, c in events.items()
         if (idle or not event.idle) and (c.waits or c.total_ms)
     ]
-    statements, elsewhere = _statements(before, after, events, cpu, samples, ms, whole)
+    statements, elsewhere = _statements(before, after, events, found, samples, whole)
     at_statements = sum(n for one in statements for _, n in one.events)
     return Profile(
         seconds=seconds,
-        active=active,
-        on_cpu=cpu,
+        active=found.active,
+        on_cpu=found.on_cpu,
         events=tuple(sorted(rates, key=lambda rate: -rate.total_ms)),
         statements=statements,
         on_cpu_by=by,
         run_queue=run_queue,
         notes=caveats.between(before, after),
         hides_much=caveats.hides_much(before.clients, after.clients),
-        sessions=sessions,
-        idle=resting,
+        sessions=found.sessions,
+        idle=found.idle,
         cpu_elsewhere=elsewhere,
-        waits_elsewhere=waiting - at_statements,
+        waits_elsewhere=found.waiting - at_statements,
         cpu_samples=samples.total if samples else 0,
     )
 
@@ -162,17 +163,14 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _sessions(before: Snapshot, after: Snapshot, ms: float, *, background: bool) -> float | None:
-    """Processes on average whose waits are captured, by the time that the waits are parts of."""
+def _captured_ms(before: Snapshot, after: Snapshot, *, background: bool) -> float | None:
+    """The time of processes whose waits are captured, which the waits are parts of."""
     if before.timed is None or after.timed is None:
         return None
-    return (
-        sum(
-            timed.total_ms - (before.timed[kind].total_ms if kind in before.timed else 0.0)
-            for kind, timed in after.timed.items()
-            if background or not is_background(kind)
-        )
-        / ms
+    return sum(
+        timed.total_ms - (before.timed[kind].total_ms if kind in before.timed else 0.0)
+        for kind, timed in after.timed.items()
+        if background or not is_background(kind)
     )
 
 
@@ -180,9 +178,8 @@ def _statements(
     before: Snapshot,
     after: Snapshot,
     all_events: Mapping[Event, Counters],
-    cpu: float | None,
+    found: ActiveSessions,
     samples: CpuSamples | None,
-    ms: float,
     active: float,
 ) -> tuple[tuple[StatementRate, ...], float | None]:
     """Statements, the busiest first, and the CPU time that is at none of them."""
@@ -197,7 +194,8 @@ def _statements(
         # a wait that ended as the statements were read can seem longer there than it was
         spent = min(c.total_ms, all_events[event].total_ms if event in all_events else 0.0)
         if spent:
-            events[statement].append((event, spent / ms))
+            events[statement].append((event, found.average(spent)))
+    cpu = found.on_cpu
     hits = dict(samples.hits) if samples else {}
     known = {statement.query_id for statement in events}
     for query_id in hits:
