@@ -19,7 +19,7 @@ from pgtare.observing.doctor.fleet import FleetDoctor
 from pgtare.observing.clock.schema import ClockReport
 from pgtare.observing.doctor.model import Report
 from pgtare.observing.flame.documents import FlameDifference, FlameGraph
-from pgtare.observing.trace.output import documents as trace
+from pgtare.observing.trace import documents as trace
 from pgtare.observing.waits import documents as waits
 from pgtare.postgres import module_documents as module
 from pgtare.postgres.wait_counters.model import Snapshot

@@ -29,7 +29,6 @@ ALLOWED = {
     # words of PostgreSQL or of statistics, each used within one room
     "Answer": "of a trial, and of a query of the spool",
     "Arm": "of a design, and as a chart draws it",
-    "Client": "a connection, seen by a trace or by the views of waits",
     "Clock": "of the machine, as predicted, and as a server reads it",
     "Event": "of perf, of a trace, of waits",
     "Process": "of a trace, of the machine",
