@@ -32,7 +32,6 @@ ALLOWED = {
     "Clock": "of the machine, as predicted, and as a server reads it",
     "Event": "of perf, of a trace, of waits",
     "Process": "of a trace, of the machine",
-    "Profile": "of a trace, of waits",
     "Program": "a script that is compiled, a binary with symbols",
     "Proof": "of activity of an instrument, of a workload's waits",
     "Rate": "an error rate, and that of an open loop",
