@@ -14,9 +14,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pgtare.weighing.bill.document import Bill
-from pgtare.observing.doctor.fleet import FleetDoctor
+from pgtare.keeping.agent.documents import AgentCheck
+from pgtare.keeping.spool.documents import SpoolInfo, SpoolRows
+from pgtare.keeping.store import documents as store
 from pgtare.observing.clock.schema import ClockReport
+from pgtare.observing.doctor.fleet import FleetDoctor
 from pgtare.observing.doctor.model import Report
 from pgtare.observing.flame.documents import FlameDifference, FlameGraph
 from pgtare.observing.trace import documents as trace
@@ -24,9 +26,7 @@ from pgtare.observing.waits import documents as waits
 from pgtare.postgres import module_documents as module
 from pgtare.postgres.wait_counters.model import Snapshot
 from pgtare.postgres.wait_counters.rates import WaitsProfile
-from pgtare.keeping.agent.documents import AgentCheck
-from pgtare.keeping.spool.documents import SpoolInfo, SpoolRows
-from pgtare.keeping.store import documents as store
+from pgtare.weighing.bill.document import Bill
 from pgtare.weighing.fleet.directory import FleetState
 from pgtare.weighing.fleet.documents import FleetWeighing
 from pgtare.weighing.fleet.readiness import FleetCheck

@@ -19,7 +19,6 @@ from pgtare.postgres.wait_counters.active_sessions import CPU_EVENT, CPU_TYPE
 
 #: How coarse the rows may be that a query reads.
 Grain = Literal["tick", "minute", "hour"]
-GRAINS: tuple[Grain, ...] = ("tick", "minute", "hour")
 
 _US = 1_000_000
 #: Tables from coarse to fine, for each relation that is rolled up.
