@@ -94,4 +94,4 @@ docs: setup-dev
 	@echo "open docs/_build/html/index.html, or: man docs/_build/man/pgtare.1"
 
 clean:
-	rm -rf $(VENV) demo dist build docs/_build
+	rm -rf $(VENV) demo dist build docs/_build docs/commands

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from pgtare.keeping.agent import server_watch
 from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import Intervals
-from pgtare.keeping.agent.counter_table import SUMS
 from pgtare.keeping.agent.rows import Batch
 from pgtare.keeping.agent.server_looks import ServerLooks
 from pgtare.keeping.agent.server_session import ServerSession
@@ -23,6 +22,7 @@ from pgtare.keeping.agent.stored_reading import counters
 from pgtare.postgres.backend_types import BACKGROUND
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.inventory import InventoryServer
+from pgtare.postgres.wait_counters.counter_table import SUMS
 from tests.sessions import Connection, eventually
 
 TICK_S = 2

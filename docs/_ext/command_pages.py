@@ -1,7 +1,8 @@
-"""The directive `command-help`: what `pgtare COMMAND --help` says, as nodes of a page.
+"""The pages in `docs/commands/`: what `pgtare COMMAND --help` prints, a page for each command.
 
-It reads the very objects that print the help, so that a page and a man page cannot differ from it.
-A group is shown with all its commands, each in a section of its own.
+The directive `command-help` reads the very objects that print the help, so a page and a man page
+cannot differ from it. A group is shown with all its commands, each in a section of its own. The
+pages that hold the directive are written when a build begins; they are not in the repository.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import copy
 import functools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -21,6 +23,10 @@ from pgtare import cli
 from pgtare.cli import commands
 
 PROGRAM = "pgtare"
+_ABOUT = (
+    "Each page is what `pgtare COMMAND --help` prints. `make docs` writes the same text as man "
+    "pages to `docs/_build/man`; `man docs/_build/man/pgtare-weigh.1` opens one."
+)
 #: How help texts mark code.
 _CODE = re.compile(r"`([^`]+)`")
 #: A command alone in a paragraph, after the words that announce it.
@@ -54,6 +60,29 @@ def man_pages() -> list[tuple[str, str, str, str, int]]:
         page = f"{PROGRAM}-{name}"
         found.append((f"commands/{page}", page, summary(program().commands[name]), "", 1))
     return found
+
+
+def pages() -> dict[str, str]:
+    """The text of each page by its name in `docs/commands/`, without the suffix."""
+    found = {PROGRAM: _page(""), **{f"{PROGRAM}-{name}": _page(name) for name in names()}}
+    entries = "\n".join(found)
+    return {"index": f"# Commands\n\n{_ABOUT}\n\n```{{toctree}}\n{entries}\n```\n", **found}
+
+
+def _page(name: str) -> str:
+    title, directive = f"# {PROGRAM} {name}".rstrip(), f"```{{command-help}} {name}".rstrip()
+    return f"{title}\n\n{directive}\n```\n"
+
+
+def write_pages(directory: Path) -> None:
+    """Makes `directory` hold exactly these pages; what has not changed is left alone."""
+    wanted = {directory / f"{name}.md": text for name, text in pages().items()}
+    directory.mkdir(exist_ok=True)
+    for path in set(directory.glob("*.md")) - set(wanted):
+        path.unlink()
+    for path, text in wanted.items():
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
 
 
 class CommandHelp(SphinxDirective):
@@ -155,4 +184,5 @@ def _inline(text: str) -> list[nodes.Node]:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("command-help", CommandHelp)
+    app.connect("builder-inited", lambda app: write_pages(Path(app.srcdir) / "commands"))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -14,18 +14,19 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pgtare.weighing.bill.document import Bill
-from pgtare.observing.doctor.fleet import FleetDoctor
-from pgtare.observing.clock.schema import ClockReport
-from pgtare.observing.doctor.model import Report
-from pgtare.observing.flame.documents import FlameDifference, FlameGraph
-from pgtare.observing.trace.output import documents as trace
-from pgtare.observing.waits import documents as waits
-from pgtare.postgres import module_documents as module
-from pgtare.postgres.wait_counters.model import Snapshot
 from pgtare.keeping.agent.documents import AgentCheck
 from pgtare.keeping.spool.documents import SpoolInfo, SpoolRows
 from pgtare.keeping.store import documents as store
+from pgtare.observing.clock.schema import ClockReport
+from pgtare.observing.doctor.fleet import FleetDoctor
+from pgtare.observing.doctor.model import Report
+from pgtare.observing.flame.documents import FlameDifference, FlameGraph
+from pgtare.observing.trace import documents as trace
+from pgtare.observing.waits import documents as waits
+from pgtare.postgres import module_documents as module
+from pgtare.postgres.wait_counters.model import Snapshot
+from pgtare.postgres.wait_counters.rates import WaitsProfile
+from pgtare.weighing.bill.document import Bill
 from pgtare.weighing.fleet.directory import FleetState
 from pgtare.weighing.fleet.documents import FleetWeighing
 from pgtare.weighing.fleet.readiness import FleetCheck
@@ -78,7 +79,7 @@ ENTRIES = (
     Entry("`pgtare ladder --dry-run`", LadderPlan),
     Entry("`pgtare ladder status`", Status),
     Entry("`pgtare ladder prove`", Proofs),
-    Entry("`pgtare waits top`, `pgtare waits diff`", waits.WaitsProfile),
+    Entry("`pgtare waits top`, `pgtare waits diff`", WaitsProfile),
     Entry("`pgtare waits histogram`", waits.WaitsHistogram),
     Entry("`pgtare waits sessions`", waits.WaitsSessions),
     Entry("`pgtare waits statements`", waits.WaitsStatements),

@@ -20,7 +20,6 @@ from pgtare.errors import MeasurementError
 from pgtare.keeping.agent import queries, server_watch
 from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import Intervals
-from pgtare.keeping.agent.counter_table import ACTIVE_NS, SUMS
 from pgtare.keeping.agent.description import ServerDescription
 from pgtare.keeping.agent.rows import Batch
 from pgtare.keeping.agent.server_session import AgentLocked, ServerSession
@@ -30,6 +29,7 @@ from pgtare.observing.doctor.examine import examine
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.inventory import InventoryServer
+from pgtare.postgres.wait_counters.counter_table import ACTIVE_NS, SUMS
 from tests.agent_rows import (
     TICK_S,
     WAITS_KEYS,

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from pgtare.keeping.agent.counter_table import SUMS
 from pgtare.keeping.spool import reader
 from pgtare.keeping.spool.spool import Spool
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.wait_counters.counter_table import SUMS
 from tests.loads import traffic
 from tests.prometheus import (
     RULES,

@@ -15,9 +15,6 @@ from hypothesis import strategies as st
 from pgtare.keeping.agent import queries
 from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import Intervals
-from pgtare.keeping.agent.counter_table import BUCKETS
-from pgtare.keeping.agent.difference import difference, processor_rows
-from pgtare.keeping.agent.epoch import ReadingBaseline, Transition
 from pgtare.keeping.agent.reading import waits_table
 from pgtare.keeping.agent.rows import Batch
 from pgtare.keeping.agent.server_looks import ACTIVITY, SESSIONS, STATEMENTS, WAITS, ServerLooks
@@ -26,6 +23,9 @@ from pgtare.keeping.agent.server_watch import ServerWatch
 from pgtare.keeping.spool import tables
 from pgtare.postgres import own_session
 from pgtare.postgres.inventory import InventoryServer
+from pgtare.postgres.wait_counters.counter_table import BUCKETS
+from pgtare.postgres.wait_counters.difference import difference, processor_rows
+from pgtare.postgres.wait_counters.epoch import ReadingBaseline, Transition
 from tests.unit.test_agent_looks import BOOT_US, SECOND_US, AnsweredSession, column, counted
 
 SAME = Transition(ReadingBaseline.SAME, 1)

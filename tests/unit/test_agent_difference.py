@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgtare.keeping.agent.counter_table import (
+from pgtare.postgres.wait_counters.counter_table import (
     ACTIVE_NS,
     CALLS,
     FIRST_BUCKET,
@@ -20,8 +20,8 @@ from pgtare.keeping.agent.counter_table import (
     WIDTH,
     CounterTable,
 )
-from pgtare.keeping.agent.difference import carried_over, difference, statement_rows
-from pgtare.keeping.agent.epoch import Origin, ReadingBaseline, Taken, Transition, between
+from pgtare.postgres.wait_counters.difference import carried_over, difference, statement_rows
+from pgtare.postgres.wait_counters.epoch import Origin, ReadingBaseline, Taken, Transition, between
 
 SECOND = 1_000_000_000
 EVENTS = [("Lock", "relation"), ("IO", "DataFileRead"), ("Client", "ClientRead")]

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from pgtare.keeping.agent import queries
-from pgtare.keeping.agent.counter_table import BUCKETS
 from pgtare.keeping.agent.reading import UnsteadyReading
 from pgtare.keeping.agent.rows import Batch
 from pgtare.keeping.agent.server_looks import ACTIVITY, STATEMENTS, WAITS, ServerLooks
 from pgtare.keeping.agent.server_session import LookRefused, ServerGone, ServerSession
+from pgtare.postgres.wait_counters.counter_table import BUCKETS
 
 SECOND_US = 1_000_000
 BOOT_US = 1_790_000_000 * SECOND_US

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgtare.keeping.agent.counter_table import (
+from pgtare.postgres.wait_counters.counter_table import (
     ACTIVE_NS,
     CALLS,
     NO_MAXIMUM,
@@ -17,13 +17,13 @@ from pgtare.keeping.agent.counter_table import (
     WIDTH,
     CounterTable,
 )
-from pgtare.keeping.agent.difference import (
+from pgtare.postgres.wait_counters.difference import (
     carried_over,
     kept_types,
     processor_rows,
     statement_difference,
 )
-from pgtare.keeping.agent.epoch import ReadingBaseline, Transition
+from pgtare.postgres.wait_counters.epoch import ReadingBaseline, Transition
 
 SECOND = 1_000_000_000
 SAME = Transition(ReadingBaseline.SAME, 10 * SECOND)

@@ -29,11 +29,9 @@ ALLOWED = {
     # words of PostgreSQL or of statistics, each used within one room
     "Answer": "of a trial, and of a query of the spool",
     "Arm": "of a design, and as a chart draws it",
-    "Client": "a connection, seen by a trace or by the views of waits",
     "Clock": "of the machine, as predicted, and as a server reads it",
     "Event": "of perf, of a trace, of waits",
     "Process": "of a trace, of the machine",
-    "Profile": "of a trace, of waits",
     "Program": "a script that is compiled, a binary with symbols",
     "Proof": "of activity of an instrument, of a workload's waits",
     "Rate": "an error rate, and that of an open loop",

@@ -45,13 +45,17 @@ def pages_of_commands(conf: dict[str, Any]) -> list[str]:
     return ["pgtare", *(f"pgtare-{name}" for name in conf["command_pages"].names())]
 
 
-def test_every_command_has_a_page_that_shows_its_help(conf: dict[str, Any]) -> None:
-    (_, entries), *_ = toctrees(DOCS / "commands" / "index.md")
+def test_every_command_has_a_page_that_shows_its_help(conf: dict[str, Any], tmp_path: Path) -> None:
+    stale = tmp_path / "pgtare-gone.md"
+    stale.write_text("# a command that is no more\n")
+    conf["command_pages"].write_pages(tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == {"index", *pages_of_commands(conf)}
+    ((_, entries),) = toctrees(tmp_path / "index.md")
     assert sorted(entries) == sorted(pages_of_commands(conf))
     for entry in entries:
         name = entry.removeprefix("pgtare").removeprefix("-")
         directive = f"```{{command-help}} {name}".rstrip()
-        assert directive in (DOCS / "commands" / f"{entry}.md").read_text().splitlines(), entry
+        assert directive in (tmp_path / f"{entry}.md").read_text().splitlines(), entry
 
 
 def test_every_command_has_a_man_page_in_plain_words(conf: dict[str, Any]) -> None:
@@ -59,6 +63,6 @@ def test_every_command_has_a_man_page_in_plain_words(conf: dict[str, Any]) -> No
     assert {"pgtare-weigh", "pgtare-waits"} < set(pages)
     assert set(pages) == set(pages_of_commands(conf))
     for name, (source, summary) in pages.items():
-        assert (DOCS / f"{source}.md").exists(), name
+        assert source.removeprefix("commands/") in conf["command_pages"].pages(), name
         assert 10 < len(summary) < 200, (name, summary)
         assert "`" not in summary, name

@@ -28,10 +28,12 @@ from pgtare.observing.doctor.observed import (
     QueueHolder,
     StatementEntries,
 )
+from pgtare.postgres.wait_counters.model import Event
 from tests.unit.sample_result import sample
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LOCK = check_statements.LOCK_EVENT
+LOCK_WAIT = Event("LWLock", "pg_stat_statements", False)
 SERVER = Server(
     version="18.6", standby=False, started=NOW, database="app", role="monitor", sees_all=True
 )
@@ -249,8 +251,8 @@ def test_the_least_share_holds_the_truth() -> None:
 
 def test_counted_waits_have_no_share_where_computing_was_hardly_sampled() -> None:
     """Beside no sample of computing a thousandth of a session would be all of the active time."""
-    before = CountedWaits(NOW, {LOCK: 0.0}, NOW)
-    after = CountedWaits(NOW + timedelta(seconds=3), {LOCK: 3.0}, NOW)
+    before = CountedWaits(NOW, {LOCK_WAIT: 0.0}, NOW)
+    after = CountedWaits(NOW + timedelta(seconds=3), {LOCK_WAIT: 3.0}, NOW)
     found = waiting.profile(look(waits=before), look(3.0, after), ActivitySamples(looks=60))
     assert found is not None
     assert found.exact
@@ -258,6 +260,16 @@ def test_counted_waits_have_no_share_where_computing_was_hardly_sampled() -> Non
     text = _printed(found)
     assert "counted by wait_event_timing" in text
     assert "%" not in text
+
+
+def test_waits_that_were_reset_in_between_are_sampled() -> None:
+    """Also if only those of one process were, which changes no time of a reset."""
+    before = CountedWaits(NOW, {LOCK_WAIT: 0.0}, NOW, resets=2)
+    for resets, exact in ((2, True), (4, False)):
+        after = CountedWaits(NOW + timedelta(seconds=3), {LOCK_WAIT: 3.0}, NOW, resets)
+        found = waiting.profile(look(waits=before), look(3.0, after), ActivitySamples(looks=60))
+        assert found is not None
+        assert found.exact == exact
 
 
 def test_sampled_figures_are_lower_bounds_and_have_no_share_from_few_samples() -> None:

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from pgtare.observing.doctor import check_settings
-from pgtare.observing.trace.output import documents, show_incident
+from pgtare.observing.trace import documents
+from pgtare.observing.trace.output import show_incident
 
 TRIGGER = Path(__file__).parents[2] / "server/sql_trace/core/trigger.c"
 

@@ -26,7 +26,6 @@ from prometheus_client.samples import Sample
 
 from pgtare.errors import UsageError
 from pgtare.keeping.agent.config import MetricsSettings
-from pgtare.keeping.agent.counter_table import SUMS
 from pgtare.keeping.metrics.collector import bound_s, shown_buckets
 from pgtare.keeping.metrics.exporter import MetricsExporter
 from pgtare.keeping.metrics.scrape_server import MOST_CLIENTS
@@ -35,6 +34,7 @@ from pgtare.keeping.spool.limits import SpoolLimits
 from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import HISTOGRAM, rows
 from pgtare.kit.option_values import address, is_loopback
+from pgtare.postgres.wait_counters.counter_table import SUMS
 from tests.commands import refused
 from tests.sessions import eventually
 from tests.unit.spool_rows import START, UNLIMITED, at, held

@@ -15,8 +15,8 @@ from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.store import push_memory, push_thread, pushed_rows, repair
 from pgtare.keeping.store.connection import StoreConnection, StoreError
+from pgtare.keeping.store.documents import StorePartial
 from pgtare.keeping.store.pusher import SpoolPusher
-from pgtare.keeping.store.repair import PartialRows
 from tests.unit.spool_rows import UNLIMITED, catch_up, newest, random_rows
 from tests.unit.store_engine import differences, engine, new_store
 
@@ -69,7 +69,7 @@ def forget(store: StoreConnection, root: Path, *tables: str, where: str = "1") -
         )
 
 
-def partial(store: StoreConnection, root: Path) -> list[PartialRows]:
+def partial(store: StoreConnection, root: Path) -> list[StorePartial]:
     return [one for one in repair.partial(store) if one.spool == newest(root).uuid]
 
 
@@ -262,7 +262,7 @@ def test_a_torn_insert_is_kept_marked_and_repaired(
         send_all(pusher)
         assert list(differences(store, tmp_path)) == ["waits"], "all else goes on"
         (one,) = partial(store, tmp_path)
-        assert (one.table, one.seqs, one.rows) == ("waits", (3,), 1), "the others are complete"
+        assert (one.table, one.seqs, one.rows) == ("waits", [3], 1), "the others are complete"
         repair.delete(store, one)
         assert partial(store, tmp_path) == []
         if memory == "lost":

@@ -79,7 +79,7 @@ def test_tables_are_made_once(client: Any) -> None:
 
 def test_a_check_finds_what_is_missing(client: Any, store: StoreConnection) -> None:
     found = store_check.check(store)
-    assert (found.faults, found.notes, found.tables) == ((), (), len(TABLES))
+    assert (found.faults, found.notes, found.tables) == ([], [], len(TABLES))
     assert abs(found.clock_s) < 5
     empty = StoreConnection(client, "empty")
     empty.command("CREATE DATABASE IF NOT EXISTS empty")

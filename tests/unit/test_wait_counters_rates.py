@@ -22,7 +22,7 @@ from pgtare.postgres.wait_counters.model import (
     StatementRow,
     Timed,
 )
-from pgtare.postgres.wait_counters.rates import CountersReset, grown, profile
+from pgtare.postgres.wait_counters.rates import CountersReset, StatementEvent, grown, profile
 from tests.commands import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -62,7 +62,7 @@ def test_shares_and_active_sessions() -> None:
         2, {READ: counters(30, 1100), CLIENT: counters(9, 9000), SYNC: counters(5, 500)}
     )
     found = profile(before, after, CpuSamples(40, {-77: 10}))
-    assert found.seconds == 2
+    assert found.duration_s == 2
     assert found.active == pytest.approx(0.5 + 0.25 + 0.25)
     assert found.on_cpu == 0.25
     assert [(r.event, r.active, r.share) for r in found.events] == [
@@ -108,7 +108,7 @@ def test_time_by_statement() -> None:
     assert (found.text, found.on_cpu, found.cpu_samples) == ("SELECT 1", 0.1, 10)
     assert found.active == pytest.approx(0.5)
     assert found.share == pytest.approx(1)
-    assert found.events == ((READ, 0.4),)
+    assert found.events == (StatementEvent(event=READ, active=0.4),)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_statement_waits_no_longer_than_all_did() -> None:
     row = StatementRow(statement=QUERY, event=READ, counters=counters(3, 5000))
     after = snapshot(1, {READ: counters(3, 400)}, statements=[row])
     (found,) = profile(snapshot(0, {}), after).statements
-    assert found.events == ((READ, 0.4),)
+    assert found.events == (StatementEvent(event=READ, active=0.4),)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,8 @@ def test_an_entry_that_was_made_again_counts_from_zero(
     before = snapshot(0, {}, statements=rows[:1])
     after = snapshot(1, {READ: counters(9, 900)}, statements=rows[1:])
     (found,) = profile(before, after).statements
-    assert found.events == ((READ, pytest.approx(spent)),)
+    (part,) = found.events
+    assert (part.event, part.active) == (READ, pytest.approx(spent))
 
 
 def test_a_snapshot_survives_its_file() -> None:

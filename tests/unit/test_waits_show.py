@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
 
 from pgtare.observing.waits import show
 from pgtare.postgres.wait_counters.model import Counters, Event, Session, Statement
-from pgtare.postgres.wait_counters.rates import Profile, StatementRate
+from pgtare.postgres.wait_counters.rates import StatementRate, WaitsProfile
 from pgtare.postgres.wait_counters.reader import Bucket
 from tests.terminal import printed
 
@@ -64,11 +63,19 @@ def test_percentiles_are_bounds_of_buckets() -> None:
 def test_the_table_of_statements_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """With rows for those that are not listed, and for what is at no statement."""
     statements = tuple(
-        StatementRate(Statement(0, 0, i), None, active, None, active / 4.0, ())
+        StatementRate(statement=Statement(0, 0, i), active=active, share=active / 4.0)
         for i, active in enumerate((1.0, 0.5, 0.25), start=1)
     )
-    found = Profile(1.0, 4.0, 0.25, (), statements, "counted", cpu_elsewhere=0.25)
-    found = dataclasses.replace(found, waits_elsewhere=2.0)
+    found = WaitsProfile(
+        duration_s=1.0,
+        active=4.0,
+        on_cpu=0.25,
+        events=(),
+        statements=statements,
+        on_cpu_by="counted",
+        cpu_elsewhere=0.25,
+    )
+    found = found.model_copy(update={"waits_elsewhere": 2.0})
     monkeypatch.setattr(show, "_ROWS", 1)
     rows = printed(show.profile_view(found), 120).splitlines()
     shown = rows[next(i for i, row in enumerate(rows) if row.startswith("statement")) + 1 :]

@@ -11,17 +11,17 @@ import typer
 from pgtare import cli
 from pgtare.cli.durations import Duration, duration_s, stop_after
 from pgtare.cli.json_output import Destination, Json, Output
-from pgtare.errors import MeasurementError, UsageError
+from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.keeping.agent import config as configuration
 from pgtare.keeping.agent.agent import Agent
 from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import AgentConfig, MetricsSettings, SpoolConfig, StoreSettings
-from pgtare.keeping.agent.server_check import ServerCheck, check_server, require_usable
+from pgtare.keeping.agent.documents import AgentCheck, ServerCheck, StoreSeen, spool_plan
+from pgtare.keeping.agent.server_check import check_server, require_usable
 from pgtare.kit import numbers, option_values
 from pgtare.kit.fitted_table import Fitted
 
 if TYPE_CHECKING:
-    from pgtare.keeping.agent.documents import StoreSeen
     from pgtare.keeping.metrics.exporter import MetricsExporter
     from pgtare.keeping.spool.spool import Spool
     from pgtare.keeping.store.address import StoreAddress
@@ -104,13 +104,17 @@ def check(
     """
     destination = Destination(json, output)
     found = _read(dsn, config)
-    checks = [check_server(name, server) for name, server in found.servers.items()]
-    if dsn is not None and checks[0].problem is not None:
-        raise checks[0].problem
-    from pgtare.keeping.agent.documents import document
-
+    checks = []
+    for name, server in found.servers.items():
+        try:
+            checks.append(check_server(name, server))
+        except PgtareError as ex:
+            if dsn is not None:
+                raise
+            checks.append(ServerCheck(server=name, problem=str(ex)))
     store = None if found.store is None else _look_at_store(found.store)
-    destination.write(document(checks, found.spool, store).to_json())
+    document = AgentCheck(servers=checks, spool=spool_plan(found.spool), store=store)
+    destination.write(document.to_json())
     if not destination.printed:
         _print(checks)
         cli.say(_spool_sentence(found.spool))
@@ -125,20 +129,12 @@ def check(
 
 
 def _look_at_store(settings: StoreSettings) -> StoreSeen:
-    from pgtare.keeping.agent.documents import StoreSeen
     from pgtare.keeping.store.store_check import check_for_agent
 
     try:
-        seen = check_for_agent(_store_address(settings))
+        return StoreSeen.model_validate(check_for_agent(_store_address(settings)))
     except UsageError as ex:  # an address may hold a password, so it is not shown
-        return StoreSeen(address="", version="", user="", faults=[str(ex)], notes=[])
-    return StoreSeen(
-        address=seen.address,
-        version=seen.version,
-        user=seen.user,
-        faults=list(seen.faults),
-        notes=list(seen.notes),
-    )
+        return StoreSeen(address="", faults=[str(ex)])
 
 
 def _store_sentence(found: StoreSeen) -> str:
@@ -157,7 +153,7 @@ def _print(checks: list[ServerCheck]) -> None:
         table.add_row(each.server, version or "–", each.role or "–", each.waits, each.statements)
     cli.stdout().print(table, highlight=False)
     for each in checks:
-        for note in (*([str(each.problem)] if each.problem else ()), *each.notes):
+        for note in (*([each.problem] if each.problem else ()), *each.notes):
             cli.say(f"{each.server}: {note}")
 
 

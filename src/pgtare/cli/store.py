@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
     from pgtare.keeping.store.address import StoreAddress
     from pgtare.keeping.store.connection import StoreConnection
-    from pgtare.keeping.store.repair import PartialRows
-    from pgtare.keeping.store.size_plan import StorePlan
-    from pgtare.keeping.store.store_check import StoreCheck
+    from pgtare.keeping.store.documents import StoreChecked, StorePartial, StorePlanned
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -111,12 +109,11 @@ def check(
     """
     destination = Destination(json, output)
     from pgtare.keeping.store import store_check
-    from pgtare.keeping.store.documents import StoreChecked
 
     address = _address(store, password_file)
     with _connected(address) as connection:
         found = store_check.check(connection)
-    destination.write(StoreChecked.model_validate(found).to_json())
+    destination.write(found.to_json())
     if not destination.printed:
         _print_check(found, str(address))
     if found.faults:
@@ -145,7 +142,6 @@ def plan(
     """
     destination = Destination(json, output)
     from pgtare.keeping.store import size_plan
-    from pgtare.keeping.store.documents import StorePlanned
     from pgtare.kit.option_values import size
 
     disk_bytes = size("--disk", disk)
@@ -160,7 +156,7 @@ def plan(
             found = size_plan.bytes_of_store(connection)
         sizes |= {name: (value, "measured") for name, value in found.items()}
     planned = size_plan.plan(servers, rates, sizes, disk_bytes, _RATE_ROWS)
-    destination.write(StorePlanned.model_validate(planned).to_json())
+    destination.write(planned.to_json())
     if not destination.printed:
         _print_plan(planned)
 
@@ -190,7 +186,7 @@ def repair(
         if yes:
             for one in found:
                 repairing.delete(connection, one)
-    destination.write(StoreRepaired(deleted=yes, partial=list(found)).to_json())  # type: ignore[arg-type]
+    destination.write(StoreRepaired(deleted=yes, partial=found).to_json())
     if not destination.printed:
         _print_partial(found)
         if found:
@@ -225,7 +221,7 @@ def _rates(spool: Path) -> Mapping[str, tuple[float, str]]:
     return {name: (rate / watched, "measured") for name, rate in found.items()}
 
 
-def _print_check(found: StoreCheck, name: str) -> None:
+def _print_check(found: StoreChecked, name: str) -> None:
     from pgtare.kit.fitted_table import Fitted
 
     roles = ", ".join(found.roles) or "no role"
@@ -245,7 +241,7 @@ def _print_check(found: StoreCheck, name: str) -> None:
         cli.say(sentence)
 
 
-def _print_partial(found: Sequence[PartialRows]) -> None:
+def _print_partial(found: Sequence[StorePartial]) -> None:
     from pgtare.kit.fitted_table import Fitted
 
     if not found:
@@ -257,7 +253,7 @@ def _print_partial(found: Sequence[PartialRows]) -> None:
     cli.stdout().print(table, highlight=False)
 
 
-def _print_plan(found: StorePlan) -> None:
+def _print_plan(found: StorePlanned) -> None:
     from pgtare.kit.fitted_table import Fitted
     from pgtare.kit.numbers import volume
 

@@ -26,13 +26,19 @@ from pgtare.observing.trace.analysis.ledger import Ledger, ledger
 from pgtare.observing.trace.analysis.moment import others_of_incident
 from pgtare.observing.trace.analysis.profile import Scope, check_grouping, profile
 from pgtare.observing.trace.analysis.statements import SORTS, report
-from pgtare.observing.trace.capture.record import UNNUMBERED, Progress, Recorded, TraceRecorder
+from pgtare.observing.trace.capture.record import UNNUMBERED, Progress, TraceRecorder
 from pgtare.observing.trace.capture.server import Need, open_server
 from pgtare.observing.trace.capture.target import LEVELS, Target
+from pgtare.observing.trace.documents import (
+    TraceClients,
+    TraceExport,
+    TraceRecorded,
+    TraceStatements,
+)
 from pgtare.observing.trace.file.disk_limits import MIB, Limits
 from pgtare.observing.trace.file.reader import load
-from pgtare.observing.trace.output import documents, show
 from pgtare.observing.trace.output import export as exports
+from pgtare.observing.trace.output import show
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -115,7 +121,7 @@ def record(
         recorder = TraceRecorder(server, dsn, path, target, limits, command_line())
         with Display(cli.stderr(), "tracing", length) as display:
             done = recorder.run(length, lambda now: _tick(display, now))
-    destination.write(documents.recorded(done).to_json())
+    destination.write(done.to_json())
     if not destination.printed:
         for line in _summary(done, target):
             cli.say(line)
@@ -128,7 +134,7 @@ def record(
         raise typer.Exit(1)
 
 
-def _kept(done: Recorded) -> bool:
+def _kept(done: TraceRecorded) -> bool:
     return bool(done.call_bytes or done.waits)
 
 
@@ -187,10 +193,10 @@ def _nobody(target: Target, calls: bool) -> str:
     return _NO_STATEMENT if target.query_ids else _NOBODY
 
 
-def _summary(done: Recorded, target: Target) -> list[str]:
+def _summary(done: TraceRecorded, target: Target) -> list[str]:
     lines = [
         f"{_sessions(done.sessions)}, {_amounts(done, done.call_bytes, done.waits)} in "
-        f"{done.seconds:.1f} s; {volume(done.bytes)} on disk"
+        f"{done.duration_s:.1f} s; {volume(done.bytes)} on disk"
     ]
     lines += _lost(done)
     if done.why and done.stopped_by != "space":
@@ -207,13 +213,18 @@ def _summary(done: Recorded, target: Target) -> list[str]:
     return [*lines, f"trace: {done.path} (`pgtare trace profile {done.path}` says where time went)"]
 
 
-def _lost(done: Recorded) -> list[str]:
+def _lost(done: TraceRecorded) -> list[str]:
     if not done.losses:
         return []
-    named, others = some(sorted(done.losses.items(), key=lambda item: item[1], reverse=True))
-    lines = [f"process {pid}: {_amounts(done, *lost)} lost" for pid, lost in named]
+    named, others = some(
+        sorted(done.losses, key=lambda one: (one.lost_bytes, one.lost_waits), reverse=True)
+    )
+    lines = [
+        f"process {one.pid}: {_amounts(done, one.lost_bytes, one.lost_waits)} lost" for one in named
+    ]
     if others:
-        calls, waits = (sum(lost[i] for _, lost in others) for i in (0, 1))
+        calls = sum(one.lost_bytes for one in others)
+        waits = sum(one.lost_waits for one in others)
         lines.append(
             counted(len(others), "more process", "more processes")
             + f": {_amounts(done, calls, waits)} lost"
@@ -224,7 +235,7 @@ def _lost(done: Recorded) -> list[str]:
     ]
 
 
-def _amounts(done: Recorded, calls: int, waits: int) -> str:
+def _amounts(done: TraceRecorded, calls: int, waits: int) -> str:
     if not done.calls:
         return counted(waits, "wait")
     return f"{volume(calls)} of calls and {counted(waits, 'wait')}"
@@ -277,7 +288,7 @@ def profile_(
     )
     scope = Scope(frozenset(pid) if pid else None, transaction, statement, workers, busy, words)
     found = profile(book, by, scope)
-    destination.write(documents.profiled(found).to_json())
+    destination.write(found.document().to_json())
     if destination.printed:
         return
     console = cli.stdout()
@@ -308,7 +319,7 @@ def clients(
     """
     destination = Destination(json, output)
     found = merge.clients(_book(path), merge_by)
-    destination.write(documents.merged(found).to_json())
+    destination.write(TraceClients(clients=found).to_json())
     if destination.printed:
         return
     cli.stdout().print(show.clients_view(found), highlight=False)
@@ -332,7 +343,7 @@ def statements(
     found = report(_book(path), sort, frozenset(pid) if pid else None)
     if sum(not statement.query_id for statement in found) >= _MANY:
         cli.say(f"note: {UNNUMBERED}", err=True)
-    destination.write(documents.listed(found).to_json())
+    destination.write(TraceStatements(statements=found).to_json())
     if destination.printed:
         return
     cli.stdout().print(show.statements_view(found), highlight=False)
@@ -353,7 +364,7 @@ def export(
     destination = Destination(json, output)
     exports.check(directory, format_)  # before a long trace is read
     written = exports.write(_book(path), directory, format_)
-    destination.write(documents.exported(str(directory), written).to_json())
+    destination.write(TraceExport(directory=str(directory), rows=written).to_json())
     if destination.printed:
         return
     for name, rows in written.items():
@@ -382,7 +393,7 @@ def report_(
     write_page(book, target, [ledger(load(other)) for other in others_of_incident(book.trace)])
     destination.tell(f"page: {target}")
     if destination.wanted:
-        destination.write(documents.profiled(profile(book)).to_json())
+        destination.write(profile(book).document().to_json())
 
 
 app.command("grab")(trace_grab.grab_)

@@ -19,13 +19,13 @@ from pgtare.kit.option_values import seconds, size
 from pgtare.kit.progress import Display
 from pgtare.observing.trace.analysis.ledger import ledger
 from pgtare.observing.trace.analysis.profile import Profile, Scope, profile
-from pgtare.observing.trace.capture.grab import Grabbed, Reach, grab
+from pgtare.observing.trace.capture.grab import grab
 from pgtare.observing.trace.capture.privileges import others_hidden
 from pgtare.observing.trace.capture.server import open_server
 from pgtare.observing.trace.capture.target import Target
+from pgtare.observing.trace.documents import SessionReach, TimeOf, TraceGrabbed
 from pgtare.observing.trace.file.disk_limits import Limits
 from pgtare.observing.trace.file.reader import load
-from pgtare.observing.trace.output import documents
 
 #: Lines of the profile that are printed.
 _COMPONENTS = 6
@@ -87,7 +87,9 @@ def grab_(
                 f"{_NOTHING.format(f' of the last {last}' if last else '')}{grant}"
             )
     found = _where_time_went(path)
-    destination.write(documents.grabbed(done, found).to_json())
+    if found is not None:
+        done.time = [TimeOf(name=line.name, total_ns=line.ns) for line in found.lines]
+    destination.write(done.to_json())
     if not destination.printed:
         for line in _summary(done, found):
             cli.say(line)
@@ -101,7 +103,7 @@ def _where_time_went(path: Path) -> Profile | None:
         return None
 
 
-def _summary(done: Grabbed, found: Profile | None) -> list[str]:
+def _summary(done: TraceGrabbed, found: Profile | None) -> list[str]:
     lines = [
         f"{counted(done.sessions, 'session')}, {volume(done.call_bytes)} of calls and "
         f"{counted(done.waits, 'wait')}; {volume(done.bytes)} on disk",
@@ -124,15 +126,15 @@ def _summary(done: Grabbed, found: Profile | None) -> list[str]:
     ]
 
 
-def _reaches(reaches: Sequence[Reach]) -> list[str]:
+def _reaches(reaches: Sequence[SessionReach]) -> list[str]:
     named, others = some(list(reaches))
     lines = [
         f"process {reach.pid} ({reach.user or '?'}, {reach.application or 'no name'}): the last "
-        f"{duration(1e6 * reach.seconds)}{', all of its trace' if reach.whole else ''}"
+        f"{duration(1e6 * reach.reach_s)}{', all of its trace' if reach.whole else ''}"
         f"{'' if reach.ended_s is None else f', ended {duration(1e6 * reach.ended_s)} ago'}"
         for reach in named
     ]
     if others:
-        least, most = (duration(1e6 * others[i].seconds) for i in (0, -1))
+        least, most = (duration(1e6 * others[i].reach_s) for i in (0, -1))
         lines.append(f"{counted(len(others), 'more session')}: the last {span(least, most)}")
     return lines

@@ -12,11 +12,11 @@ from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit.numbers import volume
 from pgtare.observing.trace.analysis.ledger import ledger
-from pgtare.observing.trace.analysis.moment import moment, same_wait
+from pgtare.observing.trace.analysis.moment import what_it_did
 from pgtare.observing.trace.capture import kept
 from pgtare.observing.trace.capture.server import Server, open_server
-from pgtare.observing.trace.output import documents
-from pgtare.observing.trace.output.show_incident import Involved, incident_view
+from pgtare.observing.trace.documents import TraceIncident, TraceKept, TraceTaken
+from pgtare.observing.trace.output.show_incident import incident_view
 from pgtare.observing.trace.output.show_kept import kept_view
 
 
@@ -61,7 +61,7 @@ def kept_(
             _list_or_show(kept.of_server(server), server, number, destination)
             return
         size = kept.take(server, number, out)
-    destination.write(documents.taken(number, out, size).to_json())
+    destination.write(TraceTaken(id=number, path=str(out), bytes=size).to_json())
     if not destination.printed:
         cli.say(
             f"kept trace {number}, {volume(size)}: {out} "
@@ -70,7 +70,7 @@ def kept_(
 
 
 def _list_or_show(
-    found: kept.KeptTraces, place: Server | Path, number: int | None, destination: Destination
+    found: TraceKept, place: Server | Path, number: int | None, destination: Destination
 ) -> None:
     if number is None:
         _list(found, destination)
@@ -79,13 +79,14 @@ def _list_or_show(
     involved = []
     for one in (victim, *others):
         trace = kept.read(place, one)
-        involved.append(Involved(one, moment(ledger(trace)), same_wait(trace)))
-    destination.write(documents.incident(involved[0], involved[1:]).to_json())
+        involved.append(what_it_did(one, ledger(trace), trace))
+    incident = TraceIncident(session=involved[0], others=involved[1:])
+    destination.write(incident.to_json())
     if not destination.printed:
-        cli.stdout().print(incident_view(involved[0], involved[1:]), highlight=False)
+        cli.stdout().print(incident_view(incident), highlight=False)
 
 
-def _list(found: kept.KeptTraces, destination: Destination) -> None:
-    destination.write(documents.kept_traces(found).to_json())
+def _list(found: TraceKept, destination: Destination) -> None:
+    destination.write(found.to_json())
     if not destination.printed:
         cli.stdout().print(kept_view(found), highlight=False)

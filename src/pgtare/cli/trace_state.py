@@ -11,8 +11,8 @@ from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError
 from pgtare.observing.trace.capture import recorder_locks, server_state
 from pgtare.observing.trace.capture.server import open_server
-from pgtare.observing.trace.output import documents
-from pgtare.observing.trace.output.show_server_state import standing_view
+from pgtare.observing.trace.documents import RunningRecording, TraceStopped
+from pgtare.observing.trace.output.show_server_state import status_view
 
 Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
 
@@ -24,11 +24,11 @@ def status(dsn: Dsn, json: Json = False, output: Output = None) -> None:
     """
     destination = Destination(json, output)
     with open_server(dsn) as server:
-        now = server_state.standing(server)
-    destination.write(documents.status(now).to_json())
+        now = server_state.status(server)
+    destination.write(now.to_json())
     if destination.printed:
         return
-    cli.stdout().print(standing_view(now), highlight=False)
+    cli.stdout().print(status_view(now), highlight=False)
 
 
 def stop(
@@ -49,11 +49,12 @@ def stop(
     destination = Destination(json, output)
     pids = frozenset(pid) if pid else None
     with open_server(dsn, any_version=True) as server:
-        before = server_state.standing(server)
+        before = server_state.status(server)
         stopped = server_state.stop(server, pids)
         remedies = server_state.remedies(server, before, pids)
         again = recorder_locks.recorders(server, stopped)
-    destination.write(documents.stopped(stopped, remedies, again).to_json())
+    document = TraceStopped(stopped=stopped, left_to=remedies, asked_again_by=again)
+    destination.write(document.to_json())
     if not destination.printed:
         listed = ", ".join(map(str, stopped))
         cli.say(
@@ -71,7 +72,7 @@ def stop(
         raise MeasurementError("what was named goes on being traced")
 
 
-def _asks_again(recorder: recorder_locks.RunningRecorder) -> str:
+def _asks_again(recorder: RunningRecording) -> str:
     where = f" to {recorder.client}" if recorder.client else ""
     return (
         f"note: server process {recorder.pid} serves a recording{where} that traces "

@@ -63,12 +63,12 @@ def top(
             for found in profiles:
                 if not destination.printed:
                     console.print(show.profile_view(found), highlight=False)
-                destination.write_line(documents.profile(found).to_json(indent=None))
+                destination.write_line(found.to_json(indent=None))
             return
         with Live(f"the first figures come in {every:g} s", console=console) as screen:
             for found in profiles:
                 screen.update(show.profile_view(found), refresh=True)
-                destination.write_line(documents.profile(found).to_json(indent=None))
+                destination.write_line(found.to_json(indent=None))
 
 
 @app.command("histogram")
@@ -177,7 +177,7 @@ def snapshot(
     files.check_target(file)
     with open_reader(dsn) as reader:
         found = reader.snapshot()
-    text = found.model_dump_json(by_alias=True)
+    text = found.to_json(indent=None)
     files.write_text(file, text + "\n")
     if json:
         typer.echo(text)
@@ -200,7 +200,7 @@ def diff(
     """
     destination = Destination(json, output)
     found = rates.profile(_load(a), _load(b), idle=idle, background=background)
-    destination.write(documents.profile(found).to_json())
+    destination.write(found.to_json())
     if destination.printed:
         return
     cli.stdout().print(show.profile_view(found), highlight=False)

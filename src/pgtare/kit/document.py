@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,6 +19,11 @@ class Model(BaseModel):
     model_config = ConfigDict(
         extra="forbid", ser_json_inf_nan="null", populate_by_name=True, from_attributes=True
     )
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> Self:
+        """The part that a query's row has, in the order of the fields."""
+        return cls(**dict(zip(cls.model_fields, row, strict=True)))
 
 
 class Document(Model):

@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from pgtare.keeping.agent import server_check
 from pgtare.keeping.agent.config import SpoolConfig
 from pgtare.kit.document import Document, Model, schema_name
 
@@ -15,12 +14,14 @@ class ServerCheck(Model):
     """What an agent would see of a server."""
 
     server: str = Field(description="its name")
-    version: str = Field(description="version of PostgreSQL; empty: no connection")
-    role: str = Field(description="the role that the agent would use; empty: no connection")
-    waits: str = Field(description="exact, sampled, or none")
-    statements: str = Field(description="exact, approximate, or none")
-    problem: str | None = Field(description="why it cannot be watched; null: it can")
-    notes: list[str] = Field(description="what is missing, each with its remedy")
+    version: str = Field(default="", description="version of PostgreSQL; empty: no connection")
+    role: str = Field(
+        default="", description="the role that the agent would use; empty: no connection"
+    )
+    waits: str = Field(default="none", description="exact, sampled, or none")
+    statements: str = Field(default="none", description="exact, approximate, or none")
+    problem: str | None = Field(default=None, description="why it cannot be watched; null: it can")
+    notes: list[str] = Field(default=[], description="what is missing, each with its remedy")
 
 
 class SpoolPlan(Model):
@@ -38,10 +39,10 @@ class StoreSeen(Model):
     """What an agent would see of the store that it sends its rows to."""
 
     address: str = Field(description="its address; empty: it is not valid")
-    version: str = Field(description="version of ClickHouse; empty: no answer")
-    user: str = Field(description="the user that the agent would be; empty: no answer")
-    faults: list[str] = Field(description="what keeps the agent from sending rows")
-    notes: list[str] = Field(description="what else should be known")
+    version: str = Field(default="", description="version of ClickHouse; empty: no answer")
+    user: str = Field(default="", description="the user that the agent would be; empty: no answer")
+    faults: list[str] = Field(default=[], description="what keeps the agent from sending rows")
+    notes: list[str] = Field(default=[], description="what else should be known")
 
 
 class AgentCheck(Document):
@@ -53,30 +54,11 @@ class AgentCheck(Document):
     store: StoreSeen | None = Field(description="the store; null: the configuration names none")
 
 
-def document(
-    checks: list[server_check.ServerCheck], spool: SpoolConfig, store: StoreSeen | None
-) -> AgentCheck:
-    """The document of what was found. store: None if there is none."""
-    directory = None if spool.directory is None else str(spool.directory)
-    kept_s = {str(age): seconds for age, seconds in spool.limits.kept_s.items()}
-    return AgentCheck(
-        store=store,
-        spool=SpoolPlan(
-            directory=directory,
-            most_bytes=spool.most_bytes,
-            reserve_bytes=spool.reserve_bytes,
-            kept_s=kept_s,
-        ),
-        servers=[
-            ServerCheck(
-                server=each.server,
-                version=each.version,
-                role=each.role,
-                waits=each.waits,
-                statements=each.statements,
-                problem=None if each.problem is None else str(each.problem),
-                notes=list(each.notes),
-            )
-            for each in checks
-        ],
+def spool_plan(found: SpoolConfig) -> SpoolPlan:
+    """What a configuration says of the spool."""
+    return SpoolPlan(
+        directory=None if found.directory is None else str(found.directory),
+        most_bytes=found.most_bytes,
+        reserve_bytes=found.reserve_bytes,
+        kept_s={str(age): seconds for age, seconds in found.limits.kept_s.items()},
     )

@@ -11,10 +11,10 @@ import numpy as np
 
 from pgtare.errors import MeasurementError
 from pgtare.keeping.agent import queries
-from pgtare.keeping.agent.counter_table import ACTIVE_NS, WIDTH, Array, CounterTable
-from pgtare.keeping.agent.epoch import Origin, Taken
 from pgtare.keeping.agent.queries import NAME_END, ROW_END
 from pgtare.keeping.agent.server_session import ServerSession
+from pgtare.postgres.wait_counters.counter_table import ACTIVE_NS, WIDTH, Array, CounterTable
+from pgtare.postgres.wait_counters.epoch import Origin, Taken
 
 #: How often a reading is taken again if counters were reset meanwhile, and the pause, in s.
 _TRIES, _PAUSE_S = 5, 0.05

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pgtare.keeping.agent.counter_table import SUMS, Array, CounterTable
-from pgtare.keeping.agent.difference import OUTSIDE, REST, StatementRows
-from pgtare.keeping.agent.epoch import WatchGap
 from pgtare.keeping.agent.queries import ACTIVITY_COLUMNS
 from pgtare.keeping.agent.stored_reading import arrow
 from pgtare.keeping.spool import tables
 from pgtare.postgres.backend_types import BACKGROUND
+from pgtare.postgres.wait_counters.counter_table import SUMS, Array, CounterTable
+from pgtare.postgres.wait_counters.difference import OUTSIDE, REST, StatementRows
+from pgtare.postgres.wait_counters.epoch import WatchGap
 
 EXACT, APPROXIMATE, SAMPLED = "exact", "approximate", "sampled"
 #: Names of rows that are of no single role or database.

@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pgtare.keeping.agent import difference as differences
-from pgtare.keeping.agent import epoch, queries, reading, texts
+from pgtare.keeping.agent import queries, reading, texts
 from pgtare.keeping.agent.agent_log import shortened
-from pgtare.keeping.agent.counter_table import CALLS, Array, CounterTable, codes_of
 from pgtare.keeping.agent.description import ServerDescription
-from pgtare.keeping.agent.epoch import Origin, ReadingBaseline, Taken, WatchGap
 from pgtare.keeping.agent.reading import UnsteadyReading, WaitsReading
 from pgtare.keeping.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
 from pgtare.keeping.agent.server_session import LookRefused, ServerSession
@@ -27,6 +24,10 @@ from pgtare.observing.doctor.examine import examine
 from pgtare.observing.doctor.model import Finding
 from pgtare.observing.doctor.session import Session
 from pgtare.postgres.backend_types import BACKGROUND
+from pgtare.postgres.wait_counters import difference as differences
+from pgtare.postgres.wait_counters import epoch
+from pgtare.postgres.wait_counters.counter_table import CALLS, Array, CounterTable, codes_of
+from pgtare.postgres.wait_counters.epoch import Origin, ReadingBaseline, Taken, WatchGap
 
 WAITS, STATEMENTS, SESSIONS, ACTIVITY = "waits", "statements", "sessions", "activity"
 #: Blockers are looked up for at most this many waiters, each after it has waited this many s.

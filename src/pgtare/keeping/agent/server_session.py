@@ -20,9 +20,9 @@ from psycopg.adapt import Loader
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.keeping.agent import queries
 from pgtare.keeping.agent.bounded_connection import MOST_BYTES, BoundedConnection
-from pgtare.keeping.agent.counter_table import Array
 from pgtare.postgres import own_session, pooler, untraced_session
 from pgtare.postgres.untraced_session import ExtensionFunction
+from pgtare.postgres.wait_counters.counter_table import Array
 
 #: How long the server may take for one query before it gives it up.
 STATEMENT_TIMEOUT_S = 5

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pgtare.keeping.agent.counter_table import SUMS, Array, CounterTable
-from pgtare.keeping.agent.epoch import Origin, Taken
+from pgtare.postgres.wait_counters.counter_table import SUMS, Array, CounterTable
+from pgtare.postgres.wait_counters.epoch import Origin, Taken
 
 _ORIGIN = ("system_identifier", "started_us", "memory_us", "reset_us", "resets")
 _COUNTS = ("max_ns", "running", "processes")

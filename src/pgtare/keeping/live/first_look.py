@@ -64,7 +64,4 @@ class FirstLook:
 
 def check(dsn: str) -> list[str]:
     """What the agent cannot see of this server, with remedies. Raises PgtareError."""
-    found = check_server(ONLY_SERVER, InventoryServer(dsn=dsn))
-    if found.problem is not None:
-        raise found.problem
-    return list(found.notes)
+    return check_server(ONLY_SERVER, InventoryServer(dsn=dsn)).notes

@@ -1,9 +1,9 @@
 """The page's queries: one file each, in an SQL that DuckDB and ClickHouse understand alike.
 
-A file has ClickHouse's parameters, `{name:Type}`. Three kinds are filled in as text, from fixed
-sets: `{name:Identifier}`; `{filters}`, a condition for each dimension that is filtered by; and
-`{at_work}`, which leaves out PostgreSQL's background processes, unless types of processes are what
-is asked for.
+A file has ClickHouse's parameters, `{name:Type}`. Four kinds are filled in as text, from fixed
+sets: `{name:Identifier}`; `{filters}`, a condition for each dimension that is filtered by;
+`{active}`, which rows are active time, without PostgreSQL's background processes unless types of
+processes are what is asked for; and `{average}`, the average active sessions of a server.
 """
 
 from __future__ import annotations
@@ -12,6 +12,12 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
+
+from pgtare.postgres.wait_counters.active_sessions import (
+    ACTIVE_ROWS_OF_ALL_SQL,
+    ACTIVE_ROWS_SQL,
+    AVERAGE_SQL,
+)
 
 #: What `{rows:Identifier}` may be: relations with the same columns for times and dimensions.
 ROWS = ("waits", "statements", "samples")
@@ -34,7 +40,6 @@ _DUCKDB_TYPES = {
     "String": "VARCHAR",
     "Array(Int64)": "BIGINT[]",
 }
-_AT_WORK = "AND NOT background"
 _RELATION = re.compile(r"\b(?:FROM|JOIN)\s+([a-z]\w*)")
 _PLACEHOLDER = re.compile(r"\{(\w+):([\w()]+)\}")
 
@@ -74,7 +79,8 @@ def filled(name: str, identifiers: Mapping[str, str], filters: Sequence[str]) ->
     sql = text(name).replace("{filters}", " ".join(conditions))
     by_process = "backend_type" in (*filters, identifiers.get("dimension"))
     all_at_work = by_process or identifiers.get("rows") == "statements"
-    sql = sql.replace("{at_work}", "" if all_at_work else _AT_WORK)
+    active = ACTIVE_ROWS_OF_ALL_SQL if all_at_work else ACTIVE_ROWS_SQL
+    sql = sql.replace("{active}", active).replace("{average}", AVERAGE_SQL)
     return _PLACEHOLDER.sub(identifier, sql)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from pgtare.errors import UsageError
+from pgtare.postgres.wait_counters.active_sessions import CPU_TYPE
 
 #: What a page can be divided by: the words in addresses, and for readers.
 DIMENSION_WORDS = {
@@ -20,7 +21,6 @@ DIMENSION_WORDS = {
 }
 #: What a page can be filtered by.
 FILTERS = (*DIMENSION_WORDS, "kind")
-CPU = "CPU"
 
 _WAITS = frozenset({"server", "backend_type", "type", "event"})
 _STATEMENTS = frozenset({"server", "role", "database", "query_id", "kind", "type", "event"})
@@ -80,6 +80,6 @@ def row_source(
         return SAMPLED
     if names <= _WAITS:
         return COUNTED
-    if names <= _STATEMENTS and f"type={CPU}" not in only:
+    if names <= _STATEMENTS and f"type={CPU_TYPE}" not in only:
         return BY_STATEMENT
     return SAMPLED

@@ -15,10 +15,10 @@ from pgtare.keeping.spool.manifest import SpoolManifest
 from pgtare.keeping.spool.segments import Segment
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.postgres.backend_types import BACKGROUND_SQL
+from pgtare.postgres.wait_counters.active_sessions import CPU_EVENT, CPU_TYPE
 
 #: How coarse the rows may be that a query reads.
 Grain = Literal["tick", "minute", "hour"]
-GRAINS: tuple[Grain, ...] = ("tick", "minute", "hour")
 
 _US = 1_000_000
 #: Tables from coarse to fine, for each relation that is rolled up.
@@ -41,8 +41,9 @@ SAMPLES = (
     "server, ts, ts_us, quality, backend_type, role, database, application, pid, "
     "coalesce(sessions.query_id, 0) AS query_id, query_age_us, "
     "CASE WHEN sessions.query_id IS NULL THEN 'outside' ELSE 'statement' END AS kind, "
-    "coalesce(sessions.type, 'CPU') AS type, coalesce(sessions.event, 'Running') AS event, "
-    "coalesce(sessions.type, 'CPU') = 'Activity' AS idle, "
+    f"coalesce(sessions.type, '{CPU_TYPE}') AS type, "
+    f"coalesce(sessions.event, '{CPU_EVENT}') AS event, "
+    f"coalesce(sessions.type, '{CPU_TYPE}') = 'Activity' AS idle, "
     "covered_ns AS active_ns, CAST(0 AS BIGINT) AS calls, CAST(0 AS BIGINT) AS total_ns, "
     "nullif(covered_ns, covered_ns) AS max_ns "
     "FROM sessions WHERE state = 'active'"

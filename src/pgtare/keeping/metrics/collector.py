@@ -15,9 +15,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from pgtare.keeping.agent.counter_table import ACTIVE_NS, BUCKETS, FIRST_BUCKET, TOTAL_NS
-from pgtare.keeping.agent.difference import PROCESSOR_TYPE
 from pgtare.keeping.metrics.server_totals import ServerSnapshot
+from pgtare.postgres.wait_counters.active_sessions import CPU_TYPE
+from pgtare.postgres.wait_counters.counter_table import ACTIVE_NS, BUCKETS, FIRST_BUCKET, TOTAL_NS
 
 _EVENT = ("server", "backend_type", "type", "event")
 #: The first bucket of a histogram holds what is shorter than 2 to the power of this, in ns.
@@ -94,7 +94,7 @@ class SnapshotCollector(Collector):
                 sums = series.sums if now_s >= series.new_until_s else np.zeros_like(series.sums)
                 if not key.idle:
                     active.add_metric(labels, int(sums[ACTIVE_NS]) / 1e9)
-                if key.type != PROCESSOR_TYPE:
+                if key.type != CPU_TYPE:
                     counts = np.cumsum(np.add.reduceat(sums[FIRST_BUCKET:], self._starts))
                     below = list(zip(self._bounds, counts.tolist(), strict=True))
                     family = idle if key.idle else waits

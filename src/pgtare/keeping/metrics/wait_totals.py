@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pgtare.keeping.agent.counter_table import SUMS, WIDTH, Array
-from pgtare.keeping.agent.difference import PROCESSOR_TYPE
+from pgtare.postgres.wait_counters.active_sessions import CPU_TYPE
+from pgtare.postgres.wait_counters.counter_table import SUMS, WIDTH, Array
 
 #: What is not shown on its own is counted under this type, event and kind of process.
 OTHER = "(other)"
@@ -107,7 +107,7 @@ class WaitTotals:
 
     def _series_of(self, key: WaitKey) -> int:
         """A histogram has its buckets, a sum and a count; what is not idle has its active time."""
-        if key.type == PROCESSOR_TYPE:
+        if key.type == CPU_TYPE:
             return 1
         return self._buckets + (2 if key.idle else 3)
 

@@ -58,9 +58,12 @@ class PlannedTable(Model):
 
     table: str = Field(description="name of the table")
     rows_a_day: float = Field(description="rows a day of all servers")
-    rate_from: str = Field(description="where the rate of rows is from")
+    rate_from: str = Field(
+        description="where the rate of rows is from: `measured`, `simulated` (measured on "
+        "simulated rows) or `assumed`"
+    )
     bytes_a_row: float = Field(description="bytes of a row on disk")
-    bytes_from: str = Field(description="where that is from")
+    bytes_from: str = Field(description="where that is from, likewise")
     kept_s: int = Field(description="age at which rows go, or for which it is planned, s")
     ttl: bool = Field(description="whether rows go at that age; else they stay")
     rows: int = Field(description="rows, computed")

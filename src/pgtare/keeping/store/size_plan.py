@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pgtare.keeping.spool.manifest import SpoolManifest
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.store.connection import StoreConnection, quoted
+from pgtare.keeping.store.documents import PlannedTable, StorePlanned
 
 _DAY_S, _DAY_US = 86400, 86_400_000_000
 #: Rows a day of a simulated server with 500 sessions, some 12 of them active (`python -m bench
@@ -58,42 +58,6 @@ SERVERS_OF_AGENT = 75
 _PARTS_OF_DAY, _PARTS_OF_TODAY = 2, 20
 
 
-@dataclass(frozen=True)
-class TablePlan:
-    """A table for all servers, once rows go as fast as they come.
-
-    rate_from, bytes_from: "measured", "simulated" (measured on simulated rows) or "assumed".
-    """
-
-    table: str
-    rows_a_day: float
-    rate_from: str
-    bytes_a_row: float
-    bytes_from: str
-    kept_s: int
-    ttl: bool
-    rows: int
-    bytes: int
-    parts: int
-
-
-@dataclass(frozen=True)
-class StorePlan:
-    """What a store needs. shards: by room on their disks and by rows a second, the larger."""
-
-    servers: int
-    tables: tuple[TablePlan, ...]
-    rows: int
-    bytes: int
-    parts: int
-    rows_a_second: float
-    inserts_a_minute: float
-    agents: int
-    shards: int
-    disk_bytes: int
-    shard_rows_a_second: float
-
-
 def rates_of_spool(content: SpoolManifest) -> dict[str, float]:
     """Rows a day of a spool, of all its servers together; only tables that have hours of rows."""
     found = {}
@@ -125,7 +89,7 @@ def plan(
     sizes: Mapping[str, tuple[float, str]],
     disk_bytes: int,
     shard_rows_a_second: float,
-) -> StorePlan:
+) -> StorePlanned:
     """A plan. rates: rows a day of one server, and where that is from; sizes: bytes a row alike."""
     tables = []
     for name, table in TABLES.items():
@@ -139,17 +103,17 @@ def plan(
             partitions = kept_s // _DAY_S if table.kept_s else kept_s // (30 * _DAY_S)
             parts = partitions * _PARTS_OF_DAY + _PARTS_OF_TODAY
         tables.append(
-            TablePlan(
-                name,
-                rows_a_day,
-                rate_from,
-                size,
-                bytes_from,
-                kept_s,
-                table.kept_s is not None,
-                rows,
-                round(rows * size),
-                parts,
+            PlannedTable(
+                table=name,
+                rows_a_day=rows_a_day,
+                rate_from=rate_from,
+                bytes_a_row=size,
+                bytes_from=bytes_from,
+                kept_s=kept_s,
+                ttl=table.kept_s is not None,
+                rows=rows,
+                bytes=round(rows * size),
+                parts=parts,
             )
         )
     total = sum(one.bytes for one in tables)
@@ -157,9 +121,9 @@ def plan(
     agents = math.ceil(servers / SERVERS_OF_AGENT)
     used = sum(1 for one in tables if one.rows)
     shards = max(1, math.ceil(total / disk_bytes), math.ceil(rows_a_second / shard_rows_a_second))
-    return StorePlan(
+    return StorePlanned(
         servers=servers,
-        tables=tuple(tables),
+        tables=tables,
         rows=sum(one.rows for one in tables),
         bytes=total,
         parts=sum(one.parts for one in tables),

@@ -14,7 +14,7 @@ from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.store import repair, roles, store_schema
 from pgtare.keeping.store.address import StoreAddress
 from pgtare.keeping.store.connection import StoreConnection, StoreError, connect, quoted
-from pgtare.keeping.store.repair import PartialRows
+from pgtare.keeping.store.documents import StoreChecked, StorePartial, StoreSpool
 
 #: The oldest version that has all that the schema uses.
 OLDEST = (24, 3)
@@ -23,32 +23,6 @@ _CLOCK_S = 5.0
 #: How long an agent's check waits for an answer, s.
 _ANSWER_S = 10.0
 _NUMBER = re.compile(r"(\d+)\.(\d+)")
-
-
-@dataclass(frozen=True)
-class SentSpool:
-    """What a store has of a spool. age_s: since its last push."""
-
-    spool: str
-    seq: int
-    age_s: float
-    unsent_rows: int
-
-
-@dataclass(frozen=True)
-class StoreCheck:
-    """What was found. faults: what keeps the store from being used, a sentence each."""
-
-    version: str
-    server: str
-    user: str
-    roles: tuple[str, ...]
-    clock_s: float
-    tables: int
-    spools: tuple[SentSpool, ...]
-    partial: tuple[PartialRows, ...]
-    faults: tuple[str, ...]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -78,7 +52,7 @@ def check_for_agent(address: StoreAddress) -> AgentStore:
             f"{found.user} may not insert into {', '.join(refused)}: "
             f"GRANT {roles.AGENT} TO {found.user}"
         )
-    return AgentStore(name, found.version, found.user, tuple(faults), found.notes)
+    return AgentStore(name, found.version, found.user, tuple(faults), tuple(found.notes))
 
 
 def _refused_inserts(connection: StoreConnection) -> list[str]:
@@ -94,7 +68,7 @@ def _refused_inserts(connection: StoreConnection) -> list[str]:
     return refused
 
 
-def check(connection: StoreConnection) -> StoreCheck:
+def check(connection: StoreConnection) -> StoreChecked:
     """Ask a store. Raises StoreError if it does not answer."""
     faults: list[str] = []
     notes: list[str] = []
@@ -121,17 +95,17 @@ def check(connection: StoreConnection) -> StoreCheck:
             faults.append(wrong)
     except StoreError as ex:
         faults.append(f"the version of the tables cannot be read: {ex}")
-    return StoreCheck(
+    return StoreChecked(
         version=str(version),
         server=str(server),
         user=str(user),
         roles=_roles(connection),
         clock_s=clock_s,
         tables=tables,
-        spools=_spools(connection, faults) if tables == len(TABLES) else (),
-        partial=_partial(connection, notes) if tables == len(TABLES) else (),
-        faults=tuple(faults),
-        notes=tuple(notes),
+        spools=_spools(connection, faults) if tables == len(TABLES) else [],
+        partial=_partial(connection, notes) if tables == len(TABLES) else [],
+        faults=faults,
+        notes=notes,
     )
 
 
@@ -159,15 +133,15 @@ def _tables(connection: StoreConnection, faults: list[str]) -> int:
     return len(TABLES) - len(missing) - len(refused)
 
 
-def _roles(connection: StoreConnection) -> tuple[str, ...]:
+def _roles(connection: StoreConnection) -> list[str]:
     try:
         found = connection.rows("SELECT arrayStringConcat(currentRoles(), ',')")
     except StoreError:
-        return ()
-    return tuple(name for name in str(found[0][0]).split(",") if name)
+        return []
+    return [name for name in str(found[0][0]).split(",") if name]
 
 
-def _spools(connection: StoreConnection, faults: list[str]) -> tuple[SentSpool, ...]:
+def _spools(connection: StoreConnection, faults: list[str]) -> list[StoreSpool]:
     try:
         rows = connection.rows(
             "SELECT spool, argMax(seq, at), toFloat64(dateDiff('second', max(at), now64(3))), "
@@ -176,15 +150,15 @@ def _spools(connection: StoreConnection, faults: list[str]) -> tuple[SentSpool, 
         )
     except StoreError as ex:
         faults.append(f"the table pushes cannot be read: {ex}")
-        return ()
-    return tuple(SentSpool(str(a), int(b), float(c), int(d)) for a, b, c, d in rows)
+        return []
+    return [StoreSpool.of_row(row) for row in rows]
 
 
-def _partial(connection: StoreConnection, notes: list[str]) -> tuple[PartialRows, ...]:
+def _partial(connection: StoreConnection, notes: list[str]) -> list[StorePartial]:
     try:
-        found = tuple(repair.partial(connection))
+        found = repair.partial(connection)
     except StoreError:
-        return ()
+        return []
     if found:
         notes.append(
             f"commits of {len(found)} tables and days are partial and left out by the page: "

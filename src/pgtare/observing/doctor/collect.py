@@ -26,6 +26,7 @@ from pgtare.observing.doctor.observed import (
 from pgtare.observing.doctor.session import Session, Unreadable
 from pgtare.postgres.module_versions import Mismatch, ModuleVersions, mismatch
 from pgtare.postgres.settings import preload_statement
+from pgtare.postgres.wait_counters.model import Event
 
 STATEMENTS = "pg_stat_statements"
 WAITS = "wait_event_timing"
@@ -219,14 +220,14 @@ def _mend(ex: Unreadable, facts: DoctorFacts) -> str:
 
 
 def _read_waits(session: Session, schema: str, taken: datetime) -> CountedWaits:
-    ((reset,),) = session.rows(queries.WAITS_RESET, schema)
+    ((reset, resets),) = session.rows(queries.WAITS_RESET, schema)
     rows = session.rows(queries.WAITS, schema)
-    ms = {f"{kind}/{name}": total for _, kind, name, idle, total in rows if kind and not idle}
+    ms = {Event(kind, name, idle): total for _, kind, name, idle, total in rows if kind is not None}
     timed = sum(total for _, kind, *_, total in rows if kind is None)
-    waited = sum(total for _, kind, *_, total in rows if kind is not None)
     ((captured,),) = session.rows(queries.CAPTURED, schema)
-    rest = timed - waited if captured else None
-    return CountedWaits(rows[0][0] if rows else taken, ms, reset, rest)
+    return CountedWaits(
+        rows[0][0] if rows else taken, ms, reset, resets, timed if captured else None
+    )
 
 
 def read_entries(session: Session, schema: str, taken: datetime) -> StatementEntries:
@@ -246,9 +247,8 @@ def sample(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:
     """Look once at what sessions do."""
     if facts.server.sees_all:
         look: Counter[str] = Counter()
-        for state, kind, name, n in session.rows(queries.ACTIVITY):
-            if state == "active" and kind != "Activity":
-                look[f"{kind}/{name}" if kind else ""] += n
+        for kind, name, n in session.rows(queries.ACTIVITY):
+            look[f"{kind}/{name}" if kind else ""] += n
         into.add(look)
 
 

@@ -10,6 +10,8 @@ from datetime import datetime
 
 from pgtare.observing.doctor import quantiles
 from pgtare.observing.doctor.model import Clock, Server, Unseen
+from pgtare.postgres.wait_counters.active_sessions import ActiveSessions
+from pgtare.postgres.wait_counters.model import Event
 
 #: role, database, query identifier
 Key = tuple[int, int, int]
@@ -91,16 +93,26 @@ class Deallocations:
 
 @dataclass(frozen=True)
 class CountedWaits:
-    """ms waited by event, idle ones left out, at one moment, and since when they are counted.
+    """ms waited by event at one moment, and when they were reset last and how often.
 
-    rest_ms: their time apart from all waits, idle ones included; None if sessions are not
-    captured.
+    captured_ms: all of the time of the processes that waited; None if sessions are not captured.
     """
 
     taken: datetime
-    ms: dict[str, float]
+    ms: dict[Event, float]
     reset: datetime
-    rest_ms: float | None = None
+    resets: int = 0
+    captured_ms: float | None = None
+
+    def since(self, before: CountedWaits) -> ActiveSessions | None:
+        """What sessions did since another look; None if the counters were reset in between."""
+        if (before.reset, before.resets) != (self.reset, self.resets):
+            return None
+        captured = None
+        if before.captured_ms is not None and self.captured_ms is not None:
+            captured = self.captured_ms - before.captured_ms
+        grown = {event: max(0.0, ms - before.ms.get(event, 0.0)) for event, ms in self.ms.items()}
+        return ActiveSessions((self.taken - before.taken).total_seconds(), grown, captured)
 
 
 @dataclass(frozen=True)

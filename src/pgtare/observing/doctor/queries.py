@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pgtare.postgres.backend_types import BACKGROUND_SQL
 from pgtare.postgres.pooler import BEGIN_READ_ONLY, CLOSED_PATH, LIKE_OURS, PID, UNTRACKED
+from pgtare.postgres.wait_counters.active_sessions import ACTIVE_SAMPLE_SQL
 
 #: How long the server may take for one query before it cancels it.
 TIMEOUT_S = 10
@@ -90,10 +91,10 @@ FROM pg_stat_database""",
 )
 ACTIVITY = Query(
     "activity",
-    "what sessions do just now: sampled twenty times a second",
-    f"""SELECT state, wait_event_type, wait_event, count(*) FROM pg_stat_activity
-WHERE backend_type NOT IN {BACKGROUND_SQL} AND pid <> pg_backend_pid()
-GROUP BY 1, 2, 3""",
+    "what active sessions do just now: sampled twenty times a second",
+    f"""SELECT wait_event_type, wait_event, count(*) FROM pg_stat_activity
+WHERE {ACTIVE_SAMPLE_SQL} AND backend_type NOT IN {BACKGROUND_SQL} AND pid <> pg_backend_pid()
+GROUP BY 1, 2""",
 )
 HOLDERS = Query(
     "holders of locks",
@@ -200,7 +201,7 @@ WHERE a.backend_type = 'client backend' AND pid <> pg_backend_pid()""",
 WAITS_RESET = Query(
     "reset of the waits",
     "whether the waits were reset in between",
-    "SELECT stats_reset FROM {schema}.wait_event_timing_info()",
+    "SELECT stats_reset, resets FROM {schema}.wait_event_timing_info()",
     _CAPTURES,
 )
 WAITS_LIBRARY = Query(

@@ -6,10 +6,11 @@ Waits that every healthy server has under load (for disk, log and client) make n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pgtare.kit import numbers
 from pgtare.observing.doctor.model import FEWEST_HITS, Finding, Waits, WaitShare
-from pgtare.observing.doctor.observed import ActivitySamples, CountedWaits, Look, QueueHolder
+from pgtare.observing.doctor.observed import ActivitySamples, Look, QueueHolder
 
 #: Sessions that wait for others' locks, as a share of all active time and in number.
 WARNING_LOCKED, CRITICAL_LOCKED = 0.5, 0.9
@@ -30,23 +31,23 @@ def profile(first: Look, last: Look, samples: ActivitySamples) -> Waits | None:
     """The waits of sessions at work; None if other sessions cannot be seen."""
     if not samples.looks:
         return None
-    on_cpu = samples.seen[""] / samples.looks
     hits = samples.seen.total()
-    exact = rest = None
-    before, after = first.waits, last.waits
-    if before is not None and after is not None and before.reset == after.reset:
-        exact, rest = _counted(before, after)
-    known = rest is not None or hits >= FEWEST_HITS  # else counted waits would seem to be all
-    if exact is None:
+    sampled_on_cpu = samples.seen[""] / samples.looks
+    counted = last.waits.since(first.waits) if first.waits and last.waits else None
+    if counted is None:
         events = {e: n / samples.looks for e, n in samples.seen.items() if e}
+        active, on_cpu = sampled_on_cpu + sum(events.values()), sampled_on_cpu
     else:
-        events = exact
         # Sampled, it is too low: while our session looks, it keeps others from a processor.
-        on_cpu = on_cpu if rest is None else rest
-    active = on_cpu + sum(events.values())
+        counted = replace(counted, sampled_on_cpu=sampled_on_cpu)
+        waited = {e: ms for e, ms in counted.waited_ms.items() if ms and not e.idle}
+        events = {e.label: counted.average(ms) for e, ms in waited.items()}
+        active, on_cpu = counted.active, counted.on_cpu or 0.0
+    on_cpu_exact = counted is not None and counted.sessions is not None
+    known = on_cpu_exact or hits >= FEWEST_HITS  # else counted waits would seem to be all
     return Waits(
-        exact=exact is not None,
-        on_cpu_exact=rest is not None,
+        exact=counted is not None,
+        on_cpu_exact=on_cpu_exact,
         samples=samples.looks,
         hits=hits,
         active=active,
@@ -56,24 +57,11 @@ def profile(first: Look, last: Look, samples: ActivitySamples) -> Waits | None:
                 event=event,
                 active=n,
                 share=n / active if active and known else None,
-                share_lo=samples.least_share(event) if exact is None and known else None,
+                share_lo=samples.least_share(event) if counted is None and known else None,
             )
             for event, n in sorted(events.items(), key=lambda item: -item[1])
         ],
     )
-
-
-def _counted(before: CountedWaits, after: CountedWaits) -> tuple[dict[str, float], float | None]:
-    """On average, sessions that waited, by event, and those that did not.
-
-    The latter were on a processor, or ready for one; None if not all of their time was counted.
-    """
-    ms = 1000 * (after.taken - before.taken).total_seconds()
-    grown = {event: total - before.ms.get(event, 0.0) for event, total in after.ms.items()}
-    rest = None
-    if before.rest_ms is not None and after.rest_ms is not None:
-        rest = max(0.0, after.rest_ms - before.rest_ms) / ms
-    return {event: spent / ms for event, spent in grown.items() if spent > 0}, rest
 
 
 def check(waits: Waits, holders: Sequence[QueueHolder] = ()) -> list[Finding]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pgtare.kit.document import Document, Model
+from pgtare.kit.document import Document, Model, schema_name
 
 
 class FlameFrame(Model):
@@ -27,9 +27,7 @@ class FlameStack(Model):
 class FlameGraph(Document):
     """A recording of stacks."""
 
-    schema_: Literal["pgtare.flame/1"] = Field(
-        default="pgtare.flame/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.flame/1"] = schema_name("pgtare.flame/1")
     mode: str = Field(description="`on`, `off` or `wake`")
     target: str = Field(description="what was recorded, in words")
     duration_s: float = Field(description="how long")
@@ -62,8 +60,6 @@ class FrameChange(Model):
 class FlameDifference(Document):
     """What has a larger or smaller share in one recording than in another."""
 
-    schema_: Literal["pgtare.flame.diff/1"] = Field(
-        default="pgtare.flame.diff/1", alias="schema", description="name and version"
-    )
+    schema_: Literal["pgtare.flame.diff/1"] = schema_name("pgtare.flame.diff/1")
     frames: list[FrameChange] = Field(description="the largest change first")
     notes: list[str] = Field(description="what makes the two hard to compare, in sentences")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 from pgtare.observing.waits import run_queue
 from pgtare.postgres.wait_counters.cpu_samples import CpuSamples
 from pgtare.postgres.wait_counters.model import Snapshot
-from pgtare.postgres.wait_counters.rates import CountersReset, Profile, profile
+from pgtare.postgres.wait_counters.rates import CountersReset, WaitsProfile, profile
 from pgtare.postgres.wait_counters.reader import Reader
 
 #: How often sessions on CPU are looked for, in s; waits are counted, not sampled.
@@ -20,7 +19,7 @@ _SHOWN_TEXTS = 50
 
 def watch(
     reader: Reader, interval_s: float, iterations: int | None, *, idle: bool, background: bool
-) -> Iterator[Profile]:
+) -> Iterator[WaitsProfile]:
     """A profile after each interval; without end if iterations is None.
 
     An interval in which counters were reset is left out; the next profile says so.
@@ -41,15 +40,11 @@ def watch(
             before, notes = after, ("counters were reset: the figures begin after that",)
             continue
         texts = reader.texts(rate.statement.query_id for rate in found.statements[:_SHOWN_TEXTS])
-        if texts:
-            found = replace(
-                found,
-                statements=tuple(
-                    replace(rate, text=texts.get(rate.statement.query_id))
-                    for rate in found.statements
-                ),
-            )
-        yield replace(found, notes=(*notes, *found.notes))
+        statements = tuple(
+            rate.model_copy(update={"text": texts.get(rate.statement.query_id)})
+            for rate in found.statements
+        )
+        yield found.model_copy(update={"statements": statements, "notes": (*notes, *found.notes)})
         before, notes = after, ()
         iterations = None if iterations is None else iterations - 1
 

@@ -13,7 +13,7 @@ from pgtare.kit import numbers
 from pgtare.kit.terminal_text import plain
 from pgtare.postgres.backend_types import blockers
 from pgtare.postgres.wait_counters.model import Counters, Event, Session
-from pgtare.postgres.wait_counters.rates import Profile, StatementRate
+from pgtare.postgres.wait_counters.rates import StatementRate, WaitsProfile
 from pgtare.postgres.wait_counters.reader import Bucket
 
 _BAR = 24
@@ -31,7 +31,7 @@ def length(ms: float | None) -> str:
     return numbers.duration(None if ms is None else ms * 1000)
 
 
-def profile_view(profile: Profile) -> RenderableType:
+def profile_view(profile: WaitsProfile) -> RenderableType:
     """Time by event and by statement."""
     parts: list[RenderableType] = [Text(line) for line in _heading(profile)]
     parts += [Text(plain(f"note: {note}")) for note in profile.notes]
@@ -41,10 +41,10 @@ def profile_view(profile: Profile) -> RenderableType:
     return Group(*parts)
 
 
-def _heading(profile: Profile) -> Iterator[str]:
+def _heading(profile: WaitsProfile) -> Iterator[str]:
     """What is shown, over which span and of how many sessions; then what these did."""
     whose = "the sessions" if profile.sessions is None else f"{profile.sessions:.2f} sessions"
-    yield f"Where the time of {whose} went, on average over {profile.seconds:.1f} s:"
+    yield f"Where the time of {whose} went, on average over {profile.duration_s:.1f} s:"
     did = f"{profile.active:.2f} sessions active"
     if profile.on_cpu is not None:
         did += f" ({profile.on_cpu:.2f} of these on CPU, {profile.on_cpu_by})"
@@ -91,7 +91,7 @@ def _cell(text: str, style: str = "") -> Text:
     return Text(plain(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _events(profile: Profile) -> Table:
+def _events(profile: WaitsProfile) -> Table:
     table = _table("event", "active", "share", "", "waits/s", "mean", text=("event", ""))
     if profile.on_cpu is not None:
         known = profile.active and not profile.hides_much
@@ -117,7 +117,7 @@ def _percent(share: float | None) -> str:
     return numbers.percent(None if share is None else 100 * share)
 
 
-def _statements(profile: Profile) -> Table:
+def _statements(profile: WaitsProfile) -> Table:
     table = _table(
         "statement",
         "active",
@@ -132,7 +132,7 @@ def _statements(profile: Profile) -> Table:
             f"{rate.active:.2f}",
             _percent(rate.share),
             "" if profile.on_cpu is None else cpu_by_samples(rate),
-            _cell(", ".join(f"{event.label} {active:.2f}" for event, active in rate.events[:3])),
+            _cell(", ".join(f"{one.event.label} {one.active:.2f}" for one in rate.events[:3])),
         )
     others = profile.statements[_ROWS:]
     rest = [

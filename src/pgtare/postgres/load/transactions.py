@@ -24,11 +24,6 @@ class Logged(NamedTuple):
     latency_us: npt.NDArray[np.float64]
     ended_us: npt.NDArray[np.int64]
 
-    @property
-    def due_us(self) -> npt.NDArray[np.int64]:
-        """The clock when each was due, or sent if the load has no rate, in µs."""
-        return self.ended_us - self.latency_us.astype(np.int64)
-
 
 @dataclass
 class TransactionLog:

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from pgtare.kit.document import schema_name
+from pgtare.kit.document import Document, Model, schema_name
 
 SCHEMA: Literal["pgtare.waits.snapshot/1"] = "pgtare.waits.snapshot/1"
 BUCKETS = 32
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _Model(Model):
+    model_config = ConfigDict(frozen=True)
 
 
 class Counters(_Model):
@@ -101,17 +101,19 @@ class StatementRow(_Model):
 class Session(_Model):
     """A process, what it does, and what is captured in it."""
 
-    pid: int
-    backend_type: str
-    capture: str
-    missed: int
-    user: str | None
-    database: str | None
-    application: str | None
-    state: str | None
-    wait: Event | None
-    wait_ms: float | None
-    blocked_by: tuple[int, ...]
+    pid: int = Field(description="process number")
+    backend_type: str = Field(description="kind of process")
+    capture: str = Field(description="what is captured in it: `off`, `stats` or `trace`")
+    missed: int = Field(description="waits seen but not counted")
+    user: str | None = Field(description="role")
+    database: str | None = Field(description="database")
+    application: str | None = Field(description="application_name")
+    state: str | None = Field(description="as in pg_stat_activity")
+    wait: Event | None = Field(description="what it waits for now")
+    wait_ms: float | None = Field(description="for how long so far")
+    blocked_by: tuple[int, ...] = Field(
+        description="processes that hold the lock it waits for; 0: a prepared transaction"
+    )
 
 
 class Client(_Model):
@@ -164,7 +166,7 @@ class Timed(_Model):
     total_ms: float = Field(description="the time of which the waits are parts")
 
 
-class Snapshot(_Model):
+class Snapshot(Document):
     """All counters of a server at one moment; texts has what statements say, if it is known.
 
     clients: without pgtare's own; None if others' sessions cannot be seen. uncounted: pgtare's

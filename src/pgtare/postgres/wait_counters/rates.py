@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from pydantic import Field
+
 from pgtare.errors import UsageError
+from pgtare.kit.document import Document, Model, schema_name
 from pgtare.postgres.backend_types import is_background
 from pgtare.postgres.wait_counters import caveats
+from pgtare.postgres.wait_counters.active_sessions import ActiveSessions
 from pgtare.postgres.wait_counters.cpu_samples import FEWEST, CpuSamples, share
 from pgtare.postgres.wait_counters.model import (
     Counters,
@@ -24,67 +27,90 @@ Key = TypeVar("Key", bound=Hashable)
 Row = TypeVar("Row", EventRow, StatementRow)
 
 
-@dataclass(frozen=True)
-class EventRate:
-    """One event: sessions waiting for it on average, and its waits."""
+class EventRate(Model):
+    """One event between two looks."""
 
-    event: Event
-    active: float
-    share: float | None
-    waits_per_s: float
-    mean_ms: float | None
-    waits: int
-    total_ms: float
+    event: Event = Field(description="the event")
+    active: float = Field(description="sessions that waited for it, on average")
+    share: float | None = Field(
+        description="of the profile's `active`, from 0 to 1; `null` for idle events, and if too "
+        "many sessions are not captured"
+    )
+    waits_per_s: float = Field(description="waits that ended, a second")
+    mean_ms: float | None = Field(description="their mean length")
+    waits: int = Field(description="waits that ended")
+    total_ms: float = Field(description="time waited")
 
 
-@dataclass(frozen=True)
-class StatementRate:
-    """One statement: sessions that ran it on average, waiting and on CPU, and its main events.
+class StatementEvent(Model):
+    """One event of a statement."""
 
-    on_cpu: by samples, with its 95 % interval; None if there are too few (cpu_samples), and then
-    `active` is the waiting alone.
+    event: Event = Field(description="the event")
+    active: float = Field(description="sessions that waited for it in this statement, on average")
+
+
+class StatementRate(Model):
+    """One statement between two looks."""
+
+    statement: Statement = Field(description="which one")
+    text: str | None = Field(default=None, description="its text, if pg_stat_statements has it")
+    active: float = Field(
+        description="sessions that ran it, on average; the waiting alone if `on_cpu` is `null`"
+    )
+    on_cpu: float | None = Field(
+        default=None, description="of these, on a processor; `null` with fewer than 8 samples"
+    )
+    share: float | None = Field(description="of the profile's `active`, from 0 to 1")
+    events: tuple[StatementEvent, ...] = Field(default=(), description="its main events")
+    cpu_samples: int = Field(default=0, description="samples in which it was on a processor")
+    on_cpu_lo: float | None = Field(
+        default=None, description="lower end of the 95 % interval of `on_cpu`"
+    )
+    on_cpu_hi: float | None = Field(default=None, description="upper end of that interval")
+
+
+class WaitsProfile(Document):
+    """Where time went between two looks at the counters.
+
+    `active`, `on_cpu` and `run_queue` are sessions on average.
     """
 
-    statement: Statement
-    text: str | None
-    active: float
-    on_cpu: float | None
-    share: float | None
-    events: tuple[tuple[Event, float], ...]
-    cpu_samples: int = 0
-    on_cpu_lo: float | None = None
-    on_cpu_hi: float | None = None
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Where time went in `seconds`.
-
-    sessions: whose waits are captured, on average, those that came and went for their time (None:
-    not known). It is exactly the sum of idle, of the waits in `active`, and of on_cpu if that is
-    counted. active: sessions neither idle nor waiting for their client; on_cpu is the part of them
-    that waited for nothing (None: not known). cpu_elsewhere: the part of on_cpu that is at no
-    statement, or at one with too few samples. waits_elsewhere: the waits in `active` that are at no
-    statement, as some begin before it is known; with both, statements add up to `active`. Shares
-    are of `active`; idle events have none, and none is given if too many sessions are not captured.
-    run_queue: sessions that waited for a processor, of whatever else they waited for before. notes:
-    what the figures lack; hides_much: so much that there are no shares.
-    """
-
-    seconds: float
-    active: float
-    on_cpu: float | None
-    events: tuple[EventRate, ...]
-    statements: tuple[StatementRate, ...]
-    on_cpu_by: Literal["counted", "sampled"] | None = None
-    run_queue: float | None = None
-    notes: tuple[str, ...] = ()
-    hides_much: bool = False
-    sessions: float | None = None
-    idle: float = 0.0
-    cpu_elsewhere: float | None = None
-    waits_elsewhere: float = 0.0
-    cpu_samples: int = 0
+    schema_: Literal["pgtare.waits.profile/1"] = schema_name("pgtare.waits.profile/1")
+    duration_s: float = Field(description="time between the two looks")
+    active: float = Field(description="sessions neither idle nor waiting for their client")
+    sessions: float | None = Field(
+        default=None,
+        description="whose waits are captured; exactly `idle`, the waits in `active` and the "
+        "counted `on_cpu`; `null`: not known",
+    )
+    idle: float = Field(default=0.0, description="sessions that waited for something to do")
+    on_cpu: float | None = Field(
+        description="of `active`, those that waited for nothing; `null`: not known"
+    )
+    on_cpu_by: Literal["counted", "sampled"] | None = Field(
+        default=None, description="how that is known: `counted` or `sampled`"
+    )
+    run_queue: float | None = Field(
+        default=None, description="sessions that waited for a processor; `null`: not known"
+    )
+    events: tuple[EventRate, ...] = Field(description="events, the longest waited for first")
+    statements: tuple[StatementRate, ...] = Field(description="statements, the most active first")
+    cpu_elsewhere: float | None = Field(
+        default=None,
+        description="of `on_cpu`, what is at no statement or at one with too few samples",
+    )
+    waits_elsewhere: float = Field(
+        default=0.0,
+        description="of the waits in `active`, what is at no statement; with `cpu_elsewhere` and "
+        "all statements it adds up to `active`",
+    )
+    cpu_samples: int = Field(
+        default=0, description="sessions seen on a processor, over all samples"
+    )
+    notes: tuple[str, ...] = Field(default=(), description="what the figures lack, in sentences")
+    hides_much: bool = Field(
+        default=False, description="whether over 5 % of the client sessions are not captured"
+    )
 
 
 class CountersReset(UsageError):
@@ -99,7 +125,7 @@ def profile(
     run_queue: float | None = None,
     idle: bool = False,
     background: bool = False,
-) -> Profile:
+) -> WaitsProfile:
     """Compare two snapshots of one server.
 
     samples: of processes on CPU in between. They split that time by statement, and give its length
@@ -114,21 +140,21 @@ def profile(
         lambda row: row.event,
         lambda row: background or not is_background(row.backend_type),
     )
-    ms = seconds * 1000
-    waiting = sum(c.total_ms for event, c in events.items() if not event.idle) / ms
-    resting = sum(c.total_ms for event, c in events.items() if event.idle) / ms
-    sessions = _sessions(before, after, ms, background=background)
-    cpu = None if sessions is None else max(0.0, sessions - resting - waiting)
-    by: Literal["counted", "sampled"] | None = None if cpu is None else "counted"
-    if cpu is None and samples is not None and samples.looks:
-        cpu, by = samples.total / samples.looks, "sampled"
-    active = waiting + (cpu or 0.0)
-    whole = 0.0 if caveats.hides_much(before.clients, after.clients) else active
+    found = ActiveSessions(
+        seconds,
+        {event: c.total_ms for event, c in events.items()},
+        _captured_ms(before, after, background=background),
+        samples.total / samples.looks if samples is not None and samples.looks else None,
+    )
+    by: Literal["counted", "sampled"] | None = None
+    if found.on_cpu is not None:
+        by = "sampled" if found.sessions is None else "counted"
+    whole = 0.0 if caveats.hides_much(before.clients, after.clients) else found.active
     rates = [
         EventRate(
             event=event,
-            active=c.total_ms / ms,
-            share=0.0 if event.idle else _share(c.total_ms / ms, whole),
+            active=found.average(c.total_ms),
+            share=0.0 if event.idle else _share(found.average(c.total_ms), whole),
             waits_per_s=c.waits / seconds,
             mean_ms=c.total_ms / c.waits if c.waits else None,
             waits=c.waits,
@@ -137,22 +163,22 @@ def profile(
         for event, c in events.items()
         if (idle or not event.idle) and (c.waits or c.total_ms)
     ]
-    statements, elsewhere = _statements(before, after, events, cpu, samples, ms, whole)
-    at_statements = sum(n for one in statements for _, n in one.events)
-    return Profile(
-        seconds=seconds,
-        active=active,
-        on_cpu=cpu,
+    statements, elsewhere = _statements(before, after, events, found, samples, whole)
+    at_statements = sum(part.active for one in statements for part in one.events)
+    return WaitsProfile(
+        duration_s=seconds,
+        active=found.active,
+        on_cpu=found.on_cpu,
         events=tuple(sorted(rates, key=lambda rate: -rate.total_ms)),
         statements=statements,
         on_cpu_by=by,
         run_queue=run_queue,
         notes=caveats.between(before, after),
         hides_much=caveats.hides_much(before.clients, after.clients),
-        sessions=sessions,
-        idle=resting,
+        sessions=found.sessions,
+        idle=found.idle,
         cpu_elsewhere=elsewhere,
-        waits_elsewhere=waiting - at_statements,
+        waits_elsewhere=found.waiting - at_statements,
         cpu_samples=samples.total if samples else 0,
     )
 
@@ -162,17 +188,14 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _sessions(before: Snapshot, after: Snapshot, ms: float, *, background: bool) -> float | None:
-    """Processes on average whose waits are captured, by the time that the waits are parts of."""
+def _captured_ms(before: Snapshot, after: Snapshot, *, background: bool) -> float | None:
+    """The time of processes whose waits are captured, which the waits are parts of."""
     if before.timed is None or after.timed is None:
         return None
-    return (
-        sum(
-            timed.total_ms - (before.timed[kind].total_ms if kind in before.timed else 0.0)
-            for kind, timed in after.timed.items()
-            if background or not is_background(kind)
-        )
-        / ms
+    return sum(
+        timed.total_ms - (before.timed[kind].total_ms if kind in before.timed else 0.0)
+        for kind, timed in after.timed.items()
+        if background or not is_background(kind)
     )
 
 
@@ -180,9 +203,8 @@ def _statements(
     before: Snapshot,
     after: Snapshot,
     all_events: Mapping[Event, Counters],
-    cpu: float | None,
+    found: ActiveSessions,
     samples: CpuSamples | None,
-    ms: float,
     active: float,
 ) -> tuple[tuple[StatementRate, ...], float | None]:
     """Statements, the busiest first, and the CPU time that is at none of them."""
@@ -192,12 +214,14 @@ def _statements(
         lambda row: (row.statement, row.event),
         lambda row: not row.event.idle,
     )
-    events: dict[Statement, list[tuple[Event, float]]] = defaultdict(list)
+    events: dict[Statement, list[StatementEvent]] = defaultdict(list)
     for (statement, event), c in by_pair.items():
         # a wait that ended as the statements were read can seem longer there than it was
         spent = min(c.total_ms, all_events[event].total_ms if event in all_events else 0.0)
         if spent:
-            events[statement].append((event, spent / ms))
+            part = StatementEvent(event=event, active=found.average(spent))
+            events[statement].append(part)
+    cpu = found.on_cpu
     hits = dict(samples.hits) if samples else {}
     known = {statement.query_id for statement in events}
     for query_id in hits:
@@ -210,10 +234,10 @@ def _statements(
         seen = hits.pop(statement.query_id, 0) if statement.query_id else 0
         on_cpu = low = high = None
         if cpu is not None and samples is not None and seen >= FEWEST:
-            part = share(seen, samples.total)
-            on_cpu, low, high = cpu * part.estimate, cpu * part.low, cpu * part.high
+            sampled = share(seen, samples.total)
+            on_cpu, low, high = (cpu * x for x in (sampled.estimate, sampled.low, sampled.high))
             at_statements += on_cpu
-        total = (on_cpu or 0.0) + sum(n for _, n in waits)
+        total = (on_cpu or 0.0) + sum(part.active for part in waits)
         rates.append(
             StatementRate(
                 statement=statement,
@@ -221,7 +245,7 @@ def _statements(
                 active=total,
                 on_cpu=on_cpu,
                 share=_share(total, active),
-                events=tuple(sorted(waits, key=lambda pair: -pair[1])),
+                events=tuple(sorted(waits, key=lambda part: -part.active)),
                 cpu_samples=seen,
                 on_cpu_lo=low,
                 on_cpu_hi=high,

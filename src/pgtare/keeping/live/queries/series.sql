@@ -1,11 +1,11 @@
 -- Average active sessions over time, by the members of one dimension, summed over servers.
 SELECT busy.bucket_us AS bucket_us, busy.member AS member,
-  sum(CAST(busy.busy_ns AS DOUBLE) / CAST(watched.watched_ns AS DOUBLE)) AS aas
+  sum({average}) AS aas
 FROM (
   SELECT server, (ts_us - 1) - (ts_us - 1) % {step_us:Int64} AS bucket_us,
     CAST({dimension:Identifier} AS VARCHAR) AS member, sum(active_ns) AS busy_ns
   FROM {rows:Identifier}
-  WHERE ts_us > {from_us:Int64} AND ts_us <= {to_us:Int64} AND NOT idle {at_work} {filters}
+  WHERE ts_us > {from_us:Int64} AND ts_us <= {to_us:Int64} AND {active} {filters}
   GROUP BY server, bucket_us, member
 ) AS busy
 JOIN (

@@ -6,7 +6,7 @@ import re
 import urllib.parse
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pgtare.errors import UsageError
 from pgtare.observing.trace.analysis.ledger import CLIENT, CPU, MISSING, OWN, Ledger, outermost
 from pgtare.observing.trace.analysis.timeline import Process
+from pgtare.observing.trace.documents import TraceClient
 from pgtare.observing.trace.file.reader import Integers
 
 WAYS = ("application", "address", "user", "trace")
@@ -33,21 +34,6 @@ _PAIR = re.compile(
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 )
-
-
-@dataclass(frozen=True)
-class Client:
-    """A client: its name, the sessions that served it, calls, and times in ns without idling.
-
-    Times are those of parallel workers, too; sessions and calls are not.
-    """
-
-    name: str
-    sessions: int
-    calls: int
-    busy_ns: float
-    cpu_ns: float
-    waited_ns: float
 
 
 def comment_fields(text: str) -> dict[str, str]:
@@ -198,7 +184,7 @@ def _applications(ledger: Ledger) -> tuple[list[str], Integers]:
     return list(unique), of
 
 
-def clients(ledger: Ledger, way: str) -> list[Client]:
+def clients(ledger: Ledger, way: str) -> list[TraceClient]:
     """Every client with the time of its work, the busiest first."""
     unique, of = names(ledger, way)
     e = ledger.entries
@@ -216,7 +202,7 @@ def clients(ledger: Ledger, way: str) -> list[Client]:
         if top >= 0 and ledger.processes[process].leader_pid is None:
             calls[client].add(top)
     found = [
-        Client(name, len(sessions[i]), len(calls[i]), *(float(s[i]) for s in sums))
+        TraceClient.of_row((name, len(sessions[i]), len(calls[i]), *(float(s[i]) for s in sums)))
         for i, name in enumerate(unique)
         if sessions[i]
     ]

@@ -14,6 +14,7 @@ from pgtare.errors import UsageError
 from pgtare.observing.trace.analysis.ledger import Ledger
 from pgtare.observing.trace.analysis.texts import statement_labels
 from pgtare.observing.trace.analysis.timeline import Process
+from pgtare.observing.trace.documents import IncidentSession, InSameWait, KeptTrace, TimeOf
 from pgtare.observing.trace.file.blocks import SUFFIX
 from pgtare.observing.trace.file.reader import Integers, Trace, recording_of
 
@@ -50,33 +51,32 @@ class IncidentMoment:
         return sum(ns for _, ns in self.lines)
 
 
-@dataclass(frozen=True)
-class SameWait:
-    """Who else was in an LWLock wait as that of the session ended; who held it is not known.
+def what_it_did(kept: KeptTrace, book: Ledger, trace: Trace) -> IncidentSession:
+    """A kept trace with what its session did until then."""
+    found = moment(book)
+    return IncidentSession(
+        **vars(kept),
+        statement=found.statement if found else None,
+        time=[TimeOf(name=name, total_ns=ns) for name, ns in found.lines] if found else [],
+        goes_on=found.goes_on if found else None,
+        idle_ns=found.idle_ns if found else None,
+        transaction_ns=found.transaction_ns if found else None,
+        same_wait=same_wait(trace),
+    )
 
-    event: class and name. sessions: how many others; pids: of the first 16. at: when. waited_ns:
-    what the session had waited for LWLocks in that request until then.
-    """
 
-    event: str
-    sessions: int
-    pids: tuple[int, ...]
-    at: datetime
-    waited_ns: int
-
-
-def same_wait(trace: Trace) -> SameWait | None:
+def same_wait(trace: Trace) -> InSameWait | None:
     """What a kept trace says of it; None: no such wait was long."""
     found = (kept_because(trace) or {}).get("same_wait")
     if not isinstance(found, Mapping):
         return None
     try:
-        return SameWait(
-            str(found["event"]),
-            int(found["sessions"]),
-            tuple(int(pid) for pid in found["pids"]),
-            datetime.fromisoformat(str(found["at"])),
-            int(found["waited_ns"]),
+        return InSameWait(
+            event=str(found["event"]),
+            sessions=int(found["sessions"]),
+            pids=[int(pid) for pid in found["pids"]],
+            at=datetime.fromisoformat(str(found["at"])),
+            waited_ns=int(found["waited_ns"]),
         )
     except (KeyError, TypeError, ValueError):  # a damaged file
         return None

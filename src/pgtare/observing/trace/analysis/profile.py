@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.errors import UsageError
+from pgtare.kit.document import renamed
+from pgtare.observing.trace import documents
 from pgtare.observing.trace.analysis import executions, plan_nodes
 from pgtare.observing.trace.analysis.aggregate import BUCKETS, bucket
 from pgtare.observing.trace.analysis.ledger import CLIENT, MISSING, Ledger, LedgerEntries
@@ -60,6 +62,22 @@ class Profile:
     def share(self, line: ProfileLine) -> float:
         """In percent."""
         return 100 * line.ns / self.total_ns if self.total_ns else 0.0
+
+    def document(self) -> documents.TraceProfile:
+        """As it is printed for programs."""
+        return documents.TraceProfile(
+            scope=self.scope,
+            by=self.by,
+            total_ns=self.total_ns,
+            sessions=self.sessions,
+            lines=[
+                documents.ProfileLine(
+                    **renamed(vars(line), ns="total_ns"), share_pct=self.share(line)
+                )
+                for line in self.lines
+            ],
+            notes=list(self.notes),
+        )
 
 
 @dataclass(frozen=True)

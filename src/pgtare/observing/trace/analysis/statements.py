@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from pgtare.errors import UsageError
 from pgtare.observing.trace.analysis import plan_nodes as nodes
 from pgtare.observing.trace.analysis.ledger import CPU, OWN, Ledger
 from pgtare.observing.trace.analysis.texts import StatementLabels, statement_labels
+from pgtare.observing.trace.documents import CallSum, NodeSum, PlanSum, TracedStatement, WaitSum
 from pgtare.observing.trace.file.records import (
     BUFFERS,
     EXACT,
@@ -23,88 +23,8 @@ from pgtare.observing.trace.file.records import (
 )
 from pgtare.postgres.sql_text import normalised
 
-
-@dataclass
-class CallSum:
-    """Calls of one kind: count, times in ns, rows, buffers.
-
-    elapsed_ns: wall time, the sum of what follows. inner_ns: in calls within these. cpu_ns and
-    waited_ns: outside of them. other_ns: the rest, which waited for a processor or is unaccounted.
-    """
-
-    count: int = 0
-    failed: int = 0
-    elapsed_ns: float = 0.0
-    max_ns: float = 0.0
-    cpu_ns: float = 0.0
-    waited_ns: float = 0.0
-    inner_ns: float = 0.0
-    other_ns: float = 0.0
-    rows: int = 0
-    buffers: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass
-class WaitSum:
-    """Waits of one event in a statement."""
-
-    event: str
-    waits: int
-    total_ns: float
-    max_ns: float
-
-
-@dataclass
-class NodeSum:
-    """A node of a plan over the executions that were measured; times with the nodes below, ns."""
-
-    node: int
-    depth: int
-    kind: str
-    relation: str | None
-    index: str | None
-    calls: int
-    rows: int
-    loops: int
-    time_ns: int
-    lo_ns: int
-    hi_ns: int
-    own_ns: float
-    exact: bool
-
-
-@dataclass
-class MeasuredPlan:
-    """A plan with its row sources. executions: how many of them were measured."""
-
-    plan: int
-    executions: int
-    nodes: list[NodeSum]
-
-
-@dataclass
-class Statement:
-    """All calls of one statement. recursive: they ran within other statements."""
-
-    text: str
-    query_id: int
-    recursive: bool
-    calls: dict[str, CallSum] = field(default_factory=dict)
-    waits: list[WaitSum] = field(default_factory=list)
-    plans: list[MeasuredPlan] = field(default_factory=list)
-    errors: dict[str, int] = field(default_factory=dict)
-
-    def sum(self, name: str) -> float:
-        """A figure over all kinds of calls."""
-        return float(sum(getattr(call, name) for call in self.calls.values()))
-
-    def buffers(self, name: str) -> int:
-        """Buffers of one sort over all kinds of calls."""
-        return sum(call.buffers.get(name, 0) for call in self.calls.values())
-
-
 #: Keys by which statements are sorted, largest first.
-SORTS: dict[str, Callable[[Statement], float]] = {
+SORTS: dict[str, Callable[[TracedStatement], float]] = {
     "elapsed": lambda s: s.sum("elapsed_ns"),
     "cpu": lambda s: s.sum("cpu_ns"),
     "waits": lambda s: s.sum("waited_ns"),
@@ -123,7 +43,7 @@ SORTS: dict[str, Callable[[Statement], float]] = {
 
 def report(
     ledger: Ledger, sort: str = "elapsed", pids: frozenset[int] | None = None
-) -> list[Statement]:
+) -> list[TracedStatement]:
     """The statements of a trace, those of clients first.
 
     Raises UsageError for a wrong key, and for processes that are no sessions of the trace.
@@ -132,20 +52,20 @@ def report(
         raise UsageError(f"--sort {sort}: choose among {', '.join(SORTS)}")
     _check_sessions(ledger, pids or frozenset())
     labels = statement_labels(ledger)
-    found: dict[tuple[bool, int], Statement] = {}
+    found: dict[tuple[bool, int], TracedStatement] = {}
     own = _own_times(ledger)
     calls = ledger.calls
     wanted: npt.NDArray[np.bool_] = np.array(
         [p.leader_pid is None and (pids is None or p.ring.pid in pids) for p in ledger.processes],
         bool,
     )
-    of: dict[int, Statement] = {}
+    of: dict[int, TracedStatement] = {}
     for i in np.flatnonzero(wanted[ledger.call_process]).tolist() if len(calls) else ():
         recursive = bool(calls["depth"][i] > 0)
         label = int(labels.of_call[i])
         key = recursive, label
         if key not in found:
-            found[key] = Statement(labels.names[label], labels.query_ids[label], recursive)
+            found[key] = TracedStatement(labels.names[label], labels.query_ids[label], recursive)
         of[i] = found[key]
         _add_call(ledger, found[key], i, own)
     _add_waits(ledger, of)
@@ -187,7 +107,7 @@ def _own_times(ledger: Ledger) -> _Own:
     )
 
 
-def _add_call(ledger: Ledger, statement: Statement, i: int, own: _Own) -> None:
+def _add_call(ledger: Ledger, statement: TracedStatement, i: int, own: _Own) -> None:
     call = ledger.calls[i]
     kind = int(call["kind"])
     name = CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
@@ -210,7 +130,7 @@ def _add_call(ledger: Ledger, statement: Statement, i: int, own: _Own) -> None:
             into.buffers[buffer] = into.buffers.get(buffer, 0) + count
 
 
-def _add_waits(ledger: Ledger, of: dict[int, Statement]) -> None:
+def _add_waits(ledger: Ledger, of: dict[int, TracedStatement]) -> None:
     e = ledger.entries
     rows = np.flatnonzero((e.component >= 0) & (e.call >= 0))
     if not len(rows):
@@ -236,7 +156,7 @@ def _add_waits(ledger: Ledger, of: dict[int, Statement]) -> None:
     ):
         if call in of:
             rests[id(of[call]), event] += many
-            have = sums[id(of[call])].setdefault(event, WaitSum(ledger.name(event), 0, 0.0, 0.0))
+            have = sums[id(of[call])].setdefault(event, WaitSum(ledger.name(event)))
             have.waits += int(count)
             have.total_ns += total
             have.max_ns = max(have.max_ns, most)
@@ -247,7 +167,7 @@ def _add_waits(ledger: Ledger, of: dict[int, Statement]) -> None:
         statements[which].waits = sorted(events.values(), key=lambda w: -w.total_ns)
 
 
-def _add_plans(ledger: Ledger, of: dict[int, Statement]) -> None:
+def _add_plans(ledger: Ledger, of: dict[int, TracedStatement]) -> None:
     numbers = {
         (int(process), int(call)): i
         for i, (process, call) in enumerate(
@@ -271,7 +191,7 @@ def _add_plans(ledger: Ledger, of: dict[int, Statement]) -> None:
         statement.plans.sort(key=lambda plan: -max((n.time_ns for n in plan.nodes), default=0))
 
 
-def _plan(plan: int, runs: list[RowSources], planned: dict[int, nodes.Node]) -> MeasuredPlan:
+def _plan(plan: int, runs: list[RowSources], planned: dict[int, nodes.Node]) -> PlanSum:
     own: dict[int, float] = defaultdict(float)
     for run in runs:
         for number, ns in nodes.own_times(run, planned).items():
@@ -281,24 +201,24 @@ def _plan(plan: int, runs: list[RowSources], planned: dict[int, nodes.Node]) -> 
         node = planned.get(number)
         found.append(
             NodeSum(
-                number,
-                _depth(number, planned),
-                node.kind if node else "node",
-                node.relation if node else None,
-                node.index if node else None,
-                sums.calls,
-                sums.rows,
-                sums.loops,
-                sums.time,
-                sums.low,
-                sums.high,
-                own.get(number, 0.0),
-                bool(sums.flags & EXACT),
+                node=number,
+                depth=_depth(number, planned),
+                kind=node.kind if node else "node",
+                relation=node.relation if node else None,
+                index=node.index if node else None,
+                calls=sums.calls,
+                rows=sums.rows,
+                loops=sums.loops,
+                time_ns=sums.time,
+                lo_ns=sums.low,
+                hi_ns=sums.high,
+                own_ns=own.get(number, 0.0),
+                exact=bool(sums.flags & EXACT),
             )
         )
     order = {number: i for i, number in enumerate(planned)}
     found.sort(key=lambda n: order.get(n.node, len(order)))
-    return MeasuredPlan(plan, len(runs), found)
+    return PlanSum(plan=plan, executions=len(runs), nodes=found)
 
 
 def _depth(number: int, planned: dict[int, nodes.Node]) -> int:
@@ -308,7 +228,7 @@ def _depth(number: int, planned: dict[int, nodes.Node]) -> int:
     return depth
 
 
-def _add_errors(ledger: Ledger, of: dict[int, Statement]) -> None:
+def _add_errors(ledger: Ledger, of: dict[int, TracedStatement]) -> None:
     for i, statement in of.items():
         state = int(ledger.calls["sqlstate"][i])
         if state and ledger.calls["flags"][i] & FAILED:
@@ -319,7 +239,7 @@ def _add_errors(ledger: Ledger, of: dict[int, Statement]) -> None:
 def _add_unparsed(
     ledger: Ledger,
     wanted: npt.NDArray[np.bool_],
-    found: dict[tuple[bool, int], Statement],
+    found: dict[tuple[bool, int], TracedStatement],
     labels: StatementLabels,
 ) -> None:
     """Errors that no call tells: of statements that could not be parsed, which made none."""
@@ -338,7 +258,7 @@ def _add_unparsed(
                 continue
             name = normalised(text.text)
             if name not in by_text:
-                by_text[name] = found[False, len(labels.names) + len(found)] = Statement(
+                by_text[name] = found[False, len(labels.names) + len(found)] = TracedStatement(
                     name, text.query_id, False
                 )
             errors = by_text[name].errors

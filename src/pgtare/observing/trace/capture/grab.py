@@ -21,6 +21,7 @@ from pgtare.observing.trace.capture.drain import DRAIN, Drain, rings
 from pgtare.observing.trace.capture.ring_selection import Key, Traced
 from pgtare.observing.trace.capture.server import Server, require_outside, telling
 from pgtare.observing.trace.capture.target import Target, require_known
+from pgtare.observing.trace.documents import SessionReach, TraceGrabbed
 from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.observing.trace.file.records import RecordKind
 from pgtare.observing.trace.file.tables import Table
@@ -32,37 +33,6 @@ from pgtare.postgres.wait_ring import epoch_ns
 _LOOKS = 100
 #: In the header of a record, and behind that of FUSED.
 _NUMBER, _TIME, _FUSED_START = slice(8, 16), slice(16, 24), slice(40, 48)
-
-
-@dataclass(frozen=True)
-class Reach:
-    """How far back the calls of a session go. whole: to where its trace began.
-
-    ended_s: how long ago the session ended. waits: there are any of it.
-    """
-
-    pid: int
-    user: str | None
-    application: str | None
-    seconds: float
-    whole: bool
-    ended_s: float | None
-    waits: bool = False
-
-
-@dataclass(frozen=True)
-class Grabbed:
-    """What was taken. reaches: of each session, shortest first."""
-
-    path: str
-    sessions: int
-    call_bytes: int
-    waits: int
-    lost_bytes: int
-    lost_waits: int
-    bytes: int
-    reaches: tuple[Reach, ...]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -98,7 +68,7 @@ def grab(
     limits: Limits,
     command: Sequence[str] = (),
     tell: Callable[[int, int], None] = lambda done, of: None,
-) -> Grabbed | None:
+) -> TraceGrabbed | None:
     """Write what rings hold of sessions that match; None, and no file, if that is nothing.
 
     last_s: only of so many seconds before now. tell: is called with the number of rings looked
@@ -135,20 +105,20 @@ def grab(
     }
     reaches = sorted(
         (
-            Reach(
-                ring.pid,
-                ring.user,
-                ring.application,
-                max((now - begins[key]).total_seconds(), 0.0),
-                starts[key].number == 1,
-                (now - ring.ended).total_seconds() if ring.ended else None,
+            SessionReach(
+                pid=ring.pid,
+                user=ring.user,
+                application=ring.application,
+                reach_s=max((now - begins[key]).total_seconds(), 0.0),
+                whole=starts[key].number == 1,
+                ended_s=(now - ring.ended).total_seconds() if ring.ended else None,
             )
             for key, ring in of.items()
         ),
-        key=lambda reach: reach.seconds,
+        key=lambda reach: reach.reach_s,
     )
     writer = Writer(path, json.dumps(document).encode(), limits)
-    return _take(server, writer, held, tuple(reaches))
+    return _take(server, writer, held, reaches)
 
 
 def _matches(target: Target, ring: Traced) -> bool:
@@ -205,9 +175,9 @@ def _begin(kind: int, record: bytes, time: int) -> int:
     return min(time, _signed(record[_FUSED_START]))
 
 
-def _notes(reaches: Sequence[Reach]) -> list[str]:
+def _notes(reaches: Sequence[SessionReach]) -> list[str]:
     """How far back the trace goes, and of which sessions it has no waits."""
-    shortest, longest = (duration(1e6 * reaches[i].seconds) for i in (0, -1))
+    shortest, longest = (duration(1e6 * reaches[i].reach_s) for i in (0, -1))
     cut = sum(not reach.whole for reach in reaches)
     found = [
         f"taken from the rings of {counted(len(reaches), 'session')}, which reach back "
@@ -226,7 +196,7 @@ def _notes(reaches: Sequence[Reach]) -> list[str]:
     return found
 
 
-def _take(server: Server, writer: Writer, held: _Held, reaches: tuple[Reach, ...]) -> Grabbed:
+def _take(server: Server, writer: Writer, held: _Held, reaches: list[SessionReach]) -> TraceGrabbed:
     drain = Drain(server, writer, held, waits=server.has_waits)
     try:
         with telling():
@@ -238,7 +208,7 @@ def _take(server: Server, writer: Writer, held: _Held, reaches: tuple[Reach, ...
                 until, waits = open_waits.look(server)
                 drain.keep_open_waits(waits, until)
         known = {waits.pid for waits in drain.rings.values()}
-        reaches = tuple(dataclasses.replace(r, waits=r.pid in known) for r in reaches)
+        reaches = [r.model_copy(update={"waits": r.pid in known}) for r in reaches]
         notes = _notes(reaches)
         _close(writer, drain, reaches, notes, until)
     except LimitReached as ex:
@@ -250,23 +220,23 @@ def _take(server: Server, writer: Writer, held: _Held, reaches: tuple[Reach, ...
     except BaseException:  # Ctrl-C as well: half of it would look like all
         writer.discard()
         raise
-    return Grabbed(
-        str(writer.target),
-        drain.sessions,
-        writer.taken[Table.STREAM],
-        writer.taken[Table.WAITS],
-        drain.lost_bytes,
-        drain.lost_waits,
-        writer.written,
-        reaches,
-        tuple(notes),
+    return TraceGrabbed(
+        path=str(writer.target),
+        sessions=drain.sessions,
+        call_bytes=writer.taken[Table.STREAM],
+        waits=writer.taken[Table.WAITS],
+        bytes=writer.written,
+        lost_bytes=drain.lost_bytes,
+        lost_waits=drain.lost_waits,
+        reaches=reaches,
+        notes=notes,
     )
 
 
 def _close(
     writer: Writer,
     drain: Drain,
-    reaches: Sequence[Reach],
+    reaches: Sequence[SessionReach],
     notes: Sequence[str],
     until: datetime | None,
 ) -> None:
@@ -275,7 +245,7 @@ def _close(
         "stopped_by": "grab",
         "why": "",
         "until": until.isoformat() if until else None,
-        "duration_s": max(reach.seconds for reach in reaches),
+        "duration_s": max(reach.reach_s for reach in reaches),
         "losses": {str(pid): lost for pid, lost in drain.losses().items()},
         "notes": list(notes),
         "unread": dataclasses.asdict(drain.unread),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import psycopg
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import files
 from pgtare.observing.trace.capture.server import Server, require_outside, telling
+from pgtare.observing.trace.documents import KeptTrace, TraceKept
 from pgtare.observing.trace.file import blocks
 from pgtare.observing.trace.file.reader import Trace, load
 
@@ -30,53 +30,21 @@ LEFT JOIN pg_database d ON d.oid = k.dbid ORDER BY k.id
 """
 
 
-@dataclass(frozen=True)
-class KeptTrace:
-    """A kept trace. bytes: of the server's memory, 0 once it is in a file; file: None if in none.
-
-    incident: a number that sessions have in common of which one held up another.
-    """
-
-    id: int
-    pid: int
-    user: str | None
-    database: str | None
-    application: str
-    cause: str
-    detail: str
-    query_id: int | None
-    at: datetime
-    bytes: int
-    file: str | None
-    incident: int | None
-
-
-@dataclass(frozen=True)
-class KeptTraces:
-    """All of them, and what is known of the others.
-
-    started: when the server began to count; ever: how many there have been; skipped: not kept
-    because of their limits; refused: for lack of memory; None of a directory. directory: where they
-    are, or the server writes them; None: in its memory alone.
-    """
-
-    traces: tuple[KeptTrace, ...]
-    started: datetime | None = None
-    ever: int | None = None
-    skipped: int | None = None
-    refused: int | None = None
-    directory: str | None = None
-
-
-def of_server(server: Server) -> KeptTraces:
+def of_server(server: Server) -> TraceKept:
     """What a server has kept since it started. Raises UsageError if a right is missing."""
     with telling(), _rights(server):
         found = server.rows(_KEPT)
         ((started, ever, skipped, refused, directory),) = server.rows(
             "SELECT since, kept, skipped, refused, directory FROM {trace}.sql_trace_kept_info()"
         )
-    traces = tuple(KeptTrace(*row) for row in found)
-    return KeptTraces(traces, started, ever, skipped, refused, directory)
+    return TraceKept(
+        traces=[KeptTrace.of_row(row) for row in found],
+        started=started,
+        ever=ever,
+        skipped=skipped,
+        refused=refused,
+        directory=directory,
+    )
 
 
 @contextlib.contextmanager
@@ -91,7 +59,7 @@ def _rights(server: Server) -> Any:
         ) from ex
 
 
-def of_directory(path: Path) -> KeptTraces:
+def of_directory(path: Path) -> TraceKept:
     """What the files of a directory tell. Raises UsageError if there is no such directory."""
     if not path.is_dir():
         raise UsageError(f"{path} is no directory: name the server's sql_trace.keep_directory")
@@ -102,7 +70,7 @@ def of_directory(path: Path) -> KeptTraces:
         raise UsageError(
             f"{ex.filename} cannot be read: the files belong to the server's user"
         ) from ex
-    return KeptTraces(tuple(sorted(traces, key=lambda kept: kept.at)), directory=str(path))
+    return TraceKept(traces=sorted(traces, key=lambda kept: kept.at), directory=str(path))
 
 
 def _of_file(path: Path) -> KeptTrace | None:
@@ -112,24 +80,24 @@ def _of_file(path: Path) -> KeptTrace | None:
         return None
     try:
         return KeptTrace(
-            int(told["id"]),
-            int(told["pid"]),
-            str(told["role"]),
-            str(told["database"]),
-            str(told["application"]),
-            str(told["cause"]),
-            str(told["detail"]),
-            int(told["query_id"]) or None,
-            datetime.fromisoformat(str(told["at"])),
-            path.stat().st_size,
-            path.name,
-            int(told["incident"]) or None,
+            id=int(told["id"]),
+            pid=int(told["pid"]),
+            user=str(told["role"]),
+            database=str(told["database"]),
+            application=str(told["application"]),
+            cause=str(told["cause"]),
+            detail=str(told["detail"]),
+            query_id=int(told["query_id"]) or None,
+            at=datetime.fromisoformat(str(told["at"])),
+            bytes=path.stat().st_size,
+            file=path.name,
+            incident=int(told["incident"]) or None,
         )
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def of_incident(found: KeptTraces, number: int) -> tuple[KeptTrace, list[KeptTrace]]:
+def of_incident(found: TraceKept, number: int) -> tuple[KeptTrace, list[KeptTrace]]:
     """A kept trace, and the others of the same incident. Raises MeasurementError if it is none."""
     mine = [kept for kept in found.traces if kept.id == number]
     if not mine:

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from pgtare.observing.trace.capture.recorder_guard import Guard
 from pgtare.observing.trace.capture.ring_selection import Choice
 from pgtare.observing.trace.capture.server import Server, require_outside, telling
 from pgtare.observing.trace.capture.target import NUMBERING, Target, check, unnumbered
+from pgtare.observing.trace.documents import Losses, TraceRecorded
 from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.observing.trace.file.reader import unread_note, unwritten_note
 from pgtare.observing.trace.file.tables import Table
@@ -66,35 +67,6 @@ class Progress:
     sessions: int
     written: int
     unread_sessions: int = 0
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A recording that has ended. stopped_by: time, interrupt, size, space or error.
-
-    calls: they were recorded, not waits alone. call_bytes, waits: in the files. unwritten: read,
-    but without room in them. unread: of sessions that ended, and whose traces made way for others'
-    before anybody had read them.
-    """
-
-    path: str
-    seconds: float
-    stopped_by: str
-    why: str
-    calls: bool
-    sessions: int
-    call_bytes: int
-    waits: int
-    lost_bytes: int
-    lost_waits: int
-    losses: dict[int, tuple[int, int]]
-    bytes: int
-    unwritten_bytes: int = 0
-    unwritten_waits: int = 0
-    unread_sessions: int = 0
-    unread_records: int = 0
-    unread_bytes: int = 0
-    notes: tuple[str, ...] = field(default=())
 
 
 class TraceRecorder:
@@ -171,7 +143,7 @@ class TraceRecorder:
         seconds: float | None,
         tell: Callable[[Progress], None],
         stop: Callable[[], bool] = lambda: False,
-    ) -> Recorded:
+    ) -> TraceRecorded:
         """Record for `seconds`, or until a signal or `stop` ends it; what was recorded is kept.
 
         Raises MeasurementError if the server goes away; the files written until then stay.
@@ -219,7 +191,7 @@ class TraceRecorder:
             return ex.limit, str(ex)
         return ("interrupt", "") if asked() else ("time", "")
 
-    def _finish(self, stopped: str, why: str, start: float) -> Recorded:
+    def _finish(self, stopped: str, why: str, start: float) -> TraceRecorded:
         notes: list[str] = []
         with signals.deferred():
             try:
@@ -251,25 +223,28 @@ class TraceRecorder:
             notes.append(unwritten_note(no_bytes, no_waits))
         if unread.sessions:
             notes.append(unread_note(unread.sessions, unread.records, unread.bytes))
-        return Recorded(
-            str(self.path),
-            seconds,
-            stopped,
-            why,
-            self.server.has_calls,
-            p.sessions,
-            self.writer.taken[Table.STREAM] - no_bytes,
-            self.writer.taken[Table.WAITS] - no_waits,
-            p.lost_bytes,
-            p.lost_waits,
-            self.drain.losses(),
-            p.written,
-            no_bytes,
-            no_waits,
-            unread.sessions,
-            unread.records,
-            unread.bytes,
-            (*self.arming.notes, *self._hints(), *self.notes, *notes),
+        return TraceRecorded(
+            path=str(self.path),
+            duration_s=seconds,
+            stopped_by=stopped,
+            why=why,
+            calls=self.server.has_calls,
+            sessions=p.sessions,
+            call_bytes=self.writer.taken[Table.STREAM] - no_bytes,
+            waits=self.writer.taken[Table.WAITS] - no_waits,
+            bytes=p.written,
+            lost_bytes=p.lost_bytes,
+            lost_waits=p.lost_waits,
+            losses=[
+                Losses(pid=pid, lost_bytes=calls, lost_waits=waits)
+                for pid, (calls, waits) in self.drain.losses().items()
+            ],
+            unwritten_bytes=no_bytes,
+            unwritten_waits=no_waits,
+            unread_sessions=unread.sessions,
+            unread_records=unread.records,
+            unread_bytes=unread.bytes,
+            notes=[*self.arming.notes, *self._hints(), *self.notes, *notes],
         )
 
     def _keep_open_waits(self, waits: list[OpenWait], now: datetime) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-
 from pgtare.errors import UsageError
 from pgtare.observing.trace.capture.privileges import SEE, demand, set_level
 from pgtare.observing.trace.capture.server import Server, telling
 from pgtare.observing.trace.capture.target import BY_RECORDER
+from pgtare.observing.trace.documents import TracedSession, TraceSetting, TraceStatus
 
 #: Why sessions are traced on request.
 ASKED = "sql_trace_set"
@@ -76,75 +74,28 @@ AND (%s::int[] IS NULL OR a.pid = ANY(%s))
 _CLIENTS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
 
 
-@dataclass(frozen=True)
-class Session:
-    """A client session that has a ring; level 0: no longer traced. reason: as in the view."""
-
-    pid: int
-    user: str
-    database: str
-    application: str
-    level: int
-    reason: str
-    waits: bool
-    started: datetime | None
-    records: int
-    bytes: int
-    lost_records: int
-    lost_bytes: int
-    ring_bytes: int
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting by which sessions to come are traced; None is every role, or every database."""
-
-    role: str | None
-    database: str | None
-    name: str
-    value: str
-
-
-@dataclass(frozen=True)
-class Standing:
-    """sessions: those traced; kept: those that were and live; ended: how many that are gone.
-
-    configured: whether the level of the configuration file could be seen. directory: where the
-    server's own worker writes, empty without one, None if that may not be seen; recording: its
-    latest one, as far as that may be seen.
-    """
-
-    sessions: tuple[Session, ...]
-    kept: tuple[Session, ...]
-    ended: int
-    settings: tuple[Setting, ...]
-    configured: bool
-    directory: str | None
-    recording: str | None
-
-
-def standing(server: Server) -> Standing:
+def status(server: Server) -> TraceStatus:
     """What is traced. Raises UsageError, with the GRANT, if we may not see all sessions."""
     with telling():
         ((user, sees, _, reads_file, lists),) = server.rows(_RIGHTS)
         demand("see what is traced", user, {SEE: sees})
         queries = [_OF_ROLES, _OF_SERVER, *([_LEVEL_OF_FILE] if reads_file else [])]
-        settings = tuple(Setting(*row) for query in queries for row in server.rows(query))
-        every = [Session(*row) for row in server.rows(_SESSIONS)]
+        settings = [TraceSetting.of_row(row) for query in queries for row in server.rows(query)]
+        every = [TracedSession.of_row(row) for row in server.rows(_SESSIONS)]
         ((ended,),) = server.rows(_ENDED)
         found = server.rows(_DIRECTORY)
         directory = (found[0][0] or "") if found else None
         recording = None
         if directory and lists:
             ((recording,),) = server.rows(_RECORDING, directory)
-    return Standing(
-        tuple(s for s in every if s.level),
-        tuple(s for s in every if not s.level),
-        ended,
-        settings,
-        reads_file,
-        directory,
-        recording,
+    return TraceStatus(
+        sessions=[s for s in every if s.level],
+        kept=[s for s in every if not s.level],
+        ended=ended,
+        settings=settings,
+        configured=reads_file,
+        directory=directory,
+        recording=recording,
     )
 
 
@@ -165,7 +116,7 @@ def stop(server: Server, pids: frozenset[int] | None = None) -> list[int]:
         return [pid for pid, traced, _ in server.rows(_STOP, wanted, wanted) if traced]
 
 
-def remedies(server: Server, now: Standing, pids: frozenset[int] | None = None) -> list[str]:
+def remedies(server: Server, now: TraceStatus, pids: frozenset[int] | None = None) -> list[str]:
     """The SQL that ends what `stop` cannot: traces that settings turn on, and those to come."""
     kept_on = (ASKED, BY_RECORDER)
     left = [s for s in now.sessions if s.reason not in kept_on and (pids is None or s.pid in pids)]
@@ -179,7 +130,7 @@ def remedies(server: Server, now: Standing, pids: frozenset[int] | None = None) 
     return found
 
 
-def _undone(server: Server, setting: Setting) -> list[str]:
+def _undone(server: Server, setting: TraceSetting) -> list[str]:
     if setting.value in ("", "0"):
         return []
     ((role, database),) = server.rows(

@@ -1,4 +1,4 @@
-"""The tables of a trace file: their numbers and columns; docs/trace.md describes them."""
+"""The tables of a trace file: their numbers and columns; docs/trace-format.md describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace as tables for other tools: Parquet files, or JSON lines; docs/trace.md lists columns."""
+"""A trace as Parquet files or JSON lines for other tools; docs/trace-format.md has the columns."""
 
 from __future__ import annotations
 

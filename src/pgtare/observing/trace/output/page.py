@@ -20,8 +20,9 @@ from pgtare.observing.trace.analysis import profile as profiles
 from pgtare.observing.trace.analysis.ledger import Ledger
 from pgtare.observing.trace.analysis.over_time import OverTime, over_time
 from pgtare.observing.trace.analysis.profile import Profile, Scope
-from pgtare.observing.trace.analysis.statements import Statement, report
+from pgtare.observing.trace.analysis.statements import report
 from pgtare.observing.trace.analysis.texts import StatementLabels, statement_labels
+from pgtare.observing.trace.documents import TracedStatement
 from pgtare.observing.trace.file.records import CallKind
 from pgtare.observing.trace.output import show, waterfall
 from pgtare.observing.trace.output.charts import charts
@@ -261,7 +262,7 @@ def _plan_rows(plan: Any) -> list[list[str]]:
 
 
 def _slowest(
-    ledger: Ledger, labels: StatementLabels, label: int | None, statement: Statement
+    ledger: Ledger, labels: StatementLabels, label: int | None, statement: TracedStatement
 ) -> Waterfall | None:
     """The waterfall of the longest execution of a statement."""
     if label is None:

@@ -8,9 +8,8 @@ from rich.text import Text
 from pgtare.kit import numbers
 from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.terminal_text import plain
-from pgtare.observing.trace.analysis.merge import Client
 from pgtare.observing.trace.analysis.profile import Profile, ProfileLine
-from pgtare.observing.trace.analysis.statements import CallSum, MeasuredPlan, Statement
+from pgtare.observing.trace.documents import CallSum, PlanSum, TraceClient, TracedStatement
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 90
@@ -112,7 +111,7 @@ def rest(profile: Profile, shown: int) -> tuple[str, str, str]:
     return f"{len(left)} more", ns(spent), numbers.percent(100 * spent / profile.total_ns)
 
 
-def clients_view(found: list[Client]) -> RenderableType:
+def clients_view(found: list[TraceClient]) -> RenderableType:
     """Clients with their work."""
     table = Fitted("client", "sessions", "calls", "busy", "CPU", "waits")
     for c in found:
@@ -127,7 +126,7 @@ def clients_view(found: list[Client]) -> RenderableType:
     return table
 
 
-def statements_view(found: list[Statement]) -> RenderableType:
+def statements_view(found: list[TracedStatement]) -> RenderableType:
     """The first statements one after another, those within others last."""
     parts: list[RenderableType] = []
     recursive = False
@@ -141,7 +140,7 @@ def statements_view(found: list[Statement]) -> RenderableType:
     return Group(*parts)
 
 
-def _statement(statement: Statement) -> RenderableType:
+def _statement(statement: TracedStatement) -> RenderableType:
     name = f"query identifier {statement.query_id}" if statement.query_id else "no identifier"
     parts: list[RenderableType] = [Text(one_line(statement.text, 400)), Text(name, style="dim")]
     table = Fitted(
@@ -192,7 +191,7 @@ def cells(call: CallSum) -> tuple[str, ...]:
     )
 
 
-def _plan(plan: MeasuredPlan) -> RenderableType:
+def _plan(plan: PlanSum) -> RenderableType:
     table = Fitted(
         f"row source of {plan.executions:,} execution{'s' if plan.executions > 1 else ''}",
         "calls",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pgtare.kit.numbers import counted, duration, percent
 from pgtare.kit.terminal_text import plain
-from pgtare.observing.trace.analysis.moment import IncidentMoment, SameWait
-from pgtare.observing.trace.capture.kept import KeptTrace
+from pgtare.observing.trace.documents import (
+    IncidentSession,
+    InSameWait,
+    KeptTrace,
+    TraceIncident,
+)
 from pgtare.observing.trace.output.show import one_line
 
 #: Components that are named.
@@ -27,31 +28,19 @@ _FIRED = {
 }
 
 
-@dataclass(frozen=True)
-class Involved:
-    """A kept trace, and what its session did then; None: the trace tells nothing of that.
-
-    same_wait: who else was in its wait for an LWLock; None: no such wait was long.
-    """
-
-    kept: KeptTrace
-    moment: IncidentMoment | None
-    same_wait: SameWait | None = None
-
-
-def incident_view(victim: Involved, others: Sequence[Involved]) -> RenderableType:
+def incident_view(found: TraceIncident) -> RenderableType:
     """What was kept, and what else was kept in the same incident."""
-    kept = victim.kept
+    victim = found.session
     lines = [
-        f"kept trace {kept.id}: {_FIRED.get(kept.cause, kept.cause)} ({kept.detail}), "
-        f"{kept.at.astimezone():%Y-%m-%d %H:%M:%S}",
-        f"session {_who(kept)}",
-        *_doing(victim.moment),
+        f"kept trace {victim.id}: {_FIRED.get(victim.cause, victim.cause)} ({victim.detail}), "
+        f"{victim.at.astimezone():%Y-%m-%d %H:%M:%S}",
+        f"session {_who(victim)}",
+        *_doing(victim),
         *_in_same_wait(victim.same_wait),
     ]
-    for other in others:
-        lines.append(f"{_role(other.kept)}: session {_who(other.kept)}, kept trace {other.kept.id}")
-        lines += _doing(other.moment)
+    for other in found.others:
+        lines.append(f"{_role(other)}: session {_who(other)}, kept trace {other.id}")
+        lines += _doing(other)
     return Group(*(Text(plain(line)) for line in lines))
 
 
@@ -67,7 +56,7 @@ def _who(kept: KeptTrace) -> str:
     )
 
 
-def _in_same_wait(found: SameWait | None) -> list[str]:
+def _in_same_wait(found: InSameWait | None) -> list[str]:
     if found is None:
         return []
     others = counted(found.sessions, "other process", "other processes")
@@ -78,15 +67,16 @@ def _in_same_wait(found: SameWait | None) -> list[str]:
     ]
 
 
-def _doing(found: IncidentMoment | None) -> list[str]:
-    if found is None:
+def _doing(found: IncidentSession) -> list[str]:
+    if found.goes_on is None:
         return ["  the trace tells nothing of what it did then"]
     lines = [f"  {one_line(found.statement)}"] if found.statement else []
-    total = found.total_ns
+    total = sum(part.total_ns for part in found.time)
     lines += [
-        f"  {duration(ns / 1000):>9}  {percent(100 * ns / total):>6}  {name}"
-        for name, ns in found.lines[:_LINES]
-        if total and ns >= 0.001 * total
+        f"  {duration(part.total_ns / 1000):>9}  {percent(100 * part.total_ns / total):>6}  "
+        f"{part.name}"
+        for part in found.time[:_LINES]
+        if total and part.total_ns >= 0.001 * total
     ]
     if found.transaction_ns is not None and found.idle_ns:
         lines.append(

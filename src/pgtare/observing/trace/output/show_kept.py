@@ -9,17 +9,17 @@ from pgtare.kit import numbers
 from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.numbers import counted, volume
 from pgtare.kit.terminal_text import plain
-from pgtare.observing.trace.capture.kept import KeptTraces
+from pgtare.observing.trace.documents import TraceKept
 
 
-def kept_view(found: KeptTraces) -> RenderableType:
+def kept_view(found: TraceKept) -> RenderableType:
     """The traces, the latest last, and what is not among them."""
     parts: list[RenderableType] = [_table(found)] if found.traces else [Text("no trace is kept")]
     parts += [Text(plain(line)) for line in _lines(found)]
     return Group(*parts)
 
 
-def _table(found: KeptTraces) -> RenderableType:
+def _table(found: TraceKept) -> RenderableType:
     table = Fitted(
         "id",
         "at",
@@ -53,7 +53,7 @@ def _table(found: KeptTraces) -> RenderableType:
     return table
 
 
-def _lines(found: KeptTraces) -> list[str]:
+def _lines(found: TraceKept) -> list[str]:
     if found.started is None:
         return []
     lines = [

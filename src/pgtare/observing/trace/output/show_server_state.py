@@ -8,10 +8,11 @@ from rich.text import Text
 from pgtare.kit import numbers
 from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.terminal_text import plain
-from pgtare.observing.trace.capture.server_state import ASKED, Session, Setting, Standing
+from pgtare.observing.trace.capture.server_state import ASKED
+from pgtare.observing.trace.documents import TracedSession, TraceSetting, TraceStatus
 
 
-def standing_view(now: Standing) -> RenderableType:
+def status_view(now: TraceStatus) -> RenderableType:
     """Sessions that are traced, settings that will have others traced, and the worker."""
     parts: list[RenderableType] = []
     if now.sessions:
@@ -28,7 +29,7 @@ def standing_view(now: Standing) -> RenderableType:
     return Group(*parts)
 
 
-def _sessions(sessions: tuple[Session, ...]) -> RenderableType:
+def _sessions(sessions: list[TracedSession]) -> RenderableType:
     table = Fitted(
         "session",
         "role",
@@ -58,15 +59,15 @@ def _sessions(sessions: tuple[Session, ...]) -> RenderableType:
     return table
 
 
-def _why(session: Session) -> str:
+def _why(session: TracedSession) -> str:
     return "asked" if session.reason == ASKED else session.reason
 
 
-def _over(session: Session) -> str:
+def _over(session: TracedSession) -> str:
     return "asked to end" if session.reason == ASKED else "not traced by its settings"
 
 
-def _settings(now: Standing) -> RenderableType:
+def _settings(now: TraceStatus) -> RenderableType:
     unseen = "" if now.configured else "; a level in the configuration file is a superuser's to see"
     if not now.settings:
         return Text(f"no setting has sessions to come traced{unseen}")
@@ -76,13 +77,13 @@ def _settings(now: Standing) -> RenderableType:
     return Group(table, Text(unseen.removeprefix("; "))) if unseen else table
 
 
-def _whose(setting: Setting) -> str:
+def _whose(setting: TraceSetting) -> str:
     of = [f"role {setting.role}"] if setting.role else []
     of += [f"database {setting.database}"] if setting.database else []
     return ", ".join(of) or "all"
 
 
-def _worker(now: Standing) -> str:
+def _worker(now: TraceStatus) -> str:
     if now.directory is None:
         return (
             "whether the server's own worker writes is for members of pg_read_all_settings to see"

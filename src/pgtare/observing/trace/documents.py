@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pgtare.kit.document import Document, Model, renamed, schema_name
-from pgtare.observing.trace.analysis import merge, profile, statements
-from pgtare.observing.trace.capture import grab, kept, record, recorder_locks, server_state
-from pgtare.observing.trace.output.show_incident import Involved
+from pgtare.kit.document import Document, Model, schema_name
 
 
 class Losses(Model):
@@ -49,17 +45,6 @@ class TraceRecorded(Document):
     notes: list[str] = Field(description="what a reader must know, in sentences")
 
 
-def recorded(done: record.Recorded) -> TraceRecorded:
-    """The document of a recording."""
-    losses = [
-        {"pid": pid, "lost_bytes": calls, "lost_waits": waits}
-        for pid, (calls, waits) in done.losses.items()
-    ]
-    return TraceRecorded.model_validate(
-        {**renamed(vars(done), seconds="duration_s"), "losses": losses}
-    )
-
-
 class TimeOf(Model):
     """What some time went to."""
 
@@ -76,7 +61,7 @@ class SessionReach(Model):
     reach_s: float = Field(description="from its oldest call that was taken until now")
     whole: bool = Field(description="whether that is all since its trace began")
     ended_s: float | None = Field(description="how long ago it ended; `null`: it lives")
-    waits: bool = Field(description="whether there are waits of it")
+    waits: bool = Field(default=False, description="whether there are waits of it")
 
 
 class TraceGrabbed(Document):
@@ -92,16 +77,10 @@ class TraceGrabbed(Document):
     lost_waits: int = Field(description="waits that rings had forgotten by then")
     reaches: list[SessionReach] = Field(description="by session, the shortest first")
     time: list[TimeOf] = Field(
-        description="what the time of all sessions went to, without the client's, longest first"
+        default=[],
+        description="what the time of all sessions went to, without the client's, longest first",
     )
     notes: list[str] = Field(description="what a reader must know, in sentences")
-
-
-def grabbed(done: grab.Grabbed, found: profile.Profile | None) -> TraceGrabbed:
-    """The document of what was taken from rings, and of its profile."""
-    reaches = [renamed(vars(reach), seconds="reach_s") for reach in done.reaches]
-    time = [{"name": line.name, "total_ns": line.ns} for line in found.lines] if found else []
-    return TraceGrabbed.model_validate({**vars(done), "reaches": reaches, "time": time})
 
 
 class KeptTrace(Model):
@@ -136,21 +115,19 @@ class TraceKept(Document):
 
     schema_: Literal["pgtare.trace.kept/1"] = schema_name("pgtare.trace.kept/1")
     traces: list[KeptTrace] = Field(description="one by one, the latest last")
-    started: datetime | None = Field(description="since when; `null` of a directory")
-    ever: int | None = Field(description="traces kept since then; `null` of a directory")
+    started: datetime | None = Field(default=None, description="since when; `null` of a directory")
+    ever: int | None = Field(
+        default=None, description="traces kept since then; `null` of a directory"
+    )
     skipped: int | None = Field(
-        description="triggers that kept nothing because of the limits; `null` of a directory"
+        default=None,
+        description="triggers that kept nothing because of the limits; `null` of a directory",
     )
     refused: int | None = Field(
-        description="triggers that kept nothing for lack of memory; `null` of a directory"
+        default=None,
+        description="triggers that kept nothing for lack of memory; `null` of a directory",
     )
     directory: str | None = Field(description="where the files are; `null`: there are none")
-
-
-def kept_traces(found: kept.KeptTraces) -> TraceKept:
-    """The document of kept traces."""
-    traces = [vars(one) for one in found.traces]
-    return TraceKept.model_validate({**vars(found), "traces": traces})
 
 
 class TraceTaken(Document):
@@ -160,11 +137,6 @@ class TraceTaken(Document):
     id: int = Field(description="its number")
     path: str = Field(description="the trace")
     bytes: int = Field(description="size of the file")
-
-
-def taken(number: int, path: Path, size: int) -> TraceTaken:
-    """The document of a kept trace that was taken."""
-    return TraceTaken(id=number, path=str(path), bytes=size)
 
 
 class InSameWait(Model):
@@ -207,24 +179,6 @@ class TraceIncident(Document):
     session: IncidentSession = Field(description="of the trace that was named")
     others: list[IncidentSession] = Field(
         description="those that held it up, or that it held up, or that were in a deadlock with it"
-    )
-
-
-def incident(session: Involved, others: Iterable[Involved]) -> TraceIncident:
-    """The document of a kept trace that is shown."""
-    return TraceIncident(session=_involved(session), others=[_involved(one) for one in others])
-
-
-def _involved(one: Involved) -> IncidentSession:
-    found = one.moment
-    return IncidentSession(
-        **vars(one.kept),
-        statement=found.statement if found else None,
-        time=[TimeOf(name=name, total_ns=ns) for name, ns in found.lines] if found else [],
-        goes_on=found.goes_on if found else None,
-        idle_ns=found.idle_ns if found else None,
-        transaction_ns=found.transaction_ns if found else None,
-        same_wait=InSameWait.model_validate(vars(one.same_wait)) if one.same_wait else None,
     )
 
 
@@ -272,11 +226,6 @@ class TraceStatus(Document):
     recording: str | None = Field(description="its latest recording; `null` if not visible")
 
 
-def status(now: server_state.Standing) -> TraceStatus:
-    """The document of what is traced."""
-    return TraceStatus.model_validate(vars(now))
-
-
 class RunningRecording(Model):
     """A recording that runs."""
 
@@ -293,15 +242,6 @@ class TraceStopped(Document):
     left_to: list[str] = Field(description="SQL that ends what settings have traced")
     asked_again_by: list[RunningRecording] = Field(
         description="recordings that trace some of them again"
-    )
-
-
-def stopped(
-    pids: Iterable[int], remedies: Iterable[str], again: Iterable[recorder_locks.RunningRecorder]
-) -> TraceStopped:
-    """The document of sessions given back."""
-    return TraceStopped.model_validate(
-        {"stopped": list(pids), "left_to": list(remedies), "asked_again_by": list(again)}
     )
 
 
@@ -338,49 +278,41 @@ class TraceProfile(Document):
     notes: list[str] = Field(description="what a reader must know, in sentences")
 
 
-def profiled(found: profile.Profile) -> TraceProfile:
-    """The document of a profile."""
-    return TraceProfile.model_validate(
-        {
-            "scope": found.scope,
-            "by": found.by,
-            "total_ns": found.total_ns,
-            "sessions": found.sessions,
-            "lines": [
-                {**renamed(vars(line), ns="total_ns"), "share_pct": found.share(line)}
-                for line in found.lines
-            ],
-            "notes": found.notes,
-        }
-    )
+# The sums of statements are added to call by call, so they are no models, which take their time.
 
 
-class CallSum(Model):
+@dataclass
+class CallSum:
     """Calls of one kind."""
 
-    count: int = Field(description="how many")
-    failed: int = Field(description="of these, ended in an error")
-    elapsed_ns: float = Field(
-        description="wall time: the sum of `inner_ns`, `cpu_ns`, `waited_ns` and `other_ns`"
-    )
-    max_ns: float = Field(description="the longest call")
-    inner_ns: float = Field(description="time of calls within these")
-    cpu_ns: float = Field(description="CPU time outside inner calls")
-    waited_ns: float = Field(description="time waited outside inner calls")
-    other_ns: float = Field(description="the rest: waiting for a processor, unaccounted")
-    rows: int = Field(description="rows")
-    buffers: dict[str, int] = Field(
-        description="pages, named as EXPLAIN names them; `wal_records`, `wal_bytes`"
-    )
+    count: Annotated[int, Field(description="how many")] = 0
+    failed: Annotated[int, Field(description="of these, ended in an error")] = 0
+    elapsed_ns: Annotated[
+        float,
+        Field(description="wall time: the sum of `inner_ns`, `cpu_ns`, `waited_ns` and `other_ns`"),
+    ] = 0.0
+    max_ns: Annotated[float, Field(description="the longest call")] = 0.0
+    inner_ns: Annotated[float, Field(description="time of calls within these")] = 0.0
+    cpu_ns: Annotated[float, Field(description="CPU time outside inner calls")] = 0.0
+    waited_ns: Annotated[float, Field(description="time waited outside inner calls")] = 0.0
+    other_ns: Annotated[
+        float, Field(description="the rest: waiting for a processor, unaccounted")
+    ] = 0.0
+    rows: Annotated[int, Field(description="rows")] = 0
+    buffers: Annotated[
+        dict[str, int],
+        Field(description="pages, named as EXPLAIN names them; `wal_records`, `wal_bytes`"),
+    ] = field(default_factory=dict)
 
 
-class WaitSum(Model):
+@dataclass
+class WaitSum:
     """Waits of one event in a statement."""
 
-    event: str = Field(description="class and name, as `IO/DataFileRead`")
-    waits: int = Field(description="how many")
-    total_ns: float = Field(description="their time")
-    max_ns: float = Field(description="the longest")
+    event: Annotated[str, Field(description="class and name, as `IO/DataFileRead`")]
+    waits: Annotated[int, Field(description="how many")] = 0
+    total_ns: Annotated[float, Field(description="their time")] = 0.0
+    max_ns: Annotated[float, Field(description="the longest")] = 0.0
 
 
 class NodeSum(Model):
@@ -409,19 +341,37 @@ class PlanSum(Model):
     nodes: list[NodeSum] = Field(description="its nodes")
 
 
-class TracedStatement(Model):
+@dataclass
+class TracedStatement:
     """All calls of one statement."""
 
-    text: str = Field(description="a text of it, without literals")
-    query_id: int = Field(description="query identifier; 0: none")
-    recursive: bool = Field(description="whether it ran within other statements")
-    calls: dict[str, CallSum] = Field(
-        description="by kind: `parse`, `bind`, `plan`, `execute`, `fetch`, `utility`, `commit`, "
-        "`rollback`"
+    text: Annotated[str, Field(description="a text of it, without literals")]
+    query_id: Annotated[int, Field(description="query identifier; 0: none")]
+    recursive: Annotated[bool, Field(description="whether it ran within other statements")]
+    calls: Annotated[
+        dict[str, CallSum],
+        Field(
+            description="by kind: `parse`, `bind`, `plan`, `execute`, `fetch`, `utility`, "
+            "`commit`, `rollback`"
+        ),
+    ] = field(default_factory=dict)
+    waits: Annotated[list[WaitSum], Field(description="what it waited for")] = field(
+        default_factory=list
     )
-    waits: list[WaitSum] = Field(description="what it waited for")
-    plans: list[PlanSum] = Field(description="its plans with row sources")
-    errors: dict[str, int] = Field(description="how many errors, by SQLSTATE")
+    plans: Annotated[list[PlanSum], Field(description="its plans with row sources")] = field(
+        default_factory=list
+    )
+    errors: Annotated[dict[str, int], Field(description="how many errors, by SQLSTATE")] = field(
+        default_factory=dict
+    )
+
+    def sum(self, name: str) -> float:
+        """A figure over all kinds of calls."""
+        return float(sum(getattr(call, name) for call in self.calls.values()))
+
+    def buffers(self, name: str) -> int:
+        """Buffers of one sort over all kinds of calls."""
+        return sum(call.buffers.get(name, 0) for call in self.calls.values())
 
 
 class TraceStatements(Document):
@@ -429,11 +379,6 @@ class TraceStatements(Document):
 
     schema_: Literal["pgtare.trace.statements/1"] = schema_name("pgtare.trace.statements/1")
     statements: list[TracedStatement] = Field(description="as sorted, those within others last")
-
-
-def listed(found: Iterable[statements.Statement]) -> TraceStatements:
-    """The document of statements."""
-    return TraceStatements.model_validate({"statements": list(found)})
 
 
 class TraceClient(Model):
@@ -454,19 +399,9 @@ class TraceClients(Document):
     clients: list[TraceClient] = Field(description="the busiest first")
 
 
-def merged(found: Iterable[merge.Client]) -> TraceClients:
-    """The document of clients."""
-    return TraceClients.model_validate({"clients": list(found)})
-
-
 class TraceExport(Document):
     """Files that were written."""
 
     schema_: Literal["pgtare.trace.export/1"] = schema_name("pgtare.trace.export/1")
     directory: str = Field(description="where they are")
     rows: dict[str, int] = Field(description="rows by name of file")
-
-
-def exported(directory: str, rows: Mapping[str, int]) -> TraceExport:
-    """The document of an export."""
-    return TraceExport(directory=directory, rows=dict(rows))

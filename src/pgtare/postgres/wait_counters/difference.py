@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pgtare.keeping.agent.counter_table import (
+from pgtare.postgres.wait_counters.active_sessions import CPU_EVENT, CPU_TYPE
+from pgtare.postgres.wait_counters.counter_table import (
     ACTIVE_NS,
     CALLS,
     NO_MAXIMUM,
@@ -23,15 +24,13 @@ from pgtare.keeping.agent.counter_table import (
     joined,
     matched,
 )
-from pgtare.keeping.agent.epoch import ReadingBaseline, Transition
+from pgtare.postgres.wait_counters.epoch import ReadingBaseline, Transition
 
 #: Kinds of rows in table `statements`.
 STATEMENT, REST, OUTSIDE = "statement", "rest", "outside"
 _STATEMENT_KEYS = ("role_oid", "database_oid", "query_id")
 _EVENT_KEYS = ("type", "event", "idle")
 _WITHOUT_IDENTITY = (*_STATEMENT_KEYS, *_EVENT_KEYS)
-#: Time that a process did not wait.
-PROCESSOR_TYPE, PROCESSOR_EVENT = "CPU", "Running"
 
 
 @dataclass(frozen=True)
@@ -159,8 +158,8 @@ def processor_rows(grown: CounterTable, transition: Transition) -> CounterTable:
     count = len(times)
     keys = {
         **times.keys,
-        "type": np.full(count, PROCESSOR_TYPE),
-        "event": np.full(count, PROCESSOR_EVENT),
+        "type": np.full(count, CPU_TYPE),
+        "event": np.full(count, CPU_EVENT),
     }
     left = replace(times, keys=keys, sums=sums, max_ns=np.full(count, NO_MAXIMUM, np.int64))
     return joined(waits, left.select(sums[:, TOTAL_NS] != 0))
