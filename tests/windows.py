@@ -16,7 +16,13 @@ WINDOW_S, SETTLE_S = 0.5, 0.1
 
 
 def start(
-    dsn: str, switches: Sequence[Switch], place: Path, *, seconds: float = 60, sql: str = ""
+    dsn: str,
+    switches: Sequence[Switch],
+    place: Path,
+    *,
+    seconds: float = 60,
+    sql: str = "",
+    patience_s: float = 30,
 ) -> subprocess.Popen[str]:
     """Start a weighing. place: pgtare's own directory; a directory w is written next to it."""
     asked = {
@@ -24,6 +30,7 @@ def start(
         "switches": [switch.as_json() for switch in switches],
         "seconds": seconds,
         "sql": sql,
+        "patience_s": patience_s,
         "out": str(place / "w"),
     }
     return subprocess.Popen(
@@ -44,9 +51,10 @@ def _weigh(asked: dict[str, Any]) -> int:
     from pgtare.weighing.weigh import store
     from pgtare.weighing.weigh.report.terminal import render
     from pgtare.weighing.weigh.request import Request
-    from pgtare.weighing.windows import run, schedule
+    from pgtare.weighing.windows import guard, run, schedule
 
     schedule.SETTLE_S = schedule.AFTER_OFF_S = SETTLE_S
+    guard.PATIENCE_S = asked["patience_s"]
     request = Request(
         (),
         dsn=asked["dsn"],

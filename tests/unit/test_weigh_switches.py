@@ -80,7 +80,7 @@ def test_blocks_have_room_for_what_settles() -> None:
     assert block_s([setting, process], 15) == 4 * 16 + 7.5
 
 
-def test_what_is_put_back_by_hand_is_sql() -> None:
+def test_what_is_put_back_by_hand_names_psql_and_the_shell() -> None:
     assert configuration.statements("a.b", "it's") == (
         "ALTER SYSTEM SET a.b = 'it''s'; SELECT pg_reload_conf();"
     )
@@ -90,10 +90,10 @@ def test_what_is_put_back_by_hand_is_sql() -> None:
         Switch.parse("z: run"),
     ]
     assert restore_file.by_hand(switches, [Before(None, "4MB", "s"), None, None]) == [
-        "ALTER SYSTEM RESET work_mem; SELECT pg_reload_conf();",
-        "-- y, in a shell:",
-        "--   start",
-        "--   now",
+        "in psql: ALTER SYSTEM RESET work_mem; SELECT pg_reload_conf();",
+        "in a shell, which switches y on:",
+        "    start",
+        "    now",
     ]
 
 

@@ -55,6 +55,8 @@ Participation = Annotated[
 ]
 Allow = Annotated[
     list[str] | None,
-    _sessions("--allow", help="Weigh this instrument although it is not safe in production."),
+    _sessions(
+        "--allow", help="Weigh this instrument, or setting of --reload, although it may do harm."
+    ),
 ]
 Yes = Annotated[bool, _sessions("--yes", "-y", help="Answer yes to questions.")]

@@ -26,6 +26,7 @@ class Display(progress.Display):
         super().__init__(console, "weighing", seconds)
         self._width, self._decides = "", decides
         self._stages, self._nobody = Stages(console), nobody
+        self._at_first = "waiting for a session to take part" if nobody else "starting"
 
     def count(self, seconds: float, rows: int) -> None:
         """Called often, with the transactions so far."""
@@ -33,7 +34,7 @@ class Display(progress.Display):
             self._stages.say(self._nobody)
             self._nobody = ""
         done = f"{rows:,} transactions{self._width}"
-        self.tick(seconds, done if rows else "waiting for a session to take part")
+        self.tick(seconds, done if rows else self._at_first)
 
     def look(self, live: Live) -> None:
         """Called with each estimate."""

@@ -78,9 +78,11 @@ class Process:
             raise ended
 
     def _ended(self) -> MeasurementError:
+        returned = self._popen.returncode == 0
+        advice = "; one that returns needs a second one that switches off" if returned else ""
         return MeasurementError(
             f"{self._what}: the command ended by itself (status {self._popen.returncode})"
-            f"{self._output.text()}; one that returns needs a second one that switches off"
+            f"{self._output.text()}{advice}"
         )
 
 

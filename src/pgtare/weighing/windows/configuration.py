@@ -33,7 +33,39 @@ _LISTS = frozenset(
         "unix_socket_directories",
     }
 )
-_CONTEXT = "SELECT context FROM pg_catalog.pg_settings WHERE lower(name) = %s"
+#: These may lose data, stop what others run, or write their statements to the log.
+_HARMFUL = frozenset(
+    {
+        "archive_cleanup_command",
+        "archive_command",
+        "archive_library",
+        "autovacuum",
+        "fsync",
+        "full_page_writes",
+        "log_duration",
+        "log_min_duration_statement",
+        "log_min_error_statement",
+        "log_parser_stats",
+        "log_planner_stats",
+        "log_executor_stats",
+        "log_statement",
+        "log_statement_stats",
+        "max_slot_wal_keep_size",
+        "pgaudit.log",
+        "primary_conninfo",
+        "restore_command",
+        "synchronous_commit",
+        "synchronous_standby_names",
+        "zero_damaged_pages",
+    }
+)
+#: So do those that end what others run, or keep it from writing.
+_ENDS_OTHERS = ("_timeout", "_read_only")
+_CONTEXT = """
+SELECT context, vartype, coalesce(enumvals, '{}') FROM pg_catalog.pg_settings
+WHERE lower(name) = %s
+"""
+_BOOLEANS = frozenset({"on", "off", "true", "false", "yes", "no", "1", "0"})
 _VALUE = "SELECT pg_catalog.current_setting(%s)"
 #: As a number: a session may have any style of dates.
 _LOADED = "SELECT extract(epoch FROM pg_catalog.pg_conf_load_time())::text"
@@ -133,9 +165,25 @@ class Before:
     server: str
 
 
-def look(conn: psycopg.Connection[Any], switch: Switch) -> Before:
-    """What the setting is now. Raises UsageError if it must not, or cannot, be changed."""
+def harms(name: str) -> bool:
+    """Whether a setting for the whole server may hurt others: it needs to be allowed by name."""
+    return name.lower() in _HARMFUL or name.lower().endswith(_ENDS_OTHERS)
+
+
+def look(
+    conn: psycopg.Connection[Any], switch: Switch, allow: frozenset[str] = frozenset()
+) -> Before:
+    """What the setting is now. Raises UsageError if it must not, or cannot, be changed.
+
+    allow: names of settings that may hurt others, and are wanted all the same.
+    """
     name = switch.setting
+    if harms(name) and name not in allow:
+        raise UsageError(
+            f"--reload {switch.name}: {name} holds for all sessions of the server, and may lose "
+            "data, end what others run, or fill the log with their statements: say "
+            f"--allow {name} if you want it all the same"
+        )
     row = conn.execute(_CONTEXT, (name,)).fetchone()
     if row is None:
         raise UsageError(f"--reload {switch.name}: the server has no setting {name}")
@@ -147,6 +195,12 @@ def look(conn: psycopg.Connection[Any], switch: Switch) -> Before:
     if row[0] in ("backend", "superuser-backend") or name in _LISTS:
         raise UsageError(
             f"--reload {switch.name}: {name} holds for new sessions: compare two servers (--server)"
+        )
+    values = _BOOLEANS if row[1] == "bool" else {str(one).lower() for one in row[2]}
+    if values and switch.value.lower() not in values:
+        raise UsageError(
+            f"--reload {switch.name}: {name} cannot be {switch.value!r}; it can be "
+            f"{', '.join(sorted(values - {'1', '0', 'yes', 'no', 'true', 'false'}))}"
         )
     try:
         managed = conn.execute(_MANAGED.encode()).fetchone()
@@ -170,6 +224,10 @@ def look(conn: psycopg.Connection[Any], switch: Switch) -> Before:
             f"--reload {switch.name}: {_RIGHTS.format(name, 'one of them is missing')}"
         )
     assert server is not None
+    if switch.value.lower() == value.lower():
+        raise UsageError(
+            f"--reload {switch.name}: {name} is {value} already: there is nothing to weigh"
+        )
     return Before(entry, value, str(server[0]))
 
 

@@ -19,7 +19,7 @@ from pgtare.weighing.windows.restore_file import RestoreFile
 
 _MODULE = "pgtare.weighing.windows.guardian"
 #: How long the command waits at its end until everything is put back, in s.
-_PATIENCE_S = 30.0
+PATIENCE_S = 30.0
 _KILLED = "the process that would put things back was killed, so it was done at once"
 
 
@@ -81,7 +81,7 @@ class SwitchGuard:
         if self._over:
             return []
         try:
-            done = self._ask({"do": "put back"}, wait_s=_PATIENCE_S)["done"]
+            done = self._ask({"do": "put back"}, wait_s=PATIENCE_S)["done"]
         except MeasurementError as ex:
             if self._over:
                 raise

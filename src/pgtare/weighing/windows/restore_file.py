@@ -43,7 +43,7 @@ class RestoreFile:
 
 def make(server: str, switches: Sequence[Switch], before: Sequence[Before | None]) -> RestoreFile:
     """Write a file, and sync it. Raises MeasurementError if it cannot be written."""
-    path = _directory() / f"{_plain(server)}-{os.getpid()}-{time.time_ns()}.sql"
+    path = _directory() / f"{_plain(server)}-{os.getpid()}-{time.time_ns()}.txt"
     document = {
         "server": server,
         "switches": [switch.as_json() for switch in switches],
@@ -66,14 +66,14 @@ def make(server: str, switches: Sequence[Switch], before: Sequence[Before | None
 
 
 def by_hand(switches: Sequence[Switch], before: Sequence[Before | None]) -> list[str]:
-    """How a person puts things back: SQL, and commands as comments of it."""
+    """How a person puts things back: SQL for psql, and commands for a shell."""
     found = []
     for switch, was in zip(switches, before, strict=True):
         if was is not None:
-            found.append(configuration.statements(switch.setting, was.entry))
+            found.append(f"in psql: {configuration.statements(switch.setting, was.entry)}")
         elif switch.kind == "commands":
-            found.append(f"-- {switch.name}, in a shell:")
-            found += [f"--   {line}" for line in switch.on.splitlines()]
+            found.append(f"in a shell, which switches {switch.name} on:")
+            found += [f"    {line}" for line in switch.on.splitlines()]
     return found
 
 
@@ -82,7 +82,7 @@ def left_over(server: str) -> Iterator[RestoreFile]:
 
     Raises UsageError if a weighing that runs holds one.
     """
-    for path in sorted(_directory().glob("*.sql")):
+    for path in sorted(_directory().glob("*.txt")):
         try:
             lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
@@ -95,7 +95,9 @@ def left_over(server: str) -> Iterator[RestoreFile]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UsageError(
-                    f"another weighing switches this server, or puts back what it changed ({path})"
+                    "another weighing switches this server, or its guardian still tries to put "
+                    f"back what it changed: wait for it. If it cannot, do what {path} says, end it "
+                    "(pkill -f pgtare.weighing.windows.guardian) and remove that file"
                 ) from None
             if path.exists():
                 yield RestoreFile(

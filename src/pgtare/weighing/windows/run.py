@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -73,6 +74,8 @@ def weigh(request: Request, command: list[str], console: Console) -> Weighing:
     finally:
         for line in trouble:
             stages.say(line)
+        if trouble and isinstance(sys.exception(), KeyboardInterrupt):
+            raise KeyboardInterrupt("interrupted; not everything is as it was before, see above")
     return _with_trouble(done, trouble) if trouble else done
 
 
@@ -106,7 +109,7 @@ def make_plan(
 ) -> tuple[Plan, list[Before | None]]:
     """The design, and how each setting is before. Raises UsageError for what cannot be weighed."""
     before = [
-        configuration.look(control, switch) if switch.kind == "setting" else None
+        configuration.look(control, switch, request.allow) if switch.kind == "setting" else None
         for switch in request.switches
     ]
     arms = (
@@ -127,20 +130,45 @@ def make_plan(
 
 def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
     """What will be done, in words, before it is."""
-    request, arms = plan.request, len(plan.design.arms)
+    request = plan.request
     blocks = int(request.duration_s // block_s(request.switches, request.window_s))
+    each = len(request.switches) + 2
     lines = [
-        f"weighing by windows of {request.window_s:g} s, {blocks} times {arms} of them in random "
-        f"order: {_names(request.switches)} on in one of them for the whole server, off in the "
-        f"others; one session of our own runs {name_of_load(request)} all the time"
+        f"{numbers.seconds(blocks * block_s(request.switches, request.window_s))}: "
+        f"{blocks * each} windows of {request.window_s:g} s in random order. "
+        f"{_names(request.switches)}: on for the whole server in {blocks} of them"
+        f"{' each' if len(request.switches) > 1 else ''}, off in the others. One session of our "
+        f"own runs {name_of_load(request)} all the time"
     ]
+    for switch, was in zip(request.switches, before, strict=True):
+        if was is not None:
+            lines.append(
+                f"{switch.name}: {switch.setting} is {was.value} now, and {switch.value} for all "
+                "sessions in its windows"
+            )
+        elif switch.kind == "process":
+            lines.append(f"{switch.name}, in its windows: {switch.on}")
     left_on = [switch for switch in request.switches if switch.is_left_on]
     if left_on:
-        lines.append(f"afterwards on again: {_names(left_on)}; what it watches has gaps till then")
+        lines.append(
+            f"afterwards on again: {_names(left_on)}. Until then what it watches has gaps, and "
+            "alerts may fire"
+        )
+    logging = [one.name for one in request.switches if one.setting.startswith(("log_", "pgaudit."))]
+    if logging:
+        lines.append(
+            f"while {', '.join(logging)} is on, our own statements go to the log as well, often "
+            "more of them than of the application's: what the server writes for them is in the "
+            "figure"
+        )
     for switch in left_on:
         lines.append(f"{switch.name} on: {switch.on}\n{switch.name} off: {switch.off}")
     by_hand = restore_file.by_hand(request.switches, before)
-    return [*lines, "\n".join(["by hand, if need be:", *by_hand])] if by_hand else lines
+    return (
+        [*lines, "\n".join(["if everything fails, this puts it back:", *by_hand])]
+        if by_hand
+        else lines
+    )
 
 
 def _names(switches: Sequence[Switch]) -> str:
@@ -161,6 +189,8 @@ def _key(control: psycopg.Connection[Any]) -> str:
 def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stages) -> None:
     """Put back what a weighing that was killed has left, its guardian with it."""
     for file in restore_file.left_over(_key(control)):
+        by_hand = restore_file.by_hand(file.switches, file.before)
+        stages.say("\n".join(["first, what a weighing that was killed has left:", *by_hand]))
         changer = Changer(dsn, file.switches, file.before, touched=[True for _ in file.switches])
         try:
             for done in changer.put_back():

@@ -19,7 +19,7 @@ from pgtare.estimate.trial.design import LEAST_WINDOWS, Design
 from pgtare.estimate.trial.windows import difference, held_up, windows_that_stand_out
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.outside.loops import Loops
-from pgtare.weighing.switches import Switch
+from pgtare.weighing.switches import COMMAND_S, Switch
 from pgtare.weighing.weigh import schema
 from pgtare.weighing.windows import watcher_time
 from pgtare.weighing.windows.guard import SwitchGuard
@@ -95,7 +95,11 @@ class Schedule:
     def try_out(self, say: Callable[[str], None]) -> None:
         """Switch each on and off once, so that what fails does so before anything is measured."""
         for index, switch in enumerate(self.switches):
-            say(f"trying {switch.name}: on and off")
+            waits = ""
+            if switch.kind == "commands":
+                minutes = f"{COMMAND_S / 60:.0f} minutes"
+                waits = f"; each command must return, and is given up after {minutes}"
+            say(f"trying {switch.name}: on and off{waits}")
             if switch.is_left_on:
                 self.guard.try_on(index)
             states = [False for _ in self.switches]

@@ -274,13 +274,16 @@ def _watcher(found: WatcherInfo) -> str:
     else:
         server = f"{_share(found.server_pct)} {_TAKEN_BY[found.by]}{sessions}"
     parts = [server]
+    if found.kind == "commands":
+        parts.append("its own processes, which pgtare did not start, are not counted")
     if found.processes_pct is not None and numbers.bounded(found.processes_pct):
         parts.append(f"{_share(found.processes_pct)} of one processor in its own processes here")
     shared = ""
     if found.shared:
+        advice = "; if they are its own, give it an application_name"
         shared = (
             f" Not in it: what sessions of {', '.join(found.shared[:_NAMED])} took, who were there "
-            "without it as well; if they are its own, give it an application_name."
+            f"without it as well{advice if found.kind != 'setting' else ''}."
         )
     held = ""
     if found.held_up_pct.lo is not None and found.held_up_pct.lo > 0:
