@@ -72,6 +72,9 @@ def test_a_server_compared_with_itself_is_said_to_be(two: tuple[str, str]) -> No
     [
         ("pg_stat_statements", "leave out instruments and --arm"),
         ("--dsn 'dbname=x'", "leave out --dsn"),
+        ("--pg-config /usr/bin/pg_config", "leave out --pg-config"),
+        ("--allow log_statement", "leave out --allow"),
+        ("--slice-ms 50-150", "--slice-ms is for --unit slice"),
         ("--budget 3%", "leave out --budget"),
         ("--why --dry-run", "needs the server module"),
         ("--summary x.md --dry-run", "give --at-most"),

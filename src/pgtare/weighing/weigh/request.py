@@ -119,6 +119,8 @@ class Request:
                 "--role, --application and --participation choose among the server's own sessions, "
                 "which are not weighed from outside"
             )
+        if self.outside and self.slice_ms is not None:
+            raise UsageError("--slice-ms is for --unit slice or both, which need the server module")
         if self.outside and self.unit != "run":
             raise UsageError(
                 f"--unit {self.unit} needs the server module: from outside, one session is weighed"
@@ -151,6 +153,8 @@ class Request:
             "--budget": self.budget is not None,
             "--base": self.base != "off",
             "--inject-ns": bool(self.inject_ns),
+            "--pg-config": bool(self.pg_config),
+            "--allow": bool(self.allow),
         }
         for what, given in others.items():
             if given:
