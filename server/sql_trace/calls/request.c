@@ -1,13 +1,15 @@
 /*-------------------------------------------------------------------------
  * request.c
- *		A request of the client: from its first message to ReadyForQuery.
- *
- * There is no hook where a message arrives.  A request is noticed by the first
- * thing that it does, and when it arrived is in the statement timestamp,
- * which the server takes anew for each message of Query, Parse, Bind, Execute.
+ *		A request of the client (request.h).
  *-------------------------------------------------------------------------
  */
+#include "request.h"
+#include "fetches.h"
 #include "fused.h"
+#include "secrets.h"
+#include "statement.h"
+#include "../core/kept.h"
+#include "../core/level.h"
 
 #include "access/xact.h"
 #include "common/pg_prng.h"
@@ -28,7 +30,7 @@ request_statement(uint64 text, bool secret)
 static pg_noinline void
 claim_rings(void)
 {
-	if (!ring_claim())
+	if (!recorder_claim())
 		level_ring_lost();
 	if (!timeline_claim_waits())
 		level_waits_lost();
@@ -40,7 +42,7 @@ request_begins(bool can_open)
 {
 	bool		drawn;
 
-	if (unlikely(ring_block.rests))
+	if (unlikely(recorder_block.rests))
 		claim_rings();
 	series_forget();
 	text_forget();
@@ -48,8 +50,8 @@ request_begins(bool can_open)
 	level_update(can_open);
 	trace.request = true;
 	trace.now_level = trace.level;
-	drawn = trace_statement_rate >= 1 ||
-		pg_prng_double(&pg_global_prng_state) < trace_statement_rate;
+	drawn = level_statement_rate >= 1 ||
+		pg_prng_double(&pg_global_prng_state) < level_statement_rate;
 	trace.on = trace.level > 0 && trace.ring != NULL && drawn;
 	request_statement(0, false);
 	trace.secret_depth = INT_MAX;
@@ -114,7 +116,7 @@ request_ends(char status)
 		level_attach();
 	if (!trace.client)
 		return;
-	if (unlikely(ring_block.rests))
+	if (unlikely(recorder_block.rests))
 		claim_rings();			/* nothing happened in this request */
 	secrets_watch_errors();
 	trace.unseen = status != 'I' && (trace.unseen || !traced);

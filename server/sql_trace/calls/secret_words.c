@@ -14,7 +14,7 @@
  * Nothing is allocated here: an error may be under way.
  *-------------------------------------------------------------------------
  */
-#include "../core/sqltrace.h"
+#include "secrets.h"
 
 #if defined(__x86_64__)
 #include <tmmintrin.h>
@@ -568,7 +568,7 @@ search_unescaped(const char *text, const char *end)
 
 /* Do the words of a text show that it may hold secrets? */
 bool
-words_show_secret(const char *text, Size length)
+secret_words_in(const char *text, Size length)
 {
 	const char *end = text + length;
 	const char *backslash;

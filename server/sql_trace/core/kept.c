@@ -9,16 +9,22 @@
  *-------------------------------------------------------------------------
  */
 #include "kept.h"
+#include "dictionary.h"
+#include "module.h"
+#include "../calls/secrets.h"
 
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 
 #include "../../common/guarded.h"
+#include "../../common/pg_compat.h"
+#include "../../common/ring_memory.h"
+#include "../../common/version.h"
 #include "../../common/zeroed.h"
 
-int			kept_most = 10;
-int			kept_interval_s = SECS_PER_HOUR;
+static int	most_kept = 10;
+static int	interval_s_setting = SECS_PER_HOUR;
 
 /* Each session that holds up another is a cause of its own, but for this time, in s. */
 #define OTHERS_INTERVAL_S 10
@@ -69,7 +75,7 @@ static ModuleShmem memory = {
 };
 
 void
-kept_init(void)
+kept_shmem_init(void)
 {
 	module_shmem_init(&memory);
 }
@@ -138,7 +144,7 @@ is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int6
 				 int *most)
 {
 	bool		holds_up = trigger->cause >= CAUSE_BLOCKER;
-	int			interval_s = holds_up ? Min(kept_interval_s, OTHERS_INTERVAL_S) : kept_interval_s;
+	int			interval_s = holds_up ? Min(interval_s_setting, OTHERS_INTERVAL_S) : interval_s_setting;
 	int			in_hour = 0;
 	int			of_role = 0;
 
@@ -160,8 +166,8 @@ is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int6
 			is_near(kept->trigger.at, trigger->at, interval_s * USECS_PER_SEC))
 			return false;
 	}
-	*most = Min(Max(kept_most, in_hour + 1), MAX_KEPT);
-	return of_role == 0 || (of_role < (kept_most + 1) / 2 && in_hour < kept_most);
+	*most = Min(Max(most_kept, in_hour + 1), MAX_KEPT);
+	return of_role == 0 || (of_role < (most_kept + 1) / 2 && in_hour < most_kept);
 }
 
 /* The caller holds the lock.  How many there are of a role */
@@ -314,9 +320,9 @@ give_up_place(KeptShared *shared, KeptTrace *place)
 static void
 take_memory(uint64 bytes)
 {
-	while (!ring_memory_keep_copy(trace_memory_kb, bytes))
+	while (!ring_memory_keep_copy(shmem_rings_kb, bytes))
 		if (!ended_make_way(shmem_get()))
-			ring_memory_refuse(trace_memory_kb, "sql_trace.ring_memory");
+			ring_memory_refuse(shmem_rings_kb, "sql_trace.ring_memory");
 	making.taken = bytes;
 }
 
@@ -623,4 +629,24 @@ kept_end_file(const KeptTrace *made, const char *file)
 	done.is_live = false;
 	strlcpy(done.file, file, sizeof(done.file));
 	publish(kept_get(), making.place, &done);
+}
+
+/* Called when the library is loaded. */
+void
+kept_init(void)
+{
+	DefineCustomIntVariable("sql_trace.keep_most",
+							"Traces that are kept in an hour, and in memory at a time.",
+							"Half of them at most are of one role.",
+							&most_kept,
+							10, 1, MAX_KEPT,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.keep_interval",
+							"Time in which a cause has one trace of a role kept.",
+							"A cause is what fires, for one statement.",
+							&interval_s_setting,
+							SECS_PER_HOUR, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_S,
+							NULL, NULL, NULL);
 }

@@ -7,8 +7,10 @@
  * as all begin at multiples of 8.
  *-------------------------------------------------------------------------
  */
+#include "ring.h"
 #include "ring_store.h"
 
+Trace		trace = {.request = true};
 RingRecord	ring_record;
 
 static uint64 given_up;			/* number of the last record that made room */

@@ -7,7 +7,7 @@
  * between.
  *-------------------------------------------------------------------------
  */
-#include "sqltrace.h"
+#include "ring.h"
 
 /* Bytes of the ring, wherever they are */
 void

@@ -10,6 +10,7 @@
  *-------------------------------------------------------------------------
  */
 #include "kept.h"
+#include "module.h"
 
 #include <limits.h>
 
@@ -18,6 +19,8 @@
 #include "utils/backend_status.h"
 #include "utils/builtins.h"
 #include "utils/varlena.h"
+
+#include "../../common/pg_compat.h"
 
 #define NS_PER_MS INT64CONST(1000000)
 
@@ -129,8 +132,9 @@ define_limit(const char *name, const char *about, const char *more, int *value, 
 							NULL, number_changed, NULL);
 }
 
+/* Called when the library is loaded. */
 void
-trigger_define(void)
+trigger_init(void)
 {
 	define_limit("sql_trace.keep_slower_than",
 				 "Keeps the trace of a session whose request takes longer.",
@@ -154,20 +158,6 @@ trigger_define(void)
 							   "",
 							   PGC_SUSET, 0,
 							   check_sqlstates, sqlstates_changed, NULL);
-	DefineCustomIntVariable("sql_trace.keep_most",
-							"Traces that are kept in an hour, and in memory at a time.",
-							"Half of them at most are of one role.",
-							&kept_most,
-							10, 1, MAX_KEPT,
-							PGC_SIGHUP, 0,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("sql_trace.keep_interval",
-							"Time in which a cause has one trace of a role kept.",
-							"A cause is what fires, for one statement.",
-							&kept_interval_s,
-							SECS_PER_HOUR, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_S,
-							NULL, NULL, NULL);
 }
 
 static bool
@@ -389,22 +379,22 @@ void
 trigger_flushed(void)
 {
 	Firing		fired = pending;
-	bool		rested = ring_block.rests;
+	bool		rested = recorder_block.rests;
 
 	trigger_ready = false;
 	pending.cause = CAUSE_NONE;
 	if (trace.ring == NULL)
 		return;
-	if (rested && !ring_claim())
+	if (rested && !recorder_claim())
 	{
-		ring_block.rests = true;	/* the next request notices that it has been taken */
+		recorder_block.rests = true;	/* the next request notices that it has been taken */
 		return;
 	}
 	kept_copy(&fired);
 	if (locks_watched)
 		kept_forget_incident();
 	if (rested)
-		ring_let_rest();
+		recorder_let_rest();
 }
 
 /* The session has ended; its ring lies among those that ended.  True: it is kept there. */

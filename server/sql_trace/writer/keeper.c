@@ -11,6 +11,8 @@
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
+#include "../calls/statement.h"
+#include "../core/module.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -28,6 +30,7 @@
 
 #include "../../common/guarded.h"
 #include "../../common/lately.h"
+#include "../../common/pg_compat.h"
 
 #define RETRY_INTERVAL_MS 60000
 #define LOCK_INTERVAL_MS 1000
@@ -46,8 +49,8 @@ static TimestampTz refused_at = 0;	/* when that was; 0: something could be since
 
 PGDLLEXPORT void sql_trace_keeper_main(Datum argument);
 
-void
-keeper_define(void)
+static void
+define_settings(void)
 {
 	if (!process_shared_preload_libraries_in_progress)
 	{
@@ -505,8 +508,9 @@ sql_trace_keeper_main(Datum argument)
 
 /* Called when the library is loaded: by the server itself, a worker can be had. */
 void
-keeper_register(void)
+keeper_init(void)
 {
+	define_settings();
 	if (process_shared_preload_libraries_in_progress && keeper_directory() != NULL)
 		worker_announce(sql_trace_keeper_main, "sql_trace_keeper_main", "sql_trace keeper",
 						"sql_trace writes no kept traces");

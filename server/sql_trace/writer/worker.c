@@ -11,6 +11,7 @@
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
+#include "../core/module.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -24,6 +25,7 @@
 #include "utils/wait_event.h"
 
 #include "../../common/lately.h"
+#include "../../common/pg_compat.h"
 
 #define LOOK_INTERVAL_MS 100
 #define SYNC_INTERVAL_US (2 * USECS_PER_SEC)
@@ -62,8 +64,8 @@ worker_define_unused(const char *const *names, char **unused, int n)
 								   NULL, NULL, NULL);
 }
 
-void
-worker_define(void)
+static void
+define_settings(void)
 {
 	if (!process_shared_preload_libraries_in_progress)
 	{
@@ -296,8 +298,9 @@ worker_announce(bgworker_main_type main, const char *function, const char *name,
 
 /* Called when the library is loaded: by the server itself, a worker can be had. */
 void
-worker_register(void)
+worker_init(void)
 {
+	define_settings();
 	if (process_shared_preload_libraries_in_progress && worker_directory != NULL &&
 		worker_directory[0] != '\0')
 		worker_announce(sql_trace_worker_main, "sql_trace_worker_main", "sql_trace writer",

@@ -98,8 +98,6 @@ typedef struct Recording
 } Recording;
 
 /* worker.c */
-extern void worker_define(void);
-extern void worker_register(void);
 extern void worker_define_unused(const char *const *names, char **unused, int n);
 extern void worker_announce(bgworker_main_type main, const char *function, const char *name,
 							const char *lacking);
@@ -121,8 +119,6 @@ extern int	blockers_in_deadlocks(Blocker *found, int most);
 
 /* keeper.c */
 extern const char *keeper_directory(void);
-extern void keeper_define(void);
-extern void keeper_register(void);
 
 /* worker_directory.c */
 extern int	directory_open(const char *path, const char *setting);

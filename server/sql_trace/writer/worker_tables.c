@@ -4,12 +4,16 @@
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
+#include "../calls/fused.h"
+#include "../core/dictionary.h"
 
 #include "mb/pg_wchar.h"
 #include "pgtime.h"
 #include "utils/json.h"
 
 #include "../../common/event_name.h"
+#include "../../common/pg_compat.h"
+#include "../../common/version.h"
 
 #define WAITS_AT_ONCE 8192
 
