@@ -13,9 +13,8 @@
 #include <fnmatch.h>
 
 #include "miscadmin.h"
-#include "utils/varlena.h"
 
-#include "pg_compat.h"
+#include "setting_list.h"
 
 typedef struct Pattern
 {
@@ -73,8 +72,9 @@ brackets_close(const char *p)
 
 /* "etl*=trace"; the level follows the last "=" */
 static bool
-parse_item(char *item, Pattern *pattern)
+parse_item(char *item, void *to)
 {
+	Pattern    *pattern = to;
 	char	   *equals = strrchr(item, '=');
 	const struct config_enum_entry *level;
 	char	   *end;
@@ -118,34 +118,8 @@ parse_item(char *item, Pattern *pattern)
 static bool
 check(char **newval, void **extra, GucSource source)
 {
-	char	   *copy = pstrdup(*newval ? *newval : "");
-	List	   *items = NIL;
-	ListCell   *cell;
-	Patterns   *parsed;
-	bool		good = true;
-
-	if (!SplitGUCList(copy, ',', &items))
-	{
-		GUC_check_errdetail("List syntax is invalid: write pattern=level, separated by commas.");
-		good = false;
-	}
-	parsed = setting_alloc(offsetof(Patterns, pattern) + list_length(items) * sizeof(Pattern));
-	if (parsed == NULL)
-		good = false;
-	else
-		parsed->n = 0;
-	foreach(cell, items)
-	{
-		if (good && (good = parse_item((char *) lfirst(cell), &parsed->pattern[parsed->n])))
-			parsed->n++;
-	}
-	list_free(items);
-	pfree(copy);
-	if (good)
-		*extra = parsed;
-	else if (parsed)
-		setting_free(parsed);
-	return good;
+	return setting_list_check(*newval, extra, offsetof(Patterns, pattern), sizeof(Pattern),
+							  parse_item, "pattern=level");
 }
 
 static void
@@ -168,10 +142,8 @@ application_define(const char *name, const char *about, const ApplicationLevels 
 	DefineCustomStringVariable(name, about,
 							   "A list of pattern=level; the first pattern that matches counts. "
 							   "A level set for session, role or database goes before it.",
-							   &text,
-							   "",
-							   PGC_SIGHUP, 0,
-							   check, assign, NULL);
+							   &text, "",
+							   PGC_SIGHUP, 0, check, assign, NULL);
 }
 
 /* Have patterns to be applied anew, as the name or they have changed? */

@@ -3,13 +3,14 @@
  *		Shared state of a trial, and what the files of the module offer each other.
  *
  * One file a phase, with the settings that it obeys: module.c (loading), shmem.c
- * (shared state), trial.c (start and stop by SQL), rights.c (who may), status.c (the
- * trial's state), transaction_bounds.c (where transactions begin and end), joining.c
- * (who takes part), session.c (what a session has of the trial), unit.c (the unit under way), run.c (the run that it is in),
- * slice.c (spans of time that all sessions share), assign.c (what is drawn for all
- * of these), settings.c (applying and restoring settings), watch.c (noticing
- * changes of them), evidence.c (what ran, and what failed), open_unit.c (the unit
- * under way, for readers), ring.c (observations).
+ * (shared state), trial.c (start and stop by SQL), rights.c (who may), status.c
+ * (the trial's state), transaction_bounds.c (where transactions begin and end),
+ * joining.c (who takes part), session.c (what a session has of the trial), unit.c
+ * (the unit under way), run.c (the run that it is in), slice.c (spans of time that
+ * all sessions share), assign.c (what is drawn for all of these), settings.c
+ * (applying and restoring settings), watch.c (noticing changes of them),
+ * evidence.c (what ran, and what failed), ring.c (observations, and the unit under
+ * way, for readers).
  *-------------------------------------------------------------------------
  */
 #ifndef PGTARE_H
@@ -362,14 +363,13 @@ extern void evidence_reset(void);
 extern void evidence_error_sent(void);
 extern uint32 evidence_flags(void);
 
-/* open_unit.c */
+/* ring.c */
 extern OpenUnit *open_begin(void);
 extern void open_end(const OpenUnit *unit);
 extern bool open_close(Ring *ring);
 extern void open_clear(Ring *ring);
 extern uint64 open_take(Shared *shared, char *to, uint64 room);
 
-/* ring.c */
 extern void ring_put(const Observation *observation);
 extern Ring *ring_take(Shared *shared, int *number);
 

@@ -53,8 +53,6 @@ session_init(void)
 	DefineCustomBoolVariable("pgtare.enabled",
 							 "Allows trials; switching it off ends one that is running.",
 							 NULL,
-							 &pgtare_enabled,
-							 true,
-							 PGC_SIGHUP, 0,
-							 NULL, enabled_changed, NULL);
+							 &pgtare_enabled, true,
+							 PGC_SIGHUP, 0, NULL, enabled_changed, NULL);
 }

@@ -108,8 +108,7 @@ pgtare_shmem_init(void)
 	DefineCustomIntVariable("pgtare.ring_memory",
 							"Shared memory for observations not yet read.",
 							"Has an effect only if the server preloads the library.",
-							&ring_kb,
-							32 * 1024, 1024, INT_MAX / 1024,
+							&ring_kb, 32 * 1024, 1024, INT_MAX / 1024,
 							process_shared_preload_libraries_in_progress ? PGC_POSTMASTER : PGC_SIGHUP,
 							GUC_UNIT_KB,
 							NULL, NULL, NULL);

@@ -101,17 +101,13 @@ level_init(void)
 	DefineCustomEnumVariable("wait_event_timing.clock",
 							 "Where time stamps come from.",
 							 NULL,
-							 &capture_clock,
-							 usual_clock, clock_entries,
-							 PGC_SUSET, 0,
-							 check_clock, clock_changed, NULL);
+							 &capture_clock, usual_clock, clock_entries,
+							 PGC_SUSET, 0, check_clock, clock_changed, NULL);
 	DefineCustomEnumVariable("wait_event_timing.capture",
 							 "What is recorded of each wait.",
 							 NULL,
-							 &capture_setting,
-							 CAPTURE_OFF, level_names,
-							 PGC_SUSET, 0,
-							 check_keeps_source, setting_changed, NULL);
+							 &capture_setting, CAPTURE_OFF, level_names,
+							 PGC_SUSET, 0, check_keeps_source, setting_changed, NULL);
 	application_define("wait_event_timing.capture_application",
 					   "What is recorded in client sessions by name of their application.",
 					   &application_levels, NULL);

@@ -334,8 +334,6 @@ ring_init(void)
 	DefineCustomIntVariable("wait_event_timing.trace_ring_records",
 							"Records of 32 bytes that the trace of a session holds.",
 							"Has an effect on sessions that begin a trace; rounded up to a power of two.",
-							&ring_records,
-							131072, SMALLEST_RING, 1 << 24,
-							PGC_SUSET, 0,
-							NULL, NULL, NULL);
+							&ring_records, 131072, SMALLEST_RING, 1 << 24,
+							PGC_SUSET, 0, NULL, NULL, NULL);
 }

@@ -147,17 +147,14 @@ shmem_init(void)
 	DefineCustomIntVariable("wait_event_timing.statements_max",
 							"Pairs of statement and wait event that are kept.",
 							"Has an effect if the server itself loads the library.",
-							&statements_most,
-							4096, 64, 1 << 20,
+							&statements_most, 4096, 64, 1 << 20,
 							process_shared_preload_libraries_in_progress ? PGC_POSTMASTER : PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("wait_event_timing.trace_memory",
 							"Shared memory that all traces may take, of waits and of calls together.",
 							"-1: an eighth of the volume for dynamic shared memory.",
-							&shmem_rings_kb,
-							RING_MEMORY_SHARE, RING_MEMORY_SHARE, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_KB,
-							NULL, NULL, NULL);
+							&shmem_rings_kb, RING_MEMORY_SHARE, RING_MEMORY_SHARE, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
 }
 
 /* The shared state, or NULL if there is none */
@@ -165,6 +162,13 @@ Shared *
 shmem_get(void)
 {
 	return module_shmem_get(&memory);
+}
+
+/* The same, for functions that are of no use without it */
+Shared *
+shmem_get_or_error(void)
+{
+	return module_shmem_get_or_error(&memory);
 }
 
 bool

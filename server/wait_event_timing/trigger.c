@@ -116,8 +116,6 @@ trigger_init(void)
 	DefineCustomIntVariable("wait_event_timing.trigger",
 							"Keeps the trace of a session when a statement took longer than this.",
 							"-1 keeps none.",
-							&trigger_ms,
-							-1, -1, INT_MAX,
-							PGC_SUSET, GUC_UNIT_MS,
-							NULL, NULL, NULL);
+							&trigger_ms, -1, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 }

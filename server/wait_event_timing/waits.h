@@ -7,16 +7,16 @@
  * We take over the executable's calls of libc and time them while a wait is
  * announced.
  *
- * One file a phase, with the settings that it obeys: module.c (loading), shmem.c (shared state), slot.c (the slot
- * of a process), wrapped_calls.c and wrap.h (the calls taken over), process.c (what a
- * process knows of itself, and for how long its waits are captured), capture.c (its
- * waits), level.c (level and clock), client_messages.c (messages to the client), stats.c (tables of a
- * process and of all that ended), statements.c (table by statement), trace.c
- * (statements in a trace), ring.c and ring_write.h (the trace of a process), recorder_ring.c
- * (in the area), guard.c (failures),
- * ended.c (traces that processes leave), offer.c (what it offers other modules),
- * trigger.c (slow statements), kept.c (traces kept of them), explain.c (EXPLAIN),
- * bench.c (what a wait costs).
+ * One file a phase, with the settings that it obeys: module.c (loading), shmem.c
+ * (shared state), slot.c (the slot of a process), wrapped_calls.c and wrap.h (the
+ * calls taken over), process.c (what a process knows of itself, and for how long
+ * its waits are captured), capture.c (its waits), level.c (level and clock),
+ * client_messages.c (messages to the client), stats.c (tables of a process and of
+ * all that ended), statements.c (table by statement), trace.c (statements in a
+ * trace), ring.c and ring_write.h (the trace of a process), recorder_ring.c (in
+ * the area), guard.c (failures), ended.c (traces that processes leave), offer.c
+ * (what it offers other modules), trigger.c (slow statements), kept.c (traces kept
+ * of them), explain.c (EXPLAIN), bench.c (what a wait costs).
  * For SQL: views.c (waits), moment.c (all of them at one moment), statement_view.c
  * (by statement), under_way.c (those of statements that are in no table yet), read.c
  * (traces), info.c (the module), control.c (set and reset), sql.c (what these
@@ -337,6 +337,7 @@ typedef struct Capture
 extern int	shmem_rings_kb;		/* setting: memory of all rings */
 extern void shmem_init(void);
 extern Shared *shmem_get(void);
+extern Shared *shmem_get_or_error(void);
 extern Slot *shmem_slot(Shared *shared, uint32 number);
 extern StatementBucket *shmem_bucket(Shared *shared, uint32 number);
 extern RingEntry *shmem_ring(Shared *shared, uint32 number);

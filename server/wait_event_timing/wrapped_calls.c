@@ -267,8 +267,7 @@ calls_init(void)
 	DefineCustomBoolVariable("wait_event_timing.hooks",
 							 "Takes over the server's calls of libc when the library is loaded.",
 							 "When off, the library is loaded and does nothing.",
-							 &calls_hooks,
-							 true,
+							 &calls_hooks, true,
 							 process_shared_preload_libraries_in_progress ? PGC_POSTMASTER : PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
 }

@@ -196,8 +196,6 @@ binds_init(void)
 	DefineCustomIntVariable("sql_trace.bind_length",
 							"Values that take more bytes are not shown.",
 							"-1: all are shown.",
-							&longest_shown,
-							64, -1, 1024 * 1024 * 1024,
-							PGC_SUSET, GUC_UNIT_BYTE,
-							NULL, NULL, NULL);
+							&longest_shown, 64, -1, 1024 * 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
 }

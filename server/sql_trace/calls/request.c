@@ -13,6 +13,10 @@
 
 #include "access/xact.h"
 #include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+
+#include "../../common/pg_compat.h"
 
 static TimestampTz message_seen = 0;	/* statement timestamp of the message under way */
 static uint32 messages;			/* answered of this request */
@@ -106,6 +110,44 @@ request_answered(int64 now)
 	trace.last_end = now;
 }
 
+static void
+detach(int code, Datum arg)
+{
+	Shared	   *shared = shmem_get();
+
+	ring_leave();
+	if (trace.ring)
+		record_flush();
+	if (trace.slot && shared)
+	{
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+		trace.slot->pid = 0;
+		LWLockRelease(&shared->lock);
+	}
+	trace.on = false;
+	trace.client = false;
+	trace.request = true;		/* none will be */
+}
+
+/* This session is ready for its client: take the slot that belongs to it. */
+static void
+attach(void)
+{
+	Shared	   *shared = shmem_get();
+	Slot	   *slot;
+
+	if (shared == NULL || MY_PROC_NUMBER >= shared->nslots || MyBackendType != B_BACKEND)
+		return;
+	slot = shmem_slot(shared, MY_PROC_NUMBER);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	level_begin(slot);
+	slot->pid = MyProcPid;
+	LWLockRelease(&shared->lock);
+	trace.slot = slot;
+	trace.client = true;
+	before_shmem_exit(detach, (Datum) 0);
+}
+
 /* ReadyForQuery is on its way, with this status of the transaction. */
 void
 request_ends(char status)
@@ -113,7 +155,7 @@ request_ends(char status)
 	bool		traced = trace.on;
 
 	if (trace.slot == NULL)
-		level_attach();
+		attach();
 	if (!trace.client)
 		return;
 	if (unlikely(recorder_block.rests))

@@ -276,8 +276,6 @@ secrets_init(void)
 	DefineCustomStringVariable("sql_trace.sensitive_roles",
 							   "Roles whose values, and those of their members, are never shown.",
 							   NULL,
-							   &sensitive_roles,
-							   "",
-							   PGC_SIGHUP, GUC_LIST_INPUT,
-							   NULL, roles_changed, NULL);
+							   &sensitive_roles, "",
+							   PGC_SIGHUP, GUC_LIST_INPUT, NULL, roles_changed, NULL);
 }

@@ -17,7 +17,21 @@
 
 #include "nodes/nodes.h"
 
+/* Upper and lower case are the same, and some characters that matter to nobody. */
+#define SIGN_FOLD 0x20
+
+/* By place and half of a byte: the groups of signs that have such a letter there */
+typedef struct SecretSigns
+{
+	unsigned char low[3][16];
+	unsigned char high[3][16];
+} SecretSigns;
+
 #pragma GCC visibility push(hidden)
+
+/* secret_letters.c */
+extern bool secret_signs_fill(SecretSigns *to, const char *const *parts);
+extern char secret_unescape(const char *at, const char *end, const char **after);
 
 /* secret_words.c */
 extern bool secret_words_in(const char *text, Size length);

@@ -108,14 +108,21 @@ MODULE_LOCK_LEADS(KeptShared);
 
 #pragma GCC visibility push(hidden)
 
-/* kept.c */
+/* kept_places.c */
 extern void kept_shmem_init(void);
 extern KeptShared *kept_get(void);
-extern void kept_copy(const Firing *trigger);
-extern bool kept_session_ended(const Firing *trigger, RingHandle handle);
+extern KeptTrace *kept_take_place(KeptShared *shared, const Firing *trigger,
+								  const TraceEntry *trace_entry, int64 incident, bool live);
+extern void kept_give_up_place(KeptShared *shared, KeptTrace *place);
+extern void kept_publish(KeptShared *shared, KeptTrace *place, const KeptTrace *made);
+extern void kept_wake_keeper(KeptShared *shared);
 extern bool kept_find(int64 id, KeptTrace *found);
 extern bool kept_forget(int64 id);
 extern void kept_written(int64 id, const char *file);
+
+/* kept.c */
+extern void kept_copy(const Firing *trigger);
+extern bool kept_session_ended(const Firing *trigger, RingHandle handle);
 extern bool kept_begin_file(const Firing *trigger, const TraceEntry *of, int64 incident,
 							KeptTrace *made);
 extern void kept_end_file(const KeptTrace *made, const char *file);

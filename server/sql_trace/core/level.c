@@ -13,11 +13,10 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
-#include "utils/builtins.h"
-#include "utils/varlena.h"
 
 #include "../../common/application.h"
 #include "../../common/module_settings.h"
+#include "../../common/setting_list.h"
 
 /* What a pattern of the application's name can say in the place of a level */
 #define LEVEL_RECORDER 16
@@ -37,7 +36,9 @@ static int	recorder_level = 8;
 static int	query_level = 12;
 static char *query_ids_text = NULL;
 
-static const struct config_enum_entry levels[] = {
+/* Those of patterns of the application's name; the recorder is no level of a setting */
+static const struct config_enum_entry levels_of_applications[] = {
+	{"recorder", LEVEL_RECORDER, false},
 	{"0", 0, false},
 	{"1", 1, false},
 	{"4", 4, false},
@@ -46,15 +47,7 @@ static const struct config_enum_entry levels[] = {
 	{NULL, 0, false}
 };
 
-static const struct config_enum_entry levels_of_applications[] = {
-	{"0", 0, false},
-	{"1", 1, false},
-	{"4", 4, false},
-	{"8", 8, false},
-	{"12", 12, false},
-	{"recorder", LEVEL_RECORDER, false},
-	{NULL, 0, false}
-};
+#define levels (&levels_of_applications[1])
 
 static const ApplicationLevels application_levels = {
 	levels_of_applications, "level of a trace", "0, 1, 4, 8, 12 and recorder", "12"
@@ -115,44 +108,23 @@ recorder_level_changed(int newval, void *extra)
 }
 
 static bool
+parse_query_id(char *text, void *to)
+{
+	char	   *end;
+
+	errno = 0;
+	*(int64 *) to = strtoll(text, &end, 10);
+	if (errno == 0 && end != text && *end == '\0')
+		return true;
+	GUC_check_errdetail("\"%s\" is no query identifier.", text);
+	return false;
+}
+
+static bool
 check_query_ids(char **newval, void **extra, GucSource source)
 {
-	char	   *copy = pstrdup(*newval ? *newval : "");
-	List	   *items = NIL;
-	ListCell   *cell;
-	QueryIds   *parsed = NULL;
-	bool		good = SplitGUCList(copy, ',', &items);
-	Size		size;
-
-	if (!good)
-		GUC_check_errdetail("List syntax is invalid: write numbers, separated by commas.");
-	size = offsetof(QueryIds, id) + list_length(items) * sizeof(int64);
-	parsed = good ? setting_alloc(size) : NULL;
-	good = parsed != NULL;
-	if (good)
-		parsed->n = 0;
-	foreach(cell, items)
-	{
-		char	   *item = lfirst(cell);
-		char	   *end;
-
-		if (!good)
-			break;
-		errno = 0;
-		parsed->id[parsed->n++] = strtoll(item, &end, 10);
-		if (errno != 0 || end == item || *end != '\0')
-		{
-			GUC_check_errdetail("\"%s\" is no query identifier.", item);
-			good = false;
-		}
-	}
-	list_free(items);
-	pfree(copy);
-	if (good)
-		*extra = parsed;
-	else if (parsed)
-		setting_free(parsed);
-	return good;
+	return setting_list_check(*newval, extra, offsetof(QueryIds, id), sizeof(int64),
+							  parse_query_id, "numbers");
 }
 
 static void
@@ -169,44 +141,15 @@ level_has_query_ids(void)
 	return query_ids != NULL && query_ids->n > 0;
 }
 
-static void
-detach(int code, Datum arg)
-{
-	Shared	   *shared = shmem_get();
-
-	ring_leave();
-	if (trace.ring)
-		record_flush();
-	if (trace.slot && shared)
-	{
-		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-		trace.slot->pid = 0;
-		LWLockRelease(&shared->lock);
-	}
-	trace.on = false;
-	trace.client = false;
-	trace.request = true;		/* none will be */
-}
-
-/* This session is ready for its client: take the slot that belongs to it. */
+/*
+ * The caller holds the lock, and has taken this slot: what was requested of its last
+ * owner is not meant for us, nor the other way round.
+ */
 void
-level_attach(void)
+level_begin(Slot *slot)
 {
-	Shared	   *shared = shmem_get();
-	Slot	   *slot;
-
-	if (shared == NULL || MY_PROC_NUMBER >= shared->nslots || MyBackendType != B_BACKEND)
-		return;
-	slot = shmem_slot(shared, MY_PROC_NUMBER);
-	/* what was requested of the slot's last owner is not meant for us, nor the other way round */
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	asked_seen = pg_atomic_read_u32(&slot->asked);
 	pg_atomic_write_u32(&slot->asked_level, NOT_ASKED);
-	slot->pid = MyProcPid;
-	LWLockRelease(&shared->lock);
-	trace.slot = slot;
-	trace.client = true;
-	before_shmem_exit(detach, (Datum) 0);
 }
 
 /* The level at which somebody wants this session to be traced, and why */
@@ -486,53 +429,39 @@ level_init(void)
 	DefineCustomBoolVariable("sql_trace.enabled",
 							 "Allows sessions to be traced.",
 							 "When off, no session is, whatever its settings say.",
-							 &enabled,
-							 true,
-							 PGC_SIGHUP, 0,
-							 NULL, NULL, NULL);
+							 &enabled, true,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("sql_trace.level",
 							 "What is traced: 1 calls and statements, 4 values too, 8 waits too, 12 both.",
 							 NULL,
-							 &level_setting,
-							 0, levels,
-							 PGC_SUSET, 0,
-							 check_keeps_source, setting_changed, NULL);
+							 &level_setting, 0, levels,
+							 PGC_SUSET, 0, check_keeps_source, setting_changed, NULL);
 	application_define("sql_trace.application",
 					   "Levels of client sessions by name of their application.",
 					   &application_levels, level_setting_reported);
 	DefineCustomStringVariable("sql_trace.query_ids",
 							   "Statements to trace wherever they run, by query identifier.",
 							   "A list of numbers, as in pg_stat_statements.",
-							   &query_ids_text,
-							   "",
-							   PGC_SUSET, 0,
-							   check_query_ids, query_ids_changed, NULL);
+							   &query_ids_text, "",
+							   PGC_SUSET, 0, check_query_ids, query_ids_changed, NULL);
 	DefineCustomEnumVariable("sql_trace.query_level",
 							 "Level at which statements of sql_trace.query_ids are traced.",
 							 NULL,
-							 &query_level,
-							 12, levels,
-							 PGC_SUSET, 0,
-							 NULL, NULL, NULL);
+							 &query_level, 12, levels,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomRealVariable("sql_trace.statement_rate",
 							 "Share of the requests of a traced session that are traced.",
 							 NULL,
-							 &level_statement_rate,
-							 1, 0, 1,
-							 PGC_SUSET, 0,
-							 NULL, NULL, NULL);
+							 &level_statement_rate, 1, 0, 1,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("sql_trace.recorder",
 							 "Keeps what a session did last in a small ring, if nothing else traces it.",
 							 "Needs sql_trace.recorder_memory.",
-							 &recorder,
-							 false,
-							 PGC_SUSET, 0,
-							 NULL, recorder_changed, NULL);
+							 &recorder, false,
+							 PGC_SUSET, 0, NULL, recorder_changed, NULL);
 	DefineCustomEnumVariable("sql_trace.recorder_level",
 							 "Level at which the recorder traces.",
 							 NULL,
-							 &recorder_level,
-							 8, levels,
-							 PGC_SUSET, 0,
-							 NULL, recorder_level_changed, NULL);
+							 &recorder_level, 8, levels,
+							 PGC_SUSET, 0, NULL, recorder_level_changed, NULL);
 }

@@ -16,13 +16,15 @@
 
 #include "postgres.h"
 
+struct Slot;
+
 #define LEVEL_BINDS(level) (((level) & 4) != 0)
 #define LEVEL_WAITS(level) (((level) & 8) != 0)
 
 #pragma GCC visibility push(hidden)
 
 extern double level_statement_rate; /* setting: share of requests that are traced */
-extern void level_attach(void);
+extern void level_begin(struct Slot *slot);
 extern void level_update(bool can_open);
 extern void level_answered(void);
 extern void level_match(int64 query_id);

@@ -101,7 +101,7 @@ recorder_grow(void)
 
 /*
  * Called when the library is loaded.  A session that loads it by itself has no
- * memory for such rings; see worker_define_unused().
+ * memory for such rings; see define_unused() in ../writer/worker.c.
  */
 void
 recorder_init(void)
@@ -113,25 +113,19 @@ recorder_init(void)
 		DefineCustomIntVariable("sql_trace.recorder_memory",
 								"Shared memory that all recorders take together, reserved at the start.",
 								"0: there is no recorder.",
-								&memory_kb,
-								0, 0, 64 * 1024 * 1024,
-								PGC_POSTMASTER, GUC_UNIT_KB,
-								NULL, NULL, NULL);
+								&memory_kb, 0, 0, 64 * 1024 * 1024,
+								PGC_POSTMASTER, GUC_UNIT_KB, NULL, NULL, NULL);
 	else
 		DefineCustomStringVariable("sql_trace.recorder_memory",
 								   "Of the recorder, which needs a server that preloads the library.",
 								   NULL,
-								   &unused,
-								   "",
-								   PGC_SIGHUP, 0,
-								   NULL, NULL, NULL);
+								   &unused, "",
+								   PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("sql_trace.recorder_ring",
 							"Size to which the recorder's rings of a session grow, of calls and of waits each.",
 							NULL,
-							&recorder_ring_kb,
-							256, SMALLEST_RING_KB, 1024 * 1024,
-							PGC_SUSET, GUC_UNIT_KB,
-							NULL, NULL, NULL);
+							&recorder_ring_kb, 256, SMALLEST_RING_KB, 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
 	bytes = (uint64) memory_kb * 1024;
 	ring_area_init(bytes - dictionary_init(bytes));
 }

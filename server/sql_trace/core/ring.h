@@ -4,7 +4,7 @@
  *
  * A ring has one writer, its session, which takes no lock.  Readers take none
  * either: they copy, and look afterwards at whether the copy was overwritten under
- * their hands (ring_copy.c).
+ * their hands (ring.c).
  *
  * Whoever asks for a trace gets a ring in a dynamic segment of its own.  A ring
  * that nobody asked for, but the recorder, is in an area of the main segment
@@ -83,8 +83,6 @@ typedef struct RingCopy
 /* ring.c */
 extern void ring_reset(void);
 extern uint64 ring_head(void);
-
-/* ring_copy.c */
 extern RingCopy ring_copy(Ring *ring, uint64 from, char *buffer, Size room);
 extern void ring_note_drained(Ring *ring, uint64 position);
 extern void ring_read(const Ring *ring, uint64 from, uint64 n, char *to);

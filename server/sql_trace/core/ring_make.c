@@ -370,15 +370,11 @@ ring_init(void)
 	DefineCustomIntVariable("sql_trace.ring_size",
 							"Shared memory that the trace of a session takes.",
 							"Has an effect on sessions that begin a trace; rounded up to a power of two.",
-							&ring_kb,
-							4096, SMALLEST_RING_KB, 1024 * 1024,
-							PGC_SUSET, GUC_UNIT_KB,
-							NULL, NULL, NULL);
+							&ring_kb, 4096, SMALLEST_RING_KB, 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
 	DefineCustomIntVariable("sql_trace.ring_memory",
 							"Shared memory that all traces may take, of calls and of waits together.",
 							"-1: an eighth of the volume for dynamic shared memory.",
-							&shmem_rings_kb,
-							RING_MEMORY_SHARE, RING_MEMORY_SHARE, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_KB,
-							NULL, NULL, NULL);
+							&shmem_rings_kb, RING_MEMORY_SHARE, RING_MEMORY_SHARE, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
 }

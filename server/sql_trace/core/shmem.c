@@ -89,13 +89,5 @@ shmem_get(void)
 Shared *
 shmem_get_or_error(void)
 {
-	Shared	   *shared = shmem_get();
-
-	if (shared == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("sql_trace is not loaded in this session"),
-				 errhint("Add it to \"shared_preload_libraries\" and restart the server; from "
-						 "PostgreSQL 17 on \"session_preload_libraries\" serves new sessions.")));
-	return shared;
+	return module_shmem_get_or_error(&memory);
 }

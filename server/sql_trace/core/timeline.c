@@ -226,15 +226,11 @@ timeline_init(void)
 	DefineCustomIntVariable("sql_trace.cpu_interval",
 							"Shortest time between two readings of CPU time, in microseconds.",
 							"0: at the end of each call of the client; -1: never.",
-							&timeline_cpu_interval,
-							1000, -1, 1000 * 1000 * 1000,
-							PGC_SUSET, 0,
-							NULL, NULL, NULL);
+							&timeline_cpu_interval, 1000, -1, 1000 * 1000 * 1000,
+							PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("sql_trace.clock",
 							 "Where time stamps come from.",
 							 NULL,
-							 &timeline_clock,
-							 usual_clock, clock_entries,
-							 PGC_SUSET, 0,
-							 check_clock, NULL, NULL);
+							 &timeline_clock, usual_clock, clock_entries,
+							 PGC_SUSET, 0, check_clock, NULL, NULL);
 }

@@ -18,9 +18,8 @@
 #include "miscadmin.h"
 #include "utils/backend_status.h"
 #include "utils/builtins.h"
-#include "utils/varlena.h"
 
-#include "../../common/pg_compat.h"
+#include "../../common/setting_list.h"
 
 #define NS_PER_MS INT64CONST(1000000)
 
@@ -73,7 +72,7 @@ sqlstates_changed(const char *newval, void *extra)
 
 /* A SQLSTATE, or the two characters of a class */
 static bool
-parse_sqlstate(const char *text, SqlState *state)
+read_sqlstate(const char *text, SqlState *state)
 {
 	char		code[5] = {'0', '0', '0', '0', '0'};
 	size_t		length = strlen(text);
@@ -92,37 +91,20 @@ parse_sqlstate(const char *text, SqlState *state)
 }
 
 static bool
+parse_sqlstate(char *text, void *to)
+{
+	if (read_sqlstate(text, to))
+		return true;
+	GUC_check_errdetail("\"%s\" is neither a SQLSTATE, such as 40P01, nor a class, such as 53.",
+						text);
+	return false;
+}
+
+static bool
 check_sqlstates(char **newval, void **extra, GucSource source)
 {
-	char	   *copy = pstrdup(*newval ? *newval : "");
-	List	   *items = NIL;
-	ListCell   *cell;
-	SqlStates  *parsed = NULL;
-	bool		good = SplitGUCList(copy, ',', &items);
-
-	if (!good)
-		GUC_check_errdetail("List syntax is invalid: write SQLSTATEs, separated by commas.");
-	else
-		parsed = setting_alloc(offsetof(SqlStates, item) + list_length(items) * sizeof(SqlState));
-	good = parsed != NULL;
-	if (good)
-		parsed->n = 0;
-	foreach(cell, items)
-	{
-		if (good && !parse_sqlstate(lfirst(cell), &parsed->item[parsed->n++]))
-		{
-			GUC_check_errdetail("\"%s\" is neither a SQLSTATE, such as 40P01, nor a class, such as 53.",
-								(char *) lfirst(cell));
-			good = false;
-		}
-	}
-	list_free(items);
-	pfree(copy);
-	if (good)
-		*extra = parsed;
-	else if (parsed)
-		setting_free(parsed);
-	return good;
+	return setting_list_check(*newval, extra, offsetof(SqlStates, item), sizeof(SqlState),
+							  parse_sqlstate, "SQLSTATEs");
 }
 
 static void
@@ -154,10 +136,8 @@ trigger_init(void)
 	DefineCustomStringVariable("sql_trace.keep_sqlstates",
 							   "Keeps the trace of a session that meets such an error.",
 							   "A list of SQLSTATEs, and of classes by their two characters.",
-							   &sqlstates_text,
-							   "",
-							   PGC_SUSET, 0,
-							   check_sqlstates, sqlstates_changed, NULL);
+							   &sqlstates_text, "",
+							   PGC_SUSET, 0, check_sqlstates, sqlstates_changed, NULL);
 }
 
 static bool

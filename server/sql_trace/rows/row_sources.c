@@ -176,10 +176,8 @@ row_sources_init(void)
 	DefineCustomIntVariable("sql_trace.rowsource_sampling",
 							"Times about one in this many calls of each node of a plan.",
 							"In sessions that are traced; 1 times each call, 0 none.",
-							&row_every,
-							0, 0, ROW_MAX_EVERY,
-							PGC_SUSET, 0,
-							NULL, NULL, NULL);
+							&row_every, 0, 0, ROW_MAX_EVERY,
+							PGC_SUSET, 0, NULL, NULL, NULL);
 	previous_start = ExecutorStart_hook;
 	ExecutorStart_hook = executor_start;
 	previous_finish = ExecutorFinish_hook;

@@ -10,8 +10,8 @@
  * The way of a measurement: row_sources.c decides whether a query is measured;
  * row_wrap.c comes before the calls of its nodes, by functions of row_wrappers.c;
  * row_time.c times some of the calls, and row_kept.c keeps what they took;
- * row_result.c makes estimates of it (row_estimate.c, row_usual.c,
- * row_reconcile.c); it also puts these into the trace; they go to EXPLAIN
+ * row_result.c makes estimates of it (row_estimate.c, row_usual.c);
+ * it also puts these into the trace; they go to EXPLAIN
  * (row_explain.c), or on request in SQL (row_last.c).
  *-------------------------------------------------------------------------
  */
