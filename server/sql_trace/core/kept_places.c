@@ -18,8 +18,8 @@
 #include "../../common/ring_memory.h"
 #include "../../common/version.h"
 
-static int	most_kept = 10;
-static int	interval_s_setting = SECS_PER_HOUR;
+static int	keep_most = 10;
+static int	keep_interval_s = SECS_PER_HOUR;
 
 /* Each session that holds up another is a cause of its own, but for this time, in s. */
 #define OTHERS_INTERVAL_S 10
@@ -127,7 +127,7 @@ is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int6
 				 int *most)
 {
 	bool		holds_up = trigger->cause >= CAUSE_BLOCKER;
-	int			interval_s = holds_up ? Min(interval_s_setting, OTHERS_INTERVAL_S) : interval_s_setting;
+	int			interval_s = holds_up ? Min(keep_interval_s, OTHERS_INTERVAL_S) : keep_interval_s;
 	int			in_hour = 0;
 	int			of_role = 0;
 
@@ -149,8 +149,8 @@ is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int6
 			is_near(kept->trigger.at, trigger->at, interval_s * USECS_PER_SEC))
 			return false;
 	}
-	*most = Min(Max(most_kept, in_hour + 1), MAX_KEPT);
-	return of_role == 0 || (of_role < (most_kept + 1) / 2 && in_hour < most_kept);
+	*most = Min(Max(keep_most, in_hour + 1), MAX_KEPT);
+	return of_role == 0 || (of_role < (keep_most + 1) / 2 && in_hour < keep_most);
 }
 
 /* The caller holds the lock.  How many there are of a role */
@@ -366,11 +366,11 @@ kept_init(void)
 	DefineCustomIntVariable("sql_trace.keep_most",
 							"Traces that are kept in an hour, and in memory at a time.",
 							"Half of them at most are of one role.",
-							&most_kept, 10, 1, MAX_KEPT,
+							&keep_most, 10, 1, MAX_KEPT,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("sql_trace.keep_interval",
 							"Time in which a cause has one trace of a role kept.",
 							"A cause is what fires, for one statement.",
-							&interval_s_setting, SECS_PER_HOUR, 0, INT_MAX,
+							&keep_interval_s, SECS_PER_HOUR, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_S, NULL, NULL, NULL);
 }
