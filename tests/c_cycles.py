@@ -1,7 +1,7 @@
-"""Which C files call each other in circles, read from their object files.
+"""Which C files need each other in circles, read from their object files.
 
-A file depends on another if it calls a function that is defined there. Functions of a file's own do
-not count, nor do variables. `python -m tests.c_cycles DIRECTORY` prints the circles in the object
+A file depends on another if it uses a function or a variable that is defined there. What is a
+file's own does not count. `python -m tests.c_cycles DIRECTORY` prints the circles in the object
 files below a directory, as a build leaves them there.
 """
 
@@ -15,19 +15,22 @@ from pathlib import Path
 #: Files that may depend on each other in a circle.
 MOST = 2
 
+#: How `nm` marks what a file offers: functions, and variables with a value, zero, constant, common.
+OFFERED = "TWDBRCV"
+
 
 def symbols(path: Path) -> tuple[set[str], set[str]]:
-    """The functions that an object file offers to others, and all names that it looks for."""
+    """The names that an object file offers to others, and those that it looks for."""
     done = subprocess.run(["nm", "-P", path], capture_output=True, text=True, check=True)
     pairs = [line.split()[:2] for line in done.stdout.splitlines()]
     return (
-        {name for name, kind in pairs if kind in "TW"},
+        {name for name, kind in pairs if kind in OFFERED},
         {name for name, kind in pairs if kind == "U"},
     )
 
 
 def dependencies(objects: Iterable[Path]) -> dict[Path, set[Path]]:
-    """For each object file, those whose functions it calls."""
+    """For each object file, those whose functions or variables it uses."""
     found = {path: symbols(path) for path in objects}
     place = {name: path for path, (offered, _) in found.items() for name in offered}
     return {
@@ -70,7 +73,7 @@ def main() -> int:
     """Exit status: 0 if no circle is too long."""
     found = circles_below(Path(sys.argv[1]))
     for one in found:
-        print(len(one), "files call each other:", ", ".join(one))
+        print(len(one), "files need each other:", ", ".join(one))
     return 0 if all(len(one) <= MOST for one in found) else 1
 
 

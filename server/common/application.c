@@ -13,9 +13,8 @@
 #include <fnmatch.h>
 
 #include "miscadmin.h"
-#include "utils/varlena.h"
 
-#include "pg_compat.h"
+#include "setting_list.h"
 
 typedef struct Pattern
 {
@@ -29,6 +28,8 @@ typedef struct Patterns
 	Pattern		pattern[FLEXIBLE_ARRAY_MEMBER];
 } Patterns;
 
+static const ApplicationLevels *its = NULL;
+static void (*when_changed) (void) = NULL;
 static const Patterns *patterns = NULL;
 static bool changed = false;	/* the patterns, since they were last applied */
 static char applied_to[NAMEDATALEN];	/* name of the application then */
@@ -71,8 +72,9 @@ brackets_close(const char *p)
 
 /* "etl*=trace"; the level follows the last "=" */
 static bool
-parse_item(char *item, Pattern *pattern)
+parse_item(char *item, void *to)
 {
+	Pattern    *pattern = to;
 	char	   *equals = strrchr(item, '=');
 	const struct config_enum_entry *level;
 	char	   *end;
@@ -80,7 +82,7 @@ parse_item(char *item, Pattern *pattern)
 	if (equals == NULL)
 	{
 		GUC_check_errdetail("\"%s\" has no level: write pattern=level, for example \"etl*=%s\".",
-							item, application_levels.example);
+							item, its->example);
 		return false;
 	}
 	for (end = equals; end > item && isspace((unsigned char) end[-1]); end--)
@@ -88,12 +90,12 @@ parse_item(char *item, Pattern *pattern)
 	*end = '\0';
 	for (equals++; isspace((unsigned char) *equals); equals++)
 		;
-	for (level = application_levels.levels; level->name && pg_strcasecmp(level->name, equals) != 0; level++)
+	for (level = its->levels; level->name && pg_strcasecmp(level->name, equals) != 0; level++)
 		;
 	if (level->name == NULL)
 	{
 		GUC_check_errdetail("\"%s\" is no %s: levels are %s.",
-							equals, application_levels.kind, application_levels.names);
+							equals, its->kind, its->names);
 		return false;
 	}
 	if (item[0] == '\0' || strlen(item) >= sizeof(pattern->glob))
@@ -113,44 +115,35 @@ parse_item(char *item, Pattern *pattern)
 	return true;
 }
 
-bool
-application_check(char **newval, void **extra, GucSource source)
+static bool
+check(char **newval, void **extra, GucSource source)
 {
-	char	   *copy = pstrdup(*newval ? *newval : "");
-	List	   *items = NIL;
-	ListCell   *cell;
-	Patterns   *parsed;
-	bool		good = true;
-
-	if (!SplitGUCList(copy, ',', &items))
-	{
-		GUC_check_errdetail("List syntax is invalid: write pattern=level, separated by commas.");
-		good = false;
-	}
-	parsed = setting_alloc(offsetof(Patterns, pattern) + list_length(items) * sizeof(Pattern));
-	if (parsed == NULL)
-		good = false;
-	else
-		parsed->n = 0;
-	foreach(cell, items)
-	{
-		if (good && (good = parse_item((char *) lfirst(cell), &parsed->pattern[parsed->n])))
-			parsed->n++;
-	}
-	list_free(items);
-	pfree(copy);
-	if (good)
-		*extra = parsed;
-	else if (parsed)
-		setting_free(parsed);
-	return good;
+	return setting_list_check(*newval, extra, offsetof(Patterns, pattern), sizeof(Pattern),
+							  parse_item, "pattern=level");
 }
 
-void
-application_assign(const char *newval, void *extra)
+static void
+assign(const char *newval, void *extra)
 {
 	patterns = extra;
 	changed = true;
+	if (when_changed)
+		when_changed();
+}
+
+void
+application_define(const char *name, const char *about, const ApplicationLevels *levels,
+				   void (*notify) (void))
+{
+	static char *text;
+
+	its = levels;
+	when_changed = notify;
+	DefineCustomStringVariable(name, about,
+							   "A list of pattern=level; the first pattern that matches counts. "
+							   "A level set for session, role or database goes before it.",
+							   &text, "",
+							   PGC_SIGHUP, 0, check, assign, NULL);
 }
 
 /* Have patterns to be applied anew, as the name or they have changed? */

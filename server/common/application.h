@@ -21,11 +21,9 @@ typedef struct ApplicationLevels
 	const char *example;		/* "trace" */
 } ApplicationLevels;
 
-/* defined by the module */
-extern const ApplicationLevels application_levels;
-
-extern bool application_check(char **newval, void **extra, GucSource source);
-extern void application_assign(const char *newval, void *extra);
+/* Define it, when the library is loaded; "changed" is called when it has another value, or NULL. */
+extern void application_define(const char *name, const char *about,
+							   const ApplicationLevels *levels, void (*changed) (void));
 extern bool application_changed(void);
 extern int	application_level(int setting, GucSource source);
 extern bool application_matches(int *level);

@@ -1,13 +1,48 @@
 /*-------------------------------------------------------------------------
  * module_settings.h
- *		What settings of several modules have in common.
+ *		What several modules have in common when they are loaded: that there is no
+ *		other copy of them, and settings.
  *-------------------------------------------------------------------------
  */
 #ifndef PGTARE_MODULE_SETTINGS_H
 #define PGTARE_MODULE_SETTINGS_H
 
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+
 #include "clock_trust.h"
 #include "pg_compat.h"
+
+/*
+ * Where the library notes that it is loaded, or NULL: this copy is not usable.  To
+ * define its settings twice would be an error, and end the session.
+ */
+static inline void **
+module_place(const char *name)
+{
+	void	  **loaded = find_rendezvous_variable(name);
+
+	if (*loaded != NULL)
+	{
+		ereport(WARNING,
+				(errmsg("another copy of %s is loaded already, this one is not usable", name),
+				 errhint("Name the same file in \"shared_preload_libraries\", in "
+						 "\"session_preload_libraries\" and in LOAD.")));
+		return NULL;
+	}
+	if (!HAVE_NAMED_DSM && !process_shared_preload_libraries_in_progress)
+	{
+		*loaded = loaded;
+		ereport(WARNING,
+				(errmsg("%s is not usable in this session", name),
+				 errhint("Before PostgreSQL 17 the server itself must load it: add "
+						 "%s to \"shared_preload_libraries\" and restart.", name)));
+		return NULL;
+	}
+	return loaded;
+}
 
 static const struct config_enum_entry clock_entries[] = {
 	{"tsc", CLOCK_SOURCE_TSC, false},

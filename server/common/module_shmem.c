@@ -166,3 +166,17 @@ module_shmem_init(ModuleShmem *shmem)
 		attach_in_session(shmem);
 #endif
 }
+
+void *
+module_shmem_get_or_error(const ModuleShmem *shmem)
+{
+	void	   *memory = module_shmem_get(shmem);
+
+	if (memory == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("%s is not loaded in this session", shmem->name),
+				 errhint("Add it to \"shared_preload_libraries\" and restart the server; from "
+						 "PostgreSQL 17 on \"session_preload_libraries\" serves new sessions.")));
+	return memory;
+}

@@ -58,6 +58,9 @@ module_shmem_get(const ModuleShmem *shmem)
 	return MyProc != NULL ? shmem->attached : NULL;
 }
 
+/* The same, for functions of SQL that are of no use without it */
+extern void *module_shmem_get_or_error(const ModuleShmem *shmem);
+
 #pragma GCC visibility pop
 
 #endif							/* PGTARE_MODULE_SHMEM_H */

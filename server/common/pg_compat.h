@@ -174,6 +174,12 @@ setting_free(void *memory)
 #define SETTING_RECORD(conf, type) ((struct config_##type *) (conf))
 #endif
 
+/* Of the hook for utility statements; 14 was the last to change it */
+#define UTILITY_PARAMETERS PlannedStmt *statement, const char *text, bool read_only, \
+	ProcessUtilityContext context, ParamListInfo parameters, QueryEnvironment *environment, \
+	DestReceiver *receiver, QueryCompletion *done
+#define UTILITY_ARGUMENTS statement, text, read_only, context, parameters, environment, receiver, done
+
 /* A setting by name, or NULL.  15 has no function for it but one that may throw. */
 static inline struct config_generic *
 setting_by_name(const char *name)

@@ -2,14 +2,15 @@
  * pgtare.h
  *		Shared state of a trial, and what the files of the module offer each other.
  *
- * One file a phase: module.c (loading, settings, the clock), shmem.c (shared
- * state), trial.c (start and stop by SQL), rights.c (who may), status.c (the
- * trial's state), transaction_bounds.c (where transactions begin and end),
- * session.c (who takes part), unit.c (the unit under way), run.c (the run that it is in),
- * slice.c (spans of time that all sessions share), assign.c (what is drawn for all
- * of these), settings.c (applying and restoring settings), watch.c (noticing
- * changes of them), evidence.c (what ran, and what failed), open_unit.c (the unit
- * under way, for readers), ring.c (observations).
+ * One file a phase, with the settings that it obeys: module.c (loading), shmem.c
+ * (shared state), trial.c (start and stop by SQL), rights.c (who may), status.c
+ * (the trial's state), transaction_bounds.c (where transactions begin and end),
+ * joining.c (who takes part), session.c (what a session has of the trial), unit.c
+ * (the unit under way), run.c (the run that it is in), slice.c (spans of time that
+ * all sessions share), assign.c (what is drawn for all of these), settings.c
+ * (applying and restoring settings), watch.c (noticing changes of them),
+ * evidence.c (what ran, and what failed), ring.c (observations, and the unit under
+ * way, for readers).
  *-------------------------------------------------------------------------
  */
 #ifndef PGTARE_H
@@ -226,10 +227,9 @@ extern void pgtare_end_trial(Shared *shared, uint64 generation, EndReason reason
 extern bool pgtare_begin_write(Shared *shared, uint64 generation);
 extern void pgtare_end_write(Shared *shared);
 
-/* module.c */
-extern bool pgtare_enabled;		/* the kill switch */
-extern int	pgtare_ring_memory; /* kB */
-extern ClockRate pgtare_clock_rate(void);
+/* trial.c */
+extern void trial_init(void);
+extern ClockRate trial_clock_rate(void);
 
 /* session.c */
 typedef struct Session
@@ -247,8 +247,8 @@ typedef struct Session
 } Session;
 
 extern Session session;
-extern void session_consider_joining(void);
-extern void session_leave(void);
+extern bool pgtare_enabled;		/* setting: the kill switch */
+extern void session_init(void);
 extern bool session_trial_over(int64 now_ticks);
 
 /* The clock of the session's trial */
@@ -264,10 +264,14 @@ session_ns(int64 ticks)
 	return clock_ns(&session.def->rate, ticks, &session.negative);
 }
 
+/* joining.c */
+extern void joining_consider(void);
+extern void joining_leave(void);
+
 /* transaction_bounds.c */
-extern void protocol_install(void);
-extern int	protocol_slots_installed(void);
-extern int	protocol_slots_intact(void);
+extern void bounds_install(void);
+extern int	bounds_slots_installed(void);
+extern int	bounds_slots_intact(void);
 
 /* unit.c */
 typedef enum Phase
@@ -359,14 +363,13 @@ extern void evidence_reset(void);
 extern void evidence_error_sent(void);
 extern uint32 evidence_flags(void);
 
-/* open_unit.c */
+/* ring.c */
 extern OpenUnit *open_begin(void);
 extern void open_end(const OpenUnit *unit);
 extern bool open_close(Ring *ring);
 extern void open_clear(Ring *ring);
 extern uint64 open_take(Shared *shared, char *to, uint64 room);
 
-/* ring.c */
 extern void ring_put(const Observation *observation);
 extern Ring *ring_take(Shared *shared, int *number);
 

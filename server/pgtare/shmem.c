@@ -8,12 +8,16 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 
 #include "pgtare.h"
+
+static int	ring_kb = 32 * 1024;	/* setting */
 
 #define SESSION_RING_BYTES (UINT64CONST(8) * 1024 * 1024)
 
@@ -41,7 +45,7 @@ static ModuleShmem memory = {
 static uint64
 ring_bytes(void)
 {
-	return memory.dynamic ? SESSION_RING_BYTES : (uint64) pgtare_ring_memory * 1024;
+	return memory.dynamic ? SESSION_RING_BYTES : (uint64) ring_kb * 1024;
 }
 
 static Size
@@ -101,6 +105,13 @@ detach_at_exit(int code, Datum arg)
 void
 pgtare_shmem_init(void)
 {
+	DefineCustomIntVariable("pgtare.ring_memory",
+							"Shared memory for observations not yet read.",
+							"Has an effect only if the server preloads the library.",
+							&ring_kb, 32 * 1024, 1024, INT_MAX / 1024,
+							process_shared_preload_libraries_in_progress ? PGC_POSTMASTER : PGC_SIGHUP,
+							GUC_UNIT_KB,
+							NULL, NULL, NULL);
 	module_shmem_init(&memory);
 	if (memory.dynamic && memory.attached)
 		before_shmem_exit(detach_at_exit, (Datum) 0);

@@ -115,7 +115,7 @@ pgtare_info(PG_FUNCTION_ARGS)
 	TupleDesc	desc;
 	Datum		values[10];
 	bool		nulls[10] = {false};
-	ClockRate	rate = pgtare_clock_rate();
+	ClockRate	rate = trial_clock_rate();
 	const char *problem = interpose_problem();
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
@@ -124,8 +124,8 @@ pgtare_info(PG_FUNCTION_ARGS)
 	values[1] = BoolGetDatum(shared != NULL);
 	values[2] = CStringGetTextDatum(rate.counter ? "tsc" : "monotonic");
 	values[3] = Float8GetDatum((double) rate.hz);
-	values[4] = Int32GetDatum(protocol_slots_installed());
-	values[5] = Int32GetDatum(protocol_slots_intact());
+	values[4] = Int32GetDatum(bounds_slots_installed());
+	values[5] = Int32GetDatum(bounds_slots_intact());
 	values[6] = Int64GetDatum(shared ? (int64) shared->ring_bytes : 0);
 	nulls[6] = shared == NULL;
 	values[7] = Int32GetDatum(MAX_RINGS);

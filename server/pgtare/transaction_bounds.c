@@ -57,7 +57,7 @@ answered(char status)
 	{
 		if (status != 'I')
 			return;
-		session_consider_joining();
+		joining_consider();
 		if (session.joined)
 		{
 			run_join();
@@ -89,7 +89,7 @@ answered(char status)
 	}
 	/* A session that took on another role may be out of the trial's reach now. */
 	if (session_trial_over(ticks) || !rights_session_may_join(session.def))
-		session_leave();
+		joining_leave();
 	else if (no_unit)
 		unit_again();
 	else
@@ -115,7 +115,7 @@ arrived(bool leaves)
 	{
 		if (session_trial_over(ticks))
 		{
-			session_leave();
+			joining_leave();
 			return;
 		}
 		if (ConfigReloadPending)
@@ -267,7 +267,7 @@ static InterposeEntry slots[] = {
 };
 
 void
-protocol_install(void)
+bounds_install(void)
 {
 	interpose_install(slots, lengthof(slots));
 	if (interpose_problem())
@@ -279,7 +279,7 @@ protocol_install(void)
 }
 
 int
-protocol_slots_installed(void)
+bounds_slots_installed(void)
 {
 	int			n = 0;
 
@@ -290,7 +290,7 @@ protocol_slots_installed(void)
 
 /* In this process, at this moment */
 int
-protocol_slots_intact(void)
+bounds_slots_intact(void)
 {
 	return interpose_verify(slots, lengthof(slots));
 }

@@ -18,7 +18,9 @@
 #include "utils/builtins.h"
 
 #include "pgtare.h"
+#include "../common/clock_trust.h"
 #include "../common/interpose.h"
+#include "../common/rate.h"
 
 /* A one-dimensional array argument, taken apart */
 typedef struct Elements
@@ -34,8 +36,29 @@ typedef struct Elements
  */
 #define LONGEST_S (7 * 86400)
 
+#define SHORTEST_BASE_NS (20 * 1000 * 1000)
+
+/* Taken when the library was loaded, and inherited by children */
+static ClockPair at_load;
+static bool counter;
+
 static uint64 my_trial = 0;		/* generation of the trial that we started */
 static bool exit_registered = false;
+
+/* Called when the library is loaded. */
+void
+trial_init(void)
+{
+	counter = clock_trust().counter;
+	at_load = clock_pair(counter);
+}
+
+/* Sleeps for up to 20 ms if the library was loaded only just now. */
+ClockRate
+trial_clock_rate(void)
+{
+	return rate_since(counter, at_load, SHORTEST_BASE_NS);
+}
 
 static void
 invalid(const char *message)
@@ -283,11 +306,11 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("trials are switched off by \"pgtare.enabled\"")));
-	if (protocol_slots_installed() == 0 && interpose_problem())
+	if (bounds_slots_installed() == 0 && interpose_problem())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the arrival of requests cannot be timed: %s", interpose_problem())));
-	if (protocol_slots_installed() == 0)
+	if (bounds_slots_installed() == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("this server's executable has no call slot for recv()"),
@@ -310,7 +333,7 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 		invalid("sessions must lie between 1 and 1024");
 	def->take_cpu = PG_GETARG_BOOL(11);
 	def->owner_pid = MyProcPid;
-	def->rate = pgtare_clock_rate();
+	def->rate = trial_clock_rate();
 	if (my_trial == 0 && !exit_registered)
 	{
 		before_shmem_exit(end_my_trial, (Datum) 0);

@@ -14,12 +14,12 @@ static pg_noinline void
 notice(char type, const char *body)
 {
 	trace_message(type);
-	if (capture.ring && (waits_trigger >= 0 || capture.trigger_used))
+	if (capture.ring && (trigger_ms >= 0 || capture.trigger_used))
 		trigger_message(type);
 	if (type == 'Z' && slot_present())	/* ReadyForQuery */
 	{
 		capture_fold();
-		settings_follow_application();
+		level_follow_application();
 		ring_open();
 		ring_rest(body);
 		trace_follow_level();
@@ -49,7 +49,7 @@ waits_flush(void)
 }
 
 void
-protocol_install(void)
+messages_install(void)
 {
 	protocol_hooks_install(&hooks, waits_putmessage, waits_flush);
 }

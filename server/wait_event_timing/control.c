@@ -162,7 +162,7 @@ level_of(const char *name)
 {
 	const struct config_enum_entry *level;
 
-	for (level = waits_levels; level->name && pg_strcasecmp(level->name, name) != 0; level++)
+	for (level = level_names; level->name && pg_strcasecmp(level->name, name) != 0; level++)
 		;
 	if (level->name == NULL)
 		ereport(ERROR,

@@ -130,7 +130,7 @@ bool
 ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring, dsm_segment *segment)
 {
 	uint64		written = pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->written));
-	uint64		for_kept = ring_memory_for_kept(waits_memory_kb);
+	uint64		for_kept = ring_memory_for_kept(shmem_rings_kb);
 	RingEntry  *place;
 	RingHandle	gone[MAX_ENDED_RINGS + 1];
 	int			n = 0;

@@ -35,7 +35,7 @@ clock_read_ns(const Shared *shared)
 		int64		from = clock_ticks(shared->rate.counter);
 
 		for (int i = 0; i < CLOCK_READS; i++)
-			sink = clock_source_read(waits_clock);
+			sink = clock_source_read(capture_clock);
 		(void) sink;
 		best = Min(best, clock_ticks(shared->rate.counter) - from);
 	}
@@ -119,7 +119,7 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 		installed += calls_slots(i);
 
 	values[0] = CStringGetTextDatum(PGTARE_VERSION);
-	values[1] = BoolGetDatum(waits_hooks);
+	values[1] = BoolGetDatum(calls_hooks);
 	values[2] = BoolGetDatum(shmem_is_dynamic());
 	values[3] = Int32GetDatum(installed);
 	values[4] = Int32GetDatum(calls_intact());

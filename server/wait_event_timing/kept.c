@@ -111,11 +111,11 @@ make_way(Shared *shared)
 static void
 take_memory(Shared *shared, uint64 bytes)
 {
-	bool		possible = bytes <= ring_memory_for_kept(waits_memory_kb);
+	bool		possible = bytes <= ring_memory_for_kept(shmem_rings_kb);
 
-	while (!possible || !ring_memory_keep_copy(waits_memory_kb, bytes))
+	while (!possible || !ring_memory_keep_copy(shmem_rings_kb, bytes))
 		if (!possible || (!ended_make_way(shared) && !make_way(shared)))
-			ring_memory_refuse(waits_memory_kb, "wait_event_timing.trace_memory");
+			ring_memory_refuse(shmem_rings_kb, "wait_event_timing.trace_memory");
 	taken = bytes;
 }
 

@@ -29,6 +29,7 @@
 
 #define RETRY_INTERVAL_US (60 * USECS_PER_SEC)
 
+static int	ring_records = 131072;	/* setting */
 static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
 static bool ending = false;		/* the process gives up its dynamic memory */
 static uint64 taken = 0;		/* memory counted for a ring that is being made */
@@ -56,7 +57,7 @@ ring_ends(dsm_segment *segment, Datum arg)
 }
 
 static void
-ring_init(TraceRing *ring, uint32 nrecords)
+begin(TraceRing *ring, uint32 nrecords)
 {
 	ring->nrecords = nrecords;
 	ring->pid = MyProcPid;
@@ -72,7 +73,7 @@ ring_segment(uint32 nrecords)
 										  (Size) nrecords * sizeof(TraceRecord));
 	TraceRing  *ring = dsm_segment_address(segment);
 
-	ring_init(ring, nrecords);
+	begin(ring, nrecords);
 	return segment;
 }
 
@@ -80,13 +81,13 @@ ring_segment(uint32 nrecords)
 static uint32
 take_memory(Shared *shared)
 {
-	uint64		wanted = pg_nextpower2_32((uint32) waits_ring_records) * sizeof(TraceRecord);
+	uint64		wanted = pg_nextpower2_32((uint32) ring_records) * sizeof(TraceRecord);
 	uint64		size;
 
-	while ((size = ring_memory_take(waits_memory_kb, offsetof(TraceRing, records), wanted,
+	while ((size = ring_memory_take(shmem_rings_kb, offsetof(TraceRing, records), wanted,
 									SMALLEST_RING * sizeof(TraceRecord))) == 0)
 		if (!ended_make_way(shared))
-			ring_memory_refuse(waits_memory_kb, "wait_event_timing.trace_memory");
+			ring_memory_refuse(shmem_rings_kb, "wait_event_timing.trace_memory");
 	taken = ring_memory_of(offsetof(TraceRing, records) + size);
 	return (uint32) (size / sizeof(TraceRecord));
 }
@@ -141,7 +142,7 @@ make_area_ring(Shared *shared)
 	if (ring_area() == NULL || !ring_area()->take(RING_PIECE, true, &capture.block))
 		return;
 	ring = capture.block.memory;
-	ring_init(ring, (uint32) (capture.block.room / sizeof(TraceRecord)));
+	begin(ring, (uint32) (capture.block.room / sizeof(TraceRecord)));
 	begin_ring(shared, ring, capture.block.handle);
 	recorder_may_grow();
 }
@@ -324,4 +325,15 @@ ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old, int64 new_ti
 										 old_ticks - capture.ring_base, &ignored);
 	capture.ring_base = new_ticks;
 	capture.clock_changes++;
+}
+
+/* Called when the library is loaded. */
+void
+ring_init(void)
+{
+	DefineCustomIntVariable("wait_event_timing.trace_ring_records",
+							"Records of 32 bytes that the trace of a session holds.",
+							"Has an effect on sessions that begin a trace; rounded up to a power of two.",
+							&ring_records, 131072, SMALLEST_RING, 1 << 24,
+							PGC_SUSET, 0, NULL, NULL, NULL);
 }

@@ -9,6 +9,8 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "miscadmin.h"
 #include "storage/shmem.h"
 
@@ -31,6 +33,9 @@ static ModuleShmem memory = {
 	"wait_event_timing", "wait_event_timing", PGTARE_VERSION, total_size, initialise, may_attach
 };
 
+int			shmem_rings_kb = RING_MEMORY_SHARE;
+static int	statements_most = 4096;
+
 static bool counter;			/* may the processor's counter serve? */
 static ClockPair at_load;
 
@@ -43,7 +48,7 @@ slots_wanted(void)
 static uint32
 buckets_wanted(void)
 {
-	uint32		wanted = memory.dynamic ? DYNAMIC_STATEMENTS : (uint32) waits_statements_max;
+	uint32		wanted = memory.dynamic ? DYNAMIC_STATEMENTS : (uint32) statements_most;
 	uint32		n = 1;
 
 	while (n * STATEMENT_WAYS < wanted)
@@ -139,6 +144,17 @@ shmem_init(void)
 	at_load = clock_pair(counter);
 	ring_memory_init("wait_event_timing");
 	module_shmem_init(&memory);
+	DefineCustomIntVariable("wait_event_timing.statements_max",
+							"Pairs of statement and wait event that are kept.",
+							"Has an effect if the server itself loads the library.",
+							&statements_most, 4096, 64, 1 << 20,
+							process_shared_preload_libraries_in_progress ? PGC_POSTMASTER : PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("wait_event_timing.trace_memory",
+							"Shared memory that all traces may take, of waits and of calls together.",
+							"-1: an eighth of the volume for dynamic shared memory.",
+							&shmem_rings_kb, RING_MEMORY_SHARE, RING_MEMORY_SHARE, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
 }
 
 /* The shared state, or NULL if there is none */
@@ -146,6 +162,13 @@ Shared *
 shmem_get(void)
 {
 	return module_shmem_get(&memory);
+}
+
+/* The same, for functions that are of no use without it */
+Shared *
+shmem_get_or_error(void)
+{
+	return module_shmem_get_or_error(&memory);
 }
 
 bool

@@ -12,12 +12,7 @@
 
 #include "waits.h"
 
-/* Until a process has its slot it must look once: later, the level of its slot */
-static pg_atomic_uint32 look_once = {CAPTURE_STATS};
-static pg_atomic_uint32 never = {CAPTURE_OFF};
-
-pg_attribute_aligned(64)
-Capture		capture = {.level = &look_once, .lock_entry = -1};
+static pg_atomic_uint32 never = {CAPTURE_OFF};	/* of a process that has let its slot go */
 
 static void
 leave_at_exit(int code, Datum arg)
@@ -86,7 +81,7 @@ slot_attach(void)
 	pg_atomic_write_u64(&slot->timed_since, 0);
 	slot->timed_until = 0;
 	pg_atomic_write_u64(&slot->timed_ns, 0);
-	slot->clock = waits_clock;
+	slot->clock = capture_clock;
 	slot->backend_type = own_type();
 	slot->database = MyProc->databaseId;
 	slot->role = MyProc->roleId;
@@ -97,15 +92,15 @@ slot_attach(void)
 	/* who sets our leader's level sees us, or we see that level: see write_level() */
 	pg_memory_barrier();
 	leader = slot_of_leader(shared);
-	pg_atomic_write_u32(&slot->configured, waits_capture);
+	pg_atomic_write_u32(&slot->configured, capture_setting);
 	slot->recorded = leader && leader->recorded;
 	pg_atomic_write_u32(&slot->level,
-						leader ? (int) pg_atomic_read_u32(&leader->level) : waits_capture);
+						leader ? (int) pg_atomic_read_u32(&leader->level) : capture_setting);
 	pg_atomic_write_u32(&slot->asked, 0);
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->changes, pg_atomic_read_u32(&slot->changes) + 1);
 
-	capture.clock = waits_clock;
+	capture.clock = capture_clock;
 	capture.lock_entry = -1;
 	capture.slot = slot;
 	capture.level = &slot->level;

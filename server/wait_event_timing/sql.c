@@ -21,14 +21,8 @@
 Shared *
 sql_shared(void)
 {
-	Shared	   *shared = shmem_get();
+	Shared	   *shared = shmem_get_or_error();
 
-	if (shared == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("wait_event_timing is not loaded in this session"),
-				 errhint("Add it to \"shared_preload_libraries\" and restart the server; from "
-						 "PostgreSQL 17 on \"session_preload_libraries\" serves new sessions.")));
 	/* what we know of our own waits should be in it */
 	capture_fold();
 	return shared;

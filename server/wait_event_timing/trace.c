@@ -141,7 +141,7 @@ begin_statement(uint64 query_id)
 		/* until the request ends nobody else may have it */
 		if (likely(!capture.block.rests || recorder_claim()))
 			ring_prefetch(capture.ring);
-		if (waits_trigger >= 0)
+		if (trigger_ms >= 0)
 			trigger_statement_begins(query_id);
 	}
 	if (clients)
@@ -279,9 +279,7 @@ trace_flush(void)
 }
 
 static void
-trace_utility(PlannedStmt *statement, const char *text, bool read_only,
-			  ProcessUtilityContext context, ParamListInfo parameters,
-			  QueryEnvironment *environment, DestReceiver *receiver, QueryCompletion *done)
+trace_utility(UTILITY_PARAMETERS)
 {
 	const volatile bool marked = tracing();
 	volatile bool clients = false;
@@ -293,11 +291,9 @@ trace_utility(PlannedStmt *statement, const char *text, bool read_only,
 	PG_TRY();
 	{
 		if (previous_utility)
-			previous_utility(statement, text, read_only, context, parameters, environment,
-							 receiver, done);
+			previous_utility(UTILITY_ARGUMENTS);
 		else
-			standard_ProcessUtility(statement, text, read_only, context, parameters,
-									environment, receiver, done);
+			standard_ProcessUtility(UTILITY_ARGUMENTS);
 	}
 	PG_FINALLY();
 	{

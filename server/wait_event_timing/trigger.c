@@ -10,10 +10,14 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "access/xact.h"
 #include "utils/backend_status.h"
 
 #include "waits.h"
+
+int			trigger_ms = -1;
 
 static TimestampTz arrived;		/* first message of the request, if we saw it; or 0 */
 static TimestampTz began;		/* the statement under way; 0: none */
@@ -31,7 +35,7 @@ statement_ended(TimestampTz at)
 	int64		us = at - began;
 
 	began = 0;
-	if (waits_trigger < 0 || us <= (int64) waits_trigger * 1000)
+	if (trigger_ms < 0 || us <= (int64) trigger_ms * 1000)
 		return;
 	capture_mark(RECORD_TRIGGER, 0, us * 1000);
 	if (us > slow_us)
@@ -45,7 +49,7 @@ statement_ended(TimestampTz at)
 void
 trigger_statement_begins(uint64 query_id)
 {
-	if (waits_trigger < 0)
+	if (trigger_ms < 0)
 		return;
 	capture.trigger_used = true;
 	if (began != 0 && answered > began)
@@ -61,7 +65,7 @@ trigger_statement_begins(uint64 query_id)
 void
 trigger_message(char type)
 {
-	if (waits_trigger < 0 && began == 0 && arrived == 0 && slow_us < 0)
+	if (trigger_ms < 0 && began == 0 && arrived == 0 && slow_us < 0)
 		return;
 	capture.trigger_used = true;
 	switch (type)
@@ -103,4 +107,15 @@ trigger_flushed(void)
 	slow_us = -1;
 	if (capture.ring)
 		kept_copy(slow_query_id, us);
+}
+
+/* Called when the library is loaded. */
+void
+trigger_init(void)
+{
+	DefineCustomIntVariable("wait_event_timing.trigger",
+							"Keeps the trace of a session when a statement took longer than this.",
+							"-1 keeps none.",
+							&trigger_ms, -1, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 }

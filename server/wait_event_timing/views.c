@@ -136,7 +136,7 @@ wait_event_timing_sessions(PG_FUNCTION_ARGS)
 		values[0] = Int32GetDatum(copy->pid);
 		values[1] = CStringGetTextDatum(sql_backend_type(copy->backend_type));
 		level = pg_atomic_read_u32(&copy->level);
-		values[2] = CStringGetTextDatum(waits_levels[level == CAPTURE_ENDING ? CAPTURE_OFF :
+		values[2] = CStringGetTextDatum(level_names[level == CAPTURE_ENDING ? CAPTURE_OFF :
 													 level].name);
 		values[3] = Int32GetDatum((int32) copy->nevents);
 		values[4] = Int64GetDatum((int64) copy->overflows);

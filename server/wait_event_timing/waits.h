@@ -7,16 +7,16 @@
  * We take over the executable's calls of libc and time them while a wait is
  * announced.
  *
- * One file a phase: module.c (loading), shmem.c (shared state), slot.c (the slot
- * of a process), wrapped_calls.c and wrap.h (the calls taken over), capture.c (the waits
- * of a process), captured_time.c (for how long they are captured), settings.c
- * (level and clock), client_messages.c (messages to the client), stats.c (tables of a
- * process and of all that ended), statements.c (table by statement), trace.c
- * (statements in a trace), ring.c and ring_write.h (the trace of a process), recorder_ring.c
- * (in the area), guard.c (failures),
- * ended.c (traces that processes leave), offer.c (what it offers other modules),
- * trigger.c (slow statements), kept.c (traces kept of them), explain.c (EXPLAIN),
- * bench.c (what a wait costs).
+ * One file a phase, with the settings that it obeys: module.c (loading), shmem.c
+ * (shared state), slot.c (the slot of a process), wrapped_calls.c and wrap.h (the
+ * calls taken over), process.c (what a process knows of itself, and for how long
+ * its waits are captured), capture.c (its waits), level.c (level and clock),
+ * client_messages.c (messages to the client), stats.c (tables of a process and of
+ * all that ended), statements.c (table by statement), trace.c (statements in a
+ * trace), ring.c and ring_write.h (the trace of a process), recorder_ring.c (in
+ * the area), guard.c (failures), ended.c (traces that processes leave), offer.c
+ * (what it offers other modules), trigger.c (slow statements), kept.c (traces kept
+ * of them), explain.c (EXPLAIN), bench.c (what a wait costs).
  * For SQL: views.c (waits), moment.c (all of them at one moment), statement_view.c
  * (by statement), under_way.c (those of statements that are in no table yet), read.c
  * (traces), info.c (the module), control.c (set and reset), sql.c (what these
@@ -33,7 +33,6 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-#include "../common/application.h"
 #include "../common/clock_trust.h"
 #include "../common/module_shmem.h"
 #include "../common/pg_compat.h"
@@ -334,51 +333,47 @@ typedef struct Capture
 /* no detour through our own offset table at every wait */
 #pragma GCC visibility push(hidden)
 
-/* module.c */
-extern int	waits_capture;
-extern int	waits_clock;
-extern int	waits_statements_max;
-extern int	waits_ring_records;
-extern int	waits_memory_kb;
-extern int	waits_trigger;
-extern bool waits_hooks;
-extern const struct config_enum_entry waits_levels[];
-
 /* shmem.c */
+extern int	shmem_rings_kb;		/* setting: memory of all rings */
 extern void shmem_init(void);
 extern Shared *shmem_get(void);
+extern Shared *shmem_get_or_error(void);
 extern Slot *shmem_slot(Shared *shared, uint32 number);
 extern StatementBucket *shmem_bucket(Shared *shared, uint32 number);
 extern RingEntry *shmem_ring(Shared *shared, uint32 number);
 extern bool shmem_is_dynamic(void);
 
 /* wrapped_calls.c */
+extern bool calls_hooks;		/* setting: they are taken over */
+extern void calls_init(void);
 extern void calls_install(void);
 extern int	calls_count(void);
 extern const char *calls_name(int number);
 extern int	calls_slots(int number);
 extern int	calls_intact(void);
 
-/* slot.c */
+/* process.c */
 extern Capture capture;
+extern int	capture_setting;	/* setting: a CaptureLevel, for which the slot's counts */
+extern int	capture_clock;		/* setting: a ClockSource, for which that of "capture" counts */
+extern const ClockRate timing_nanoseconds;
+extern void timing_stop(Slot *slot, const Shared *shared, int64 now);
+extern void timing_stop_own(void);
+extern void timing_add_wait(int64 start, int64 end);
+
+/* slot.c */
 extern bool slot_attach(void);
 extern bool slot_present(void);
 extern void slot_detach(void);
 extern void slot_follow_leader(void);
 
-/* settings.c */
-extern void settings_level_changed(int setting, GucSource source);
-extern void settings_clock_changed(int clock);
-extern void settings_follow_application(void);
+/* level.c */
+extern const struct config_enum_entry level_names[];
+extern void level_init(void);
+extern void level_follow_application(void);
 
 /* client_messages.c */
-extern void protocol_install(void);
-
-/* captured_time.c */
-extern const ClockRate timing_nanoseconds;
-extern void timing_stop(Slot *slot, const Shared *shared, int64 now);
-extern void timing_stop_own(void);
-extern void timing_add_wait(int64 start, int64 end);
+extern void messages_install(void);
 
 /* same_wait.c */
 extern bool same_wait_watched;
@@ -402,6 +397,7 @@ extern void capture_record(uint32 event, int64 start, int64 end, CallKind kind,
 extern void capture_mark(RecordKind kind, int depth, int64 value);
 
 /* ring.c */
+extern void ring_init(void);
 extern void ring_open(void);
 extern void ring_follow_in_background(void);
 extern void ring_follow_level(void);
@@ -444,6 +440,8 @@ extern void trace_follow_level(void);
 extern void trace_flush(void);
 
 /* trigger.c */
+extern int	trigger_ms;			/* setting: -1: none is slow */
+extern void trigger_init(void);
 extern void trigger_statement_begins(uint64 query_id);
 extern void trigger_message(char type);
 extern void trigger_flushed(void);

@@ -35,6 +35,8 @@ struct io_uring;
 struct io_uring_cqe;
 struct __kernel_timespec;
 
+bool		calls_hooks = true;
+
 /*
  * Whether this wait, of one of RESTING_CLASSES, is one for something to do.
  *
@@ -256,4 +258,16 @@ int
 calls_intact(void)
 {
 	return interpose_verify(entries, lengthof(entries));
+}
+
+/* Called when the library is loaded; calls_install() follows if "calls_hooks" says so. */
+void
+calls_init(void)
+{
+	DefineCustomBoolVariable("wait_event_timing.hooks",
+							 "Takes over the server's calls of libc when the library is loaded.",
+							 "When off, the library is loaded and does nothing.",
+							 &calls_hooks, true,
+							 process_shared_preload_libraries_in_progress ? PGC_POSTMASTER : PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
 }

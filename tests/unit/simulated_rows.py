@@ -71,7 +71,7 @@ class Estimator:
     def __init__(self, directory: Path) -> None:
         library = directory / "row_estimate.so"
         folder = source_dir() / "sql_trace" / "rows"
-        names = "estimate", "usual", "reconcile"
+        names = "estimate", "usual"
         sources = [str(folder / f"row_{name}.c") for name in names]
         subprocess.run(
             ["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), *sources, "-lm"], check=True

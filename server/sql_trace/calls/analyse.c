@@ -8,6 +8,11 @@
  *-------------------------------------------------------------------------
  */
 #include "fetches.h"
+#include "fused.h"
+#include "request.h"
+#include "statement.h"
+#include "../core/level.h"
+#include "../core/module.h"
 
 #include "optimizer/planner.h"
 #include "parser/analyze.h"
@@ -107,7 +112,7 @@ trace_plan(PLANNER_PARAMETERS)
 }
 
 void
-analyse_install(void)
+analyse_init(void)
 {
 	previous_analyze = post_parse_analyze_hook;
 	post_parse_analyze_hook = trace_analyze;

@@ -7,11 +7,18 @@
  *-------------------------------------------------------------------------
  */
 #include "fused.h"
+#include "secrets.h"
+#include "statement.h"
+#include "../core/module.h"
+#include "../core/timeline.h"
 
 #include "access/transam.h"
 #include "access/tupmacs.h"
 #include "nodes/params.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
+
+static int	longest_shown = 64;		/* setting: bytes of a value; -1: of any length */
 
 /* How a value is to be shown, and where its bytes are */
 typedef struct Shown
@@ -94,7 +101,7 @@ show(Shown *shown, const ParamExternData *parameter, bool secret, Size room)
 	else if (!OidIsValid(parameter->ptype) || parameter->ptype >= FirstGenbkiObjectId ||
 			 !locate(shown, parameter->value, form_of(parameter->ptype)))
 		shown->entry.state = BIND_OMITTED;
-	else if (secret || (trace_bind_length >= 0 && shown->entry.length > (uint32) trace_bind_length))
+	else if (secret || (longest_shown >= 0 && shown->entry.length > (uint32) longest_shown))
 		shown->entry.state = BIND_REDACTED;
 	else
 	{
@@ -180,4 +187,15 @@ binds_write(uint64 call, ParamListInfo parameters, bool secret)
 		}
 	}
 	record_end();
+}
+
+/* Called when the library is loaded. */
+void
+binds_init(void)
+{
+	DefineCustomIntVariable("sql_trace.bind_length",
+							"Values that take more bytes are not shown.",
+							"-1: all are shown.",
+							&longest_shown, 64, -1, 1024 * 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
 }

@@ -1,9 +1,60 @@
 /*-------------------------------------------------------------------------
  * call.c
- *		What all calls share: counters of blocks and WAL, and that they fail.
+ *		What all calls share (call.h).
  *-------------------------------------------------------------------------
  */
-#include "../core/sqltrace.h"
+#include "call.h"
+#include "fused.h"
+#include "../core/kept.h"
+#include "../core/timeline.h"
+
+#include "access/transam.h"
+
+/* The one under way, if it has been recorded that it began */
+LocalTransactionId transaction_recorded = InvalidLocalTransactionId;
+static int64 began;
+
+/* Record what became of it. */
+void
+transaction_write(TransactionEvent event, uint64 xid, int64 at)
+{
+	TransactionRecord record;
+
+	if (fused.open && event == TRANSACTION_COMMIT && fused_transaction_committed(xid, began))
+		return;
+	record.event = event;
+	record.padding = 0;
+	record.xid = xid;
+	record.start = began;
+	(void) record_write(RECORD_TRANSACTION, trace.depth, trace.current, at, &record, sizeof(record));
+}
+
+/* The first call of the transaction under way has begun. */
+void
+transaction_begins(int64 start, int64 now)
+{
+	transaction_recorded = MY_LXID;
+	trace.secret_transaction = false;
+	began = start;
+	if (!fused.open || !fused_transaction_began(now, start))
+		transaction_write(TRANSACTION_BEGIN, 0, now);
+}
+
+/* Has it been recorded that one began? */
+bool
+transaction_is_known(void)
+{
+	return transaction_recorded != InvalidLocalTransactionId;
+}
+
+/* It is over. */
+void
+transaction_over(void)
+{
+	if (unlikely(trigger_armed) && trace.on && transaction_is_known())
+		trigger_transaction_ended(timeline_now() - began);
+	transaction_recorded = InvalidLocalTransactionId;
+}
 
 /* Add what has been used since.  Counters of a sum that is not "any" mean nothing. */
 void

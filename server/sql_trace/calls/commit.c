@@ -4,6 +4,10 @@
  *-------------------------------------------------------------------------
  */
 #include "fetches.h"
+#include "fused.h"
+#include "request.h"
+#include "../core/module.h"
+#include "../core/shmem.h"
 
 #include "access/xact.h"
 
@@ -118,7 +122,7 @@ subtransaction_event(SubXactEvent event, SubTransactionId mine, SubTransactionId
 }
 
 void
-commit_install(void)
+commit_init(void)
 {
 	RegisterXactCallback(transaction_event, NULL);
 	RegisterSubXactCallback(subtransaction_event, NULL);

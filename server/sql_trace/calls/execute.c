@@ -3,8 +3,13 @@
  *		The executor's hooks: executions of plans.
  *-------------------------------------------------------------------------
  */
-#include "../rows/rows.h"
 #include "fetches.h"
+#include "request.h"
+#include "secrets.h"
+#include "statement.h"
+#include "../core/level.h"
+#include "../core/module.h"
+#include "../rows/rows.h"
 
 #include "access/xact.h"
 #include "executor/executor.h"
@@ -377,7 +382,7 @@ trace_end(QueryDesc *queryDesc)
 }
 
 void
-execute_install(void)
+execute_init(void)
 {
 	previous_start = ExecutorStart_hook;
 	ExecutorStart_hook = trace_start;

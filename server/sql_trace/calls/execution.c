@@ -10,6 +10,7 @@
  *-------------------------------------------------------------------------
  */
 #include "execution.h"
+#include "fused.h"
 
 #include "utils/memutils.h"
 

@@ -6,7 +6,13 @@
 #ifndef EXECUTION_H
 #define EXECUTION_H
 
-#include "../core/sqltrace.h"
+#include "call.h"
+
+#include "../core/records.h"
+#include "../core/timeline.h"
+#include "../core/trace.h"
+
+#include "executor/execdesc.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -35,6 +41,8 @@ extern Span span;
 extern Execution *executions;	/* all that are known */
 extern Execution *execution_found;	/* the one that was looked for last */
 
+extern void execute_bound(int64 now);
+extern void execute_inherit(int nest_level);
 extern Execution *execution_search(const QueryDesc *queryDesc);
 extern Execution *execution_take(void);
 extern const Execution *execution_bound(int64 arrived);
@@ -42,6 +50,16 @@ extern void execution_finish(Execution *e, int64 now);
 extern void execution_fail(Execution *e, int sqlstate);
 extern void span_open(Execution *e, int64 now);
 extern void span_end(int64 now);
+
+/*
+ * For row sources.  Their hooks are installed last, and so run outside ours: when
+ * their ExecutorStart hook has called the one before, the execution is known;
+ * until their ExecutorEnd hook calls the one before, it can be written about.
+ */
+extern bool execute_is_traced(const QueryDesc *queryDesc);
+extern bool execute_is_written(const QueryDesc *queryDesc);
+extern bool execute_row_sources(const QueryDesc *queryDesc, uint32 sampling,
+								const RowSource *nodes, uint32 n);
 
 /* What happens next is not the open execution's. */
 static inline void

@@ -20,6 +20,7 @@
  *-------------------------------------------------------------------------
  */
 #include "fetches.h"
+#include "fused.h"
 
 #define LONGEST_NS (INT64CONST(1000000))
 

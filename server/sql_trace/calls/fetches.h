@@ -36,6 +36,12 @@ typedef struct Series
 
 extern Series series;
 
+extern uint64 call_begins(int64 start, int64 now);
+extern void execute_forget(int nest_level, uint16 flags);
+extern void series_nested(void);
+extern void series_close(void);
+extern void series_forget(void);
+extern void series_look_for_error(void);
 extern void series_begin(const Execution *e, int64 reading);
 extern void series_stands_alone(void);
 extern void series_note_error(void *arg);

@@ -1,22 +1,11 @@
 /*-------------------------------------------------------------------------
  * fused.c
- *		One record per request: its calls are kept back until it has been answered.
- *
- * Most requests are one statement that raises no error and runs no other statement.
- * For these, the transaction's begin and end, the calls, the values and the request
- * itself make one record, a quarter the size of separate ones.  Each call still
- * takes its number when it begins.
- *
- * What is kept back lies in the ring's memory, in front of its records, and is
- * always complete.  So a reader sees the request that is open.
- *
- * A request that does not fit is written as separate records: record_flush() first
- * writes what was kept back, and then the other record follows.  Texts and plans
- * are the exception: they go before the record that names them.
+ *		One record per request (fused.h).
  *-------------------------------------------------------------------------
  */
-#include "../rows/rows.h"
 #include "fused.h"
+#include "../core/timeline.h"
+#include "../rows/rows.h"
 
 static inline OpenRequest *
 open_request(void)
@@ -381,7 +370,7 @@ fused_begin(void)
 {
 	record_kept_back = fused_spill;
 	/* not what would be spilled anyway */
-	fused.open = trace.on && trace_cpu_interval != 0 && row_sources_every == 0;
+	fused.open = trace.on && timeline_cpu_interval != 0 && row_every == 0;
 	fused.size = 0;
 	fused.named = fused.last_is_commit = fused.committed = false;
 	fused.first = trace.calls + 1;

@@ -3,7 +3,7 @@
  *		In whose calls init plans run.
  *-------------------------------------------------------------------------
  */
-#include "../core/sqltrace.h"
+#include "statement.h"
 
 #include "executor/execPartition.h"
 #include "nodes/execnodes.h"

@@ -8,7 +8,8 @@
  * and relations may be renamed.
  *-------------------------------------------------------------------------
  */
-#include "../core/sqltrace.h"
+#include "statement.h"
+#include "../core/record.h"
 
 #include "lib/stringinfo.h"
 #include "miscadmin.h"

@@ -1,16 +1,22 @@
 /*-------------------------------------------------------------------------
  * request.c
- *		A request of the client: from its first message to ReadyForQuery.
- *
- * There is no hook where a message arrives.  A request is noticed by the first
- * thing that it does, and when it arrived is in the statement timestamp,
- * which the server takes anew for each message of Query, Parse, Bind, Execute.
+ *		A request of the client (request.h).
  *-------------------------------------------------------------------------
  */
+#include "request.h"
+#include "fetches.h"
 #include "fused.h"
+#include "secrets.h"
+#include "statement.h"
+#include "../core/kept.h"
+#include "../core/level.h"
 
 #include "access/xact.h"
 #include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+
+#include "../../common/pg_compat.h"
 
 static TimestampTz message_seen = 0;	/* statement timestamp of the message under way */
 static uint32 messages;			/* answered of this request */
@@ -28,7 +34,7 @@ request_statement(uint64 text, bool secret)
 static pg_noinline void
 claim_rings(void)
 {
-	if (!ring_claim())
+	if (!recorder_claim())
 		level_ring_lost();
 	if (!timeline_claim_waits())
 		level_waits_lost();
@@ -40,7 +46,7 @@ request_begins(bool can_open)
 {
 	bool		drawn;
 
-	if (unlikely(ring_block.rests))
+	if (unlikely(recorder_block.rests))
 		claim_rings();
 	series_forget();
 	text_forget();
@@ -48,8 +54,8 @@ request_begins(bool can_open)
 	level_update(can_open);
 	trace.request = true;
 	trace.now_level = trace.level;
-	drawn = trace_statement_rate >= 1 ||
-		pg_prng_double(&pg_global_prng_state) < trace_statement_rate;
+	drawn = level_statement_rate >= 1 ||
+		pg_prng_double(&pg_global_prng_state) < level_statement_rate;
 	trace.on = trace.level > 0 && trace.ring != NULL && drawn;
 	request_statement(0, false);
 	trace.secret_depth = INT_MAX;
@@ -104,6 +110,44 @@ request_answered(int64 now)
 	trace.last_end = now;
 }
 
+static void
+detach(int code, Datum arg)
+{
+	Shared	   *shared = shmem_get();
+
+	ring_leave();
+	if (trace.ring)
+		record_flush();
+	if (trace.slot && shared)
+	{
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+		trace.slot->pid = 0;
+		LWLockRelease(&shared->lock);
+	}
+	trace.on = false;
+	trace.client = false;
+	trace.request = true;		/* none will be */
+}
+
+/* This session is ready for its client: take the slot that belongs to it. */
+static void
+attach(void)
+{
+	Shared	   *shared = shmem_get();
+	Slot	   *slot;
+
+	if (shared == NULL || MY_PROC_NUMBER >= shared->nslots || MyBackendType != B_BACKEND)
+		return;
+	slot = shmem_slot(shared, MY_PROC_NUMBER);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	level_begin(slot);
+	slot->pid = MyProcPid;
+	LWLockRelease(&shared->lock);
+	trace.slot = slot;
+	trace.client = true;
+	before_shmem_exit(detach, (Datum) 0);
+}
+
 /* ReadyForQuery is on its way, with this status of the transaction. */
 void
 request_ends(char status)
@@ -111,10 +155,10 @@ request_ends(char status)
 	bool		traced = trace.on;
 
 	if (trace.slot == NULL)
-		level_attach();
+		attach();
 	if (!trace.client)
 		return;
-	if (unlikely(ring_block.rests))
+	if (unlikely(recorder_block.rests))
 		claim_rings();			/* nothing happened in this request */
 	secrets_watch_errors();
 	trace.unseen = status != 'I' && (trace.unseen || !traced);

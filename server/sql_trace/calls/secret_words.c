@@ -14,7 +14,7 @@
  * Nothing is allocated here: an error may be under way.
  *-------------------------------------------------------------------------
  */
-#include "../core/sqltrace.h"
+#include "secrets.h"
 
 #if defined(__x86_64__)
 #include <tmmintrin.h>
@@ -66,83 +66,8 @@ static unsigned char folded[256];
 static unsigned char first_part[256];
 static unsigned char nparts[256];
 
-/*
- * No text shows a secret without one of these: a part from above, what a word
- * begins with that shows one by itself, or a verb that other words need before
- * them.  Three letters of each are looked for; those of a group may also be found
- * mixed, so the groups are such that this is rare in SQL.  In lower case.
- */
-static const struct
-{
-	const char *word;
-	int			at;				/* where the three letters are */
-	int			group;			/* below 7; that of backslashes is 7 */
-}			signs[] = {
-	{"pass", 0, 0}, {"pass_hash", 0, 0}, {"pass_phr", 0, 0}, {"pass_word", 0, 0},
-	{"passcode", 0, 0}, {"passphr", 0, 0}, {"passw", 0, 0}, {"authorization", 5, 0},
-	{"conninfo", 2, 1}, {"mapping", 2, 1}, {"pwd", 0, 1},
-	{"alter", 0, 2}, {"gen_salt", 5, 2}, {"private_key", 3, 2}, {"privatekey", 3, 2},
-	{"://", 0, 3}, {"program", 1, 3},
-	{"dblink", 0, 4}, {"token", 0, 4},
-	{"api_key", 0, 5}, {"apikey", 0, 5}, {"digest", 0, 5}, {"import", 1, 5}, {"uescape", 4, 5},
-	{"access_key", 1, 6}, {"accesskey", 1, 6}, {"account_key", 1, 6}, {"accountkey", 1, 6}, {"create", 0, 6}, {"credential", 0, 6}, {"crypt", 0, 6}, {"hmac", 0, 6},
-	{"scram", 1, 6}, {"secret", 2, 6}
-};
-
-#define BACKSLASH_GROUP 7
-
-/* By place and half of a byte: the groups that have such a letter there */
-static unsigned char sign_low[3][16];
-static unsigned char sign_high[3][16];
+static SecretSigns signs;
 static bool signs_known = false;	/* and can be looked for */
-
-/* Upper and lower case are the same, and some characters that matter to nobody. */
-#define SIGN_FOLD 0x20
-
-static void
-add_sign(int place, unsigned char c, int group)
-{
-	c |= SIGN_FOLD;
-	sign_low[place][c & 15] |= (unsigned char) (1 << group);
-	sign_high[place][c >> 4] |= (unsigned char) (1 << group);
-}
-
-/* Is this in the list above? */
-static bool
-has_sign(const char *word)
-{
-	for (int i = 0; i < (int) lengthof(signs); i++)
-		if (strcmp(word, signs[i].word) == 0)
-			return true;
-	return false;
-}
-
-static void
-fill_signs(void)
-{
-	static const char *const others[] = {
-		"dblink", "mapping", "program", "create", "alter", "import", "://", "pass",
-		"authorization", "digest", NULL
-	};
-
-	for (int i = 0; i < (int) lengthof(signs); i++)
-		for (int place = 0; place < 3; place++)
-			add_sign(place, (unsigned char) signs[i].word[signs[i].at + place], signs[i].group);
-	add_sign(0, '\\', BACKSLASH_GROUP);
-	for (int place = 1; place < 3; place++)
-		for (int half = 0; half < 16; half++)
-		{
-			sign_low[place][half] |= 1 << BACKSLASH_GROUP;
-			sign_high[place][half] |= 1 << BACKSLASH_GROUP;
-		}
-#if defined(__x86_64__)
-	signs_known = __builtin_cpu_supports("ssse3");
-#endif
-	for (int i = 0; parts[i] != NULL; i++)
-		signs_known &= has_sign(parts[i]);
-	for (int i = 0; others[i] != NULL; i++)
-		signs_known &= has_sign(others[i]);
-}
 
 #if defined(__x86_64__)
 /* The groups that have the letters of a place there, of sixteen letters */
@@ -161,12 +86,12 @@ signs_in(const char *text, const char *end)
 {
 	const __m128i half = _mm_set1_epi8(15);
 	const __m128i fold = _mm_set1_epi8(SIGN_FOLD);
-	const __m128i low0 = TABLE(sign_low[0]);
-	const __m128i low1 = TABLE(sign_low[1]);
-	const __m128i low2 = TABLE(sign_low[2]);
-	const __m128i high0 = TABLE(sign_high[0]);
-	const __m128i high1 = TABLE(sign_high[1]);
-	const __m128i high2 = TABLE(sign_high[2]);
+	const __m128i low0 = TABLE(signs.low[0]);
+	const __m128i low1 = TABLE(signs.low[1]);
+	const __m128i low2 = TABLE(signs.low[2]);
+	const __m128i high0 = TABLE(signs.high[0]);
+	const __m128i high1 = TABLE(signs.high[1]);
+	const __m128i high2 = TABLE(signs.high[2]);
 	__m128i		found = _mm_setzero_si128();
 	char		rest[32] = {0};
 
@@ -191,7 +116,10 @@ signs_in(const char *text, const char *end)
 static void
 fill_tables(void)
 {
-	fill_signs();
+	signs_known = secret_signs_fill(&signs, parts);
+#if defined(__x86_64__)
+	signs_known &= __builtin_cpu_supports("ssse3") != 0;
+#endif
 	for (int c = 0; c < 128; c++)
 	{
 		if (c >= 'A' && c <= 'Z')
@@ -480,65 +408,6 @@ search_all_ways(const char *text, const char *end)
 						 search(text, end, SEARCHED, &commented));
 }
 
-/* The number that these digits spell, or -1 */
-static int
-number(const char *at, const char *end, int digits, int base)
-{
-	int			value = 0;
-
-	if (end - at < digits)
-		return -1;
-	for (; digits > 0; digits--, at++)
-	{
-		int			digit = *at >= '0' && *at <= '9' ? *at - '0' :
-			*at >= 'a' && *at <= 'f' ? *at - 'a' + 10 :
-			*at >= 'A' && *at <= 'F' ? *at - 'A' + 10 : base;
-
-		if (digit >= base)
-			return -1;
-		value = value * base + digit;
-		if (value > 0xFFFF)
-			return -1;
-	}
-	return value;
-}
-
-/*
- * The character that a backslash and what follows it spell in E'', U&'' or JSON;
- * "after" is set behind it.  What is not ASCII becomes a blank, like \n.
- */
-static char
-unescape(const char *at, const char *end, const char **after)
-{
-	static const struct
-	{
-		char		letter;
-		int			digits;
-		int			base;
-	}			forms[] = {
-		{'u', 4, 16}, {'U', 8, 16}, {'+', 6, 16}, {'x', 2, 16}, {'x', 1, 16},
-		{0, 4, 16}, {0, 3, 8}, {0, 2, 8}
-	};
-
-	at++;
-	for (int i = 0; i < (int) lengthof(forms); i++)
-	{
-		const char *digits = at + (forms[i].letter != 0);
-		int			value;
-
-		if (forms[i].letter != 0 && (at == end || *at != forms[i].letter))
-			continue;
-		value = number(digits, end, forms[i].digits, forms[i].base);
-		if (value > 0 && value < 128)
-		{
-			*after = digits + forms[i].digits;
-			return (char) value;
-		}
-	}
-	*after = Min(at + 1, end);
-	return at < end && strchr("bfnrt", *at) == NULL ? *at : ' ';
-}
-
 #define WINDOW 4096
 #define OVERLAP 512				/* no two words that matter are further apart */
 
@@ -552,7 +421,7 @@ search_unescaped(const char *text, const char *end)
 	while (text < end)
 	{
 		if (*text == '\\')
-			window[n++] = unescape(text, end, &text);
+			window[n++] = secret_unescape(text, end, &text);
 		else
 			window[n++] = *text++;
 		if (n == WINDOW)
@@ -568,7 +437,7 @@ search_unescaped(const char *text, const char *end)
 
 /* Do the words of a text show that it may hold secrets? */
 bool
-words_show_secret(const char *text, Size length)
+secret_words_in(const char *text, Size length)
 {
 	const char *end = text + length;
 	const char *backslash;

@@ -1,23 +1,24 @@
 /*-------------------------------------------------------------------------
  * secrets.c
- *		What a trace must not show: passwords, connection strings, values of
- *		sensitive roles.
- *
- * A statement is known by its parse tree, if there is one, and by the words of
- * the source that it is part of (secret_words.c).  What runs within such a statement is
- * not shown either, nor is the message of any error after it in the request.
+ *		What a trace must not show (secrets.h).
  *-------------------------------------------------------------------------
  */
-#include "../core/sqltrace.h"
+#include "secrets.h"
+#include "statement.h"
+#include "../core/level.h"
+#include "../core/module.h"
 
 #include "miscadmin.h"
 #include "access/xact.h"
 #include "commands/prepare.h"
 #include "utils/acl.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 #include "utils/varlena.h"
+
+static char *sensitive_roles = NULL;
 
 /* What is known of the role under whose rights we run */
 static struct
@@ -130,7 +131,7 @@ secrets_in_message(const char *message)
 static bool
 tells(const char *text)
 {
-	return text != NULL && words_show_secret(text, strlen(text));
+	return text != NULL && secret_words_in(text, strlen(text));
 }
 
 /*
@@ -175,8 +176,8 @@ secrets_watch_errors(void)
 		error_context_stack = &ours;
 }
 
-void
-secrets_roles_changed(void)
+static void
+roles_changed(const char *newval, void *extra)
 {
 	role.known = false;
 }
@@ -191,7 +192,7 @@ role_invalidated(Datum arg, int cache, uint32 hash)
 static bool
 is_sensitive(Oid user)
 {
-	char	   *copy = pstrdup(trace_sensitive_roles);
+	char	   *copy = pstrdup(sensitive_roles);
 	List	   *names = NIL;
 	ListCell   *cell;
 	bool		found = false;
@@ -222,7 +223,7 @@ is_current(void)
 bool
 secrets_of_role(void)
 {
-	if (trace_sensitive_roles == NULL || trace_sensitive_roles[0] == '\0')
+	if (sensitive_roles == NULL || sensitive_roles[0] == '\0')
 		return false;
 	if (!is_current())
 	{
@@ -241,7 +242,7 @@ secrets_of_role(void)
 bool
 secrets_of_role_known(void)
 {
-	if (trace_sensitive_roles == NULL || trace_sensitive_roles[0] == '\0')
+	if (sensitive_roles == NULL || sensitive_roles[0] == '\0')
 		return false;
 	return !is_current() || role.sensitive;
 }
@@ -265,5 +266,16 @@ secrets_application(void)
 {
 	const char *name = application_name ? application_name : "";
 
-	return words_show_secret(name, strlen(name)) ? "(hidden)" : name;
+	return secret_words_in(name, strlen(name)) ? "(hidden)" : name;
+}
+
+/* Called when the library is loaded. */
+void
+secrets_init(void)
+{
+	DefineCustomStringVariable("sql_trace.sensitive_roles",
+							   "Roles whose values, and those of their members, are never shown.",
+							   NULL,
+							   &sensitive_roles, "",
+							   PGC_SIGHUP, GUC_LIST_INPUT, NULL, roles_changed, NULL);
 }

@@ -8,17 +8,14 @@
  * what was found is kept by a hash of all of it.
  *
  * A text is known by a hash of its length, of what is kept of it and of whether it
- * is secret.  A small table, in which old entries make way, says where in the ring
- * it was written; plan trees share it.  The hash of a secret text would allow
- * guesses at the secret, so it gets a random identifier instead.
- *
- * The recorder puts a text that it needs in another request, and that is not secret,
- * into the dictionary of all sessions (../core/dictionary.h).  The same text can have
- * several query identifiers there, as each database has its own, and be cut at several
- * lengths, so that its identifier depends on these, too.
+ * is secret.  The hash of a secret text would allow guesses at the secret, so it
+ * gets a random identifier instead.
  *-------------------------------------------------------------------------
  */
-#include "../core/sqltrace.h"
+#include "text_known.h"
+
+#include "../core/record.h"
+#include "secrets.h"
 
 #include "access/xact.h"
 #include "common/hashfn.h"
@@ -28,8 +25,6 @@
 #include "tcop/tcopprot.h"
 #include "utils/memutils.h"
 
-#define SETS 512				/* power of two */
-#define WAYS 4
 #define SHORT 1024				/* bytes of a source that are compared rather than hashed */
 #define COMPARED 16				/* sources that are kept for it, by their address; power of two */
 #define LONG 65536				/* a client's source that is looked at only once a message */
@@ -45,20 +40,6 @@
 
 /* A different identifier for the same text in a source that is secret, and in one that is not */
 #define SECRET_SEED UINT64CONST(0x9E3779B97F4A7C15)
-
-typedef struct Known
-{
-	uint64		id;				/* 0: free */
-	uint64		position;		/* in the ring, that with NEEDED_ONCE, or number in the dictionary */
-	uint64		shown;			/* identifier there; another than "id" if secret, or in the dictionary */
-} Known;
-
-typedef struct Set
-{
-	Known		way[WAYS];		/* the latest first */
-} Set;
-
-static Set *known = NULL;
 
 typedef struct Source
 {
@@ -77,9 +58,6 @@ typedef struct Source
 } Source;
 
 static Source sources[COMPARED];
-uint32		text_rings = 0; /* that have begun */
-bool		text_in_dictionary = false; /* the recorder's are, if they are needed again */
-uint64		text_request_began = 0; /* position in the ring, if that is in the area */
 
 /*
  * A statement of the client's message that holds no secret: it is looked up when it
@@ -98,108 +76,6 @@ static struct
 
 /* Hashes of longer sources; the lowest bit says whether it is secret */
 static uint64 verdicts[VERDICTS];
-
-/* The ring begins, without any text; where an error can be caught. */
-void
-text_begin(void)
-{
-	if (known == NULL)
-		known = MemoryContextAlloc(TopMemoryContext, SETS * sizeof(Set));
-	memset(known, 0, SETS * sizeof(Set));
-	text_rings++;
-}
-
-/* The ring, which has begun, goes on: for the recorder, or for whoever reads only the ring. */
-void
-text_begin_as(bool recorder)
-{
-	bool		in_dictionary = recorder && dictionary_begin();
-
-	if (in_dictionary == text_in_dictionary)
-		return;
-	text_in_dictionary = in_dictionary;
-	text_begin();
-}
-
-static pg_attribute_always_inline Known *
-find(uint64 id)
-{
-	Set		   *set = &known[id & (SETS - 1)];
-
-	for (int i = 0; i < WAYS; i++)
-		if (set->way[i].id == id)
-			return &set->way[i];
-	return NULL;
-}
-
-static inline bool
-was_needed_once(uint64 position)
-{
-	return (position & NEEDED_ONCE) == NEEDED_ONCE;
-}
-
-/*
- * A text or a plan of the ring is needed again: if that is in another request than
- * before, it goes into the dictionary.  False: the ring has lost it.
- */
-static pg_noinline bool
-needed_again(Known *of, bool may_wait)
-{
-	uint64		position = of->position & ~NEEDED_ONCE;
-	uint64		number;
-
-	if (!ring_holds(position))
-		return false;
-	number = position < text_request_began || ring_block.handle == 0 ?
-		dictionary_move(position, &of->shown, may_wait) : 0;
-	if (number != 0)
-		of->position = number;
-	return true;
-}
-
-static inline bool
-is_held(Known *of, bool may_wait)
-{
-	if ((of->position & IN_DICTIONARY) == 0)
-		return ring_holds(of->position);
-	return was_needed_once(of->position) ? needed_again(of, may_wait) :
-		dictionary_holds(of->position);
-}
-
-/* Has this been written ever? */
-bool
-text_was_known(uint64 id)
-{
-	return find(id) != NULL;
-}
-
-/*
- * Has this been written, and is it still there?  Then "position" is where, and its
- * identifier there is returned; else 0.
- */
-uint64
-text_known(uint64 id, uint64 *position)
-{
-	Known	   *found = find(id);
-
-	if (found == NULL || !is_held(found, true))
-		return 0;
-	*position = was_needed_once(found->position) ? NEEDED_ONCE : found->position;
-	return found->shown;
-}
-
-/* It is about to be written there, or has been, as "shown". */
-void
-text_remember(uint64 id, uint64 position, uint64 shown)
-{
-	Set		   *set = &known[id & (SETS - 1)];
-	int			at = 0;
-
-	while (at < WAYS - 1 && set->way[at].id != id)
-		at++;
-	memmove(&set->way[1], &set->way[0], at * sizeof(Known));
-	set->way[0] = (Known) {id, position, shown};
-}
 
 static inline bool
 is_blank(char c)
@@ -291,7 +167,7 @@ long_is_secret(const char *text, Size length)
 	hash = fast_hash(text, length) & ~UINT64CONST(1);
 	verdict = &verdicts[hash >> 32 & (VERDICTS - 1)];
 	if (*verdict == 0 || (*verdict & ~UINT64CONST(1)) != hash)
-		*verdict = hash | words_show_secret(text, length);
+		*verdict = hash | secret_words_in(text, length);
 	if (length >= LONG && text == debug_query_string)
 	{
 		last_long.text = text;
@@ -321,7 +197,7 @@ source_of(const char *text)
 		memcmp(text, source->text, length) != 0)
 	{
 		source->length = (int) length;
-		source->secret = words_show_secret(text, length);
+		source->secret = secret_words_in(text, length);
 		source->id = 0;
 		source->rings = 0;
 		memcpy(source->text, text, length);
@@ -375,15 +251,6 @@ text_hash(const char *text, Size length)
 	return fold(fold(hash ^ word) ^ UINT64CONST(0xC2B2AE3D27D4EB4F));
 }
 
-/* Bytes of a text, or of a plan, that are kept at most */
-int
-text_most(void)
-{
-	uint64		most = Min(trace.ring->size / 8, 1024 * 1024 * 1024);
-
-	return (int) (text_in_dictionary ? Min(most, dictionary_largest() - sizeof(TextRecord)) : most);
-}
-
 /* The hash of a part of a source, which mostly is the one that was requested before */
 static uint64
 hash_of(Source *source, int at, const char *text, int length, int identified)
@@ -428,7 +295,7 @@ write_text(uint64 id, const char *text, int length, int stored, int64 query_id, 
 		   bool may_wait)
 {
 	TextRecord	record = {0};
-	const Known *before = secret || text_in_dictionary ? find(id) : NULL;
+	const TextPlace *before = secret || text_in_dictionary ? text_find(id) : NULL;
 	bool		recorded = text_in_dictionary && !secret;
 
 	if (recorded)
@@ -491,7 +358,7 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 {
 	Source	   *source;
 	const char *text;
-	Known	   *old;
+	TextPlace  *old;
 	uint64		id;
 	uint64		position;
 	int			stored;
@@ -525,13 +392,13 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 				 Min(length, MOST_OF_TEXT));
 	if (unlikely(*secret))
 		id ^= SECRET_SEED;
-	old = find(id);
-	if (old == NULL || !is_held(old, may_wait))
+	old = text_find(id);
+	if (old == NULL || !text_still_held(old, may_wait))
 	{
 		uint64		hash = id;
 
 		id = write_text(hash, text, length, stored, *query_id, *secret, may_wait);
-		old = find(hash);
+		old = text_find(hash);
 	}
 	else
 		id = old->shown;
@@ -543,12 +410,12 @@ part_of(const char *source_text, int location, int length, int64 *query_id, bool
 		last.location = location;
 		last.length = asked;
 		last.id = id;
-		last.position = was_needed_once(position) ? position & ~NEEDED_ONCE : position;
+		last.position = text_needed_once(position) ? position & ~NEEDED_ONCE : position;
 		last.rings = text_rings;
 		source->asked_location = location;
 		source->asked_length = asked;
 		source->shown = id;
-		source->position = was_needed_once(position) ? NEEDED_ONCE : position;
+		source->position = text_needed_once(position) ? NEEDED_ONCE : position;
 		source->rings = text_rings;
 	}
 	return id;

@@ -4,6 +4,10 @@
  *-------------------------------------------------------------------------
  */
 #include "fetches.h"
+#include "fused.h"
+#include "request.h"
+#include "statement.h"
+#include "../core/module.h"
 
 #include "tcop/utility.h"
 #include "utils/backend_status.h"
@@ -89,7 +93,7 @@ trace_utility(UTILITY_PARAMETERS)
 }
 
 void
-utility_install(void)
+utility_init(void)
 {
 	previous_utility = ProcessUtility_hook;
 	ProcessUtility_hook = trace_utility;

@@ -12,16 +12,17 @@
  * each reader says so anew.
  *-------------------------------------------------------------------------
  */
-#include "sqltrace.h"
+#include "ring.h"
 
 #include "access/xact.h"
 #include "storage/dsm.h"
 #include "storage/latch.h"
 
 #include "../../common/guarded.h"
+#include "../../common/ring_memory.h"
 
 void
-counters_add(Counters *sum, const Counters *counters)
+ended_count(Counters *sum, const Counters *counters)
 {
 	sum->records += counters->records;
 	sum->bytes += counters->bytes;
@@ -185,7 +186,7 @@ bool
 ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 {
 	uint64		written = Min(pg_atomic_read_u64(&ring->head), ring->size);
-	uint64		for_kept = ring_memory_for_kept(trace_memory_kb);
+	uint64		for_kept = ring_memory_for_kept(shmem_rings_kb);
 	TraceEntry	entry;
 	TraceEntry *place;
 	PGPROC	   *wake;
@@ -218,7 +219,7 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 		ring_memory_give_back(entry.memory);
 		gone[n++] = entry.handle;
 	}
-	counters_add(&shared->ended_totals, &entry.counters);
+	ended_count(&shared->ended_totals, &entry.counters);
 	memset(of, 0, sizeof(*of));
 	LWLockRelease(&shared->lock);
 	free_all(gone, n);
@@ -239,7 +240,7 @@ ended_let_go(Shared *shared, TraceEntry *of, Ring *ring)
 	of->unread = unread_of(ring, of->counters.records);
 	if ((handle & RING_IN_AREA) == 0 && pg_atomic_read_u32(&ring->held) == 0)
 		count_unread(shared, of);
-	counters_add(&shared->ended_totals, &of->counters);
+	ended_count(&shared->ended_totals, &of->counters);
 	ring_memory_give_back(of->memory);
 	memset(of, 0, sizeof(*of));
 	LWLockRelease(&shared->lock);

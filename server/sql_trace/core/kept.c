@@ -1,38 +1,27 @@
 /*-------------------------------------------------------------------------
  * kept.c
- *		Traces that are kept: their places, their memory, and their limits.
+ *		Traces that are kept: copies of rings, and what their sessions waited for.
  *
  * The copy is made by the session itself, after the answer has left.  Its memory
  * counts among that of all rings that are kept only to be read.  If there is none,
- * traces of sessions that ended make way, but no other kept one does: these go
- * when their places are needed, those that are in a file first.
+ * traces of sessions that ended make way, but no other kept one does (kept_places.c).
  *-------------------------------------------------------------------------
  */
 #include "kept.h"
 
+#include "dictionary.h"
+#include "../calls/secrets.h"
+
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "storage/latch.h"
 
 #include "../../common/guarded.h"
+#include "../../common/pg_compat.h"
+#include "../../common/ring_memory.h"
 #include "../../common/zeroed.h"
-
-int			kept_most = 10;
-int			kept_interval_s = SECS_PER_HOUR;
-
-/* Each session that holds up another is a cause of its own, but for this time, in s. */
-#define OTHERS_INTERVAL_S 10
 
 /* Bytes of our ring that are looked into at once */
 #define MOST_READ ((Size) 4 * 1024 * 1024)
-
-/* What a place held, to be let go of without the lock */
-typedef struct Freed
-{
-	uint32		copies[2];		/* segments */
-	int			ncopies;
-	RingHandle	ended;			/* ring of a session that ended, or 0 */
-} Freed;
 
 /* The copy that this process is making */
 static struct
@@ -43,205 +32,6 @@ static struct
 	KeptTrace	made;
 } making;
 
-static Size
-size(void)
-{
-	return add_size(offsetof(KeptShared, watch), mul_size(sizeof(LockWatch), MaxBackends));
-}
-
-static void
-initialise(void *fresh)
-{
-	KeptShared *shared = fresh;
-
-	memset(shared, 0, size());
-	shared->since = GetCurrentTimestamp();
-	pg_atomic_init_u32(&shared->keeper, 0);
-	pg_atomic_init_u32(&shared->watches, 0);
-	pg_atomic_init_u32(&shared->deadlocks, 0);
-	pg_atomic_init_u64(&shared->last_incident, 0);
-	for (int i = 0; i < MaxBackends; i++)
-		pg_atomic_init_u32(&shared->watch[i].nothers, 0);
-}
-
-static ModuleShmem memory = {
-	"sql_trace kept", "sql_trace_kept", PGTARE_VERSION, size, initialise
-};
-
-void
-kept_init(void)
-{
-	module_shmem_init(&memory);
-}
-
-/* NULL: there is none. */
-KeptShared *
-kept_get(void)
-{
-	return module_shmem_get(&memory);
-}
-
-/* The caller holds the lock, and lets go of what is freed afterwards. */
-static void
-free_memory(KeptTrace *kept, Freed *freed)
-{
-	freed->ncopies = 0;
-	freed->ended = 0;
-	if (kept->trace.handle != 0 && kept->is_copy)
-	{
-		ring_memory_forget(kept->trace.memory);
-		freed->copies[freed->ncopies++] = (uint32) kept->trace.handle;
-	}
-	else
-		freed->ended = kept->trace.handle;
-	if (kept->waits != 0)
-	{
-		ring_memory_forget(kept->waits_memory);
-		freed->copies[freed->ncopies++] = kept->waits;
-	}
-	kept->trace.handle = kept->waits = 0;
-}
-
-static void
-let_go(const Freed *freed)
-{
-	for (int i = 0; i < freed->ncopies; i++)
-		dsm_unpin_segment(freed->copies[i]);
-	if (freed->ended != 0)
-		(void) ended_hold(shmem_get(), freed->ended, false, NULL);
-}
-
-/* Of moments so near to each other that the wall clock, had it not stepped, would tell it */
-static bool
-is_near(TimestampTz at, TimestampTz other, int64 us)
-{
-	return at > other - us && at < other + us;
-}
-
-/* Is it the cause of another, come again?  An error is known by its SQLSTATE. */
-static bool
-is_same_cause(const Firing *trigger, const Firing *other)
-{
-	return trigger->cause == other->cause && trigger->query_id == other->query_id &&
-		(trigger->cause != CAUSE_SQLSTATE || trigger->value == other->value);
-}
-
-/*
- * The caller holds the lock.  May this cause have a trace of this role kept now?
- * All that held up others in one incident belong together.  No role takes more than
- * half of what an hour allows.  One of which nothing was kept does not lose its first
- * one to others that have used up all of it, nor do these give theirs up for it.
- * "most": traces that may be in memory with it.
- */
-static bool
-is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int64 incident,
-				 int *most)
-{
-	bool		holds_up = trigger->cause >= CAUSE_BLOCKER;
-	int			interval_s = holds_up ? Min(kept_interval_s, OTHERS_INTERVAL_S) : kept_interval_s;
-	int			in_hour = 0;
-	int			of_role = 0;
-
-	for (int i = 0; i < MAX_KEPT; i++)
-	{
-		const KeptTrace *kept = &shared->kept[i];
-
-		if (kept->trace.pid == 0)
-			continue;
-		if (is_near(kept->trigger.at, trigger->at, USECS_PER_HOUR))
-		{
-			in_hour++;
-			of_role += kept->trace.role == role;
-		}
-		/* what fired later may have been kept before: without an interval that is no matter */
-		if (interval_s > 0 &&
-			kept->trace.role == role && is_same_cause(trigger, &kept->trigger) &&
-			!(holds_up && kept->incident == incident) &&
-			is_near(kept->trigger.at, trigger->at, interval_s * USECS_PER_SEC))
-			return false;
-	}
-	*most = Min(Max(kept_most, in_hour + 1), MAX_KEPT);
-	return of_role == 0 || (of_role < (kept_most + 1) / 2 && in_hour < kept_most);
-}
-
-/* The caller holds the lock.  How many there are of a role */
-static int
-number_of_role(const KeptShared *shared, Oid role)
-{
-	int			n = 0;
-
-	for (int i = 0; i < MAX_KEPT; i++)
-		n += shared->kept[i].id != 0 && shared->kept[i].trace.role == role;
-	return n;
-}
-
-/* The caller holds the lock.  Is one to make way before another? */
-static bool
-goes_before(const KeptShared *shared, const KeptTrace *kept, const KeptTrace *other)
-{
-	bool		in_file = kept->file[0] != '\0';
-	int			n;
-
-	if (in_file != (other->file[0] != '\0'))
-		return in_file;
-	n = number_of_role(shared, kept->trace.role) - number_of_role(shared, other->trace.role);
-	return n != 0 ? n > 0 : kept->id < other->id;
-}
-
-/*
- * The caller holds the lock.  The one that is the first to make way: what is in
- * a file, then of the role that has most, then the oldest.  "in_memory": of those
- * that take memory.
- */
-static KeptTrace *
-first_to_go(KeptShared *shared, bool in_memory)
-{
-	KeptTrace  *found = NULL;
-
-	for (int i = 0; i < MAX_KEPT; i++)
-	{
-		KeptTrace  *kept = &shared->kept[i];
-
-		if (kept->id == 0 || (in_memory && kept->trace.handle == 0))
-			continue;
-		if (found == NULL || goes_before(shared, kept, found))
-			found = kept;
-	}
-	return found;
-}
-
-/*
- * The caller holds the lock.  A place for another, or NULL if there is none, as
- * all are being made.  Each that is freed is one more of the array.  "live": it takes
- * no memory, so it takes none from another.
- */
-static KeptTrace *
-make_place(KeptShared *shared, bool live, int most, Freed *freed, int *nfreed)
-{
-	int			in_memory = 0;
-	KeptTrace  *free = NULL;
-	KeptTrace  *next;
-
-	for (int i = 0; i < MAX_KEPT; i++)
-		in_memory += shared->kept[i].trace.handle != 0;
-	for (; !live && in_memory >= most && (next = first_to_go(shared, true)) != NULL; in_memory--)
-	{
-		free_memory(next, &freed[(*nfreed)++]);
-		memset(next, 0, sizeof(*next));
-	}
-	for (int i = 0; i < MAX_KEPT && free == NULL; i++)
-		if (shared->kept[i].trace.pid == 0)
-			free = &shared->kept[i];
-	if (free == NULL && (free = first_to_go(shared, false)) != NULL)
-	{
-		if (live && free->trace.handle != 0)
-			return NULL;
-		free_memory(free, &freed[(*nfreed)++]);
-		memset(free, 0, sizeof(*free));
-	}
-	return free;
-}
-
 /* The incident in which the request under way waited; what the slot's last owner left is not ours. */
 static int64
 own_incident(const KeptShared *shared)
@@ -251,72 +41,12 @@ own_incident(const KeptShared *shared)
 	return mine->pid == MyProcPid ? mine->incident : 0;
 }
 
-/* A place that is ours until it has an id, or NULL: the limits allow none. */
-static KeptTrace *
-take_place(KeptShared *shared, const Firing *trigger, const TraceEntry *trace_entry, int64 incident,
-		   bool live)
-{
-	Freed		freed[MAX_KEPT + 1];
-	int			nfreed = 0;
-	int			most;
-	KeptTrace  *place = NULL;
-
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (is_within_limits(shared, trigger, trace_entry->role, incident, &most))
-		place = make_place(shared, live, most, freed, &nfreed);
-	if (place)
-	{
-		place->trigger = *trigger;
-		place->trace = *trace_entry;
-		place->trace.handle = 0;
-		place->incident = incident;
-	}
-	else
-		shared->skipped++;
-	LWLockRelease(&shared->lock);
-	for (int i = 0; i < nfreed; i++)
-		let_go(&freed[i]);
-	return place;
-}
-
-/* Who writes files has something to do. */
-static void
-wake_keeper(KeptShared *shared)
-{
-	uint32		number = pg_atomic_read_u32(&shared->keeper);
-
-	if (number != 0)
-		SetLatch(&ProcGlobal->allProcs[number - 1].procLatch);
-}
-
-static void
-publish(KeptShared *shared, KeptTrace *place, const KeptTrace *made)
-{
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	*place = *made;
-	if (place->id == 0)
-		place->id = ++shared->last_id;
-	LWLockRelease(&shared->lock);
-	wake_keeper(shared);
-}
-
-/* There is no memory for it; "place" may be NULL. */
-static void
-give_up_place(KeptShared *shared, KeptTrace *place)
-{
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (place)
-		memset(place, 0, sizeof(*place));
-	shared->refused++;
-	LWLockRelease(&shared->lock);
-}
-
 static void
 take_memory(uint64 bytes)
 {
-	while (!ring_memory_keep_copy(trace_memory_kb, bytes))
+	while (!ring_memory_keep_copy(shmem_rings_kb, bytes))
 		if (!ended_make_way(shmem_get()))
-			ring_memory_refuse(trace_memory_kb, "sql_trace.ring_memory");
+			ring_memory_refuse(shmem_rings_kb, "sql_trace.ring_memory");
 	making.taken = bytes;
 }
 
@@ -376,7 +106,7 @@ make_copy(void *argument)
 {
 	KeptShared *shared = argument;
 
-	making.place = take_place(shared, making.trigger, &trace.slot->trace,
+	making.place = kept_take_place(shared, making.trigger, &trace.slot->trace,
 							  own_incident(shared), false);
 	if (making.place == NULL)
 		return;
@@ -426,12 +156,12 @@ kept_copy(const Firing *trigger)
 		if (making.place == NULL)
 			return;
 		(void) guarded_run("sql_trace", copy_waits, report_without_waits, NULL);
-		publish(shared, making.place, &making.made);
+		kept_publish(shared, making.place, &making.made);
 		return;
 	}
 	if (making.taken > 0)
 		ring_memory_forget(making.taken);
-	give_up_place(shared, making.place);
+	kept_give_up_place(shared, making.place);
 }
 
 /* Keep the ring of a session that ended for that, if there was room for it among those that did. */
@@ -446,84 +176,16 @@ kept_session_ended(const Firing *trigger, RingHandle handle)
 		return false;
 	if (!ended_hold(shmem_get(), handle, true, &made.trace))
 	{
-		give_up_place(shared, NULL);
+		kept_give_up_place(shared, NULL);
 		return false;
 	}
 	made.incident = own_incident(shared);
-	place = take_place(shared, trigger, &made.trace, made.incident, false);
+	place = kept_take_place(shared, trigger, &made.trace, made.incident, false);
 	if (place)
-		publish(shared, place, &made);
+		kept_publish(shared, place, &made);
 	else
 		(void) ended_hold(shmem_get(), handle, false, NULL);
 	return place != NULL;
-}
-
-/* The caller holds the lock. */
-static KeptTrace *
-find(KeptShared *shared, int64 id)
-{
-	for (int i = 0; i < MAX_KEPT; i++)
-		if (id != 0 && shared->kept[i].id == id)
-			return &shared->kept[i];
-	return NULL;
-}
-
-/* What is kept by this number; false: nothing. */
-bool
-kept_find(int64 id, KeptTrace *found)
-{
-	KeptShared *shared = kept_get();
-	KeptTrace  *kept = NULL;
-
-	if (shared == NULL)
-		return false;
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	kept = find(shared, id);
-	if (kept)
-		*found = *kept;
-	LWLockRelease(&shared->lock);
-	return kept != NULL;
-}
-
-/* Give one up; false: there is none of that number. */
-bool
-kept_forget(int64 id)
-{
-	KeptShared *shared = kept_get();
-	KeptTrace  *kept;
-	Freed		freed = {0};
-
-	if (shared == NULL)
-		return false;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	kept = find(shared, id);
-	if (kept)
-	{
-		free_memory(kept, &freed);
-		memset(kept, 0, sizeof(*kept));
-	}
-	LWLockRelease(&shared->lock);
-	let_go(&freed);
-	return kept != NULL;
-}
-
-/* One is in a file now: it needs no more memory. */
-void
-kept_written(int64 id, const char *file)
-{
-	KeptShared *shared = kept_get();
-	KeptTrace  *kept;
-	Freed		freed = {0};
-
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	kept = find(shared, id);
-	if (kept)
-	{
-		strlcpy(kept->file, file, sizeof(kept->file));
-		free_memory(kept, &freed);
-	}
-	LWLockRelease(&shared->lock);
-	let_go(&freed);
 }
 
 /* A session begins a request in which waits for locks longer than this are of interest; -1: none. */
@@ -541,7 +203,7 @@ kept_watch_locks(int limit_ms)
 	mine->pid = MyProcPid;
 	mine->limit_ms = limit_ms;
 	if (limit_ms >= 0 && pg_atomic_exchange_u32(&shared->watches, 1) == 0)
-		wake_keeper(shared);
+		kept_wake_keeper(shared);
 }
 
 /* A request has been answered: what it waited for belongs to it alone. */
@@ -584,7 +246,7 @@ kept_deadlock(const int *others, int n)
 	pg_atomic_write_u32(&mine->nothers, (uint32) n);
 	pg_write_barrier();
 	pg_atomic_write_u32(&shared->deadlocks, 1);
-	wake_keeper(shared);
+	kept_wake_keeper(shared);
 }
 
 /*
@@ -596,7 +258,7 @@ kept_begin_file(const Firing *trigger, const TraceEntry *of, int64 incident, Kep
 {
 	KeptShared *shared = kept_get();
 
-	making.place = take_place(shared, trigger, of, incident, true);
+	making.place = kept_take_place(shared, trigger, of, incident, true);
 	if (making.place == NULL)
 		return false;
 	*made = *making.place;
@@ -616,11 +278,11 @@ kept_end_file(const KeptTrace *made, const char *file)
 
 	if (file == NULL)
 	{
-		give_up_place(kept_get(), making.place);
+		kept_give_up_place(kept_get(), making.place);
 		return;
 	}
 	done.trace.handle = 0;
 	done.is_live = false;
 	strlcpy(done.file, file, sizeof(done.file));
-	publish(kept_get(), making.place, &done);
+	kept_publish(kept_get(), making.place, &done);
 }

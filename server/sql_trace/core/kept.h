@@ -20,14 +20,14 @@
  * wait as a long one ended (SameWait), and the kept trace lists these.
  *
  * A few are kept, and seldom: what made a statement fire once in a while for each
- * role, no more than keep_most in an hour, and half of them for one role.  What was not
+ * role, no more than sql_trace.keep_most in an hour, and half of them for one role.  What was not
  * kept for that reason is counted.
  *-------------------------------------------------------------------------
  */
 #ifndef KEPT_H
 #define KEPT_H
 
-#include "sqltrace.h"
+#include "ring.h"
 
 #include "../../common/wait_copy.h"
 
@@ -108,16 +108,21 @@ MODULE_LOCK_LEADS(KeptShared);
 
 #pragma GCC visibility push(hidden)
 
-/* kept.c */
-extern int	kept_most;
-extern int	kept_interval_s;
-extern void kept_init(void);
+/* kept_places.c */
+extern void kept_shmem_init(void);
 extern KeptShared *kept_get(void);
-extern void kept_copy(const Firing *trigger);
-extern bool kept_session_ended(const Firing *trigger, RingHandle handle);
+extern KeptTrace *kept_take_place(KeptShared *shared, const Firing *trigger,
+								  const TraceEntry *trace_entry, int64 incident, bool live);
+extern void kept_give_up_place(KeptShared *shared, KeptTrace *place);
+extern void kept_publish(KeptShared *shared, KeptTrace *place, const KeptTrace *made);
+extern void kept_wake_keeper(KeptShared *shared);
 extern bool kept_find(int64 id, KeptTrace *found);
 extern bool kept_forget(int64 id);
 extern void kept_written(int64 id, const char *file);
+
+/* kept.c */
+extern void kept_copy(const Firing *trigger);
+extern bool kept_session_ended(const Firing *trigger, RingHandle handle);
 extern bool kept_begin_file(const Firing *trigger, const TraceEntry *of, int64 incident,
 							KeptTrace *made);
 extern void kept_end_file(const KeptTrace *made, const char *file);
@@ -126,6 +131,15 @@ extern void kept_forget_incident(void);
 extern void kept_deadlock(const int *others, int n);
 
 /* trigger.c */
+extern bool trigger_armed;
+extern bool trigger_ready;
+extern void trigger_request_begins(bool traced);
+extern void trigger_error(uint32 sqlstate, const char *deadlock);
+extern void trigger_transaction_ended(int64 ns);
+extern void trigger_request_ended(int64 ns, uint32 answered);
+extern void trigger_answer_leaves(void);
+extern void trigger_flushed(void);
+extern bool trigger_session_ended(RingHandle handle);
 extern const char *trigger_cause_name(KeptCause cause);
 extern void trigger_detail(const Firing *trigger, char *to, Size size);
 

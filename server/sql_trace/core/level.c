@@ -1,25 +1,57 @@
 /*-------------------------------------------------------------------------
  * level.c
- *		Whether, and at which level, this session is traced.
- *
- * What another session asked for counts until our own setting is changed; then
- * a level set for the session, its role or its database; then the pattern that
- * its application's name matches; then the configuration file.
+ *		Whether, and at which level, this session is traced (level.h).
  *-------------------------------------------------------------------------
  */
-#include "sqltrace.h"
+#include "level.h"
+#include "module.h"
+#include "record.h"
+#include "timeline.h"
+#include "../calls/secrets.h"
+#include "../calls/statement.h"
 
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
-#include "utils/builtins.h"
-#include "utils/varlena.h"
+
+#include "../../common/application.h"
+#include "../../common/module_settings.h"
+#include "../../common/setting_list.h"
+
+/* What a pattern of the application's name can say in the place of a level */
+#define LEVEL_RECORDER 16
 
 typedef struct QueryIds
 {
 	int			n;
 	int64		id[FLEXIBLE_ARRAY_MEMBER];
 } QueryIds;
+
+double		level_statement_rate = 1;
+
+static bool enabled = true;
+static int	level_setting = 0;
+static bool recorder = false;
+static int	recorder_level = 8;
+static int	query_level = 12;
+static char *query_ids_text = NULL;
+
+/* Those of patterns of the application's name; the recorder is no level of a setting */
+static const struct config_enum_entry levels_of_applications[] = {
+	{"recorder", LEVEL_RECORDER, false},
+	{"0", 0, false},
+	{"1", 1, false},
+	{"4", 4, false},
+	{"8", 8, false},
+	{"12", 12, false},
+	{NULL, 0, false}
+};
+
+#define levels (&levels_of_applications[1])
+
+static const ApplicationLevels application_levels = {
+	levels_of_applications, "level of a trace", "0, 1, 4, 8, 12 and recorder", "12"
+};
 
 static GucSource source_of_setting = PGC_S_DEFAULT;
 static bool changed = true;		/* a setting that the level depends on */
@@ -41,11 +73,13 @@ static uint64 oldest_needed;	/* of our records in the ring */
 static const QueryIds *query_ids = NULL;
 
 /* The setting of this session changed, or is read again; it replaces what others requested. */
-void
-level_setting_changed(int level, GucSource source)
+static void
+setting_changed(int level, void *extra)
 {
+	GucSource	source = *(GucSource *) extra;
+
 	/* a reload that brings nothing new to this session is no word of it */
-	if (source >= PGC_S_GLOBAL || source != source_of_setting || level != trace_level_setting)
+	if (source >= PGC_S_GLOBAL || source != source_of_setting || level != level_setting)
 		asked = false;
 	source_of_setting = source;
 	changed = true;
@@ -60,56 +94,41 @@ level_setting_reported(void)
 }
 
 /* Whether, or how, the recorder traces this session has changed. */
-void
-level_recorder_changed(void)
+static void
+recorder_changed(bool newval, void *extra)
 {
 	changed = true;
 	settled = false;
 }
 
-bool
-level_check_query_ids(char **newval, void **extra, GucSource source)
+static void
+recorder_level_changed(int newval, void *extra)
 {
-	char	   *copy = pstrdup(*newval ? *newval : "");
-	List	   *items = NIL;
-	ListCell   *cell;
-	QueryIds   *parsed = NULL;
-	bool		good = SplitGUCList(copy, ',', &items);
-	Size		size;
-
-	if (!good)
-		GUC_check_errdetail("List syntax is invalid: write numbers, separated by commas.");
-	size = offsetof(QueryIds, id) + list_length(items) * sizeof(int64);
-	parsed = good ? setting_alloc(size) : NULL;
-	good = parsed != NULL;
-	if (good)
-		parsed->n = 0;
-	foreach(cell, items)
-	{
-		char	   *item = lfirst(cell);
-		char	   *end;
-
-		if (!good)
-			break;
-		errno = 0;
-		parsed->id[parsed->n++] = strtoll(item, &end, 10);
-		if (errno != 0 || end == item || *end != '\0')
-		{
-			GUC_check_errdetail("\"%s\" is no query identifier.", item);
-			good = false;
-		}
-	}
-	list_free(items);
-	pfree(copy);
-	if (good)
-		*extra = parsed;
-	else if (parsed)
-		setting_free(parsed);
-	return good;
+	recorder_changed(recorder, extra);
 }
 
-void
-level_query_ids_changed(void *extra)
+static bool
+parse_query_id(char *text, void *to)
+{
+	char	   *end;
+
+	errno = 0;
+	*(int64 *) to = strtoll(text, &end, 10);
+	if (errno == 0 && end != text && *end == '\0')
+		return true;
+	GUC_check_errdetail("\"%s\" is no query identifier.", text);
+	return false;
+}
+
+static bool
+check_query_ids(char **newval, void **extra, GucSource source)
+{
+	return setting_list_check(*newval, extra, offsetof(QueryIds, id), sizeof(int64),
+							  parse_query_id, "numbers");
+}
+
+static void
+query_ids_changed(const char *newval, void *extra)
 {
 	query_ids = extra;
 	changed = true;
@@ -122,44 +141,15 @@ level_has_query_ids(void)
 	return query_ids != NULL && query_ids->n > 0;
 }
 
-static void
-detach(int code, Datum arg)
-{
-	Shared	   *shared = shmem_get();
-
-	ring_leave();
-	if (trace.ring)
-		record_flush();
-	if (trace.slot && shared)
-	{
-		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-		trace.slot->pid = 0;
-		LWLockRelease(&shared->lock);
-	}
-	trace.on = false;
-	trace.client = false;
-	trace.request = true;		/* none will be */
-}
-
-/* This session is ready for its client: take the slot that belongs to it. */
+/*
+ * The caller holds the lock, and has taken this slot: what was requested of its last
+ * owner is not meant for us, nor the other way round.
+ */
 void
-level_attach(void)
+level_begin(Slot *slot)
 {
-	Shared	   *shared = shmem_get();
-	Slot	   *slot;
-
-	if (shared == NULL || MY_PROC_NUMBER >= shared->nslots || MyBackendType != B_BACKEND)
-		return;
-	slot = shmem_slot(shared, MY_PROC_NUMBER);
-	/* what was requested of the slot's last owner is not meant for us, nor the other way round */
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	asked_seen = pg_atomic_read_u32(&slot->asked);
 	pg_atomic_write_u32(&slot->asked_level, NOT_ASKED);
-	slot->pid = MyProcPid;
-	LWLockRelease(&shared->lock);
-	trace.slot = slot;
-	trace.client = true;
-	before_shmem_exit(detach, (Datum) 0);
 }
 
 /* The level at which somebody wants this session to be traced, and why */
@@ -168,7 +158,7 @@ requested(LevelReason *reason)
 {
 	Slot	   *slot = trace.slot;
 	uint32		n = pg_atomic_read_u32(&slot->asked);
-	int			level = trace_level_setting;
+	int			level = level_setting;
 
 	if (n != asked_seen)
 	{
@@ -177,7 +167,7 @@ requested(LevelReason *reason)
 		asked = pg_atomic_read_u32(&slot->asked_level) != NOT_ASKED;
 	}
 	*reason = REASON_SETTING;
-	if (!trace_enabled)
+	if (!enabled)
 		return 0;
 	if (asked)
 	{
@@ -197,15 +187,15 @@ static int
 wanted(LevelReason *reason)
 {
 	int			level = requested(reason);
-	bool		recorder = trace_recorder || level == LEVEL_RECORDER;
+	bool		recorded = recorder || level == LEVEL_RECORDER;
 
 	if (level == LEVEL_RECORDER)
 		level = 0;
-	if (level > 0 || !recorder || !trace_enabled || *reason == REASON_ASKED ||
+	if (level > 0 || !recorded || !enabled || *reason == REASON_ASKED ||
 		level_has_query_ids())
 		return level;
 	*reason = REASON_RECORDER;
-	return trace_recorder_level;
+	return recorder_level;
 }
 
 static void
@@ -215,7 +205,7 @@ write_level(void)
 
 	record.level = trace.level;
 	record.reason = trace.reason;
-	record.statement_rate = rate_recorded = trace_statement_rate;
+	record.statement_rate = rate_recorded = level_statement_rate;
 	trace.slot->trace.level = trace.level;
 	trace.slot->trace.reason = trace.reason;
 	recorded_at = ring_head();
@@ -252,11 +242,11 @@ follow_with_waits(bool can_open)
 {
 	WaitsWanted wants = waits_of_level();
 
-	if (wants == WAITS_OFF && matched && LEVEL_WAITS(trace_query_level))
+	if (wants == WAITS_OFF && matched && LEVEL_WAITS(query_level))
 		wants = WAITS_TRACED;
 	if (wants == waits_wanted || (wants != WAITS_OFF && !can_open && !timeline_has_waits()))
 		return;
-	waits_wanted = timeline_want_waits(wants) ? wants : WAITS_OFF;
+	waits_wanted = timeline_want_waits(wants, (uint64) recorder_ring_kb * 1024) ? wants : WAITS_OFF;
 }
 
 /*
@@ -299,7 +289,7 @@ update(bool can_open)
 	int			level;
 	bool		requested;
 
-	if (!changed && !application && trace_enabled == was_enabled &&
+	if (!changed && !application && enabled == was_enabled &&
 		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
 		(trace.level == 0 || trace.ring != NULL))
 	{
@@ -308,7 +298,7 @@ update(bool can_open)
 	}
 	requested = matched;
 	changed = matched = false;
-	was_enabled = trace_enabled;
+	was_enabled = enabled;
 	level = wanted(&reason);
 	if (level > 0 && trace.ring == NULL && (!can_open || !ring_open(reason == REASON_RECORDER)))
 	{
@@ -326,9 +316,9 @@ update(bool can_open)
 static bool
 is_settled(void)
 {
-	return settled && application_name == application_seen && trace_enabled == was_enabled &&
+	return settled && application_name == application_seen && enabled == was_enabled &&
 		pg_atomic_read_u32(&trace.slot->asked) == asked_seen &&
-		(trace.level == 0 || (trace.ring != NULL && rate_recorded == trace_statement_rate &&
+		(trace.level == 0 || (trace.ring != NULL && rate_recorded == level_statement_rate &&
 							  ring_holds(oldest_needed)));
 }
 
@@ -345,7 +335,7 @@ level_update(bool can_open)
 	update(can_open);
 	if (trace.level > 0)
 	{
-		if (rate_recorded != trace_statement_rate || !ring_holds(recorded_at))
+		if (rate_recorded != level_statement_rate || !ring_holds(recorded_at))
 			write_level();
 		record_application();
 	}
@@ -393,7 +383,7 @@ level_waits_lost(void)
 void
 level_match(int64 query_id)
 {
-	if (query_id == 0 || !trace.client || trace.on || !trace_enabled || trace_query_level == 0)
+	if (query_id == 0 || !trace.client || trace.on || !enabled || query_level == 0)
 		return;
 	for (int i = 0; i < query_ids->n; i++)
 	{
@@ -406,19 +396,72 @@ level_match(int64 query_id)
 			/* recorded, but in force only for this request */
 			matched = true;
 			settled = false;
-			apply(trace_query_level, REASON_QUERY);
+			apply(query_level, REASON_QUERY);
 			trace.level = 0;
 			follow_with_waits(true);
 		}
 		record_application();
-		trace.now_level = trace_query_level;
+		trace.now_level = query_level;
 		trace.last_end = timeline_now();	/* what was before is not in the trace */
 		trace.on = true;
 		/* what runs around it has not been looked at, except for what the client sent */
 		if (text_is_secret(debug_query_string))
 			secrets_hide(-1);
-		if (LEVEL_WAITS(trace_query_level))
+		if (LEVEL_WAITS(query_level))
 			timeline_follow_waits();
 		return;
 	}
+}
+
+bool
+level_is_valid(int level)
+{
+	for (const struct config_enum_entry *entry = levels; entry->name; entry++)
+		if (entry->val == level)
+			return true;
+	return false;
+}
+
+/* Called when the library is loaded. */
+void
+level_init(void)
+{
+	DefineCustomBoolVariable("sql_trace.enabled",
+							 "Allows sessions to be traced.",
+							 "When off, no session is, whatever its settings say.",
+							 &enabled, true,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("sql_trace.level",
+							 "What is traced: 1 calls and statements, 4 values too, 8 waits too, 12 both.",
+							 NULL,
+							 &level_setting, 0, levels,
+							 PGC_SUSET, 0, check_keeps_source, setting_changed, NULL);
+	application_define("sql_trace.application",
+					   "Levels of client sessions by name of their application.",
+					   &application_levels, level_setting_reported);
+	DefineCustomStringVariable("sql_trace.query_ids",
+							   "Statements to trace wherever they run, by query identifier.",
+							   "A list of numbers, as in pg_stat_statements.",
+							   &query_ids_text, "",
+							   PGC_SUSET, 0, check_query_ids, query_ids_changed, NULL);
+	DefineCustomEnumVariable("sql_trace.query_level",
+							 "Level at which statements of sql_trace.query_ids are traced.",
+							 NULL,
+							 &query_level, 12, levels,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomRealVariable("sql_trace.statement_rate",
+							 "Share of the requests of a traced session that are traced.",
+							 NULL,
+							 &level_statement_rate, 1, 0, 1,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("sql_trace.recorder",
+							 "Keeps what a session did last in a small ring, if nothing else traces it.",
+							 "Needs sql_trace.recorder_memory.",
+							 &recorder, false,
+							 PGC_SUSET, 0, NULL, recorder_changed, NULL);
+	DefineCustomEnumVariable("sql_trace.recorder_level",
+							 "Level at which the recorder traces.",
+							 NULL,
+							 &recorder_level, 8, levels,
+							 PGC_SUSET, 0, NULL, recorder_level_changed, NULL);
 }

@@ -7,7 +7,8 @@
  * between.
  *-------------------------------------------------------------------------
  */
-#include "sqltrace.h"
+#include "dictionary.h"
+#include "../calls/fused.h"
 
 #include "access/htup_details.h"
 #include "catalog/pg_authid.h"

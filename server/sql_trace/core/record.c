@@ -5,11 +5,10 @@
  * ring_store.h stores the bytes.
  *-------------------------------------------------------------------------
  */
+#include "record.h"
 #include "ring_store.h"
+#include "timeline.h"
 
-Trace		trace = {.request = true};
-
-/* See sqltrace.h */
 void		(*record_held_back) (void) = NULL;
 void		(*record_kept_back) (void) = NULL;
 Fused		fused;

@@ -7,13 +7,15 @@
  * read it after the session has ended (ended.c).  A session that has not been
  * traced for a while gives it up.
  *
- * Whoever asks for a trace gets a ring in a dynamic segment, which is pinned.  The
- * recorder's rings are in the area (../../common/ring_area.h): their sessions
- * claim them as a request begins, and let them rest when it has been answered and
- * no transaction is open.  While a ring rests, others who need memory may take it.
+ * A ring in a dynamic segment is pinned; that of the recorder is in the area.
  *-------------------------------------------------------------------------
  */
-#include "sqltrace.h"
+#include "kept.h"
+#include "module.h"
+#include "record.h"
+#include "timeline.h"
+#include "../calls/secrets.h"
+#include "../calls/statement.h"
 
 /* we need no more of a Port than its names; the headers of GSSAPI may be missing */
 #undef ENABLE_GSS
@@ -28,12 +30,13 @@
 
 #include "../../common/guarded.h"
 #include "../../common/lately.h"
+#include "../../common/pg_compat.h"
+#include "../../common/ring_memory.h"
 #include "../../common/zeroed.h"
 
 #define RETRY_INTERVAL_US (60 * USECS_PER_SEC)
 
-RingBlock	ring_block;			/* of our ring, if it is in the area */
-
+static int	ring_kb = 4096;
 static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
 static TimestampTz recorder_refused_at = 0; /* the same of the recorder's */
 static TimestampTz used_up_at = 0;	/* and of one that found no room in the area */
@@ -70,49 +73,20 @@ ring_ends(dsm_segment *segment, Datum arg)
 	(void) trigger_session_ended(dsm_segment_handle(segment));
 }
 
-/* When the ring was last written */
-static TimestampTz
-last_written(void)
-{
-	return trace.ring->started + trace.last_end / 1000;
-}
-
-/* Nobody writes to our ring, which is in the area, for now. */
-void
-ring_let_rest(void)
-{
-	ring_block_rest(&ring_block, last_written());
-}
-
-/*
- * A request begins, or is answered: our ring, which rested, is written again.
- * False: it has been taken.  Its entry stays until the next ring begins, as no lock
- * may be had here: readers see that the ring is gone.
- */
-bool
-ring_claim(void)
-{
-	if (likely(ring_block_claim(&ring_block)))
-		return true;
-	trace.ring = NULL;
-	resting_since = 0;
-	return false;
-}
-
 /* The process ends, and leaves its ring, if that is in the area. */
 void
 ring_leave(void)
 {
 	TimestampTz used;
 
-	if (ring_block.handle == 0 || trace.ring == NULL || !ring_claim())
+	if (recorder_block.handle == 0 || trace.ring == NULL || !recorder_claim())
 		return;
 	record_flush();
-	used = last_written();
+	used = ring_last_written();
 	/* one that is kept is not let rest, and so not taken */
-	if (leave(NULL) && !trigger_session_ended(ring_block.handle))
-		ring_block_rest(&ring_block, used);
-	memset(&ring_block, 0, sizeof(ring_block));
+	if (leave(NULL) && !trigger_session_ended(recorder_block.handle))
+		ring_block_rest(&recorder_block, used);
+	memset(&recorder_block, 0, sizeof(recorder_block));
 }
 
 static const char *
@@ -142,7 +116,7 @@ describe_session(Ring *ring)
 	session->role = MyProc->roleId;
 	session->database = MyDatabaseId;
 	session->server_version_num = BUILT_FOR_VERSION;
-	session->clock = trace_clock;
+	session->clock = timeline_clock;
 	session->ring_bytes = ring->size;
 	strlcpy(session->application, secrets_application(), sizeof(session->application));
 	strlcpy(session->role_name, role_name(), sizeof(session->role_name));
@@ -154,13 +128,13 @@ describe_session(Ring *ring)
 static uint64
 take_memory(Shared *shared)
 {
-	uint64		wanted = pg_nextpower2_64((uint64) trace_ring_kb * 1024);
+	uint64		wanted = pg_nextpower2_64((uint64) ring_kb * 1024);
 	uint64		size;
 
-	while ((size = ring_memory_take(trace_memory_kb, offsetof(Ring, data), wanted,
+	while ((size = ring_memory_take(shmem_rings_kb, offsetof(Ring, data), wanted,
 									SMALLEST_RING_KB * 1024)) == 0)
 		if (!ended_make_way(shared))
-			ring_memory_refuse(trace_memory_kb, "sql_trace.ring_memory");
+			ring_memory_refuse(shmem_rings_kb, "sql_trace.ring_memory");
 	taken = ring_memory_of(offsetof(Ring, data) + size);
 	return size;
 }
@@ -183,7 +157,7 @@ begin_ring(Shared *shared, Ring *ring, RingHandle handle, uint64 size)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	/* of one that ended without a word, or has been taken */
 	gone = mine->handle;
-	counters_add(&shared->ended_totals, &mine->counters);
+	ended_count(&shared->ended_totals, &mine->counters);
 	ring_memory_give_back(mine->memory);
 	memset(mine, 0, sizeof(*mine));
 	mine->pid = MyProcPid;
@@ -201,6 +175,7 @@ begin_ring(Shared *shared, Ring *ring, RingHandle handle, uint64 size)
 	ring_reset();
 	timeline_begin(shared);
 	trace.last_end = 0;
+	resting_since = 0;
 	trace.ring = ring;
 }
 
@@ -232,9 +207,9 @@ make_recorder_ring(void *argument)
 				 errmsg("the server has reserved no memory for the recorder")));
 	text_begin();
 	secrets_watch_roles();
-	if (ring_area()->take(RING_PIECE, true, &ring_block))
-		begin_ring(shared, ring_block.memory, ring_block.handle, ring_block.room);
-	ring_may_grow();
+	if (ring_area()->take(RING_PIECE, true, &recorder_block))
+		begin_ring(shared, recorder_block.memory, recorder_block.handle, recorder_block.room);
+	recorder_may_grow();
 }
 
 static void
@@ -277,9 +252,9 @@ open_recorder_ring(Shared *shared)
 	{
 		recorder_refused_at = now;
 		/* if it failed half-way */
-		if (ring_block.handle != 0)
-			ring_place_free(ring_block.handle);
-		ring_block.handle = 0;
+		if (recorder_block.handle != 0)
+			ring_place_free(recorder_block.handle);
+		recorder_block.handle = 0;
 	}
 	else if (trace.ring == NULL)
 		used_up_at = now;
@@ -315,13 +290,12 @@ give_up_ring(void *argument)
 {
 	Shared	   *shared = argument;
 	TraceEntry *mine = &trace.slot->trace;
-	dsm_segment *segment = ring_block.handle != 0 ? NULL :
+	dsm_segment *segment = recorder_block.handle != 0 ? NULL :
 		dsm_find_mapping((dsm_handle) mine->handle);
 	Ring	   *ring = trace.ring;
 
 	trace.ring = NULL;
-	ring_block.handle = 0;
-	resting_since = 0;
+	recorder_block.handle = 0;
 	ended_let_go(shared, mine, ring);
 	if (segment)
 		dsm_detach(segment);
@@ -336,7 +310,7 @@ report_not_given_up(void *argument, const char *cause)
 static void
 grow(void *argument)
 {
-	ring_grow();
+	recorder_grow();
 }
 
 static void
@@ -353,10 +327,10 @@ static void
 rest_in_area(char status)
 {
 	text_request_began = ring_head();
-	if (unlikely(text_request_began >= ring_grow_at))
+	if (unlikely(text_request_began >= recorder_grow_at))
 		(void) guarded_run("sql_trace", grow, report_not_grown, NULL);
 	if (status == 'I' && (trace.level == 0 || trace.reason == REASON_RECORDER))
-		ring_let_rest();
+		recorder_let_rest();
 }
 
 /*
@@ -375,7 +349,7 @@ ring_rest(bool traced, char status)
 	if (traced || trace.level > 0)
 	{
 		resting_since = 0;
-		if (unlikely(ring_block.handle != 0))
+		if (unlikely(recorder_block.handle != 0))
 			rest_in_area(status);
 		return false;
 	}
@@ -384,7 +358,23 @@ ring_rest(bool traced, char status)
 		resting_since = now;
 	if (status == 'I' && now - resting_since >= KEEP_ENDED_S * USECS_PER_SEC)
 		(void) guarded_run("sql_trace", give_up_ring, report_not_given_up, shmem_get());
-	if (ring_block.handle != 0)
+	if (recorder_block.handle != 0)
 		rest_in_area(status);
 	return trace.ring == NULL;
+}
+
+/* Called when the library is loaded. */
+void
+ring_init(void)
+{
+	DefineCustomIntVariable("sql_trace.ring_size",
+							"Shared memory that the trace of a session takes.",
+							"Has an effect on sessions that begin a trace; rounded up to a power of two.",
+							&ring_kb, 4096, SMALLEST_RING_KB, 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.ring_memory",
+							"Shared memory that all traces may take, of calls and of waits together.",
+							"-1: an eighth of the volume for dynamic shared memory.",
+							&shmem_rings_kb, RING_MEMORY_SHARE, RING_MEMORY_SHARE, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
 }

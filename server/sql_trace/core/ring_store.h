@@ -8,7 +8,7 @@
 #ifndef RING_STORE_H
 #define RING_STORE_H
 
-#include "sqltrace.h"
+#include "ring.h"
 
 #pragma GCC visibility push(hidden)
 

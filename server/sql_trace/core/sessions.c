@@ -3,7 +3,9 @@
  *		Which sessions are traced, and asking another session to be; for SQL.
  *-------------------------------------------------------------------------
  */
-#include "sqltrace.h"
+#include "dictionary.h"
+#include "level.h"
+#include "shmem.h"
 
 #include "access/htup_details.h"
 #include "catalog/pg_authid.h"
@@ -13,6 +15,10 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
+
+#include "../../common/clock_trust.h"
+#include "../../common/ring_area.h"
+#include "../../common/version.h"
 
 PG_FUNCTION_INFO_V1(sql_trace_set);
 PG_FUNCTION_INFO_V1(sql_trace_reset);
@@ -162,7 +168,7 @@ sql_trace_info(PG_FUNCTION_ARGS)
 
 		if (entry->handle == 0)
 			continue;
-		counters_add(&sum, &entry->counters);
+		ended_count(&sum, &entry->counters);
 		traced += entry->level > 0 && ring_place_is_there(entry->handle);
 	}
 	LWLockRelease(&shared->lock);

@@ -1,18 +1,21 @@
 /*-------------------------------------------------------------------------
  * shmem.c
- *		The shared state.
- *
- * It says which sessions are traced; the records are in a dynamic segment of each session.
+ *		The shared state (shmem.h).
  *-------------------------------------------------------------------------
  */
-#include "sqltrace.h"
+#include "shmem.h"
 
 #include "miscadmin.h"
 #include "storage/shmem.h"
 
+#include "../../common/clock_trust.h"
 #include "../../common/rate.h"
+#include "../../common/ring_memory.h"
+#include "../../common/version.h"
 
 #define SHORTEST_BASE_NS (10 * 1000 * 1000)
+
+int			shmem_rings_kb = RING_MEMORY_SHARE;
 
 static bool counter;			/* may the processor's counter serve? */
 static ClockPair at_load;
@@ -86,13 +89,5 @@ shmem_get(void)
 Shared *
 shmem_get_or_error(void)
 {
-	Shared	   *shared = shmem_get();
-
-	if (shared == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("sql_trace is not loaded in this session"),
-				 errhint("Add it to \"shared_preload_libraries\" and restart the server; from "
-						 "PostgreSQL 17 on \"session_preload_libraries\" serves new sessions.")));
-	return shared;
+	return module_shmem_get_or_error(&memory);
 }

@@ -1,16 +1,19 @@
 /*-------------------------------------------------------------------------
  * timeline.c
- *		Time in the ring: its clock, the waits' time line, CPU time.
- *
- * Times are ns since the ring began.  If wait_event_timing traces the same
- * process, we take over its rate of the processor's counter: then both time
- * lines differ by a constant, to the nanosecond.
+ *		Time in the ring: its clock, the waits' time line, CPU time (timeline.h).
  *-------------------------------------------------------------------------
  */
-#include "sqltrace.h"
+#include "timeline.h"
+#include "module.h"
+#include "record.h"
+#include "ring.h"
 
 #include "fmgr.h"
 
+#include "../../common/module_settings.h"
+
+int			timeline_clock = CLOCK_SOURCE_TSC;
+int			timeline_cpu_interval = 1000;
 ClockSource timeline_source;
 Timeline	timeline;
 
@@ -81,7 +84,7 @@ timeline_begin(Shared *shared)
 	/* also if somebody else has them traced */
 	if (offer != NULL)
 		timeline_waits = offer->waits;
-	timeline_source = trace_clock;
+	timeline_source = timeline_clock;
 	timeline.rate = clock_source_counts(timeline_source) ? shared->rate : nanoseconds;
 	timeline.base = timeline_reading();
 	timeline.base_ns = 0;
@@ -100,9 +103,9 @@ timeline_follow_clock(void)
 {
 	Shared	   *shared = shmem_get();
 
-	if (trace.ring == NULL || (ClockSource) trace_clock == timeline_source || shared == NULL)
+	if (trace.ring == NULL || (ClockSource) timeline_clock == timeline_source || shared == NULL)
 		return;
-	rebase(trace_clock, clock_source_counts(trace_clock) ? shared->rate : nanoseconds);
+	rebase(timeline_clock, clock_source_counts(timeline_clock) ? shared->rate : nanoseconds);
 	memset(&recorded, 0, sizeof(recorded));
 }
 
@@ -169,13 +172,13 @@ timeline_has_waits(void)
 	return offer != NULL && offer->look(&waits);
 }
 
-/* Have waits traced as well, or no longer. */
+/* Have waits traced as well, or no longer; the recorder's in no more than so many bytes. */
 bool
-timeline_want_waits(WaitsWanted wanted)
+timeline_want_waits(WaitsWanted wanted, uint64 most)
 {
 	const WaitClockOffer *offer = waits_offer();
 
-	return offer != NULL && offer->trace(wanted, (uint64) trace_recorder_kb * 1024);
+	return offer != NULL && offer->trace(wanted, most);
 }
 
 /* A request begins.  False: the ring of waits, in the area, has been taken. */
@@ -212,4 +215,22 @@ timeline_arrival(TimestampTz at, int64 now)
 		wall.time = now;
 	}
 	return Min(now, wall.time + (at - wall.at) * 1000);
+}
+
+/* Called when the library is loaded. */
+void
+timeline_init(void)
+{
+	int			usual_clock = clock_trust().counter ? CLOCK_SOURCE_TSC : CLOCK_SOURCE_MONOTONIC;
+
+	DefineCustomIntVariable("sql_trace.cpu_interval",
+							"Shortest time between two readings of CPU time, in microseconds.",
+							"0: at the end of each call of the client; -1: never.",
+							&timeline_cpu_interval, 1000, -1, 1000 * 1000 * 1000,
+							PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("sql_trace.clock",
+							 "Where time stamps come from.",
+							 NULL,
+							 &timeline_clock, usual_clock, clock_entries,
+							 PGC_SUSET, 0, check_clock, NULL, NULL);
 }

@@ -10,6 +10,7 @@
  *-------------------------------------------------------------------------
  */
 #include "kept.h"
+#include "module.h"
 
 #include <limits.h>
 
@@ -17,7 +18,8 @@
 #include "miscadmin.h"
 #include "utils/backend_status.h"
 #include "utils/builtins.h"
-#include "utils/varlena.h"
+
+#include "../../common/setting_list.h"
 
 #define NS_PER_MS INT64CONST(1000000)
 
@@ -70,7 +72,7 @@ sqlstates_changed(const char *newval, void *extra)
 
 /* A SQLSTATE, or the two characters of a class */
 static bool
-parse_sqlstate(const char *text, SqlState *state)
+read_sqlstate(const char *text, SqlState *state)
 {
 	char		code[5] = {'0', '0', '0', '0', '0'};
 	size_t		length = strlen(text);
@@ -89,37 +91,20 @@ parse_sqlstate(const char *text, SqlState *state)
 }
 
 static bool
+parse_sqlstate(char *text, void *to)
+{
+	if (read_sqlstate(text, to))
+		return true;
+	GUC_check_errdetail("\"%s\" is neither a SQLSTATE, such as 40P01, nor a class, such as 53.",
+						text);
+	return false;
+}
+
+static bool
 check_sqlstates(char **newval, void **extra, GucSource source)
 {
-	char	   *copy = pstrdup(*newval ? *newval : "");
-	List	   *items = NIL;
-	ListCell   *cell;
-	SqlStates  *parsed = NULL;
-	bool		good = SplitGUCList(copy, ',', &items);
-
-	if (!good)
-		GUC_check_errdetail("List syntax is invalid: write SQLSTATEs, separated by commas.");
-	else
-		parsed = setting_alloc(offsetof(SqlStates, item) + list_length(items) * sizeof(SqlState));
-	good = parsed != NULL;
-	if (good)
-		parsed->n = 0;
-	foreach(cell, items)
-	{
-		if (good && !parse_sqlstate(lfirst(cell), &parsed->item[parsed->n++]))
-		{
-			GUC_check_errdetail("\"%s\" is neither a SQLSTATE, such as 40P01, nor a class, such as 53.",
-								(char *) lfirst(cell));
-			good = false;
-		}
-	}
-	list_free(items);
-	pfree(copy);
-	if (good)
-		*extra = parsed;
-	else if (parsed)
-		setting_free(parsed);
-	return good;
+	return setting_list_check(*newval, extra, offsetof(SqlStates, item), sizeof(SqlState),
+							  parse_sqlstate, "SQLSTATEs");
 }
 
 static void
@@ -129,8 +114,9 @@ define_limit(const char *name, const char *about, const char *more, int *value, 
 							NULL, number_changed, NULL);
 }
 
+/* Called when the library is loaded. */
 void
-trigger_define(void)
+trigger_init(void)
 {
 	define_limit("sql_trace.keep_slower_than",
 				 "Keeps the trace of a session whose request takes longer.",
@@ -150,24 +136,8 @@ trigger_define(void)
 	DefineCustomStringVariable("sql_trace.keep_sqlstates",
 							   "Keeps the trace of a session that meets such an error.",
 							   "A list of SQLSTATEs, and of classes by their two characters.",
-							   &sqlstates_text,
-							   "",
-							   PGC_SUSET, 0,
-							   check_sqlstates, sqlstates_changed, NULL);
-	DefineCustomIntVariable("sql_trace.keep_most",
-							"Traces that are kept in an hour, and in memory at a time.",
-							"Half of them at most are of one role.",
-							&kept_most,
-							10, 1, MAX_KEPT,
-							PGC_SIGHUP, 0,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("sql_trace.keep_interval",
-							"Time in which a cause has one trace of a role kept.",
-							"A cause is what fires, for one statement.",
-							&kept_interval_s,
-							SECS_PER_HOUR, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_S,
-							NULL, NULL, NULL);
+							   &sqlstates_text, "",
+							   PGC_SUSET, 0, check_sqlstates, sqlstates_changed, NULL);
 }
 
 static bool
@@ -389,22 +359,22 @@ void
 trigger_flushed(void)
 {
 	Firing		fired = pending;
-	bool		rested = ring_block.rests;
+	bool		rested = recorder_block.rests;
 
 	trigger_ready = false;
 	pending.cause = CAUSE_NONE;
 	if (trace.ring == NULL)
 		return;
-	if (rested && !ring_claim())
+	if (rested && !recorder_claim())
 	{
-		ring_block.rests = true;	/* the next request notices that it has been taken */
+		recorder_block.rests = true;	/* the next request notices that it has been taken */
 		return;
 	}
 	kept_copy(&fired);
 	if (locks_watched)
 		kept_forget_incident();
 	if (rested)
-		ring_let_rest();
+		recorder_let_rest();
 }
 
 /* The session has ended; its ring lies among those that ended.  True: it is kept there. */

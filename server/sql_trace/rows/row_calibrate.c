@@ -7,6 +7,8 @@
 
 #include "utils/memutils.h"
 
+#include "../../common/clock.h"
+
 /* Calls of an empty node: the more samples, the surer the medians */
 #define CALIBRATION_CALLS 4096
 

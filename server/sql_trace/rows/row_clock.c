@@ -8,6 +8,8 @@
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 
+#include "../../common/clock_trust.h"
+
 RowCosts	row_costs;
 pg_prng_state row_random;
 

@@ -79,9 +79,7 @@ typedef struct RowShare
 	RowEstimate of;
 } RowShare;
 
-/* row_reconcile.c */
 extern void row_reconcile(RowShare *shares, int n, double most);
-
 extern double row_low(const RowEstimate *of);
 extern double row_high(const RowEstimate *of);
 

@@ -13,6 +13,8 @@
  */
 #include "rows.h"
 
+#include "../../common/pg_compat.h"
+
 #if HAVE_EXPLAIN_OPTIONS
 
 #include "commands/defrem.h"

@@ -7,6 +7,7 @@
  *-------------------------------------------------------------------------
  */
 #include "rows.h"
+#include "../calls/statement.h"
 
 #include "catalog/pg_authid.h"
 #include "fmgr.h"

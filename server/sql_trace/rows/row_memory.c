@@ -17,6 +17,9 @@
 /* Queries within each other whose memory is kept */
 #define MOST_UNUSED 16
 
+int			row_every = 0;
+RowQuery   *row_queries = NULL;
+
 static MemoryContext memory = NULL;
 static RowQuery *unused = NULL;
 static int	nunused = 0;

@@ -18,6 +18,9 @@
 #include "storage/dsm.h"
 #include "storage/proc.h"
 
+#include "../../common/clock.h"
+#include "../../common/module_shmem.h"
+
 #define QUERIES 32
 #define NODES 128
 #define SEGMENTS 16

@@ -1,21 +1,19 @@
 /*-------------------------------------------------------------------------
  * row_sources.c
- *		Measuring the row sources of a query: the setting and the executor's
- *		hooks.
+ *		Measuring the row sources of a query: the executor's hooks.
  *
  * A callback of the query's memory takes what is known of it out of all lists;
  * so errors need no care of ours.
  *-------------------------------------------------------------------------
  */
 #include "rows.h"
+#include "../calls/execution.h"
+#include "../core/module.h"
 
 #include "access/parallel.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-
-int			row_sources_every = 0;
-RowQuery   *row_queries = NULL;
 
 static ExecutorStart_hook_type previous_start;
 static ExecutorFinish_hook_type previous_finish;
@@ -44,13 +42,13 @@ begin(QueryDesc *desc, int every, bool explained, bool counts)
 {
 	RowQuery   *query;
 
-	row_calibrate_start((ClockSource) trace_clock);
+	row_calibrate_start((ClockSource) timeline_clock);
 	query = row_query_take();
 	query->desc = desc;
 	query->estate = desc->estate;
 	query->role = GetUserId();
 	query->every = every;
-	query->clock = (ClockSource) trace_clock;
+	query->clock = (ClockSource) timeline_clock;
 	query->explained = explained;
 	query->counts = counts;
 	query->gone.func = query_gone;
@@ -79,8 +77,8 @@ executor_start(QueryDesc *desc, int eflags)
 	{
 		every = row_explain_wanted(desc, &counts);
 		explained = every > 0;
-		if (every == 0 && row_sources_every > 0 && execute_is_traced(desc))
-			every = row_sources_every;
+		if (every == 0 && row_every > 0 && execute_is_traced(desc))
+			every = row_every;
 	}
 	if (every > 0 && desc->planstate)
 		begin(desc, every, explained, counts);
@@ -178,10 +176,8 @@ row_sources_init(void)
 	DefineCustomIntVariable("sql_trace.rowsource_sampling",
 							"Times about one in this many calls of each node of a plan.",
 							"In sessions that are traced; 1 times each call, 0 none.",
-							&row_sources_every,
-							0, 0, ROW_MAX_EVERY,
-							PGC_SUSET, 0,
-							NULL, NULL, NULL);
+							&row_every, 0, 0, ROW_MAX_EVERY,
+							PGC_SUSET, 0, NULL, NULL, NULL);
 	previous_start = ExecutorStart_hook;
 	ExecutorStart_hook = executor_start;
 	previous_finish = ExecutorFinish_hook;

@@ -7,6 +7,8 @@
 
 #include "executor/instrument.h"
 
+#include "../../common/pg_compat.h"
+
 /* The functions that PostgreSQL itself puts there */
 static ExecProcNodeMtd first_call = NULL;
 static ExecProcNodeMtd instrumented = NULL;

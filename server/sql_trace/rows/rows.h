@@ -10,21 +10,22 @@
  * The way of a measurement: row_sources.c decides whether a query is measured;
  * row_wrap.c comes before the calls of its nodes, by functions of row_wrappers.c;
  * row_time.c times some of the calls, and row_kept.c keeps what they took;
- * row_result.c makes estimates of it (row_estimate.c, row_usual.c,
- * row_reconcile.c); these go into the trace (row_record.c), to EXPLAIN
+ * row_result.c makes estimates of it (row_estimate.c, row_usual.c);
+ * it also puts these into the trace; they go to EXPLAIN
  * (row_explain.c), or on request in SQL (row_last.c).
  *-------------------------------------------------------------------------
  */
 #ifndef ROWS_H
 #define ROWS_H
 
-#include "../core/sqltrace.h"
+#include "postgres.h"
 
 #include "access/xact.h"
 #include "common/pg_prng.h"
 #include "executor/executor.h"
 #include "nodes/execnodes.h"
 
+#include "../../common/clock_trust.h"
 #include "row_estimate.h"
 
 #pragma GCC visibility push(hidden)
@@ -194,9 +195,14 @@ typedef struct RowQuery
 	MemoryContextCallback gone;
 } RowQuery;
 
-/* row_sources.c: settings and hooks */
-extern int	row_sources_every;
-extern RowQuery *row_queries;
+/* row_memory.c: measured queries */
+extern int	row_every;			/* setting: one call in so many is timed; 0: none is measured */
+extern RowQuery *row_queries;	/* those that are known */
+extern RowQuery *row_query_take(void);
+extern void row_query_give_back(RowQuery *query);
+extern Row *row_query_add(RowQuery *query);
+
+/* row_sources.c: the executor's hooks */
 extern void row_query_begins(RowQuery *query);
 
 static inline RowQuery *
@@ -237,11 +243,6 @@ row_query_pauses(RowQuery *query, int64 reading)
 	query->running = false;
 	query->stopped_at = reading - query->paused;
 }
-
-/* row_memory.c: memory of measured queries */
-extern RowQuery *row_query_take(void);
-extern void row_query_give_back(RowQuery *query);
-extern Row *row_query_add(RowQuery *query);
 
 /* row_wrap.c: coming before the calls of a plan's nodes */
 extern void row_wrap(RowQuery *query);
@@ -298,8 +299,9 @@ row_now(const RowQuery *query)
 	return clock_source_read(query->clock) - query->paused;
 }
 
-/* row_result.c: results from what was kept */
+/* row_result.c: results from what was kept, and into the trace */
 extern void row_collect(RowQuery *query);
+extern void row_record(RowQuery *query);
 
 /* row_shared.c: the part of parallel workers */
 extern void row_shared_init(void);
@@ -316,9 +318,6 @@ extern int	row_explain_wanted(QueryDesc *desc, bool *counts);
 
 /* row_last.c: the row sources of the session's last statement, by SQL */
 extern void row_last_keep(RowQuery *query);
-
-/* row_record.c: into the trace */
-extern void row_record(RowQuery *query);
 
 #pragma GCC visibility pop
 

@@ -11,6 +11,8 @@
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
+#include "../calls/statement.h"
+#include "../core/module.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -28,6 +30,7 @@
 
 #include "../../common/guarded.h"
 #include "../../common/lately.h"
+#include "../../common/pg_compat.h"
 
 #define RETRY_INTERVAL_MS 60000
 #define LOCK_INTERVAL_MS 1000
@@ -45,42 +48,6 @@ static bool reported = false;	/* that something cannot be written, until somethi
 static TimestampTz refused_at = 0;	/* when that was; 0: something could be since */
 
 PGDLLEXPORT void sql_trace_keeper_main(Datum argument);
-
-void
-keeper_define(void)
-{
-	if (!process_shared_preload_libraries_in_progress)
-	{
-		static const char *const names[] = {
-			"sql_trace.keep_directory", "sql_trace.keep_files", "sql_trace.keep_files_size",
-		};
-		static char *unused[lengthof(names)];
-
-		worker_define_unused(names, unused, lengthof(names));
-		return;
-	}
-	DefineCustomStringVariable("sql_trace.keep_directory",
-							   "Directory in which a background worker writes the traces that are kept.",
-							   "Empty: there is no worker, and they are kept in memory alone.",
-							   &keep_directory,
-							   "",
-							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY,
-							   NULL, NULL, NULL);
-	DefineCustomIntVariable("sql_trace.keep_files",
-							"Number of kept traces in the directory at which older ones make way.",
-							NULL,
-							&most_files,
-							100, 1, INT_MAX,
-							PGC_SIGHUP, 0,
-							NULL, NULL, NULL);
-	DefineCustomIntVariable("sql_trace.keep_files_size",
-							"Size of all kept traces in the directory at which older ones make way.",
-							NULL,
-							&most_kb,
-							1024 * 1024, 64, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_KB,
-							NULL, NULL, NULL);
-}
 
 /* Where kept traces are written, or NULL */
 const char *
@@ -355,24 +322,17 @@ write_blocker(void *argument)
 
 typedef struct Blockers
 {
+	int			(*look) (Blocker *found, int most);
 	int			n;
 	Blocker		blocker[MOST_BLOCKERS];
 } Blockers;
 
 static void
-look_at_locks(void *argument)
+look(void *argument)
 {
 	Blockers   *found = argument;
 
-	found->n = blockers_find(found->blocker, MOST_BLOCKERS);
-}
-
-static void
-look_at_deadlocks(void *argument)
-{
-	Blockers   *found = argument;
-
-	found->n = blockers_in_deadlocks(found->blocker, MOST_BLOCKERS);
+	found->n = found->look(found->blocker, MOST_BLOCKERS);
 }
 
 /*
@@ -380,13 +340,14 @@ look_at_deadlocks(void *argument)
  * Their traces are kept now: their rings are their own, and go on.
  */
 static void
-write_blockers(int directory, void (*look) (void *argument))
+write_blockers(int directory, int (*of) (Blocker *found, int most))
 {
 	MemoryContext context = AllocSetContextCreate(TopMemoryContext, "blockers",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext before = MemoryContextSwitchTo(context);
 	Blockers	found;
 
+	found.look = of;
 	found.n = 0;
 	(void) guarded_run("sql_trace", look, report_failure, &found);
 	for (int i = 0; i < found.n; i++)
@@ -479,12 +440,12 @@ sql_trace_keeper_main(Datum argument)
 		if (directory >= 0 && kept_get() != NULL &&
 			!lately(refused_at, now, RETRY_INTERVAL_MS * INT64CONST(1000)))
 		{
-			write_blockers(directory, look_at_deadlocks);
+			write_blockers(directory, blockers_in_deadlocks);
 			watches = pg_atomic_read_u32(&kept_get()->watches) != 0;
 			/* it takes every lock of the lock manager's table */
 			if (watches && !lately(looked, now, LOCK_INTERVAL_MS * INT64CONST(1000)))
 			{
-				write_blockers(directory, look_at_locks);
+				write_blockers(directory, blockers_find);
 				looked = now;
 			}
 			write_all_kept(directory);
@@ -505,9 +466,26 @@ sql_trace_keeper_main(Datum argument)
 
 /* Called when the library is loaded: by the server itself, a worker can be had. */
 void
-keeper_register(void)
+keeper_init(void)
 {
-	if (process_shared_preload_libraries_in_progress && keeper_directory() != NULL)
+	if (!process_shared_preload_libraries_in_progress)
+		return;					/* worker_init() defines what is not used */
+	DefineCustomStringVariable("sql_trace.keep_directory",
+							   "Directory in which a background worker writes the traces that are kept.",
+							   "Empty: there is no worker, and they are kept in memory alone.",
+							   &keep_directory, "",
+							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.keep_files",
+							"Number of kept traces in the directory at which older ones make way.",
+							NULL,
+							&most_files, 100, 1, INT_MAX,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("sql_trace.keep_files_size",
+							"Size of all kept traces in the directory at which older ones make way.",
+							NULL,
+							&most_kb, 1024 * 1024, 64, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
+	if (keeper_directory() != NULL)
 		worker_announce(sql_trace_keeper_main, "sql_trace_keeper_main", "sql_trace keeper",
 						"sql_trace writes no kept traces");
 }

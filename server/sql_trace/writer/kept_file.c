@@ -40,7 +40,7 @@ put_same_wait(StringInfo json, const SameWait *seen)
 {
 	appendStringInfo(json, ", \"same_wait\": {\"sessions\": %d, \"waited_ns\": " INT64_FORMAT,
 					 seen->sessions, seen->waited_ns);
-	json_name(json, "event", same_wait_name(seen));
+	tables_json_name(json, "event", same_wait_name(seen));
 	appendStringInfoString(json, ", \"at\": \"");
 	put_time(json, seen->at);
 	appendStringInfoString(json, "\", \"pids\": [");
@@ -80,9 +80,9 @@ description(const KeptTrace *kept, const SessionRecord *session)
 					 kept->incident, kept->trace.pid, kept->trigger.query_id);
 	put_time(&json, kept->trigger.at);
 	appendStringInfoChar(&json, '"');
-	json_name(&json, "role", session->role_name);
-	json_name(&json, "database", session->database_name);
-	json_name(&json, "application", kept->trace.application);
+	tables_json_name(&json, "role", session->role_name);
+	tables_json_name(&json, "database", session->database_name);
+	tables_json_name(&json, "application", kept->trace.application);
 	if (kept->trigger.same_wait.event != 0)
 		put_same_wait(&json, &kept->trigger.same_wait);
 	appendStringInfoChar(&json, '}');
@@ -130,7 +130,7 @@ put_calls(Recording *recording, const KeptTrace *kept, MappedRing mapped)
 		calls.names_size = kept->names;
 	}
 	name_ring(&calls, kept, &ring->session);
-	write_calls(recording, &calls);
+	tables_write_calls(recording, &calls);
 }
 
 static void
@@ -150,7 +150,7 @@ put_waits(Recording *recording, const KeptTrace *kept, const SessionRecord *sess
 	waits.leader_pid = found->leader_pid;
 	waits.number = ++recording->rings_ever;
 	name_ring(&waits, kept, session);
-	write_waits(recording, &waits);
+	tables_write_waits(recording, &waits);
 	ring_place_unmap(&mapped);
 }
 
@@ -167,7 +167,7 @@ is_of_session(const KeptTrace *kept, const SessionRecord *session, const WaitRin
 static void
 put_all_waits(Recording *recording, const KeptTrace *kept, const SessionRecord *session)
 {
-	const WaitRingsOffer *offer = worker_waits();
+	const WaitRingsOffer *offer = tables_waits_offer();
 	WaitRing	waits;
 
 	if (offer == NULL)
@@ -205,7 +205,7 @@ put_end(Recording *recording, const KeptTrace *kept, bool cut)
 	if (kept->trigger.same_wait.event != 0)
 	{
 		appendStringInfoString(&json, ", ");
-		json_text(&json, same_wait_note(&kept->trigger.same_wait));
+		tables_json_text(&json, same_wait_note(&kept->trigger.same_wait));
 	}
 	appendStringInfoString(&json, "]}");
 	block_begin(file, TABLE_END, 1);
@@ -231,7 +231,7 @@ kept_file(const KeptTrace *kept, TraceFile *file)
 	recording->buffer = palloc(WORKER_CHUNK);
 	recording->began = reaches_to(ring, recording->buffer);
 	recording->kept = description(kept, &ring->session);
-	(void) write_head(recording);
+	(void) tables_write_head(recording);
 	put_calls(recording, kept, mapped);
 	put_all_waits(recording, kept, &ring->session);
 	put_end(recording, kept, pg_atomic_read_u64(&ring->tail) > 0);

@@ -11,6 +11,7 @@
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
+#include "../core/module.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -24,6 +25,7 @@
 #include "utils/wait_event.h"
 
 #include "../../common/lately.h"
+#include "../../common/pg_compat.h"
 
 #define LOOK_INTERVAL_MS 100
 #define SYNC_INTERVAL_US (2 * USECS_PER_SEC)
@@ -44,58 +46,46 @@ static int	worker_reserve_kb = 512 * 1024;
 PGDLLEXPORT void sql_trace_worker_main(Datum argument);
 
 /*
- * A session that loads the library by itself has no worker.  Lines of the
- * configuration file that speak of one have no effect there; but to reserve the
+ * A session that loads the library by itself has no workers.  Lines of the
+ * configuration file that speak of them have no effect there; but to reserve the
  * prefix would warn of each that is not known, at each login, and so would a
  * value that is refused.  So they are known, and take whatever they are given.
  */
-void
-worker_define_unused(const char *const *names, char **unused, int n)
+static void
+define_unused(void)
 {
-	for (int i = 0; i < n; i++)
+	static const char *const names[] = {
+		"sql_trace.worker_directory", "sql_trace.worker_max_size", "sql_trace.worker_reserve",
+		"sql_trace.keep_directory", "sql_trace.keep_files", "sql_trace.keep_files_size",
+	};
+	static char *unused[lengthof(names)];
+
+	for (int i = 0; i < (int) lengthof(names); i++)
 		DefineCustomStringVariable(names[i],
 								   "Of the background worker, which this session does not have.",
 								   "Has an effect only if the server preloads the library.",
-								   &unused[i],
-								   "",
-								   PGC_SIGHUP, GUC_SUPERUSER_ONLY,
-								   NULL, NULL, NULL);
+								   &unused[i], "",
+								   PGC_SIGHUP, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
 }
 
-void
-worker_define(void)
+static void
+define_settings(void)
 {
-	if (!process_shared_preload_libraries_in_progress)
-	{
-		static const char *const names[] = {
-			"sql_trace.worker_directory", "sql_trace.worker_max_size", "sql_trace.worker_reserve",
-		};
-		static char *unused[lengthof(names)];
-
-		worker_define_unused(names, unused, lengthof(names));
-		return;
-	}
 	DefineCustomStringVariable("sql_trace.worker_directory",
 							   "Directory in which a background worker writes the traces of all sessions.",
 							   "Empty: there is no worker.",
-							   &worker_directory,
-							   "",
-							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY,
-							   NULL, NULL, NULL);
+							   &worker_directory, "",
+							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
 	DefineCustomIntVariable("sql_trace.worker_max_size",
 							"Size that all traces of the worker may take; it stops there.",
 							NULL,
-							&worker_max_kb,
-							1024 * 1024, 64, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_KB,
-							NULL, NULL, NULL);
+							&worker_max_kb, 1024 * 1024, 64, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
 	DefineCustomIntVariable("sql_trace.worker_reserve",
 							"Space on the volume that the worker leaves free; it stops there.",
 							NULL,
-							&worker_reserve_kb,
-							512 * 1024, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_KB,
-							NULL, NULL, NULL);
+							&worker_reserve_kb, 512 * 1024, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
 }
 
 /* As the settings are now */
@@ -296,10 +286,15 @@ worker_announce(bgworker_main_type main, const char *function, const char *name,
 
 /* Called when the library is loaded: by the server itself, a worker can be had. */
 void
-worker_register(void)
+worker_init(void)
 {
-	if (process_shared_preload_libraries_in_progress && worker_directory != NULL &&
-		worker_directory[0] != '\0')
+	if (!process_shared_preload_libraries_in_progress)
+	{
+		define_unused();
+		return;
+	}
+	define_settings();
+	if (worker_directory != NULL && worker_directory[0] != '\0')
 		worker_announce(sql_trace_worker_main, "sql_trace_worker_main", "sql_trace writer",
 						"sql_trace has no background worker");
 }

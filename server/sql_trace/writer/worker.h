@@ -98,9 +98,6 @@ typedef struct Recording
 } Recording;
 
 /* worker.c */
-extern void worker_define(void);
-extern void worker_register(void);
-extern void worker_define_unused(const char *const *names, char **unused, int n);
 extern void worker_announce(bgworker_main_type main, const char *function, const char *name,
 							const char *lacking);
 
@@ -121,8 +118,6 @@ extern int	blockers_in_deadlocks(Blocker *found, int most);
 
 /* keeper.c */
 extern const char *keeper_directory(void);
-extern void keeper_define(void);
-extern void keeper_register(void);
 
 /* worker_directory.c */
 extern int	directory_open(const char *path, const char *setting);
@@ -138,15 +133,15 @@ extern void rings_let_go(Recording *recording);
 extern void rings_end(Recording *recording);
 
 /* worker_tables.c */
-extern const WaitRingsOffer *worker_waits(void);
-extern void json_text(StringInfo to, const char *text);
-extern void json_name(StringInfo to, const char *key, const char *name);
-extern bool write_head(Recording *recording);
-extern void write_unread(Recording *recording);
-extern void write_calls(Recording *recording, Drained *ring);
-extern void write_waits(Recording *recording, Drained *ring);
-extern Unwritten count_unwritten(const Recording *recording, const Drained *ring);
-extern void write_processor(Recording *recording, const Drained *ring);
+extern const WaitRingsOffer *tables_waits_offer(void);
+extern void tables_json_text(StringInfo to, const char *text);
+extern void tables_json_name(StringInfo to, const char *key, const char *name);
+extern bool tables_write_head(Recording *recording);
+extern void tables_write_unread(Recording *recording);
+extern void tables_write_calls(Recording *recording, Drained *ring);
+extern void tables_write_waits(Recording *recording, Drained *ring);
+extern Unwritten tables_count_unwritten(const Recording *recording, const Drained *ring);
+extern void tables_write_processor(Recording *recording, const Drained *ring);
 
 #pragma GCC visibility pop
 

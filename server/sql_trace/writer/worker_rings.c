@@ -51,7 +51,7 @@ rings_unwritten(const Recording *recording)
 	for (int i = 0; i < recording->nrings; i++)
 		if (recording->rings[i].mapped.ring)
 		{
-			Unwritten	of = count_unwritten(recording, &recording->rings[i]);
+			Unwritten	of = tables_count_unwritten(recording, &recording->rings[i]);
 
 			sum.rings += of.rings;
 			sum.bytes += of.bytes;
@@ -157,7 +157,7 @@ is_urgent(const Drained *ring)
 	Ring	   *shared = ring->mapped.ring;
 
 	if (ring->waits)
-		return worker_waits()->urgent(shared, ring->position);
+		return tables_waits_offer()->urgent(shared, ring->position);
 	return pg_atomic_read_u64(&shared->head) - ring->position >= shared->size / 4;
 }
 
@@ -167,11 +167,11 @@ drain(Recording *recording, Drained *ring, TimestampTz now)
 	bool		ends = ring_ended(ring);
 
 	if (!lately(ring->read_at, now, READ_INTERVAL_US) && ring->described && !ends)
-		write_processor(recording, ring);
+		tables_write_processor(recording, ring);
 	if (ring->waits)
-		write_waits(recording, ring);
+		tables_write_waits(recording, ring);
 	else
-		write_calls(recording, ring);
+		tables_write_calls(recording, ring);
 	ring->read_at = now;
 	/* all of it has been read, as nobody writes any more */
 	if (ends && recording->file.stop == STOP_NONE)
@@ -230,7 +230,7 @@ session_of(const Recording *recording, const WaitRing *waits)
 static void
 look_at_waits(Recording *recording)
 {
-	const WaitRingsOffer *offer = worker_waits();
+	const WaitRingsOffer *offer = tables_waits_offer();
 	WaitRing	waits;
 
 	for (uint32 place = 0; offer && offer->look(place, &waits); place++)
@@ -279,15 +279,15 @@ rings_look(Recording *recording, bool all)
 	look_at_waits(recording);
 	recording->behind = false;
 	if (file->fd < 0)
-		(void) write_head(recording);
-	write_unread(recording);
+		(void) tables_write_head(recording);
+	tables_write_unread(recording);
 	for (int i = 0; i < recording->nrings && file->stop == STOP_NONE; i++)
 	{
 		Drained    *ring = &recording->rings[i];
 		bool		urgent = ring->mapped.ring && !ring_ended(ring) && is_urgent(ring);
 
 		recording->behind |= urgent;
-		if (file->size >= recording->file_limit && !write_head(recording))
+		if (file->size >= recording->file_limit && !tables_write_head(recording))
 			break;
 		if (ring->mapped.ring && (all || urgent || ring_ended(ring) ||
 							  !lately(ring->read_at, now, READ_INTERVAL_US)))

@@ -4,12 +4,16 @@
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
+#include "../calls/fused.h"
+#include "../core/dictionary.h"
 
 #include "mb/pg_wchar.h"
 #include "pgtime.h"
 #include "utils/json.h"
 
 #include "../../common/event_name.h"
+#include "../../common/pg_compat.h"
+#include "../../common/version.h"
 
 #define WAITS_AT_ONCE 8192
 
@@ -21,14 +25,14 @@ static int64 column[4][WAITS_AT_ONCE];
 static WaitRecord records[WAITS_AT_ONCE];
 
 const WaitRingsOffer *
-worker_waits(void)
+tables_waits_offer(void)
 {
 	return *find_rendezvous_variable(WAIT_RINGS_OFFER);
 }
 
 /* Names are in the encoding of their database; JSON is not. */
 void
-json_text(StringInfo to, const char *text)
+tables_json_text(StringInfo to, const char *text)
 {
 	char	   *plain = pstrdup(text);
 
@@ -41,10 +45,10 @@ json_text(StringInfo to, const char *text)
 }
 
 void
-json_name(StringInfo to, const char *key, const char *name)
+tables_json_name(StringInfo to, const char *key, const char *name)
 {
 	appendStringInfo(to, ", \"%s\": ", key);
-	json_text(to, name);
+	tables_json_text(to, name);
 }
 
 static void
@@ -65,7 +69,7 @@ put_event(Recording *recording, int number)
 
 /* The next file, with what each has to tell before its rows */
 bool
-write_head(Recording *recording)
+tables_write_head(Recording *recording)
 {
 	TraceFile  *file = &recording->file;
 	StringInfoData json;
@@ -106,9 +110,9 @@ introduce(Recording *recording, Drained *ring)
 	appendStringInfo(&json, "{\"kind\": \"%s\"", ring->waits ? "waits" : "sql");
 	if (ring->leader_pid != 0)
 		appendStringInfo(&json, ", \"leader_pid\": %d", ring->leader_pid);
-	json_name(&json, "user", ring->user);
-	json_name(&json, "database", ring->database);
-	json_name(&json, "application", ring->application);
+	tables_json_name(&json, "user", ring->user);
+	tables_json_name(&json, "database", ring->database);
+	tables_json_name(&json, "application", ring->application);
 	appendStringInfoChar(&json, '}');
 	block_begin(file, TABLE_RINGS, 1);
 	block_constant(file, "ring", ring->number);
@@ -136,7 +140,7 @@ put_loss(Recording *recording, int64 ring, uint64 lost)
 
 /* Sessions that ended, and whose traces made way before anybody had read them */
 void
-write_unread(Recording *recording)
+tables_write_unread(Recording *recording)
 {
 	Shared	   *shared = shmem_get();
 	Unread		now;
@@ -231,7 +235,7 @@ write_open(Recording *recording, Drained *ring)
  * is counted as such.
  */
 void
-write_calls(Recording *recording, Drained *ring)
+tables_write_calls(Recording *recording, Drained *ring)
 {
 	Ring	   *shared = ring->mapped.ring;
 	uint64		end = pg_atomic_read_u64(&shared->head);
@@ -347,7 +351,7 @@ put_marks(Recording *recording, const Drained *ring, uint32 n)
 
 /* What is new of a ring of waits.  What could not be written stays unread. */
 void
-write_waits(Recording *recording, Drained *ring)
+tables_write_waits(Recording *recording, Drained *ring)
 {
 	const void *shared = ring->mapped.ring;
 	bool		first = ring->position == 0;
@@ -359,7 +363,7 @@ write_waits(Recording *recording, Drained *ring)
 	{
 		uint64		next;
 
-		n = worker_waits()->read(shared, ring->position, records, WAITS_AT_ONCE, &next, &lost);
+		n = tables_waits_offer()->read(shared, ring->position, records, WAITS_AT_ONCE, &next, &lost);
 		introduce(recording, ring);
 		/* what it forgot before we came is not our loss */
 		if ((!first && !put_loss(recording, ring->number, lost)) ||
@@ -373,7 +377,7 @@ write_waits(Recording *recording, Drained *ring)
 
 /* Nothing more can be written: how much of a ring has not been, as far as it is still there */
 Unwritten
-count_unwritten(const Recording *recording, const Drained *ring)
+tables_count_unwritten(const Recording *recording, const Drained *ring)
 {
 	Unwritten	found = {0};
 
@@ -392,7 +396,7 @@ count_unwritten(const Recording *recording, const Drained *ring)
 
 		for (int reads = 0; n == WAITS_AT_ONCE && reads < MOST_READS; reads++)
 		{
-			n = worker_waits()->read(ring->mapped.ring, position, records,
+			n = tables_waits_offer()->read(ring->mapped.ring, position, records,
 									 WAITS_AT_ONCE, &position, &lost);
 			found.waits += n + (ring->position > 0 ? lost : 0);
 		}
@@ -403,7 +407,7 @@ count_unwritten(const Recording *recording, const Drained *ring)
 
 /* How long its process has run and has waited for a processor, by the kernel */
 void
-write_processor(Recording *recording, const Drained *ring)
+tables_write_processor(Recording *recording, const Drained *ring)
 {
 	TraceFile  *file = &recording->file;
 	char		path[64];

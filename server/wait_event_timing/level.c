@@ -1,11 +1,25 @@
 /*-------------------------------------------------------------------------
- * settings.c
- *		What the settings of a session, changed, do to its capture.
+ * level.c
+ *		The level of capture of a session and its clock: the settings, and what they
+ *		do to its capture when they change.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "waits.h"
+#include "../common/application.h"
+#include "../common/module_settings.h"
+
+const struct config_enum_entry level_names[] = {
+	{"off", CAPTURE_OFF, false},
+	{"stats", CAPTURE_STATS, false},
+	{"trace", CAPTURE_TRACE, false},
+	{NULL, 0, false}
+};
+
+static const ApplicationLevels application_levels = {
+	level_names, "level of capture", "off, stats and trace", "trace"
+};
 
 /* Where the value of the level's setting comes from */
 static GucSource source_of_setting = PGC_S_DEFAULT;
@@ -30,11 +44,12 @@ configure(int level)
  * The setting of this session changed, or is read again.  It replaces what
  * others had requested, but a reload that brings nothing new does not.
  */
-void
-settings_level_changed(int setting, GucSource source)
+static void
+setting_changed(int setting, void *extra)
 {
+	GucSource	source = *(GucSource *) extra;
 	bool		same = source < PGC_S_GLOBAL && source == source_of_setting &&
-		setting == waits_capture;
+		setting == capture_setting;
 
 	source_of_setting = source;
 	if (capture.slot == NULL || same)
@@ -51,15 +66,15 @@ settings_level_changed(int setting, GucSource source)
 
 /* The application's name may have changed, and with it the level that the patterns give. */
 void
-settings_follow_application(void)
+level_follow_application(void)
 {
 	if (application_changed())
-		configure(application_level(waits_capture, source_of_setting));
+		configure(application_level(capture_setting, source_of_setting));
 }
 
 /* Waits not yet folded are in the old clock's units. */
-void
-settings_clock_changed(int clock)
+static void
+clock_changed(int clock, void *extra)
 {
 	if (capture.slot == NULL)
 		return;
@@ -75,4 +90,25 @@ settings_clock_changed(int clock)
 	capture.slot->clock = clock;
 	/* a reader that sees a time by the new clock must see the clock */
 	pg_write_barrier();
+}
+
+/* Called when the library is loaded. */
+void
+level_init(void)
+{
+	int			usual_clock = clock_trust().counter ? CLOCK_SOURCE_TSC : CLOCK_SOURCE_MONOTONIC;
+
+	DefineCustomEnumVariable("wait_event_timing.clock",
+							 "Where time stamps come from.",
+							 NULL,
+							 &capture_clock, usual_clock, clock_entries,
+							 PGC_SUSET, 0, check_clock, clock_changed, NULL);
+	DefineCustomEnumVariable("wait_event_timing.capture",
+							 "What is recorded of each wait.",
+							 NULL,
+							 &capture_setting, CAPTURE_OFF, level_names,
+							 PGC_SUSET, 0, check_keeps_source, setting_changed, NULL);
+	application_define("wait_event_timing.capture_application",
+					   "What is recorded in client sessions by name of their application.",
+					   &application_levels, NULL);
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
- * captured_time.c
- *		For how long the waits of a process have been captured.
+ * process.c
+ *		What a process knows of itself, and for how long its waits have been captured.
  *
  * The first wait that is captured begins that time (wrap.h); it ends when a
  * process captures no more, or ends.
@@ -9,6 +9,15 @@
 #include "postgres.h"
 
 #include "waits.h"
+
+int			capture_setting = CAPTURE_OFF;
+int			capture_clock = CLOCK_SOURCE_TSC;
+
+/* Until a process has its slot it must look once: later, the level of its slot */
+static pg_atomic_uint32 look_once = {CAPTURE_STATS};
+
+pg_attribute_aligned(64)
+Capture		capture = {.level = &look_once, .lock_entry = -1};
 
 const ClockRate timing_nanoseconds = {(uint64) 1 << 32, 1000000000, false};
 

@@ -7,11 +7,19 @@
  * under way.
  *-------------------------------------------------------------------------
  */
-#include "../calls/fetches.h"
+#include "fetches.h"
+#include "fused.h"
+#include "request.h"
+#include "secrets.h"
+#include "statement.h"
+#include "../core/kept.h"
+#include "../core/level.h"
+#include "../core/module.h"
 
-#include "../../common/protocol_hooks.h"
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
+
+#include "../../common/protocol_hooks.h"
 
 static ProtocolHooks hooks;
 
@@ -93,7 +101,7 @@ failed(const char *body, size_t length)
 		else if (*field == 'R')
 			routine = value;
 		if (strchr("MDHWq", *field) != NULL)
-			secret |= words_show_secret(value, stop - value);
+			secret |= secret_words_in(value, stop - value);
 		field = stop + 1;
 	}
 	(void) request_message_arrived();
@@ -187,7 +195,7 @@ trace_flush(void)
 }
 
 void
-protocol_install(void)
+messages_init(void)
 {
 	protocol_hooks_install(&hooks, trace_putmessage, trace_flush);
 }

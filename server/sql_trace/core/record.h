@@ -1,0 +1,94 @@
+/*-------------------------------------------------------------------------
+ * record.h
+ *		Writing records, and what waits to be written before the next one.
+ *
+ * Two things may be kept back: the request under way (calls/fused.c), and younger
+ * than all of that, fetches in a row (calls/fetches.c).  Both leave a function
+ * here, which any other record calls first; so this part needs neither.
+ *-------------------------------------------------------------------------
+ */
+#ifndef SQL_TRACE_RECORD_H
+#define SQL_TRACE_RECORD_H
+
+#include "postgres.h"
+
+#include "executor/instrument.h"
+
+#include "records.h"
+
+/* Counters of blocks and WAL, in the order of a CALL's groups */
+#define NUSAGE 12
+#define NUSAGE_BLOCKS 10
+#define USAGE_SHARED 0			/* where each group begins */
+#define USAGE_LOCAL_TEMP 4
+#define USAGE_WAL 10
+typedef struct Usage
+{
+	uint64		counter[NUSAGE];
+	bool		any;			/* of a difference: it is not 0; else its counters mean nothing */
+} Usage;
+
+StaticAssertDecl(offsetof(BufferUsage, shared_blks_hit) == 0 &&
+				 offsetof(BufferUsage, local_blks_hit) == 4 * sizeof(uint64) &&
+				 offsetof(BufferUsage, temp_blks_read) == 8 * sizeof(uint64) &&
+				 offsetof(BufferUsage, temp_blks_written) == 9 * sizeof(uint64),
+				 "blocks are counted in the order of a CALL's groups");
+
+/* What is known of a call; written when it has ended */
+typedef struct Call
+{
+	CallKind	kind;
+	uint16		flags;
+	uint32		sqlstate;
+	uint64		number;
+	uint64		parent;
+	uint64		text;
+	int64		query_id;
+	uint64		plan;
+	uint64		execution;
+	int64		start;
+	int64		busy;
+	uint64		rows;
+	uint64		fetches;		/* in one record; more than 1: several */
+	Usage		usage;
+} Call;
+
+/* What is kept back of the request under way */
+typedef struct Fused
+{
+	bool		open;			/* what happens is kept back */
+	bool		named;			/* a call has told its text */
+	bool		last_is_commit; /* among the calls */
+	bool		committed;
+	uint32		size;			/* of the record so far */
+	uint64		first;			/* number of the first call of the request */
+} Fused;
+
+#pragma GCC visibility push(hidden)
+
+extern Fused fused;
+extern void (*record_kept_back) (void); /* writes what is kept back of the request */
+extern void (*record_held_back) (void); /* writes the fetches that are held back, or NULL */
+
+extern bool record_begin(RecordKind kind, int depth, uint64 call, int64 time, Size size,
+						 RecordHeader *header);
+extern bool record_begin_ahead(RecordKind kind, uint64 call, Size size, RecordHeader *header);
+extern void record_put(const void *data, Size size);
+extern void record_pad(void);
+extern void record_end(void);
+extern bool record_write(RecordKind kind, int depth, uint64 call, int64 time, void *record,
+						 Size size);
+extern void record_call(const Call *call, int depth, int64 end, int64 cpu);
+
+static inline void
+record_flush(void)
+{
+	if (fused.open)
+		record_kept_back();
+	if (record_held_back)
+		record_held_back();
+}
+
+#pragma GCC visibility pop
+
+#endif							/* SQL_TRACE_RECORD_H */
