@@ -21,8 +21,8 @@ import pyarrow as pa
 from tests.live_pages import ServedPage, served
 
 from pgtare.keeping.spool.limits import SpoolLimits
-from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import HISTOGRAM, TABLES, rows
+from pgtare.keeping.spool.writer import Spool
 
 TAKES = "a minute; some minutes with --servers 100"
 

@@ -20,8 +20,8 @@ import psutil
 import pyarrow as pa
 
 from pgtare.keeping.spool import information, reader
-from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import HISTOGRAM, TABLES, rows
+from pgtare.keeping.spool.writer import Spool
 from pgtare.kit.numbers import volume
 from pgtare.postgres.backend_types import is_background
 

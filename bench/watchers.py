@@ -33,7 +33,7 @@ from pgtare.weighing.weigh.report.page import write_page
 from pgtare.weighing.weigh.report.terminal import render
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.schema import WatcherInfo
-from pgtare.weighing.windows.run import weigh
+from pgtare.weighing.whole_server.run import weigh
 
 TAKES = (
     "18 minutes (--minutes, --only), with Debian's postgresql-15, postgresql-15-pg-wait-sampling, "

@@ -51,10 +51,10 @@ def _weigh(asked: dict[str, Any]) -> int:
     from pgtare.weighing.weigh import store
     from pgtare.weighing.weigh.report.terminal import render
     from pgtare.weighing.weigh.request import Request
-    from pgtare.weighing.windows import guard, run, schedule
+    from pgtare.weighing.whole_server import guardian_client, run, schedule
 
     schedule.SETTLE_S = schedule.AFTER_OFF_S = SETTLE_S
-    guard.PATIENCE_S = asked["patience_s"]
+    guardian_client.PATIENCE_S = asked["patience_s"]
     request = Request(
         (),
         dsn=asked["dsn"],

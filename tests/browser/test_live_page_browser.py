@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.writer import Spool
 from tests.browser.pages import Reader
 from tests.live_pages import ServedPage, served
 from tests.unit import live_rows

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pgtare.keeping.spool import reader
-from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.writer import Spool
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.wait_counters.counter_table import SUMS

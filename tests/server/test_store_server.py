@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.writer import Spool
 from pgtare.keeping.store import repair, roles, store_check, store_schema
 from pgtare.keeping.store.address import read
 from pgtare.keeping.store.connection import StoreConnection, connect

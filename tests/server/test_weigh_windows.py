@@ -19,9 +19,9 @@ from pgtare.errors import MeasurementError
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.switches import Switch
-from pgtare.weighing.windows import configuration
-from pgtare.weighing.windows.configuration import Before
-from pgtare.weighing.windows.watcher_time import WatcherTime, active_share
+from pgtare.weighing.whole_server import configuration
+from pgtare.weighing.whole_server.configuration import Before
+from pgtare.weighing.whole_server.watcher_time import WatcherTime, active_share
 from tests import windows
 from tests.commands import in_process, read, refused
 from tests.sessions import eventually, one, rows, session
@@ -77,7 +77,7 @@ def guardian_of(place: Path) -> psutil.Process:
     """The guardian of the weighing whose own directory that is."""
     for process in psutil.process_iter(["cmdline", "environ"]):
         own = (process.info["environ"] or {}).get("PGTARE_DIR") == str(place / "own")
-        if own and "pgtare.weighing.windows.guardian" in (process.info["cmdline"] or []):
+        if own and "pgtare.weighing.whole_server.guardian" in (process.info["cmdline"] or []):
             return process
     raise LookupError("no guardian")
 

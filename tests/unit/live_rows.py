@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from pgtare.keeping.spool.limits import SpoolLimits
-from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import HISTOGRAM, TABLES, rows
+from pgtare.keeping.spool.writer import Spool
 from pgtare.postgres.backend_types import is_background
 
 TICK_S = 10

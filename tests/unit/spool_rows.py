@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from pgtare.keeping.spool import manifest, rollup, segments
 from pgtare.keeping.spool.believed_clock import BelievedClock
 from pgtare.keeping.spool.limits import SpoolLimits
-from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import TABLES, Column, rows
+from pgtare.keeping.spool.writer import Spool
 
 START = datetime(2026, 11, 2, 10, 0, tzinfo=UTC)
 #: No reserve and no bound, whatever the disk of the tests is like.

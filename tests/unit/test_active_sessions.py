@@ -14,7 +14,7 @@ import pytest
 
 from pgtare.keeping.agent.rows import EXACT, Batch, RowInterval
 from pgtare.keeping.live.query_worker import QueryWorker
-from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.writer import Spool
 from pgtare.observing.doctor import waits as doctor_waits
 from pgtare.observing.doctor.observed import ActivitySamples, CountedWaits, Look
 from pgtare.postgres.backend_types import is_background

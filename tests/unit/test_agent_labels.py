@@ -9,7 +9,7 @@ from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import AgentConfig
 from pgtare.keeping.agent.description import ServerDescription
 from pgtare.keeping.spool import reader
-from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.writer import Spool
 from pgtare.postgres.inventory import InventoryServer
 from tests.unit.spool_rows import UNLIMITED
 

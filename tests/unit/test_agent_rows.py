@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pgtare.keeping.agent import texts as agent_texts
+from pgtare.keeping.agent.baseline import counter_columns, counters, moment, moment_table
 from pgtare.keeping.agent.reading import statements_table, waits_table
 from pgtare.keeping.agent.server_looks import activity_difference
 from pgtare.keeping.agent.server_session import _Int8Array
-from pgtare.keeping.agent.stored_reading import counter_columns, counters, moment, moment_table
 from pgtare.keeping.agent.texts import StatementTexts, storable, text_hash
 from pgtare.postgres.wait_counters.counter_table import BUCKETS, SUMS
 from pgtare.postgres.wait_counters.epoch import Origin, Taken

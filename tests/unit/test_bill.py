@@ -14,8 +14,8 @@ import pytest
 
 from pgtare.estimate.interval_sums import Bounds, dependent_sum, independent_sum
 from pgtare.keeping.spool.agent_cost import agent_cost
-from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import rows
+from pgtare.keeping.spool.writer import Spool
 from pgtare.weighing.bill import overlap as bill_overlap
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.report import wording

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.keeping.live.access import ProxyRules
-from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.writer import Spool
 from tests.live_pages import Answer, ServedPage, served
 from tests.unit import live_rows
 

@@ -31,8 +31,8 @@ from pgtare.keeping.metrics.exporter import MetricsExporter
 from pgtare.keeping.metrics.scrape_server import MOST_CLIENTS
 from pgtare.keeping.metrics.wait_totals import OTHER, ZERO_S, WaitKey, WaitTotals
 from pgtare.keeping.spool.limits import SpoolLimits
-from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import HISTOGRAM, rows
+from pgtare.keeping.spool.writer import Spool
 from pgtare.kit.option_values import address, is_loopback
 from pgtare.postgres.wait_counters.counter_table import SUMS
 from tests.commands import refused

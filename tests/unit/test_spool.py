@@ -14,9 +14,9 @@ import pytest
 from pgtare.errors import PgtareError, UsageError
 from pgtare.keeping.spool import manifest, reader, segments
 from pgtare.keeping.spool.limits import SpoolLimits
-from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.volume import Volume
+from pgtare.keeping.spool.writer import Spool
 from tests.small_volume import fill, small_volume
 from tests.unit.spool_rows import (
     UNLIMITED,
@@ -234,7 +234,7 @@ def test_a_damaged_baseline_is_none(tmp_path: Path) -> None:
 
 def test_a_second_writer_is_refused_and_names_the_first(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from pgtare.keeping.spool.spool import Spool\n"
+        "import sys; from pathlib import Path; from pgtare.keeping.spool.writer import Spool\n"
         "with Spool.open(Path(sys.argv[1])): print('open', flush=True); sys.stdin.read()"
     )
     other = subprocess.Popen(

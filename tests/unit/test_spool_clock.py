@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from pgtare.keeping.spool.believed_clock import BelievedClock
-from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.spool.writer import Spool
 from tests.unit.spool_rows import (
     UNLIMITED,
     at,

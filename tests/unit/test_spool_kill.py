@@ -21,8 +21,8 @@ import pytest
 from pgtare.keeping import spool as package
 from pgtare.keeping.spool import compaction
 from pgtare.keeping.spool.limits import SpoolLimits
-from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.volume import Volume
+from pgtare.keeping.spool.writer import Spool
 from tests.unit.spool_rows import (
     UNLIMITED,
     at,

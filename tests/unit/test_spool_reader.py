@@ -11,8 +11,8 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.keeping.spool import reader
-from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.spool.writer import Spool
 from tests.commands import failed, in_process
 from tests.unit.spool_rows import UNLIMITED, at, catch_up, held, newest, number, random_rows
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pgtare.keeping.spool.limits import PRESSURE_ORDER, SpoolLimits
-from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.volume import Volume
+from pgtare.keeping.spool.writer import Spool
 from tests.unit.spool_rows import UNLIMITED, at, catch_up, held, newest, random_rows
 
 DAY = 86400

@@ -11,8 +11,8 @@ import pytest
 
 from pgtare.keeping.spool import rollup
 from pgtare.keeping.spool.segments import times_us
-from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.spool.writer import Spool
 from tests.unit.spool_rows import (
     START,
     UNLIMITED,

@@ -23,7 +23,7 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.keeping.agent.agent_log import AgentLog
-from pgtare.keeping.spool.spool import Spool
+from pgtare.keeping.spool.writer import Spool
 from pgtare.keeping.store import store_schema
 from pgtare.keeping.store.address import PASSWORD, read
 from pgtare.keeping.store.connection import StoreConnection, StoreError, connect

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pgtare.keeping.spool.limits import SpoolLimits
-from pgtare.keeping.spool.spool import Spool
 from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.spool.writer import Spool
 from pgtare.keeping.store import push_memory, push_thread, pushed_rows, repair
 from pgtare.keeping.store.connection import StoreConnection, StoreError
 from pgtare.keeping.store.documents import StorePartial

@@ -16,7 +16,7 @@ from pgtare.estimate.trial import clopper_pearson
 from pgtare.estimate.trial.bursts import BURST, PACED, RUN
 from pgtare.estimate.trial.windows import difference, held_up, windows_that_stand_out
 from pgtare.kit import machine
-from pgtare.weighing.windows.watcher_time import own_time
+from pgtare.weighing.whole_server.watcher_time import own_time
 from tests.sessions import eventually
 
 TRIALS = 1_000

@@ -12,10 +12,10 @@ from pgtare.errors import UsageError
 from pgtare.estimate.trial import clopper_pearson
 from pgtare.estimate.trial.windows import difference
 from pgtare.weighing.switches import Switch, check_names
-from pgtare.weighing.windows import configuration, restore_file
-from pgtare.weighing.windows.configuration import Before
-from pgtare.weighing.windows.schedule import block_s, least_s, window_s
-from pgtare.weighing.windows.watcher_time import (
+from pgtare.weighing.whole_server import configuration, restore_file
+from pgtare.weighing.whole_server.configuration import Before
+from pgtare.weighing.whole_server.schedule import block_s, least_s, window_s
+from pgtare.weighing.whole_server.watcher_time import (
     WindowTime,
     active_share,
     kinds_of_application,

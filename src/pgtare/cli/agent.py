@@ -23,7 +23,7 @@ from pgtare.kit.fitted_table import Fitted
 
 if TYPE_CHECKING:
     from pgtare.keeping.metrics.exporter import MetricsExporter
-    from pgtare.keeping.spool.spool import Spool
+    from pgtare.keeping.spool.writer import Spool
     from pgtare.keeping.store.address import StoreAddress
     from pgtare.keeping.store.push_thread import PushThread
 
@@ -75,7 +75,7 @@ def agent(
         require_usable(found.servers[configuration.ONLY_SERVER])
     lasting_s = duration_s(duration)
     from pgtare.keeping.agent.pandas_left_out import leave_pandas_out
-    from pgtare.keeping.spool.spool import Spool
+    from pgtare.keeping.spool.writer import Spool
 
     leave_pandas_out()
     with Spool.open(directory, found.spool.limits) as store:

@@ -47,9 +47,9 @@ from pgtare.weighing.weigh.request import Request, ServerAddress, new_seed, slic
 from pgtare.weighing.weigh.run import alone, dry_run
 from pgtare.weighing.weigh.run import weigh as run_weighing
 from pgtare.weighing.weigh.schema import WeighResult
-from pgtare.weighing.windows.run import dry_run as dry_run_of_windows
-from pgtare.weighing.windows.run import weigh as weigh_by_windows
-from pgtare.weighing.windows.schedule import SHORTEST_S, window_s
+from pgtare.weighing.whole_server.run import dry_run as dry_run_of_windows
+from pgtare.weighing.whole_server.run import weigh as weigh_by_windows
+from pgtare.weighing.whole_server.schedule import SHORTEST_S, window_s
 
 if TYPE_CHECKING:
     from pgtare.observing.flame.why import Why

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pgtare.keeping.agent.baseline import arrow
 from pgtare.keeping.agent.queries import ACTIVITY_COLUMNS
-from pgtare.keeping.agent.stored_reading import arrow
 from pgtare.keeping.spool import tables
 from pgtare.postgres.backend_types import BACKGROUND
 from pgtare.postgres.wait_counters.counter_table import SUMS, Array, CounterTable

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from pgtare.keeping.agent import queries, reading, texts
 from pgtare.keeping.agent.agent_log import shortened
+from pgtare.keeping.agent.baseline import counter_columns, counters, moment, moment_table
 from pgtare.keeping.agent.description import ServerDescription
 from pgtare.keeping.agent.reading import UnsteadyReading, WaitsReading
 from pgtare.keeping.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
 from pgtare.keeping.agent.server_session import LookRefused, ServerSession
-from pgtare.keeping.agent.stored_reading import counter_columns, counters, moment, moment_table
 from pgtare.keeping.agent.texts import StatementTexts
 from pgtare.kit import numbers
 from pgtare.observing.doctor.examine import examine

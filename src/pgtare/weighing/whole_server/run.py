@@ -25,12 +25,12 @@ from pgtare.weighing.weigh.measurement import Weighing
 from pgtare.weighing.weigh.plan import PlannedWeighing
 from pgtare.weighing.weigh.progress import Stages
 from pgtare.weighing.weigh.request import Request
-from pgtare.weighing.windows import configuration, restore_file
-from pgtare.weighing.windows.changer import Changer
-from pgtare.weighing.windows.configuration import Before
-from pgtare.weighing.windows.guard import SwitchGuard
-from pgtare.weighing.windows.schedule import Schedule, block_s, least_s
-from pgtare.weighing.windows.watcher_time import WatcherTime
+from pgtare.weighing.whole_server import configuration, restore_file
+from pgtare.weighing.whole_server.changer import Changer
+from pgtare.weighing.whole_server.configuration import Before
+from pgtare.weighing.whole_server.guardian_client import SwitchGuard
+from pgtare.weighing.whole_server.schedule import Schedule, block_s, least_s
+from pgtare.weighing.whole_server.watcher_time import WatcherTime
 
 
 def weigh(request: Request, command: list[str], console: Console) -> Weighing:

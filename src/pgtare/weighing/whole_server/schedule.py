@@ -21,9 +21,9 @@ from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.outside.loops import Loops
 from pgtare.weighing.switches import COMMAND_S, Switch
 from pgtare.weighing.weigh import schema
-from pgtare.weighing.windows import watcher_time
-from pgtare.weighing.windows.guard import SwitchGuard
-from pgtare.weighing.windows.watcher_time import WatcherTime
+from pgtare.weighing.whole_server import watcher_time
+from pgtare.weighing.whole_server.guardian_client import SwitchGuard
+from pgtare.weighing.whole_server.watcher_time import WatcherTime
 
 #: After a switch so much is left out, in s: sessions notice it, a watcher starts.
 SETTLE_S = 1.0

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.weighing.windows.changer import Changer
-from pgtare.weighing.windows.commands import end_group
-from pgtare.weighing.windows.configuration import PutBack
-from pgtare.weighing.windows.restore_file import RestoreFile
+from pgtare.weighing.whole_server.changer import Changer
+from pgtare.weighing.whole_server.commands import end_group
+from pgtare.weighing.whole_server.configuration import PutBack
+from pgtare.weighing.whole_server.restore_file import RestoreFile
 
-_MODULE = "pgtare.weighing.windows.guardian"
+_MODULE = "pgtare.weighing.whole_server.guardian"
 #: How long the command waits at its end until everything is put back, in s.
 PATIENCE_S = 30.0
 _KILLED = "the process that would put things back was killed, so it was done at once"

@@ -18,9 +18,9 @@ import psycopg
 
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.switches import Switch
-from pgtare.weighing.windows.changer import Changer
-from pgtare.weighing.windows.commands import adopt
-from pgtare.weighing.windows.configuration import Before
+from pgtare.weighing.whole_server.changer import Changer
+from pgtare.weighing.whole_server.commands import adopt
+from pgtare.weighing.whole_server.configuration import Before
 
 #: For how long it tries to reach the server after the command's end, in s.
 PATIENCE_S = 24 * 3600.0

@@ -20,8 +20,8 @@ from pgtare.errors import UsageError
 from pgtare.kit import files
 from pgtare.postgres import directories
 from pgtare.weighing.switches import Switch
-from pgtare.weighing.windows import configuration
-from pgtare.weighing.windows.configuration import Before
+from pgtare.weighing.whole_server import configuration
+from pgtare.weighing.whole_server.configuration import Before
 
 _HEAD = "-- pgtare "
 
@@ -97,7 +97,7 @@ def left_over(server: str) -> Iterator[RestoreFile]:
                 raise UsageError(
                     "another weighing switches this server, or its guardian still tries to put "
                     f"back what it changed: wait for it. If it cannot, do what {path} says, end it "
-                    "(pkill -f pgtare.weighing.windows.guardian) and remove that file"
+                    "(pkill -f pgtare.weighing.whole_server.guardian) and remove that file"
                 ) from None
             if path.exists():
                 yield RestoreFile(

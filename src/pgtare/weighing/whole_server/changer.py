@@ -13,9 +13,9 @@ import psycopg
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres import own_session
 from pgtare.weighing.switches import COMMAND_S, Switch
-from pgtare.weighing.windows import configuration
-from pgtare.weighing.windows.commands import Process, run
-from pgtare.weighing.windows.configuration import Before, PutBack
+from pgtare.weighing.whole_server import configuration
+from pgtare.weighing.whole_server.commands import Process, run
+from pgtare.weighing.whole_server.configuration import Before, PutBack
 
 _SHOWN = """
 SELECT setting, setting || coalesce(unit, ''), pg_catalog.current_setting(name)
