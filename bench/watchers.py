@@ -36,7 +36,7 @@ from pgtare.weighing.weigh.schema import WatcherInfo
 from pgtare.weighing.whole_server.run import weigh
 
 TAKES = (
-    "18 minutes (--minutes, --only), with Debian's postgresql-15, postgresql-15-pg-wait-sampling, "
+    "22 minutes (--minutes, --only), with Debian's postgresql-15, postgresql-15-pg-wait-sampling, "
     "postgresql-15-powa, prometheus-postgres-exporter, pg-activity and curl"
 )
 
@@ -66,7 +66,7 @@ _ROWS = 400_000
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--minutes", type=float, default=18)
+    parser.add_argument("--minutes", type=float, default=22)
     parser.add_argument("--port", type=int, default=9187)
     parser.add_argument("--only", nargs="*", help="names of watchers")
     parser.add_argument("--page", type=Path, help="write the page here")
