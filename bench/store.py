@@ -179,17 +179,15 @@ def run(directory: Path, hours: float, servers: int, days: int, bytes_only: bool
     print(f"measured: {filled} rows of hours, {servers} servers, {days} days; the page's queries:")
     month = (us - days * 86400 * 10**6, us)
     by_event = {"identifiers": {"rows": "waits", "dimension": "event"}}
-    print(
-        f"  what made it up, all, {days} d: {ask(worker, 'breakdown', month, 'hour', **by_event)}"
-    )
+    found = ask(worker, "breakdown", month, "hour", **by_event)
+    print(f"  what sessions waited for, all, {days} d: {found}")
     series = {**by_event, "identifiers": {"rows": "waits", "dimension": "type"}}
     print(f"  activity, all, {days} d: {ask(worker, 'series', month, 'hour', **series)}")
     one = {**by_event, "only": {"server": "server-7"}}
-    print(
-        f"  what made it up, one server, {days} d: {ask(worker, 'breakdown', month, 'hour', **one)}"
-    )
+    found = ask(worker, "breakdown", month, "hour", **one)
+    print(f"  what sessions waited for, one server, {days} d: {found}")
     last = (us - 3600 * 10**6, us)
-    print(f"  what made it up, {OF_AGENT} servers, ticks of 1 h: "
+    print(f"  what sessions waited for, {OF_AGENT} servers, ticks of 1 h: "
           f"{ask(worker, 'breakdown', last, 'tick', **by_event)}")  # fmt: skip
     begun = time.perf_counter()
     connection.rows(

@@ -44,10 +44,10 @@ def test_every_view_is_reached_by_clicks(
     assert page.locator("#chart-activity .barlayer .trace").count() == 4
     assert page.evaluate("document.documentElement.dataset.drawn") == scheme
     opened.click("IO")
-    opened.drawn("What made it up: by event")
+    opened.drawn("What sessions waited for: by event")
     assert page.locator("#table-by_event tbody tr").count() == 2  # what clients waited for, and all
     opened.click("role exact")
-    opened.drawn("What made it up: by role")
+    opened.drawn("What sessions waited for: by role")
     page.go_back()
     opened.click("DataFileRead")
     opened.drawn("Event DataFileRead")
@@ -55,8 +55,8 @@ def test_every_view_is_reached_by_clicks(
     opened.click("-6003")
     opened.drawn("Statement -6003 on shop", 2)
     assert page.locator("pre").first.inner_text() == live_rows.HOSTILE_TEXT
-    opened.click("Two windows", "header")
-    opened.drawn("Two windows side by side")
+    opened.click("Compare two times", "header")
+    opened.drawn("Compare two times")
     page.locator("#table-compare caption a").focus()
     opened.click("Who blocks whom", "header")
     opened.drawn("Who blocks whom")
@@ -94,7 +94,7 @@ def test_the_table_is_the_csv_and_reads_well(reader: Callable[..., Reader]) -> N
     opened = reader()
     page = opened.page
     page.goto(f"{opened.url}/breakdown?by=query_id&{WINDOW}")
-    opened.drawn("What made it up")
+    opened.drawn("What sessions waited for")
     link = page.locator("#table-by_query_id caption a").get_attribute("href")
     answer = page.request.get(f"{opened.url}{link}")
     rows = list(csv.DictReader(io.StringIO(answer.text())))

@@ -86,7 +86,7 @@ def test_what_happened_yesterday_at_14_00(visitor: Visitor) -> None:
     opened.drawn("Activity")
     assert f"{TOLD.noon:%Y-%m-%d}" in opened.page.locator("#window-words").inner_text()
     visitor.click("Lock")
-    opened.drawn("What made it up")
+    opened.drawn("What sessions waited for")
     visitor.click("transactionid")
     opened.drawn("Event transactionid")
     assert "6001" in visitor.first_row("by_query_id")
@@ -98,15 +98,15 @@ def test_what_happened_yesterday_at_14_00(visitor: Visitor) -> None:
 
 def test_which_statement_became_slower_after_the_deployment(visitor: Visitor) -> None:
     opened = visitor.reader
-    visitor.click("Two windows", "header")
-    opened.drawn("Two windows", 0)
+    visitor.click("Compare two times", "header")
+    opened.drawn("Compare two times", 0)
     visitor.type_time("from", at(14, 30))
     visitor.type_time("to", at(15))
     visitor.press("Show")
-    opened.drawn("Two windows")
+    opened.drawn("Compare two times")
     visitor.click("a day before")
     visitor.click("statement exact")
-    opened.drawn("Two windows")
+    opened.drawn("Compare two times")
     row = visitor.first_row("compare")
     assert row.startswith("6002")
     assert "SELECT * FROM product WHERE id = $1" in row

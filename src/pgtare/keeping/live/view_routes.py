@@ -45,8 +45,8 @@ VIEWS: dict[str, Callable[[ViewRequest], Awaitable[ViewPage]]] = {
 #: Views that the menu leads to; the others are reached from tables.
 MENU = {
     "/activity": "Activity",
-    "/breakdown": "What made it up",
-    "/compare": "Two windows",
+    "/breakdown": "What sessions waited for",
+    "/compare": "Compare two times",
     "/blockers": "Who blocks whom",
     "/bill": "The bill",
     "/findings": "Findings",

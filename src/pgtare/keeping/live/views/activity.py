@@ -42,5 +42,5 @@ async def view(request: ViewRequest) -> ViewPage:
     if processors:
         notes.append(f"The dashed line is the number of processors: {processors:g}.")
     first = PageSection(classes.title, notes, classes.quality, chart, classes.table)
-    sections = [first, *events, PageSection("What made it up", links=more), rows]
+    sections = [first, *events, PageSection("What sessions waited for", links=more), rows]
     return ViewPage("Activity", [*sections, *await gaps.sections(request)], request.alarms(source))

@@ -51,7 +51,7 @@ async def view(request: ViewRequest) -> ViewPage:
     ]
     chosen = [PageSection("Filtered by", links=filters)] if filters else []
     return ViewPage(
-        f"What made it up: by {DIMENSION_WORDS[by]}",
+        f"What sessions waited for: by {DIMENSION_WORDS[by]}",
         [dimension_links(request, by), *chosen, *sections, rows_links(request)],
         request.alarms(source),
     )

@@ -1,4 +1,4 @@
-"""Two windows side by side: what grew, as active sessions and for each transaction."""
+"""Two times side by side: what grew, as active sessions and for each transaction."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def view(request: ViewRequest) -> ViewPage:
     )
     notes = (source.note, caption, *_unwatched(*watched))
     return ViewPage(
-        "Two windows side by side",
+        "Compare two times",
         [
             breakdown.dimension_links(request, by),
             _earlier_links(request, before),
