@@ -44,7 +44,10 @@ def lacks(conn: psycopg.Connection[Any], choice: Chosen, facts: ServerFacts) -> 
                 other.append(missing)
     if refused:
         names = ", ".join(dict.fromkeys(refused))
-        remedy = f"a superuser can GRANT SET ON PARAMETER {names} TO it (PostgreSQL 15 and later)"
+        remedy = (
+            f"a superuser can GRANT SET ON PARAMETER {names} TO it (PostgreSQL 15 and later); "
+            "managed services often have a role of their own for it"
+        )
         other.append(Missing(f"this role may not set {names}", remedy))
     return list({str(missing): missing for missing in other}.values())
 

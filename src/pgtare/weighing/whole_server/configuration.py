@@ -138,12 +138,12 @@ LIMIT 1
 _OTHER_WAY = (
     "use its own commands: --switch '{name}: COMMAND ON | COMMAND OFF | {setting} = {value}'"
 )
-_RIGHTS = (
-    "--reload needs a superuser, or a role with ALTER SYSTEM ON PARAMETER {}, SELECT ON "
-    "pg_file_settings, EXECUTE on pg_reload_conf(), pg_show_all_file_settings() and "
-    "pg_stat_file(text, boolean), and pg_read_server_files where the files lie outside of the "
-    "data directory ({})"
-)
+_RIGHTS = """--reload {name}: it needs a superuser, or these rights of its role ({why}):
+GRANT ALTER SYSTEM ON PARAMETER {setting} TO {role};
+GRANT SELECT ON pg_catalog.pg_file_settings TO {role};
+GRANT EXECUTE ON FUNCTION pg_catalog.pg_reload_conf(), pg_catalog.pg_show_all_file_settings(),
+  pg_catalog.pg_stat_file(text, boolean) TO {role};
+GRANT pg_read_server_files TO {role};  -- if its files lie outside of the data directory"""
 
 
 class PutBack(NamedTuple):
@@ -218,17 +218,21 @@ def look(
             (name,),
         ).fetchone()
     except errors.InsufficientPrivilege as ex:
-        raise UsageError(f"--reload {switch.name}: {_RIGHTS.format(name, first_line(ex))}") from ex
+        raise UsageError(_rights(conn, switch, first_line(ex))) from ex
     if not (may and may[0]):
-        raise UsageError(
-            f"--reload {switch.name}: {_RIGHTS.format(name, 'one of them is missing')}"
-        )
+        raise UsageError(_rights(conn, switch, "one of them is missing"))
     assert server is not None
     if switch.value.lower() == value.lower():
         raise UsageError(
             f"--reload {switch.name}: {name} is {value} already: there is nothing to weigh"
         )
     return Before(entry, value, str(server[0]))
+
+
+def _rights(conn: psycopg.Connection[Any], switch: Switch, why: str) -> str:
+    role = sql.Identifier(conn.info.user).as_string(conn)
+    setting = sql.Identifier(*switch.setting.split(".")).as_string(conn)
+    return _RIGHTS.format(name=switch.name, why=why, setting=setting, role=role)
 
 
 def identity(conn: psycopg.Connection[Any]) -> str | None:
