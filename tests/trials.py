@@ -57,7 +57,7 @@ class Running:
             eventually(lambda: len(mine()) >= count)
         time.sleep(0.02)  # would show one too many
         rows = mine()
-        assert len(rows) == count
+        assert len(rows) == count, (len(rows), count)
         return rows
 
 
@@ -81,6 +81,16 @@ def design_of(
         slices,
         runs,
     )
+
+
+#: Sessions that have answered and do not wait for their client yet: as they begin to, they look
+#: whether there is a trial, and would take part from their next transaction on instead of the one
+#: after that.
+_BETWEEN = """
+SELECT pid FROM pg_stat_activity
+WHERE backend_type = 'client backend' AND state = 'idle'
+  AND wait_event IS DISTINCT FROM 'ClientRead'
+"""
 
 
 @contextlib.contextmanager
@@ -108,6 +118,7 @@ def trial(
     with connect(cluster.dsn()) as owner:
         owner.execute(owner_does.encode())
         trials = Trials(owner)
+        eventually(lambda: not owner.execute(_BETWEEN).fetchall())
         trials.start(design, population, seconds, cpu=cpu)
         try:
             yield Running(trials, design)
