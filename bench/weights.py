@@ -32,6 +32,7 @@ import scipy
 
 from bench.harness import say
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.estimate.inference import Reference, mean_of_blocks
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.postgres import binaries
@@ -41,6 +42,7 @@ from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import initialise
 from pgtare.postgres.load.script import BUILTINS
 from pgtare.postgres.modules import loadable
+from pgtare.weighing.weigh.schema import interval
 
 TAKES = "half an hour (--seconds, --rounds, --only)"
 
@@ -214,9 +216,7 @@ def combined(rounds: Sequence[Weight]) -> Weight:
 def t_interval(values: Sequence[float]) -> Interval:
     """The mean, and its 95 % t interval."""
     n = len(values)
-    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(n)
-    half = float(scipy.stats.t.ppf(0.975, n - 1)) * error
-    return Interval(estimate=mean, lo=mean - half, hi=mean + half)
+    return interval(mean_of_blocks(np.array(values), Reference(n, n - 1)))
 
 
 def binaries_of(group: Group) -> Binaries | None:

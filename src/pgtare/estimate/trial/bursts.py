@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pgtare.estimate.arrays import Floats
 from pgtare.estimate.inference import NAN
 from pgtare.estimate.trial import quantiles
 from pgtare.estimate.trial.analysis_request import Question
@@ -254,12 +255,18 @@ class _Loop:
         return replace(found, mean_us=mean, p50_us=p50, p99_us=p99)
 
 
+def transaction_us(rows: npt.NDArray[Any]) -> Floats:
+    """What a transaction of each run took, (N,), the stamp taken off. rows: of dtype RUN."""
+    n = np.maximum(rows["transactions"], 1).astype(np.float64)
+    each: Floats = (rows["run_us"].astype(np.float64) - rows["stamp_us"]) / n
+    return each
+
+
 def _units(rows: npt.NDArray[Any], clusters: npt.NDArray[Any]) -> Units:
     """Runs as units: the time of a transaction, the stamp taken off. clusters: (N,) of each."""
-    n = np.maximum(rows["transactions"], 1).astype(np.float64)
     cluster = np.unique(clusters, return_inverse=True)[1].astype(np.int64)
     return Units(
-        service_us=(rows["run_us"].astype(np.float64) - rows["stamp_us"]) / n,
+        service_us=transaction_us(rows),
         cpu_us=np.full(len(rows), np.nan),
         arm=rows["arm"].astype(np.int64),
         cluster=cluster,

@@ -288,9 +288,14 @@ class Comparisons:
             p_total_adjusted=tests.total if adjusted else None,
             p_aborted=failures.p if failures else None,
             effective_clusters=effective_clusters(body.influence),
-            answer=replace(
-                _answer(found, finding, basis, covered, shortest, self.mde_us(index)),
-                most_pct=found.most_pct(by_windows=self.asked.design.grouping == "windows"),
+            answer=_answer(
+                found,
+                finding,
+                basis,
+                covered,
+                shortest,
+                self.mde_us(index),
+                found.most_pct(by_windows=self.asked.design.grouping == "windows"),
             ),
         )
 
@@ -302,6 +307,7 @@ def _answer(
     covered: float,
     shortest: int,
     detectable_us: float,
+    most_pct: float,
 ) -> Answer:
     reasons = finding.reasons
     if covered < COVERS_ALL:
@@ -319,4 +325,5 @@ def _answer(
         detectable_us=detectable_us,
         share_covered=covered,
         needed_s=finding.needed_s,
+        most_pct=most_pct,
     )

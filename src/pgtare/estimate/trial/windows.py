@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pgtare.estimate.arrays import Floats, Ints
-from pgtare.estimate.inference import MISSING, Estimate, Reference
-from pgtare.estimate.trial.bursts import WINDOW_QUANTILE
+from pgtare.estimate.inference import MISSING, Estimate, Expansion, Reference
+from pgtare.estimate.trial.bursts import WINDOW_QUANTILE, transaction_us
 from pgtare.estimate.trial.design import LEAST_WINDOWS
 
 #: A window stands out if it has so many standard deviations of the reference's windows more, and
@@ -34,19 +34,14 @@ def difference(
     values: (W,) of each window, NaN if it is not known; blocks, arms: (W,). The estimate is in the
     unit of the values, NaN if fewer blocks than LEAST_WINDOWS have both. alpha: of the interval.
     """
-    found = []
-    for block in np.unique(blocks):
-        mine = _known(values[(blocks == block) & (arms == arm)])
-        base = _known(values[(blocks == block) & np.isin(arms, reference)])
-        if len(mine) and len(base):
-            found.append(mine.mean() - base.mean())
+    pairs = _of_blocks(values, blocks, arms, arm, reference)
+    found = np.array([mine.mean() - base.mean() for mine, base in pairs if len(mine)])
     n = len(found)
     if n < LEAST_WINDOWS:
         return MISSING
-    mean = float(np.mean(found))
-    influence = (np.array(found) - mean) / n
-    se = math.sqrt(n / (n - 1) * float(influence @ influence))
-    return Reference(n, n - 1).of(influence).interval(mean, se, alpha)
+    mean = float(found.mean())
+    effect = Expansion(mean, (found - mean) / n)
+    return Reference(n, n - 1).of(effect.influence).interval(mean, effect.se, alpha)
 
 
 def windows_that_stand_out(
@@ -58,11 +53,9 @@ def windows_that_stand_out(
     have acted more or less often by chance: no interval over a few windows holds.
     """
     extra, noise = [], []
-    for block in np.unique(blocks):
-        base = _known(values[(blocks == block) & np.isin(arms, reference)])
-        if len(base):
-            extra += list(_known(values[(blocks == block) & (arms == arm)]) - base.mean())
-            noise += list(base - base.mean())
+    for own, base in _of_blocks(values, blocks, arms, arm, reference):
+        extra += list(own - base.mean())
+        noise += list(base - base.mean())
     mine = np.array(extra)
     if not noise:
         return None
@@ -80,7 +73,7 @@ def held_up(rows: npt.NDArray[Any], windows: Sequence[tuple[int, int, float]]) -
     more than nearly all runs of its loop, over all arms, a transaction.
     """
     n = np.maximum(rows["transactions"], 1).astype(np.float64)
-    each = (rows["run_us"].astype(np.float64) - rows["stamp_us"]) / n
+    each = transaction_us(rows)
     more = np.zeros(len(rows))
     for loop in np.unique(rows["loop"]):
         of_loop = rows["loop"] == loop
@@ -93,5 +86,13 @@ def held_up(rows: npt.NDArray[Any], windows: Sequence[tuple[int, int, float]]) -
     return np.array(found, dtype=np.float64)
 
 
-def _known(values: Floats) -> Floats:
-    return values[np.isfinite(values)]
+def _of_blocks(
+    values: Floats, blocks: Ints, arms: Ints, arm: int, reference: Sequence[int]
+) -> Iterator[tuple[Floats, Floats]]:
+    """The known values of the arm and of the reference, of each block that has the latter."""
+    known = np.isfinite(values)
+    for block in np.unique(blocks):
+        here = known & (blocks == block)
+        base = values[here & np.isin(arms, reference)]
+        if len(base):
+            yield values[here & (arms == arm)], base

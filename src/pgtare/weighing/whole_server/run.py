@@ -29,7 +29,7 @@ from pgtare.weighing.whole_server import configuration, restore_file
 from pgtare.weighing.whole_server.changer import Changer
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.guardian_client import SwitchGuard
-from pgtare.weighing.whole_server.schedule import Schedule, block_s, least_s
+from pgtare.weighing.whole_server.schedule import Schedule, block_s, blocks_in, least_s
 from pgtare.weighing.whole_server.watcher_time import WatcherTime
 
 
@@ -62,7 +62,7 @@ def weigh(request: Request, command: list[str], console: Console) -> Weighing:
                     plan.design,
                     request.switches,
                     request.window_s,
-                    int(request.duration_s // block_s(request.switches, request.window_s)),
+                    blocks_in(request.duration_s, request.switches, request.window_s),
                     random.Random(request.seed),
                 )
                 run = OutsideRun(
@@ -131,7 +131,7 @@ def make_plan(
 def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
     """What will be done, in words, before it is."""
     request = plan.request
-    blocks = int(request.duration_s // block_s(request.switches, request.window_s))
+    blocks = blocks_in(request.duration_s, request.switches, request.window_s)
     each = len(request.switches) + 2
     lines = [
         f"{numbers.seconds(blocks * block_s(request.switches, request.window_s))}: "

@@ -51,6 +51,11 @@ def block_s(switches: Sequence[Switch], each_s: float) -> float:
     return (len(switches) + 2) * (each_s + SETTLE_S) + settling
 
 
+def blocks_in(duration_s: float, switches: Sequence[Switch], each_s: float) -> int:
+    """Whole blocks of windows in so much time."""
+    return int(duration_s // block_s(switches, each_s))
+
+
 def least_s(switches: Sequence[Switch], each_s: float) -> float:
     """What the fewest blocks for an answer take."""
     return LEAST_WINDOWS * block_s(switches, each_s)
