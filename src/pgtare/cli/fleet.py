@@ -148,8 +148,8 @@ def doctor(
         if found.findings:
             cli.stdout().print(fleet_doctor.table(found), highlight=False)
         for ranked in found.findings:
-            for line in ranked.finding.remedy:
-                cli.say(f"{ranked.server}: {ranked.finding.check}: {line}")
+            for line in ranked.finding.commands:
+                cli.say(f"{ranked.server}: {ranked.finding.kind}: {line}")
         looked = [one for one in found.servers if one.problem is None]
         cli.say(
             f"{numbers.counted(len(looked), 'server')} looked at, "

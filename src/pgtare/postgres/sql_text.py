@@ -38,6 +38,10 @@ _SETTING = re.compile(
     r"SET\s+(?:(?:SESSION|LOCAL)\s+)?[\w.$\"]+\s*(?:=|\bTO\b)\s*(?=[^\s?$])",
     re.IGNORECASE | re.DOTALL,
 )
+#: Statements that can hold a password where no literal is: their texts are left out.
+_SECRET = re.compile(
+    r"\b(?:CREATE|ALTER)\s+(?:ROLE|USER|GROUP|SUBSCRIPTION|SERVER)\b", re.IGNORECASE
+)
 _CODE = re.compile(r"\s*DO\s+(?:LANGUAGE\s+plpgsql\s+)?$", re.IGNORECASE)
 #: The most pieces that a statement has before its block of PL/pgSQL, blanks included.
 _CODE_PIECES = 7
@@ -57,6 +61,12 @@ def normalised(text: str) -> str:
     MOST_READ the beginning is taken, and CUT.
     """
     return _remembered(text) if len(text) <= _KEPT else _normalised(text)
+
+
+def storable(text: str) -> str | None:
+    """A text without its literals; None if it is of a kind that is left out."""
+    plain = normalised(text)
+    return None if _SECRET.search(plain) else plain
 
 
 def _normalised(text: str) -> str:

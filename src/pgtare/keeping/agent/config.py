@@ -47,7 +47,7 @@ class Intervals(ConfigModel):
     statements: float = Field(default=60.0, description="waits by statement and event")
     sessions: float = Field(default=1.0, description="what sessions do just now")
     activity: float = Field(default=60.0, description="transactions, blocks, settings")
-    findings: float = Field(default=3600.0, description="what `pgtare doctor` finds")
+    findings: float = Field(default=60.0, description="settings, and what observes the server")
 
     @field_validator("*", mode="before")
     @classmethod

@@ -7,6 +7,8 @@ has.
 
 from __future__ import annotations
 
+from pgtare.observing.findings import queries as of_findings
+
 #: Between two names, and between two rows of names: characters that no name of an event has.
 NAME_END, ROW_END = "\x1f", "\x1e"
 _NAMES = "convert_to(string_agg({}, E'\\x1e'), 'UTF8')"
@@ -117,17 +119,11 @@ FROM {{waits}}.wait_event_timing_statements()
 ROLES = "SELECT oid::bigint, rolname FROM pg_roles"
 DATABASES = "SELECT oid::bigint, datname FROM pg_database"
 
-_AGE = "(extract(epoch FROM clock_timestamp() - {}) * 1000000)::bigint"
-#: What sessions do; those that only wait for work are left out. {} of processes: look for blockers.
-SESSIONS = f"""
-SELECT pid, coalesce(usesysid, 0)::bigint, coalesce(usename, ''), coalesce(datid, 0)::bigint,
-  coalesce(datname, ''), coalesce(application_name, ''), coalesce(backend_type, ''), state,
-  wait_event_type, wait_event, query_id, {_AGE.format("query_start")}, {_AGE.format("xact_start")},
-  CASE WHEN wait_event_type = 'Lock' AND pid = ANY(%s) THEN pg_blocking_pids(pid) END
-FROM pg_stat_activity
-WHERE pid <> pg_backend_pid() AND state NOT IN ('idle', 'disabled')
-  AND wait_event_type IS DISTINCT FROM 'Activity'
-"""
+#: What sessions do, those that hold them up, and the locks that they wait for: as findings are
+#: computed from them.
+SESSIONS, BLOCKERS, LOCKS = (
+    query.text for query in (of_findings.SESSIONS, of_findings.BLOCKERS, of_findings.LOCKS)
+)
 
 ACTIVITY_COLUMNS = (
     "commits",

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from pgtare.keeping.agent import queries, reading, texts
+from pgtare.keeping.agent import queries, reading, server_findings, texts
 from pgtare.keeping.agent.agent_log import shortened
 from pgtare.keeping.agent.baseline import counter_columns, counters, moment, moment_table
 from pgtare.keeping.agent.description import ServerDescription
 from pgtare.keeping.agent.reading import UnsteadyReading, WaitsReading
 from pgtare.keeping.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
+from pgtare.keeping.agent.server_findings import EVALUATION_S, ServerFindings
 from pgtare.keeping.agent.server_session import LookRefused, ServerSession
 from pgtare.keeping.agent.texts import StatementTexts
 from pgtare.kit import numbers
-from pgtare.observing.doctor.examine import examine
-from pgtare.observing.doctor.model import Finding
-from pgtare.observing.doctor.session import Session
 from pgtare.postgres.backend_types import BACKGROUND
 from pgtare.postgres.wait_counters import difference as differences
 from pgtare.postgres.wait_counters import epoch
@@ -32,13 +30,26 @@ from pgtare.postgres.wait_counters.epoch import Origin, ReadingBaseline, Taken, 
 WAITS, STATEMENTS, SESSIONS, ACTIVITY = "waits", "statements", "sessions", "activity"
 #: Blockers are looked up for at most this many waiters, each after it has waited this many s.
 MOST_WAITERS, WAITED_S = 20, 1.0
-#: How long the doctor looks, in s; sessions are sampled as usual meanwhile.
-_FINDINGS_S = 3.0
-#: A query of the doctor that takes longer is given up, s: no other look is made meanwhile.
-_FINDINGS_LIMIT_S = 2.0
 #: Names of roles and databases are read again after this many s.
 _NAMES_S = 600.0
 _MATRIX = "numbers"
+#: The columns of `sessions` but for those that all tables have.
+_SESSION_COLUMNS = (
+    "pid",
+    "role_oid",
+    "role",
+    "database_oid",
+    "database",
+    "application",
+    "backend_type",
+    "state",
+    "type",
+    "event",
+    "query_id",
+    "query_age_us",
+    "xact_age_us",
+    "blockers",
+)
 #: The columns of `queries.RECORDINGS`.
 RECORDING_COLUMNS = (
     "number",
@@ -97,6 +108,7 @@ class ServerLooks:
         self._texts = StatementTexts()
         self._settings: str | None = None
         self._recordings = _stored_recordings(stored)
+        self.findings = ServerFindings(stored(server_findings.PART))
         self.description = ServerDescription(name, agent, stored)
         self.notes: dict[str, str] = {}
         """what is to be logged of looks that brought rows: events, and why"""
@@ -123,6 +135,7 @@ class ServerLooks:
         """Learn which server it is, before any look of a new session."""
         self._sampled_at = None
         self._seconds = {}
+        self.findings.begin()
         # it may be another server, whose numbers are of other names
         self._roles, self._databases, self._names_read = {}, {}, 0.0
         if session.offer.waits is None:
@@ -319,14 +332,15 @@ class ServerLooks:
 
     def _sessions(self, session: ServerSession, interval_s: float) -> Batch:
         batch = Batch()
-        now = time.monotonic()
+        now, at = time.monotonic(), time.time()
         long = [pid for pid, since in self._waiting.items() if now - since >= WAITED_S]
         with session.look(SESSIONS):
             found = session.rows(queries.SESSIONS, long[:MOST_WAITERS])
         since = self._sampled_at
         elapsed = interval_s if since is None else min(now - since, 3 * interval_s)
         self._sampled_at = now
-        waiting = [row[0] for row in found if row[8] == "Lock"]
+        self.findings.see(session, found, at, elapsed)
+        waiting = [row[1] for row in found if row[10] == "Lock"]
         # the oldest come first
         self._waiting = {
             **{pid: at for pid, at in self._waiting.items() if pid in waiting},
@@ -334,23 +348,9 @@ class ServerLooks:
         }
         interval = self.interval(round(elapsed * 1e9), SAMPLED)
         batch.tick(interval, SESSIONS)
-        names = (
-            "pid",
-            "role_oid",
-            "role",
-            "database_oid",
-            "database",
-            "application",
-            "backend_type",
-            "state",
-            "type",
-            "event",
-            "query_id",
-            "query_age_us",
-            "xact_age_us",
-            "blockers",
+        columns = dict(
+            zip(_SESSION_COLUMNS, map(list, zip(*map(_session, found), strict=True)), strict=False)
         )
-        columns = dict(zip(names, map(list, zip(*found, strict=True)), strict=False))
         batch.add("sessions", columns, interval, len(found))
         return batch
 
@@ -428,20 +428,18 @@ class ServerLooks:
         """The settings that observe the server, as JSON, as last seen."""
         return self._settings
 
-    def findings(self, session: ServerSession, tick: Callable[[float], None]) -> Batch:
-        """What the doctor finds. tick: called again and again while it looks."""
-        began = time.monotonic()
-        report = examine(Session.within(session.conn, _FINDINGS_LIMIT_S), _FINDINGS_S, {}, tick)
+    def check(self, session: ServerSession) -> None:
+        """Check the settings, and what observes."""
+        self.findings.check(session)
+
+    def evaluate(self, session: ServerSession) -> Batch:
+        """What slows the server: findings that open, change and end."""
         batch = Batch()
-        found = report.findings
-        columns = {
-            "id": [finding.check for finding in found],
-            "severity": [finding.level for finding in found],
-            "title": [finding.title for finding in found],
-            "detail": [_detail(finding) for finding in found],
-        }
-        interval = self.interval(round((time.monotonic() - began) * 1e9), SAMPLED)
-        batch.add("findings", columns, interval, len(found))
+        changes = self.findings.evaluate(session)
+        interval = self.interval(round(EVALUATION_S * 1e9), SAMPLED)
+        server_findings.add(batch, interval, changes)
+        if changes:
+            batch.readings[server_findings.PART] = self.findings.reading()
         return batch
 
     def refused(self, kind: str, since_us: int, why: str) -> Batch:
@@ -452,9 +450,13 @@ class ServerLooks:
         return batch
 
 
-def _detail(finding: Finding) -> str:
-    lines: Iterable[str] = (*finding.seen, finding.why, *finding.remedy)
-    return "\n".join(lines)
+def _session(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row of `queries.SESSIONS` in the order of _SESSION_COLUMNS."""
+    now_us, pid, _, role, role_name, database, database_name, application, kind, state = row[:10]
+    type_, event, query_id, query_us, xact_us, _, blockers, _ = row[10:]
+    ages = (None if us is None else now_us - us for us in (query_us, xact_us))
+    who = (pid, role, role_name, database, database_name, application, kind, state)
+    return (*who, type_, event, query_id, *ages, blockers)
 
 
 def activity_difference(first: Array, last: Array) -> Array:

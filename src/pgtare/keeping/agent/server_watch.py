@@ -16,6 +16,7 @@ from pgtare.keeping.agent.config import Intervals
 from pgtare.keeping.agent.grid import LookGrid, stagger
 from pgtare.keeping.agent.reading import CAPTURE_OFF, UnsteadyReading
 from pgtare.keeping.agent.rows import Batch
+from pgtare.keeping.agent.server_findings import EVALUATION_S
 from pgtare.keeping.agent.server_looks import (
     ACTIVITY,
     SESSIONS,
@@ -34,7 +35,7 @@ from pgtare.keeping.agent.server_session import (
 from pgtare.observing.doctor.session import Unreadable
 from pgtare.postgres.inventory import InventoryServer
 
-FINDINGS = "findings"
+FINDINGS, EVALUATION = "findings", "evaluation"
 #: Between two attempts to connect, in s: at first, and at most.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0
 #: Looks that two servers should not make at once are spread over this many s.
@@ -77,6 +78,7 @@ class ServerWatch(threading.Thread):
             name: LookGrid(getattr(intervals, name), phase % getattr(intervals, name))
             for name in (WAITS, STATEMENTS, SESSIONS, ACTIVITY, FINDINGS)
         }
+        self._grids[EVALUATION] = LookGrid(EVALUATION_S, phase % EVALUATION_S)
         self._due: dict[str, float] = {}
         self._last: dict[str, float] = {}
         self._settings: str | None = None
@@ -152,6 +154,7 @@ class ServerWatch(threading.Thread):
         self._refused = set() if offer.waits else {WAITS, STATEMENTS}
         now = time.monotonic()
         self._due = dict.fromkeys(self._grids, now)
+        self._last.pop(FINDINGS, None)
         self._due[FINDINGS] = now + min(_SPREAD_S, self.intervals.waits)
         offered = now
         while not self.stop.wait(max(0.0, min(self._due.values()) - time.monotonic())):
@@ -191,7 +194,11 @@ class ServerWatch(threading.Thread):
         if ACTIVITY in due:
             self._make([ACTIVITY], lambda: self._activity(session))
         if FINDINGS in due:
-            self._make([FINDINGS], lambda: self.looks.findings(session, self._meanwhile(session)))
+            self._make([FINDINGS], lambda: self._check(session))
+        if EVALUATION in due and self.looks.findings.is_checked:
+            self._make([EVALUATION], lambda: self.looks.evaluate(session))
+        elif EVALUATION in due:
+            self._again(EVALUATION)
 
     def _counters(self, session: ServerSession, *, with_statements: bool) -> Batch:
         waits_s = self._grids[WAITS].step_s
@@ -211,17 +218,9 @@ class ServerWatch(threading.Thread):
         self._settings = self.looks.settings
         return batch
 
-    def _meanwhile(self, session: ServerSession) -> Callable[[float], None]:
-        """Look at sessions and waits as usual while the doctor looks."""
-
-        def tick(_: float) -> None:
-            now = time.monotonic()
-            if self._due[SESSIONS] <= now:
-                self._make([SESSIONS], lambda: self._sessions(session))
-            if self._due[WAITS] <= now and WAITS not in self._refused:
-                self._make([WAITS], lambda: self._counters(session, with_statements=False))
-
-        return tick
+    def _check(self, session: ServerSession) -> Batch:
+        self.looks.check(session)
+        return Batch()
 
     def _make(self, names: list[str], look: Callable[[], Batch]) -> None:
         """Make one look, hand on what it brought, and set the time of the next one."""
@@ -260,7 +259,9 @@ class ServerWatch(threading.Thread):
             self._log.once("warning", what, self.name_of_server, why)
         took = time.monotonic() - began
         for name in names:
-            if name != FINDINGS and self._grids[name].looked(took, gave_up=gave_up):
+            if name not in (FINDINGS, EVALUATION) and self._grids[name].looked(
+                took, gave_up=gave_up
+            ):
                 self._log.write(
                     "warning",
                     "pace",
@@ -269,8 +270,11 @@ class ServerWatch(threading.Thread):
                     every=f"{self._grids[name].step_s:g}s",
                     took=f"{took:.3f}s",
                 )
+            first = name == FINDINGS and name not in self._last
             self._last[name] = time.monotonic()
             self._again(name)
+            if first:  # rates take two looks
+                self._due[name] = min(self._due[name], time.monotonic() + _SPREAD_S)
 
     def _hand_on(self, batch: Batch) -> None:
         """Hand on the rows of a look, unless it ended after the watch was given up.

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import time
 from collections.abc import Collection, Iterable
 
 from pgtare.observing.doctor.collect import LARGEST_FILE
-from pgtare.postgres.sql_text import normalised
+from pgtare.postgres.sql_text import storable
 
-#: Statements that can hold a password where no literal is: their texts are left out.
-_SECRET = re.compile(
-    r"\b(?:CREATE|ALTER)\s+(?:ROLE|USER|GROUP|SUBSCRIPTION|SERVER)\b", re.IGNORECASE
-)
 #: A text that was missing is requested again after this many s.
 _AGAIN_S = 1800.0
 #: The most statements, and the most texts, that are remembered.
@@ -35,12 +30,6 @@ def text_hash(text: str) -> int:
     """A number of a text, signed with 64 bits: the same on every server."""
     digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
-
-
-def storable(text: str) -> str | None:
-    """A text without its literals; None if it is of a kind that is left out."""
-    plain = normalised(text)
-    return None if _SECRET.search(plain) else plain
 
 
 class StatementTexts:

@@ -14,9 +14,9 @@ from pgtare.observing.doctor.check_settings import (
     Settings,
     Traffic,
 )
-from pgtare.observing.doctor.model import Finding
 from pgtare.observing.doctor.observed import DoctorFacts
 from pgtare.observing.doctor.queries import set_at_once
+from pgtare.observing.findings.model import Finding, of_setting
 
 #: Lines a second from which on the log itself is a load.
 _MANY_LINES_S = 1000.0
@@ -158,11 +158,12 @@ def _statements(source: _Source, settings: Settings, per_s: float) -> Finding | 
     if arm in ARMS:
         because += f"; `pgtare weigh {arm}` tells its cost"
     values = "" if source.name == "log_duration" else "; the log also holds the statements' values"
-    return Finding(
-        check="logging",
+    return of_setting(
+        "logging",
+        name=source.name,
         level="critical" if lines >= _MANY_LINES_S and not source.some else "warning",
         title=f"{source.name} = {settings[source.name]} writes {what} to the log",
-        seen=[
+        evidence=[
             ", ".join(f"{name} = {settings[name]}" for name in named),
             f"about {per_s:,.0f} statements or transactions a second",
         ],
@@ -182,11 +183,11 @@ def _plans(settings: Settings) -> Finding | None:
     if not AUTO_EXPLAIN.on(settings) or not timed or 100 * share < WARNING_COST_PCT:
         return None
     which = "every statement" if share == 1 else f"{numbers.percent(100 * share)} of the statements"
-    return Finding(
-        check="logging",
+    return of_setting(
+        "plans",
         level="warning",
         title=f"auto_explain times every plan node of {which}",
-        seen=[f"auto_explain.log_analyze = on, log_timing = on, sample_rate = {share:g}"],
+        evidence=[f"auto_explain.log_analyze = on, log_timing = on, sample_rate = {share:g}"],
         why="the clock is read twice for each row of each node, whether or not a plan is "
         "logged in the end: queries over many rows may take twice as long",
         remedy=[
@@ -217,11 +218,12 @@ def _debugging(settings: Settings) -> Finding | None:
     if not found:
         return None
     resets = " ".join(f"ALTER SYSTEM RESET {name};" for name in found)
-    return Finding(
-        check="logging",
+    return of_setting(
+        "logging",
+        name="debugging",
         level="critical",
         title=f"output for debugging is on: {', '.join(found)}",
-        seen=[f"{name} = {settings[name]}" for name in found],
+        evidence=[f"{name} = {settings[name]}" for name in found],
         why="it writes many lines for each statement",
         remedy=[f"{resets} SELECT pg_reload_conf();"],
         sure="certain",
@@ -233,11 +235,12 @@ def _names(settings: Settings) -> Finding | None:
     silent = settings.get("log_connections", "off") in ("off", "")
     if settings.get("log_hostname") != "on" or silent:
         return None
-    return Finding(
-        check="logging",
+    return of_setting(
+        "logging",
+        name="log_hostname",
         level="warning",
         title="every connection looks up a host name",
-        seen=[f"log_hostname = on, log_connections = {settings.get('log_connections')}"],
+        evidence=[f"log_hostname = on, log_connections = {settings.get('log_connections')}"],
         why="a slow name server holds up every login",
         remedy=[set_at_once("log_hostname", "off")],
         sure="possible",

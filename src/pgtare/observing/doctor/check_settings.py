@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from pgtare.kit import numbers
 from pgtare.observing.doctor import queries
-from pgtare.observing.doctor.model import Clock, Finding, Observer, Unseen
+from pgtare.observing.doctor.model import Clock, Observer, Unseen
 from pgtare.observing.doctor.observed import DoctorFacts, KeptByCause
+from pgtare.observing.findings.model import Finding, of_setting
 
 #: A cost that weighing found, as a share of a transaction, from which on it is reported.
 WARNING_COST_PCT, CRITICAL_COST_PCT = 5.0, 25.0
@@ -153,11 +154,12 @@ def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:
     severe = weight.cost_pct >= CRITICAL_COST_PCT
     least = CRITICAL_COST_PCT if severe else WARNING_COST_PCT
     cost = numbers.signed(weight.cost_us, 2)
-    return Finding(
-        check="observer",
+    return of_setting(
+        "observer",
+        name=kind.arm,
         level="critical" if severe else "warning",
         title=f"{kind.arm} costs {numbers.percent(weight.cost_pct)} of a transaction",
-        seen=[f"{kind.setting} = {value}; weighed: {cost} µs a transaction"],
+        evidence=[f"{kind.setting} = {value}; weighed: {cost} µs a transaction"],
         why="that is what leaving it on costs, by the weighing that was given",
         remedy=[queries.set_at_once(kind.setting, _CHEAPER.get(kind.setting, "off"))],
         sure="certain" if weight.low_pct >= least else "likely",
@@ -172,11 +174,11 @@ def clock(found: Clock | None) -> list[Finding]:
         return []
     source = f"; the kernel's clock source is {found.source}" if found.source else ""
     return [
-        Finding(
-            check="clock",
+        of_setting(
+            "clock",
             level="warning",
             title=f"reading the clock costs the server {found.read_ns:,.0f} ns",
-            seen=[f"{found.read_ns:,.0f} ns for a clock_timestamp(){source}"],
+            evidence=[f"{found.read_ns:,.0f} ns for a clock_timestamp(){source}"],
             why="EXPLAIN ANALYZE, track_io_timing and every transaction's start read the clock; "
             "a reading by vDSO costs 20 to 50 ns",
             remedy=[
@@ -209,11 +211,11 @@ def kept(found: Sequence[KeptByCause]) -> list[Finding]:
     first = min(one.first for one in found)
     counted = numbers.counted
     return [
-        Finding(
-            check="kept",
-            level="warning",
+        of_setting(
+            "kept",
+            level="info",
             title=f"{counted(traces, 'trace')} of incidents kept since {first:%Y-%m-%d %H:%M} UTC",
-            seen=[
+            evidence=[
                 f"{counted(one.traces, 'trace')} because of {_WORDS.get(one.cause, one.cause)}, "
                 f"the latest at {one.last:%Y-%m-%d %H:%M:%S} UTC"
                 for one in found

@@ -9,9 +9,10 @@ from statistics import median
 from pgtare.kit import numbers
 from pgtare.observing.doctor import churn, evictions
 from pgtare.observing.doctor.evictions import Evictions
-from pgtare.observing.doctor.model import Finding, Statements, Sure, Waits
+from pgtare.observing.doctor.model import Statements, Waits
 from pgtare.observing.doctor.observed import DoctorFacts, Look, Texts
 from pgtare.observing.doctor.queries import quoted, set_at_once
+from pgtare.observing.findings.model import Finding, Sure, of_setting
 
 #: Shares of throughput, or of the time, lost to evictions.
 WARNING_LOST, CRITICAL_LOST = 0.01, 0.05
@@ -137,12 +138,12 @@ def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str
     elif found.distinct is not None:
         seen.append(f"about {found.distinct:,.0f} statements or more take turns in the table")
     sure, because = _sureness(found, severe=severe)
-    return Finding(
-        check="evictions",
+    return of_setting(
+        "evictions",
         level="critical" if severe else "warning",
-        title=f"pg_stat_statements evicts {rate(evicted)} entries a second: "
+        title="pg_stat_statements evicts entries all the time: "
         f"more statements than its {found.max:,} places",
-        seen=seen,
+        evidence=seen,
         why="every eviction locks the table against all sessions: any statement, even a COMMIT, "
         "may stall at its end until the sweep is done; and the statistics forget what was evicted",
         remedy=_remedy(found, families, tracked),
@@ -224,11 +225,12 @@ def _churn(found: Statements, families: Sequence[churn.Family], entries: int) ->
         cure = churn.REMEDIES[family.kind]
         fill = "fills" if family.kind.startswith("one ") else "fill"
         findings.append(
-            Finding(
-                check="churn",
+            of_setting(
+                "churn",
+                name=family.kind,
                 level="warning",
                 title=f"{family.kind} {fill} {100 * share:.0f} % of pg_stat_statements",
-                seen=[
+                evidence=[
                     f"{family.members:,} of {entries:,} entries differ in that only: "
                     f"{_short(family.pattern)}",
                     f"for example {_short(family.example)}",
@@ -247,11 +249,11 @@ def _texts(found: Statements) -> list[Finding]:
     findings = []
     if found.null_texts:
         findings.append(
-            Finding(
-                check="texts",
+            of_setting(
+                "texts",
                 level="warning",
                 title=f"{found.null_texts:,} statements have lost their text",
-                seen=[f"{found.null_texts:,} of {found.entries:,} entries have no text"],
+                evidence=[f"{found.null_texts:,} of {found.entries:,} entries have no text"],
                 why="the file of texts could not be written or read (a full disk, or no memory to "
                 "rewrite it): the figures have no statement to belong to",
                 remedy=[f"{_reset(found)}  -- starts the file anew"],
@@ -267,11 +269,11 @@ def _texts(found: Statements) -> list[Finding]:
     if size > max(bound, 1024 * 1024) or size > _LARGE_FILE:
         known = "" if live is None else f", {live / 1e6:,.1f} MB of it live"
         findings.append(
-            Finding(
-                check="text file",
+            of_setting(
+                "text file",
                 level="warning",
                 title=f"the file of statement texts has grown to {size / 1e6:,.0f} MB",
-                seen=[f"pg_stat_tmp/pgss_query_texts.stat: {size / 1e6:,.1f} MB{known}"],
+                evidence=[f"pg_stat_tmp/pgss_query_texts.stat: {size / 1e6:,.1f} MB{known}"],
                 why="each look at pg_stat_statements with its texts reads the whole file, and "
                 "writing it anew locks the table against all sessions",
                 remedy=[
@@ -287,11 +289,11 @@ def _texts(found: Statements) -> list[Finding]:
 
 
 def _planning(found: Statements) -> Finding:
-    return Finding(
-        check="track_planning",
+    return of_setting(
+        "track_planning",
         level="warning",
         title="pg_stat_statements.track_planning is on",
-        seen=["pg_stat_statements.track_planning = on"],
+        evidence=["pg_stat_statements.track_planning = on"],
         why="every planning updates the statement's entry once more, under the entry's own lock: "
         "many sessions that plan the same statement wait for each other",
         remedy=[set_at_once("pg_stat_statements.track_planning", "off")],

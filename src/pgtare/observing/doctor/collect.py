@@ -18,7 +18,6 @@ from pgtare.observing.doctor.observed import (
     KeptByCause,
     Key,
     Look,
-    QueueHolder,
     StatementEntries,
     StatementText,
     Texts,
@@ -250,14 +249,6 @@ def sample(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:
         for kind, name, n in session.rows(queries.ACTIVITY):
             look[f"{kind}/{name}" if kind else ""] += n
         into.add(look)
-
-
-def read_holders(session: Session) -> tuple[QueueHolder, ...]:
-    """Who holds the locks that sessions wait for now; nobody if it cannot be read."""
-    try:
-        return tuple(QueueHolder(*row) for row in session.rows(queries.HOLDERS))
-    except Unreadable:
-        return ()
 
 
 def sample_entries(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:

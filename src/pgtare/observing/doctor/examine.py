@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 
 import pgtare
-from pgtare.observing.doctor import check_logging, check_settings, check_statements, evictions
+from pgtare.observing.doctor import check_settings, checks, evictions
 from pgtare.observing.doctor import waits as waiting
-from pgtare.observing.doctor.check_settings import Traffic, Weight
+from pgtare.observing.doctor.check_settings import Weight
 from pgtare.observing.doctor.collect import (
     read_facts,
-    read_holders,
     read_look,
     read_texts,
     sample,
     sample_entries,
 )
-from pgtare.observing.doctor.evictions import Evictions, StatisticsReset
-from pgtare.observing.doctor.model import ORDER, Report
+from pgtare.observing.doctor.model import Report, Unseen, worst
 from pgtare.observing.doctor.observed import ActivitySamples, DoctorFacts, Look, Texts
 from pgtare.observing.doctor.session import Session, Unreadable
+from pgtare.observing.findings import compute
+from pgtare.observing.findings.collector import Collector, ServerKind
+from pgtare.observing.findings.observation import Observation
 
 #: How often sessions are looked at, in s.
 SAMPLE_S = 0.05
+#: How often at what each of them does, and whom it waits for, in s.
+SESSIONS_S = 0.25
 #: How often at which statements are in the table, in s.
 ENTRIES_S = 0.5
 #: Called with the seconds that an interval has lasted.
@@ -42,13 +45,39 @@ def watch(
     Raises MeasurementError if the server goes away.
     """
     facts = read_facts(session)
-    first = read_look(session, facts)
+    collector = Collector(session, server_kind(facts, local=session.is_local))
+    first, begun = read_look(session, facts), collector.totals()
     while True:
-        samples = _samples(session, facts, first, interval_s, tick)
+        samples = _samples(session, facts, first, collector, interval_s, tick)
         facts = _again(session, facts)
-        last = read_look(session, facts)
-        yield _report(session, facts, first, last, samples, weights)
-        first = last
+        last, ended = read_look(session, facts), collector.totals()
+        seen = collector.observation(facts.settings, begun, ended, _waited(first, last))
+        yield _report(session, facts, first, last, samples, weights, seen, collector.unseen)
+        first, begun = last, ended
+        collector = Collector(session, server_kind(facts, local=session.is_local))
+
+
+def server_kind(facts: DoctorFacts, *, local: bool) -> ServerKind:
+    """What the inputs of findings are read by."""
+    return ServerKind(
+        version=int(re.split(r"\D", facts.server.version, maxsplit=1)[0]),
+        standby=facts.server.standby,
+        sees_all=facts.server.sees_all,
+        statements=facts.statements.schema if facts.statements else None,
+        waits=facts.waits.schema if facts.waits else None,
+        local=local,
+    )
+
+
+def _waited(first: Look, last: Look) -> dict[str, float] | None:
+    """Time by event as counted, s; None if nobody counts, or the counters were reset."""
+    counted = last.waits.since(first.waits) if first.waits and last.waits else None
+    if counted is None:
+        return None
+    found = {event.label: ms / 1000 for event, ms in counted.waited_ms.items() if not event.idle}
+    if counted.sessions is not None and counted.on_cpu is not None:
+        found["CPU"] = counted.on_cpu * counted.seconds
+    return found
 
 
 def _again(session: Session, facts: DoctorFacts) -> DoctorFacts:
@@ -70,15 +99,23 @@ def examine(
 
 
 def _samples(
-    session: Session, facts: DoctorFacts, first: Look, seconds: float, tick: Tick
+    session: Session,
+    facts: DoctorFacts,
+    first: Look,
+    collector: Collector,
+    seconds: float,
+    tick: Tick,
 ) -> ActivitySamples:
     """Look at the sessions until the interval is over, and now and then at a table that is full."""
     found = ActivitySamples()
-    began = next_entries = time.monotonic()
+    began = next_entries = next_sessions = time.monotonic()
     full = first.entries is not None and evictions.is_full(first.entries, facts.table_size)
     while (spent := time.monotonic() - began) < seconds:
         try:
             sample(session, facts, found)
+            if time.monotonic() >= next_sessions:
+                next_sessions += SESSIONS_S
+                collector.sample(SESSIONS_S)
             if full and time.monotonic() >= next_entries:
                 next_entries += ENTRIES_S
                 sample_entries(session, facts, found)
@@ -96,75 +133,34 @@ def _report(
     last: Look,
     samples: ActivitySamples,
     weights: Mapping[str, Weight],
+    seen: Observation,
+    missed: Mapping[str, str],
 ) -> Report:
-    seconds = (last.taken - first.taken).total_seconds()
-    notes = []
-    try:
-        evicted = evictions.between(facts, first, last, samples)
-    except StatisticsReset:
-        evicted = Evictions()
-        when = f" at {last.dealloc.reset.astimezone():%H:%M:%S}" if last.dealloc is not None else ""
-        notes.append(
-            f"pg_stat_statements was reset{when}, within this interval: no rates of evictions"
-        )
     waits = waiting.profile(first, last, samples)
+    texts = read_texts(session, facts) if last.entries is not None else Texts(None, None)
+    checked = checks.check(facts, first, last, samples, weights, waits, texts)
+    notes = list(checked.notes)
     if waits is not None and last.waits is not None and not waits.exact:
         notes.append("the wait timing was reset within this interval: the waits are sampled")
-    holders = read_holders(session) if waits is not None and waiting.check(waits) else ()
-    traffic = _traffic(first, last)
-    texts = read_texts(session, facts) if last.entries is not None else Texts(None, None)
-    statements = check_statements.figures(
-        facts, last, texts, evicted, waits, traffic.statements_per_s
-    )
-    observers, costly = check_settings.observers(facts, weights, traffic)
-    found = [
-        *(check_statements.check(facts, statements, texts) if statements else ()),
-        *(waiting.check(waits, holders) if waits else ()),
-        *check_logging.check(facts, traffic),
-        *costly,
-        *check_settings.clock(facts.clock),
-        *check_settings.kept(facts.kept),
-    ]
-    ordered = sorted(found, key=lambda finding: ORDER.index(finding.level))
+    found = compute.findings(seen, checked.findings, busy=True)
     return Report(
         taken=last.taken,
-        duration_s=seconds,
+        duration_s=(last.taken - first.taken).total_seconds(),
         pgtare_version=pgtare.__version__,
         server=facts.server,
-        level=ordered[0].level if ordered else "ok",
-        findings=ordered,
-        statements=statements,
+        level=worst(found),
+        findings=found,
+        statements=checked.statements,
         waits=waits,
         clock=facts.clock,
-        transactions_per_s=traffic.transactions_per_s,
-        observers=observers,
+        transactions_per_s=checked.traffic.transactions_per_s,
+        observers=checked.observers,
         unseen=[
             *facts.unseen,
             *last.unseen,
             *texts.unseen,
+            *(Unseen(what=what, why=why, remedy="") for what, why in missed.items()),
             *check_settings.unweighed(weights, facts),
         ],
         notes=notes,
-    )
-
-
-def _traffic(first: Look, last: Look) -> Traffic:
-    """Rates between two looks; a counter that fell was reset and gives none."""
-
-    def rate(before: int, after: int, begun: datetime, ended: datetime) -> float | None:
-        seconds = (ended - begun).total_seconds()
-        return (after - before) / seconds if after >= before and seconds > 0 else None
-
-    statements = None
-    if first.entries is not None and last.entries is not None:
-        # entries that were evicted took their calls along: this is the least number
-        grown = sum(
-            max(0, calls - first.entries.calls.get(key, 0))
-            for key, calls in last.entries.calls.items()
-        )
-        statements = rate(0, grown, first.entries.taken, last.entries.taken)
-    return Traffic(
-        rate(first.transactions, last.transactions, first.taken, last.taken),
-        statements,
-        rate(first.blocks_read, last.blocks_read, first.taken, last.taken),
     )

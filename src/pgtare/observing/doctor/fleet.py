@@ -14,8 +14,9 @@ from pgtare.kit.document import Document, Model, schema_name
 from pgtare.kit.terminal_text import plain
 from pgtare.observing.doctor.check_settings import Weight
 from pgtare.observing.doctor.examine import examine
-from pgtare.observing.doctor.model import EXIT_STATUS, ORDER, Finding, Level, Report
+from pgtare.observing.doctor.model import EXIT_STATUS, Level, Report, worst
 from pgtare.observing.doctor.session import Session
+from pgtare.observing.findings.model import Finding, place
 from pgtare.postgres import parallel
 from pgtare.postgres.inventory import InventoryServer
 
@@ -88,7 +89,7 @@ class FleetDoctor(Document):
     schema_: Literal["pgtare.fleet.doctor/1"] = schema_name("pgtare.fleet.doctor/1")
     level: Level = Field(description="the worst of all findings")
     findings: list[RankedFinding] = Field(
-        description="all findings: the worst first, then by the weight of the server"
+        description="all findings: the most urgent first, then by the weight of the server"
     )
     servers: list[ExaminedServer] = Field(description="the servers, in the inventory's order")
 
@@ -101,16 +102,16 @@ class FleetDoctor(Document):
 
 def document(examined: Sequence[Examined]) -> FleetDoctor:
     """Everything found, ranked."""
-    ranked = [
-        (ORDER.index(finding.level), -one.weight, finding.check, one.server, finding)
+    found = [
+        (one, finding)
         for one in examined
         if one.report is not None
         for finding in one.report.findings
     ]
-    ranked.sort(key=lambda entry: entry[:4])
+    found.sort(key=lambda pair: (place(pair[1]), -pair[0].weight, pair[0].server, pair[1].key))
     return FleetDoctor(
-        level=ranked[0][4].level if ranked else "ok",
-        findings=[RankedFinding(server=server, finding=finding) for *_, server, finding in ranked],
+        level=worst(finding for _, finding in found),
+        findings=[RankedFinding(server=one.server, finding=finding) for one, finding in found],
         servers=[_server(one) for one in examined],
     )
 

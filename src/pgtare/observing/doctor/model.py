@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal
 
 from pydantic import Field
 
 from pgtare.kit.document import Document, Model, schema_name
+from pgtare.observing.findings.model import Finding
+from pgtare.observing.findings.model import Level as FindingLevel
 
 Level = Literal["ok", "warning", "critical"]
-Sure = Literal["certain", "likely", "possible"]
 
 #: What monitoring sees. Errors of pgtare itself end with 1 and 2, as everywhere.
 EXIT_STATUS: dict[Level, int] = {"ok": 0, "warning": 10, "critical": 11}
 #: Sessions seen at work from which on a sampled share is reported.
 FEWEST_HITS = 20
 ORDER: tuple[Level, ...] = ("critical", "warning", "ok")
+#: What a finding makes of the report's level.
+_LEVELS: dict[FindingLevel, Level] = {"critical": "critical", "warning": "warning", "info": "ok"}
 
 
-class Finding(Model):
-    """Something that is wrong: what was seen, why it matters, what to do, and how sure that is."""
-
-    check: str = Field(
-        description="`evictions`, `churn`, `texts`, `text file`, `track_planning`, `observer`, "
-        "`logging`, `clock`, `locks` or `kept`",
-    )
-    level: Literal["warning", "critical"] = Field(description="`warning` or `critical`")
-    title: str = Field(description="one line")
-    seen: list[str] = Field(description="what was seen")
-    why: str = Field(description="why it matters")
-    remedy: list[str] = Field(
-        description="what to do: commands, and SQL comments if words are needed"
-    )
-    sure: Sure = Field(description="`certain`, `likely` or `possible`")
-    because: str = Field(description="why so sure")
-    figures: dict[str, float] = Field(
-        default={}, description="what was seen, as numbers with the unit in the name"
-    )
+def worst(findings: Iterable[Finding]) -> Level:
+    """The level of all of them together."""
+    levels = [_LEVELS[finding.level] for finding in findings]
+    return min(levels, key=ORDER.index, default="ok")
 
 
 class Unseen(Model):
@@ -173,7 +162,7 @@ class Report(Document):
     pgtare_version: str = Field(description="version of pgtare that wrote it")
     server: Server = Field(description="what was looked at")
     level: Level = Field(description="the worst of the findings: `ok`, `warning` or `critical`")
-    findings: list[Finding] = Field(description="what is wrong, the worst first")
+    findings: list[Finding] = Field(description="what is wrong, the most urgent first")
     statements: Statements | None = Field(
         description="pg_stat_statements; `null`: not there, or not visible"
     )

@@ -116,21 +116,6 @@ class CountedWaits:
 
 
 @dataclass(frozen=True)
-class QueueHolder:
-    """Who holds a lock that sessions wait for: a session, or a prepared transaction.
-
-    gid: of the latter, quoted. elected: an advisory lock that is held longer than a transaction.
-    """
-
-    pid: int | None
-    gid: str | None
-    database: str | None
-    prepared: datetime | None
-    elected: bool
-    waiters: int
-
-
-@dataclass(frozen=True)
 class Look:
     """Counters at one moment; None what there is not, or may not be read."""
 

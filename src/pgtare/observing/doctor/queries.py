@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from pgtare.observing.findings import queries as of_findings
+from pgtare.observing.findings.queries import Query
 from pgtare.postgres.backend_types import BACKGROUND_SQL
 from pgtare.postgres.pooler import BEGIN_READ_ONLY, CLOSED_PATH, LIKE_OURS, PID, UNTRACKED
 from pgtare.postgres.wait_counters.active_sessions import ACTIVE_SAMPLE_SQL
@@ -17,16 +18,6 @@ CLOCK_READINGS = 1_000
 TEXT_CHARACTERS = 600
 _CAPTURES = "wait_event_timing is loaded and captures"
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
-
-
-@dataclass(frozen=True)
-class Query:
-    """A query, and what it tells. {schema} is the schema of the extension it reads."""
-
-    name: str
-    tells: str
-    text: str
-    when: str = ""
 
 
 #: What holds in the read-only transaction of each query, and ends with it: behind a pooler the
@@ -81,7 +72,10 @@ SETTINGS = Query(
 WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
   OR name LIKE 'pg\\_stat\\_statements.%' OR name LIKE 'auto\\_explain.%'
   OR name LIKE 'wait\\_event\\_timing.%' OR name LIKE 'pgaudit.%'
-  OR name IN ('compute_query_id', 'logging_collector', 'shared_preload_libraries')""",
+  OR name IN ('compute_query_id', 'logging_collector', 'shared_preload_libraries',
+    'autovacuum_freeze_max_age', 'checkpoint_completion_target', 'checkpoint_timeout',
+    'max_connections', 'max_slot_wal_keep_size', 'max_wal_size', 'plan_cache_mode',
+    'reserved_connections', 'superuser_reserved_connections', 'synchronous_standby_names')""",
 )
 DATABASES = Query(
     "databases",
@@ -95,27 +89,6 @@ ACTIVITY = Query(
     f"""SELECT wait_event_type, wait_event, count(*) FROM pg_stat_activity
 WHERE {ACTIVE_SAMPLE_SQL} AND backend_type NOT IN {BACKGROUND_SQL} AND pid <> pg_backend_pid()
 GROUP BY 1, 2""",
-)
-HOLDERS = Query(
-    "holders of locks",
-    "who holds the locks that sessions wait for: prepared transactions, and advisory locks that"
-    " are held longer than a transaction",
-    """WITH locks AS MATERIALIZED (SELECT * FROM pg_locks),
-waiting AS MATERIALIZED (SELECT *, pg_blocking_pids(pid) AS blockers FROM locks
-  WHERE NOT granted ORDER BY waitstart LIMIT 100)
-SELECT h.pid, quote_literal(p.gid), p.database, p.prepared, w.locktype = 'advisory'
-    AND coalesce(a.state = 'idle' OR a.xact_start > w.waitstart, false), count(DISTINCT w.pid)::int
-FROM waiting w JOIN locks h ON h.granted AND coalesce(h.pid, 0) = ANY (w.blockers)
-    AND h.locktype = w.locktype
-    AND (h.database, h.relation, h.page, h.tuple, h.virtualxid, h.transactionid, h.classid, h.objid,
-      h.objsubid) IS NOT DISTINCT FROM (w.database, w.relation, w.page, w.tuple, w.virtualxid,
-      w.transactionid, w.classid, w.objid, w.objsubid)
-  LEFT JOIN (pg_prepared_xacts p JOIN locks x ON x.pid IS NULL AND x.transactionid = p.transaction)
-    ON h.pid IS NULL AND x.virtualtransaction = h.virtualtransaction
-  LEFT JOIN pg_stat_activity a ON a.pid = h.pid
-WHERE h.pid IS NOT NULL OR p.gid IS NOT NULL
-GROUP BY 1, 2, 3, 4, 5 ORDER BY 6 DESC, 1, 2""",
-    "sessions wait for locks",
 )
 INFO = Query(
     "deallocations",
@@ -218,7 +191,10 @@ WAITS_FILES = Query(
 )
 
 #: All of them, in the order above.
-QUERIES = tuple(value for value in tuple(globals().values()) if isinstance(value, Query))
+QUERIES = (
+    *(value for value in tuple(globals().values()) if isinstance(value, Query)),
+    *of_findings.QUERIES,
+)
 
 
 def quoted(name: str) -> str:
@@ -247,5 +223,6 @@ def listing() -> str:
     ]
     for query in QUERIES:
         condition = f" (where {query.when})" if query.when else ""
-        lines += ["", f"-- {query.name}: {query.tells}{condition}", f"{query.text};"]
+        text = query.text.replace("%s", "'{}'")  # where it gets processes or statements
+        lines += ["", f"-- {query.name}: {query.tells}{condition}", f"{text};"]
     return "\n".join(lines)

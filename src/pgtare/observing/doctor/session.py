@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -11,7 +11,7 @@ from psycopg import sql
 
 from pgtare.errors import MeasurementError
 from pgtare.observing.doctor import queries
-from pgtare.observing.doctor.queries import Query
+from pgtare.observing.findings.queries import Query
 from pgtare.postgres import own_session, pooler
 
 #: A host that has vanished is noticed after this many ms.
@@ -60,6 +60,11 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self._conn.close()
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is on this machine: it is reached through a socket of its own."""
+        return self._conn.info.host.startswith("/")
+
     def stay_out(self) -> None:
         """Keep our statements out of pg_stat_statements, if it is loaded; a superuser's right."""
         before = self._settings
@@ -70,19 +75,24 @@ class Session:
         except Unreadable:
             self._settings = before
 
-    def rows(self, query: Query, schema: str | None = None) -> list[tuple[Any, ...]]:
+    def rows(
+        self, query: Query, schema: str | None = None, values: Sequence[Any] | None = None
+    ) -> list[tuple[Any, ...]]:
         """All rows of a query, its extension found in `schema`. Raises Unreadable."""
         text: str | sql.Composed = query.text
         if schema is not None:
             text = sql.SQL(query.text).format(schema=sql.Identifier(schema))
-        return self._send(text)
+        return self._send(text, values)
 
-    def _send(self, text: str | sql.Composed) -> list[tuple[Any, ...]]:
+    def _send(
+        self, text: str | sql.Composed, values: Sequence[Any] | None = None
+    ) -> list[tuple[Any, ...]]:
         with (
             self._telling(),
             pooler.transaction(self._conn, *self._settings, read_only=True),
         ):
-            return self._conn.execute(text.encode() if isinstance(text, str) else text).fetchall()
+            statement = text.encode() if isinstance(text, str) else text
+            return self._conn.execute(statement, values).fetchall()
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:

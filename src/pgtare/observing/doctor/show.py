@@ -12,15 +12,15 @@ from pgtare.kit.terminal_text import plain
 from pgtare.observing.doctor.check_statements import duration, rate
 from pgtare.observing.doctor.model import (
     FEWEST_HITS,
-    Finding,
     Observer,
     Report,
     Statements,
     Waits,
     WaitShare,
 )
+from pgtare.observing.findings.model import Finding, Remedy
 
-_STYLES = {"critical": "bold red", "warning": "bold yellow", "ok": "green"}
+_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan", "ok": "green"}
 _EVENTS = 6
 _LABEL = 9
 _TOO_FEW = "too few samples"
@@ -32,6 +32,8 @@ def view(report: Report) -> RenderableType:
     parts += [Text(plain(f"note: {note}"), style="yellow") for note in report.notes]
     if not report.findings:
         parts.append(Text("No finding.", style=_STYLES["ok"]))
+    else:
+        parts += [Text(""), _table(report.findings)]
     for finding in report.findings:
         parts += [Text(""), _finding(finding)]
     if report.statements is not None:
@@ -63,13 +65,31 @@ def _heading(report: Report) -> str:
     return heading
 
 
+def _table(findings: list[Finding]) -> Table:
+    """A line for each finding, the most urgent first."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("share", "sessions"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("since", no_wrap=True)
+    table.add_column("finding", overflow="fold")
+    for finding in findings:
+        since = "" if finding.since is None else f"{finding.since.astimezone():%H:%M:%S}"
+        table.add_row(
+            "" if finding.share is None else numbers.percent(100 * finding.share),
+            "" if finding.aas is None else f"{finding.aas:.1f}",
+            since,
+            Text.assemble(
+                (finding.level.upper(), _STYLES[finding.level]), "  ", plain(finding.title)
+            ),
+        )
+    return table
+
+
 def _finding(finding: Finding) -> RenderableType:
-    head = Text.assemble(
-        (finding.level.upper(), _STYLES[finding.level]), "  ", (plain(finding.title), "bold")
-    )
-    labelled = [("seen", line) for line in finding.seen]
+    head = Text(plain(finding.title), style="bold")
+    labelled = [("seen", line) for line in finding.evidence]
     labelled += [("why", finding.why)]
-    labelled += [("remedy", part) for line in finding.remedy for part in _apart(line)]
+    labelled += [("remedy", line) for remedy in finding.remedy for line in _apart(remedy)]
     labelled += [("sure", f"{finding.sure}: {finding.because}")]
     rows, before = [], ""
     for label, line in labelled:
@@ -78,10 +98,14 @@ def _finding(finding: Finding) -> RenderableType:
     return Group(head, Padding(_rows(rows), (0, 0, 0, 2)))
 
 
-def _apart(line: str) -> list[str]:
-    """A command and its comment on lines of their own: a comment that wraps could not be pasted."""
-    command, dashes, comment = line.partition("  -- ")
-    return [command, f"  -- {comment}"] if dashes else [line]
+def _apart(remedy: Remedy) -> list[str]:
+    """A command, and its words on lines of their own: a comment that wraps cannot be pasted."""
+    words = [remedy.does] if remedy.does else []
+    words += [f"risk: {remedy.risk}"] if remedy.risk else []
+    words += [f"needs: {remedy.privilege}"] if remedy.privilege else []
+    if not remedy.command:
+        return [f"-- {line}" for line in words]
+    return [remedy.command, *(f"  -- {line}" for line in words)]
 
 
 def _rows(rows: list[tuple[str, str]]) -> Table:

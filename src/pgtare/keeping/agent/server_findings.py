@@ -1,0 +1,245 @@
+"""Findings of one server, from what the agent sees every second."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from pgtare.keeping.agent import queries
+from pgtare.keeping.agent.rows import Batch, RowInterval
+from pgtare.keeping.agent.server_session import LookRefused, ServerSession
+from pgtare.observing.doctor.checks import RepeatedChecks
+from pgtare.observing.doctor.session import Session
+from pgtare.observing.findings import compute, read
+from pgtare.observing.findings.collector import Collector, ServerKind, Totals
+from pgtare.observing.findings.episodes import Episode, EpisodeChange, Episodes, began
+from pgtare.observing.findings.model import Finding
+from pgtare.observing.findings.observation import AwaitedLock, SessionsSample, moment
+
+#: The window that findings are computed of, and how often, in s.
+WINDOW_S, EVALUATION_S = 30.0, 10.0
+#: A query for findings that takes longer is given up, s.
+_LIMIT_S = 2.0
+#: The locks of all sessions are read at most so often, s, and so many times their own duration.
+_LOCKS_S, _LOCKS_TIMES = 5.0, 100.0
+#: Tables are read so often, s, or if a statement may be a finding.
+_TABLES_S = 60.0
+#: Texts of statements are remembered, the most.
+_MOST_TEXTS = 1000
+PART = "findings"
+
+
+class ServerFindings:
+    """Samples, locks and counters of the last half minute; open findings.
+
+    stored: open findings of an earlier agent, as `reading` wrote them.
+    """
+
+    def __init__(self, stored: pa.Table | None) -> None:
+        self.episodes = _read_back(stored)
+        self._samples: deque[SessionsSample] = deque()
+        self._locks: dict[int, AwaitedLock] = {}
+        self._locks_due = 0.0
+        self._checks = RepeatedChecks()
+        self._checked: list[Finding] = []
+        self._totals: Totals | None = None
+        self._evaluated: float | None = None
+        self._tables_at = 0.0
+        self._texts: dict[int, str] = {}
+        self._waited: dict[str, float] | None = None
+
+    def begin(self) -> None:
+        """A new session: what was sampled before may be of another server."""
+        self._samples.clear()
+        self._locks.clear()
+        self._totals = self._evaluated = None
+        self._checks = RepeatedChecks()
+
+    # every second
+
+    def see(
+        self, session: ServerSession, rows: Sequence[Sequence[Any]], at: float, weight_s: float
+    ) -> None:
+        """Take what a sample of sessions brought; look at those who hold others up."""
+        sample = SessionsSample(at, weight_s, tuple(map(read.session_of, rows)))
+        try:
+            sample = read.with_blockers(sample, lambda pids: _blockers(session, pids))
+            if any(one.type == "Lock" for one in sample.sessions):
+                self._read_locks(session)
+        except LookRefused:
+            pass  # the next sample may bring it
+        self._samples.append(sample)
+        while self._samples and self._samples[0].at < at - WINDOW_S:
+            self._samples.popleft()
+
+    def _read_locks(self, session: ServerSession) -> None:
+        began_s = time.monotonic()
+        if began_s < self._locks_due:
+            return
+        self._locks_due = began_s + _LOCKS_S
+        with session.look("locks", _LIMIT_S):
+            rows = session.rows(queries.LOCKS)
+        took = time.monotonic() - began_s
+        self._locks_due = began_s + max(_LOCKS_S, _LOCKS_TIMES * took)
+        self._locks |= read.locks(rows)
+
+    # now and then
+
+    def check(self, session: ServerSession) -> None:
+        """Look at settings, and at what observes."""
+        self._checked = self._checks.again(Session.within(session.conn, _LIMIT_S))
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the settings are known."""
+        return self._checks.facts is not None
+
+    def evaluate(self, session: ServerSession) -> list[EpisodeChange]:
+        """Compute the findings of the last half minute, and what changed since the last time."""
+        facts = self._checks.facts
+        if facts is None:
+            return []
+        now = time.time()
+        seconds = EVALUATION_S if self._evaluated is None else now - self._evaluated
+        self._evaluated = now
+        reader = Session.within(session.conn, _LIMIT_S)
+        kind = ServerKind(
+            version=int(facts.server.version.partition(".")[0]),
+            standby=facts.server.standby,
+            sees_all=facts.server.sees_all,
+            statements=facts.statements.schema if facts.statements else None,
+            waits=facts.waits.schema if facts.waits else None,
+            local=reader.is_local,
+        )
+        collector = Collector(reader, kind)
+        collector.samples, collector.locks = list(self._samples), self._locks
+        active = collector.active_statements()
+        may_be_slow = sum(active.values()) >= 0.5
+        tables = may_be_slow or time.monotonic() - self._tables_at >= _TABLES_S
+        before = self._totals
+        totals = collector.totals(list(active) if may_be_slow else [], tables=tables)
+        if tables:
+            self._tables_at = time.monotonic()
+        elif before is not None:
+            totals = replace(totals, tables=before.tables)
+        self._totals = totals
+        self._remember_texts(collector, active)
+        observation = collector.observation(
+            facts.settings, before or Totals(), totals, None, texts=self._texts
+        )
+        checks = [one for one in self._checked if one.kind != "kept"]
+        found = compute.findings(observation, checks)
+        self._forget_locks()
+        return self.episodes.evaluate(found, now, seconds)
+
+    def _remember_texts(self, collector: Collector, active: Mapping[int, float]) -> None:
+        missing = [query_id for query_id in active if query_id not in self._texts]
+        if missing and sum(active.values()) >= 0.5:
+            if len(self._texts) > _MOST_TEXTS:
+                self._texts.clear()
+            # one that is not there yet is requested again when the others are forgotten
+            self._texts |= {**dict.fromkeys(missing, ""), **collector.texts(missing)}
+
+    def _forget_locks(self) -> None:
+        waiting = {
+            one.pid for sample in self._samples for one in sample.sessions if one.type == "Lock"
+        }
+        self._locks = {pid: lock for pid, lock in self._locks.items() if pid in waiting}
+
+    # for the spool
+
+    def reading(self) -> pa.Table:
+        """What is open, for the agent that comes after this one."""
+        return pa.table(
+            {
+                "open": pa.array([True, False]),
+                "episodes": pa.array(
+                    [
+                        json.dumps([_written(episode) for episode in these.values()])
+                        for these in (self.episodes.open, self.episodes.closed)
+                    ]
+                ),
+            }
+        )
+
+
+def _blockers(session: ServerSession, pids: list[int]) -> list[tuple[Any, ...]]:
+    with session.look("blockers", _LIMIT_S):
+        return session.rows(queries.BLOCKERS, pids)
+
+
+def _written(episode: Episode) -> dict[str, Any]:
+    return {
+        "finding": episode.finding.model_dump(mode="json", by_alias=True),
+        "since": episode.since,
+        "seen_at": episode.seen_at,
+        "written_at": episode.written_at,
+        "active_s": episode.active_s,
+        "episodes": episode.episodes,
+        "follows": episode.follows,
+    }
+
+
+def _read_back(stored: pa.Table | None) -> Episodes:
+    found = Episodes()
+    if stored is None:
+        return found
+    for row in stored.to_pylist():
+        these = found.open if row["open"] else found.closed
+        for one in json.loads(row["episodes"]):
+            finding = Finding.model_validate(one.pop("finding"))
+            these[finding.key] = Episode(finding, **one)
+    return found
+
+
+def add(batch: Batch, interval: RowInterval, changes: Sequence[EpisodeChange]) -> None:
+    """Add a row for each change."""
+    rows = [_row(change) for change in changes]
+    if not rows:
+        return
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    for name in ("since", "until"):
+        columns[name] = pa.array(columns[name], pa.timestamp("us", "UTC"))
+    batch.add("findings", columns, interval, len(rows))
+
+
+def _row(change: EpisodeChange) -> dict[str, Any]:
+    one = began(change.episode)
+    plain = json.loads(one.model_dump_json())  # what is no number becomes null
+
+    def part(name: str) -> str | None:
+        return None if plain[name] is None else json.dumps(plain[name])
+
+    return {
+        "key": one.key,
+        "kind": one.kind,
+        "event": change.change,
+        "class": one.class_,
+        "level": one.level,
+        "since": one.since,
+        "until": None if change.until is None else moment(change.until),
+        "episodes": change.episode.episodes,
+        "share": one.share,
+        "aas": one.aas,
+        "active_s": one.active_s,
+        "limit_left_s": one.limit_left_s,
+        "root": part("root"),
+        "gate": part("gate"),
+        "query_id": None if one.query_id is None else int(one.query_id),
+        "object": one.object,
+        "victims": one.victims,
+        "title": one.title,
+        "evidence": "\n".join(one.evidence),
+        "why": one.why,
+        "remedy": part("remedy"),
+        "sure": one.sure,
+        "because": one.because,
+        "figures": part("figures"),
+        "follows": change.episode.follows,
+    }

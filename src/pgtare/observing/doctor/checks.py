@@ -1,0 +1,109 @@
+"""Checks settings and observers: what they are set to, and what they did between two looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from pgtare.observing.doctor import check_logging, check_settings, check_statements, evictions
+from pgtare.observing.doctor.check_settings import Traffic, Weight
+from pgtare.observing.doctor.collect import read_facts, read_look, read_texts
+from pgtare.observing.doctor.evictions import Evictions, StatisticsReset
+from pgtare.observing.doctor.model import Clock, Observer, Statements, Waits
+from pgtare.observing.doctor.observed import ActivitySamples, DoctorFacts, Look, Texts
+from pgtare.observing.doctor.session import Session
+from pgtare.observing.findings.model import Finding
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the checks found, and the figures that it comes from."""
+
+    findings: list[Finding]
+    statements: Statements | None
+    traffic: Traffic
+    observers: list[Observer]
+    notes: tuple[str, ...] = ()
+
+
+def check(
+    facts: DoctorFacts,
+    first: Look,
+    last: Look,
+    samples: ActivitySamples,
+    weights: Mapping[str, Weight],
+    waits: Waits | None,
+    texts: Texts,
+) -> Checked:
+    """All checks of the time between two looks."""
+    notes: tuple[str, ...] = ()
+    try:
+        evicted = evictions.between(facts, first, last, samples)
+    except StatisticsReset:
+        evicted = Evictions()
+        when = f" at {last.dealloc.reset.astimezone():%H:%M:%S}" if last.dealloc is not None else ""
+        notes = (
+            f"pg_stat_statements was reset{when}, within this interval: no rates of evictions",
+        )
+    traffic = _traffic(first, last)
+    statements = check_statements.figures(
+        facts, last, texts, evicted, waits, traffic.statements_per_s
+    )
+    observers, costly = check_settings.observers(facts, weights, traffic)
+    found = [
+        *(check_statements.check(facts, statements, texts) if statements else ()),
+        *check_logging.check(facts, traffic),
+        *costly,
+        *check_settings.clock(facts.clock),
+        *check_settings.kept(facts.kept),
+    ]
+    return Checked(found, statements, traffic, observers, notes)
+
+
+class RepeatedChecks:
+    """The checks of one server, again and again: each of the time since the last ones."""
+
+    def __init__(self) -> None:
+        self.facts: DoctorFacts | None = None
+        self._look: Look | None = None
+        self._clock: Clock | None = None
+
+    def again(self, session: Session) -> list[Finding]:
+        """What they find now; nothing the first time, when there is nothing to compare with.
+
+        Texts are read only if entries were evicted: the server reads the file of all of them.
+        """
+        facts = self.facts = read_facts(session, self._clock)
+        self._clock = facts.clock
+        first, self._look = self._look, read_look(session, facts)
+        if first is None:
+            return []
+        samples, none = ActivitySamples(), Texts(None, None)
+        found = check(facts, first, self._look, samples, {}, None, none)
+        if any(one.kind == "evictions" for one in found.findings):
+            texts = read_texts(session, facts)
+            found = check(facts, first, self._look, samples, {}, None, texts)
+        return found.findings
+
+
+def _traffic(first: Look, last: Look) -> Traffic:
+    """Rates between two looks; a counter that fell was reset and gives none."""
+
+    def rate(before: int, after: int, begun: datetime, ended: datetime) -> float | None:
+        seconds = (ended - begun).total_seconds()
+        return (after - before) / seconds if after >= before and seconds > 0 else None
+
+    statements = None
+    if first.entries is not None and last.entries is not None:
+        # entries that were evicted took their calls along: this is the least number
+        grown = sum(
+            max(0, calls - first.entries.calls.get(key, 0))
+            for key, calls in last.entries.calls.items()
+        )
+        statements = rate(0, grown, first.entries.taken, last.entries.taken)
+    return Traffic(
+        rate(first.transactions, last.transactions, first.taken, last.taken),
+        statements,
+        rate(first.blocks_read, last.blocks_read, first.taken, last.taken),
+    )

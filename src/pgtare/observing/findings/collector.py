@@ -1,0 +1,158 @@
+"""Collects what findings of one server are computed from, sample after sample."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pgtare.errors import MeasurementError
+from pgtare.observing.findings import queries, read
+from pgtare.observing.findings.observation import (
+    AwaitedLock,
+    Observation,
+    ServerCounters,
+    ServerNow,
+    ServerState,
+    SessionsSample,
+    StatementTotals,
+    TableTotals,
+)
+from pgtare.observing.findings.read import Reader
+
+#: So many statements are looked up, those that were seen most.
+_MOST_STATEMENTS = 10
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class ServerKind:
+    """What decides how a server is read. version: as 18. local: on this machine.
+
+    statements, waits: schemas of pg_stat_statements and wait_event_timing; None: not there.
+    """
+
+    version: int
+    standby: bool
+    sees_all: bool
+    statements: str | None = None
+    waits: str | None = None
+    local: bool = False
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Everything that counts from some moment on, as read at one moment."""
+
+    counters: ServerCounters | None = None
+    statements: Mapping[int, StatementTotals] = field(default_factory=dict)
+    tables: Mapping[str, TableTotals] = field(default_factory=dict)
+
+
+class Collector:
+    """The inputs of findings. unseen: what could not be read, and why."""
+
+    def __init__(self, reader: Reader, kind: ServerKind) -> None:
+        self.reader, self.kind = reader, kind
+        self.unseen: dict[str, str] = {}
+        self.samples: list[SessionsSample] = []
+        self.locks: dict[int, AwaitedLock] = {}
+        self._waiting: tuple[int, ...] = ()
+        self._sampled_at: float | None = None
+        self._processors = self._try(
+            "processors", lambda: read.processors(reader, kind.waits, local=kind.local), None
+        )
+
+    def _try(self, what: str, look: Callable[[], Value], otherwise: Value) -> Value:
+        try:
+            return look()
+        except MeasurementError as ex:
+            self.unseen[what] = str(ex)
+            return otherwise
+
+    def totals(self, query_ids: Sequence[int] | None = None, *, tables: bool = True) -> Totals:
+        """What has been counted so far: of these statements, or of all; of tables if wanted."""
+        schema = self.kind.statements
+        statements: dict[int, StatementTotals] = {}
+        of_tables: dict[str, TableTotals] = {}
+        if schema is not None and query_ids != []:
+            statements = self._try(
+                "calls of statements", lambda: read.calls(self.reader, schema, query_ids), {}
+            )
+        if tables:
+            of_tables = self._try("tables", lambda: read.tables(self.reader), {})
+        return Totals(
+            self._try("counters", lambda: read.counters(self.reader, self.kind.version), None),
+            statements,
+            of_tables,
+        )
+
+    def sample(self, default_s: float) -> None:
+        """Look at the sessions; default_s: time that a first sample covers."""
+        if not self.kind.sees_all:
+            return
+        now = time.monotonic()
+        weight = default_s if self._sampled_at is None else now - self._sampled_at
+        self._sampled_at = now
+        found = read.sample(self.reader, time.time(), weight, self._waiting)
+        self.samples.append(found)
+        waiting = [one for one in found.sessions if one.type == "Lock"]
+        waiting.sort(key=lambda one: -(one.query_age_s or 0.0))
+        self._waiting = tuple(one.pid for one in waiting)
+        if waiting:
+            none: dict[int, AwaitedLock] = {}
+            self.locks |= self._try("locks", self._read_locks, none)
+
+    def _read_locks(self) -> dict[int, AwaitedLock]:
+        return read.locks(self.reader.rows(queries.LOCKS))
+
+    def observation(
+        self,
+        settings: Mapping[str, str],
+        first: Totals,
+        last: Totals,
+        waited_s: Mapping[str, float] | None,
+        *,
+        texts: Mapping[int, str] | None = None,
+    ) -> Observation:
+        """All of it, between two readings of totals.
+
+        waited_s: by event, as counted. texts: of statements; None: read now.
+        """
+        grown = read.grown(first.statements, last.statements)
+        state = ServerState(
+            settings=settings,
+            role_settings=self._try(
+                "settings of roles", lambda: read.role_settings(self.reader), ()
+            ),
+            processors=self._processors,
+            standby=self.kind.standby,
+            before=first.counters,
+            after=last.counters,
+            now=self._try("server", lambda: read.now(self.reader), ServerNow()),
+            statements=grown,
+            history=first.statements,
+            texts=self.texts(list(self.active_statements())) if texts is None else texts,
+            tables=last.tables,
+            tables_before=first.tables,
+        )
+        return Observation(self.samples, self.locks, state, waited_s, self.kind.sees_all)
+
+    def active_statements(self) -> dict[int, float]:
+        """Statements that sessions were at work on, those of the most first: how many at a time."""
+        seen: Counter[int] = Counter()
+        for sample in self.samples:
+            for one in sample.sessions:
+                if one.is_active and one.query_id is not None:
+                    seen[one.query_id] += 1
+        return {name: n / len(self.samples) for name, n in seen.most_common(_MOST_STATEMENTS)}
+
+    def texts(self, query_ids: Sequence[int]) -> dict[int, str]:
+        """What these statements say, as far as pg_stat_statements has them."""
+        schema = self.kind.statements
+        if schema is None:
+            return {}
+        return self._try("texts", lambda: read.texts(self.reader, schema, query_ids), {})

@@ -1,0 +1,117 @@
+"""Findings of one window: causes of active time, limits and settings, each second told once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pgtare.observing.findings import (
+    limits,
+    lock_findings,
+    server_findings,
+    statement_findings,
+    work_findings,
+)
+from pgtare.observing.findings.model import ACTIVE, Finding, ranked
+from pgtare.observing.findings.observation import Observation
+from pgtare.observing.findings.partition import (
+    CLIENT,
+    CPU,
+    HOT_LOCK,
+    LOCK,
+    LOG,
+    OBSERVER,
+    STATEMENT,
+    SYNC,
+    Cause,
+    Partition,
+    partition,
+)
+from pgtare.observing.findings.statement_findings import names_table
+
+#: A cause of less is a row of the profile, no finding.
+LEAST_SHARE, LEAST_SESSIONS = 0.1, 0.5
+
+
+def findings(
+    observation: Observation, checks: Sequence[Finding] = (), *, busy: bool = False
+) -> list[Finding]:
+    """What is wrong, the most urgent first. Shares add up to at most 1.
+
+    checks: findings of settings, which may explain active time. busy: also what only works.
+    """
+    whole = partition(observation)
+    explaining = {
+        one.key: one
+        for one in (*limits.check(observation.state), *server_findings.check(observation), *checks)
+    }
+    found, small = [], []
+    for cause in whole.causes:
+        share, aas = whole.share(cause), whole.aas(cause)
+        if cause.kind == STATEMENT and share < LEAST_SHARE:
+            small.append(cause)
+        if share < LEAST_SHARE or (aas < LEAST_SESSIONS and not cause.is_outage):
+            continue
+        explained_by = _explained(cause, explaining, observation)
+        if explained_by is not None:
+            explaining[explained_by] = _with_share(explaining[explained_by], cause, whole)
+            continue
+        made = _of(cause, whole, observation, busy=busy)
+        if made is not None:
+            found.append(made)
+    for common, made in work_findings.resources(small, whole, observation):
+        if whole.share(common) < LEAST_SHARE or whole.aas(common) < LEAST_SESSIONS:
+            continue
+        explained_by = _explained(common, explaining, observation)
+        if explained_by is None:
+            found.append(made)
+        else:
+            explaining[explained_by] = _with_share(explaining[explained_by], common, whole)
+    return ranked([*found, *explaining.values()])
+
+
+def _of(cause: Cause, whole: Partition, observation: Observation, *, busy: bool) -> Finding | None:
+    if cause.kind == LOCK:
+        return lock_findings.lock(cause, whole, observation)
+    if cause.kind == HOT_LOCK:
+        return lock_findings.hot_lock(cause, whole, observation)
+    if cause.kind == LOG:
+        return work_findings.log(cause, whole, observation, busy=busy)
+    if cause.kind == SYNC:
+        return work_findings.sync_rep(cause, whole, observation)
+    if cause.kind == CLIENT:
+        return work_findings.client(cause, whole, observation)
+    if cause.kind == OBSERVER:
+        return work_findings.observer(cause, whole, observation)
+    return statement_findings.statement(cause, whole, observation, busy=busy)
+
+
+def _explained(
+    cause: Cause, explaining: dict[str, Finding], observation: Observation
+) -> str | None:
+    """The key of the limit or setting that a cause's time comes from."""
+    for key, one in explaining.items():
+        if cause.kind == STATEMENT:
+            text = observation.text(next(iter(cause.statements)))
+            dead = one.kind == "horizon" and one.object and names_table(text, one.object)
+            timed = one.kind == "plans" and cause.event == "CPU"
+            if dead or timed:
+                return key
+        if cause.kind == LOG and one.kind == "checkpoints":
+            return key
+        if one.kind == "evictions" and (cause.kind == CPU or cause.name == "pg_stat_statements"):
+            return key
+    return None
+
+
+def _with_share(one: Finding, cause: Cause, whole: Partition) -> Finding:
+    """A setting or limit that explains active time, with the share of what it explains."""
+    share = (one.share or 0.0) + whole.share(cause)
+    aas = (one.aas or 0.0) + whole.aas(cause)
+    return one.model_copy(
+        update={
+            "class_": min(one.class_, ACTIVE),
+            "share": min(1.0, share),
+            "aas": aas,
+            "active_s": (one.active_s or 0.0) + cause.seconds,
+        }
+    )

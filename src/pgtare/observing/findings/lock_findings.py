@@ -1,0 +1,300 @@
+"""Findings of locks: who holds them, and what waits behind whom."""
+
+from __future__ import annotations
+
+from pgtare.kit import numbers
+from pgtare.observing.findings import remedies
+from pgtare.observing.findings.model import (
+    ACTIVE,
+    INFORMATION,
+    OUTAGE,
+    Finding,
+    Level,
+    Remedy,
+    Who,
+)
+from pgtare.observing.findings.observation import Observation, SampledSession, moment
+from pgtare.observing.findings.partition import Cause, Partition
+from pgtare.observing.findings.read import NOTIFY
+from pgtare.observing.findings.words import named, share_line, short, spent
+
+#: An outage takes this share of all active time, and so many sessions.
+OUTAGE_SHARE, OUTAGE_SESSIONS = 0.5, 2.0
+#: A victim that waits so long shows that it is no queue of short waits, s.
+_LONG_WAIT_S = 5.0
+_IDLE_TIMEOUT = Remedy(
+    command="ALTER ROLE {role} SET idle_in_transaction_session_timeout = '5min';",
+    does="so that it does not happen again: ends sessions of the role that stay so",
+    risk="an application that pauses longer within a transaction loses its connection",
+    privilege="the right to alter the role",
+)
+_LOCK_TIMEOUT = Remedy(
+    command="SET lock_timeout = '2s';",
+    does="before each ALTER TABLE, in its session: it gives up instead of holding up all others, "
+    "and is tried again later",
+)
+
+
+def who(one: SampledSession) -> Who:
+    """The session as a document has it."""
+    return Who(
+        pid=one.pid,
+        started=moment(one.started_us / 1e6),
+        role=one.role,
+        application=one.application,
+        database=one.database,
+        state=one.state,
+        transaction_age_s=one.xact_age_s,
+    )
+
+
+def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
+    """A session, or a prepared transaction, that holds up others."""
+    if cause.ring:
+        return _ring(cause, whole, observation)
+    if cause.prepared is not None:
+        return _prepared(cause, whole, observation)
+    root = cause.root
+    object_ = cause.object or "what others wait for"
+    if root is None:
+        title = f"a session that could not be looked at holds {object_}"
+        return _finding(cause, whole, title, [], [], observation)
+    if _is_election(cause, root):
+        return _election(cause, whole, root, observation)
+    title = f"{named(root)} {_does(root)} and holds {object_}"
+    evidence = [_state(root)]
+    fixes: list[Remedy] = []
+    if cause.gate is not None:
+        gate = cause.gate
+        said = f" with «{short(gate.text)}»" if gate.text else ""
+        title += f"; {named(gate)} waits for it{said}, and the others behind that"
+        fixes.append(
+            remedies.cancel(gate, "lets all others pass that queue behind it, at the least cost")
+        )
+    fixes += remedies.end(root)
+    if root.state.startswith("idle in transaction"):
+        fixes.append(
+            _IDLE_TIMEOUT.model_copy(
+                update={"command": _IDLE_TIMEOUT.command.format(role=_quoted(root.role))}
+            )
+        )
+    elif root.state == "idle":
+        fixes.insert(
+            0,
+            Remedy(
+                command="SELECT pg_advisory_unlock(…);",
+                does="in its own session, if the application still knows it: the lock is the "
+                "session's, so it outlasts transactions",
+            ),
+        )
+    if cause.gate is not None:
+        fixes.append(_LOCK_TIMEOUT)
+    return _finding(cause, whole, title, evidence, fixes, observation)
+
+
+def _quoted(role: str) -> str:
+    return '"' + role.replace('"', '""') + '"'
+
+
+def _does(root: SampledSession) -> str:
+    if root.state == "idle in transaction (aborted)":
+        return "is idle in transaction, which failed and was not rolled back,"
+    if root.state.startswith("idle"):
+        return f"is {root.state}"
+    if root.type == "Client":
+        return "waits for its client in the middle of a statement"
+    if root.backend_type != "client backend":
+        return f"is {_article(root.backend_type)} at work"
+    return f"runs «{short(root.text)}»" if root.text else "runs a statement"
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[:1] in "aeiou" else f"a {kind}"
+
+
+def _state(root: SampledSession) -> str:
+    parts = [f"role {root.role}, database {root.database}"]
+    if root.state != "active" and root.state_age_s is not None:
+        parts.append(f"{root.state} for {spent(root.state_age_s)}")
+    elif root.state == "active":
+        parts.append(f"its statement runs for {spent(root.query_age_s or 0.0)} ({root.label})")
+    if root.xact_age_s is not None:
+        parts.append(f"its transaction is open for {spent(root.xact_age_s)}")
+    if root.text and root.state != "active":
+        parts.append(f"last statement «{short(root.text)}»")
+    return ", ".join(parts)
+
+
+def _prepared(cause: Cause, whole: Partition, observation: Observation) -> Finding:
+    held = cause.prepared
+    assert held is not None
+    age = "" if held.prepared_age_s is None else f", prepared {spent(held.prepared_age_s)} ago"
+    title = f"the prepared transaction {held.gid} holds {cause.object or 'locks'}"
+    found = _finding(
+        cause,
+        whole,
+        title,
+        [f"prepared transaction {held.gid} of role {held.owner} in database {held.database}{age}"],
+        [remedies.rollback_prepared(held)],
+        observation,
+    )
+    root = Who(gid=held.gid, role=held.owner or "", database=held.database or "", state="prepared")
+    return found.model_copy(update={"root": root})
+
+
+def _ring(cause: Cause, whole: Partition, observation: Observation) -> Finding:
+    sessions = sorted(cause.waiters.values(), key=lambda one: one.xact_age_s or 0.0)
+    title = f"sessions wait for each other in a ring: {', '.join(map(named, sessions[:3]))}"
+    fixes = [remedies.cancel(sessions[0], "cancels the youngest of them")] if sessions else []
+    return _finding(cause, whole, title, ["a deadlock in the making"], fixes, observation)
+
+
+def _is_election(cause: Cause, root: SampledSession) -> bool:
+    """Whether sessions stand by for a leader: of one role and application, for an advisory lock."""
+    sessions = cause.waiters.values()
+    return (
+        set(cause.events) == {"Lock/advisory"}
+        and cause.gate is None
+        and all((one.role, one.application) == (root.role, root.application) for one in sessions)
+        and all((one.query_age_s or 0.0) > (root.xact_age_s or 0.0) for one in sessions)
+    )
+
+
+def _election(
+    cause: Cause, whole: Partition, root: SampledSession, observation: Observation
+) -> Finding:
+    found = _finding(
+        cause,
+        whole,
+        f"sessions of {root.application or root.role} stand by for the one that holds "
+        f"{cause.object or 'an advisory lock'}, {named(root)}",
+        [_state(root)],
+        [
+            Remedy(
+                command="",
+                does="none if this elects a leader; sessions that try pg_try_advisory_lock() now "
+                "and then would occupy no connection that waits",
+            )
+        ],
+        observation,
+    )
+    return found.model_copy(
+        update={
+            "class_": INFORMATION,
+            "level": "info",
+            "why": "holder and waiters are of one role and application, and none of them ever got "
+            "the lock: so leaders are elected, by design",
+            "sure": "likely",
+        }
+    )
+
+
+def _finding(
+    cause: Cause,
+    whole: Partition,
+    title: str,
+    evidence: list[str],
+    fixes: list[Remedy],
+    observation: Observation,
+) -> Finding:
+    share, aas = whole.share(cause), whole.aas(cause)
+    long = cause.longest_wait_s >= _LONG_WAIT_S
+    outage = share >= OUTAGE_SHARE and aas >= OUTAGE_SESSIONS and long
+    level: Level = "critical" if outage else "warning"
+    victims = sorted(cause.waits, key=lambda pid: -cause.waits[pid])
+    seen = [
+        f"{numbers.counted(max(cause.most_waiters, 1), 'session waits', 'sessions wait')} at once "
+        f"({', '.join(_events(cause))}), the longest for {spent(cause.longest_wait_s)}",
+        *evidence,
+        share_line(share, aas),
+    ]
+    texts = [observation.text(statement) for statement in cause.statements.most(2)]
+    seen += [f"waiting: «{short(text)}»" for text in texts if text]
+    return Finding(
+        key=cause.key,
+        kind=cause.kind,
+        class_=OUTAGE if outage else ACTIVE,
+        level=level,
+        since=moment(cause.since),
+        share=share,
+        aas=aas,
+        active_s=cause.seconds,
+        quality="sampled" if observation.waited_s is None else "exact",
+        root=who(cause.root) if cause.root is not None else None,
+        gate=who(cause.gate) if cause.gate is not None else None,
+        object=cause.object or None,
+        victims=victims,
+        title=title,
+        evidence=seen,
+        why="what waits for a lock goes on when its holder's transaction ends, not before",
+        remedy=fixes,
+        sure="certain",
+        because="the server named whom each session waits for",
+        figures={"longest_wait_s": cause.longest_wait_s, "sessions": float(cause.most_waiters)},
+    )
+
+
+def _events(cause: Cause) -> list[str]:
+    return cause.events.most(3)
+
+
+def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
+    """A lock that many take one after the other, and nobody holds for long."""
+    object_ = cause.object
+    statement = next(
+        (text for key in cause.statements.most(3) if (text := observation.text(key))), ""
+    )
+    share, aas = whole.share(cause), whole.aas(cause)
+    outage = share >= OUTAGE_SHARE and aas >= OUTAGE_SESSIONS and cause.is_outage
+    if object_ == NOTIFY:
+        title = "commits with NOTIFY wait for each other: the queue of notifications has one lock"
+        why = (
+            "a transaction that notifies takes the lock before it commits and keeps it until its "
+            "commit is on disk: such commits happen one after the other, in the whole server"
+        )
+        fixes = [
+            Remedy(
+                command="",
+                does="send fewer notifications (NOTIFY), or send them in short transactions of "
+                "their own, with synchronous_commit = off where they may be lost",
+            )
+        ]
+    else:
+        what = object_ or f"one lock ({_events(cause)[0]})"
+        said = f" in «{short(statement)}»" if statement else ""
+        title = f"sessions queue for {what}{said}: each holds it for a moment only"
+        why = (
+            "transactions that change the same row, or take the same lock, happen one after the "
+            "other, however many sessions there are"
+        )
+        fixes = [
+            Remedy(
+                command="",
+                does="make the transactions that take it shorter: change the row that all share as "
+                "the last statement before COMMIT; or spread it over several rows",
+            )
+        ]
+    return Finding(
+        key=cause.key,
+        kind=cause.kind,
+        class_=OUTAGE if outage else ACTIVE,
+        level="critical" if outage else "warning",
+        since=moment(cause.first_at),
+        share=share,
+        aas=aas,
+        active_s=cause.seconds,
+        quality="sampled" if observation.waited_s is None else "exact",
+        object=object_ or None,
+        victims=sorted(cause.waits),
+        title=title,
+        evidence=[
+            f"{', '.join(_events(cause))}: {numbers.counted(len(cause.waits), 'session')} seen "
+            f"waiting, none of their holders for long",
+            share_line(share, aas),
+        ],
+        why=why,
+        remedy=fixes,
+        sure="likely",
+        because="in each sample another session held it",
+        figures={"sessions": float(len(cause.waits))},
+    )

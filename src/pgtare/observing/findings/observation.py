@@ -1,0 +1,285 @@
+"""What findings are computed from: samples of sessions, locks, counters, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from pgtare.postgres.backend_types import is_background
+
+#: Waits that are nobody's fault: a session paces itself.
+_PACING = frozenset({"Timeout/PgSleep", "Timeout/VacuumDelay", "Timeout/VacuumTruncate"})
+
+#: A statement: its database, and its identifier or, if the server gives none, its text.
+StatementKey = tuple[str, int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledSession:
+    """What a session did in one sample.
+
+    started_us, query_us, xact_us: when it, its statement and its transaction began, µs since 1970.
+    type, event: None on a processor. blockers: whom it waits for, 0 for a prepared transaction.
+    text: without literals; empty if not read.
+    """
+
+    pid: int
+    started_us: int
+    role: str
+    database: str
+    application: str
+    backend_type: str
+    state: str
+    type: str | None
+    event: str | None
+    query_id: int | None
+    query_age_s: float | None
+    xact_age_s: float | None
+    state_age_s: float | None
+    blockers: tuple[int, ...] = ()
+    text: str = ""
+    query_us: int | None = None
+    xact_us: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Class and name of the event; CPU if it does not wait."""
+        return f"{self.type}/{self.event}" if self.type else "CPU"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether its time counts: that of a client, at work, and not pacing itself."""
+        return (
+            self.state in ("active", "fastpath function call")
+            and not is_background(self.backend_type)
+            and self.type != "Activity"
+            and self.label not in _PACING
+        )
+
+    @property
+    def statement(self) -> StatementKey:
+        """Its statement."""
+        return self.database, self.query_id if self.query_id is not None else self.text
+
+    def since(self, at: float) -> float:
+        """When it began to do what it does, s since 1970."""
+        return at - (self.query_age_s or 0.0)
+
+
+@dataclass(frozen=True)
+class SessionsSample:
+    """All sessions at work at one moment. at: s since 1970. weight_s: time that it covers."""
+
+    at: float
+    weight_s: float
+    sessions: tuple[SampledSession, ...]
+
+
+@dataclass(frozen=True)
+class AwaitedLock:
+    """A lock that a session waits for.
+
+    object: what is locked, in words. relation: its table, if it is one. gid: of the prepared
+    transaction that holds it, quoted; with its database, owner and age.
+    """
+
+    pid: int
+    kind: str
+    mode: str
+    object: str
+    relation: str | None = None
+    gid: str | None = None
+    database: str | None = None
+    owner: str | None = None
+    prepared_age_s: float | None = None
+
+
+@dataclass(frozen=True)
+class StatementTotals:
+    """pg_stat_statements of one statement: totals, or what they grew by. Times in s."""
+
+    calls: float = 0.0
+    exec_s: float = 0.0
+    rows: float = 0.0
+    blocks_read: float = 0.0
+    temp_blocks: float = 0.0
+
+    def minus(self, before: StatementTotals) -> StatementTotals | None:
+        """What it grew by; None if it was reset or evicted in between."""
+        grown = StatementTotals(
+            self.calls - before.calls,
+            self.exec_s - before.exec_s,
+            self.rows - before.rows,
+            self.blocks_read - before.blocks_read,
+            self.temp_blocks - before.temp_blocks,
+        )
+        return grown if grown.calls >= 0 and grown.exec_s >= 0 else None
+
+
+@dataclass(frozen=True)
+class TableTotals:
+    """Counters of a table. vacuumed_age_s: since its last vacuum; None: never."""
+
+    name: str
+    scans: int
+    rows_scanned: int
+    live: int
+    dead: int
+    vacuumed_age_s: float | None
+
+
+@dataclass(frozen=True)
+class HorizonHolder:
+    """What keeps vacuum from removing rows: a session, a slot, a prepared transaction or a standby.
+
+    kind: session, slot, prepared or standby. name: of a slot, a transaction or a standby. age_xids:
+    transactions since its snapshot.
+    """
+
+    kind: str
+    name: str
+    pid: int | None
+    age_xids: int
+    age_s: float | None
+    database: str | None = None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A replication slot. kept_bytes: of WAL. safe_bytes: until it is lost; None: no limit."""
+
+    name: str
+    kind: str
+    active: bool
+    kept_bytes: int
+    status: str
+    safe_bytes: int | None
+
+
+@dataclass(frozen=True)
+class ConnectionCount:
+    """Sessions of one role and application in one state."""
+
+    role: str
+    application: str
+    state: str
+    sessions: int
+
+
+@dataclass(frozen=True)
+class ServerCounters:
+    """Counters of the whole server at one moment. at: s since 1970, by the server's clock.
+
+    new_sessions: connections so far. xid_age: of the oldest database, with its name.
+    """
+
+    at: float
+    commits: int = 0
+    new_sessions: int = 0
+    deadlocks: int = 0
+    temp_bytes: int = 0
+    wal_bytes: int = 0
+    checkpoints_timed: int = 0
+    checkpoints_requested: int = 0
+    archive_failed: int = 0
+    archive_failed_wal: str | None = None
+    archive_failing: bool = False
+    xid_age: int = 0
+    xid_database: str = ""
+
+
+@dataclass(frozen=True)
+class ServerNow:
+    """What the server has just now, which is no counter."""
+
+    slots: tuple[Slot, ...] = ()
+    horizon: tuple[HorizonHolder, ...] = ()
+    connections: tuple[ConnectionCount, ...] = ()
+    standbys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RoleSetting:
+    """A setting that a role or database has for itself. Empty: of all."""
+
+    role: str
+    database: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Everything about the server that samples of sessions do not show.
+
+    processors: None if not known. texts: of statements, by identifier. history: of statements
+    before this window. standby: whether it is one.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    role_settings: Sequence[RoleSetting] = ()
+    processors: float | None = None
+    standby: bool = False
+    before: ServerCounters | None = None
+    after: ServerCounters | None = None
+    now: ServerNow = field(default_factory=ServerNow)
+    statements: Mapping[int, StatementTotals] = field(default_factory=dict)
+    history: Mapping[int, StatementTotals] = field(default_factory=dict)
+    texts: Mapping[int, str] = field(default_factory=dict)
+    tables: Mapping[str, TableTotals] = field(default_factory=dict)
+    tables_before: Mapping[str, TableTotals] = field(default_factory=dict)
+
+    def per_s(self, name: str) -> float | None:
+        """What a counter grew by a second; None if it is not known, or was reset."""
+        if self.before is None or self.after is None:
+            return None
+        seconds = self.after.at - self.before.at
+        grown = getattr(self.after, name) - getattr(self.before, name)
+        return grown / seconds if seconds > 0 and grown >= 0 else None
+
+    def number(self, setting: str) -> float | None:
+        """A setting as a number in its unit; None if it is none, or cannot be seen."""
+        try:
+            return float(self.settings[setting])
+        except (KeyError, ValueError):
+            return None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One window of time of one server.
+
+    samples: the earliest first. locks: of the waiters, by process. waited_s: by event, as counted;
+    None if nobody counts. sees_all: whether the role may see other sessions.
+    """
+
+    samples: Sequence[SessionsSample]
+    locks: Mapping[int, AwaitedLock] = field(default_factory=dict)
+    state: ServerState = field(default_factory=ServerState)
+    waited_s: Mapping[str, float] | None = None
+    sees_all: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """Length of the window that the samples cover, s."""
+        return sum(sample.weight_s for sample in self.samples)
+
+    def text(self, statement: StatementKey) -> str:
+        """A statement's text without literals; empty if it is not known."""
+        _, name = statement
+        return name if isinstance(name, str) else self.state.texts.get(name, "")
+
+
+def with_holders(sample: SessionsSample, holders: Iterable[SampledSession]) -> SessionsSample:
+    """The sample with those who hold others up, idle ones too, and what their statements say."""
+    found = {one.pid: one for one in sample.sessions}
+    for one in holders:
+        known = found.get(one.pid)
+        found[one.pid] = one if known is None else replace(known, text=known.text or one.text)
+    return replace(sample, sessions=tuple(found.values()))
+
+
+def moment(seconds: float) -> datetime:
+    """A time in s since 1970 as UTC."""
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,369 @@
+"""Where the active time went: every second of every active session goes to exactly one cause."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pgtare.observing.findings.observation import (
+    AwaitedLock,
+    Observation,
+    SampledSession,
+    SessionsSample,
+    StatementKey,
+)
+from pgtare.observing.findings.read import NOTIFY
+from pgtare.observing.findings.roots import BlockerGraph, RootPath, gate, paths
+
+#: Waits for the log: its buffers, its writing, its syncs.
+LOG_EVENTS = frozenset(
+    f"{kind}/{event}"
+    for kind, event in (
+        ("IO", "WALSync"),
+        ("IO", "WalSync"),
+        ("IO", "WALWrite"),
+        ("IO", "WalWrite"),
+        ("LWLock", "WALWrite"),
+        ("LWLock", "WALInsert"),
+        ("LWLock", "WALBufMapping"),
+        ("IO", "WALSyncMethodAssign"),
+        ("IO", "WalSyncMethodAssign"),
+    )
+)
+SYNC_EVENT = "IPC/SyncRep"
+#: LWLocks of what observes the server.
+OBSERVERS = {
+    "LWLock/pg_stat_statements": "pg_stat_statements",
+    "LWLock/pg_qualstats": "pg_qualstats",
+    "LWLock/pg_stat_kcache": "pg_stat_kcache",
+    "LWLock/pg_wait_sampling": "pg_wait_sampling",
+    "LWLock/WaitEventTiming": "wait_event_timing",
+    "LWLock/SQLTrace": "sql_trace",
+}
+#: Locks whose holder changes all the time, whoever has it in one sample.
+_SHORT_LOCKS = frozenset({"Lock/extend", "Lock/frozenid", "Lock/spectoken"})
+#: From this many roots of one object on, none of which has a quarter, nobody is the root.
+_MANY_ROOTS, _QUARTER = 3, 0.25
+#: A root whose transaction is younger in each sample holds nobody up for long, s.
+_SHORT_S = 1.0
+_OUTAGE_WAIT_S = 5.0
+
+Name = TypeVar("Name")
+
+LOCK, HOT_LOCK, LOG, SYNC, CLIENT, STATEMENT, RESOURCE, CPU, OBSERVER = (
+    "lock",
+    "hotlock",
+    "log",
+    "syncrep",
+    "client",
+    "statement",
+    "resource",
+    "cpu",
+    "observer",
+)
+
+
+class Tally(dict[Name, float]):
+    """Seconds by name."""
+
+    def add(self, name: Name, seconds: float) -> None:
+        """Add to one of them."""
+        self[name] = self.get(name, 0.0) + seconds
+
+    def join(self, other: Tally[Name]) -> None:
+        """Add all of another one."""
+        for name, seconds in other.items():
+            self.add(name, seconds)
+
+    def most(self, count: int = 1) -> list[Name]:
+        """The names with the most seconds, the largest first."""
+        return sorted(self, key=lambda name: -self[name])[:count]
+
+
+@dataclass
+class Cause:
+    """What active time goes to. seconds: of all its sessions.
+
+    name: of an observer, client or resource. root, gate: as they were seen last. first_at, last_at:
+    s since 1970. since: when the longest wait or statement began. waits: how long each victim has
+    waited, by process. paths: from each waiter to the root.
+    """
+
+    kind: str
+    key: str
+    name: str = ""
+    seconds: float = 0.0
+    events: Tally[str] = field(default_factory=Tally)
+    statements: Tally[StatementKey] = field(default_factory=Tally)
+    applications: Tally[tuple[str, str]] = field(default_factory=Tally)
+    objects: Tally[str] = field(default_factory=Tally)
+    waits: dict[int, float] = field(default_factory=dict)
+    most_waiters: int = 0
+    first_at: float = 0.0
+    last_at: float = 0.0
+    since: float = 0.0
+    root: SampledSession | None = None
+    prepared: AwaitedLock | None = None
+    gate: SampledSession | None = None
+    ring: bool = False
+    waiters: dict[int, SampledSession] = field(default_factory=dict)
+    paths: dict[int, RootPath] = field(default_factory=dict)
+    xact_ages: list[float] = field(default_factory=list)
+
+    def add(self, at: float, seconds: float, one: SampledSession, object_: str = "") -> None:
+        """Add a part of a sample's time of one session."""
+        self.seconds += seconds
+        self.events.add(one.label, seconds)
+        self.statements.add(one.statement, seconds)
+        self.applications.add((one.role, one.application), seconds)
+        if object_:
+            self.objects.add(object_, seconds)
+        waited = one.query_age_s or 0.0
+        self.waits[one.pid] = max(self.waits.get(one.pid, 0.0), waited)
+        self.waiters[one.pid] = one
+        began = one.since(at)
+        self.first_at = min(self.first_at or at, at)
+        self.since = min(self.since or began, began)
+        self.last_at = max(self.last_at, at)
+
+    def take(self, other: Cause) -> None:
+        """Take over all of another cause's time."""
+        self.seconds += other.seconds
+        self.events.join(other.events)
+        self.statements.join(other.statements)
+        self.applications.join(other.applications)
+        self.objects.join(other.objects)
+        self.waits |= other.waits
+        self.waiters |= other.waiters
+        self.most_waiters = max(self.most_waiters, other.most_waiters)
+        self.first_at = min(self.first_at or other.first_at, other.first_at)
+        self.since = min(self.since or other.since, other.since)
+        self.last_at = max(self.last_at, other.last_at)
+
+    @property
+    def object(self) -> str:
+        """What is locked, for the most time; empty: not known."""
+        return next(iter(self.objects.most()), "")
+
+    @property
+    def event(self) -> str:
+        """The event that took the most of the time."""
+        return next(iter(self.events.most()), "CPU")
+
+    @property
+    def longest_wait_s(self) -> float:
+        """The longest of all waits."""
+        return max(self.waits.values(), default=0.0)
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether three sessions at least have waited for five seconds."""
+        return sum(1 for waited in self.waits.values() if waited >= _OUTAGE_WAIT_S) >= 3
+
+
+@dataclass(frozen=True)
+class Partition:
+    """All active time of a window. active_s: its sum, and that of nobody's causes."""
+
+    causes: tuple[Cause, ...]
+    active_s: float
+    seconds: float
+    on_cpu_s: float
+
+    def share(self, cause: Cause) -> float:
+        """Of all active time, from 0 to 1."""
+        return cause.seconds / self.active_s if self.active_s else 0.0
+
+    def aas(self, cause: Cause) -> float:
+        """Sessions on average."""
+        return cause.seconds / self.seconds if self.seconds else 0.0
+
+
+class _Causes(defaultdict[str, Cause]):
+    def of(self, kind: str, key: str, name: str = "") -> Cause:
+        if key not in self:
+            self[key] = Cause(kind, key, name)
+        return self[key]
+
+
+def partition(observation: Observation) -> Partition:
+    """Give every active second to a cause."""
+    causes = _Causes()
+    graph = BlockerGraph(observation)
+    factors = _factors(observation)
+    active_s = on_cpu_s = 0.0
+    for sample in observation.samples:
+        edges = graph.edges(sample)
+        rows = {one.pid: one for one in sample.sessions}
+        for one in sample.sessions:
+            if not one.is_active:
+                continue
+            seconds = sample.weight_s * factors.get(one.label, 1.0)
+            active_s += seconds
+            on_cpu_s += seconds if one.type is None else 0.0
+            if one.type == "Lock":
+                _lock(causes, observation, sample, one, edges, rows, seconds)
+            else:
+                _work(causes, one).add(sample.at, seconds, one)
+        _count_waiters(causes, sample)
+    found = [cause for cause in _hot(causes.values()) if cause.seconds]
+    for cause in found:
+        _mark_gate(cause)
+    found.sort(key=lambda cause: (-cause.seconds, cause.key))
+    return Partition(tuple(found), active_s, observation.seconds, on_cpu_s)
+
+
+def _factors(observation: Observation) -> dict[str, float]:
+    """What makes of each event's samples the time that was counted, where it was."""
+    if observation.waited_s is None:
+        return {}
+    sampled: Tally[str] = Tally()
+    for sample in observation.samples:
+        for one in sample.sessions:
+            if one.is_active:
+                sampled.add(one.label, sample.weight_s)
+    return {
+        label: observation.waited_s[label] / seconds
+        for label, seconds in sampled.items()
+        if label in observation.waited_s and seconds
+    }
+
+
+def _work(causes: _Causes, one: SampledSession) -> Cause:
+    """The cause of time that is no wait for another's lock."""
+    label = one.label
+    if label in LOG_EVENTS:
+        return causes.of(LOG, LOG)
+    if label == SYNC_EVENT:
+        return causes.of(SYNC, SYNC)
+    if label in OBSERVERS:
+        name = OBSERVERS[label]
+        return causes.of(OBSERVER, f"{OBSERVER}/{name}", name)
+    if one.type == "Client":
+        return causes.of(CLIENT, f"{CLIENT}/{one.application}", one.application)
+    database, statement = one.statement
+    return causes.of(STATEMENT, f"{STATEMENT}/{database}/{statement}")
+
+
+def _lock(
+    causes: _Causes,
+    observation: Observation,
+    sample: SessionsSample,
+    one: SampledSession,
+    edges: Mapping[int, tuple[int, ...]],
+    rows: Mapping[int, SampledSession],
+    seconds: float,
+) -> None:
+    """Give the time of a wait for a lock to its roots."""
+    lock = observation.locks.get(one.pid)
+    object_ = lock.object if lock is not None else ""
+    ends = paths(one.pid, edges)
+    if not ends or one.label in _SHORT_LOCKS or object_ == NOTIFY:
+        key = f"{HOT_LOCK}/{one.label}/{object_}"
+        causes.of(HOT_LOCK, key, one.label).add(sample.at, seconds, one, object_)
+        return
+    for path in ends:
+        root = rows.get(path.root)
+        part = seconds / len(ends)
+        if root is not None and not path.ring:
+            handed_on = _handed_on(causes, root)
+            if handed_on is not None:
+                handed_on.add(sample.at, part, one)
+                continue
+        cause = _root_cause(causes, observation, one, path, root)
+        cause.add(sample.at, part, one, object_)
+        cause.paths[one.pid] = path
+        cause.ring |= path.ring
+        if root is not None:
+            cause.root = root
+            cause.xact_ages.append(root.xact_age_s if root.xact_age_s is not None else 1e9)
+        gates = [rows[pid] for pid in path.between if pid in rows]
+        for passed in gates:
+            cause.waiters.setdefault(passed.pid, passed)
+
+
+def _handed_on(causes: _Causes, root: SampledSession) -> Cause | None:
+    """The cause of a root that itself waits for what no session holds."""
+    if not root.is_active:
+        return None
+    if root.label in LOG_EVENTS:
+        return causes.of(LOG, LOG)
+    if root.label == SYNC_EVENT:
+        return causes.of(SYNC, SYNC)
+    return None
+
+
+def _root_cause(
+    causes: _Causes,
+    observation: Observation,
+    one: SampledSession,
+    path: RootPath,
+    root: SampledSession | None,
+) -> Cause:
+    if path.root:
+        started = root.started_us if root is not None else 0
+        return causes.of(LOCK, f"{LOCK}/{path.root}@{started}")
+    held = [observation.locks.get(pid) for pid in (*reversed(path.between), one.pid)]
+    lock = next((lock for lock in held if lock is not None and lock.gid), None)
+    cause = causes.of(LOCK, f"{LOCK}/2pc/{lock.gid if lock is not None else ''}")
+    cause.prepared = lock or cause.prepared
+    return cause
+
+
+def _count_waiters(causes: _Causes, sample: SessionsSample) -> None:
+    for cause in causes.values():
+        if cause.last_at == sample.at:
+            now = sum(
+                1 for one in sample.sessions if one.pid in cause.waiters and one.type == "Lock"
+            )
+            cause.most_waiters = max(cause.most_waiters, now)
+
+
+def _hot(causes: Iterable[Cause]) -> list[Cause]:
+    """Fold the roots of an object into one cause where none of them holds it for long."""
+    by_object: dict[tuple[str, str], list[Cause]] = defaultdict(list)
+    found: list[Cause] = []
+    for cause in causes:
+        if cause.kind == HOT_LOCK or (cause.kind == LOCK and cause.prepared is None):
+            by_object[_lock_event(cause), cause.object].append(cause)
+        else:
+            found.append(cause)
+    for (event, object_), group in by_object.items():
+        roots = [cause for cause in group if cause.kind == LOCK]
+        if not _nobody_is_root(roots, sum(cause.seconds for cause in group)):
+            found += group
+            continue
+        hot = Cause(HOT_LOCK, f"{HOT_LOCK}/{event}/{object_}", event)
+        for cause in group:
+            hot.take(cause)
+        found.append(hot)
+    return found
+
+
+def _lock_event(cause: Cause) -> str:
+    # a row's lock is waited for as tuple by all but the first, who waits for the transaction
+    event = cause.event
+    return "Lock/transactionid" if event == "Lock/tuple" else event
+
+
+def _nobody_is_root(roots: list[Cause], all_s: float) -> bool:
+    if not roots or any(cause.ring for cause in roots):
+        return False
+    if len(roots) > _MANY_ROOTS and all(cause.seconds < _QUARTER * all_s for cause in roots):
+        return True
+    return all(
+        cause.root is not None
+        and cause.xact_ages
+        and max(cause.xact_ages) < _SHORT_S
+        and cause.root.state == "active"
+        for cause in roots
+    )
+
+
+def _mark_gate(cause: Cause) -> None:
+    """Of those in between, a session that waits for a whole relation: an ALTER TABLE, mostly."""
+    pid = gate(cause.paths) if cause.kind == LOCK and cause.paths else None
+    found = cause.waiters.get(pid) if pid is not None else None
+    cause.gate = found if found is not None and found.event == "relation" else None

@@ -1,0 +1,189 @@
+"""Every query by which findings are read, with what it is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Of a statement's text so much is fetched, in characters.
+TEXT_CHARACTERS = 600
+#: Rows of statements and tables that are read at most.
+MOST_TABLES = 5_000
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query, and what it tells. {schema} is the schema of the extension it reads."""
+
+    name: str
+    tells: str
+    text: str
+    when: str = ""
+
+
+def _us(moment: str) -> str:
+    return f"(extract(epoch FROM {moment}) * 1000000)::bigint"
+
+
+def _age(moment: str) -> str:
+    return _us(f"clock_timestamp() - {moment}")
+
+
+#: The server's time first; times are µs since 1970.
+_SESSION = f"""{_us("clock_timestamp()")}, pid, {_us("backend_start")},
+  coalesce(usesysid, 0)::bigint, coalesce(usename, ''), coalesce(datid, 0)::bigint,
+  coalesce(datname, ''), coalesce(application_name, ''), coalesce(backend_type, ''),
+  coalesce(state, ''), wait_event_type, wait_event, query_id,
+  {_us("query_start")}, {_us("xact_start")}, {_us("state_change")}"""
+#: %s: processes that are asked for whom they wait for. Sessions that only wait for work are left
+#: out. A text is read of a statement without identifier only.
+SESSIONS = Query(
+    "sessions",
+    "what sessions do just now, and whom those wait for that waited before",
+    f"""SELECT {_SESSION},
+  CASE WHEN wait_event_type = 'Lock' AND pid = ANY(%s) THEN pg_blocking_pids(pid) END,
+  CASE WHEN query_id IS NULL AND state = 'active' THEN left(query, {TEXT_CHARACTERS}) END
+FROM pg_stat_activity
+WHERE pid <> pg_backend_pid() AND state NOT IN ('idle', 'disabled')
+  AND wait_event_type IS DISTINCT FROM 'Activity'""",
+)
+#: %s: processes.
+BLOCKERS = Query(
+    "blockers",
+    "what those do whom others wait for",
+    f"""SELECT {_SESSION}, NULL::int[], left(query, {TEXT_CHARACTERS})
+FROM pg_stat_activity WHERE pid = ANY(%s)""",
+    "sessions wait for locks",
+)
+LOCKS = Query(
+    "locks",
+    "what is locked that sessions wait for, and the prepared transactions that hold it",
+    f"""WITH locks AS MATERIALIZED (SELECT * FROM pg_locks),
+waiting AS MATERIALIZED (SELECT * FROM locks WHERE NOT granted AND pid IS NOT NULL
+  ORDER BY waitstart LIMIT 100),
+rows AS (SELECT DISTINCT ON (pid) pid, database, relation FROM locks
+  WHERE locktype = 'tuple' AND pid IS NOT NULL),
+gone AS MATERIALIZED (SELECT l.*, p.gid, p.owner, p.prepared, p.database AS where_prepared
+  FROM locks l JOIN locks x ON x.pid IS NULL AND x.locktype = 'transactionid'
+    AND x.virtualtransaction = l.virtualtransaction
+  JOIN pg_prepared_xacts p ON p.transaction = x.transactionid WHERE l.pid IS NULL)
+SELECT w.pid, w.locktype, w.mode,
+  CASE WHEN coalesce(w.database, r.database) IN (0, (SELECT oid FROM pg_database
+    WHERE datname = current_database())) THEN coalesce(w.relation, r.relation)::regclass::text END,
+  coalesce(w.relation, r.relation)::bigint, (SELECT datname FROM pg_database d
+    WHERE d.oid = coalesce(w.database, r.database)), w.classid::bigint, w.objid::bigint,
+  w.objsubid::int, quote_literal(g.gid), g.where_prepared, g.owner, {_age("g.prepared")}
+FROM waiting w LEFT JOIN rows r ON r.pid = w.pid AND w.locktype <> 'relation'
+LEFT JOIN LATERAL (SELECT * FROM gone g WHERE g.locktype = w.locktype
+    AND (g.database, g.relation, g.page, g.tuple, g.virtualxid, g.transactionid, g.classid,
+      g.objid, g.objsubid) IS NOT DISTINCT FROM (w.database, w.relation, w.page, w.tuple,
+      w.virtualxid, w.transactionid, w.classid, w.objid, w.objsubid) LIMIT 1) g ON true""",
+    "sessions wait for locks",
+)
+
+#: {} counters of checkpoints: where they are depends on the version.
+_COUNTERS = """SELECT extract(epoch FROM clock_timestamp())::float8, d.commits, d.sessions,
+  d.deadlocks, d.temp_bytes,
+  coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+    ELSE pg_current_wal_lsn() END, '0/0'), 0)::bigint,
+  {checkpoints}, a.failed_count, a.last_failed_wal,
+  coalesce(a.last_failed_time > coalesce(a.last_archived_time, '-infinity'), false),
+  o.age, o.datname
+FROM (SELECT sum(xact_commit)::bigint AS commits, sum(sessions)::bigint AS sessions,
+    sum(deadlocks)::bigint AS deadlocks, sum(temp_bytes)::bigint AS temp_bytes
+  FROM pg_stat_database) d, pg_stat_archiver a,
+  (SELECT age(datfrozenxid), datname FROM pg_database ORDER BY 1 DESC LIMIT 1) o, {view} c"""
+_TELLS_COUNTERS = "transactions, connections, checkpoints, WAL and failures so far"
+COUNTERS = Query(
+    "counters",
+    _TELLS_COUNTERS,
+    _COUNTERS.format(
+        checkpoints="c.num_timed, c.num_requested", view="pg_catalog.pg_stat_checkpointer"
+    ),
+    "PostgreSQL 17 or later",
+)
+COUNTERS_BEFORE_17 = Query(
+    "counters before 17",
+    _TELLS_COUNTERS,
+    _COUNTERS.format(
+        checkpoints="c.checkpoints_timed, c.checkpoints_req", view="pg_catalog.pg_stat_bgwriter"
+    ),
+    "PostgreSQL 15 or 16",
+)
+SLOTS = Query(
+    "slots",
+    "replication slots, and the WAL that they keep",
+    """SELECT slot_name, slot_type, active, coalesce(pg_wal_lsn_diff(
+    CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END,
+    restart_lsn), 0)::bigint, coalesce(wal_status, ''), safe_wal_size
+FROM pg_replication_slots""",
+)
+HORIZON = Query(
+    "horizon",
+    "what keeps vacuum from removing rows: the oldest of each kind",
+    f"""(SELECT 'session', coalesce(application_name, ''), pid,
+    greatest(age(backend_xmin), age(backend_xid)), {_age("xact_start")}, datname
+  FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type <> 'walsender'
+    AND coalesce(backend_xmin, backend_xid) IS NOT NULL ORDER BY 4 DESC LIMIT 1)
+UNION ALL (SELECT 'prepared', gid, NULL, age(transaction), {_age("prepared")}, database
+  FROM pg_prepared_xacts ORDER BY 4 DESC LIMIT 1)
+UNION ALL (SELECT 'slot', slot_name, NULL, greatest(age(xmin), age(catalog_xmin)), NULL, database
+  FROM pg_replication_slots WHERE xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)
+UNION ALL (SELECT 'standby', application_name, pid, age(backend_xmin), NULL, NULL
+  FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)""",
+)
+CONNECTIONS = Query(
+    "connections",
+    "how many sessions each role and application has",
+    """SELECT coalesce(usename, ''), coalesce(application_name, ''), coalesce(state, ''),
+  count(*)::int FROM pg_stat_activity WHERE backend_type = 'client backend' GROUP BY 1, 2, 3""",
+)
+STANDBYS = Query(
+    "standbys",
+    "which standbys are connected",
+    "SELECT coalesce(application_name, '') FROM pg_stat_replication",
+)
+ROLE_SETTINGS = Query(
+    "settings of roles",
+    "which roles and databases have a plan_cache_mode of their own",
+    """SELECT coalesce(r.rolname, ''), coalesce(d.datname, ''), split_part(s.one, '=', 1),
+  split_part(s.one, '=', 2)
+FROM pg_db_role_setting c CROSS JOIN LATERAL unnest(c.setconfig) s(one)
+  LEFT JOIN pg_roles r ON r.oid = c.setrole LEFT JOIN pg_database d ON d.oid = c.setdatabase
+WHERE s.one LIKE 'plan\\_cache\\_mode=%'""",
+)
+#: %s: identifiers; NULL: all.
+CALLS = Query(
+    "calls",
+    "calls, time and blocks by statement",
+    """SELECT queryid, sum(calls)::float8, sum(total_exec_time)::float8 / 1000,
+  sum(rows)::float8, sum(shared_blks_read)::float8, sum(temp_blks_written)::float8
+FROM {schema}.pg_stat_statements(false) s
+WHERE queryid IS NOT NULL AND (%s::bigint[] IS NULL OR queryid = ANY(%s)) GROUP BY 1""",
+    "pg_stat_statements is there",
+)
+#: %s: identifiers.
+SOME_TEXTS = Query(
+    "texts of some statements",
+    "what the statements say that take most of the time",
+    f"""SELECT queryid, left(min(query), {TEXT_CHARACTERS}) FROM {{schema}}.pg_stat_statements(true)
+WHERE queryid = ANY(%s) GROUP BY 1""",
+    "pg_stat_statements is there",
+)
+TABLES = Query(
+    "tables",
+    "sequential scans and dead rows by table, in a database of not too many tables",
+    f"""SELECT t.relid::regclass::text, coalesce(t.seq_scan, 0), coalesce(t.seq_tup_read, 0),
+  t.n_live_tup, t.n_dead_tup, {_age("greatest(t.last_vacuum, t.last_autovacuum)")}
+FROM pg_stat_user_tables t
+WHERE (t.seq_tup_read > 100000 OR t.n_dead_tup > 10000)
+  AND (SELECT count(*) FROM pg_class WHERE relkind = 'r') < {MOST_TABLES}""",
+)
+PROCESSORS = Query(
+    "processors",
+    "how many processors the server may use",
+    "SELECT processors FROM {schema}.wait_event_timing_info()",
+    "wait_event_timing is loaded",
+)
+
+#: All of them, in the order above.
+QUERIES = tuple(value for value in tuple(globals().values()) if isinstance(value, Query))

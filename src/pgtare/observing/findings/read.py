@@ -1,0 +1,189 @@
+"""Reads what findings are computed from, by the session that it is given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from pgtare.errors import MeasurementError
+from pgtare.observing.findings import queries
+from pgtare.observing.findings.observation import (
+    AwaitedLock,
+    ConnectionCount,
+    HorizonHolder,
+    RoleSetting,
+    SampledSession,
+    ServerCounters,
+    ServerNow,
+    SessionsSample,
+    Slot,
+    StatementTotals,
+    TableTotals,
+    with_holders,
+)
+from pgtare.observing.findings.queries import Query
+from pgtare.postgres.sql_text import storable
+
+#: Blockers are looked up for at most this many waiters of a sample.
+MOST_WAITERS = 20
+#: What notifies of transactions takes: a lock of the class of databases that is of none of them.
+_DATABASE_CLASS = 1262
+NOTIFY = "the queue of notifications (NOTIFY)"
+
+
+class Reader(Protocol):
+    """What sends a query, and gets its rows."""
+
+    def rows(
+        self, query: Query, schema: str | None = None, values: Sequence[Any] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """All rows of a query, its extension found in `schema`."""
+
+
+def _seconds(us: int | None) -> float | None:
+    return None if us is None else us / 1e6
+
+
+def session_of(row: Sequence[Any]) -> SampledSession:
+    """What a row of `queries.SESSIONS` or `queries.BLOCKERS` says."""
+    now_us, pid, started, _, role, _, database, application, kind, state, type_, event = row[:12]
+    query_id, query_us, xact_us, state_us, blockers, text = row[12:18]
+
+    def age(began_us: int | None) -> float | None:
+        return None if began_us is None else max(0, now_us - began_us) / 1e6
+
+    return SampledSession(
+        pid,
+        started,
+        role,
+        database,
+        application,
+        kind,
+        state,
+        type_,
+        event,
+        query_id,
+        age(query_us),
+        age(xact_us),
+        age(state_us),
+        tuple(blockers or ()),
+        storable(text) or "" if text else "",
+        query_us,
+        xact_us,
+    )
+
+
+def sample(reader: Reader, at: float, weight_s: float, waited: Sequence[int]) -> SessionsSample:
+    """What sessions do now. waited: those that are asked for whom they wait for."""
+    rows = reader.rows(queries.SESSIONS, None, (list(waited[:MOST_WAITERS]),))
+    found = SessionsSample(at, weight_s, tuple(map(session_of, rows)))
+    return with_blockers(found, lambda pids: reader.rows(queries.BLOCKERS, None, (pids,)))
+
+
+def with_blockers(
+    found: SessionsSample, read: Callable[[list[int]], list[tuple[Any, ...]]]
+) -> SessionsSample:
+    """The sample with those whom others wait for, idle ones too, and their statements' texts."""
+    wanted = sorted({pid for one in found.sessions for pid in one.blockers if pid})
+    return with_holders(found, map(session_of, read(wanted))) if wanted else found
+
+
+def plain(relation: str) -> str:
+    """A relation's name as people write it: without the schema that all have."""
+    return relation.removeprefix("public.")
+
+
+def locks(rows: Iterable[Sequence[Any]]) -> dict[int, AwaitedLock]:
+    """What rows of `queries.LOCKS` say, by process that waits."""
+    return {row[0]: _lock(row) for row in rows}
+
+
+def _lock(row: Sequence[Any]) -> AwaitedLock:
+    pid, kind, mode, relation, oid, database, class_, object_, part, gid, where, owner, age = row
+    name = None if relation is None else plain(relation)
+    if name is None and oid is not None:
+        name = f"relation {oid} of database {database}"
+    words = name or kind
+    if kind in ("transactionid", "tuple"):
+        words = f"rows of {name}" if name else "rows"
+    elif kind == "advisory":
+        # one number of 64 bits, or two of 32
+        key = f"{class_}, {object_}" if part == 2 else str((class_ << 32) | object_)
+        words = f"advisory lock {key}"
+    elif kind == "object":
+        words = NOTIFY if (class_, object_) == (_DATABASE_CLASS, 0) else f"an object ({object_})"
+    elif kind == "extend":
+        words = f"the end of {name}"
+    return AwaitedLock(pid, kind, mode, words, name, gid, where, owner, _seconds(age))
+
+
+def counters(reader: Reader, version: int) -> ServerCounters:
+    """Counters of the server; version: of PostgreSQL, as 18."""
+    query = queries.COUNTERS if version >= 17 else queries.COUNTERS_BEFORE_17
+    (row,) = reader.rows(query)
+    return ServerCounters(*row)
+
+
+def now(reader: Reader) -> ServerNow:
+    """What the server has just now."""
+    return ServerNow(
+        slots=tuple(Slot(*row) for row in reader.rows(queries.SLOTS)),
+        horizon=tuple(
+            HorizonHolder(kind, name, pid, age or 0, _seconds(us), database)
+            for kind, name, pid, age, us, database in reader.rows(queries.HORIZON)
+        ),
+        connections=tuple(ConnectionCount(*row) for row in reader.rows(queries.CONNECTIONS)),
+        standbys=tuple(name for (name,) in reader.rows(queries.STANDBYS)),
+    )
+
+
+def role_settings(reader: Reader) -> tuple[RoleSetting, ...]:
+    """Plan cache modes that roles and databases have of their own."""
+    return tuple(RoleSetting(*row) for row in reader.rows(queries.ROLE_SETTINGS))
+
+
+def calls(
+    reader: Reader, schema: str, query_ids: Sequence[int] | None = None
+) -> dict[int, StatementTotals]:
+    """Totals by statement: of these, or of all."""
+    ids = None if query_ids is None else list(query_ids)
+    rows = reader.rows(queries.CALLS, schema, (ids, ids))
+    return {int(query_id): StatementTotals(*figures) for query_id, *figures in rows}
+
+
+def texts(reader: Reader, schema: str, query_ids: Sequence[int]) -> dict[int, str]:
+    """Texts of statements, without literals."""
+    rows = reader.rows(queries.SOME_TEXTS, schema, (list(query_ids),)) if query_ids else []
+    return {int(query_id): storable(text) or "" for query_id, text in rows if text}
+
+
+def tables(reader: Reader) -> dict[str, TableTotals]:
+    """Counters of tables of this database, by name; none if there are very many."""
+    return {
+        plain(name): TableTotals(plain(name), scans, read, live, dead, _seconds(age))
+        for name, scans, read, live, dead, age in reader.rows(queries.TABLES)
+    }
+
+
+def processors(reader: Reader, waits_schema: str | None, *, local: bool) -> float | None:
+    """Processors that the server may use: as its module says, or those of this machine."""
+    if waits_schema is not None:
+        try:
+            ((found,),) = reader.rows(queries.PROCESSORS, waits_schema)
+            return None if found is None else float(found)
+        except MeasurementError:  # another version
+            pass
+    return float(len(os.sched_getaffinity(0))) if local else None
+
+
+def grown(
+    before: Mapping[int, StatementTotals], after: Mapping[int, StatementTotals]
+) -> dict[int, StatementTotals]:
+    """What statements did between two readings; those that began in between count from zero."""
+    found = {}
+    for query_id, total in after.items():
+        change = total.minus(before.get(query_id, StatementTotals()))
+        if change is not None and change.calls:
+            found[query_id] = change
+    return found

@@ -1,0 +1,112 @@
+"""Who holds up whom: from each waiter along its blockers to those who wait for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pgtare.observing.findings.observation import (
+    AwaitedLock,
+    Observation,
+    SampledSession,
+    SessionsSample,
+)
+
+#: Longer paths are not followed.
+_LONGEST = 50
+
+
+@dataclass(frozen=True)
+class RootPath:
+    """How a waiter comes to a root.
+
+    root: its process, 0 for a prepared transaction. between: those who wait in between, the
+    nearest to the root last. ring: they wait for each other.
+    """
+
+    root: int
+    between: tuple[int, ...]
+    ring: bool = False
+
+
+class BlockerGraph:
+    """The edges of one sample after the other; what a sample does not show is inherited."""
+
+    def __init__(self, observation: Observation) -> None:
+        self._locks = observation.locks
+        self._known: dict[int, tuple[int, ...]] = {}
+        for sample in observation.samples:  # a later sample may know whom an earlier wait was for
+            self._learn(sample)
+
+    def _learn(self, sample: SessionsSample) -> None:
+        for one in sample.sessions:
+            if one.blockers:
+                self._known[one.pid] = one.blockers
+
+    def edges(self, sample: SessionsSample) -> dict[int, tuple[int, ...]]:
+        """Whom each waiter of a sample waits for, as far as it is known."""
+        waiting = [one for one in sample.sessions if one.type == "Lock"]
+        found = {one.pid: one.blockers or self._inherited(one) for one in waiting}
+        of_lock: dict[str, tuple[int, ...]] = {}
+        for pid, blockers in found.items():
+            lock = self._locks.get(pid)
+            if blockers and lock is not None:
+                of_lock.setdefault(_same(lock), blockers)
+        for pid, blockers in found.items():
+            lock = self._locks.get(pid)
+            if not blockers and lock is not None:
+                others = of_lock.get(_same(lock), ())
+                found[pid] = tuple(other for other in others if other != pid)
+        return {pid: blockers for pid, blockers in found.items() if blockers}
+
+    def _inherited(self, one: SampledSession) -> tuple[int, ...]:
+        # of a statement that has just begun nothing is known
+        if (one.query_age_s or 0.0) < 1.0:
+            return ()
+        return self._known.get(one.pid, ())
+
+
+def _same(lock: AwaitedLock) -> str:
+    return f"{lock.kind} {lock.object}"
+
+
+def paths(pid: int, edges: Mapping[int, Sequence[int]]) -> list[RootPath]:
+    """All ends of a waiter's paths, each root once, by its shortest path."""
+    found: dict[int, RootPath] = {}
+    queue: list[tuple[int, tuple[int, ...]]] = [(pid, ())]
+    seen = {pid}
+    while queue:
+        node, between = queue.pop(0)
+        for blocker in edges.get(node, ()):
+            if blocker == pid or blocker in between:
+                found.setdefault(blocker, RootPath(blocker, between, ring=True))
+            elif blocker not in edges:
+                found.setdefault(blocker, RootPath(blocker, between))
+            elif blocker not in seen and len(between) < _LONGEST:
+                seen.add(blocker)
+                queue.append((blocker, (*between, blocker)))
+    ends = [path for path in found.values() if not path.ring]
+    if ends:
+        return ends
+    # only a ring: all of it is one
+    ring = sorted({pid, *(node for path in found.values() for node in path.between)})
+    return [RootPath(ring[0], (), ring=True)] if found else []
+
+
+def gate(paths_to_root: Mapping[int, RootPath]) -> int | None:
+    """Who has all others behind it on their way to the root: two at least, or None.
+
+    paths_to_root: by waiter.
+    """
+    shared: set[int] | None = None
+    for waiter, path in paths_to_root.items():
+        if waiter in {node for other in paths_to_root.values() for node in other.between}:
+            continue
+        shared = set(path.between) if shared is None else shared & set(path.between)
+    if not shared:
+        return None
+    behind = sum(1 for path in paths_to_root.values() if shared & set(path.between))
+    if behind < 2:
+        return None
+    order = max((path.between for path in paths_to_root.values()), key=len)
+    return next(node for node in reversed(order) if node in shared)

@@ -1,0 +1,295 @@
+"""Findings of the server's own work: checkpoints, dead rows, new connections, the archive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from pgtare.kit import numbers
+from pgtare.observing.findings import remedies
+from pgtare.observing.findings.lock_findings import who
+from pgtare.observing.findings.model import LIMIT, SETTING, Finding, Remedy
+from pgtare.observing.findings.observation import (
+    HorizonHolder,
+    Observation,
+    SampledSession,
+    TableTotals,
+)
+from pgtare.observing.findings.words import spent
+
+#: Checkpoints are asked for if max_wal_size is full after so many s at the present rate.
+_SOON_S = 60.0
+#: Connections a second that cost more than their statements.
+_CONNECTIONS_S = 25.0
+#: A session that began so many s ago is one of those.
+_YOUNG_S = 2.0
+#: Dead rows, as a multiple of the live ones, and at least.
+_DEAD_TIMES, _DEAD_ROWS = 10.0, 10_000
+#: A snapshot that is so old keeps rows that nobody should need, s.
+_OLD_S = 60.0
+
+
+def check(observation: Observation) -> Iterator[Finding]:
+    """All of them that are there."""
+    made = (
+        _checkpoints(observation),
+        _dead_rows(observation),
+        _connections(observation),
+        _archive(observation),
+        _deadlocks(observation),
+    )
+    yield from (finding for finding in made if finding is not None)
+
+
+def _checkpoints(observation: Observation) -> Finding | None:
+    state = observation.state
+    most, target = state.number("max_wal_size"), state.number("checkpoint_completion_target")
+    rate, requested = state.per_s("wal_bytes"), state.per_s("checkpoints_requested")
+    timeout = state.number("checkpoint_timeout") or 300.0
+    if not most or not rate or not requested or state.standby:
+        return None
+    each = most * (1 << 20) / (1.0 + (target if target is not None else 0.9)) / rate
+    if each > min(_SOON_S, timeout / 4):
+        return None
+    wanted = max(2 * most, rate * timeout * 2 / (1 << 20))
+    assert state.after is not None
+    return Finding(
+        key="setting/checkpoints",
+        kind="checkpoints",
+        class_=SETTING,
+        level="warning",
+        object="max_wal_size",
+        title="checkpoints are requested before their time, because max_wal_size is too small",
+        evidence=[
+            f"{requested * 60:,.1f} requested checkpoints a minute; "
+            f"{state.after.checkpoints_requested:,} of "
+            f"{state.after.checkpoints_requested + state.after.checkpoints_timed:,} so far were",
+            f"max_wal_size = {most:,.0f} MB, {numbers.volume(int(rate))} of WAL a second: full "
+            f"every {spent(each)}; checkpoint_timeout = {spent(timeout)}",
+        ],
+        why="after each checkpoint the first change of each page goes to the log as a whole page, "
+        "and all changed pages are written to their files: the more often, the more work",
+        remedy=[
+            remedies.setting(
+                "max_wal_size",
+                f"'{_rounded(wanted)}MB'",
+                "so much fits between two checkpoints in time",
+                "takes as much room on the disk, and recovery after a crash takes longer",
+            )
+        ],
+        sure="certain",
+        because="the server counts checkpoints and WAL",
+        figures={"requested_per_min": requested * 60, "full_every_s": each},
+    )
+
+
+def _rounded(megabytes: float) -> int:
+    return 1 << max(9, int(megabytes - 1).bit_length())
+
+
+def _dead_rows(observation: Observation) -> Finding | None:
+    state = observation.state
+    holders = sorted(state.now.horizon, key=lambda one: -one.age_xids)
+    if not holders:
+        return None
+    holder = holders[0]
+    tables = [
+        table
+        for table in state.tables.values()
+        if table.dead >= _DEAD_ROWS
+        and table.dead >= _DEAD_TIMES * max(table.live, 1)
+        and _is_older(holder, table)
+    ]
+    if not tables:
+        return None
+    table = max(tables, key=lambda one: one.dead)
+    session = _session(observation, holder.pid)
+    age = "" if holder.age_s is None else f", {spent(holder.age_s)} old"
+    name, fixes = _holder(holder, session)
+    return Finding(
+        key=f"horizon/{holder.kind}/{holder.pid or holder.name}",
+        kind="horizon",
+        class_=LIMIT,
+        level="warning",
+        root=None if session is None else who(session),
+        object=table.name,
+        title=f"the old snapshot of {name} keeps vacuum from removing dead rows of {table.name}",
+        evidence=[
+            f"{table.name}: {table.dead:,} dead rows, {table.live:,} live ones",
+            f"{name} keeps the horizon (xmin) {holder.age_xids:,} transactions back{age}",
+        ],
+        why="every statement walks over dead rows that vacuum may not remove while somebody may "
+        "still see them",
+        remedy=fixes,
+        sure="certain",
+        because="the server names the oldest snapshot, and counts dead rows",
+        figures={"dead_rows": float(table.dead), "live_rows": float(table.live)},
+    )
+
+
+def _is_older(holder: HorizonHolder, table: TableTotals) -> bool:
+    if holder.age_s is None:
+        return holder.age_xids > 0
+    if table.vacuumed_age_s is None:
+        return holder.age_s >= _OLD_S
+    return holder.age_s > table.vacuumed_age_s
+
+
+def _session(observation: Observation, pid: int | None) -> SampledSession | None:
+    for sample in reversed(observation.samples):
+        for one in sample.sessions:
+            if one.pid == pid:
+                return one
+    return None
+
+
+def _holder(holder: HorizonHolder, session: SampledSession | None) -> tuple[str, list[Remedy]]:
+    if holder.kind == "prepared":
+        quoted = holder.name.replace("'", "''")
+        return f"the prepared transaction '{holder.name}'", [
+            Remedy(
+                command=f"ROLLBACK PREPARED '{quoted}';",
+                does=f"in database {holder.database}; or COMMIT PREPARED",
+                risk="its coordinator may have committed elsewhere: ask it first",
+                privilege="its owner or a superuser",
+            )
+        ]
+    if holder.kind == "slot":
+        quoted = holder.name.replace("'", "''")
+        return f"the replication slot {holder.name}", [
+            Remedy(command="", does="bring its consumer back"),
+            Remedy(
+                command=f"SELECT pg_drop_replication_slot('{quoted}');",
+                does="if its consumer is gone for good",
+                risk="a consumer that comes back must copy everything anew",
+                privilege="REPLICATION",
+            ),
+        ]
+    if holder.kind == "standby":
+        return f"the standby {holder.name}", [
+            Remedy(
+                command="",
+                does="end the long transaction on that standby, or turn hot_standby_feedback off "
+                "there",
+            )
+        ]
+    name = f"{holder.name or 'a session'} (pid {holder.pid})"
+    if session is None:
+        return name, [
+            Remedy(
+                command=f"SELECT * FROM pg_stat_activity WHERE pid = {holder.pid};",
+                does="what it does",
+            )
+        ]
+    state = "" if session.state == "active" else f", which is {session.state},"
+    fixes = [
+        *remedies.end(session),
+        Remedy(
+            command=f'ALTER ROLE "{session.role}" SET idle_in_transaction_session_timeout = '
+            "'5min';",
+            does="so that it does not happen again",
+            risk="an application that pauses longer within a transaction loses its connection",
+            privilege="the right to alter the role",
+        ),
+    ]
+    return f"{name}{state}", fixes
+
+
+def _connections(observation: Observation) -> Finding | None:
+    rate = observation.state.per_s("new_sessions")
+    if rate is None or rate < _CONNECTIONS_S:
+        return None
+    young: Counter[tuple[str, str]] = Counter()
+    for sample in observation.samples:
+        for one in sample.sessions:
+            if one.backend_type == "client backend" and one.started_us / 1e6 > sample.at - _YOUNG_S:
+                young[one.role, one.application] += 1
+    name, by = "", "the samples met none of them"
+    if young:
+        (role, application), seen = young.most_common(1)[0]
+        name = f" by {application or role}"
+        by = f"{seen} of {young.total()} new ones that the samples met were of role {role}"
+        by += f", application {application}" if application else ""
+    return Finding(
+        key="setting/connections",
+        kind="connections",
+        class_=SETTING,
+        level="warning",
+        title=f"new connections all the time{name}, each for a moment",
+        evidence=[f"{rate:,.0f} new sessions a second", by],
+        why="each connection starts a process, logs in and reads its catalogs: some milliseconds "
+        "of processor time for what may be one quick statement",
+        remedy=[
+            Remedy(
+                command="",
+                does="put a pooler in front of the server (pgbouncer), or let the application keep "
+                "its connections in a pool",
+            )
+        ],
+        sure="certain",
+        because="the server counts sessions",
+        figures={"new_sessions_per_s": rate},
+    )
+
+
+def _archive(observation: Observation) -> Finding | None:
+    after = observation.state.after
+    if after is None or not after.archive_failing:
+        return None
+    return Finding(
+        key="limit/archive",
+        kind="archive",
+        class_=LIMIT,
+        level="warning",
+        object=after.archive_failed_wal,
+        title="the archive does not take WAL: archive_command or archive_library fails",
+        evidence=[
+            f"{numbers.counted(after.archive_failed, 'failure')}, the latest of "
+            f"{after.archive_failed_wal}, and none taken since"
+        ],
+        why="WAL that is not archived stays and fills the disk, and backups lack it",
+        remedy=[
+            Remedy(
+                command="SELECT * FROM pg_stat_archiver;",
+                does="the server's log says what the command printed; mend that, it is tried again",
+            )
+        ],
+        sure="certain",
+        because="the server counts failures",
+        figures={"failures": float(after.archive_failed)},
+    )
+
+
+def _deadlocks(observation: Observation) -> Finding | None:
+    rate = observation.state.per_s("deadlocks")
+    if not rate:
+        return None
+    statements: Counter[str] = Counter()
+    applications: Counter[str] = Counter()
+    for sample in observation.samples:
+        for one in sample.sessions:
+            if one.type == "Lock" and one.is_active:
+                statements[observation.text(one.statement)] += 1
+                applications[one.application or one.role] += 1
+    evidence = [f"{rate * 60:,.1f} deadlocks a minute: each ended a transaction with an error"]
+    evidence += [f"waiting for locks: «{text}»" for text, _ in statements.most_common(2) if text]
+    name = f" of {applications.most_common(1)[0][0]}" if applications else ""
+    return Finding(
+        key="setting/deadlocks",
+        kind="deadlocks",
+        class_=SETTING,
+        level="warning",
+        title=f"transactions{name} deadlock: they lock the same rows in different orders",
+        evidence=evidence,
+        why="each waits for the other until deadlock_timeout, then one is ended with an error",
+        remedy=[
+            Remedy(
+                command="",
+                does="let all transactions change rows in one order, by key for example; the "
+                "server's log has both statements",
+            )
+        ],
+        sure="certain",
+        because="the server counts deadlocks",
+        figures={"deadlocks_per_min": rate * 60},
+    )

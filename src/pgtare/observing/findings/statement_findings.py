@@ -1,0 +1,385 @@
+"""Findings of statements: which takes the active time, and what explains that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pgtare.kit import numbers
+from pgtare.observing.findings import remedies
+from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy
+from pgtare.observing.findings.observation import (
+    Observation,
+    StatementTotals,
+    TableTotals,
+    moment,
+)
+from pgtare.observing.findings.partition import Cause, Partition
+from pgtare.observing.findings.words import share_line, short, spent
+
+#: A table that is read from end to end: so many rows a second, and rows a scan.
+_ROWS_S, _ROWS_A_SCAN = 100_000.0, 10_000.0
+_SCANS = 2
+#: Temporary blocks a second (of 8 kB) from which on a statement spills.
+_TEMP_BLOCKS_S = 50.0
+_BLOCK = 8192
+#: Of a statement's time, in one LWLock.
+_CONTENDED = 0.3
+#: How many times slower than before, and calls before that make a history.
+_SLOWER, _HISTORY_CALLS = 2.0, 20
+_MOST_WORK_MEM = 1 << 30
+_COMPARED = re.compile(r"\b([a-z_][a-z0-9_]*)\s*=\s*(?:\$\d+|\?)", re.IGNORECASE)
+_PARAMETER = re.compile(r"\$\d+")
+_FORCED = "force_generic_plan"
+#: What sessions queue for in an LWLock, and what helps.
+_CONTENTION = {
+    "LockManager": (
+        "the table of locks: each execution locks more relations than a session can by itself "
+        "(16, or more from PostgreSQL 18 on), as plans over many partitions or indexes do",
+        "let it name fewer partitions (a condition on the partition key), or prepare it so that "
+        "partitions are pruned at plan time; drop indexes that nobody uses",
+    ),
+    "BufferContent": (
+        "single pages that many sessions change at once",
+        "spread what they change over more pages: another key, a lower fillfactor",
+    ),
+    "BufferMapping": (
+        "the table of buffers, as pages come and go all the time",
+        "raise shared_buffers, or read fewer pages",
+    ),
+    "Subtrans": (
+        "the parents of subtransactions: savepoints, or exceptions in PL/pgSQL, while a "
+        "transaction is open for long",
+        "use fewer savepoints a transaction (64 at most), end long transactions",
+    ),
+    "MultiXact": (
+        "rows that several transactions lock at once, as foreign keys do",
+        "let fewer transactions refer to the same row at once, and end them sooner",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a statement takes its time. title: of the finding, after the statement's text."""
+
+    name: str
+    title: str
+    evidence: tuple[str, ...]
+    why: str
+    remedy: tuple[Remedy, ...]
+    object: str | None = None
+    sure: bool = True
+
+
+def statement(
+    cause: Cause, whole: Partition, observation: Observation, *, busy: bool
+) -> Finding | None:
+    """A statement that takes more than it should; with `busy` also one that only works."""
+    explained = next(_explanations(cause, whole, observation), None)
+    share, aas = whole.share(cause), whole.aas(cause)
+    if explained is None and not (busy and share >= 0.5 and aas >= 1.0):
+        return None
+    key = next(iter(cause.statements))
+    text = observation.text(key) or "statements without text"
+    query_id = key[1] if isinstance(key[1], int) else None
+    if explained is None:
+        explained = Explanation(
+            "busy",
+            "is what the sessions are busy with",
+            (),
+            "that is work that was asked for, and no fault by itself",
+            (_look(text),),
+            sure=False,
+        )
+    roles = [role for role, _ in cause.applications.most(2)]
+    applications = [name for _, name in cause.applications.most(2) if name]
+    by = f"role {', '.join(dict.fromkeys(roles))}"
+    if applications:
+        by += f", application {', '.join(dict.fromkeys(applications))}"
+    return Finding(
+        key=cause.key,
+        kind=cause.kind,
+        class_=INFORMATION if explained.name == "busy" else ACTIVE,
+        level="info" if explained.name == "busy" else "warning",
+        since=moment(cause.first_at),
+        share=share,
+        aas=aas,
+        active_s=cause.seconds,
+        quality="sampled" if observation.waited_s is None else "exact",
+        query_id=None if query_id is None else str(query_id),
+        object=explained.object,
+        title=f"«{short(text)}» {explained.title}",
+        evidence=[
+            f"{share_line(share, aas)}: {_spent_in(cause)}",
+            *explained.evidence,
+            *_calls(cause, observation),
+            f"by {by}",
+        ],
+        why=explained.why,
+        remedy=list(explained.remedy),
+        sure="certain" if explained.sure else "likely",
+        because="its sessions were seen at work on it, and the figures are the server's own",
+        figures={"sessions": aas},
+    )
+
+
+def _spent_in(cause: Cause) -> str:
+    parts = [
+        f"{event} {numbers.percent(100 * cause.events[event] / cause.seconds)}"
+        for event in cause.events.most(3)
+    ]
+    return ", ".join(parts)
+
+
+def _totals(cause: Cause, observation: Observation) -> StatementTotals | None:
+    _, name = next(iter(cause.statements))
+    return observation.state.statements.get(name) if isinstance(name, int) else None
+
+
+def _calls(cause: Cause, observation: Observation) -> list[str]:
+    found = _totals(cause, observation)
+    if found is None or not found.calls:
+        return []
+    return [
+        f"{found.calls:,.0f} calls in the window, {spent(found.exec_s / found.calls)} and "
+        f"{found.rows / found.calls:,.1f} rows each (pg_stat_statements)"
+    ]
+
+
+def _look(text: str) -> Remedy:
+    return Remedy(
+        command="",
+        does=f"EXPLAIN (ANALYZE, BUFFERS) {short(text, 200)} with values of its parameters shows "
+        "which node takes the time",
+    )
+
+
+def _explanations(
+    cause: Cause, whole: Partition, observation: Observation
+) -> Iterator[Explanation]:
+    """What explains the time, the most telling first."""
+    for find in (_generic, _spill, _scan, _contention, _slower, _crowded):
+        found = find(cause, whole, observation)
+        if found is not None:
+            yield found
+
+
+def _generic(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
+    database, _ = next(iter(cause.statements))
+    role = cause.applications.most()[0][0]
+    text = observation.text(next(iter(cause.statements)))
+    if not _PARAMETER.search(text) or (cause.event != "CPU" and not cause.event.startswith("IO/")):
+        return None
+    where = None
+    for one in observation.state.role_settings:
+        if one.value == _FORCED and one.role in ("", role) and one.database in ("", database):
+            where = f"ALTER ROLE {one.role}" if one.role else f"ALTER DATABASE {one.database}"
+            break
+    else:
+        if observation.state.settings.get("plan_cache_mode") == _FORCED:
+            where = "ALTER SYSTEM"
+    if where is None:
+        return None
+    return Explanation(
+        "generic",
+        "runs a generic plan, made for any value of its parameters (plan_cache_mode)",
+        (f"plan_cache_mode = {_FORCED}, set by {where}",),
+        "a plan that must fit every value may read a whole table where an index would do for this "
+        "one",
+        (
+            Remedy(
+                command="SET plan_cache_mode = force_custom_plan;",
+                does="in a session of its own, to see whether the statement is faster",
+            ),
+            Remedy(
+                command=f"{where} RESET plan_cache_mode;",
+                does="for new sessions: the server decides again",
+                privilege="the right to alter it",
+            ),
+        ),
+        _table_of(text),
+    )
+
+
+def _table_of(text: str) -> str | None:
+    found = re.search(r"\b(?:FROM|UPDATE|INTO)\s+([\w.\"]+)", text, re.IGNORECASE)
+    return found[1] if found else None
+
+
+def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
+    found = _totals(cause, observation)
+    seconds = observation.seconds or 1.0
+    blocks = found.temp_blocks if found is not None else 0.0
+    waited = sum(s for event, s in cause.events.items() if event.startswith("IO/BufFile"))
+    if blocks / seconds < _TEMP_BLOCKS_S and waited < 0.1 * cause.seconds:
+        return None
+    text = observation.text(next(iter(cause.statements)))
+    evidence, memory = [f"{numbers.percent(100 * waited / cause.seconds)} in temporary files"], None
+    if found is not None and blocks:
+        each = blocks * _BLOCK / max(found.calls, 1.0)
+        evidence = [
+            f"{numbers.volume(blocks * _BLOCK)} written to temporary files, "
+            f"{numbers.volume(each)} a call"
+        ]
+        memory = min(_MOST_WORK_MEM, 2 ** max(22, (int(2.5 * each)).bit_length()))
+    size = f"'{memory >> 20}MB'" if memory else "'64MB'"
+    role = cause.applications.most()[0][0]
+    return Explanation(
+        "spill",
+        "spills to temporary files: work_mem is too small for its sorts or hashes",
+        tuple(evidence),
+        "what does not fit into work_mem is written to files and read again",
+        (
+            Remedy(
+                command=f"SET work_mem = {size};",
+                does="in its session or transaction, before the statement",
+                risk="each sort and hash of each session may take as much",
+            ),
+            Remedy(
+                command=f'ALTER ROLE "{role}" SET work_mem = {size};',
+                does="for all new sessions of the role",
+                risk="each sort and hash of each of its sessions may take as much",
+                privilege="the right to alter the role",
+            ),
+            remedies.setting("log_temp_files", "'10MB'", "logs which statements spill"),
+        ),
+        _table_of(text),
+    )
+
+
+def scanned(observation: Observation) -> dict[str, TableTotals]:
+    """Tables that were read from end to end again and again, with what they grew by."""
+    found = {}
+    seconds = observation.seconds or 1.0
+    for name, after in observation.state.tables.items():
+        before = observation.state.tables_before.get(name)
+        if before is None:
+            continue
+        scans, rows = after.scans - before.scans, after.rows_scanned - before.rows_scanned
+        if scans >= _SCANS and rows / seconds >= _ROWS_S and rows / scans >= _ROWS_A_SCAN:
+            found[name] = TableTotals(name, scans, rows, after.live, after.dead, None)
+    return found
+
+
+def names_table(text: str, table: str) -> bool:
+    """Whether a statement's text names a table."""
+    bare = table.rpartition(".")[2].strip('"')
+    return re.search(rf"(?<!\w){re.escape(bare)}(?!\w)", text, re.IGNORECASE) is not None
+
+
+def _scan(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
+    text = observation.text(next(iter(cause.statements)))
+    tables = [one for name, one in scanned(observation).items() if names_table(text, name)]
+    if not tables:
+        return None
+    table = max(tables, key=lambda one: one.rows_scanned)
+    seconds = observation.seconds or 1.0
+    columns = list(dict.fromkeys(_COMPARED.findall(text)))
+    fixes = []
+    if columns:
+        fixes.append(
+            Remedy(
+                command=f"CREATE INDEX CONCURRENTLY ON {table.name} ({', '.join(columns[:3])});",
+                does="if few rows match: then an index finds them; see the plan first",
+                risk="it takes room, and every change of the table keeps it up to date",
+                privilege="the table's owner",
+            )
+        )
+    else:
+        fixes.append(
+            Remedy(
+                command="",
+                does="no index helps if it needs all rows: run it less often, or keep its result",
+            )
+        )
+    return Explanation(
+        "scan",
+        f"reads {table.name} from end to end at every call (sequential scans)",
+        (
+            f"{table.name}: {table.scans / seconds:,.1f} sequential scans a second of "
+            f"{table.rows_scanned / table.scans:,.0f} rows each",
+        ),
+        "every call reads all rows of the table, most of them in vain if few are wanted",
+        (*fixes, _look(text)),
+        table.name,
+    )
+
+
+def _contention(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
+    events = {e: s for e, s in cause.events.items() if e.startswith("LWLock/")}
+    if not events or whole.aas(cause) < 1.0:
+        return None
+    event = max(events, key=lambda name: events[name])
+    if events[event] < _CONTENDED * cause.seconds:
+        return None
+    why, does = contention(event)
+    text = observation.text(next(iter(cause.statements)))
+    return Explanation(
+        "contention",
+        f"queues for {event}",
+        (f"{event}: {numbers.percent(100 * events[event] / cause.seconds)} of its time",),
+        f"sessions queue for {why}",
+        (Remedy(command="", does=does),),
+        _table_of(text),
+    )
+
+
+def contention(event: str) -> tuple[str, str]:
+    """What an LWLock protects, and what helps."""
+    name = event.partition("/")[2]
+    for part, words in _CONTENTION.items():
+        if part.lower() in name.lower():
+            return words
+    return (
+        "something in shared memory that one session at a time may use",
+        "let fewer sessions run at once, with a pooler in front of the server",
+    )
+
+
+def _slower(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
+    _, name = next(iter(cause.statements))
+    found = _totals(cause, observation)
+    past = observation.state.history.get(name) if isinstance(name, int) else None
+    if found is None or past is None or past.calls < _HISTORY_CALLS or not found.calls:
+        return None
+    now, before = found.exec_s / found.calls, past.exec_s / past.calls
+    if now < _SLOWER * before or now < 0.001:
+        return None
+    text = observation.text(next(iter(cause.statements)))
+    return Explanation(
+        "slower",
+        "takes longer than it used to",
+        (f"{spent(now)} a call now, {spent(before)} on average before (pg_stat_statements)",),
+        "its plan changed, its table grew, or what it reads is no longer in memory",
+        (
+            _look(text),
+            Remedy(
+                command=f"ANALYZE {_table_of(text)};" if _table_of(text) else "",
+                does="if the table has changed much since its statistics were made",
+            ),
+        ),
+        _table_of(text),
+        sure=False,
+    )
+
+
+def _crowded(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
+    processors = observation.state.processors
+    demand = whole.on_cpu_s / whole.seconds if whole.seconds else 0.0
+    on_cpu = cause.events.get("CPU", 0.0)
+    if processors is None or demand <= processors or on_cpu < 0.5 * cause.seconds:
+        return None
+    text = observation.text(next(iter(cause.statements)))
+    return Explanation(
+        "crowded",
+        "takes most of the processors",
+        (f"{demand:.1f} sessions want a processor at once, and there are {processors:g} (CPU)",),
+        "more sessions compute than there are processors: all of them wait for their turn",
+        (
+            _look(text),
+            Remedy(command="", does="run it in fewer sessions at once, by a pooler's limit"),
+        ),
+        _table_of(text),
+    )

@@ -1,0 +1,252 @@
+"""Findings of the log, standbys, clients, observers and resources that active time goes to."""
+
+from __future__ import annotations
+
+import re
+
+from pgtare.kit import numbers
+from pgtare.observing.findings import remedies
+from pgtare.observing.findings.lock_findings import OUTAGE_SESSIONS, OUTAGE_SHARE
+from pgtare.observing.findings.model import ACTIVE, INFORMATION, OUTAGE, Finding, Remedy
+from pgtare.observing.findings.observation import Observation, moment
+from pgtare.observing.findings.partition import CPU, RESOURCE, Cause, Partition
+from pgtare.observing.findings.statement_findings import contention
+from pgtare.observing.findings.words import share_line, short, spent
+
+#: A commit that waits so long for the log is slow, s.
+_SLOW_COMMIT_S = 0.01
+#: A statement that waits so long for its client is worth telling, s; and one that is a fault.
+_CLIENT_S, _LONG_CLIENT_S = 5.0, 60.0
+_STANDBY = re.compile(r"[\w.*-]+")
+
+
+def _base(cause: Cause, whole: Partition, observation: Observation, outage: bool) -> Finding:
+    return Finding(
+        key=cause.key,
+        kind=cause.kind,
+        class_=OUTAGE if outage else ACTIVE,
+        level="critical" if outage else "warning",
+        since=moment(cause.first_at),
+        share=whole.share(cause),
+        aas=whole.aas(cause),
+        active_s=cause.seconds,
+        quality="sampled" if observation.waited_s is None else "exact",
+        title="",
+        evidence=[
+            f"{share_line(whole.share(cause), whole.aas(cause))}: {', '.join(cause.events.most(3))}"
+        ],
+        why="",
+        remedy=[],
+        sure="likely",
+        because="sessions were seen to wait for it",
+        figures={"sessions": whole.aas(cause)},
+    )
+
+
+def _with(found: Finding, **changes: object) -> Finding:
+    return found.model_copy(update=changes)
+
+
+def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool) -> Finding | None:
+    """Commits that wait for the log."""
+    commits = observation.state.per_s("commits")
+    aas = whole.aas(cause)
+    each = aas / commits if commits else None
+    slow = (each is not None and each >= _SLOW_COMMIT_S) or cause.is_outage
+    if not slow and not (busy and whole.share(cause) >= 0.5 and aas >= 1.0):
+        return None
+    found = _base(cause, whole, observation, outage=cause.is_outage and _is_large(cause, whole))
+    text = _statement(cause, observation)
+    evidence = list(found.evidence)
+    if each is not None:
+        evidence.append(f"{commits:,.0f} commits a second, each waits {spent(each)} for the log")
+    if text:
+        evidence.append(f"the most by «{short(text)}»")
+    return _with(
+        found,
+        class_=found.class_ if slow else INFORMATION,
+        level=found.level if slow else "info",
+        title="commits wait until the log (WAL) is on its disk",
+        evidence=evidence,
+        why="a commit returns when its part of the log is on disk, and the disk takes so long",
+        remedy=[
+            Remedy(
+                command="",
+                does="put more changes into one transaction: one sync for all of them (batches)",
+            ),
+            Remedy(
+                command="SET synchronous_commit = off;",
+                does="in sessions whose last commits may be lost if the server crashes",
+                risk="up to three times wal_writer_delay of commits are lost in a crash; nothing "
+                "is corrupted",
+            ),
+            Remedy(command="", does="give the log a faster disk, one with a cache that survives"),
+        ],
+    )
+
+
+def _is_large(cause: Cause, whole: Partition) -> bool:
+    return whole.share(cause) >= OUTAGE_SHARE and whole.aas(cause) >= OUTAGE_SESSIONS
+
+
+def _statement(cause: Cause, observation: Observation) -> str:
+    texts = (observation.text(key) for key in cause.statements.most(3))
+    return next((text for text in texts if text), "")
+
+
+def sync_rep(cause: Cause, whole: Partition, observation: Observation) -> Finding:
+    """Commits that wait for a standby."""
+    wanted = observation.state.settings.get("synchronous_standby_names", "")
+    listed = [name for name in _STANDBY.findall(wanted) if name not in ("FIRST", "ANY")]
+    names = [name for name in listed if not name.isdigit()]
+    there = set(observation.state.now.standbys)
+    missing = [name for name in names if name != "*" and name not in there]
+    if "*" in names and not there:
+        missing = ["any standby"]
+    outage = _is_large(cause, whole) and cause.longest_wait_s >= _CLIENT_S
+    found = _base(cause, whole, observation, outage=outage)
+    if missing:
+        title = f"commits wait for a synchronous standby that is not connected: {missing[0]}"
+    else:
+        title = f"commits wait for a synchronous standby that is slow: {', '.join(names)}"
+    connected = ", ".join(sorted(there)) or "none"
+    return _with(
+        found,
+        object=missing[0] if missing else ", ".join(names),
+        victims=sorted(cause.waits),
+        title=title,
+        evidence=[
+            *found.evidence,
+            f"synchronous_standby_names = '{wanted}', connected standbys: {connected}",
+            f"the longest wait: {spent(cause.longest_wait_s)}",
+        ],
+        why="a commit returns only when these standbys have its part of the log",
+        remedy=[
+            Remedy(command="", does="bring the standby back, or its network"),
+            remedies.setting(
+                "synchronous_standby_names",
+                "''",
+                "commits no longer wait, those that wait now included",
+                "what commits from now on is lost if this server is lost before a standby has it",
+            ),
+        ],
+        sure="certain",
+    )
+
+
+def client(cause: Cause, whole: Partition, observation: Observation) -> Finding | None:
+    """A client that does not send or take what its statement needs."""
+    if cause.longest_wait_s < _CLIENT_S or not cause.waiters:
+        return None
+    one = max(cause.waiters.values(), key=lambda each: each.query_age_s or 0.0)
+    found = _base(cause, whole, observation, outage=False)
+    text = one.text or _statement(cause, observation)
+    reads = any(event == "Client/ClientRead" for event in cause.events)
+    what = "sends no data" if reads else "does not take its result"
+    name = one.application or one.role
+    long = (one.xact_age_s or 0.0) >= _LONG_CLIENT_S
+    return _with(
+        found,
+        class_=ACTIVE if long else INFORMATION,
+        level="warning" if long else "info",
+        since=moment(cause.since),
+        title=f"{name} (pid {one.pid}) waits for its client in the middle of a statement: the "
+        f"client {what}",
+        evidence=[
+            *found.evidence,
+            f"statement «{short(text)}» for {spent(one.query_age_s or 0.0)}, role {one.role}",
+        ],
+        why="the server waits for the client or the network, with the transaction open: it keeps "
+        "its locks, and vacuum from removing rows",
+        remedy=[
+            Remedy(
+                command="",
+                does="look at the client: what it does between two pieces of data, its network, "
+                "and its driver's fetch size",
+            ),
+            *remedies.end(one)[-1:],
+        ],
+        sure="certain",
+    )
+
+
+def observer(cause: Cause, whole: Partition, observation: Observation) -> Finding:
+    """An observer whose own lock sessions wait for."""
+    found = _base(cause, whole, observation, outage=False)
+    return _with(
+        found,
+        title=f"sessions wait for the lock of {cause.name}, which only observes",
+        why="each statement enters what it did into a table in shared memory, and another one has "
+        "the table locked",
+        remedy=[
+            Remedy(
+                command=f"pgtare weigh {cause.name} --dsn …",
+                does="says what it costs a transaction",
+            )
+        ],
+    )
+
+
+def resources(
+    causes: list[Cause], whole: Partition, observation: Observation
+) -> list[tuple[Cause, Finding]]:
+    """What many small statements have in common: one lock in memory, or the processors."""
+    events: dict[str, Cause] = {}
+    for cause in causes:
+        for event, seconds in cause.events.items():
+            key = CPU if event == "CPU" else f"{RESOURCE}/{event}"
+            kind = CPU if event == "CPU" else RESOURCE
+            common = events.setdefault(key, Cause(kind, key, event))
+            common.seconds += seconds
+            common.events.add(event, seconds)
+            common.statements.add(next(iter(cause.statements)), seconds)
+            common.waiters |= cause.waiters
+            common.first_at = min(common.first_at or cause.first_at, cause.first_at)
+    found = []
+    for common in events.values():
+        made = _resource(common, whole, observation)
+        if made is not None:
+            found.append((common, made))
+    return found
+
+
+def _resource(common: Cause, whole: Partition, observation: Observation) -> Finding | None:
+    if not common.seconds:
+        return None
+    found = _base(common, whole, observation, outage=False)
+    statements = numbers.counted(len(common.statements), "statement")
+    text = _statement(common, observation)
+    more = [f"{statements}, none of them a tenth; for example «{short(text)}»"] if text else []
+    if common.kind == CPU:
+        processors = observation.state.processors
+        demand = whole.on_cpu_s / whole.seconds if whole.seconds else 0.0
+        if processors is None or demand <= processors:
+            return None
+        return _with(
+            found,
+            title="many different statements want more processors (CPU) than there are",
+            evidence=[
+                *found.evidence,
+                f"{demand:.1f} sessions want a processor, of which there are {processors:g}",
+                *more,
+            ],
+            why="more sessions compute than there are processors: all wait for their turn",
+            remedy=[
+                Remedy(
+                    command="",
+                    does="let fewer sessions run at once (a pooler's limit), or give the server "
+                    "more processors; `pgtare flame record` shows what they compute",
+                )
+            ],
+        )
+    if not common.name.startswith("LWLock/"):
+        return None
+    why, does = contention(common.name)
+    return _with(
+        found,
+        object=common.name,
+        title=f"many different statements queue for {common.name}",
+        evidence=[*found.evidence, *more],
+        why=f"sessions queue for {why}",
+        remedy=[Remedy(command="", does=does)],
+    )
