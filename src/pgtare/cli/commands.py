@@ -92,6 +92,11 @@ _COMMANDS = {
         KEEPING,
         "Watch servers all the time: every wait, exactly, in a directory that any tool can read.",
     ),
+    "findings": _Command(
+        "findings",
+        KEEPING,
+        "Say what slowed servers, and who, at any time that an agent watched them.",
+    ),
     "live": _Command(
         "live",
         KEEPING,

@@ -14,6 +14,7 @@ LONGEST_S = 7 * 86400.0
 LOOPBACK = "127.0.0.1"
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h)?\s*")
+_DAYS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*d\s*")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?)i?b?\s*", re.IGNORECASE)
 _UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _UNIT_S = {None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -27,6 +28,17 @@ def seconds(option: str, text: str) -> float:
         raise UsageError(
             f"{option} {text}: give a time over 0 and at most a week, as in 90, 90s, 2m or 1h"
         )
+    return value
+
+
+def span(option: str, text: str) -> float:
+    """Seconds of a stretch of the past, from `2h` or `7d`: at most 400 days. Raises UsageError."""
+    days = _DAYS.fullmatch(text)
+    if days is None:
+        return seconds(option, text)
+    value = float(days[1]) * 86400.0
+    if not 0 < value <= 400 * 86400.0:
+        raise UsageError(f"{option} {text}: give at most 400d, as in 2h or 7d")
     return value
 
 

@@ -1,0 +1,157 @@
+"""`pgtare findings`: what slowed servers, and who, as an agent kept it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pgtare import cli
+from pgtare.cli.json_output import Destination, Json, Output
+from pgtare.errors import UsageError
+from pgtare.keeping.findings import history, show
+from pgtare.keeping.findings.history import Stretch
+from pgtare.kit.option_values import span
+
+#: How often --follow looks, in s.
+_FOLLOW_S = 5.0
+#: Reads the rows of a stretch of time.
+Rows = Callable[[Stretch], Iterable[Sequence[Any]]]
+
+
+def findings(
+    spool: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The spool of an agent, on this machine.")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="A store: clickhouse://USER@HOST:PORT/DATABASE.")
+    ] = None,
+    password_file: Annotated[
+        Path | None, typer.Option(help="With --store: a file with the user's password.")
+    ] = None,
+    since: Annotated[str, typer.Option(help="The last so long, for example 24h or 7d.")] = "24h",
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", help="Begin, local time: '2026-11-24 14:00'. Instead of --since."),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help="End, local time; with --from. Now if left out.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Compare with the same stretch so long before, for example 7d."),
+    ] = None,
+    server: Annotated[str | None, typer.Option(help="Of this server only.")] = None,
+    only_open: Annotated[bool, typer.Option("--open", help="Those that are open now.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print what opens and ends; Ctrl-C ends it.")
+    ] = False,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Say what slowed servers, and who: from what an agent found, every ten seconds.
+
+    A line for each finding, the most urgent first: its share of all active time, how many sessions
+    it held up, since when, and the session, statement, limit or setting that it comes from. Then
+    what was seen, and what to do, to copy.
+
+    Exit status: 0, whatever was found; 1, 2 and 130 (Ctrl-C) as of every command.
+
+    Examples: `pgtare findings --spool /var/lib/pgtare-agent/spool --since 2h`
+
+    `pgtare findings --spool DIR --from "2026-11-24 14:00" --to "2026-11-24 15:00" --against 7d`
+    """
+    if (spool is None) == (store is None):
+        raise UsageError("name either --spool DIR or --store clickhouse://…")
+    if follow and (begin or end or against or json or output):
+        raise UsageError("--follow goes with --spool or --store and --server alone")
+    if end is not None and begin is None:
+        raise UsageError("--to goes with --from: give both ends, as '2026-11-24 14:00'")
+    rows = _of_spool(spool) if spool is not None else _of_store(str(store), password_file)
+    if follow:
+        _follow(rows, server)
+        return
+    destination = Destination(json, output)
+    stretch = _stretch(since, begin, end)
+    found = history.of_rows(rows(stretch), stretch, server=server)
+    if only_open:
+        found.findings = [one for one in found.findings if one.open]
+    destination.write(found.to_json())
+    if destination.printed:
+        return
+    if against is None:
+        cli.stdout().print(show.view(found), highlight=False)
+        return
+    earlier = stretch.earlier(timedelta(seconds=span("--against", against)))
+    before = history.of_rows(rows(earlier), earlier, server=server)
+    both = history.compared(found, before)
+    cli.stdout().print(show.difference(both, found, before), highlight=False)
+
+
+def _stretch(since: str, begin: str | None, end: str | None) -> Stretch:
+    now = datetime.now(UTC)
+    if begin is None:
+        return Stretch(now - timedelta(seconds=span("--since", since)), now)
+    stretch = Stretch(_time("--from", begin), now if end is None else _time("--to", end))
+    if stretch.begin >= stretch.end:
+        raise UsageError("--from is not before --to")
+    return stretch
+
+
+def _time(option: str, text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError) as ex:
+        raise UsageError(f"{option} {text!r}: write a time as in '2026-11-24 14:00'") from ex
+
+
+def _of_spool(directory: Path) -> Rows:
+    from pgtare.keeping.spool import reader
+
+    def rows(stretch: Stretch) -> Iterable[Sequence[Any]]:
+        answer = reader.query(directory, stretch.sql("TIMESTAMP '{}'"))
+        for note in answer.notes:
+            cli.say(f"pgtare: {note}", err=True)
+        return answer.rows
+
+    return rows
+
+
+def _of_store(store: str, password_file: Path | None) -> Rows:
+    from pgtare.keeping.store import address
+    from pgtare.keeping.store.connection import connect
+
+    found = address.read(store).of_user(None, password_file)
+
+    def rows(stretch: Stretch) -> Iterable[Sequence[Any]]:
+        with connect(found) as connection:
+            return connection.rows(stretch.sql("toDateTime64('{}', 6, 'UTC')"))
+
+    return rows
+
+
+def _follow(rows: Rows, server: str | None) -> None:
+    """Print each finding as it opens, and as it ends."""
+    shown: dict[tuple[str, str], bool] = {}
+    while True:
+        now = datetime.now(UTC)
+        stretch = Stretch(now - timedelta(minutes=10), now)
+        found = history.of_rows(rows(stretch), stretch, server=server)
+        for one in sorted(found.findings, key=lambda each: each.since):
+            if shown.get((one.server, one.key)) == one.open:
+                continue
+            if one.open or (one.server, one.key) in shown:
+                _say(one)
+            shown[one.server, one.key] = one.open
+        time.sleep(_FOLLOW_S)
+
+
+def _say(one: history.KeptFinding) -> None:
+    at = (one.since if one.open else one.until or one.since).astimezone()
+    what = "opened" if one.open else "ended"
+    share = "" if one.share is None else f"{100 * one.share:.0f} %  "
+    cli.say(f"{at:%H:%M:%S}  {one.server}  {what}  {one.level}  {share}{one.title}")

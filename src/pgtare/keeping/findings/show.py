@@ -1,0 +1,77 @@
+"""Findings as a terminal shows them: a line each, then what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from pgtare.keeping.findings.history import Compared, FindingsHistory, KeptFinding
+from pgtare.kit import numbers
+from pgtare.kit.terminal_text import plain
+
+_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
+
+
+def view(found: FindingsHistory) -> RenderableType:
+    """All of them."""
+    if not found.findings:
+        return Text(f"No finding between {_time(found.from_)} and {_time(found.to)}.")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("share", "sessions"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("since", "until", "server"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("finding", overflow="fold", min_width=30)
+    for one in found.findings:
+        table.add_row(
+            "" if one.share is None else numbers.percent(100 * one.share),
+            "" if one.aas is None else f"{one.aas:.1f}",
+            _time(one.since),
+            "open" if one.until is None else f"{one.until.astimezone():%H:%M:%S}",
+            Text(plain(one.server)),
+            Text.assemble((one.level.upper(), _STYLES.get(one.level, "")), "  ", plain(one.title)),
+        )
+    return Group(table, *(_details(one) for one in found.findings if one.class_ < 4))
+
+
+def _time(at: datetime) -> str:
+    return f"{at.astimezone():%m-%d %H:%M:%S}"
+
+
+def _details(one: KeptFinding) -> RenderableType:
+    rows = Table(box=None, show_header=False, pad_edge=False)
+    rows.add_column(min_width=7, style="dim", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for line in one.evidence:
+        rows.add_row("seen", Text(plain(line)))
+    for remedy in one.remedy:
+        words = "; ".join(
+            filter(None, (remedy["does"], remedy["risk"] and f"risk: {remedy['risk']}"))
+        )
+        rows.add_row("remedy", Text(plain(remedy["command"] or f"-- {words}")))
+        if remedy["command"] and words:
+            rows.add_row("", Text(plain(f"  -- {words}")))
+    head = Text(plain(one.title), style="bold")
+    return Group(Text(""), head, Padding(rows, (0, 0, 0, 2)))
+
+
+def difference(found: Sequence[Compared], now: FindingsHistory, before: FindingsHistory) -> Table:
+    """Two stretches side by side: active time of each cause."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for history in (now, before):
+        table.add_column(f"from {_time(history.from_)}", justify="right")
+    table.add_column("server", no_wrap=True)
+    table.add_column("finding", overflow="fold", min_width=30)
+    for one in found:
+        table.add_row(
+            f"{one.now_s:,.0f} s",
+            f"{one.before_s:,.0f} s",
+            Text(plain(one.server)),
+            Text(plain(one.title)),
+        )
+    return table
