@@ -77,4 +77,4 @@ def doctor(dsn: str, status: int | None = None, interval_s: float = INTERVAL_S) 
 
 def checks(report: dict[str, Any]) -> list[str]:
     """What was found, in order."""
-    return [finding["check"] for finding in report["findings"]]
+    return [finding["kind"] for finding in report["findings"]]

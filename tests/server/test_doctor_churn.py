@@ -96,7 +96,7 @@ def test_what_churns_is_named(
         assert report["findings"] == []
         return
     evictions = report["findings"][0]
-    assert evictions["check"] == "evictions"
-    found = [f for f in report["findings"] if f["check"] == "churn"]
+    assert evictions["kind"] == "evictions"
+    found = [f for f in report["findings"] if f["kind"] == "churn"]
     assert any(f["title"].startswith(kind) for f in found), [f["title"] for f in found]
-    assert any(remedy in line for f in found for line in f["remedy"])
+    assert any(remedy in one["command"] + one["does"] for f in found for one in f["remedy"])

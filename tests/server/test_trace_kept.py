@@ -509,7 +509,7 @@ def test_bad_lists_and_requests_are_refused(
 def test_doctor_reports_what_is_kept(keeping: Cluster, admin: Connection) -> None:
     def finding() -> dict[str, Any] | None:
         done = in_process("doctor", "--interval", "1s", "--dsn", keeping.dsn(), "--json")
-        found = [f for f in json.loads(done.stdout)["findings"] if f["check"] == "kept"]
+        found = [f for f in json.loads(done.stdout)["findings"] if f["kind"] == "kept"]
         return dict(found[0]) if found else None
 
     assert finding() is None
@@ -518,7 +518,7 @@ def test_doctor_reports_what_is_kept(keeping: Cluster, admin: Connection) -> Non
     found = finding()
     assert found is not None
     assert "1 trace of incidents kept since" in found["title"]
-    assert "keep_sqlstates" in found["seen"][0]
+    assert "keep_sqlstates" in found["evidence"][0]
 
 
 def test_kept_traces_are_written(filing: tuple[Cluster, Path], tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ SAMPLE = {"log_min_duration_sample": "0", "log_statement_sample_rate": "0.01"}
 def findings(settings: dict[str, str], per_s: float) -> list[tuple[str, str, list[str]]]:
     facts = DoctorFacts(SERVER, {**DEFAULTS, **settings}, None, None, False, None)
     found = check_logging.check(facts, Traffic(None, per_s, None))
-    return [(one.level, one.title, one.remedy) for one in found]
+    return [(one.level, one.title, one.commands) for one in found]
 
 
 @pytest.mark.parametrize(

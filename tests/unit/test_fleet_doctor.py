@@ -8,7 +8,8 @@ from typing import Literal
 import jsonschema
 
 from pgtare.observing.doctor.fleet import Examined, document, table
-from pgtare.observing.doctor.model import Finding, Report, Server
+from pgtare.observing.doctor.model import Report, Server
+from pgtare.observing.findings.model import Finding, of_setting
 from tests.json_documents import documents
 from tests.terminal import printed
 
@@ -16,11 +17,11 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def finding(check: str, level: Literal["warning", "critical"]) -> Finding:
-    return Finding(
-        check=check,
+    return of_setting(
+        check,
         level=level,
         title=f"{check} is bad",
-        seen=["it"],
+        evidence=["it"],
         why="so",
         remedy=["SELECT 1;"],
         sure="certain",

@@ -14,7 +14,7 @@ from pgtare.cli import trace as trace_commands
 from pgtare.kit.progress import Display
 from pgtare.kit.terminal_text import plain
 from pgtare.observing.doctor import show as doctor_show
-from pgtare.observing.doctor.model import Finding
+from pgtare.observing.findings.model import of_setting
 from pgtare.observing.flame import processes
 from pgtare.observing.flame import show as flame_show
 from pgtare.observing.flame.events import Event, waker
@@ -38,11 +38,11 @@ def test_what_steers_a_terminal_is_marked() -> None:
 
 
 def test_statements_and_names_on_the_terminal() -> None:
-    finding = Finding(
-        check="churn",
+    finding = of_setting(
+        "churn",
         level="warning",
         title=HOSTILE,
-        seen=[HOSTILE],
+        evidence=[HOSTILE],
         why="",
         remedy=[HOSTILE],
         sure="likely",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from io import StringIO
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from typer.core import TyperGroup
 from typer.exceptions import Abort, TyperException
 
@@ -86,6 +87,18 @@ def stdout() -> Console:
     """For tables; elsewhere than on a terminal as wide as what is printed."""
     console = Console()
     return console if console.is_terminal else Console(width=_WIDE)
+
+
+def show(found: RenderableType) -> None:
+    """Print it as a terminal shows it, without blanks at the ends of lines elsewhere."""
+    console = Console()
+    if console.is_terminal:
+        console.print(found, highlight=False)
+        return
+    text = StringIO()
+    Console(width=_WIDE, file=text).print(found, highlight=False)
+    for line in text.getvalue().splitlines():
+        typer.echo(line.rstrip())
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -6,12 +6,10 @@ import contextlib
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from io import StringIO
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
@@ -27,7 +25,6 @@ from pgtare.observing.doctor.session import Session
 from pgtare.observing.doctor.show import view
 from pgtare.weighing.weigh import store
 
-_WIDE = 1000
 #: Sessions report what they did once a second.
 _SHORTEST_S = 1.0
 #: Progress is shown of what takes longer, in s.
@@ -129,16 +126,8 @@ def _progress(every: float) -> Iterator[Tick]:
 
 
 def _print(report: Report, destination: Destination) -> None:
-    if destination.printed:
-        return
-    console = Console()
-    if console.is_terminal:
-        console.print(view(report), highlight=False)
-        return
-    text = StringIO()
-    Console(width=_WIDE, file=text).print(view(report), highlight=False)
-    for line in text.getvalue().splitlines():
-        typer.echo(line.rstrip())
+    if not destination.printed:
+        cli.show(view(report))
 
 
 def read_weights(paths: Iterable[Path]) -> Mapping[str, Weight]:

@@ -84,12 +84,12 @@ def findings(
     if destination.printed:
         return
     if against is None:
-        cli.stdout().print(show.view(found), highlight=False)
+        cli.show(show.view(found))
         return
     earlier = stretch.earlier(timedelta(seconds=span("--against", against)))
     before = history.of_rows(rows(earlier), earlier, server=server)
     both = history.compared(found, before)
-    cli.stdout().print(show.difference(both, found, before), highlight=False)
+    cli.show(show.difference(both, found, before))
 
 
 def _stretch(since: str, begin: str | None, end: str | None) -> Stretch:

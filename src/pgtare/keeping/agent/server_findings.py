@@ -134,7 +134,7 @@ class ServerFindings:
             facts.settings, before or Totals(), totals, None, texts=self._texts
         )
         checks = [one for one in self._checked if one.kind != "kept"]
-        found = compute.findings(observation, checks)
+        found = compute.findings(observation, checks, recent_s=EVALUATION_S)
         self._forget_locks()
         return self.episodes.evaluate(found, now, seconds)
 

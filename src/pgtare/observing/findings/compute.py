@@ -33,11 +33,16 @@ LEAST_SHARE, LEAST_SESSIONS = 0.1, 0.5
 
 
 def findings(
-    observation: Observation, checks: Sequence[Finding] = (), *, busy: bool = False
+    observation: Observation,
+    checks: Sequence[Finding] = (),
+    *,
+    busy: bool = False,
+    recent_s: float | None = None,
 ) -> list[Finding]:
     """What is wrong, the most urgent first. Shares add up to at most 1.
 
     checks: findings of settings, which may explain active time. busy: also what only works.
+    recent_s: leave out what was not seen within so long; its time counts all the same.
     """
     whole = partition(observation)
     explaining = {
@@ -47,6 +52,8 @@ def findings(
     found, small = [], []
     for cause in whole.causes:
         share, aas = whole.share(cause), whole.aas(cause)
+        if recent_s is not None and cause.last_at < observation.until - recent_s:
+            continue
         if cause.kind == STATEMENT and share < LEAST_SHARE:
             small.append(cause)
         if share < LEAST_SHARE or (aas < LEAST_SESSIONS and not cause.is_outage):

@@ -265,6 +265,11 @@ class Observation:
         """Length of the window that the samples cover, s."""
         return sum(sample.weight_s for sample in self.samples)
 
+    @property
+    def until(self) -> float:
+        """When the last sample was taken, s since 1970."""
+        return self.samples[-1].at if self.samples else 0.0
+
     def text(self, statement: StatementKey) -> str:
         """A statement's text without literals; empty if it is not known."""
         _, name = statement

@@ -28,6 +28,8 @@ _BLOCK = 8192
 _CONTENDED = 0.3
 #: How many times slower than before, and calls before that make a history.
 _SLOWER, _HISTORY_CALLS = 2.0, 20
+#: Sessions that want a processor, for each there is: fewer is what a busy server has.
+CROWDED = 1.5
 _MOST_WORK_MEM = 1 << 30
 _COMPARED = re.compile(r"\b([a-z_][a-z0-9_]*)\s*=\s*(?:\$\d+|\?)", re.IGNORECASE)
 _PARAMETER = re.compile(r"\$\d+")
@@ -369,7 +371,7 @@ def _crowded(cause: Cause, whole: Partition, observation: Observation) -> Explan
     processors = observation.state.processors
     demand = whole.on_cpu_s / whole.seconds if whole.seconds else 0.0
     on_cpu = cause.events.get("CPU", 0.0)
-    if processors is None or demand <= processors or on_cpu < 0.5 * cause.seconds:
+    if processors is None or demand <= CROWDED * processors or on_cpu < 0.5 * cause.seconds:
         return None
     text = observation.text(next(iter(cause.statements)))
     return Explanation(

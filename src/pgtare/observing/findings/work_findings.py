@@ -10,7 +10,7 @@ from pgtare.observing.findings.lock_findings import OUTAGE_SESSIONS, OUTAGE_SHAR
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, OUTAGE, Finding, Remedy
 from pgtare.observing.findings.observation import Observation, moment
 from pgtare.observing.findings.partition import CPU, RESOURCE, Cause, Partition
-from pgtare.observing.findings.statement_findings import contention
+from pgtare.observing.findings.statement_findings import CROWDED, contention
 from pgtare.observing.findings.words import share_line, short, spent
 
 #: A commit that waits so long for the log is slow, s.
@@ -220,7 +220,7 @@ def _resource(common: Cause, whole: Partition, observation: Observation) -> Find
     if common.kind == CPU:
         processors = observation.state.processors
         demand = whole.on_cpu_s / whole.seconds if whole.seconds else 0.0
-        if processors is None or demand <= processors:
+        if processors is None or demand <= CROWDED * processors:
             return None
         return _with(
             found,
