@@ -15,11 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pgtare.errors import MeasurementError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.whole_server import configuration
+from pgtare.weighing.whole_server.changer import check_alone
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.watcher_time import WatcherTime, active_share
 from tests import windows
@@ -371,9 +372,18 @@ def test_an_entry_that_was_there_is_there_again(server: Cluster, tmp_path: Path)
 
 
 def test_two_weighings_do_not_switch_one_server(server: Cluster, tmp_path: Path) -> None:
+    """While the first has its setting on, which looks like the server's own configuration."""
     first = windows.start(server.dsn(), [SETTING], tmp_path)
+
+    def held() -> bool:
+        first.send_signal(signal.SIGCONT)
+        eventually(lambda: entries(server)[-1] == ("5MB",))
+        first.send_signal(signal.SIGSTOP)
+        time.sleep(0.2)  # its guardian may be about to switch off
+        return entries(server)[-1] == ("5MB",)
+
     try:
-        eventually(lambda: bool(restore_files(tmp_path)))
+        eventually(held)
         second = windows.start(server.dsn(), [SETTING], tmp_path)
         _, err = second.communicate(timeout=60)
         assert second.returncode == 1
@@ -382,8 +392,14 @@ def test_two_weighings_do_not_switch_one_server(server: Cluster, tmp_path: Path)
         elsewhere = windows.start(server.dsn(), [SETTING], tmp_path / "b")
         _, err = elsewhere.communicate(timeout=60)
         assert elsewhere.returncode == 1
-        assert "another weighing switches this server" in " ".join(err.split())
+        assert "another weighing switches this server" in " ".join(err.split()), err
+        assert "another weighing switches this server" in refused(
+            "weigh --dsn {} --reload 'mem: work_mem = 5MB' --dry-run", server.dsn()
+        )
+        with session(server) as conn, pytest.raises(UsageError, match="another weighing"):
+            check_alone(conn)  # as a guardian does, if both began at once
     finally:
+        first.send_signal(signal.SIGCONT)
         first.terminate()
         first.communicate(timeout=60)
     assert entries(server) == [("4MB",)]
