@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -85,7 +86,12 @@ ASKED_ALIKE = {
 
 
 def pytest_configure() -> None:
-    """Put tmp_path into memory; let Ctrl-C reach programs, also if a shell ran us in background."""
+    """Put tmp_path into memory; let Ctrl-C reach programs, also if a shell ran us in background.
+
+    Python keeps what it compiled: the tests start it hundreds of times.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if memory := memory_directory():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
