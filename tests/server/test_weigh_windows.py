@@ -301,12 +301,12 @@ def test_what_cannot_be_put_back_is_in_the_result(server: Cluster, tmp_path: Pat
 
 
 def test_a_providers_commands_are_waited_for(server: Cluster, tmp_path: Path) -> None:
-    """They return at once, and the server shows the value a second later."""
+    """They return at once, and the server shows the value later."""
     psql = shlex.join([str(server.binaries.psql), "-Xq", "-d", server.dsn()])
 
     def later(statement: str) -> str:
         words = f"-c {shlex.quote(statement)} -c 'SELECT pg_reload_conf()'"
-        return f"setsid sh -c {shlex.quote(f'sleep 1; {psql} {words}')} > /dev/null &"
+        return f"setsid sh -c {shlex.quote(f'sleep 0.3; {psql} {words}')} > /dev/null &"
 
     on, off = later("ALTER SYSTEM SET work_mem = '5MB'"), later("ALTER SYSTEM RESET work_mem")
     switch = Switch("mem", "commands", on, off, "work_mem", "5MB")
