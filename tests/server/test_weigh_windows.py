@@ -418,6 +418,7 @@ def test_two_weighings_do_not_switch_one_server(server: Cluster, tmp_path: Path)
         ("--reload 'x: fsync = off' --allow fsync --period 1m -d 60", "say --duration"),
         ("--reload 'x: track_io_timing = maybe'", "cannot be 'maybe'; it can be off, on"),
         ("--reload 'x: bytea_output = loud'", "it can be escape, hex"),
+        ("--reload 'x: work_mem = 4MB'", "is 4MB already"),
         ("--reload 'x'", "as in --reload"),
         ("--reload 'control: work_mem = 1MB'", "none of them base or control"),
         ("--switch 'x: a | b | c | d'", "put a pipeline into a script"),
@@ -439,7 +440,6 @@ def test_what_cannot_be_switched_says_why(server: Cluster, option: str, words: s
         (Switch("x", "commands", on="true", off="echo no way; exit 3"), "no way"),
         (Switch.parse_reload("x: work_mem = lots"), 'invalid value for parameter "work_mem"'),
         (Switch.parse_reload("x: work_mem = 4096kB"), "with and without it"),
-        (Switch.parse_reload("x: work_mem = 4MB"), "is 4MB already"),
     ],
 )
 def test_what_fails_does_so_before_anything_is_measured(
@@ -513,7 +513,7 @@ def test_a_role_with_the_rights_that_are_named_may_reload(server: Cluster, tmp_p
         )
     try:
         weighed = windows.start(server.dsn(user="weigher"), [SETTING], tmp_path)
-        for value in ("5MB", "4MB", "5MB", "4MB", "5MB"):
+        for value in ("5MB", "4MB", "5MB"):
             eventually(lambda wanted=value: entries(server)[-1] == (wanted,))
         weighed.send_signal(signal.SIGINT)
         out, err = weighed.communicate(timeout=60)
