@@ -66,16 +66,7 @@ def _start(
     command: Sequence[str], changed: Mapping[str, str], *, new_session: bool
 ) -> subprocess.Popen[str]:
     environment = {**os.environ, **changed}
-    usual = not forked.can_start(environment)
-    return (subprocess.Popen if usual else forked.Forked)(
-        [*PGTARE, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        start_new_session=new_session,
-    )
+    return forked.popen([*PGTARE, *command], environment, new_session=new_session)
 
 
 def read_until(command: subprocess.Popen[str], words: str) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -43,12 +44,17 @@ ASKED_ALIKE = {
     "test_hostile_names.py",
     "test_load_duet.py",
     "test_load_pgbench.py",
+    "test_module_assignment.py",
+    "test_module_delegated.py",
     "test_module_lease.py",
+    "test_module_open_transactions.py",
     "test_module_protection.py",
     "test_module_rings.py",
     "test_module_schema.py",
     "test_module_settings.py",
+    "test_module_slices.py",
     "test_module_start.py",
+    "test_module_switching.py",
     "test_module_units.py",
     "test_module_upgrade.py",
     "test_recorder_faults.py",
@@ -57,19 +63,25 @@ ASKED_ALIKE = {
     "test_row_sources_neighbours.py",
     "test_row_sources_unusual.py",
     "test_secrets.py",
+    "test_sql_trace_ended.py",
     "test_sql_trace_memory.py",
+    "test_sql_trace_neighbours.py",
     "test_sql_trace_recorder.py",
+    "test_sql_trace_requests.py",
     "test_sql_trace_sessions.py",
     "test_trace_by_node.py",
     "test_trace_dictionary.py",
     "test_trace_faults.py",
     "test_trace_grab.py",
     "test_trace_kept.py",
+    "test_trace_record.py",
     "test_trace_shapes.py",
     "test_trace_short_sessions.py",
     "test_trace_status.py",
+    "test_trace_waits_alone.py",
     "test_trace_worker_place.py",
     "test_waits_adds_up.py",
+    "test_waits_at_rest.py",
     "test_waits_capture.py",
     "test_waits_caveats.py",
     "test_waits_everything_traced.py",
@@ -78,6 +90,7 @@ ASKED_ALIKE = {
     "test_waits_loading.py",
     "test_waits_queryid.py",
     "test_waits_readings.py",
+    "test_waits_trigger.py",
     "test_waits_truth.py",
     "test_waits_views.py",
     "test_waits_witness.py",
@@ -85,7 +98,12 @@ ASKED_ALIKE = {
 
 
 def pytest_configure() -> None:
-    """Put tmp_path into memory; let Ctrl-C reach programs, also if a shell ran us in background."""
+    """Put tmp_path into memory; let Ctrl-C reach programs, also if a shell ran us in background.
+
+    Python keeps what it compiled: the tests start it hundreds of times.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if memory := memory_directory():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -1,4 +1,4 @@
-"""Starts pgtare by a fork of a process that has loaded it: loading takes a second of a processor.
+"""Starts pgtare, or a module of tests, by a fork of a process that has loaded what takes a second.
 
 The fork is a child of the test's process, as one that was started the usual way would be: clone(2)
 with CLONE_PARENT. What Python reads from the environment before anything else (PYTHON..., the
@@ -15,11 +15,13 @@ import importlib
 import json
 import os
 import platform
+import runpy
 import signal
 import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 _CLONE_PARENT = 0x8000
@@ -42,14 +44,30 @@ def _read_at_start(environment: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(first)}
 
 
+def popen(
+    words: Sequence[str], environment: dict[str, str], *, new_session: bool
+) -> subprocess.Popen[str]:
+    """Start a program that is a module of Python, with pipes to read. words: as of PGTARE."""
+    return (Forked if can_start(environment) else subprocess.Popen)(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        start_new_session=new_session,
+    )
+
+
 class Forked(subprocess.Popen[str]):
-    """`Popen` of PGTARE and the words of a command."""
+    """`Popen` of `python -m MODULE` and its words."""
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         # in the order of Popen's own: cwd and env, the ends of three pipes, start_new_session
         (folder, environment), pipes, new_session = rest[4:6], rest[9:15], rest[20]
         asked = {
-            "words": args[len(PGTARE) :],
+            "module": args[2],
+            "words": args[3:],
             "environment": environment or dict(os.environ),
             "folder": os.fspath(folder or os.getcwd()),
             "session": new_session,
@@ -89,6 +107,7 @@ def _serve(place: socket.socket) -> None:
 
     for command in commands._COMMANDS.values():
         importlib.import_module(f"pgtare.cli.{command.module}")
+    importlib.import_module("pgtare.weighing.whole_server.run")
     gc.collect()
     gc.freeze()
     # Ctrl-C is for the tests, and for what is started here
@@ -136,7 +155,9 @@ def _become(asked: dict[str, Any], fds: list[int]) -> NoReturn:
     sys.stdin = os.fdopen(0)
     sys.stdout = os.fdopen(1, "w")
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace")
-    sys.argv = ["pgtare", *asked["words"]]
+    sys.argv = [asked["module"], *asked["words"]]
+    if asked["module"] != PGTARE[2]:
+        runpy.run_module(asked["module"], run_name="__main__")
     from pgtare.__main__ import main
 
     main()

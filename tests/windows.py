@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pgtare.weighing.switches import Switch
+from tests import forked
 
 WINDOW_S, SETTLE_S = 0.5, 0.1
 
@@ -33,15 +34,9 @@ def start(
         "patience_s": patience_s,
         "out": str(place / "w"),
     }
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.windows", json.dumps(asked)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PGTARE_DIR": str(place / "own")},
-    )
+    words = [sys.executable, "-m", "tests.windows", json.dumps(asked)]
+    environment = {**os.environ, "PGTARE_DIR": str(place / "own")}
+    return forked.popen(words, environment, new_session=True)
 
 
 def _weigh(asked: dict[str, Any]) -> int:

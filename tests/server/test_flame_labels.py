@@ -11,8 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pgtare.observing.trace.capture.arming import Arming
 from pgtare.postgres.cluster import Cluster
-from tests.commands import pgtare, start_pgtare
+from tests.commands import in_process, pgtare, start_pgtare
 from tests.flame_recordings import needs_perf
 from tests.loads import repeating, traffic
 
@@ -23,8 +24,19 @@ def _stacks(document: str) -> dict[tuple[str, ...], int]:
     return {tuple(s["frames"]): s["total_ns"] for s in json.loads(document)["stacks"]}
 
 
-def test_waits_carry_their_event_and_statement(timed: Cluster) -> None:
+def test_waits_carry_their_event_and_statement(
+    timed: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it takes long until sessions are traced, as on a busy machine."""
     needs_perf()
+    arm_new = Arming.arm_new
+
+    def slowly(arming: Arming) -> None:
+        if not arming.armed:
+            time.sleep(3)
+        arm_new(arming)
+
+    monkeypatch.setattr(Arming, "arm_new", slowly)
     with timed.connect() as connection:
         connection.execute("DROP TABLE IF EXISTS hot")
         connection.execute("CREATE TABLE hot AS SELECT 1 AS id, 0 AS n")
@@ -35,7 +47,7 @@ def test_waits_carry_their_event_and_statement(timed: Cluster) -> None:
             connection.execute("SELECT pg_sleep(0.02)")
 
     with repeating(timed.dsn(), 3, update):
-        done = pgtare("flame", "off", "--dsn", timed.dsn(), "--trace", "-d", "2s", "--json")
+        done = in_process("flame", "off", "--dsn", timed.dsn(), "--trace", "-d", "2s", "--json")
     assert done.returncode == 0, done.stderr
     found = _stacks(done.stdout)
     locks = {s: ns for s, ns in found.items() if "ProcSleep" in s and s[0] == "backend"}

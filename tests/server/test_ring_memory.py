@@ -252,7 +252,7 @@ def test_session_that_is_no_longer_traced_frees_its_ring(
     )
     with session(cluster) as client:
         pid = client.info.backend_pid
-        for _ in range(3):
+        for _ in range(2):
             client.execute("SET sql_trace.level = 12")
             client.execute("SELECT 'traced'")
             *_, records = drain(onlooker, pid)

@@ -33,14 +33,16 @@ def servers(first: str, second: str) -> str:
 
 def test_two_servers_are_compared(two: tuple[str, str], tmp_path: Path) -> None:
     """Three seconds hold too few sessions for a verdict, but all that one is made of."""
-    done = pgtare(f'weigh {servers(*two)} --sql "{SLOWER}" -d 3 --out {tmp_path / "w"}')
+    kept = tmp_path / "servers" / "x"
+    kept.parent.mkdir()
+    done = pgtare(f'weigh {servers(*two)} --sql "{SLOWER}" -d 3 --out {kept}')
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("pgtare: comparing b (PostgreSQL 18"), done.stderr
     words = " ".join(done.stdout.split())
     assert "compared with a, per transaction" in words
     assert "control (a again)" in words
     assert "Their settings differ: work_mem (4096 kB / 5120 kB)" in words, words
-    result = read(tmp_path / "w" / "result.json")
+    result = read(kept / "result.json")
     found = arm(result, "b")
     assert 250 < found["answer"]["us"]["estimate"] < 2_000
     outside = result["design"]["outside"]
@@ -48,8 +50,14 @@ def test_two_servers_are_compared(two: tuple[str, str], tmp_path: Path) -> None:
     assert all(one["system_identifier"] for one in outside["servers"])
     assert outside["servers"][1]["settings"] == {"work_mem": "5120 kB"}
 
-    printed = in_process("report {}", tmp_path / "w").stdout
+    printed = in_process("report {}", kept).stdout
     assert printed.splitlines()[0] == done.stdout.splitlines()[0]
+    # there are no weights of instruments in it
+    assert "compares servers" in refused(f'doctor --dsn "{two[0]}" --weighed {kept}')
+    assert "compares servers" in refused(f"fleet report {tmp_path}", status=1)
+    page = (kept / "report.html").read_text()
+    assert "b compared with a" in page
+    assert "cost when left on" not in page
 
 
 def test_sessions_are_made_anew_and_count_as_one_each(two: tuple[str, str], tmp_path: Path) -> None:
@@ -185,7 +193,7 @@ def test_sessions_that_rest_are_not_ended(limited: Cluster, tmp_path: Path) -> N
 
 def test_too_few_sessions_decide_no_limit(two: tuple[str, str]) -> None:
     """The second server takes three to five times as long."""
-    done = pgtare(f'weigh {servers(*two)} --sql "{SLOWER}" -d 8 --at-most 50%')
+    done = pgtare(f'weigh {servers(*two)} --sql "{SLOWER}" -d 4 --at-most 50%')
     assert done.returncode == 11, (done.stdout, done.stderr)
     assert "too short for an answer: 30 sessions are needed" in done.stderr
 
@@ -193,16 +201,3 @@ def test_too_few_sessions_decide_no_limit(two: tuple[str, str]) -> None:
 def test_a_server_that_cannot_be_reached_is_named(two: tuple[str, str]) -> None:
     sentence = refused(f"weigh {servers(two[0], 'host=/nowhere')} -d 3", status=1)
     assert "b: cannot connect to the server" in sentence
-
-
-def test_a_result_of_servers_has_no_weights_of_instruments(
-    two: tuple[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "servers").mkdir()
-    kept = tmp_path / "servers" / "x"
-    assert pgtare(f"weigh {servers(*two)} -d 2 --out {kept}").returncode == 0
-    assert "compares servers" in refused(f'doctor --dsn "{two[0]}" --weighed {kept}')
-    assert "compares servers" in refused(f"fleet report {tmp_path}", status=1)
-    page = (kept / "report.html").read_text()
-    assert "b compared with a" in page
-    assert "cost when left on" not in page

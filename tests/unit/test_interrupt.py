@@ -48,9 +48,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     [
         ("typer", ["--help"]),
         ("numpy._core.multiarray", ["trace", "profile", "nothing"]),
-        ("psycopg", ["weigh", "--help"]),
         ("pgtare.observing.trace.output.export", ["trace", "record", "nothing", "--dsn", ""]),
-        ("plotly.offline", ["trace", "report", "nothing"]),
         ("pgtare.observing.clock.pg_test_timing", ["clock", "--compat"]),
     ],
 )

@@ -38,25 +38,23 @@ def recorded(
     arms: int = 3,
 ) -> npt.NDArray[Any]:
     """Runs of blocks of both loops: the last arm costs more, and its stamps do as well."""
-    parts, at = [], 0
-    for block in range(blocks):
-        for loop in (BURST, PACED):
-            length = int(rng.integers(4, 13)) if loop == BURST else 1
-            order = rng.permutation(arms) if loop == BURST else np.repeat(rng.permutation(arms), 4)
-            rows = np.zeros(len(order), RUN)
-            last = order == arms - 1
-            cost = cost_us + (waiting_us if loop == PACED else 0.0)
-            wobble = rng.gamma(2.0, noise_us / 2, (len(order), length)).sum(axis=1)
-            stamps = 15 + rng.gamma(2.0, 1.0, (len(order), 2)) + stamp_cost_us * last[:, None]
-            slow = 5_000.0 * (rng.random(len(order)) < held_up)
-            took = length * (base_us + cost * last) + wobble + stamps[:, 0] + slow
-            rows["run_us"], rows["stamp_us"] = rng.binomial(1, took % 1) + took // 1, stamps[:, 1]
-            rows["start_us"] = at + 100 * np.arange(len(order))
-            rows["block"], rows["arm"] = 2 * block + loop, order
-            rows["transactions"], rows["loop"] = length, loop
-            at += 20_000
-            parts.append(rows)
-    return np.concatenate(parts)
+    rows = np.zeros((blocks, 5 * arms), RUN)
+    every = np.tile(np.arange(arms), (blocks, 1))
+    order = rng.permuted(every, axis=1), np.repeat(rng.permuted(every, axis=1), 4, axis=1)
+    rows["arm"] = np.hstack(order)
+    rows["loop"] = np.repeat((BURST, PACED), (arms, 4 * arms))
+    rows["block"] = 2 * np.arange(blocks)[:, None] + rows["loop"]
+    rows["start_us"] = 20_000 * rows["block"] + 100 * np.r_[:arms, : 4 * arms]
+    length = np.where(rows["loop"] == BURST, rng.integers(4, 13, (blocks, 1)), 1)
+    last = rows["arm"] == arms - 1
+    cost = cost_us + waiting_us * (rows["loop"] == PACED)
+    wobble = rng.gamma(2.0 * length, noise_us / 2)  # of each transaction gamma(2), added up
+    stamps = 15 + rng.gamma(2.0, 1.0, (2, *rows.shape)) + stamp_cost_us * last
+    slow = 5_000.0 * (rng.random(rows.shape) < held_up)
+    took = length * (base_us + cost * last) + wobble + stamps[0] + slow
+    rows["run_us"], rows["stamp_us"] = rng.binomial(1, took % 1) + took // 1, stamps[1]
+    rows["transactions"] = length
+    return rows.reshape(-1)
 
 
 @cache

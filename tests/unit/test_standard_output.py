@@ -28,14 +28,14 @@ def full(tmp_path: Path) -> Path:
     return tmp_path / "full"
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    "words",
+    ("words", "unbuffered"),
     [
-        ["--version"],
-        ["--help"],
-        ["instruments", "--json"],
-        ["clock", "--compat", "--help"],
+        (["--version"], ""),
+        (["--help"], "1"),
+        (["instruments", "--json"], ""),
+        (["instruments", "--json"], "1"),
+        (["clock", "--compat", "--help"], ""),
     ],
 )
 def test_on_a_full_device(full: Path, words: list[str], unbuffered: str) -> None:

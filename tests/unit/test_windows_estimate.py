@@ -54,7 +54,7 @@ def some(rows: npt.NDArray[Any], grouping: Grouping = "windows") -> ArmEstimate:
     return analyse(rows, design, margin=0.05, proven={"some": True}).arms[2]
 
 
-@pytest.mark.parametrize("pareto", [False, True])
+@pytest.mark.parametrize("pareto", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_intervals_of_windows_hold(pareto: bool) -> None:
     """100 trials of nine blocks: the interval has the truth, and nothing is called a cost."""
     covered = wrong = 0

@@ -99,19 +99,22 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
                 found.trouble = f"Frames carry no wait event and no statement: {ex}."
             yield found
             return
-        ended = threading.Event()
+        armed, ended = threading.Event(), threading.Event()
 
         def drain() -> None:
             try:
-                done = recorder.run(None, lambda progress: None, ended.is_set)
+                done = recorder.run(None, lambda progress: armed.set(), ended.is_set)
                 found.traced = done.sessions > 0
             except PgtareError as ex:
                 found.trouble = f"Traces of waits could not be read: {ex}"
+            finally:
+                armed.set()
 
         thread = threading.Thread(target=drain, daemon=True)
         thread.start()
         try:
             if trace:
+                armed.wait()  # that takes a second on a busy machine
                 time.sleep(_TRACE_BEGINS_S)
             yield found
         finally:

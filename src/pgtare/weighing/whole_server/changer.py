@@ -26,8 +26,21 @@ _SHOWN_POLL_S = 1.0
 GUARDIAN = "pgtare guardian"
 _OTHERS = """
 SELECT pid FROM pg_catalog.pg_stat_activity
-WHERE application_name = %s AND pid <> pg_catalog.pg_backend_pid() LIMIT 1
+WHERE application_name = %s AND pid <> pg_catalog.pg_backend_pid() AND pid <> ALL (%s) LIMIT 1
 """
+
+
+def check_alone(conn: psycopg.Connection[Any], ours: Sequence[int] = ()) -> None:
+    """Raise UsageError if somebody else's guardian switches this server.
+
+    ours: sessions of guardians that are not somebody else's.
+    """
+    row = conn.execute(_OTHERS, (GUARDIAN, list(ours))).fetchone()
+    if row is not None:
+        raise UsageError(
+            f"another weighing switches this server, or puts back what it changed (session "
+            f"{row[0]} of it): wait for its end"
+        )
 
 
 @dataclass
@@ -62,15 +75,6 @@ class Changer:
             self._conn.execute("SET idle_session_timeout = 0")
             self._conn.execute(f"SET application_name = '{GUARDIAN}'".encode())
         return self._conn
-
-    def check_alone(self) -> None:
-        """Raise UsageError if somebody else's guardian switches this server."""
-        row = self.connect().execute(_OTHERS, (GUARDIAN,)).fetchone()
-        if row is not None:
-            raise UsageError(
-                f"another weighing switches this server, or puts back what it changed (session "
-                f"{row[0]} of it): wait for its end"
-            )
 
     def try_on(self, index: int) -> None:
         """Run the command that switches on, of what is on: if it fails, all is as it was."""

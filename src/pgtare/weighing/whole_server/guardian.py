@@ -18,7 +18,7 @@ import psycopg
 
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.switches import Switch
-from pgtare.weighing.whole_server.changer import Changer
+from pgtare.weighing.whole_server.changer import Changer, check_alone
 from pgtare.weighing.whole_server.commands import adopt
 from pgtare.weighing.whole_server.configuration import Before
 
@@ -57,7 +57,7 @@ def serve() -> None:
 
 def _obey(changer: Changer, asked: dict[str, Any], file: Path) -> dict[str, Any]:
     if asked["do"] == "connect":
-        changer.check_alone()
+        check_alone(changer.connect())
         return {"session": changer.connect().info.backend_pid}
     if asked["do"] == "try on":
         changer.try_on(int(asked["index"]))

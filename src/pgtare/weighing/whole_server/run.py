@@ -26,7 +26,7 @@ from pgtare.weighing.weigh.plan import PlannedWeighing
 from pgtare.weighing.weigh.progress import Stages
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.whole_server import configuration, restore_file
-from pgtare.weighing.whole_server.changer import Changer
+from pgtare.weighing.whole_server.changer import Changer, check_alone
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.guardian_client import SwitchGuard
 from pgtare.weighing.whole_server.schedule import Schedule, block_s, blocks_in, least_s
@@ -45,8 +45,8 @@ def weigh(request: Request, command: list[str], console: Console) -> Weighing:
     try:
         with control_session(request.dsn) as control:
             dsn = _pinned(request.dsn, control)
-            _put_back_left_over(dsn, control, stages)
-            plan, before = make_plan(control, request)
+            ours = _put_back_left_over(dsn, control, stages)
+            plan, before = _plan_alone(control, request, ours)
             for line in _described(plan, before):
                 stages.say(line)
             with (
@@ -98,10 +98,26 @@ def dry_run(request: Request) -> PlannedWeighing:
     """What would be done; looks at the server, changes nothing there."""
     assert request.dsn is not None
     with control_session(request.dsn) as control:
-        plan, before = make_plan(control, request)
+        plan, before = _plan_alone(control, request)
         found = planning.planned(plan.design, plan.request)
         lines = _described(plan, before)
         return found.model_copy(update={"unit": "burst", "description": lines})
+
+
+def _plan_alone(
+    control: psycopg.Connection[Any], request: Request, ours: Sequence[int] = ()
+) -> tuple[Plan, list[Before | None]]:
+    """`make_plan` of a server that no other weighing switches. Raises UsageError if one does.
+
+    What another one has switched on looks like the server's own configuration. One that begins
+    after the first check ends this one by the second, or by the check of our guardian.
+    """
+    check_alone(control, ours)
+    try:
+        return make_plan(control, request)
+    except UsageError:
+        check_alone(control, ours)
+        raise
 
 
 def make_plan(
@@ -186,13 +202,18 @@ def _key(control: psycopg.Connection[Any]) -> str:
     return configuration.identity(control) or f"{control.info.host}:{control.info.port}"
 
 
-def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stages) -> None:
-    """Put back what a weighing that was killed has left, its guardian with it."""
+def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stages) -> list[int]:
+    """Put back what a weighing that was killed has left, its guardian with it.
+
+    Returns the sessions that did so: the server may show them a little longer.
+    """
+    sessions = []
     for file in restore_file.left_over(_key(control)):
         by_hand = restore_file.by_hand(file.switches, file.before)
         stages.say("\n".join(["first, what a weighing that was killed has left:", *by_hand]))
         changer = Changer(dsn, file.switches, file.before, touched=[True for _ in file.switches])
         try:
+            sessions.append(changer.connect().info.backend_pid)
             for done in changer.put_back():
                 stages.say(f"left by a weighing that was killed: {done.text}")
         except Exception as ex:
@@ -203,6 +224,7 @@ def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stag
         finally:
             changer.close()
         file.remove()
+    return sessions
 
 
 @contextmanager
