@@ -54,8 +54,8 @@ _FAMILIES = {
 
 #: When the doctor is asked, and when the agent, after a case began.
 DOCTOR_S, AGENT_S = 9.0, 42.0
-#: How long a case may take to be seen by its proof, beyond the doctor's time.
-_PROOF_S = 6.0
+#: After the doctor, for how long the proof is looked for again.
+_PROOF_S = 8.0
 _FIRST_GUESS_S = {False: 19.0, True: 50.0}
 
 
@@ -99,7 +99,7 @@ def main(args: argparse.Namespace) -> int:
     chosen = _chosen(args.names, kind)
     if args.list:
         for case in chosen:
-            print(f"{case.name:18} {case.says}")
+            print(f"{case.name:22} {case.says}")
         return 0
     with_agent = not args.no_agent
     if with_agent and not questions.can_ask_agent():
@@ -170,7 +170,7 @@ def _play_one(
     results.append(result)
     print(table_line(result), flush=True)
     for title, names in result.cross.items():
-        print(f"{'':18} also fits {', '.join(names)}: {title[:80]}", flush=True)
+        print(f"{'':22} also fits {', '.join(names)}: {title[:80]}", flush=True)
 
 
 def _play(on: Stage, case: Case, dsn: str, watcher: Agent | None, result: Result) -> None:
@@ -183,8 +183,9 @@ def _play(on: Stage, case: Case, dsn: str, watcher: Agent | None, result: Result
     root = case.begin(on)
     seen = _proved(on, case, before, began + DOCTOR_S)
     time.sleep(max(0.0, began + DOCTOR_S - time.monotonic()))
+    now = on.ask(case.proof)
     doctor = questions.ask_doctor(dsn)
-    seen = _proved(on, case, before, time.monotonic() + _PROOF_S) and seen
+    seen = _proved(on, case, now, time.monotonic() + _PROOF_S) and seen
     if not seen:
         result.problem = "not staged: its proof was not seen"
     answers = {"doctor": doctor}
@@ -224,7 +225,7 @@ def _family(case: Case) -> str:
 
 
 def line(name: str, doctor: str, agent: str, said: str) -> str:
-    return f"{name:18} {doctor:>6} {agent:>6}  {said}"
+    return f"{name:22} {doctor:6} {agent:6} {said}"
 
 
 def table_line(result: Result) -> str:

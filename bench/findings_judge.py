@@ -22,7 +22,7 @@ HARMLESS = frozenset({"info", "ok"})
 
 @dataclass(frozen=True)
 class Expected:
-    """Patterns (case is ignored) of the right finding; an empty one fits everything.
+    """Patterns (case is ignored) of the right finding; an empty one asks for nothing.
 
     also: what else is worth saying, such as a second root. calm: nothing should be said.
     """
@@ -63,7 +63,7 @@ def title(finding: Finding) -> str:
 
 
 def marks(expected: Expected, finding: Finding) -> str:
-    """Which patterns fit."""
+    """Which patterns fit; those that are empty are not marked."""
     evidence, remedy = texts(finding, NOT_EVIDENCE), texts(finding.get("remedy"))
     found = (
         ("C", expected.cause, evidence),
@@ -71,7 +71,7 @@ def marks(expected: Expected, finding: Finding) -> str:
         ("M", expected.remedy, remedy),
         ("A", expected.also, texts(finding)),
     )
-    return "".join(letter for letter, pattern, text in found if fits(pattern, text))
+    return "".join(letter for letter, pattern, text in found if pattern and fits(pattern, text))
 
 
 def judge(expected: Expected, findings: Sequence[Finding]) -> Verdict:
@@ -81,11 +81,11 @@ def judge(expected: Expected, findings: Sequence[Finding]) -> Verdict:
     if not findings:
         return Verdict(0, "nothing", note="nothing was said")
     first, marked = title(findings[0]), [marks(expected, one) for one in findings]
-    whole = [number for number, found in enumerate(marked) if {"C", "R"} <= set(found)]
+    needed = {"C", "R"} if expected.root else {"C"}
+    whole = [number for number, found in enumerate(marked) if needed <= set(found)]
     if whole and whole[0] == 0:
-        missing = [
-            word for letter, word in (("M", "remedy"), ("A", "rest")) if letter not in marked[0]
-        ]
+        wanted = (("M", "remedy", expected.remedy), ("A", "rest", expected.also))
+        missing = [word for letter, word, pattern in wanted if pattern and letter not in marked[0]]
         return Verdict(2, first, marked[0], f"{' and '.join(missing)} missing" if missing else "")
     if whole:
         right = whole[0]

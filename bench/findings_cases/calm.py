@@ -26,11 +26,8 @@ def _candidates(on: Stage) -> None:
 
 
 def _nightly_dump(on: Stage) -> None:
-    dsn = on.dsn("pg_dump", "ferry")
-    # one after the other, as this database takes seconds
-    on.hold("pg_dump-keeper", "SELECT 1")
-    for _ in range(1):
-        on.program("pg_dump", "--file=/dev/null", "--format=plain", "--compress=9", dsn)
+    # again and again, as this database takes seconds
+    on.repeat("pg_dump", "--file=/dev/null", "--compress=6", on.dsn("pg_dump"))
 
 
 def _nightly_batch(on: Stage) -> None:

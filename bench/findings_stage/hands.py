@@ -53,6 +53,7 @@ class Stage:
     _changed: set[str] = field(default_factory=set)
     _background: subprocess.Popen[bytes] | None = None
     _again: bool = False
+    _over: threading.Event = field(default_factory=threading.Event)
 
     @property
     def on_standby(self) -> bool:
@@ -128,6 +129,18 @@ class Stage:
         """A program of the installation."""
         self._processes.append(self._start(name, *arguments))
 
+    def repeat(self, name: str, *arguments: str) -> None:
+        """The same, again whenever it has ended."""
+
+        def run() -> None:
+            while not over.is_set():
+                process = self._start(name, *arguments)
+                self._processes.append(process)
+                process.wait()
+
+        over = self._over
+        self.call(run)
+
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         with open(self.work / "programs.log", "ab") as log:
             return subprocess.Popen(
@@ -185,8 +198,11 @@ class Stage:
 
     def clear(self) -> None:
         """End all that a case has begun, and undo what it has changed."""
+        self._over.set()
         for process in self._processes:
             _end(process)
+        if self.pool is not None:  # its sessions have the names of whoever used them last
+            self.stop_background()
         if self._changed:
             self.cluster.configure({name: self.base.get(name) for name in self._changed})
             self.cluster.reload()
@@ -204,6 +220,7 @@ class Stage:
             self.cluster.restart()
         self._processes, self._sessions, self._threads = [], [], []
         self._undo, self._changed, self._again = [], set(), False
+        self._over = threading.Event()
         if self._background is None or self._background.poll() is not None:
             self.start_background()
 

@@ -104,6 +104,8 @@ def _fill(cluster: Cluster, modules: Sequence[Loadable], *, plain: bool) -> None
             for module in modules:
                 admin.execute(module.create_sql.encode())
             admin.execute(MODULE_GRANTS)
+            if cluster.binaries.origin != "wheel":  # no extensions there, but schemas
+                admin.execute(f"GRANT USAGE ON SCHEMA {', '.join(PRELOAD_ORDER)} TO lookout")
         admin.execute(TABLES)
     dsn = cluster.dsn(user="ferry")
     pgbench = cluster.binaries.bindir / "pgbench"
