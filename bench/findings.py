@@ -14,6 +14,7 @@ much to be of use. The exit status is 1 if a case was not staged.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -50,10 +51,15 @@ _BY_NAME = {case.name: case for case in CASES}
 _FAMILIES = {
     **{case.name: "locks" for case in (*locks.CASES, *standby.CASES)},
     **{case.name: "statements" for case in statements.CASES},
+    **dict.fromkeys(("small_log", "page_images"), "checkpoints"),
+    **dict.fromkeys(("old_snapshot", "prepared_horizon"), "horizon"),
+    **dict.fromkeys(("slow_copy", "slow_reader"), "clients"),
 }
 
 #: When the doctor is asked, and when the agent, after a case began.
 DOCTOR_S, AGENT_S = 9.0, 42.0
+#: How long an agent knows the server before the first case.
+_AGENT_KNOWS_S = 12.0
 #: After the doctor, for how long the proof is looked for again.
 _PROOF_S = 8.0
 _FIRST_GUESS_S = {False: 19.0, True: 50.0}
@@ -135,26 +141,16 @@ def _chosen(names: Sequence[str], kind: Kind) -> list[Case]:
 def _play_all(on: Stage, cases: Sequence[Case], with_agent: bool, results: list[Result]) -> None:
     """Adds to results."""
     dsn = on.cluster.dsn(user="lookout")
-    began = time.monotonic()
-    left_s = _FIRST_GUESS_S[with_agent] * len(cases)
     print(line("case", "doctor", "agent", "said first; note"), flush=True)
-    if not with_agent:
-        watcher = None
+    with questions.agent(dsn, on.work) if with_agent else contextlib.nullcontext() as watcher:
+        if watcher:
+            time.sleep(_AGENT_KNOWS_S)
+        began = time.monotonic()
+        left_s = _FIRST_GUESS_S[with_agent] * len(cases)
         for number, case in enumerate(cases, 1):
-            _progress(number, len(cases), left_s, case)
+            sys.stderr.write(f"{number} of {len(cases)}, {left_s / 60:.0f} min left: {case.name}\n")
             _play_one(on, case, dsn, watcher, results)
             left_s = (time.monotonic() - began) / number * (len(cases) - number)
-        return
-    with questions.agent(dsn, on.work) as watcher:
-        time.sleep(AGENT_S / 4)
-        for number, case in enumerate(cases, 1):
-            _progress(number, len(cases), left_s, case)
-            _play_one(on, case, dsn, watcher, results)
-            left_s = (time.monotonic() - began) / number * (len(cases) - number)
-
-
-def _progress(number: int, of: int, left_s: float, case: Case) -> None:
-    sys.stderr.write(f"{number} of {of}, {left_s / 60:.0f} min left: {case.name}\n")
 
 
 def _play_one(
@@ -164,7 +160,8 @@ def _play_one(
     try:
         _play(on, case, dsn, watcher, result)
     except (PgtareError, psycopg.Error, OSError, ValueError) as ex:
-        result.problem = f"not staged: {type(ex).__name__}: {str(ex).strip()[:150]}"
+        said = " ".join(str(ex).split())[:150]
+        result.problem = f"not staged: {type(ex).__name__}: {said}"
     finally:
         on.clear()
     results.append(result)

@@ -12,13 +12,8 @@ _WRITE = (
     "\\set a random(1, 500000)\nUPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = :a;"
 )
 _READ = "\\set a random(1, 500000)\nSELECT abalance FROM pgbench_accounts WHERE aid = :a;"
-#: pg_stat_checkpointer from 17 on; a catalog that is not there must not be named in a query.
-_REQUESTED = (
-    "SELECT substring(query_to_xml(CASE WHEN to_regclass('pg_stat_checkpointer') IS NULL"
-    " THEN 'SELECT checkpoints_req AS n FROM pg_stat_bgwriter'"
-    " ELSE 'SELECT num_requested AS n FROM pg_stat_checkpointer' END, false, true, '')::text"
-    " FROM '<n>([0-9]+)')::float8"
-)
+#: The time of the last checkpoint, in every version.
+_CHECKPOINTS = "SELECT extract(epoch FROM checkpoint_time)::float8 FROM pg_control_checkpoint()"
 _DEAD = 120_000
 
 
@@ -176,7 +171,7 @@ CASES = (
         "small_log",
         "Checkpoints are requested every few seconds, as max_wal_size is 48 MB.",
         _small_log,
-        _REQUESTED,
+        _CHECKPOINTS,
         cause=r"checkpoint",
         root=r"max_wal_size|requested",
         remedy=r"max_wal_size",
@@ -185,7 +180,7 @@ CASES = (
         "page_images",
         "backup-cron makes a checkpoint every two seconds: nearly all of the log is page images.",
         _page_images,
-        _REQUESTED,
+        _CHECKPOINTS,
         cause=r"full.page|page images?|\bFPI\b|wal_fpi|checkpoint",
         root=r"CHECKPOINT|backup-cron",
         remedy=r"checkpoint|wal_compression",

@@ -205,7 +205,8 @@ class Stage:
             self.stop_background()
         if self._changed:
             self.cluster.configure({name: self.base.get(name) for name in self._changed})
-            self.cluster.reload()
+            if not self._again:
+                self.cluster.reload()
         for cluster in {id(one): one for one in (self.cluster, self.primary)}.values():
             _run(cluster, (_LEFT,), "postgres")
         for session in self._sessions:
@@ -218,6 +219,7 @@ class Stage:
         if self._again:
             self.stop_background()
             self.cluster.restart()
+            _run(self.cluster, ("SELECT 1",), "postgres")
         self._processes, self._sessions, self._threads = [], [], []
         self._undo, self._changed, self._again = [], set(), False
         self._over = threading.Event()
