@@ -124,14 +124,6 @@ def _subtransactions(on: Stage) -> None:
     on.load("price-api", "SELECT sum(amount) FROM fares;", 16)
 
 
-def _multixacts(on: Stage) -> None:
-    script = (
-        "BEGIN;\nINSERT INTO calls (harbour) SELECT 1 + n % 3 FROM generate_series(1, 6) n;\n"
-        "SELECT 1 FROM harbours WHERE harbour < 4 FOR SHARE;\nCOMMIT;"
-    )
-    on.load("call-log", script, 24)
-
-
 CASES = (
     Case(
         "missing_index",
@@ -218,7 +210,7 @@ CASES = (
         "lock_manager",
         "A statement over 400 partitions takes 800 locks each time: LWLock/LockManager.",
         _lock_manager,
-        waiting("LWLock/LockManager", 1),
+        waiting("LWLock/LockManager", 4),
         cause=r"LockManager|partition lock|lock table",
         root=r"\btimetable\b",
         remedy=r"partition|prun|max_locks_per_transaction|key",
@@ -228,18 +220,9 @@ CASES = (
         "subtransactions",
         "Transactions with over 64 subtransactions make readers look parents up in their SLRU.",
         _subtransactions,
-        waiting("LWLock/Subtrans.*", 1),
+        waiting("LWLock/Subtrans.*", 4),
         cause=r"Subtrans",
         root=r"nested-import|DO \$\$|savepoint|subtransaction",
         remedy=r"savepoint|exception|subtransaction|fewer",
-    ),
-    Case(
-        "multixacts",
-        "Inserts that refer to the same three harbours make multixacts all the time.",
-        _multixacts,
-        waiting("LWLock/MultiXact.*", 1),
-        cause=r"MultiXact",
-        root=r"\bharbours\b|\bcalls\b",
-        remedy=r"multixact|foreign key|FOR (KEY )?SHARE|lock",
     ),
 )
