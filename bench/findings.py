@@ -35,7 +35,7 @@ from bench.findings_stage.questions import Agent, Answer
 from bench.findings_stage.server import Kind, stage
 from pgtare.errors import PgtareError, UsageError
 
-TAKES = "a quarter of an hour; with an agent three quarters; fewer with NAME …"
+TAKES = "20 minutes for the doctor alone, 50 with an agent; less if cases are named"
 
 CASES: tuple[Case, ...] = (
     *locks.CASES,
