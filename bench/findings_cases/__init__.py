@@ -1,0 +1,1 @@
+"""What happens to the server of `bench.findings`, by what it is about."""
