@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pgtare.keeping.agent.documents import AgentCheck
+from pgtare.keeping.findings.history import FindingsHistory
 from pgtare.keeping.spool.documents import SpoolInfo, SpoolRows
 from pgtare.keeping.store import documents as store
 from pgtare.observing.clock.schema import ClockReport
@@ -99,6 +100,7 @@ ENTRIES = (
     Entry("`pgtare flame diff`", FlameDifference),
     Entry("`pgtare doctor`", Report),
     Entry("`pgtare agent check`", AgentCheck),
+    Entry("`pgtare findings`", FindingsHistory),
     Entry("`pgtare spool sql`", SpoolRows),
     Entry("`pgtare spool info`", SpoolInfo),
     Entry("`pgtare store create`", store.StoreCreated),

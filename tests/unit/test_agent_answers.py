@@ -35,12 +35,12 @@ def answering(calls: int, at_s: int) -> AnsweredSession:
     """A server that answers all questions well: so many waits and commits by then."""
     session = counted(calls, at_s=at_s)
     session.offer.texts = session.offer.trace = "public"
-    who = (42, 10, "w", 5, "app", "shop", "client backend", "active", None, None, 77, 1, 1, None)
+    who = (9, 42, 1, 10, "w", 5, "app", "shop", "client backend", "active", None, None, 77)
     session.answers |= {
         queries.STARTED: [(BOOT_US, BOOT_US + at_s * SECOND_US)],
         queries.ACTIVITY: [(np.array([[5, 0, calls, *[0] * 12]], np.int64),)],
         queries.SETTINGS: [("{}",)],
-        queries.SESSIONS: [who],
+        queries.SESSIONS: [(*who, 8, 8, 8, None, None)],
         queries.TEXTS: [(10, [77], ["SELECT $1"])],
         queries.RECORDINGS: [
             (1, "error", "x", 5, 42, 10, "w", 5, "app", "shop", 77, 4096, None, None)

@@ -19,7 +19,8 @@ WRONG_UNIT = re.compile(
     r"(^|_)(seconds|millis|micros|nanos|msec|usec|nsec|sec|percent)(_|$)|^(s|ms|us|ns)$|^queryid$"
 )
 #: What an answer says, in the units of its table.
-UNITS_ALONE = {"Answer.us", "ServerArm.us"}
+#: `since` of a finding is when it was first seen: nothing was started then.
+UNITS_ALONE = {"Answer.us", "ServerArm.us", "Finding.since", "KeptFinding.since"}
 #: Another name of what documents call lo, hi, max_, p, p_adjusted, or started.
 OTHER_NAME = re.compile(
     r"(^|_)(low|high|lower|upper|least)(_(s|ms|us|ns|pct))?$|^longest_(s|ms|us|ns)$"

@@ -30,6 +30,8 @@ _LIMIT_S = 2.0
 _LOCKS_S, _LOCKS_TIMES = 5.0, 100.0
 #: Tables are read so often, s, or if a statement may be a finding.
 _TABLES_S = 60.0
+#: Of a sample so many sessions are kept: half a minute of them is in memory.
+_MOST_SESSIONS = 2000
 #: Texts of statements are remembered, the most.
 _MOST_TEXTS = 1000
 PART = "findings"
@@ -67,7 +69,7 @@ class ServerFindings:
         self, session: ServerSession, rows: Sequence[Sequence[Any]], at: float, weight_s: float
     ) -> None:
         """Take what a sample of sessions brought; look at those who hold others up."""
-        sample = SessionsSample(at, weight_s, tuple(map(read.session_of, rows)))
+        sample = SessionsSample(at, weight_s, tuple(map(read.session_of, rows[:_MOST_SESSIONS])))
         try:
             sample = read.with_blockers(sample, lambda pids: _blockers(session, pids))
             if any(one.type == "Lock" for one in sample.sessions):
