@@ -33,7 +33,7 @@ class KeptFinding(Model):
     open: bool = Field(description="whether it was open at the end")
     class_: int = Field(
         serialization_alias="class",
-        description="0 outage, 1 active time, 2 limit, 3 setting, 4 information: its most urgent",
+        description="0 outage, 1 active, 2 limit, 3 setting, 4 information; the most urgent",
     )
     level: str = Field(description="`critical`, `warning` or `info`")
     since: datetime = Field(description="when it began, UTC")

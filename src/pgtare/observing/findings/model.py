@@ -63,7 +63,7 @@ class Finding(Model):
         serialization_alias="class",
         ge=0,
         le=4,
-        description="0 outage, 1 active time, 2 limit, 3 setting, 4 information",
+        description="0 outage, 1 active sessions, 2 limit, 3 setting, 4 information",
     )
     level: Level = Field(description="`critical`, `warning` or `info`")
     since: datetime | None = Field(default=None, description="when it began; `null`: not known")

@@ -325,9 +325,16 @@ def _hot(causes: Iterable[Cause]) -> list[Cause]:
     """Fold the roots of an object into one cause where none of them holds it for long."""
     by_object: dict[tuple[str, str], list[Cause]] = defaultdict(list)
     found: list[Cause] = []
-    for cause in causes:
+    listed = list(causes)
+    objects: dict[str, Tally[str]] = defaultdict(Tally)
+    for cause in listed:
+        objects[_lock_event(cause)].join(cause.objects)
+    for cause in listed:
         if cause.kind == HOT_LOCK or (cause.kind == LOCK and cause.prepared is None):
-            by_object[_lock_event(cause), cause.object].append(cause)
+            event = _lock_event(cause)
+            # of what was not looked up, it is most likely what the others wait for
+            object_ = cause.object or next(iter(objects[event].most()), "")
+            by_object[event, object_].append(cause)
         else:
             found.append(cause)
     for (event, object_), group in by_object.items():

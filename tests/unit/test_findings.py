@@ -1,0 +1,341 @@
+"""Findings from made-up samples: who holds up whom, what takes the time, what is told first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pgtare.observing.findings import compute, limits
+from pgtare.observing.findings.model import ACTIVE, INFORMATION, LIMIT, OUTAGE, of_setting
+from pgtare.observing.findings.observation import (
+    AwaitedLock,
+    ConnectionCount,
+    HorizonHolder,
+    Observation,
+    RoleSetting,
+    SampledSession,
+    ServerCounters,
+    ServerNow,
+    ServerState,
+    SessionsSample,
+    Slot,
+    StatementTotals,
+    TableTotals,
+)
+from pgtare.observing.findings.partition import partition
+from pgtare.observing.findings.read import NOTIFY
+
+NOW = 1_800_000_000.0
+
+
+def session(pid: int, event: str | None = None, **more: object) -> SampledSession:
+    """A session at work; event: as IO/DataFileRead, None on a processor."""
+    type_, _, name = (event or "").partition("/")
+    made = SampledSession(
+        pid,
+        1_000_000 * pid,
+        "shop",
+        "app",
+        "web",
+        "client backend",
+        "active",
+        type_ or None,
+        name or None,
+        7,
+        8.0,
+        8.0,
+        8.0,
+        query_us=1_700_000_000_000_001,
+        xact_us=1_700_000_000_000_000,
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def waiter(pid: int, *blockers: int, **more: object) -> SampledSession:
+    return session(pid, "Lock/transactionid", blockers=blockers, **more)
+
+
+def seen(*sessions: SampledSession, samples: int = 10, **more: object) -> Observation:
+    """The same sessions in each of ten samples, a second apart."""
+    made = [SessionsSample(NOW - samples + n + 1, 1.0, sessions) for n in range(samples)]
+    return Observation(made, **more)  # type: ignore[arg-type]
+
+
+def idle(pid: int, **more: object) -> SampledSession:
+    return session(
+        pid, "Client/ClientRead", state="idle in transaction", application="cron", **more
+    )
+
+
+ROWS = AwaitedLock(2, "transactionid", "ShareLock", "rows of hot", "hot")
+
+
+def test_the_root_gets_the_time_of_all_that_wait_for_it() -> None:
+    waiters = [waiter(pid, 1 if pid == 2 else 2) for pid in range(2, 8)]
+    (found,) = compute.findings(seen(idle(1), *waiters, locks={2: ROWS}))
+    assert (found.kind, found.class_, found.level) == ("lock", OUTAGE, "critical")
+    assert (found.share, found.aas) == (1.0, 6.0)
+    assert found.root is not None
+    assert found.root.pid == 1
+    assert found.title == "cron (pid 1) is idle in transaction and holds rows of hot"
+    assert found.victims == [2, 3, 4, 5, 6, 7]
+    assert found.since is not None
+    assert found.since.timestamp() == pytest.approx(NOW - 9 - 8.0)
+    assert found.remedy[0].command == (
+        "SELECT pg_terminate_backend(1) FROM pg_stat_activity WHERE pid = 1"
+        " AND backend_start = '1970-01-01 00:00:01.000000+00'"
+        " AND xact_start = '2023-11-14 22:13:20.000000+00';"
+    )
+
+
+def test_an_alter_that_waits_is_the_gate_and_its_cancelling_comes_first() -> None:
+    reader = session(1, "Timeout/PgSleep", text="SELECT slow()", application="bi")
+    alter = session(2, "Lock/relation", blockers=(1,), text="ALTER TABLE hot ADD x int")
+    queue = [session(pid, "Lock/relation", blockers=(2,)) for pid in range(3, 8)]
+    locks = {3: AwaitedLock(3, "relation", "AccessShareLock", "hot", "hot")}
+    (found,) = compute.findings(seen(reader, alter, *queue, locks=locks))
+    assert found.root is not None
+    assert found.gate is not None
+    assert (found.root.pid, found.gate.pid) == (1, 2)
+    assert "bi (pid 1) runs «SELECT slow()» and holds hot; web (pid 2) waits" in found.title
+    assert "«ALTER TABLE hot ADD x int»" in found.title
+    first, second, *_ = found.remedy
+    assert first.command.startswith("SELECT pg_cancel_backend(2) FROM")
+    assert "query_start = '" in first.command
+    assert second.command.startswith("SELECT pg_cancel_backend(1) FROM")
+    assert found.share == 1.0  # who sleeps paces itself
+
+
+def test_a_prepared_transaction_has_no_process() -> None:
+    held = replace(ROWS, gid="'it''s'", database="app", owner="tm", prepared_age_s=90.0)
+    (found,) = compute.findings(seen(waiter(2, 0), locks={2: held}))
+    assert found.key == "lock/2pc/'it''s'"
+    assert [one.command for one in found.remedy] == ["ROLLBACK PREPARED 'it''s';"]
+
+
+def test_a_row_that_each_holds_for_a_moment_has_no_root() -> None:
+    samples = []
+    for n in range(10):
+        holder = session(10 + n % 8, None, query_age_s=0.1, xact_age_s=0.1)
+        waiting = [
+            waiter(10 + (n + k) % 8, holder.pid, query_age_s=0.2, xact_age_s=0.2)
+            for k in range(1, 8)
+        ]
+        samples.append(SessionsSample(NOW + n, 1.0, (holder, *waiting)))
+    texts = ServerState(texts={7: "UPDATE hot SET n = n + $1"})
+    (found, *_) = compute.findings(Observation(samples, {10: ROWS}, texts))
+    assert (found.kind, found.root) == ("hotlock", None)
+    assert "UPDATE hot" in found.title
+    assert found.share == pytest.approx(70 / 80)
+
+
+def test_commits_that_notify_wait_for_one_lock() -> None:
+    committing = session(1, "IO/WalSync")
+    waiting = [session(pid, "Lock/object", blockers=(1,)) for pid in range(2, 8)]
+    locks = {pid: AwaitedLock(pid, "object", "AccessExclusiveLock", NOTIFY) for pid in range(2, 8)}
+    found = compute.findings(seen(committing, *waiting, locks=locks))
+    assert found[0].kind == "hotlock"
+    assert "NOTIFY" in found[0].title
+    assert found[0].share == pytest.approx(6 / 7)
+
+
+def test_a_root_that_waits_for_the_log_hands_its_time_on() -> None:
+    whole = partition(seen(session(1, "IO/WalSync"), waiter(2, 1), waiter(3, 1)))
+    assert [(cause.kind, cause.seconds) for cause in whole.causes] == [("log", 30.0)]
+
+
+def test_sessions_that_wait_for_each_other_are_a_ring() -> None:
+    (found,) = compute.findings(seen(waiter(1, 2, xact_age_s=3.0), waiter(2, 1)))
+    assert "in a ring" in found.title
+    assert found.remedy[0].command.startswith("SELECT pg_cancel_backend(1)")
+
+
+def test_a_leader_and_those_who_stand_by_alarm_nobody() -> None:
+    lock = AwaitedLock(2, "advisory", "ExclusiveLock", "advisory lock 99")
+    leader = session(1, "Client/ClientRead", state="idle", xact_age_s=None)
+    others = [session(pid, "Lock/advisory", blockers=(1,)) for pid in (2, 3)]
+    (found,) = compute.findings(seen(leader, *others, locks={2: lock, 3: lock}))
+    assert (found.level, found.class_) == ("info", INFORMATION)
+    # a worker of another application that waits for it does not stand by
+    (found,) = compute.findings(
+        seen(leader, *(replace(one, application="shop") for one in others), locks={2: lock})
+    )
+    assert (found.level, found.kind) == ("critical", "lock")
+    assert "pg_advisory_unlock" in found.remedy[0].command
+
+
+@pytest.mark.parametrize("kind", ["autovacuum worker", "walsender", "startup"])
+def test_no_remedy_ends_what_must_not_be_ended(kind: str) -> None:
+    root = session(1, "IO/DataFileRead", backend_type=kind)
+    (found,) = compute.findings(seen(root, waiter(2, 1), waiter(3, 1)))
+    assert not any("terminate" in one.command or "cancel" in one.command for one in found.remedy)
+
+
+SCAN = "SELECT * FROM orders WHERE customer_ref = $1"
+
+
+def statement_state(**more: object) -> ServerState:
+    return ServerState(texts={7: SCAN}, **more)  # type: ignore[arg-type]
+
+
+def table(scans: int, rows: int, **more: object) -> dict[str, TableTotals]:
+    made = TableTotals("orders", scans, rows, 200_000, 0, None)
+    return {"orders": replace(made, **more)}  # type: ignore[arg-type]
+
+
+def test_a_busy_server_alone_is_no_fault() -> None:
+    at_work = seen(session(1), session(2), state=statement_state(processors=2.0))
+    assert compute.findings(at_work) == []
+    (found,) = compute.findings(at_work, busy=True)
+    assert (found.level, found.class_) == ("info", INFORMATION)
+
+
+def test_sequential_scans_explain_a_statement() -> None:
+    state = statement_state(tables_before=table(0, 0), tables=table(50, 10_000_000))
+    (found,) = compute.findings(seen(session(1), session(2), state=state))
+    assert (found.kind, found.class_, found.level) == ("statement", ACTIVE, "warning")
+    assert "reads orders from end to end" in found.title
+    assert found.remedy[0].command == "CREATE INDEX CONCURRENTLY ON orders (customer_ref);"
+    # a nightly dump reads each table once
+    once = statement_state(tables_before=table(0, 0), tables=table(1, 200_000))
+    assert compute.findings(seen(session(1), session(2), state=once)) == []
+
+
+def test_files_generic_plans_and_history_explain_a_statement() -> None:
+    spills = {7: StatementTotals(calls=10, exec_s=20, temp_blocks=50_000)}
+    (found,) = compute.findings(seen(session(1), state=statement_state(statements=spills)))
+    assert "spills to temporary files" in found.title
+    forced = (RoleSetting("shop", "", "plan_cache_mode", "force_generic_plan"),)
+    (found,) = compute.findings(seen(session(1), state=statement_state(role_settings=forced)))
+    assert "generic plan" in found.title
+    other = (replace(forced[0], role="batch"),)
+    assert compute.findings(seen(session(1), state=statement_state(role_settings=other))) == []
+    slow = {7: StatementTotals(calls=10, exec_s=10)}
+    past = {7: StatementTotals(calls=1000, exec_s=10)}
+    (found,) = compute.findings(
+        seen(session(1), state=statement_state(statements=slow, history=past))
+    )
+    assert "1 s a call now, 10 ms on average before" in " ".join(found.evidence)
+
+
+def test_dead_rows_under_an_old_snapshot_take_over_their_statement() -> None:
+    holder = HorizonHolder("session", "dash", 9, 500, 30.0, "app")
+    state = statement_state(
+        tables=table(0, 0, live=100, dead=150_000, vacuumed_age_s=5.0),
+        now=ServerNow(horizon=(holder,)),
+    )
+    dash = idle(9)
+    (found,) = compute.findings(seen(session(1), dash, state=state))
+    assert (found.kind, found.class_, found.share) == ("horizon", ACTIVE, 1.0)
+    assert "keeps vacuum from removing dead rows of orders" in found.title
+    assert found.remedy[0].command.startswith("SELECT pg_terminate_backend(9)")
+    # vacuum has not tried since the snapshot was taken
+    young = replace(state, tables=table(0, 0, live=100, dead=150_000, vacuumed_age_s=40.0))
+    assert compute.findings(seen(session(1), dash, state=young)) == []
+
+
+def test_a_setting_takes_over_what_it_explains() -> None:
+    plans = of_setting(
+        "plans",
+        level="warning",
+        title="auto_explain times every plan node",
+        evidence=[],
+        why="",
+        remedy=[],
+        sure="likely",
+        because="",
+    )
+    (found,) = compute.findings(seen(session(1), session(2), state=statement_state()), [plans])
+    assert (found.kind, found.class_, found.share) == ("plans", ACTIVE, 1.0)
+
+
+def test_commits_that_wait_for_a_standby_name_it() -> None:
+    settings_ = {"synchronous_standby_names": "FIRST 1 (berlin, paris)"}
+    state = ServerState(settings=settings_, now=ServerNow(standbys=("paris",)))
+    (found,) = compute.findings(seen(*(session(p, "IPC/SyncRep") for p in (1, 2)), state=state))
+    assert found.class_ == OUTAGE
+    assert "not connected: berlin" in found.title
+    assert found.remedy[1].risk
+
+
+def test_limits_have_their_class_by_what_is_left() -> None:
+    wide = {"max_connections": "100", "superuser_reserved_connections": "3"}
+
+    def used(count: int) -> ServerState:
+        busy = ConnectionCount("shop", "web", "idle", count)
+        return ServerState(settings=wide, now=ServerNow(connections=(busy,)))
+
+    assert list(limits.check(used(80))) == []
+    (near,), (full,) = (list(limits.check(used(count))) for count in (85, 97))
+    assert (near.class_, full.class_) == (LIMIT, OUTAGE)
+    before, after = ServerCounters(0.0), ServerCounters(10.0, wal_bytes=10 << 20)
+    slot = Slot("cdc", "logical", False, 3 << 30, "extended", 1 << 30)
+    state = ServerState(
+        settings={"max_slot_wal_keep_size": "4096"},
+        before=before,
+        after=after,
+        now=ServerNow(slots=(slot,)),
+    )
+    (found,) = limits.check(state)
+    assert found.limit_left_s == pytest.approx(1024.0)
+    assert (found.class_, found.object) == (OUTAGE, "cdc")
+    # a consumer that reads it keeps up by itself
+    reading = ServerNow(slots=(replace(slot, active=True),))
+    assert list(limits.check(replace(state, now=reading))) == []
+
+
+def test_who_is_gone_is_left_out_and_still_counts() -> None:
+    """The window is half a minute; what ended in it slows nobody now."""
+    early = [SessionsSample(NOW + n, 1.0, (idle(1), waiter(2, 1))) for n in range(15)]
+    late = [SessionsSample(NOW + 15 + n, 1.0, (session(3),)) for n in range(15)]
+    observation = Observation([*early, *late])
+    assert [one.kind for one in compute.findings(observation)] == ["lock"]
+    assert compute.findings(observation, recent_s=10.0) == []
+    assert partition(observation).active_s == 30.0
+
+
+EVENTS = st.sampled_from(
+    ["Lock/relation", "Lock/transactionid", "Lock/advisory", "Lock/extend", "IO/WalSync",
+     "IPC/SyncRep", "Client/ClientRead", "LWLock/LockManager", "LWLock/pg_stat_statements",
+     "IO/DataFileRead", "IO/BufFileWrite", "Timeout/PgSleep", None]
+)  # fmt: skip
+
+
+@st.composite
+def observations(draw: st.DrawFn) -> Observation:
+    pids = list(range(1, draw(st.integers(1, 8)) + 1))
+    samples = []
+    for n in range(draw(st.integers(1, 6))):
+        rows = []
+        for pid in draw(st.lists(st.sampled_from(pids), unique=True)):
+            event = draw(EVENTS)
+            locked = bool(event) and str(event).startswith("Lock/")
+            blockers = draw(st.lists(st.sampled_from([0, *pids]), max_size=3)) if locked else []
+            rows.append(
+                session(
+                    pid,
+                    event,
+                    blockers=tuple(blockers),
+                    query_id=draw(st.integers(1, 3)),
+                    query_age_s=draw(st.floats(0, 100)),
+                    xact_age_s=draw(st.none() | st.floats(0, 100)),
+                    state=draw(st.sampled_from(["active", "idle in transaction"])),
+                )
+            )
+        samples.append(SessionsSample(NOW + n, draw(st.floats(0.1, 3.0)), tuple(rows)))
+    texts = {1: SCAN, 2: "UPDATE hot SET n = $1"}
+    return Observation(samples, {1: ROWS}, ServerState(texts=texts, processors=1.0))
+
+
+@settings(max_examples=300, deadline=None)
+@given(observations(), st.booleans())
+def test_every_second_is_told_once(observation: Observation, busy: bool) -> None:
+    whole = partition(observation)
+    spent = sum(cause.seconds for cause in whole.causes)
+    assert spent == pytest.approx(whole.active_s)
+    found = compute.findings(observation, busy=busy)
+    assert sum(one.share or 0.0 for one in found) <= 1.0 + 1e-9
+    assert len({one.key for one in found}) == len(found)
