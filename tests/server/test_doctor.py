@@ -155,14 +155,16 @@ def test_all_that_is_sent_is_listed(healthy: Cluster) -> None:
     listed = pgtare("doctor", "--show-queries")
     assert listed.returncode == 0
     settings = (*queries.SET_UP, pooler.UNTRACKED)
-    known = {_plain(q.text) for q in queries.QUERIES} | {f"SET LOCAL {s}" for s in settings}
+    known = {_plain(q.text.replace("%s", "'{}'")) for q in queries.QUERIES} | {
+        f"SET LOCAL {s}" for s in settings
+    }
     known |= {pooler.BEGIN_READ_ONLY, pooler.LIKE_OURS, "COMMIT"}
     assert known <= {_plain(part) for part in listed.stdout.split(";")}
     begin = healthy.log_path.stat().st_size
     doctor(healthy.dsn(options="-c log_statement=all -c log_duration=off"))
     log = healthy.log_path.read_bytes()[begin:].decode()
     # a statement's further lines begin with a tab
-    sent = re.findall(r"LOG:  statement: (.*(?:\n\t.*)*)", log)
+    sent = re.findall(r"LOG:  (?:statement|execute [^:]*): (.*(?:\n\t.*)*)", log)
     assert len(sent) > 10
     known |= {pooler.PID}
     for text in sent:
@@ -173,6 +175,7 @@ def test_all_that_is_sent_is_listed(healthy: Cluster) -> None:
 def _plain(text: str) -> str:
     """A query without comments, its layout, and the schema that it is asked in."""
     text = re.sub(r"--[^\n]*", "", text).replace('"public"', "{schema}")
+    text = re.sub(r"\$\d\b", "'{}'", text)  # processes or statements
     return " ".join(text.split())
 
 
@@ -199,7 +202,7 @@ def test_sessions_that_wait_for_a_lock_are_reported(healthy: Cluster) -> None:
             load.wait_ready()
             conn.execute("BEGIN")
             conn.execute("UPDATE pgbench_branches SET bbalance = 0")
-            report = doctor(healthy.dsn(), status=10)
+            report = doctor(healthy.dsn("load"), status=10)
         conn.execute("ROLLBACK")
         pid = conn.info.backend_pid
     finding = report["findings"][0]
@@ -234,11 +237,15 @@ def test_a_prepared_transaction_is_named_with_what_ends_it(healthy: Cluster) -> 
         conn.execute("BEGIN; LOCK TABLE taken; PREPARE TRANSACTION 'it''s'")
         try:
             with _waiting(healthy, "SELECT * FROM taken"):
-                (finding,) = doctor(healthy.dsn("load"), status=11)["findings"]
+                (finding,) = doctor(healthy.dsn(), status=10)["findings"]
+                (elsewhere,) = doctor(healthy.dsn("load"), status=10)["findings"]
         finally:
             conn.execute("ROLLBACK PREPARED 'it''s'")
             conn.execute("DROP TABLE taken")
     assert finding["title"] == "the prepared transaction 'it''s' holds taken"
+    # names of relations are known in their own database only
+    assert elsewhere["object"].startswith("relation ")
+    assert elsewhere["object"].endswith(" of database postgres")
     assert finding["evidence"][0].startswith("3 sessions wait at once (Lock/relation)")
     assert "of role postgres in database postgres, prepared " in finding["evidence"][1]
     (remedy,) = finding["remedy"]

@@ -71,8 +71,10 @@ def test_what_is_open_is_written_anew_if_it_rises_and_each_minute() -> None:
     assert changes(episodes, 20, risen) == [("update", risen.key)]
     assert changes(episodes, 70, risen) == []
     assert changes(episodes, 80, risen) == [("update", risen.key)]
+    more = finding(class_=OUTAGE, share=0.66, aas=3.0)
+    assert changes(episodes, 90, more) == [("update", more.key)]
     # its time is what it took in all, not that of one window
-    assert episodes.open[risen.key].active_s == 20.0 + 4 * 2.0 * 10.0
+    assert episodes.open[risen.key].active_s == 20.0 + (4 * 2.0 + 3.0) * 10.0
 
 
 def test_what_comes_back_within_ten_minutes_is_the_same() -> None:

@@ -54,11 +54,12 @@ class ServerFindings:
         self._evaluated: float | None = None
         self._tables_at = 0.0
         self._texts: dict[int, str] = {}
-        self._waited: dict[str, float] | None = None
+        self._waited: deque[tuple[float, float, Mapping[str, float]]] = deque()
 
     def begin(self) -> None:
         """A new session: what was sampled before may be of another server."""
         self._samples.clear()
+        self._waited.clear()
         self._locks.clear()
         self._totals = self._evaluated = None
         self._checks = RepeatedChecks()
@@ -79,6 +80,23 @@ class ServerFindings:
         self._samples.append(sample)
         while self._samples and self._samples[0].at < at - WINDOW_S:
             self._samples.popleft()
+
+    def count(self, at: float, seconds: float, waited_s: Mapping[str, float]) -> None:
+        """Take the time by event, as counted, of the seconds before `at`."""
+        self._waited.append((at, seconds, waited_s))
+        while self._waited and self._waited[0][0] < at - WINDOW_S:
+            self._waited.popleft()
+
+    def _counted(self, seconds: float) -> dict[str, float] | None:
+        """Time by event in a window of so many seconds; None if nobody counts all of it."""
+        covered = sum(part for _, part, _ in self._waited)
+        if not covered or covered < seconds / 2:
+            return None
+        found: dict[str, float] = {}
+        for _, _, waited_s in self._waited:
+            for label, spent in waited_s.items():
+                found[label] = found.get(label, 0.0) + spent * seconds / covered
+        return found
 
     def _read_locks(self, session: ServerSession) -> None:
         began_s = time.monotonic()
@@ -133,7 +151,11 @@ class ServerFindings:
         self._totals = totals
         self._remember_texts(collector, active)
         observation = collector.observation(
-            facts.settings, before or Totals(), totals, None, texts=self._texts
+            facts.settings,
+            before or Totals(),
+            totals,
+            self._counted(sum(sample.weight_s for sample in self._samples)),
+            texts=self._texts,
         )
         checks = [one for one in self._checked if one.kind != "kept"]
         found = compute.findings(observation, checks, recent_s=EVALUATION_S)

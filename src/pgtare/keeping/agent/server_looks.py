@@ -24,7 +24,14 @@ from pgtare.kit import numbers
 from pgtare.postgres.backend_types import BACKGROUND
 from pgtare.postgres.wait_counters import difference as differences
 from pgtare.postgres.wait_counters import epoch
-from pgtare.postgres.wait_counters.counter_table import CALLS, Array, CounterTable, codes_of
+from pgtare.postgres.wait_counters.active_sessions import CPU_TYPE
+from pgtare.postgres.wait_counters.counter_table import (
+    ACTIVE_NS,
+    CALLS,
+    Array,
+    CounterTable,
+    codes_of,
+)
 from pgtare.postgres.wait_counters.epoch import Origin, ReadingBaseline, Taken, WatchGap
 
 WAITS, STATEMENTS, SESSIONS, ACTIVITY = "waits", "statements", "sessions", "activity"
@@ -174,6 +181,7 @@ class ServerLooks:
         batch.waits(interval, grown)
         if change.baseline is not ReadingBaseline.ANEW:
             batch.tick(interval, WAITS)
+            self.findings.count(time.time(), change.covered_ns / 1e9, _waited_s(grown))
         if change.gap is not None:
             batch.gap(replace(interval, covered_ns=change.gap_ns), change.gap)
         if before and same and np.any(grown.sums[grown.keys["type"] != "", CALLS] < 0):
@@ -448,6 +456,19 @@ class ServerLooks:
         missed_ns = max(0, time.time_ns() - 1000 * since_us)
         batch.gap(self.interval(missed_ns, EXACT), WatchGap(kind, since_us, shortened(why)))
         return batch
+
+
+def _waited_s(grown: CounterTable) -> dict[str, float]:
+    """Active time of clients by event, s, as samples name it."""
+    keys = grown.keys
+    chosen = grown.select(~np.isin(keys["backend_type"], BACKGROUND) & ~keys["idle"].astype(bool))
+    found: dict[str, float] = {}
+    types, events = chosen.keys["type"].tolist(), chosen.keys["event"].tolist()
+    for type_, event, ns in zip(types, events, chosen.sums[:, ACTIVE_NS].tolist(), strict=True):
+        if type_:
+            label = CPU_TYPE if type_ == CPU_TYPE else f"{type_}/{event}"
+            found[label] = found.get(label, 0.0) + max(0, ns) / 1e9
+    return found
 
 
 def _session(row: tuple[Any, ...]) -> tuple[Any, ...]:

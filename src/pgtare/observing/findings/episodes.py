@@ -16,8 +16,8 @@ Change = Literal["open", "update", "close"]
 _LOOKS, _NEEDED = 3, 2
 #: One that is not seen for so long is closed, s; one that comes back sooner than this is the same.
 _CLOSED_S, _SAME_S = 60.0, 600.0
-#: Open findings are written anew after so long, s, or if their share rose by so much.
-_UPDATE_S, _RISEN = 60.0, 0.1
+#: Open findings are written anew after so long, s, or if share or sessions rose by so much.
+_UPDATE_S, _RISEN, _MORE_SESSIONS = 60.0, 0.1, 1.0
 #: A wait so long, of so many sessions, is opened at once.
 _AT_ONCE_S, _AT_ONCE_SESSIONS = 5.0, 3
 
@@ -86,7 +86,9 @@ class Episodes:
         self, episode: Episode, finding: Finding, at: float, seconds: float
     ) -> EpisodeChange | None:
         before = episode.finding
-        risen = (finding.share or 0.0) - (before.share or 0.0) >= _RISEN
+        risen = (finding.share or 0.0) - (before.share or 0.0) >= _RISEN or (
+            (finding.aas or 0.0) - (before.aas or 0.0) >= _MORE_SESSIONS
+        )
         due = at - episode.written_at >= _UPDATE_S
         changed = finding.class_ < before.class_ or finding.title != before.title
         episode.seen_at = at

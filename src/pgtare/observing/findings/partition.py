@@ -193,6 +193,8 @@ def partition(observation: Observation) -> Partition:
     causes = _Causes()
     graph = BlockerGraph(observation)
     factors = _factors(observation)
+    # who holds something and does nothing is in those samples only that asked for blockers
+    anywhere = {one.pid: one for sample in observation.samples for one in sample.sessions}
     active_s = on_cpu_s = 0.0
     for sample in observation.samples:
         edges = graph.edges(sample)
@@ -204,7 +206,7 @@ def partition(observation: Observation) -> Partition:
             active_s += seconds
             on_cpu_s += seconds if one.type is None else 0.0
             if one.type == "Lock":
-                _lock(causes, observation, sample, one, edges, rows, seconds)
+                _lock(causes, observation, sample, one, edges, _Rows(rows, anywhere), seconds)
             else:
                 _work(causes, one).add(sample.at, seconds, one)
         _count_waiters(causes, sample)
@@ -247,13 +249,21 @@ def _work(causes: _Causes, one: SampledSession) -> Cause:
     return causes.of(STATEMENT, f"{STATEMENT}/{database}/{statement}")
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Sessions by process: in this sample, and in any."""
+
+    now: Mapping[int, SampledSession]
+    anywhere: Mapping[int, SampledSession]
+
+
 def _lock(
     causes: _Causes,
     observation: Observation,
     sample: SessionsSample,
     one: SampledSession,
     edges: Mapping[int, tuple[int, ...]],
-    rows: Mapping[int, SampledSession],
+    rows: _Rows,
     seconds: float,
 ) -> None:
     """Give the time of a wait for a lock to its roots."""
@@ -265,10 +275,11 @@ def _lock(
         causes.of(HOT_LOCK, key, one.label).add(sample.at, seconds, one, object_)
         return
     for path in ends:
-        root = rows.get(path.root)
+        root = rows.anywhere.get(path.root)
         part = seconds / len(ends)
-        if root is not None and not path.ring:
-            handed_on = _handed_on(causes, root)
+        now = rows.now.get(path.root)
+        if now is not None and not path.ring:
+            handed_on = _handed_on(causes, now)
             if handed_on is not None:
                 handed_on.add(sample.at, part, one)
                 continue
@@ -279,7 +290,7 @@ def _lock(
         if root is not None:
             cause.root = root
             cause.xact_ages.append(root.xact_age_s if root.xact_age_s is not None else 1e9)
-        gates = [rows[pid] for pid in path.between if pid in rows]
+        gates = [rows.anywhere[pid] for pid in path.between if pid in rows.anywhere]
         for passed in gates:
             cause.waiters.setdefault(passed.pid, passed)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pgtare.observing.findings.observation import (
     AwaitedLock,
     Observation,
-    SampledSession,
     SessionsSample,
 )
 
@@ -30,23 +29,25 @@ class RootPath:
 
 
 class BlockerGraph:
-    """The edges of one sample after the other; what a sample does not show is inherited."""
+    """The edges of each sample; what one does not show, another of the same statement may."""
 
     def __init__(self, observation: Observation) -> None:
         self._locks = observation.locks
-        self._known: dict[int, tuple[int, ...]] = {}
+        self._known: dict[tuple[int, int | None], tuple[int, ...]] = {}
         for sample in observation.samples:  # a later sample may know whom an earlier wait was for
             self._learn(sample)
 
     def _learn(self, sample: SessionsSample) -> None:
         for one in sample.sessions:
             if one.blockers:
-                self._known[one.pid] = one.blockers
+                self._known[one.pid, one.query_us] = one.blockers
 
     def edges(self, sample: SessionsSample) -> dict[int, tuple[int, ...]]:
         """Whom each waiter of a sample waits for, as far as it is known."""
         waiting = [one for one in sample.sessions if one.type == "Lock"]
-        found = {one.pid: one.blockers or self._inherited(one) for one in waiting}
+        found = {
+            one.pid: one.blockers or self._known.get((one.pid, one.query_us), ()) for one in waiting
+        }
         of_lock: dict[str, tuple[int, ...]] = {}
         for pid, blockers in found.items():
             lock = self._locks.get(pid)
@@ -58,12 +59,6 @@ class BlockerGraph:
                 others = of_lock.get(_same(lock), ())
                 found[pid] = tuple(other for other in others if other != pid)
         return {pid: blockers for pid, blockers in found.items() if blockers}
-
-    def _inherited(self, one: SampledSession) -> tuple[int, ...]:
-        # of a statement that has just begun nothing is known
-        if (one.query_age_s or 0.0) < 1.0:
-            return ()
-        return self._known.get(one.pid, ())
 
 
 def _same(lock: AwaitedLock) -> str:

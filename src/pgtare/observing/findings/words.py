@@ -27,7 +27,8 @@ def spent(seconds: float) -> str:
     for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
         if seconds >= length:
             return f"{seconds / length:.3g} {unit}"
-    return f"{1000 * seconds:.2g} ms" if seconds >= 0.001 else f"{1e6 * seconds:.2g} µs"
+    scaled, unit = (1000 * seconds, "ms") if seconds >= 0.001 else (1e6 * seconds, "µs")
+    return f"{float(f'{scaled:.2g}'):g} {unit}"
 
 
 def share_line(share: float, aas: float) -> str:
