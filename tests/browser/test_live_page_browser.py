@@ -131,6 +131,7 @@ def test_a_remedy_is_copied_by_keyboard(reader: Callable[..., Reader], clipboard
     page.goto(f"{opened.url}/findings?{WINDOW}")
     opened.click(LOCK_TITLE)
     opened.drawn("nightly-job")
+    page.evaluate("navigator.clipboard.writeText('what was there before')")
     if not clipboard:
         page.evaluate("navigator.clipboard.writeText = undefined")
     button = page.locator("#copy-1")
@@ -193,6 +194,11 @@ def _find(spool: Path, event: str, title: str, **more: object) -> None:
 
 def test_the_page_is_read_without_scripts(reader: Callable[..., Reader]) -> None:
     page = reader(scripts=False).page
+    page.goto(f"{page.url.partition('/activity')[0]}/findings?{WINDOW}")
+    page.get_by_role("link", name=LOCK_TITLE).click()
+    assert page.locator("#command-1").is_visible()
+    assert not page.locator("#copy-1").is_visible()
+    page.get_by_role("link", name="Activity", exact=True).click()
     page.get_by_role("link", name="last 2h").click()
     page.select_option("#server", "cloud")
     page.get_by_role("button", name="Choose").click()
