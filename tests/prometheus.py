@@ -134,7 +134,7 @@ def failed_queries(prometheus: Prometheus, rate_interval: str) -> list[str]:
             failed.append(f"variable {name}: {metric}")
     (group,) = prometheus.ask("rules")["groups"]
     failed += [rule["name"] for rule in group["rules"] if rule["health"] != "ok"]
-    if len(group["rules"]) != 6:
+    if len(group["rules"]) != 8:
         failed.append(f"{len(group['rules'])} rules")
     return failed
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +15,8 @@ import pytest
 from pgtare.keeping.spool.writer import Spool
 from tests.browser.pages import Reader
 from tests.live_pages import ServedPage, served
-from tests.unit import live_rows
+from tests.unit import live_findings, live_rows
+from tests.unit.test_live_findings import LOCK_TITLE
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 
@@ -54,7 +57,7 @@ def test_every_view_is_reached_by_clicks(
     assert page.locator("#chart-latency .heatmaplayer image").count() == 1
     opened.click("-6003")
     opened.drawn("Statement -6003 on shop", 2)
-    assert page.locator("pre").first.inner_text() == live_rows.HOSTILE_TEXT
+    assert page.locator("pre").first.inner_text() == live_findings.HOSTILE_TEXT
     opened.click("Compare two times", "header")
     opened.drawn("Compare two times")
     page.locator("#table-compare caption a").focus()
@@ -65,7 +68,17 @@ def test_every_view_is_reached_by_clicks(
     opened.drawn("The bill")
     opened.click("Findings", "header")
     opened.drawn("Findings", 0)
-    assert page.get_by_text("SELECT pg_cancel_backend(100);").last.is_visible()
+    opened.click(LOCK_TITLE)
+    opened.drawn("nightly-job")
+    assert page.locator("#command-1").is_visible()
+    assert "process 100, admin" in page.locator("ul.tree > li").first.inner_text()
+    opened.click("Activity at that time")
+    opened.drawn("Activity")
+    assert page.locator("#chart-activity .shapelayer path").count() == 1
+    page.goto(f"{opened.url}/findings?{WINDOW}")
+    opened.click(live_findings.HOSTILE_TITLE)
+    opened.drawn("is set", 0)
+    assert page.locator("#command-1").inner_text() == live_findings.HOSTILE_TEXT
     assert page.evaluate("window.pwned") is None
     assert (opened.complaints, opened.elsewhere) == ([], [])
 
@@ -109,42 +122,83 @@ def test_the_table_is_the_csv_and_reads_well(reader: Callable[..., Reader]) -> N
     assert page.evaluate("document.activeElement.className") == "skip"
 
 
+@pytest.mark.parametrize("clipboard", [True, False])
+def test_a_remedy_is_copied_by_keyboard(reader: Callable[..., Reader], clipboard: bool) -> None:
+    """Over TLS or on this machine; and without a secure connection, where there is no clipboard."""
+    opened = reader()
+    page = opened.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=opened.url)
+    page.goto(f"{opened.url}/findings?{WINDOW}")
+    opened.click(LOCK_TITLE)
+    opened.drawn("nightly-job")
+    page.evaluate("navigator.clipboard.writeText('what was there before')")
+    if not clipboard:
+        page.evaluate("navigator.clipboard.writeText = undefined")
+    button = page.locator("#copy-1")
+    while page.evaluate("document.activeElement.id") != "copy-1":
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#copy-1:text-is('Copied')")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.locator("#command-1").inner_text()
+    assert copied.startswith("SELECT pg_terminate_backend(100)")
+    assert button.evaluate("(one) => one === document.activeElement")
+    assert opened.complaints == []
+
+
 def test_new_rows_show_up_by_themselves(reader: Callable[..., Reader], spool: Path) -> None:
     opened = reader()
     page = opened.page
-    page.goto(f"{opened.url}/findings?last=1h")
-    opened.drawn("Findings", 0)
+    page.goto(f"{opened.url}/activity?last=1h")
+    opened.drawn("Activity")
     page.wait_for_selector("#live-state:text-is('live')")
     page.locator("main caption a").first.focus()
-    _find(spool, "A new finding")
+    _find(spool, "open", "A new finding")
     page.wait_for_selector("html[data-renewed='1']", timeout=15_000)
-    assert page.locator("h2:has-text('A new finding')").count() == 1
+    assert page.locator("li a:has-text('A new finding')").count() == 1
     assert page.evaluate("document.activeElement.textContent") == "CSV"
+    opened.click("A new finding")
+    opened.drawn("A new finding")
+    page.wait_for_selector("#live-state:text-is('live')")
+    page.evaluate("getSelection().selectAllChildren(document.getElementById('command-1'))")
+    _find(spool, "update", "A new finding", evidence="seen again")
+    page.wait_for_selector("#live-state:text-is('not renewed: text is selected')", timeout=15_000)
+    page.evaluate("getSelection().removeAllRanges()")
+    _find(spool, "close", "A new finding", until=live_rows.END)
+    page.wait_for_selector("p:has-text('This finding is closed.')", timeout=15_000)
+    assert page.locator("#copy-1").is_visible()
     page.locator("#pause").press("Enter")
     assert page.locator("#pause").get_attribute("aria-pressed") == "true"
-    _find(spool, "Another finding")
+    _find(spool, "open", "A new finding", evidence="never shown")
     page.wait_for_timeout(1500)
-    assert page.locator("h2:has-text('Another finding')").count() == 0
+    assert page.locator("li:has-text('never shown')").count() == 0
     page.locator("#pause").press("Enter")
     assert opened.complaints == []
 
 
-def _find(spool: Path, title: str) -> None:
-    table = live_rows.few_rows(
-        "findings",
-        live_rows.END,
-        id=["made-up"],
-        severity=["warning"],
-        title=[title],
-        detail=["seen\nand a remedy"],
+_seconds = itertools.count(1)
+
+
+def _find(spool: Path, event: str, title: str, **more: object) -> None:
+    """A row of a finding that takes active time."""
+    row = live_findings.finding_row(
+        live_rows.END + timedelta(seconds=next(_seconds)),
+        event,
+        **{"since": live_rows.END, "class": 1, "level": "warning", "share": 0.4, "aas": 2.0},
+        **{"key": "new", "title": title, **more},
     )
-    rows: dict[str, pa.Table] = {"findings": table}
+    rows: dict[str, pa.Table] = {"findings": live_rows.finding_table(live_rows.SHOP, [row])}
     with Spool.open(spool, live_rows.UNLIMITED) as opened:
         opened.commit(rows, {})
 
 
 def test_the_page_is_read_without_scripts(reader: Callable[..., Reader]) -> None:
     page = reader(scripts=False).page
+    page.goto(f"{page.url.partition('/activity')[0]}/findings?{WINDOW}")
+    page.get_by_role("link", name=LOCK_TITLE).click()
+    assert page.locator("#command-1").is_visible()
+    assert not page.locator("#copy-1").is_visible()
+    page.get_by_role("link", name="Activity", exact=True).click()
     page.get_by_role("link", name="last 2h").click()
     page.select_option("#server", "cloud")
     page.get_by_role("button", name="Choose").click()

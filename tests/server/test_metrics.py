@@ -70,7 +70,7 @@ def test_the_rules_pass_their_own_tests() -> None:
     # each fires in one of them, and is silent in another
     text = (RULES.parent / "rules_test.yml").read_text()
     alerts = set(re.findall(r"alert: (\w+)", RULES.read_text()))
-    assert len(alerts) == 6
+    assert len(alerts) == 8
     assert set(re.findall(r"alertname: (\w+)\n\s+exp_alerts", text)) == alerts
     assert set(re.findall(r"alertname: (\w+)\}", text)) == alerts
     subprocess.run(
@@ -133,10 +133,49 @@ def test_prometheus_sees_no_spike(
     assert_exact(spool)
 
 
-def a_waiter(cluster: Cluster) -> subprocess.Popen[bytes]:
-    """A session that waits for the lock, in a process of its own."""
+@pytest.mark.slow
+def test_an_outage_is_an_alert(
+    cluster: Cluster, started: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """All sessions wait for one: it fires after half a minute, and ends with the outage."""
+    require_prometheus()
+    port, config = free_port(), tmp_path / "agent.toml"
+    config.write_text(CONFIG.format(dsn=cluster.dsn(), port=port))
+
+    def alerts() -> list[tuple[str, str]]:
+        found = [one for one in prometheus.ask("alerts")["alerts"] if one["state"] == "firing"]
+        return sorted((one["labels"]["alertname"], one["labels"].get("kind", "")) for one in found)
+
+    with session(cluster) as holder, Prometheus(tmp_path, port, "1s") as prometheus:
+        holder.execute("BEGIN")
+        holder.execute("LOCK TABLE sales")
+        waiters = [a_waiter(cluster, "INSERT INTO sales VALUES (1)") for _ in range(4)]
+        agent = started("agent", "--config", config, "--spool", tmp_path / "spool")
+        assert eventually(lambda: ("PgtareOutage", "lock") in alerts(), 150), alerts()
+        text = fetch(f"http://127.0.0.1:{port}/metrics")
+        open_now = re.findall(r"pgtare_finding_open\{(.*?)\} 1.0", text)
+        assert 'class="0",kind="lock",server="shop"' in open_now
+        (one,) = [
+            one
+            for one in prometheus.ask("alerts")["alerts"]
+            if one["labels"]["alertname"] == "PgtareOutage"
+        ]
+        page = "http://127.0.0.1:8765/findings?last=1h&server=shop"
+        assert one["annotations"]["page"] == page
+        holder.close()
+        for waiter in waiters:
+            waiter.wait(30)
+        assert eventually(lambda: alerts() == [], 150), alerts()
+        agent.send_signal(signal.SIGTERM)
+        agent.communicate(timeout=30)
+
+
+def a_waiter(
+    cluster: Cluster, query: str = "SELECT pg_advisory_lock(7)"
+) -> subprocess.Popen[bytes]:
+    """A session that waits for a lock, in a process of its own."""
     psql = str(cluster.binaries.program("psql"))
-    command = [psql, cluster.dsn(), "-qAtc", "SELECT pg_advisory_lock(7)"]
+    command = [psql, cluster.dsn(), "-qAtc", query]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(command, cwd="/", **quiet, **cluster.run_as)
 

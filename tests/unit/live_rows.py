@@ -19,11 +19,10 @@ from pgtare.keeping.spool.limits import SpoolLimits
 from pgtare.keeping.spool.tables import HISTOGRAM, TABLES, rows
 from pgtare.keeping.spool.writer import Spool
 from pgtare.postgres.backend_types import is_background
+from tests.unit.live_findings import HOSTILE_TEXT, finding_row, findings_of_shop
 
 TICK_S = 10
 SHOP, CLOUD = "shop", "cloud"
-#: What would break out of a page.
-HOSTILE_TEXT = "SELECT '<script>window.pwned = 1</script>' \"'><img src=x onerror='window.pwned=1'>"
 #: Statements of shop: identifier, role, database, text.
 STATEMENTS = (
     (6001, "checkout", "shop", "UPDATE stock SET left_over = left_over - $1 WHERE id = $2"),
@@ -297,6 +296,12 @@ def few_rows(table: str, ts: datetime, server: str = SHOP, **columns: list[Any])
     return rows(table, {**empty, **given})
 
 
+def finding_table(server: str, found: list[dict[str, Any]]) -> pa.Table:
+    """Rows of `findings`."""
+    columns = {name: [one[name] for one in found] for name in found[0]}
+    return rows("findings", {**_common(columns["ts"], server, 10, "sampled"), **columns})
+
+
 def all_rows(story: Story) -> dict[str, pa.Table]:
     """Rows of every table that an agent writes."""
     rng = np.random.default_rng(7)
@@ -324,11 +329,6 @@ def all_rows(story: Story) -> dict[str, pa.Table]:
         "unit": [one[4] for one in own],
     }
     fired = (story.locked[0], story.locked[0], story.deployed)
-    finding = (
-        "A queue for one lock",
-        "4 sessions waited for 100\nOne transaction holds up the others.\n"
-        "SELECT pg_cancel_backend(100);",
-    )
     return {
         "waits": _waits(story, ticks, rng),
         "statements": _statements(story, minutes, rng),
@@ -342,13 +342,11 @@ def all_rows(story: Story) -> dict[str, pa.Table]:
             text_hash=[hash_of(one[0]) for one in STATEMENTS],
             text=[story.texts.get(one[0], one[3]) for one in STATEMENTS],
         ),
-        "findings": few_rows(
-            "findings",
-            story.locked[1],
-            id=["lock-queue"],
-            severity=["critical"],
-            title=[finding[0]],
-            detail=[finding[1]],
+        "findings": pa.concat_tables(
+            [
+                finding_table(SHOP, findings_of_shop(*story.locked, story.deployed, story.end)),
+                finding_table(CLOUD, [finding_row(story.end, "update", since=story.deployed)]),
+            ]
         ),
         "recordings": few_rows(
             "recordings",

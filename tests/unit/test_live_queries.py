@@ -13,9 +13,9 @@ from pgtare.keeping.live import query_text, spool_views
 from pgtare.keeping.live.query_worker import QueryWorker
 from pgtare.keeping.spool import manifest, reader
 from pgtare.keeping.spool.tables import TABLES
+from tests.unit.live_findings import LOCK_KEY
 from tests.unit.live_rows import END, SHOP, START, make_spool
 
-COLUMNS = {column.name for table in TABLES.values() for column in table.columns}
 WINDOW = (int(START.timestamp()) * 10**6, int(END.timestamp()) * 10**6)
 #: Values for all parameters of any query.
 VALUES = {
@@ -24,6 +24,11 @@ VALUES = {
     "most": 100_000,
     "statement": 6001,
     "statements": [6001, 6002, -6003],
+    "after_us": WINDOW[0],
+    "until_us": WINDOW[1],
+    "finding": LOCK_KEY,
+    "since_from": 0,
+    "since_to": 1 << 62,
 }
 Cells = list[list[Any]]
 
@@ -35,10 +40,12 @@ def without_comments(sql: str) -> str:
 def faults(sql: str) -> list[str]:
     """What DuckDB and ClickHouse would understand differently."""
     code = without_comments(sql)
+    read = {*query_text.relations(code), *(("waits", "statements") if "{rows:" in code else ())}
+    columns = {one.name for name in read & {*TABLES} for one in TABLES[name].columns}
     found = [
         f"alias {alias} shadows a column"
         for alias in re.findall(r"\bAS (\w+)", code)
-        if alias in COLUMNS
+        if alias in columns
     ]
     casts = r"CAST\([\w.]+ AS DOUBLE\) / CAST\([\w.]+ AS DOUBLE\)"
     if "/" in re.sub(casts, "", code):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pgtare.keeping.live import time_window
@@ -33,6 +34,16 @@ _LONGEST_NAME = 44
 BOUNDS_NS = [1 << (number + 8) for number in range(31)]
 
 
+@dataclass(frozen=True)
+class ChartShade:
+    """A span of time to mark, µs since 1970, and what it was."""
+
+    from_us: int
+    to_us: int
+    color: str
+    words: str
+
+
 def activity_chart(
     id_: str,
     rows: Sequence[Mapping[str, Any]],
@@ -41,6 +52,7 @@ def activity_chart(
     names: Mapping[str, str],
     processors: float | None,
     by_class: bool,
+    shades: Sequence[ChartShade] = (),
 ) -> LiveChart:
     """Average active sessions over time as stacked bars, the largest members below."""
     sums: dict[str, float] = {}
@@ -87,12 +99,32 @@ def activity_chart(
             }
         )
     layout = _frame(window, "active sessions") | {"barmode": "stack", "bargap": 0}
+    layout["shapes"] = [_shape(shade, window) for shade in shades]
     parts = ", ".join(names.get(one, one) for one in kept[:4])
     label = (
         f"Average active sessions, {window.words()}, as stacked bars: mostly {parts}. "
         "The table below has the figures."
     )
+    if shades:
+        label += " Shaded: " + "; ".join(shade.words for shade in shades) + "."
     return LiveChart(id_, label, _HEIGHT, data, layout, brush=True)
+
+
+def _shape(shade: ChartShade, window: TimeWindow) -> Json:
+    ends = max(shade.from_us, window.after_us), min(shade.to_us, window.to_us)
+    return {
+        "type": "rect",
+        "layer": "below",
+        "xref": "x",
+        "yref": "paper",
+        "x0": time_window.iso(ends[0]),
+        "x1": time_window.iso(ends[1]),
+        "y0": 0,
+        "y1": 1,
+        "fillcolor": shade.color,
+        "opacity": 0.16,
+        "line": {"width": 0},
+    }
 
 
 def heat_chart(

@@ -108,6 +108,24 @@ class PageLink:
 
 
 @dataclass(frozen=True)
+class PageItem:
+    """A line of a list that leads to a page of its own. level: critical, warning or info."""
+
+    level: str
+    words: str
+    href: str
+    about: str
+
+
+@dataclass(frozen=True)
+class PageCommand:
+    """A command to copy; facts: a word and what it says, such as the command's risk."""
+
+    command: str
+    facts: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
 class PageSection:
     """A part of a view under a heading of its own. quality: exact, approximate or sampled."""
 
@@ -119,6 +137,9 @@ class PageSection:
     tree: Sequence[TreeNode] = ()
     text: str = ""
     links: Sequence[PageLink] = ()
+    lines: Sequence[str] = ()
+    items: Sequence[PageItem] = ()
+    commands: Sequence[PageCommand] = ()
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ _LEVELS = {
 _WHOLE = ("texts", "recordings")
 #: Columns that a relation has on top of its table's: times as integers, in µs since 1970.
 _ADDED = {
+    "findings": ", epoch_us(since) AS since_us, epoch_us(until) AS until_us",
     "gaps": ", epoch_us(from_ts) AS from_ts_us",
     "recordings": ", epoch_us(started) AS started_us",
 }

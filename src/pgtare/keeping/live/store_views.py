@@ -15,6 +15,7 @@ from pgtare.keeping.store.connection import listed, quoted
 
 _MICROS = "toUnixTimestamp64Micro"
 _ADDED = {
+    "findings": f"{_MICROS}(since) AS since_us, {_MICROS}(until) AS until_us",
     "gaps": f"{_MICROS}(from_ts) AS from_ts_us",
     "recordings": f"{_MICROS}(started) AS started_us",
 }

@@ -25,6 +25,7 @@ from pgtare.keeping.live.views import (
     breakdown,
     compare,
     event,
+    finding,
     findings,
     statement,
 )
@@ -41,6 +42,7 @@ VIEWS: dict[str, Callable[[ViewRequest], Awaitable[ViewPage]]] = {
     "blockers": blockers.view,
     "bill": bill.view,
     "findings": findings.view,
+    "finding": finding.view,
 }
 #: Views that the menu leads to; the others are reached from tables.
 MENU = {

@@ -66,6 +66,7 @@ class SnapshotCollector(Collector):
         shown = {name: found.servers[name] for name in found.up if name in found.servers}
         yield from self._waits(shown, now_s)
         yield from _samples(shown, now_s)
+        yield from _findings(shown)
         yield from _of_watching(found, shown)
 
     def _waits(self, servers: Mapping[str, ServerSnapshot], now_s: float) -> Iterator[Metric]:
@@ -118,6 +119,25 @@ def _samples(servers: Mapping[str, ServerSnapshot], now_s: float) -> Iterator[Me
         if server.processors is not None:
             processors.add_metric((name,), server.processors)
     yield from (waiting, processors)
+
+
+def _findings(servers: Mapping[str, ServerSnapshot]) -> Iterator[Metric]:
+    labels = ("server", "kind", "class")
+    count = GaugeMetricFamily(
+        "pgtare_finding_open", "Findings that are open, by kind and class.", labels=labels
+    )
+    share = GaugeMetricFamily(
+        "pgtare_finding_share",
+        "The largest share of active time that an open finding of this kind and class takes, from "
+        "0 to 1.",
+        labels=labels,
+    )
+    for name, server in servers.items():
+        for place, (number, largest) in sorted(server.findings.items()):
+            count.add_metric((name, *place), number)
+            if largest is not None:
+                share.add_metric((name, *place), largest)
+    yield from (count, share)
 
 
 def _of_watching(

@@ -27,7 +27,9 @@ from pgtare.keeping.metrics.wait_totals import WaitTotals
 #: The stored reading of a server and a part, or None.
 Stored = Callable[[str, str], pa.Table | None]
 #: Tables whose rows become metrics.
-_TABLES = ("waits", "sessions", "activity", "ticks", "agent", "gaps")
+_TABLES = ("waits", "sessions", "activity", "ticks", "agent", "gaps", "findings")
+#: The agent's reading of its open findings.
+_FINDINGS_PART = "findings"
 
 
 class MetricsExporter:
@@ -94,7 +96,8 @@ class MetricsExporter:
         if server not in self._servers:
             waits = WaitTotals(self._buckets, self._settings.most_series)
             totals = ServerTotals(waits, self._settings.most_series)
-            totals.restore(self._stored(server, WAITS_PART), self._stored(server, LOSSES_PART))
+            parts = WAITS_PART, LOSSES_PART, _FINDINGS_PART
+            totals.restore(*(self._stored(server, part) for part in parts))
             self._servers[server] = totals
         return self._servers[server]
 

@@ -5,6 +5,7 @@ Nothing here is shown before the commit that it came with has been written.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,10 +26,14 @@ GAP_KINDS = ("restart", "reset", "absence", "lost", "busy", "unexpected")
 #: A server's counters are left out after this many intervals without a reading. When they come
 #: back, they rise in one step; a window that did not see the time in between shows no false rate.
 _STALE_INTERVALS = 3
+#: Columns of findings: neither a process nor a name of a role, a statement or an object.
+_FINDING = ("key", "kind", "class", "share")
 #: The longest interval of a slowed-down look, as a multiple of the configured one.
 _SLOWEST = 32
 
 WaitingKey = tuple[str, str, str]
+#: Kind and class of findings.
+FindingKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class ServerSnapshot:
     """What is shown of a server. *_until_s: when it is too old, by a clock that is never set.
 
     waiting: sessions by kind of process, type and event. last_readings: times since 1970, s.
+    findings: by kind and class, how many are open, and the largest of their shares.
     """
 
     series: tuple[WaitSeries, ...]
@@ -47,6 +53,7 @@ class ServerSnapshot:
     last_readings: Mapping[str, float]
     processors: float | None
     left_out: int
+    findings: Mapping[FindingKey, tuple[int, float | None]]
 
 
 @dataclass
@@ -60,11 +67,19 @@ class ServerTotals:
     waiting: dict[WaitingKey, float] = field(default_factory=dict)
     last_readings: dict[str, float] = field(default_factory=dict)
     processors: float | None = None
+    _open: dict[str, tuple[FindingKey, float | None]] = field(default_factory=dict)
+    _shared: dict[FindingKey, bool] = field(default_factory=dict)
+    """what was open at any time, and whether it had a share: shown as zero when it is closed"""
     _until_s: dict[str, float] = field(default_factory=dict)
     _waiting_left_out: set[WaitingKey] = field(default_factory=set)
 
-    def restore(self, waits: pa.Table | None, losses: pa.Table | None) -> None:
-        """Go on from what the newest commit holds."""
+    def restore(
+        self, waits: pa.Table | None, losses: pa.Table | None, findings: pa.Table | None
+    ) -> None:
+        """Go on from what the newest commit holds. findings: the agent's own reading of them."""
+        for these in [] if findings is None else findings.to_pylist():
+            for episode in json.loads(these["episodes"]) if these["open"] else ():
+                self._set_open(**{name: episode["finding"][name] for name in _FINDING})
         if waits is not None:
             self.waits.restore(waits)
         if losses is not None:
@@ -88,6 +103,12 @@ class ServerTotals:
             self.gaps.update(gaps["kind"].to_pylist())
         if before != (self.losses, self.gaps):
             readings[LOSSES_PART] = self._loss_table()
+        if findings := rows.get("findings"):
+            for event, *values in _pairs(findings.sort_by("ts"), "event", *_FINDING):
+                if event == "close":
+                    self._open.pop(values[0], None)
+                else:
+                    self._set_open(**dict(zip(_FINDING, values, strict=True)))
         if (activity := rows.get("activity")) and len(known := activity["processors"].drop_null()):
             self.processors = known[-1].as_py()
         ticks = rows.get("ticks")
@@ -110,7 +131,22 @@ class ServerTotals:
             dict(self.last_readings),
             self.processors,
             self.waits.left_out + len(self._waiting_left_out),
+            self._findings(),
         )
+
+    def _set_open(self, **finding: Any) -> None:
+        place = finding["kind"], str(finding["class"])
+        self._open[finding["key"]] = place, finding["share"]
+        self._shared[place] = self._shared.get(place, False) or finding["share"] is not None
+
+    def _findings(self) -> dict[FindingKey, tuple[int, float | None]]:
+        found: dict[FindingKey, tuple[int, float | None]] = {
+            place: (0, 0.0 if shared else None) for place, shared in self._shared.items()
+        }
+        for place, share in self._open.values():
+            count, most = found[place]
+            found[place] = count + 1, most if share is None else max(share, most or 0.0)
+        return found
 
     def _note(self, ticks: pa.Table, interval_s: float, now_s: float) -> None:
         """When each table was read last, and until when that is new."""

@@ -1,4 +1,4 @@
-// Draws the charts, selects a window by dragging along one, and renews the view with new rows.
+// Draws the charts, copies commands, selects a window by dragging along one, and renews the view with new rows.
 (() => {
   const source = document.currentScript.dataset.plotly;
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -35,6 +35,38 @@
     document.documentElement.dataset.drawn = dark.matches ? "dark" : "light";
   }
 
+  // Without a secure connection there is no clipboard, but what is selected can be copied.
+  async function copy(button) {
+    const place = document.getElementById(button.dataset.copies);
+    try {
+      await navigator.clipboard.writeText(place.textContent);
+    } catch {
+      getSelection().selectAllChildren(place);
+      if (!document.execCommand("copy")) {
+        button.textContent = "Selected: copy it by keyboard";
+        return;
+      }
+      getSelection().removeAllRanges();
+    }
+    button.textContent = "Copied";
+  }
+
+  function copying() {
+    const chosen = getSelection(), place = chosen.anchorNode;
+    const element = place instanceof Element ? place : place && place.parentElement;
+    return !chosen.isCollapsed && element.closest("main pre") !== null;
+  }
+
+  function showButtons() {
+    for (const one of document.querySelectorAll("button[data-copies]")) one.hidden = false;
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button[data-copies]");
+    if (button) copy(button);
+  });
+  showButtons();
+
   // A table that is drawn anew must not lose the reader's place.
   function mark(element) {
     if (!element || !element.closest("main")) return null;
@@ -63,6 +95,7 @@
     const words = news.getElementById("window-words");
     if (words) document.getElementById("window-words").textContent = words.textContent;
     draw();
+    showButtons();
     window.scrollTo(0, top);
     if (found) {
       const again = [...document.querySelectorAll("main a, main [id]")].find(found);
@@ -82,6 +115,7 @@
     stream = new EventSource("/updates");
     stream.addEventListener("commit", async () => {
       if (paused || running || document.querySelector("main .select-outline")) return;
+      if (copying()) { say("not renewed: text is selected"); return; }
       running = true;
       try { await renew(); } catch { say("no answer"); } finally { running = false; }
     });

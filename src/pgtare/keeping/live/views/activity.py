@@ -1,10 +1,10 @@
-"""Activity: average active sessions by wait class against processors."""
+"""Activity: open findings, and average active sessions by wait class against processors."""
 
 from __future__ import annotations
 
 from pgtare.keeping.live import live_charts
 from pgtare.keeping.live.page_parts import PageLink, PageSection, ViewPage
-from pgtare.keeping.live.views import breakdown, gaps
+from pgtare.keeping.live.views import breakdown, findings, gaps
 from pgtare.keeping.live.views.view_request import ViewRequest
 
 
@@ -26,8 +26,10 @@ async def view(request: ViewRequest) -> ViewPage:
     processors = (
         sum(counts) if counts and len(counts) == len(shown) and None not in counts else None
     )
+    found = await findings.of_window(request)
+    shades = findings.shades(request, found)
     chart = live_charts.activity_chart(
-        "activity", series, request.window, step_us, {}, processors, by_class=True
+        "activity", series, request.window, step_us, {}, processors, by_class=True, shades=shades
     )
     (classes,) = await breakdown.parts(
         request, "type", source, chart=False, title="Average active sessions"
@@ -41,6 +43,14 @@ async def view(request: ViewRequest) -> ViewPage:
     notes = [source.note, "Drag along the chart to select a window."]
     if processors:
         notes.append(f"The dashed line is the number of processors: {processors:g}.")
+    if shades:
+        notes.append("Shaded: when a finding was open that took active time.")
     first = PageSection(classes.title, notes, classes.quality, chart, classes.table)
-    sections = [first, *events, PageSection("What sessions waited for", links=more), rows]
+    sections = [
+        findings.strip(request, found),
+        first,
+        *events,
+        PageSection("What sessions waited for", links=more),
+        rows,
+    ]
     return ViewPage("Activity", [*sections, *await gaps.sections(request)], request.alarms(source))

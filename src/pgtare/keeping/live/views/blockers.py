@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from textwrap import shorten
 
 from pgtare.keeping.live import live_charts, time_window
@@ -79,7 +79,7 @@ async def view(request: ViewRequest) -> ViewPage:
     )
     first = PageSection("When", (_NOTE,), "sampled", chart if moments else None, table)
     at_us = _moment(request, worst)
-    tree = await _tree(request, at_us) if at_us is not None else []
+    tree = [await sessions_at(request, at_us)] if at_us is not None else []
     return ViewPage("Who blocks whom", [first, *tree], request.alarms())
 
 
@@ -91,7 +91,10 @@ def _moment(request: ViewRequest, worst: Sequence[LiveRow]) -> int | None:
     return worst[0]["last_us"] + US - 1 if worst else None
 
 
-async def _tree(request: ViewRequest, at_us: int) -> list[PageSection]:
+async def sessions_at(
+    request: ViewRequest, at_us: int, title: str = "", also: Collection[int] = ()
+) -> PageSection:
+    """Who waited for whom at a moment, and what they ran. also: processes to list anyway."""
     end = at_us // US * US
     around = TimeWindow(end - _AROUND_S * US, end, "tick")
     rows = await request.rows(
@@ -101,15 +104,17 @@ async def _tree(request: ViewRequest, at_us: int) -> list[PageSection]:
     for row in rows:
         newest[row["host"]] = max(newest.get(row["host"], 0), row["seen_us"])
     now = [row for row in rows if row["seen_us"] == newest[row["host"]]]
-    involved = [row for row in now if row["waits_for"] or _blocks(row, now)]
+    involved = [
+        row for row in now if row["waits_for"] or row["process"] in also or _blocks(row, now)
+    ]
     texts = await breakdown.texts(request, involved)
     trees = [node for host in sorted(newest) for node in trees_of(host, now, texts)]
     lines = [PageRow(_session(row), _href(request, row)) for row in involved]
-    title = f"At {time_window.shown(end)} UTC"
-    empty = "No session waited for another one then."
-    table = PageTable("sessions", "Sessions that wait or are waited for", _SESSIONS, lines)
-    notes = () if trees else (empty,)
-    return [PageSection(title, notes, "sampled", table=table if lines else None, tree=trees)]
+    caption = f"Sessions at {time_window.shown(end)} UTC"
+    table = PageTable("sessions", caption, _SESSIONS, lines)
+    notes = () if trees else ("No session waited for another one then.",)
+    title = title or f"At {time_window.shown(end)} UTC"
+    return PageSection(title, notes, "sampled", table=table if lines else None, tree=trees)
 
 
 def trees_of(
