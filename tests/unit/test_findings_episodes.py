@@ -63,6 +63,16 @@ def test_an_outage_and_a_long_queue_open_at_once() -> None:
     assert changes(Episodes(), 0, few) == []
 
 
+def test_a_setting_that_was_read_opens_at_once_and_a_restart_ends_all() -> None:
+    episodes = Episodes()
+    one = finding("setting/logging", kind="logging", quality="exact")
+    assert changes(episodes, 0, one) == [("open", one.key)]
+    counted = finding("setting/checkpoints", kind="checkpoints")
+    assert changes(episodes, 10, one, counted) == []
+    assert [change.change for change in episodes.end_all()] == ["close"]
+    assert episodes.open == {}
+
+
 def test_what_is_open_is_written_anew_if_it_rises_and_each_minute() -> None:
     episodes = Episodes()
     changes(episodes, 0, finding(class_=OUTAGE))

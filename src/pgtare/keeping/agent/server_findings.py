@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -23,14 +24,14 @@ from pgtare.observing.findings.model import Finding
 from pgtare.observing.findings.observation import AwaitedLock, SessionsSample, moment
 
 #: The window that findings are computed of, and how often, in s.
-WINDOW_S, EVALUATION_S = 30.0, 10.0
+WINDOW_S, EVALUATION_S = 20.0, 10.0
 #: A query for findings that takes longer is given up, s.
 _LIMIT_S = 2.0
 #: The locks of all sessions are read at most so often, s, and so many times their own duration.
 _LOCKS_S, _LOCKS_TIMES = 5.0, 100.0
 #: Tables are read so often, s, or if a statement may be a finding.
 _TABLES_S = 60.0
-#: Of a sample so many sessions are kept: half a minute of them is in memory.
+#: Of a sample so many sessions are kept: WINDOW_S of them is in memory.
 _MOST_SESSIONS = 2000
 #: Texts of statements are remembered, the most.
 _MOST_TEXTS = 1000
@@ -38,7 +39,7 @@ PART = "findings"
 
 
 class ServerFindings:
-    """Samples, locks and counters of the last half minute; open findings.
+    """Samples, locks and counters of the last seconds; open findings.
 
     stored: open findings of an earlier agent, as `reading` wrote them.
     """
@@ -52,6 +53,7 @@ class ServerFindings:
         self._checked: list[Finding] = []
         self._totals: Totals | None = None
         self._evaluated: float | None = None
+        self._started: datetime | None = None
         self._tables_at = 0.0
         self._texts: dict[int, str] = {}
         self._waited: deque[tuple[float, float, Mapping[str, float]]] = deque()
@@ -121,7 +123,7 @@ class ServerFindings:
         return self._checks.facts is not None
 
     def evaluate(self, session: ServerSession) -> list[EpisodeChange]:
-        """Compute the findings of the last half minute, and what changed since the last time."""
+        """Compute the findings of the last seconds, and what changed since the last time."""
         facts = self._checks.facts
         if facts is None:
             return []
@@ -160,7 +162,11 @@ class ServerFindings:
         checks = [one for one in self._checked if one.kind != "kept"]
         found = compute.findings(observation, checks, recent_s=EVALUATION_S)
         self._forget_locks()
-        return self.episodes.evaluate(found, now, seconds)
+        ended: list[EpisodeChange] = []
+        if self._started is not None and self._started != facts.server.started:
+            ended = self.episodes.end_all()
+        self._started = facts.server.started
+        return [*ended, *self.episodes.evaluate(found, now, seconds)]
 
     def _remember_texts(self, collector: Collector, active: Mapping[int, float]) -> None:
         missing = [query_id for query_id in active if query_id not in self._texts]

@@ -30,9 +30,16 @@ def view(report: Report) -> RenderableType:
     """All of a report."""
     parts: list[RenderableType] = [Text(plain(_heading(report)), style="dim")]
     parts += [Text(plain(f"note: {note}"), style="yellow") for note in report.notes]
-    if not report.findings:
+    if not report.findings and report.server.sees_all:
         parts.append(Text("No finding.", style=_STYLES["ok"]))
-    else:
+    if not report.server.sees_all:
+        parts.append(
+            Text(
+                "Cannot see what other sessions wait for: the grant that is missing is below.",
+                style=_STYLES["warning"],
+            )
+        )
+    if report.findings:
         parts += [Text(""), _table(report.findings)]
     for finding in report.findings:
         parts += [Text(""), _finding(finding)]

@@ -82,6 +82,16 @@ class Episodes:
                 del self.closed[key]
         return changes
 
+    def end_all(self) -> list[EpisodeChange]:
+        """The server was restarted: all that was open has ended."""
+        changes = [
+            EpisodeChange("close", episode, until=episode.seen_at) for episode in self.open.values()
+        ]
+        self.closed |= self.open
+        self.open = {}
+        self._seen.clear()
+        return changes
+
     def _goes_on(
         self, episode: Episode, finding: Finding, at: float, seconds: float
     ) -> EpisodeChange | None:
@@ -129,8 +139,10 @@ class Episodes:
 
 
 def _is_urgent(finding: Finding) -> bool:
-    """Whether it opens at once: an outage, or several that wait for long."""
-    if finding.class_ == OUTAGE:
+    """Whether it opens at once: an outage, a setting, or several that wait for long."""
+    if finding.class_ == OUTAGE or (
+        finding.key.startswith("setting/") and finding.quality == "exact"
+    ):
         return True
     waited = finding.figures.get("longest_wait_s", 0.0)
     return waited >= _AT_ONCE_S and finding.figures.get("sessions", 0.0) >= _AT_ONCE_SESSIONS

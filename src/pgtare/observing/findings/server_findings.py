@@ -202,7 +202,8 @@ def _connections(observation: Observation) -> Finding | None:
     young: Counter[tuple[str, str]] = Counter()
     for sample in observation.samples:
         for one in sample.sessions:
-            if one.backend_type == "client backend" and one.started_us / 1e6 > sample.at - _YOUNG_S:
+            began_s = sample.at - one.started_us / 1e6
+            if one.role and one.backend_type == "client backend" and began_s < _YOUNG_S:
                 young[one.role, one.application] += 1
     name, by = "", "the samples met none of them"
     if young:
