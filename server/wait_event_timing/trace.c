@@ -10,6 +10,9 @@
  *
  * What runs next to the portal of the client (planning, deferred triggers) is
  * marked as nested while a statement is under way.
+ *
+ * A module that writes a trace of calls next to ours tells of statements itself: if
+ * nobody else wants this trace, it has waits only.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -50,12 +53,21 @@ static bool extended = false;	/* the request came by the messages of the extende
 static uint64 rows_done;
 static const QueryDesc *own = NULL; /* its plan: only compared */
 
-/* A process keeps its ring when it is traced no more. */
+/* Did nobody but a module that writes a trace of its own request that of the waits? */
+static inline bool
+only_waits(void)
+{
+	return capture.asked_for_waits != 0 && trigger_ms < 0 &&
+		pg_atomic_read_u32(&capture.slot->asked) == capture.asked_for_waits &&
+		pg_atomic_read_u32(&capture.slot->configured) != CAPTURE_TRACE;
+}
+
+/* Are statements marked?  A process keeps its ring when it is traced no more. */
 static inline bool
 tracing(void)
 {
 	return unlikely(capture.ring != NULL) &&
-		pg_atomic_read_u32(capture.level) == CAPTURE_TRACE;
+		pg_atomic_read_u32(capture.level) == CAPTURE_TRACE && !only_waits();
 }
 
 /* The processor time of this process so far: a system call, which costs as much as all else here. */
@@ -319,18 +331,20 @@ utility(UTILITY_PARAMETERS)
 }
 
 /* What an EXPLAIN has requested goes with it, also if it fails. */
-static void
+static pg_noinline void
 utility_explain(UTILITY_PARAMETERS)
 {
 	PG_TRY();
 	{
 		utility(UTILITY_ARGUMENTS);
 	}
-	PG_FINALLY();
+	PG_CATCH();
 	{
 		explain_ends(trace_depth());
+		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	explain_ends(trace_depth());
 }
 
 static void

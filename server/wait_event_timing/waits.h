@@ -327,6 +327,7 @@ typedef struct Capture
 	bool		trigger_used;	/* statements have been watched for their length */
 	RingBlock	block;			/* of the ring, if it is in the area */
 	uint64		most;			/* bytes to which such a ring grows */
+	uint32		asked_for_waits;	/* "asked" since only another module wants them; 0: not so */
 } Capture;
 
 /* no detour through our own offset table at every wait */
