@@ -230,7 +230,7 @@ trace_run(RUN_PARAMETERS)
 	ErrorContextCallback frame;
 
 	/* the client fetches more from a portal, with a request of its own */
-	if (tracing() && queryDesc == own && !under_way && trace_depth() == 0)
+	if (queryDesc == own && !under_way && tracing() && trace_depth() == 0)
 		(void) begin_statement((uint64) queryDesc->plannedstmt->queryId);
 	enter(&frame);
 	if (previous_run)
@@ -386,12 +386,11 @@ trace_transaction(XactEvent event, void *arg)
 		capture_abandon();
 	if (unlikely(explain_innermost != NULL))
 		explain_ends(0);
-	if (!tracing())
-		return;
 	/* to end what wrote nothing is no event */
-	if (event == XACT_EVENT_COMMIT && GetTopTransactionIdIfAny() != InvalidTransactionId)
+	if (event == XACT_EVENT_COMMIT && GetTopTransactionIdIfAny() != InvalidTransactionId &&
+		tracing())
 		capture_mark(RECORD_COMMIT, 0, 0);
-	else if (event == XACT_EVENT_ABORT)
+	else if (event == XACT_EVENT_ABORT && tracing())
 	{
 		int			depth = trace_depth();
 
