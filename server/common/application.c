@@ -146,19 +146,23 @@ application_define(const char *name, const char *about, const ApplicationLevels 
 							   PGC_SIGHUP, 0, check, assign, NULL);
 }
 
-/* Have patterns to be applied anew, as the name or they have changed? */
-bool
-application_changed(void)
+static pg_noinline bool
+changed_since(void)
 {
 	const char *name = application_name ? application_name : "";
 
-	if (patterns == NULL || (patterns->n == 0 && !changed))
-		return false;
 	if (!changed && strncmp(name, applied_to, sizeof(applied_to) - 1) == 0)
 		return false;
 	changed = false;
 	strlcpy(applied_to, name, sizeof(applied_to));
 	return true;
+}
+
+/* Have patterns to be applied anew, as the name or they have changed? */
+bool
+application_changed(void)
+{
+	return patterns != NULL && (patterns->n > 0 || changed) && changed_since();
 }
 
 /* The level of a client session whose application's name matches a pattern */

@@ -230,6 +230,13 @@ clock_rate(bool counter, ClockPair from, ClockPair to)
 	return rate;
 }
 
+/* A number of ticks that is not negative, as nanoseconds */
+static inline int64_t
+clock_ticks_to_ns(const ClockRate *rate, int64_t ticks)
+{
+	return (int64_t) (((unsigned __int128) (uint64_t) ticks * rate->ns_per_tick) >> 32);
+}
+
 /*
  * A difference in ticks as nanoseconds.  The sign is looked at before the
  * conversion: a clock that stepped back gives 0, and is counted.
@@ -242,7 +249,7 @@ clock_ns(const ClockRate *rate, int64_t ticks, uint64_t *negative)
 		(*negative)++;
 		return 0;
 	}
-	return (int64_t) (((unsigned __int128) (uint64_t) ticks * rate->ns_per_tick) >> 32);
+	return clock_ticks_to_ns(rate, ticks);
 }
 
 static inline int64_t

@@ -173,14 +173,10 @@ ring_claimed(bool *rested)
 	return capture.ring;
 }
 
-/* Move all finished waits into the tables.  Safe inside a wait: it takes no lock. */
-void
-capture_fold(void)
+static pg_noinline void
+fold(Slot *slot, Shared *shared, uint64 reset_wanted)
 {
-	Slot	   *slot = capture.slot;
-	Shared	   *shared = shmem_get();
-	const ClockRate *rate;
-	uint64		reset_wanted;
+	const ClockRate *rate = timing_rate(shared, capture.clock);
 	uint32		changes;
 	EventStats *entry = NULL;
 	uint32		entry_event = 0;
@@ -190,13 +186,7 @@ capture_fold(void)
 	bool		keep = false;
 	bool		rested = false;
 
-	if (slot == NULL || shared == NULL || capture.folding)
-		return;
-	reset_wanted = pg_atomic_read_u64(&slot->reset_wanted);
-	if (capture.slot->npending == 0 && reset_wanted == slot->reset_done)
-		return;
 	capture.folding = true;
-	rate = timing_rate(shared, capture.clock);
 
 	/* a lock that we still wait for stays open; early minor releases leave its time behind */
 	if (capture.lock_entry >= 0 && MyProc && MyProc->waitStatus == PROC_WAIT_STATUS_WAITING &&
@@ -271,6 +261,21 @@ capture_fold(void)
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->changes, changes + 2);
 	capture.folding = false;
+}
+
+/* Move all finished waits into the tables.  Safe inside a wait: it takes no lock. */
+void
+capture_fold(void)
+{
+	Slot	   *slot = capture.slot;
+	Shared	   *shared = shmem_get();
+	uint64		reset_wanted;
+
+	if (slot == NULL || shared == NULL || capture.folding)
+		return;
+	reset_wanted = pg_atomic_read_u64(&slot->reset_wanted);
+	if (slot->npending != 0 || unlikely(reset_wanted != slot->reset_done))
+		fold(slot, shared, reset_wanted);
 }
 
 /*

@@ -10,31 +10,37 @@
 
 static ProtocolHooks hooks;
 
-static pg_noinline void
-notice(char type, const char *body)
+/* A request has been answered, but for the flush. */
+static void
+answered(const char *status)
+{
+	if (slot_present())
+	{
+		capture_fold();
+		level_follow_application();
+		ring_answered(status);
+		trace_follow_level();
+	}
+	ended_look();
+}
+
+static pg_noinline int
+notice(char type, const char *body, size_t length)
 {
 	trace_message(type);
 	if (capture.ring && (trigger_ms >= 0 || capture.trigger_used))
 		trigger_message(type);
-	if (type == 'Z' && slot_present())	/* ReadyForQuery */
-	{
-		capture_fold();
-		level_follow_application();
-		ring_open();
-		ring_rest(body);
-		trace_follow_level();
-	}
-	if (type == 'Z')
-		ended_look();
+	if (type == 'Z')			/* ReadyForQuery */
+		answered(body);
+	return hooks.chained->putmessage(type, body, length);
 }
 
+/* Rows, and what describes them, tell nothing. */
 static int
 waits_putmessage(char type, const char *body, size_t length)
 {
-	/* rows, and what describes them, tell nothing */
-	if (type != 'D' && type != 'T')
-		notice(type, body);
-	return hooks.chained->putmessage(type, body, length);
+	return type == 'D' || type == 'T' ? hooks.chained->putmessage(type, body, length) :
+		notice(type, body, length);
 }
 
 static int

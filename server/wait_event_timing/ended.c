@@ -215,6 +215,13 @@ give_up_old(Shared *shared)
 	give_up_until(shared, kept_long_enough());
 }
 
+static pg_noinline void
+give_up_if_old(Shared *shared, TimestampTz oldest)
+{
+	if (oldest <= kept_long_enough())
+		(void) guard_run(give_up_old, "wait_event_timing cannot free the memory of traces");
+}
+
 /* Called by every session after each request, and by others as they commit: are some out of date? */
 void
 ended_look(void)
@@ -222,6 +229,6 @@ ended_look(void)
 	Shared	   *shared = shmem_get();
 	TimestampTz oldest = shared ? (TimestampTz) pg_atomic_read_u64(&shared->oldest_ended) : 0;
 
-	if (unlikely(oldest != 0) && oldest <= kept_long_enough())
-		(void) guard_run(give_up_old, "wait_event_timing cannot free the memory of traces");
+	if (unlikely(oldest != 0))
+		give_up_if_old(shared, oldest);
 }

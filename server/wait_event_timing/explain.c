@@ -43,7 +43,7 @@ typedef struct Explained
 	ExplainArea *area;			/* for parallel workers, or NULL */
 } Explained;
 
-static Explained *innermost = NULL;
+Explained  *explain_innermost = NULL;
 
 static bool
 raise_level(void)
@@ -69,7 +69,7 @@ lower_level(Explained *mine)
 void
 explain_level_set(void)
 {
-	for (Explained *each = innermost; each; each = each->outer)
+	for (Explained *each = explain_innermost; each; each = each->outer)
 		each->raised = false;
 }
 
@@ -89,26 +89,18 @@ forget(Explained *mine)
 static void
 disarm(void)
 {
-	Explained  *mine = innermost;
+	Explained  *mine = explain_innermost;
 
 	forget(mine);
-	innermost = mine->outer;
+	explain_innermost = mine->outer;
 	pfree(mine);
 }
 
-/* Called when a utility statement of some depth is over, or failed. */
+/* Called when an EXPLAIN of some depth is over, or failed; and all of them at a transaction's end. */
 void
-explain_utility_ends(int depth)
+explain_ends(int depth)
 {
-	while (innermost && innermost->depth >= depth)
-		disarm();
-}
-
-/* A session that ends does not come past there. */
-static void
-transaction_ended(XactEvent event, void *arg)
-{
-	while (innermost)
+	while (explain_innermost && explain_innermost->depth >= depth)
 		disarm();
 }
 
@@ -152,9 +144,9 @@ options_known(ExplainState *es, List *options, ParseState *pstate)
 				 errmsg("EXPLAIN option %s requires ANALYZE", "WAITS")));
 	mine = MemoryContextAllocZero(TopMemoryContext, sizeof(Explained));
 	mine->es = es;
-	mine->depth = capture.depth;
-	mine->outer = innermost;
-	innermost = mine;
+	mine->depth = trace_depth();
+	mine->outer = explain_innermost;
+	explain_innermost = mine;
 }
 
 static ExplainArea *
@@ -214,12 +206,12 @@ add_to_area(ExplainArea *area, const EventStats *event)
 	}
 }
 
-/* Called when a plan starts: ours, if EXPLAIN requests it. */
+/* Called when a plan starts, in a parallel worker or with an EXPLAIN: ours, if that requests it. */
 void
 explain_executor_starts(bool instrumented)
 {
 	Shared	   *shared = shmem_get();
-	Explained  *mine = innermost;
+	Explained  *mine = explain_innermost;
 
 	if (shared == NULL)
 		return;
@@ -241,7 +233,7 @@ explain_executor_starts(bool instrumented)
 	mine->raised = raise_level();
 }
 
-/* Called when an outermost plan ends: a worker hands over its counters. */
+/* Called when the outermost plan of a parallel worker ends: it hands over its counters. */
 void
 explain_executor_ends(void)
 {
@@ -249,7 +241,7 @@ explain_executor_ends(void)
 	Slot	   *slot = capture.slot;
 	ExplainArea *leaders;
 
-	if (!IsParallelWorker() || shared == NULL || slot == NULL)
+	if (shared == NULL || slot == NULL)
 		return;
 	capture_fold();
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -359,7 +351,7 @@ plan_explained(PlannedStmt *plannedstmt, IntoClause *into, ExplainState *es,
 {
 	EventStats *events;
 	Slot	   *slot = capture.slot;
-	Explained  *mine = innermost;
+	Explained  *mine = explain_innermost;
 	Slot	   *before;
 	ExplainArea *area;
 	int			n = 0;
@@ -412,10 +404,11 @@ explain_install(void)
 	explain_validate_options_hook = options_known;
 	previous_per_plan = explain_per_plan_hook;
 	explain_per_plan_hook = plan_explained;
-	RegisterXactCallback(transaction_ended, NULL);
 }
 
 #else
+
+struct Explained *explain_innermost = NULL;
 
 void
 explain_level_set(void)
@@ -423,7 +416,7 @@ explain_level_set(void)
 }
 
 void
-explain_utility_ends(int depth)
+explain_ends(int depth)
 {
 }
 

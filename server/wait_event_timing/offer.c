@@ -46,12 +46,15 @@ trace(WaitsWanted wanted, uint64 most)
 	capture.most = most;
 	if (wanted != WAITS_OFF)
 	{
-		pg_atomic_fetch_add_u32(&capture.slot->asked, 1);
+		uint32		before = pg_atomic_fetch_add_u32(&capture.slot->asked, 1);
+
+		capture.asked_for_waits = before == 0 || before == capture.asked_for_waits ? before + 1 : 0;
 		pg_write_barrier();
 		pg_atomic_write_u32(&capture.slot->level, CAPTURE_TRACE);
 		ring_open();
 		return capture.ring != NULL;
 	}
+	capture.asked_for_waits = 0;
 	pg_atomic_write_u32(&capture.slot->asked, 0);
 	pg_memory_barrier();
 	pg_atomic_write_u32(&capture.slot->level, pg_atomic_read_u32(&capture.slot->configured));

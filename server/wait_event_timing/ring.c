@@ -271,30 +271,42 @@ ring_follow_level(void)
 }
 
 /*
- * The process holds nothing; "status" is that of the transaction, as clients learn
- * it.  One that is not traced any more keeps its ring for a while: for readers, and
- * as it may be traced again soon.
+ * One that is not traced any more keeps its ring for a while: for readers, and as it
+ * may be traced again soon.
  */
-void
-ring_rest(const char *status)
+static void
+keep_for_a_while(void)
 {
-	TimestampTz now;
+	TimestampTz now = GetCurrentTimestamp();
 
-	if (likely(capture.ring == NULL))
-		return;
-	if (pg_atomic_read_u32(capture.level) == CAPTURE_TRACE)
-	{
-		resting_since = 0;
-		if (unlikely(capture.block.handle != 0))
-			recorder_rest(*status == 'I');
-		return;
-	}
-	now = GetCurrentTimestamp();
 	if (resting_since == 0)
 		resting_since = now;
 	if (now - resting_since >= KEEP_ENDED_S * USECS_PER_SEC)
 		(void) guard_run(give_up_ring, "wait_event_timing cannot free the memory of a trace");
-	if (capture.block.handle != 0)
+}
+
+/*
+ * A client's request has been answered, and the process holds nothing; "status" is
+ * that of the transaction, as clients learn it.
+ */
+void
+ring_answered(const char *status)
+{
+	bool		traced = pg_atomic_read_u32(capture.level) == CAPTURE_TRACE;
+
+	if (likely(!traced && capture.ring == NULL))
+	{
+		refused_at = 0;
+		return;
+	}
+	ring_open();
+	if (capture.ring == NULL)
+		return;
+	if (traced)
+		resting_since = 0;
+	else
+		keep_for_a_while();
+	if (unlikely(capture.block.handle != 0))
 		recorder_rest(*status == 'I');
 }
 

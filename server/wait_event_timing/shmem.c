@@ -29,7 +29,7 @@ static Size total_size(void);
 static void initialise(void *fresh);
 static bool may_attach(void);
 
-static ModuleShmem memory = {
+ModuleShmem shmem_memory = {
 	"wait_event_timing", "wait_event_timing", PGTARE_VERSION, total_size, initialise, may_attach
 };
 
@@ -42,13 +42,13 @@ static ClockPair at_load;
 static uint32
 slots_wanted(void)
 {
-	return MaxBackends + (memory.dynamic ? 0 : NUM_AUXILIARY_PROCS);
+	return MaxBackends + (shmem_memory.dynamic ? 0 : NUM_AUXILIARY_PROCS);
 }
 
 static uint32
 buckets_wanted(void)
 {
-	uint32		wanted = memory.dynamic ? DYNAMIC_STATEMENTS : (uint32) statements_most;
+	uint32		wanted = shmem_memory.dynamic ? DYNAMIC_STATEMENTS : (uint32) statements_most;
 	uint32		n = 1;
 
 	while (n * STATEMENT_WAYS < wanted)
@@ -105,7 +105,7 @@ initialise(void *fresh)
 	Shared	   *shared = fresh;
 
 	/* in the region that is reserved for dynamic memory others have left something */
-	memset(shared, 0, memory.dynamic && min_dynamic_shared_memory > 0 ? total_size() :
+	memset(shared, 0, shmem_memory.dynamic && min_dynamic_shared_memory > 0 ? total_size() :
 		   sizeof(*shared));
 	/* one for all processes */
 	shared->rate = rate_since(counter, at_load, SHORTEST_BASE_NS);
@@ -143,7 +143,7 @@ shmem_init(void)
 	counter = clock_trust().counter;
 	at_load = clock_pair(counter);
 	ring_memory_init("wait_event_timing");
-	module_shmem_init(&memory);
+	module_shmem_init(&shmem_memory);
 	DefineCustomIntVariable("wait_event_timing.statements_max",
 							"Pairs of statement and wait event that are kept.",
 							"Has an effect if the server itself loads the library.",
@@ -157,22 +157,15 @@ shmem_init(void)
 							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
 }
 
-/* The shared state, or NULL if there is none */
-Shared *
-shmem_get(void)
-{
-	return module_shmem_get(&memory);
-}
-
-/* The same, for functions that are of no use without it */
+/* The shared state, for functions that are of no use without it */
 Shared *
 shmem_get_or_error(void)
 {
-	return module_shmem_get_or_error(&memory);
+	return module_shmem_get_or_error(&shmem_memory);
 }
 
 bool
 shmem_is_dynamic(void)
 {
-	return memory.dynamic;
+	return shmem_memory.dynamic;
 }

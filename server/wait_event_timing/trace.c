@@ -10,10 +10,14 @@
  *
  * What runs next to the portal of the client (planning, deferred triggers) is
  * marked as nested while a statement is under way.
+ *
+ * A module that writes a trace of calls next to ours tells of statements itself: if
+ * nobody else wants this trace, it has waits only.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/parallel.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "executor/executor.h"
@@ -49,12 +53,21 @@ static bool extended = false;	/* the request came by the messages of the extende
 static uint64 rows_done;
 static const QueryDesc *own = NULL; /* its plan: only compared */
 
-/* A process keeps its ring when it is traced no more. */
+/* Did nobody but a module that writes a trace of its own request that of the waits? */
+static inline bool
+only_waits(void)
+{
+	return capture.asked_for_waits != 0 && trigger_ms < 0 &&
+		pg_atomic_read_u32(&capture.slot->asked) == capture.asked_for_waits &&
+		pg_atomic_read_u32(&capture.slot->configured) != CAPTURE_TRACE;
+}
+
+/* Are statements marked?  A process keeps its ring when it is traced no more. */
 static inline bool
 tracing(void)
 {
 	return unlikely(capture.ring != NULL) &&
-		pg_atomic_read_u32(capture.level) == CAPTURE_TRACE;
+		pg_atomic_read_u32(capture.level) == CAPTURE_TRACE && !only_waits();
 }
 
 /* The processor time of this process so far: a system call, which costs as much as all else here. */
@@ -115,28 +128,65 @@ portal_is_clients(void)
 		 (extended && strncmp(ActivePortal->name, "<unnamed", strlen("<unnamed")) != 0));
 }
 
-/* Is what begins now a statement of the client?  A rule only adds to one. */
-static bool
-is_clients(void)
+/* Says nothing of an error: where this is listed, a statement runs. */
+static void
+within_statement(void *arg)
 {
-	return capture.depth == 0 && MyProcPort != NULL && portal_is_clients() &&
+}
+
+/*
+ * A statement runs, or its triggers do, until this is taken off the list of what
+ * PostgreSQL asks for the context of an error.  Whoever catches an error puts that
+ * list back: so none needs to be caught here.
+ */
+static inline void
+enter(ErrorContextCallback *context)
+{
+	context->callback = within_statement;
+	context->previous = error_context_stack;
+	error_context_stack = context;
+}
+
+static inline void
+leave(const ErrorContextCallback *context)
+{
+	error_context_stack = context->previous;
+}
+
+/* How many statements run, one within the other */
+int
+trace_depth(void)
+{
+	int			depth = 0;
+
+	for (const ErrorContextCallback *each = error_context_stack; each; each = each->previous)
+		depth += each->callback == within_statement;
+	return depth;
+}
+
+/* Is what begins now at this depth a statement of the client?  A rule only adds to one. */
+static bool
+is_clients(int depth)
+{
+	return depth == 0 && MyProcPort != NULL && portal_is_clients() &&
 		(!under_way || completed || extended);
 }
 
-/* The depth of what runs next to the client's statement */
-static int
-mark_depth(void)
+/* At this depth, that of what runs next to the client's statement */
+static inline int
+mark_depth(int depth)
 {
-	return capture.depth + (capture.depth == 0 && under_way ? 1 : 0);
+	return depth == 0 && under_way ? 1 : depth;
 }
 
 /* Returns whether it is the client's, and so ends when the client learns it. */
 static bool
 begin_statement(uint64 query_id)
 {
-	bool		clients = is_clients();
+	int			depth = trace_depth();
+	bool		clients = is_clients(depth);
 
-	if (capture.depth == 0)
+	if (depth == 0)
 	{
 		/* until the request ends nobody else may have it */
 		if (likely(!capture.block.rests || recorder_claim()))
@@ -153,19 +203,21 @@ begin_statement(uint64 query_id)
 		capture_mark(RECORD_STATEMENT_BEGIN, 0, (int64) query_id);
 	}
 	else
-		capture_mark(RECORD_STATEMENT_BEGIN, mark_depth(), (int64) query_id);
+		capture_mark(RECORD_STATEMENT_BEGIN, mark_depth(depth), (int64) query_id);
 	return clients;
 }
 
 static void
 trace_start(QueryDesc *queryDesc, int eflags)
 {
-	ring_follow_in_background();
+	if (MyBackendType != B_BACKEND)
+		ring_follow_in_background();
 	if (tracing() && begin_statement((uint64) queryDesc->plannedstmt->queryId))
 		own = queryDesc;
 	else if (queryDesc == own)
 		own = NULL;				/* a failure freed that one */
-	explain_executor_starts(queryDesc->instrument_options != 0);
+	if (unlikely(explain_innermost != NULL || IsParallelWorker()))
+		explain_executor_starts(queryDesc->instrument_options != 0);
 	if (previous_start)
 		previous_start(queryDesc, eflags);
 	else
@@ -175,22 +227,17 @@ trace_start(QueryDesc *queryDesc, int eflags)
 static void
 trace_run(RUN_PARAMETERS)
 {
+	ErrorContextCallback frame;
+
 	/* the client fetches more from a portal, with a request of its own */
-	if (tracing() && queryDesc == own && capture.depth == 0 && !under_way)
+	if (queryDesc == own && !under_way && tracing() && trace_depth() == 0)
 		(void) begin_statement((uint64) queryDesc->plannedstmt->queryId);
-	capture.depth++;
-	PG_TRY();
-	{
-		if (previous_run)
-			previous_run(RUN_ARGUMENTS);
-		else
-			standard_ExecutorRun(RUN_ARGUMENTS);
-	}
-	PG_FINALLY();
-	{
-		capture.depth--;
-	}
-	PG_END_TRY();
+	enter(&frame);
+	if (previous_run)
+		previous_run(RUN_ARGUMENTS);
+	else
+		standard_ExecutorRun(RUN_ARGUMENTS);
+	leave(&frame);
 	if (queryDesc == own && queryDesc->estate)
 		rows_done = queryDesc->estate->es_processed;
 }
@@ -198,19 +245,14 @@ trace_run(RUN_PARAMETERS)
 static void
 trace_finish(QueryDesc *queryDesc)
 {
-	capture.depth++;
-	PG_TRY();
-	{
-		if (previous_finish)
-			previous_finish(queryDesc);
-		else
-			standard_ExecutorFinish(queryDesc);
-	}
-	PG_FINALLY();
-	{
-		capture.depth--;
-	}
-	PG_END_TRY();
+	ErrorContextCallback frame;
+
+	enter(&frame);
+	if (previous_finish)
+		previous_finish(queryDesc);
+	else
+		standard_ExecutorFinish(queryDesc);
+	leave(&frame);
 }
 
 static void
@@ -219,8 +261,9 @@ trace_end(QueryDesc *queryDesc)
 	if (queryDesc == own)
 		own = NULL;
 	else if (tracing())
-		mark_end(mark_depth(), queryDesc->estate ? queryDesc->estate->es_processed : 0);
-	if (capture.depth == 0)
+		mark_end(mark_depth(trace_depth()),
+				 queryDesc->estate ? queryDesc->estate->es_processed : 0);
+	if (IsParallelWorker() && trace_depth() == 0)
 		explain_executor_ends();
 	if (previous_end)
 		previous_end(queryDesc);
@@ -236,7 +279,7 @@ trace_end(QueryDesc *queryDesc)
 static uint64
 utility_query_id(const PlannedStmt *statement)
 {
-	if (statement->queryId != 0 || capture.depth > 0)
+	if (statement->queryId != 0 || trace_depth() > 0)
 		return (uint64) statement->queryId;
 	if (bound != 0 && pgstat_get_my_query_id() == 0)
 		pgstat_report_query_id(bound, false);
@@ -279,58 +322,82 @@ trace_flush(void)
 }
 
 static void
+utility(UTILITY_PARAMETERS)
+{
+	if (previous_utility)
+		previous_utility(UTILITY_ARGUMENTS);
+	else
+		standard_ProcessUtility(UTILITY_ARGUMENTS);
+}
+
+/* What an EXPLAIN has requested goes with it, also if it fails. */
+static pg_noinline void
+utility_explain(UTILITY_PARAMETERS)
+{
+	PG_TRY();
+	{
+		utility(UTILITY_ARGUMENTS);
+	}
+	PG_CATCH();
+	{
+		explain_ends(trace_depth());
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	explain_ends(trace_depth());
+}
+
+static void
 trace_utility(UTILITY_PARAMETERS)
 {
-	const volatile bool marked = tracing();
-	volatile bool clients = false;
+	const bool	marked = tracing();
+	bool		clients = false;
 	uint64		query_id = utility_query_id(statement);
+	ErrorContextCallback frame;
 
 	if (marked)
 		clients = begin_statement(query_id);
-	capture.depth++;
-	PG_TRY();
-	{
-		if (previous_utility)
-			previous_utility(UTILITY_ARGUMENTS);
-		else
-			standard_ProcessUtility(UTILITY_ARGUMENTS);
-	}
-	PG_FINALLY();
-	{
-		explain_utility_ends(capture.depth);
-		capture.depth--;
-	}
-	PG_END_TRY();
+	enter(&frame);
+	if (IsA(statement->utilityStmt, ExplainStmt))
+		utility_explain(UTILITY_ARGUMENTS);
+	else
+		utility(UTILITY_ARGUMENTS);
+	leave(&frame);
 	if (clients)
 		rows_done = done ? done->nprocessed : 0;
 	else if (marked && tracing())
-		mark_end(mark_depth(), done ? done->nprocessed : 0);
+		mark_end(mark_depth(trace_depth()), done ? done->nprocessed : 0);
 }
 
 static void
 trace_transaction(XactEvent event, void *arg)
 {
-	if (event == XACT_EVENT_PRE_COMMIT && slot_present())
-	{
-		slot_follow_leader();
-		ring_follow_in_background();
-	}
-	/* clients do that after each request */
+	/* clients look after each request */
 	if (event == XACT_EVENT_PRE_COMMIT && MyBackendType != B_BACKEND)
+	{
+		if (slot_present())
+		{
+			slot_follow_leader();
+			ring_follow_in_background();
+		}
 		ended_look();
+	}
 	if (event == XACT_EVENT_ABORT)
 		capture_abandon();
-	if (!tracing())
-		return;
+	if (unlikely(explain_innermost != NULL))
+		explain_ends(0);
 	/* to end what wrote nothing is no event */
-	if (event == XACT_EVENT_COMMIT && GetTopTransactionIdIfAny() != InvalidTransactionId)
+	if (event == XACT_EVENT_COMMIT && GetTopTransactionIdIfAny() != InvalidTransactionId &&
+		tracing())
 		capture_mark(RECORD_COMMIT, 0, 0);
-	else if (event == XACT_EVENT_ABORT)
+	else if (event == XACT_EVENT_ABORT && tracing())
 	{
+		int			depth = trace_depth();
+
 		/* at depth 0 it ends the statement; within one, a procedure goes on */
-		mark_cpu_at_times(capture.depth);
-		capture_mark(RECORD_ABORT, capture.depth, 0);
-		if (capture.depth == 0)
+		mark_cpu_at_times(depth);
+		capture_mark(RECORD_ABORT, depth, 0);
+		if (depth == 0)
 			under_way = completed = false;
 	}
 }

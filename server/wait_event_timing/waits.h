@@ -325,9 +325,9 @@ typedef struct Capture
 	int64		ring_base_ns;	/* ... and the time in the ring that they mean */
 	uint32		clock_changes;	/* of those, of the ring, of the clock */
 	bool		trigger_used;	/* statements have been watched for their length */
-	int			depth;			/* of statements running within statements */
 	RingBlock	block;			/* of the ring, if it is in the area */
 	uint64		most;			/* bytes to which such a ring grows */
+	uint32		asked_for_waits;	/* "asked" since only another module wants them; 0: not so */
 } Capture;
 
 /* no detour through our own offset table at every wait */
@@ -336,7 +336,7 @@ typedef struct Capture
 /* shmem.c */
 extern int	shmem_rings_kb;		/* setting: memory of all rings */
 extern void shmem_init(void);
-extern Shared *shmem_get(void);
+extern ModuleShmem shmem_memory;
 extern Shared *shmem_get_or_error(void);
 extern Slot *shmem_slot(Shared *shared, uint32 number);
 extern StatementBucket *shmem_bucket(Shared *shared, uint32 number);
@@ -381,6 +381,13 @@ extern void same_wait_watch(bool wanted);
 extern const SameWait *same_wait_found(void);
 extern void same_wait_ended(uint32 event, int64 start);
 
+/* The shared state, or NULL if there is none */
+static inline Shared *
+shmem_get(void)
+{
+	return module_shmem_get(&shmem_memory);
+}
+
 /* What turns readings of a clock into nanoseconds */
 static inline const ClockRate *
 timing_rate(const Shared *shared, ClockSource clock)
@@ -403,7 +410,7 @@ extern void ring_follow_in_background(void);
 extern void ring_follow_level(void);
 extern void ring_let_end(Slot *slot, bool has_ring);
 extern struct dsm_segment *ring_segment(uint32 nrecords);
-extern void ring_rest(const char *status);
+extern void ring_answered(const char *status);
 extern void ring_rebase(const Shared *shared, int64 old_ticks, ClockSource old,
 						int64 new_ticks);
 
@@ -435,6 +442,7 @@ extern void offer_install(void);
 /* trace.c */
 extern CpuReading trace_cpu;
 extern void trace_install(void);
+extern int	trace_depth(void);
 extern void trace_message(char type);
 extern void trace_follow_level(void);
 extern void trace_flush(void);
@@ -451,9 +459,10 @@ extern void kept_copy(uint64 query_id, int64 duration_us);
 extern bool kept_copy_for(uint32 *handle, uint64 *memory, TimestampTz *started);
 
 /* explain.c */
+extern struct Explained *explain_innermost; /* NULL: no EXPLAIN (WAITS) is under way */
 extern void explain_install(void);
 extern void explain_level_set(void);
-extern void explain_utility_ends(int depth);
+extern void explain_ends(int depth);
 extern void explain_executor_starts(bool instrumented);
 extern void explain_executor_ends(void);
 

@@ -12,10 +12,12 @@ import psycopg
 import pytest
 
 from pgtare.observing.trace.capture.arming import Arming
+from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process, pgtare, start_pgtare
 from tests.flame_recordings import needs_perf
 from tests.loads import repeating, traffic
+from tests.servers import tracing
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -64,6 +66,30 @@ def test_waits_carry_their_event_and_statement(
     # one statement waits for the row: one label, and not that of the sleep
     assert len(statements) == 1
     assert statements.isdisjoint(f for s in sleeps for f in s)
+
+
+def test_statements_come_from_the_trace_of_calls_where_that_has_them(wheel: Binaries) -> None:
+    """A session that only sql_trace traces has no statements in its ring of waits."""
+    needs_perf()
+
+    def sleep(connection: psycopg.Connection, number: int) -> None:
+        connection.execute("SELECT pg_sleep(0.02)")
+
+    with tracing(wheel, {"sql_trace.level": 8}) as cluster, repeating(cluster.dsn(), 2, sleep):
+        done = pgtare("flame", "off", "--dsn", cluster.dsn(), "-d", "2s", "--json")
+    assert done.returncode == 0, done.stderr
+    assert not [n for n in json.loads(done.stdout)["notes"] if "no statement" in n]
+    sleeps = {
+        s: ns
+        for s, ns in _stacks(done.stdout).items()
+        if any(frame.startswith("pg_sleep") for frame in s)
+    }
+    labelled = sum(
+        ns
+        for s, ns in sleeps.items()
+        if {"wait: Timeout/PgSleep", "statement: SELECT pg_sleep(0.02)"} <= set(s)
+    )
+    assert labelled > 0.9 * sum(sleeps.values()) > 0
 
 
 @pytest.mark.slow

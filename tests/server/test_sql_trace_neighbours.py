@@ -55,6 +55,46 @@ def test_waits_lie_on_the_same_time_line(
     assert one(onlooker, captured, pid) == one(client, "SHOW wait_event_timing.capture")
 
 
+def test_waits_have_no_statements_that_the_trace_has(
+    client: Connection, onlooker: Connection
+) -> None:
+    """The ring of waits tells of statements if somebody wants that ring itself."""
+    pid = client.info.backend_pid
+    read = 0
+
+    def kinds() -> set[int]:
+        nonlocal read
+        for sql in ("SELECT pg_sleep(0.01)", "BEGIN", "SELECT 1", "ROLLBACK"):
+            client.execute(sql.encode())
+        ((read, data),) = rows(
+            onlooker, "SELECT next, records FROM wait_event_trace_drain(%s, %s)", pid, read
+        )
+        return {kind for _, kind, *_ in WAIT.iter_unpack(data)}
+
+    asked = "SELECT wait_event_timing_set(%s, %s)"
+    client.execute("SET sql_trace.level = 8")
+    kinds()  # what was before is no matter
+    assert kinds() == {1}
+    # another session wants it, and no longer; then the setting is another trace of its own
+    rows(onlooker, asked, pid, "trace")
+    assert {1, 2, 3} < kinds()
+    client.execute("SET wait_event_timing.capture = trace")
+    client.execute("SELECT 1")
+    assert {1, 2, 3} < kinds()
+    client.execute("SET sql_trace.level = 0")
+    client.execute("SET sql_trace.level = 12")
+    client.execute("SELECT 1")
+    assert {1, 2, 3} < kinds()
+    client.execute("SET wait_event_timing.capture = off")
+    client.execute("SET sql_trace.level = 0")
+    client.execute("SET sql_trace.level = 8")
+    kinds()
+    assert kinds() == {1}
+    client.execute("SET wait_event_timing.trigger = 10000")
+    client.execute("SELECT 1")
+    assert {1, 2, 3} < kinds()
+
+
 def test_time_line_after_a_change_of_clock(client: Connection, onlooker: Connection) -> None:
     pid = client.info.backend_pid
     client.execute("SET sql_trace.level = 8")

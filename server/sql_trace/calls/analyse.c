@@ -48,7 +48,7 @@ trace_analyze(ParseState *state, Query *query, Jumbled *jumbled)
 {
 	if (previous_analyze)
 		previous_analyze(state, query, jumbled);
-	if (!trace_begins() && level_has_query_ids())
+	if (!trace_begins() && level_has_query_ids)
 		level_match((int64) query->queryId);
 	if (trace.on)
 		write_parse(state, query);

@@ -143,7 +143,7 @@ answered(void)
 	request_answered(now);
 }
 
-static pg_noinline void
+static pg_noinline int
 notice(char type, const char *body, size_t length)
 {
 	switch (type)
@@ -173,15 +173,15 @@ notice(char type, const char *body, size_t length)
 			request_ends(length > 0 ? body[0] : 'I');
 			break;
 	}
+	return hooks.chained->putmessage(type, body, length);
 }
 
+/* Rows, and what describes them, tell nothing. */
 static int
 trace_putmessage(char type, const char *body, size_t length)
 {
-	/* rows, and what describes them, tell nothing */
-	if (type != 'D' && type != 'T')
+	return type == 'D' || type == 'T' ? hooks.chained->putmessage(type, body, length) :
 		notice(type, body, length);
-	return hooks.chained->putmessage(type, body, length);
 }
 
 static int

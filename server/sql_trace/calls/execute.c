@@ -42,22 +42,13 @@ look_up(Execution *e, const QueryDesc *queryDesc)
 		plan_keep_text(plan, e->call.text);
 }
 
-static void
-trace_start(QueryDesc *queryDesc, int eflags)
+static pg_noinline void
+start_traced(QueryDesc *queryDesc, int eflags)
 {
 	Execution  *e;
 	Usage		before;
-	int64		now;
+	int64		now = timeline_now();
 
-	if (!trace_begins() && level_has_query_ids())
-		level_match((int64) queryDesc->plannedstmt->queryId);
-	execution_replaced(queryDesc);
-	if (!trace.on)
-	{
-		start(queryDesc, eflags);
-		return;
-	}
-	now = timeline_now();
 	if (trace.depth == 0)
 		(void) request_message_arrived_by(now);
 	span_close(now);
@@ -87,6 +78,19 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	/* a cursor may lie idle while its function goes on */
 	if (trace.depth > 0)
 		span_close(timeline_now());
+}
+
+static void
+trace_start(QueryDesc *queryDesc, int eflags)
+{
+	if (!trace_begins() && unlikely(level_has_query_ids))
+		level_match((int64) queryDesc->plannedstmt->queryId);
+	if (unlikely(executions != NULL))
+		execution_replaced(queryDesc);
+	if (trace.on)
+		start_traced(queryDesc, eflags);
+	else
+		start(queryDesc, eflags);
 }
 
 static void
@@ -229,10 +233,10 @@ run_first(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 		span_close(timeline_now());
 }
 
-static void
-trace_run(RUN_PARAMETERS)
+static pg_noinline void
+run_traced(RUN_PARAMETERS)
 {
-	Execution  *e = trace_begins() ? execution_of(queryDesc) : NULL;
+	Execution  *e = trace.on ? execution_of(queryDesc) : NULL;
 	RowQuery   *rows = row_query_of(queryDesc);
 
 	if (unlikely(rows != NULL && !rows->begun))
@@ -258,6 +262,15 @@ trace_run(RUN_PARAMETERS)
 		return;					/* it was taken for one that an error had left */
 	e->ran = true;
 	e->call.rows += rows_of(queryDesc);
+}
+
+static void
+trace_run(RUN_PARAMETERS)
+{
+	if (trace_begins() || unlikely(row_queries != NULL))
+		run_traced(RUN_ARGUMENTS);
+	else
+		run(RUN_ARGUMENTS);
 }
 
 static void
@@ -307,16 +320,16 @@ finish_in(Execution *execution, QueryDesc *queryDesc)
 	span.of = e;
 }
 
-static void
-trace_finish(QueryDesc *queryDesc)
+static pg_noinline void
+finish_traced(QueryDesc *queryDesc)
 {
-	Execution  *e = trace.on ? execution_of(queryDesc) : NULL;
+	Execution  *e = execution_of(queryDesc);
 
 	/* at the end of a portal that began elsewhere it belongs to what goes on here */
 	if (e == NULL || trace.current != e->call.parent)
 	{
 		/* its triggers have our depth */
-		if (trace.on && (e ? e->secret : text_is_secret(queryDesc->sourceText)))
+		if ((e ? e->secret : text_is_secret(queryDesc->sourceText)))
 			secrets_hide(trace.depth - 1);
 		finish_plan(queryDesc);
 		return;
@@ -332,6 +345,15 @@ trace_finish(QueryDesc *queryDesc)
 }
 
 static void
+trace_finish(QueryDesc *queryDesc)
+{
+	if (trace.on)
+		finish_traced(queryDesc);
+	else
+		finish_plan(queryDesc);
+}
+
+static void
 end_plan(QueryDesc *queryDesc)
 {
 	if (previous_end)
@@ -340,14 +362,16 @@ end_plan(QueryDesc *queryDesc)
 		standard_ExecutorEnd(queryDesc);
 }
 
-static void
-trace_end(QueryDesc *queryDesc)
+static pg_noinline void
+end_known(Execution *e, QueryDesc *queryDesc)
 {
-	Execution  *e = execution_of(queryDesc);
-	int64		now = 0;
+	int64		now;
+	bool		first;
+	int64		last_end;
+	bool		on;
 
 	/* if its span is closed, its end takes time, but uses no blocks */
-	if (e != NULL && span.of == NULL && trace.on && trace.current == e->call.parent)
+	if (span.of == NULL && trace.on && trace.current == e->call.parent)
 	{
 		int64		before = timeline_now();
 
@@ -358,27 +382,33 @@ trace_end(QueryDesc *queryDesc)
 	else
 	{
 		end_plan(queryDesc);
-		if (e != NULL)
-			now = timeline_now();
+		now = timeline_now();
 	}
-	if (e != NULL)
-	{
-		/* a Bind that closes the portal of an earlier request does so before anything else */
-		bool		first = !trace.request;
-		int64		last_end = trace.last_end;
-		bool		on = trace_begins();
+	/* a Bind that closes the portal of an earlier request does so before anything else */
+	first = !trace.request;
+	last_end = trace.last_end;
+	on = trace_begins();
+	/* what the beginning request has recorded is not younger */
+	if (unlikely(first))
+		now = timeline_now();
+	if (span.of == e)
+		span_close(now);
+	trace.on = execute_is_written(queryDesc);
+	execution_finish(e, now);
+	trace.on = on && trace.on;
+	if (first)
+		trace.last_end = last_end;	/* the message arrived before */
+}
 
-		/* what the beginning request has recorded is not younger */
-		if (unlikely(first))
-			now = timeline_now();
-		if (span.of == e)
-			span_close(now);
-		trace.on = execute_is_written(queryDesc);
-		execution_finish(e, now);
-		trace.on = on && trace.on;
-		if (first)
-			trace.last_end = last_end;	/* the message arrived before */
-	}
+static void
+trace_end(QueryDesc *queryDesc)
+{
+	Execution  *e = executions != NULL ? execution_of(queryDesc) : NULL;
+
+	if (e != NULL)
+		end_known(e, queryDesc);
+	else
+		end_plan(queryDesc);
 }
 
 void

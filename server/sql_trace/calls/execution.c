@@ -151,6 +151,26 @@ execution_fail(Execution *e, int sqlstate)
 }
 
 /*
+ * An execution begins, traced or not: one that is known in the same place is gone.
+ * An error that leaves the run of an older cursor, while nothing is traced, frees it
+ * without an end.  So what is found from here on is the one that began.
+ */
+void
+execution_replaced(const QueryDesc *queryDesc)
+{
+	Execution  *e = execution_of(queryDesc);
+
+	if (unlikely(e != NULL))
+	{
+		int64		now = timeline_now();
+
+		if (span.of == e)
+			span_close(now);
+		execution_finish(e, now);
+	}
+}
+
+/*
  * The subtransaction at this level has been committed: what it began belongs to
  * the one around it, and outlives others at this level.
  */

@@ -48,6 +48,7 @@ extern Execution *execution_take(void);
 extern const Execution *execution_bound(int64 arrived);
 extern void execution_finish(Execution *e, int64 now);
 extern void execution_fail(Execution *e, int sqlstate);
+extern void execution_replaced(const QueryDesc *queryDesc);
 extern void span_open(Execution *e, int64 now);
 extern void span_end(int64 now);
 
@@ -73,26 +74,6 @@ static inline Execution *
 execution_of(const QueryDesc *queryDesc)
 {
 	return execution_found->plan == queryDesc ? execution_found : execution_search(queryDesc);
-}
-
-/*
- * An execution begins, traced or not: one that is known in the same place is gone.
- * An error that leaves the run of an older cursor, while nothing is traced, frees it
- * without an end.  So what is found from here on is the one that began.
- */
-static inline void
-execution_replaced(const QueryDesc *queryDesc)
-{
-	Execution  *e = unlikely(executions != NULL) ? execution_of(queryDesc) : NULL;
-
-	if (unlikely(e != NULL))
-	{
-		int64		now = timeline_now();
-
-		if (span.of == e)
-			span_close(now);
-		execution_finish(e, now);
-	}
 }
 
 #pragma GCC visibility pop

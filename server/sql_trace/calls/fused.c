@@ -364,13 +364,13 @@ fused_spill(void)
 	record_held_back = held_back;
 }
 
-/* A request begins. */
+/* A request that is traced begins. */
 void
 fused_begin(void)
 {
 	record_kept_back = fused_spill;
 	/* not what would be spilled anyway */
-	fused.open = trace.on && timeline_cpu_interval != 0 && row_every == 0;
+	fused.open = timeline_cpu_interval != 0 && row_every == 0;
 	fused.size = 0;
 	fused.named = fused.last_is_commit = fused.committed = false;
 	fused.first = trace.calls + 1;

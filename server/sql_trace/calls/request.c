@@ -50,7 +50,8 @@ request_begins(bool can_open)
 		claim_rings();
 	series_forget();
 	text_forget();
-	timeline_follow_clock();
+	if (trace.ring != NULL)
+		timeline_follow_clock();
 	level_update(can_open);
 	trace.request = true;
 	trace.now_level = trace.level;
@@ -65,9 +66,12 @@ request_begins(bool can_open)
 	messages = 0;
 	trace.request_start = -1;
 	message_seen = 0;
-	fused_begin();
-	if (trace.on && LEVEL_WAITS(trace.level))
-		timeline_follow_waits();
+	if (trace.on)
+	{
+		fused_begin();
+		if (LEVEL_WAITS(trace.level))
+			timeline_follow_waits();
+	}
 	if (unlikely(trigger_armed))
 		trigger_request_begins(trace.on);
 }

@@ -349,6 +349,13 @@ report_not_given_up(void *argument, const char *cause)
 	ereport(LOG, (errmsg("sql_trace cannot free the memory of traces: %s", cause)));
 }
 
+static pg_noinline void
+give_up_if_old(Shared *shared, TimestampTz oldest)
+{
+	if (oldest <= kept_long_enough())
+		(void) guarded_run("sql_trace", give_up_old, report_not_given_up, shared);
+}
+
 /* Called by every session after each request, and by others as they commit: are some out of date? */
 void
 ended_look(void)
@@ -356,6 +363,6 @@ ended_look(void)
 	Shared	   *shared = shmem_get();
 	TimestampTz oldest = shared ? (TimestampTz) pg_atomic_read_u64(&shared->oldest_ended) : 0;
 
-	if (unlikely(oldest != 0) && oldest <= kept_long_enough())
-		(void) guarded_run("sql_trace", give_up_old, report_not_given_up, shared);
+	if (unlikely(oldest != 0))
+		give_up_if_old(shared, oldest);
 }

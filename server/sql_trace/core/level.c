@@ -28,6 +28,7 @@ typedef struct QueryIds
 } QueryIds;
 
 double		level_statement_rate = 1;
+bool		level_has_query_ids = false;
 
 static bool enabled = true;
 static int	level_setting = 0;
@@ -131,14 +132,9 @@ static void
 query_ids_changed(const char *newval, void *extra)
 {
 	query_ids = extra;
+	level_has_query_ids = query_ids != NULL && query_ids->n > 0;
 	changed = true;
 	settled = false;
-}
-
-bool
-level_has_query_ids(void)
-{
-	return query_ids != NULL && query_ids->n > 0;
 }
 
 /*
@@ -192,7 +188,7 @@ wanted(LevelReason *reason)
 	if (level == LEVEL_RECORDER)
 		level = 0;
 	if (level > 0 || !recorded || !enabled || *reason == REASON_ASKED ||
-		level_has_query_ids())
+		level_has_query_ids)
 		return level;
 	*reason = REASON_RECORDER;
 	return recorder_level;

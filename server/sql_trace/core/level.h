@@ -24,11 +24,11 @@ struct Slot;
 #pragma GCC visibility push(hidden)
 
 extern double level_statement_rate; /* setting: share of requests that are traced */
+extern bool level_has_query_ids;	/* setting: some statements are traced wherever they run */
 extern void level_begin(struct Slot *slot);
 extern void level_update(bool can_open);
 extern void level_answered(void);
 extern void level_match(int64 query_id);
-extern bool level_has_query_ids(void);
 extern bool level_is_valid(int level);
 extern void level_ring_given_up(void);
 extern void level_ring_lost(void);

@@ -64,7 +64,7 @@ initialise(void *fresh)
 	}
 }
 
-static ModuleShmem memory = {
+ModuleShmem shmem_memory = {
 	"sql_trace", "sql_trace", PGTARE_VERSION, total_size, initialise
 };
 
@@ -75,19 +75,12 @@ shmem_init(void)
 	counter = clock_trust().counter;
 	at_load = clock_pair(counter);
 	ring_memory_init("sql_trace");
-	module_shmem_init(&memory);
+	module_shmem_init(&shmem_memory);
 }
 
-/* The shared state, or NULL if there is none */
-Shared *
-shmem_get(void)
-{
-	return module_shmem_get(&memory);
-}
-
-/* The same, for functions that are of no use without it */
+/* The shared state, for functions that are of no use without it */
 Shared *
 shmem_get_or_error(void)
 {
-	return module_shmem_get_or_error(&memory);
+	return module_shmem_get_or_error(&shmem_memory);
 }

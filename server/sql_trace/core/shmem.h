@@ -102,9 +102,16 @@ MODULE_LOCK_LEADS(Shared);
 /* shmem.c */
 extern int	shmem_rings_kb;		/* setting: memory of all rings */
 extern void shmem_init(void);
-extern Shared *shmem_get(void);
+extern ModuleShmem shmem_memory;
 extern Shared *shmem_get_or_error(void);
 extern Slot *shmem_slot(Shared *shared, uint32 number);
+
+/* The shared state, or NULL if there is none */
+static inline Shared *
+shmem_get(void)
+{
+	return module_shmem_get(&shmem_memory);
+}
 
 /* ended.c */
 struct Ring;

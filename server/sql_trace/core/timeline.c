@@ -95,7 +95,7 @@ timeline_begin(Shared *shared)
 }
 
 /*
- * A request begins: its times come from the clock that is set now, which is not
+ * A request begins, and there is a ring: its times come from the clock that is set now, which is not
  * changed before its end.  So readings within a request can be compared.
  */
 void
@@ -103,7 +103,7 @@ timeline_follow_clock(void)
 {
 	Shared	   *shared = shmem_get();
 
-	if (trace.ring == NULL || (ClockSource) timeline_clock == timeline_source || shared == NULL)
+	if ((ClockSource) timeline_clock == timeline_source || shared == NULL)
 		return;
 	rebase(timeline_clock, clock_source_counts(timeline_clock) ? shared->rate : nanoseconds);
 	memset(&recorded, 0, sizeof(recorded));

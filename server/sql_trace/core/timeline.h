@@ -56,11 +56,10 @@ timeline_reading(void)
 static inline int64
 timeline_of(int64 reading)
 {
-	uint64		ignored = 0;
-
+	/* the sign is looked at once; clock_ns() would do it again */
 	if (unlikely(reading < timeline.base))
-		return timeline.base_ns - clock_ns(&timeline.rate, timeline.base - reading, &ignored);
-	return timeline.base_ns + clock_ns(&timeline.rate, reading - timeline.base, &ignored);
+		return timeline.base_ns - clock_ticks_to_ns(&timeline.rate, timeline.base - reading);
+	return timeline.base_ns + clock_ticks_to_ns(&timeline.rate, reading - timeline.base);
 }
 
 static inline int64

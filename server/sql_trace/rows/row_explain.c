@@ -32,7 +32,7 @@ static explain_per_plan_hook_type previous_per_plan;
 static ProcessUtility_hook_type previous_utility;
 
 /* Set by the option, taken by the start of the executor */
-static int	armed = 0;
+int			row_explain_armed = 0;
 static int	armed_within;		/* queries that were under way */
 
 static int
@@ -94,7 +94,7 @@ options_known(ExplainState *es, List *options, ParseState *pstate)
 		es->timing = false;
 	if (!is_given(options, "buffers"))
 		es->buffers = false;
-	armed = *every;
+	row_explain_armed = *every;
 	armed_within = queries_running();
 }
 
@@ -102,11 +102,11 @@ options_known(ExplainState *es, List *options, ParseState *pstate)
 int
 row_explain_wanted(QueryDesc *desc, bool *counts)
 {
-	int			every = armed;
+	int			every = row_explain_armed;
 
 	if (every == 0 || desc->instrument_options == 0 || queries_running() != armed_within)
 		return 0;
-	armed = 0;
+	row_explain_armed = 0;
 	*counts = (desc->instrument_options & ~INSTRUMENT_ROWS) == 0;
 	return every;
 }
@@ -124,7 +124,7 @@ process(UTILITY_PARAMETERS)
 static void
 process_explain(UTILITY_PARAMETERS)
 {
-	int			outer = armed;
+	int			outer = row_explain_armed;
 	int			outer_within = armed_within;
 
 	if (!IsA(statement->utilityStmt, ExplainStmt))
@@ -132,14 +132,14 @@ process_explain(UTILITY_PARAMETERS)
 		process(UTILITY_ARGUMENTS);
 		return;
 	}
-	armed = 0;
+	row_explain_armed = 0;
 	PG_TRY();
 	{
 		process(UTILITY_ARGUMENTS);
 	}
 	PG_FINALLY();
 	{
-		armed = outer;
+		row_explain_armed = outer;
 		armed_within = outer_within;
 	}
 	PG_END_TRY();
@@ -264,6 +264,8 @@ row_explain_init(void)
 }
 
 #else
+
+int			row_explain_armed = 0;
 
 void
 row_explain_init(void)

@@ -59,16 +59,22 @@ begin(QueryDesc *desc, int every, bool explained, bool counts)
 }
 
 static void
-executor_start(QueryDesc *desc, int eflags)
+start(QueryDesc *desc, int eflags)
+{
+	if (previous_start)
+		previous_start(desc, eflags);
+	else
+		standard_ExecutorStart(desc, eflags);
+}
+
+static pg_noinline void
+start_measured(QueryDesc *desc, int eflags)
 {
 	int			every;
 	bool		counts = false;
 	bool		explained = false;
 
-	if (previous_start)
-		previous_start(desc, eflags);
-	else
-		standard_ExecutorStart(desc, eflags);
+	start(desc, eflags);
 	if (eflags & EXEC_FLAG_EXPLAIN_ONLY)
 		return;
 	if (IsParallelWorker())
@@ -82,6 +88,15 @@ executor_start(QueryDesc *desc, int eflags)
 	}
 	if (every > 0 && desc->planstate)
 		begin(desc, every, explained, counts);
+}
+
+static void
+executor_start(QueryDesc *desc, int eflags)
+{
+	if (unlikely(row_every > 0 || row_explain_armed > 0 || IsParallelWorker()))
+		start_measured(desc, eflags);
+	else
+		start(desc, eflags);
 }
 
 /* The query is about to run for the first time. */
@@ -104,8 +119,8 @@ finish(QueryDesc *desc)
 		standard_ExecutorFinish(desc);
 }
 
-static void
-executor_finish(QueryDesc *desc)
+static pg_noinline void
+finish_measured(QueryDesc *desc)
 {
 	RowQuery   *query = row_query_of(desc);
 	bool		calls_nodes;
@@ -135,6 +150,15 @@ executor_finish(QueryDesc *desc)
 		row_collect(query);
 }
 
+static void
+executor_finish(QueryDesc *desc)
+{
+	if (unlikely(row_queries != NULL))
+		finish_measured(desc);
+	else
+		finish(desc);
+}
+
 static bool
 within_another(const RowQuery *query)
 {
@@ -144,8 +168,8 @@ within_another(const RowQuery *query)
 	return false;
 }
 
-static void
-executor_end(QueryDesc *desc)
+static pg_noinline void
+end_measured(QueryDesc *desc)
 {
 	RowQuery   *query = row_query_of(desc);
 
@@ -161,6 +185,13 @@ executor_end(QueryDesc *desc)
 		if (last)
 			row_last_keep(query);
 	}
+}
+
+static void
+executor_end(QueryDesc *desc)
+{
+	if (unlikely(row_queries != NULL))
+		end_measured(desc);
 	if (previous_end)
 		previous_end(desc);
 	else

@@ -314,6 +314,7 @@ extern void row_shared_withdraw(RowQuery *query);
 
 /* row_explain.c: EXPLAIN (ANALYZE, SAMPLING) */
 extern void row_explain_init(void);
+extern int	row_explain_armed;	/* not 0: an EXPLAIN waits for its plan to start */
 extern int	row_explain_wanted(QueryDesc *desc, bool *counts);
 
 /* row_last.c: the row sources of the session's last statement, by SQL */

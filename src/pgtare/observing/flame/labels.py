@@ -17,11 +17,13 @@ from pgtare.errors import PgtareError, UsageError
 from pgtare.observing.flame import frames
 from pgtare.observing.flame.processes import FlameTarget
 from pgtare.observing.flame.recording import FlameRecording, Numbers
+from pgtare.observing.trace.analysis.timeline import processes
 from pgtare.observing.trace.capture.record import TraceRecorder
 from pgtare.observing.trace.capture.server import Need, open_server
 from pgtare.observing.trace.capture.target import Target
 from pgtare.observing.trace.file.disk_limits import Limits
-from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.reader import Trace, load
+from pgtare.observing.trace.file.records import CallKind
 from pgtare.observing.waits.show import one_line
 from pgtare.postgres import signals
 from pgtare.postgres.module_versions import VersionMismatch
@@ -87,11 +89,15 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
         if dsn is None:
             yield found
             return
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgtare-")))
+        meant = Target(8, armed_only=not trace)
+
+        def recorder(need: Need) -> TraceRecorder:
+            server = stack.enter_context(open_server(dsn, need))
+            return TraceRecorder(server, dsn, place / need.name, meant, _LIMITS)
+
         try:
-            server = stack.enter_context(open_server(dsn, Need.WAITS))
-            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgtare-")))
-            meant = Target(8, armed_only=not trace)
-            recorder = TraceRecorder(server, dsn, place / "waits.pgtrace", meant, _LIMITS)
+            recorders = [recorder(Need.WAITS)]
         except UsageError as ex:
             if trace:
                 raise
@@ -99,19 +105,23 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
                 found.trouble = f"Frames carry no wait event and no statement: {ex}."
             yield found
             return
+        if not trace:  # a ring of waits has no statements of sessions that only sql_trace traces
+            with contextlib.suppress(UsageError):
+                recorders.append(recorder(Need.CALLS))
         armed, ended = threading.Event(), threading.Event()
 
-        def drain() -> None:
+        def drain(recorder: TraceRecorder) -> None:
             try:
                 done = recorder.run(None, lambda progress: armed.set(), ended.is_set)
-                found.traced = done.sessions > 0
+                found.traced |= done.sessions > 0
             except PgtareError as ex:
-                found.trouble = f"Traces of waits could not be read: {ex}"
+                found.trouble = f"Traces could not be read: {ex}"
             finally:
                 armed.set()
 
-        thread = threading.Thread(target=drain, daemon=True)
-        thread.start()
+        threads = [threading.Thread(target=drain, args=(one,), daemon=True) for one in recorders]
+        for thread in threads:
+            thread.start()
         try:
             if trace:
                 armed.wait()  # that takes a second on a busy machine
@@ -119,18 +129,18 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
             yield found
         finally:
             ended.set()
-            with signals.deferred():  # until it has given the sessions back
-                thread.join()
+            with signals.deferred():  # until they have given the sessions back
+                for thread in threads:
+                    thread.join()
         if not found.trouble:
             found.asked = True
             found.server_pids = target.by_server_pid()
             if found.traced:
-                _fill(found, recorder.path)
+                _fill(found, *(load(recorder.path) for recorder in recorders))
 
 
-def _fill(found: FrameLabels, path: Path) -> None:
-    """The stretches of waits and of statements in a recording of traces."""
-    trace = load(path)
+def _fill(found: FrameLabels, trace: Trace, calls: Trace | None = None) -> None:
+    """The stretches of waits and of statements in recordings of waits, and of calls."""
     index: dict[str, int] = {}
     waits: list[tuple[int, int, int, int]] = []
     statements: list[tuple[int, int, int, int]] = []
@@ -152,6 +162,15 @@ def _fill(found: FrameLabels, path: Path) -> None:
         for begin, end, query_id in zip(*columns, strict=True):
             label = name(frames.STATEMENT + one_line(trace.texts.get(query_id), query_id))
             statements.append((pid, begin, min(end, _FOREVER), label))
+    for process in processes(calls) if calls is not None else []:
+        texts = process.stream.texts
+        ran_alone = (process.calls["kind"] == CallKind.EXECUTE) & (process.calls["depth"] == 0)
+        for call in process.calls[ran_alone]:
+            text = texts.get(int(call["text"]))
+            query_id = int(call["query_id"])
+            said = one_line(text.text if text else None, query_id)
+            label = name(frames.STATEMENT + said)
+            statements.append((process.ring.pid, int(call["start"]), int(call["end"]), label))
     found.names = list(index)
     # a statement's frame is outside its waits', so it is put in last
     found.spans = [np.array(rows, np.int64).reshape(-1, 4) for rows in (waits, statements)]
