@@ -130,7 +130,7 @@ def test_a_findings_own_page(page: ServedPage) -> None:
     text = html.unescape(lock_page(page))
     headings = re.findall(r"<h2>(.*?)(?: <span.*)?</h2>", text)
     assert headings == [
-        "Warning, closed, 2026-11-02 14:00:00 to 2026-11-02 14:05:00",
+        "Critical, closed, 2026-11-02 14:00:00 to 2026-11-02 14:05:00",
         "What was seen",
         "What to do",
         "Its sessions at the worst second, 2026-11-02 14:04:20 UTC",

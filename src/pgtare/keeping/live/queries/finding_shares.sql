@@ -1,5 +1,5 @@
 -- What a finding took over time, the newest first.
-SELECT ts_us AS seen_us, event AS last_change, share AS share_then, aas AS sessions_then,
+SELECT ts_us AS seen_us, event AS last_change, class AS urgency, share AS share_then,
   victims AS held_up
 FROM findings
 WHERE ts_us > {from_us:Int64} AND ts_us <= {to_us:Int64} AND key = {finding:String}

@@ -1,18 +1,22 @@
 -- Findings that were written in a span of time: each as it was written last, the most urgent first.
-SELECT host, finding, begun_us, ended_us, seen_us, last_change, urgency, worst_urgency, severity,
-  heading, times_open, share_now, most_share, sessions_now, most_sessions, left_s
+-- (A join: windows over all rows take 50 times as long.)
+SELECT last_rows.server AS host, last_rows.key AS finding, last_rows.since_us AS begun_us,
+  last_rows.until_us AS ended_us, last_rows.ts_us AS seen_us, last_rows.event AS last_change,
+  last_rows.class AS urgency, each_one.worst_urgency AS worst_urgency,
+  last_rows.level AS severity, last_rows.title AS heading, last_rows.episodes AS times_open,
+  last_rows.share AS share_now, each_one.most_share AS most_share, last_rows.aas AS sessions_now,
+  each_one.most_sessions AS most_sessions, last_rows.limit_left_s AS left_s
 FROM (
-  SELECT server AS host, key AS finding, since_us AS begun_us, until_us AS ended_us,
-    ts_us AS seen_us, event AS last_change, class AS urgency, level AS severity, title AS heading,
-    episodes AS times_open, share AS share_now, aas AS sessions_now, limit_left_s AS left_s,
-    min(class) OVER (PARTITION BY server, key, since_us) AS worst_urgency,
-    max(share) OVER (PARTITION BY server, key, since_us) AS most_share,
-    max(aas) OVER (PARTITION BY server, key, since_us) AS most_sessions,
-    row_number() OVER (PARTITION BY server, key, since_us ORDER BY ts_us DESC) AS newest_first
+  SELECT server AS host, key AS finding, since_us AS begun_us, max(ts_us) AS newest_us,
+    min(class) AS worst_urgency, max(share) AS most_share, max(aas) AS most_sessions
   FROM findings
   WHERE ts_us > {from_us:Int64} AND ts_us <= {to_us:Int64} {filters}
-) AS written
-WHERE newest_first = 1 AND begun_us <= {until_us:Int64}
-  AND (ended_us IS NULL OR ended_us >= {after_us:Int64})
+  GROUP BY host, finding, begun_us
+) AS each_one
+JOIN findings AS last_rows
+ON each_one.host = last_rows.server AND each_one.finding = last_rows.key
+  AND each_one.begun_us = last_rows.since_us AND each_one.newest_us = last_rows.ts_us
+WHERE last_rows.since_us <= {until_us:Int64}
+  AND (last_rows.until_us IS NULL OR last_rows.until_us >= {after_us:Int64})
 ORDER BY worst_urgency, most_share DESC NULLS LAST, seen_us DESC, host, finding
 LIMIT {most:Int64}

@@ -22,7 +22,8 @@ _LOCKS = ("lock", "hotlock")
 _COMPUTED_US = 30 * US
 _MOST_ROWS, _MOST_TRACES = 2000, 10_000
 _CLOSED = (
-    "This finding is closed. The commands name processes and times of then: they end nothing else."
+    "This finding is closed. The commands are of its time: look at what is there now before you "
+    "run one."
 )
 _NO_TRACE = (
     "No trace of its sessions was kept. If the server's flight recorder is on "
@@ -47,10 +48,12 @@ async def view(request: ViewRequest) -> ViewPage:
     if not rows:
         raise UsageError("no such finding was open in this window: choose a longer window")
     (row,) = rows
-    whole = TimeWindow(row["begun_us"] - US, row["seen_us"], "tick")
+    # a server's clock may be ahead of the agent's
+    whole = TimeWindow(min(row["begun_us"], row["seen_us"]) - US, row["seen_us"], "tick")
     course = await request.rows(
         "finding_shares", only=request.of_server, window=whole, most=_MOST_ROWS, **named
     )
+    row["worst_urgency"] = min(one["urgency"] for one in course)
     worst = max(course, key=lambda one: one["share_then"] or 0.0)
     pids = {pid for one in course for pid in one["held_up"] or ()}
     pids |= {who["pid"] for who in _roots(row) if who["pid"] is not None}
@@ -72,12 +75,15 @@ def _roots(row: LiveRow) -> list[dict[str, Any]]:
 
 def _state(request: ViewRequest, row: LiveRow, worst: LiveRow) -> PageSection:
     """At a glance: how bad, since when, how much."""
-    title = f"{row['severity']}, {findings.state(request, row)}, {findings.span_words(row)}"
+    title = (
+        f"{findings.worst_level(row)}, {findings.state(request, row)}, {findings.span_words(row)}"
+    )
     parts = [f"on {row['host']}"]
     if row["share_now"] is not None:
+        most = numbers.percent(100 * (worst["share_then"] or 0.0))
         parts.append(
             f"{numbers.percent(100 * row['share_now'])} of active time when written last, "
-            f"{numbers.percent(100 * worst['share_then'])} at most ({shown(worst['seen_us'])})"
+            f"{most} at most ({shown(worst['seen_us'])})"
         )
     if row["spent_s"]:
         parts.append(f"{numbers.duration(1e6 * row['spent_s'])} of active time in all")

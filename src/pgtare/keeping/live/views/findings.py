@@ -86,7 +86,7 @@ def strip(request: ViewRequest, rows: Sequence[LiveRow]) -> PageSection:
         urgent.sort(key=lambda row: (row["urgency"], -(row["share_now"] or 0.0)))
     items = [
         PageItem(
-            row["severity"] if live else _level(row),
+            row["severity"] if live else worst_level(row),
             row["heading"],
             href(request, row),
             _about(request, row, now=live),
@@ -147,7 +147,7 @@ def href(request: ViewRequest, row: LiveRow) -> str:
     return request.href("/finding", **words, last=last or [*LAST_S][-1])
 
 
-def _level(row: LiveRow) -> str:
+def worst_level(row: LiveRow) -> str:
     """Of its worst time; an outage that becomes smaller is written as a warning."""
     return "critical" if row["worst_urgency"] == 0 else str(row["severity"])
 
@@ -172,7 +172,7 @@ def _about(request: ViewRequest, row: LiveRow, *, now: bool) -> str:
 def _values(request: ViewRequest, row: LiveRow) -> list[object]:
     return [
         row["heading"],
-        _level(row),
+        worst_level(row),
         _CLASSES[row["worst_urgency"]],
         row["most_share"],
         row["most_sessions"],
