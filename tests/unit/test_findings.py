@@ -153,6 +153,20 @@ def test_sessions_that_wait_for_each_other_are_a_ring() -> None:
     assert found.remedy[0].command.startswith("SELECT pg_cancel_backend(1)")
 
 
+def test_workers_that_take_turns_are_no_ring() -> None:
+    """One waited for the other a moment ago, and now it is the other way round."""
+    first = (waiter(1, 2, query_age_s=0.2), session(2, query_age_s=0.2))
+    second = (session(1, query_age_s=0.1), waiter(2, 1, query_age_s=0.2))
+    both = (waiter(1, 2, query_age_s=0.2), waiter(2, 1, query_age_s=0.1))
+    samples = [SessionsSample(NOW + n, 1.0, (first, second, both)[n % 3]) for n in range(9)]
+    texts = ServerState(texts={7: "UPDATE hot SET n = n + $1"})
+    rows = replace(ROWS, object="rows", relation=None)
+    found = compute.findings(Observation(samples, {1: rows, 2: rows}, texts))
+    assert [one.kind for one in found] == ["hotlock"]
+    # which has moved on to a row of no name: its table is that of the statement
+    assert "queue for rows of hot in" in found[0].title
+
+
 def test_a_leader_and_those_who_stand_by_alarm_nobody() -> None:
     lock = AwaitedLock(2, "advisory", "ExclusiveLock", "advisory lock 99")
     leader = session(1, "Client/ClientRead", state="idle", xact_age_s=None)

@@ -93,11 +93,12 @@ def of_rows(
     rows: Iterable[Sequence[Any]], stretch: Stretch, *, server: str | None = None
 ) -> FindingsHistory:
     """The findings of a stretch, from its rows in the order of time."""
-    by_key: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    by_key: dict[tuple[str, str, datetime], list[Mapping[str, Any]]] = {}
     for values in rows:
         row = dict(zip(_COLUMNS, values, strict=True))
         if server is None or row["server"] == server:
-            by_key.setdefault((row["server"], row["key"]), []).append(row)
+            # one that comes back after ten minutes is another of the same key
+            by_key.setdefault((row["server"], row["key"], row["since"]), []).append(row)
     found = [one for group in by_key.values() if (one := _finding(group, stretch)) is not None]
     found.sort(key=lambda one: (one.class_, -one.active_s, one.since, one.server, one.key))
     return FindingsHistory(from_=stretch.begin, to=stretch.end, findings=found)

@@ -15,8 +15,8 @@ from pgtare.observing.findings.model import (
 )
 from pgtare.observing.findings.observation import Observation, SampledSession, moment
 from pgtare.observing.findings.partition import Cause, Partition
-from pgtare.observing.findings.read import NOTIFY
-from pgtare.observing.findings.words import named, share_line, short, spent
+from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
+from pgtare.observing.findings.words import named, share_line, short, spent, table_of
 
 #: An outage takes this share of all active time, and so many sessions.
 OUTAGE_SHARE, OUTAGE_SESSIONS = 0.5, 2.0
@@ -55,7 +55,7 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
     if cause.prepared is not None:
         return _prepared(cause, whole, observation)
     root = cause.root
-    object_ = cause.object or "what others wait for"
+    object_ = _object(cause, observation) or "what others wait for"
     if root is None:
         title = f"a session that could not be looked at holds {object_}"
         return _finding(cause, whole, title, [], [], observation)
@@ -90,6 +90,16 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
     if cause.gate is not None:
         fixes.append(_LOCK_TIMEOUT)
     return _finding(cause, whole, title, evidence, fixes, observation)
+
+
+def _object(cause: Cause, observation: Observation) -> str:
+    """What is locked. A row that was changed meanwhile is waited for without its table's name."""
+    if cause.object != ANY_ROWS:
+        return cause.object
+    named_rows = [name for name in cause.objects.most(3) if name != ANY_ROWS]
+    texts = (observation.text(statement) for statement in cause.statements.most(3))
+    named_rows += [f"{ANY_ROWS} of {table}" for table in map(table_of, texts) if table]
+    return named_rows[0] if named_rows else ANY_ROWS
 
 
 def _quoted(role: str) -> str:
@@ -129,7 +139,7 @@ def _prepared(cause: Cause, whole: Partition, observation: Observation) -> Findi
     held = cause.prepared
     assert held is not None
     age = "" if held.prepared_age_s is None else f", prepared {spent(held.prepared_age_s)} ago"
-    title = f"the prepared transaction {held.gid} holds {cause.object or 'locks'}"
+    title = f"the prepared transaction {held.gid} holds {_object(cause, observation) or 'locks'}"
     found = _finding(
         cause,
         whole,
@@ -222,7 +232,7 @@ def _finding(
         quality="sampled" if observation.waited_s is None else "exact",
         root=who(cause.root) if cause.root is not None else None,
         gate=who(cause.gate) if cause.gate is not None else None,
-        object=cause.object or None,
+        object=_object(cause, observation) or None,
         victims=victims,
         title=title,
         evidence=seen,
@@ -240,7 +250,7 @@ def _events(cause: Cause) -> list[str]:
 
 def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
     """A lock that many take one after the other, and nobody holds for long."""
-    object_ = cause.object
+    object_ = _object(cause, observation)
     statement = next(
         (text for key in cause.statements.most(3) if (text := observation.text(key))), ""
     )

@@ -14,7 +14,7 @@ from pgtare.observing.findings.observation import (
     SessionsSample,
     StatementKey,
 )
-from pgtare.observing.findings.read import NOTIFY
+from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
 from pgtare.observing.findings.roots import BlockerGraph, RootPath, gate, paths
 
 #: Waits for the log: its buffers, its writing, its syncs.
@@ -49,6 +49,8 @@ _MANY_ROOTS, _QUARTER = 3, 0.25
 #: A root whose transaction is younger in each sample holds nobody up for long, s.
 _SHORT_S = 1.0
 _OUTAGE_WAIT_S = 5.0
+#: Sessions that wait for each other for less may do so one after the other, s.
+_SHORT_RING_S = 0.5
 
 Name = TypeVar("Name")
 
@@ -269,7 +271,7 @@ def _lock(
     """Give the time of a wait for a lock to its roots."""
     lock = observation.locks.get(one.pid)
     object_ = lock.object if lock is not None else ""
-    ends = paths(one.pid, edges)
+    ends = [path for path in paths(one.pid, edges) if not path.ring or _is_ring(path, rows)]
     if not ends or one.label in _SHORT_LOCKS or object_ == NOTIFY:
         key = f"{HOT_LOCK}/{one.label}/{object_}"
         causes.of(HOT_LOCK, key, one.label).add(sample.at, seconds, one, object_)
@@ -293,6 +295,14 @@ def _lock(
         gates = [rows.anywhere[pid] for pid in path.between if pid in rows.anywhere]
         for passed in gates:
             cause.waiters.setdefault(passed.pid, passed)
+
+
+def _is_ring(path: RootPath, rows: _Rows) -> bool:
+    """Whether all of a ring wait for each other at once, and not one after the other."""
+    ring = [rows.now[pid] for pid in path.between if pid in rows.now]
+    return len(ring) == len(path.between) and all(
+        one.blockers and (one.query_age_s or 0.0) >= _SHORT_RING_S for one in ring
+    )
 
 
 def _handed_on(causes: _Causes, root: SampledSession) -> Cause | None:
@@ -344,7 +354,8 @@ def _hot(causes: Iterable[Cause]) -> list[Cause]:
         if cause.kind == HOT_LOCK or (cause.kind == LOCK and cause.prepared is None):
             event = _lock_event(cause)
             # of what was not looked up, it is most likely what the others wait for
-            object_ = cause.object or next(iter(objects[event].most()), "")
+            known = cause.object if cause.object != ANY_ROWS else ""
+            object_ = known or next(iter(objects[event].most()), "")
             by_object[event, object_].append(cause)
         else:
             found.append(cause)
@@ -382,6 +393,6 @@ def _nobody_is_root(roots: list[Cause], all_s: float) -> bool:
 
 def _mark_gate(cause: Cause) -> None:
     """Of those in between, a session that waits for a whole relation: an ALTER TABLE, mostly."""
-    pid = gate(cause.paths) if cause.kind == LOCK and cause.paths else None
+    pid = gate(cause.paths) if cause.kind == LOCK and not cause.ring else None
     found = cause.waiters.get(pid) if pid is not None else None
     cause.gate = found if found is not None and found.event == "relation" else None

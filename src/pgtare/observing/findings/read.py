@@ -29,6 +29,7 @@ from pgtare.postgres.sql_text import storable
 MOST_WAITERS = 20
 #: What notifies of transactions takes: a lock of the class of databases that is of none of them.
 _DATABASE_CLASS = 1262
+ANY_ROWS = "rows"
 NOTIFY = "the queue of notifications (NOTIFY)"
 
 
@@ -106,7 +107,7 @@ def _lock(row: Sequence[Any]) -> AwaitedLock:
         name = f"relation {oid} of database {database}"
     words = name or kind
     if kind in ("transactionid", "tuple"):
-        words = f"rows of {name}" if name else "rows"
+        words = f"{ANY_ROWS} of {name}" if name else ANY_ROWS
     elif kind == "advisory":
         # one number of 64 bits, or two of 32
         key = f"{class_}, {object_}" if part == 2 else str((class_ << 32) | object_)

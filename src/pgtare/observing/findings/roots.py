@@ -20,7 +20,7 @@ class RootPath:
     """How a waiter comes to a root.
 
     root: its process, 0 for a prepared transaction. between: those who wait in between, the
-    nearest to the root last. ring: they wait for each other.
+    nearest to the root last. ring: they wait for each other, all of `between`.
     """
 
     root: int
@@ -85,7 +85,7 @@ def paths(pid: int, edges: Mapping[int, Sequence[int]]) -> list[RootPath]:
         return ends
     # only a ring: all of it is one
     ring = sorted({pid, *(node for path in found.values() for node in path.between)})
-    return [RootPath(ring[0], (), ring=True)] if found else []
+    return [RootPath(ring[0], tuple(ring), ring=True)] if found else []
 
 
 def gate(paths_to_root: Mapping[int, RootPath]) -> int | None:

@@ -16,7 +16,7 @@ from pgtare.observing.findings.observation import (
     moment,
 )
 from pgtare.observing.findings.partition import Cause, Partition
-from pgtare.observing.findings.words import share_line, short, spent
+from pgtare.observing.findings.words import share_line, short, spent, table_of
 
 #: A table that is read from end to end: so many rows a second, and rows a scan.
 _ROWS_S, _ROWS_A_SCAN = 100_000.0, 10_000.0
@@ -201,13 +201,8 @@ def _generic(cause: Cause, whole: Partition, observation: Observation) -> Explan
                 privilege="the right to alter it",
             ),
         ),
-        _table_of(text),
+        table_of(text),
     )
-
-
-def _table_of(text: str) -> str | None:
-    found = re.search(r"\b(?:FROM|UPDATE|INTO)\s+([\w.\"]+)", text, re.IGNORECASE)
-    return found[1] if found else None
 
 
 def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
@@ -247,7 +242,7 @@ def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanat
             ),
             remedies.setting("log_temp_files", "'10MB'", "logs which statements spill"),
         ),
-        _table_of(text),
+        table_of(text),
     )
 
 
@@ -324,7 +319,7 @@ def _contention(cause: Cause, whole: Partition, observation: Observation) -> Exp
         (f"{event}: {numbers.percent(100 * events[event] / cause.seconds)} of its time",),
         f"sessions queue for {why}",
         (Remedy(command="", does=does),),
-        _table_of(text),
+        table_of(text),
     )
 
 
@@ -358,11 +353,11 @@ def _slower(cause: Cause, whole: Partition, observation: Observation) -> Explana
         (
             _look(text),
             Remedy(
-                command=f"ANALYZE {_table_of(text)};" if _table_of(text) else "",
+                command=f"ANALYZE {table_of(text)};" if table_of(text) else "",
                 does="if the table has changed much since its statistics were made",
             ),
         ),
-        _table_of(text),
+        table_of(text),
         sure=False,
     )
 
@@ -383,5 +378,5 @@ def _crowded(cause: Cause, whole: Partition, observation: Observation) -> Explan
             _look(text),
             Remedy(command="", does="run it in fewer sessions at once, by a pooler's limit"),
         ),
-        _table_of(text),
+        table_of(text),
     )

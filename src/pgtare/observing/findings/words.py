@@ -17,6 +17,12 @@ def short(text: str, width: int = _TEXT) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
+def table_of(text: str) -> str | None:
+    """The first table that a statement names."""
+    found = re.search(r"\b(?:FROM|UPDATE|INTO)\s+([\w.\"]+)", text, re.IGNORECASE)
+    return found[1] if found else None
+
+
 def named(one: SampledSession) -> str:
     """A session as people call it."""
     return f"{one.application or one.role or one.backend_type} (pid {one.pid})"

@@ -1,0 +1,103 @@
+"""Findings that an agent kept, of a stretch of time, and beside another one."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pgtare.keeping.findings import history
+from pgtare.keeping.findings.history import Stretch
+
+NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
+
+
+def minutes(count: float) -> timedelta:
+    return timedelta(minutes=count)
+
+
+def row(at: float, event: str = "update", since: float = 0.0, **more: Any) -> tuple[Any, ...]:
+    """A row as a spool answers: times in UTC without a zone, minutes after noon."""
+    naive = NOON.replace(tzinfo=None)
+    values: dict[str, Any] = dict.fromkeys(history._COLUMNS) | {
+        "server": "shop",
+        "ts": naive + minutes(at),
+        "key": "lock/1@0",
+        "kind": "lock",
+        "event": event,
+        "class": 1,
+        "level": "warning",
+        "since": naive + minutes(since),
+        "until": naive + minutes(at - 1) if event == "close" else None,
+        "episodes": 1,
+        "share": 0.5,
+        "aas": 2.0,
+        "active_s": 120.0 * (at - since),
+        "object": "hot",
+        "victims": [2, 3],
+        "root": json.dumps({"pid": 1}),
+        "query_id": 2**60 + 1,
+        "title": "cron holds rows of hot",
+        "evidence": "one\ntwo",
+        "why": "so",
+        "remedy": json.dumps([{"command": "SELECT 1;", "does": "", "risk": "", "privilege": ""}]),
+        "sure": "certain",
+        "because": "seen",
+        "figures": json.dumps({"sessions": 2.0}),
+    }
+    return tuple((values | more)[name] for name in history._COLUMNS)
+
+
+def test_a_finding_is_told_once_with_its_worst_figures() -> None:
+    stretch = Stretch(NOON, NOON + minutes(60))
+    rows = [row(0.2, "open"), row(5, share=0.9, **{"class": 0}), row(10, "close", share=0.1)]
+    (found,) = history.of_rows(rows, stretch).findings
+    assert (found.open, found.class_, found.share) == (False, 0, 0.9)
+    assert found.until == NOON + minutes(9)
+    assert found.active_s == 1200.0
+    assert found.query_id == str(2**60 + 1)
+    assert found.evidence == ["one", "two"]
+    document = json.loads(history.of_rows(rows, stretch).to_json())
+    assert document["findings"][0]["class"] == 0
+    assert document["findings"][0]["root"] == {"pid": 1}
+
+
+def test_time_before_the_stretch_does_not_count() -> None:
+    stretch = Stretch(NOON + minutes(4), NOON + minutes(60))
+    (found,) = history.of_rows([row(5), row(10)], stretch).findings
+    assert (found.open, found.active_s) == (True, 600.0)
+    # ended before it, and begun after it
+    later = Stretch(NOON + minutes(9.5), NOON + minutes(60))
+    assert history.of_rows([row(10, "close")], later).findings == []
+    earlier = Stretch(NOON - minutes(9), NOON - minutes(1))
+    assert history.of_rows([row(0.2, "open")], earlier).findings == []
+
+
+def test_one_key_at_two_times_is_two_findings() -> None:
+    stretch = Stretch(NOON, NOON + minutes(60))
+    rows = [row(1, "open"), row(3, "close"), row(31, "open", since=30), row(33, "close", since=30)]
+    found = history.of_rows(rows, stretch).findings
+    assert [one.since for one in found] == [NOON, NOON + minutes(30)]
+    assert [one.active_s for one in found] == [360.0, 360.0]
+
+
+def test_only_one_server_is_shown_if_it_is_named() -> None:
+    stretch = Stretch(NOON, NOON + minutes(60))
+    rows = [row(1, "open"), row(1, "open", server="bank")]
+    assert len(history.of_rows(rows, stretch).findings) == 2
+    (found,) = history.of_rows(rows, stretch, server="bank").findings
+    assert found.server == "bank"
+
+
+def test_two_times_are_compared_by_what_was_waited_for() -> None:
+    """The session that held it last week has another process today."""
+    now = Stretch(NOON, NOON + minutes(60))
+    week = timedelta(days=7)
+    then = now.earlier(week)
+    assert (then.begin, then.end) == (NOON - week, NOON + minutes(60) - week)
+    today = history.of_rows([row(1, "open"), row(10, "close")], now)
+    before = history.of_rows(
+        [row(1 - 7 * 24 * 60, "open", since=-7 * 24 * 60, key="lock/77@5")], then
+    )
+    (both,) = history.compared(today, before)
+    assert (both.now_s, both.before_s) == (1200.0, 120.0)
