@@ -305,7 +305,8 @@ def test_a_standby_is_watched_and_promoted_in_the_primarys_place(binaries: Binar
             batches += [look(of_standby, opened, minute=True)]
             batches[-1].rows |= of_standby.sessions(opened, 1).rows
             batches[-1].rows |= of_standby.activity(opened, 1).rows
-            of_standby.findings(opened, lambda left: None)
+            of_standby.check(opened)
+            assert of_standby.evaluate(opened).rows.keys() <= {"findings"}
             assert_exact(batches, flat(batches[0]), flat(batches[-1]))
             assert {row["quality"] for row in rows_of(batches, "statements")} == {"exact"}
             assert rows_of(batches, "activity")

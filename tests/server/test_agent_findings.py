@@ -1,0 +1,108 @@
+"""What an agent finds of a server without any module, and that a kill of it loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from tests.agent_rows import role_dsn
+from tests.commands import failed, in_process, refused
+from tests.servers import SLOWLY_ON_15
+from tests.sessions import eventually, one
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(params=SLOWLY_ON_15)
+def plain(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A server as it comes, and a role in pg_monitor."""
+    binaries: Binaries = request.getfixturevalue(request.param)
+    with Cluster(binaries) as cluster:
+        with cluster.connect() as connection:
+            connection.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
+            connection.execute("CREATE TABLE hot AS SELECT 1 AS id, 'secret' AS word")
+        yield cluster
+
+
+@contextlib.contextmanager
+def held_up(cluster: Cluster) -> Iterator[psycopg.Connection[Any]]:
+    """A session that keeps a row, and three that want it."""
+    with contextlib.ExitStack() as stack:
+        holder = stack.enter_context(cluster.connect())
+        holder.execute("SET application_name = 'cron <b>'")
+        holder.execute("BEGIN")
+        holder.execute("UPDATE hot SET word = 'secret'")
+        pool = stack.enter_context(ThreadPoolExecutor(3))
+        for _ in range(3):
+            waiter = stack.enter_context(cluster.connect())
+            stack.callback(waiter.cancel)
+            pool.submit(waiter.execute, b"UPDATE hot SET word = 'secret' WHERE id = 1")
+        yield holder
+
+
+def findings(spool: Path, *words: str) -> list[dict[str, Any]]:
+    done = in_process("findings", "--spool", spool, "--json", *words)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
+    return found
+
+
+def test_who_holds_up_others_is_found_once_though_the_agent_is_killed(
+    plain: Cluster, started: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    spool = tmp_path / "spool"
+    assert "no spool" in refused("findings", "--spool", spool)
+    words = ("agent", "--dsn", role_dsn(plain), "--spool", spool)
+    with held_up(plain) as holder:
+        pid = holder.info.backend_pid
+        agent = started(*words)
+        eventually(lambda: spool.exists() and bool(findings(spool, "--open")), 90)
+        os.kill(agent.pid, signal.SIGKILL)
+        agent.communicate()
+        started(*words)
+        eventually(lambda: findings(spool)[0]["class"] == 0, 90)
+        (found,) = findings(spool, "--open", "--since", "1h")
+        assert (found["kind"], found["level"], found["root"]["pid"]) == ("lock", "critical", pid)
+        assert (
+            found["title"] == f"cron <b> (pid {pid}) is idle in transaction and holds rows of hot"
+        )
+        assert found["share"] == 1.0
+        assert len(found["victims"]) == 3
+        assert found["episodes"] == 1
+        shown = in_process("findings", "--spool", spool)
+        assert "CRITICAL  cron <b>" in shown.stdout
+        assert "secret" not in shown.stdout + json.dumps(found)
+        # the command ends this session in this transaction, and no other one
+        command = found["remedy"][0]["command"]
+        with plain.connect() as admin:
+            other = command.replace(" AND xact_start = '2", " AND xact_start = '1")
+            assert admin.execute(other.encode()).fetchall() == []
+            assert one(admin, command) is True
+        with pytest.raises(psycopg.OperationalError):
+            holder.execute("SELECT 1")
+
+
+def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    for words, said in (
+        ((), "--spool DIR or --store"),
+        (("--spool", spool, "--to", "2026-01-01"), "--to goes with --from"),
+        (("--spool", spool, "--since", "500d"), "at most 400d"),
+        (("--spool", spool, "--follow", "--json"), "--follow goes with"),
+        (("--spool", spool, "--from", "yesterday"), "write a time as in"),
+        (("--spool", spool, "--from", "2026-01-02", "--to", "2026-01-01"), "not before --to"),
+    ):
+        assert said in refused("findings", *words)
+    assert failed(in_process("findings", "--spool", spool), 2)
