@@ -64,8 +64,13 @@ def test_a_finding_is_told_once_with_its_worst_figures() -> None:
 
 def test_time_before_the_stretch_does_not_count() -> None:
     stretch = Stretch(NOON + minutes(4), NOON + minutes(60))
-    (found,) = history.of_rows([row(5), row(10)], stretch).findings
-    assert (found.open, found.active_s) == (True, 600.0)
+    rows = [row(3, share=0.9), row(5), row(10)]  # the first was written before
+    (found,) = history.of_rows(rows, stretch).findings
+    assert (found.open, found.active_s, found.share) == (True, 840.0, 0.5)
+    # a stretch between two rows
+    (found,) = history.of_rows(rows[:1], stretch).findings
+    assert (found.open, found.active_s) == (True, 0.0)
+    assert "ts > T'2026-11-24 11:53:00" in stretch.sql("T'{}'")
     # ended before it, and begun after it
     later = Stretch(NOON + minutes(9.5), NOON + minutes(60))
     assert history.of_rows([row(10, "close")], later).findings == []

@@ -20,8 +20,8 @@ _COLUMNS = tuple(
     for column in TABLES["findings"].columns
     if column.name not in ("agent", "segment", "epoch", "covered_ns", "quality")
 )
-#: An open finding is written at least so often; a window that ends later shows the row.
-_WRITTEN = timedelta(seconds=90)
+#: An open finding is written at least so often: what was open when a stretch began has a row.
+_WRITTEN = timedelta(minutes=11)
 
 
 class KeptFinding(Model):
@@ -83,7 +83,7 @@ class Stretch:
     def sql(self, time: str) -> str:
         """The rows that may tell of it. time: makes a time of a text, `{}`."""
         begin, end = (
-            time.format(f"{at:%Y-%m-%d %H:%M:%S.%f}") for at in (self.begin, self.end + _WRITTEN)
+            time.format(f"{at:%Y-%m-%d %H:%M:%S.%f}") for at in (self.begin - _WRITTEN, self.end)
         )
         names = ", ".join(_COLUMNS)
         return f"SELECT {names} FROM findings WHERE ts > {begin} AND ts <= {end} ORDER BY ts"
@@ -105,7 +105,11 @@ def of_rows(
 
 
 def _utc(at: datetime | None) -> datetime | None:
-    return None if at is None else at.replace(tzinfo=UTC) if at.tzinfo is None else at
+    return None if at is None else _at(at)
+
+
+def _at(at: datetime) -> datetime:
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
 
 
 def _finding(rows: Sequence[Mapping[str, Any]], stretch: Stretch) -> KeptFinding | None:
@@ -116,16 +120,17 @@ def _finding(rows: Sequence[Mapping[str, Any]], stretch: Stretch) -> KeptFinding
     if since > stretch.end or (until is not None and until < stretch.begin):
         return None
     ended = last["event"] == "close"
+    within = [row for row in rows if _at(row["ts"]) > stretch.begin] or rows[-1:]
     fields = {name: last[name] for name in _COLUMNS if name not in ("ts", "event", "class")}
     fields |= {name: None if last[name] is None else json.loads(last[name]) for name in _JSON}
     query_id = last["query_id"]
     fields |= {
         "open": not ended,
-        "class_": min(row["class"] for row in rows),
+        "class_": min(row["class"] for row in within),
         "since": since,
         "until": until if ended else None,
-        "share": _most(rows, "share"),
-        "aas": _most(rows, "aas"),
+        "share": _most(within, "share"),
+        "aas": _most(within, "aas"),
         "active_s": _within(rows, since, stretch),
         "query_id": None if query_id is None else str(query_id),
         "victims": list(last["victims"] or ()),
@@ -139,8 +144,9 @@ def _most(rows: Iterable[Mapping[str, Any]], name: str) -> float | None:
 
 
 def _within(rows: Sequence[Mapping[str, Any]], since: datetime, stretch: Stretch) -> float:
-    """Active time within the stretch: what it took from its first row there to its last one."""
-    before = 0.0 if since >= stretch.begin else float(rows[0]["active_s"] or 0.0)
+    """Active time within the stretch: what it took more than when the stretch began."""
+    earlier = [row for row in rows if _at(row["ts"]) <= stretch.begin] or rows[:1]
+    before = 0.0 if since >= stretch.begin else float(earlier[-1]["active_s"] or 0.0)
     return max(0.0, float(rows[-1]["active_s"] or 0.0) - before)
 
 

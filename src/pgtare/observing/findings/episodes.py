@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pgtare.observing.findings.model import OUTAGE, Finding
+from pgtare.observing.findings.model import OUTAGE, SETTING, Finding
 from pgtare.observing.findings.observation import moment
 
 Change = Literal["open", "update", "close"]
@@ -18,6 +18,8 @@ _LOOKS, _NEEDED = 3, 2
 _CLOSED_S, _SAME_S = 60.0, 600.0
 #: Open findings are written anew after so long, s, or if share or sessions rose by so much.
 _UPDATE_S, _RISEN, _MORE_SESSIONS = 60.0, 0.1, 1.0
+#: Settings that nobody changes stay open for days.
+_SETTING_S = 600.0
 #: A wait so long, of so many sessions, is opened at once.
 _AT_ONCE_S, _AT_ONCE_SESSIONS = 5.0, 3
 
@@ -99,7 +101,8 @@ class Episodes:
         risen = (finding.share or 0.0) - (before.share or 0.0) >= _RISEN or (
             (finding.aas or 0.0) - (before.aas or 0.0) >= _MORE_SESSIONS
         )
-        due = at - episode.written_at >= _UPDATE_S
+        every = _UPDATE_S if finding.class_ < SETTING else _SETTING_S
+        due = at - episode.written_at >= every
         changed = finding.class_ < before.class_ or finding.title != before.title
         episode.seen_at = at
         episode.active_s += (finding.aas or 0.0) * seconds
