@@ -246,6 +246,13 @@ def test_dead_rows_under_an_old_snapshot_take_over_their_statement() -> None:
     assert (found.kind, found.class_, found.share) == ("horizon", ACTIVE, 1.0)
     assert "keeps vacuum from removing dead rows of orders" in found.title
     assert found.remedy[0].command.startswith("SELECT pg_terminate_backend(9)")
+    # a statement's snapshot is as old as the prepared transaction that it has to look at
+    prepared = HorizonHolder("prepared", "pay-1", None, 500, 90.0, "app")
+    young_session = replace(holder, age_s=0.01)
+    both = replace(state, now=ServerNow(horizon=(young_session, prepared)))
+    (found,) = compute.findings(seen(session(1), state=both))
+    assert "the prepared transaction 'pay-1' keeps vacuum" in found.title
+    assert found.remedy[0].command == "ROLLBACK PREPARED 'pay-1';"
     # vacuum has not tried since the snapshot was taken
     young = replace(state, tables=table(0, 0, live=100, dead=150_000, vacuumed_age_s=40.0))
     assert compute.findings(seen(session(1), dash, state=young)) == []

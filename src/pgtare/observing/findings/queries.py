@@ -123,7 +123,7 @@ HORIZON = Query(
     f"""(SELECT 'session', coalesce(application_name, ''), pid,
     greatest(age(backend_xmin), age(backend_xid)), {_age("xact_start")}, datname
   FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type <> 'walsender'
-    AND coalesce(backend_xmin, backend_xid) IS NOT NULL ORDER BY 4 DESC LIMIT 1)
+    AND coalesce(backend_xmin, backend_xid) IS NOT NULL ORDER BY 4 DESC, xact_start LIMIT 1)
 UNION ALL (SELECT 'prepared', gid, NULL, age(transaction), {_age("prepared")}, database
   FROM pg_prepared_xacts ORDER BY 4 DESC LIMIT 1)
 UNION ALL (SELECT 'slot', slot_name, NULL, greatest(age(xmin), age(catalog_xmin)), NULL, database

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
@@ -89,10 +89,9 @@ def _rounded(megabytes: float) -> int:
 
 def _dead_rows(observation: Observation) -> Finding | None:
     state = observation.state
-    holders = sorted(state.now.horizon, key=lambda one: -one.age_xids)
-    if not holders:
+    holder = _oldest(state.now.horizon)
+    if holder is None:
         return None
-    holder = holders[0]
     tables = [
         table
         for table in state.tables.values()
@@ -125,6 +124,11 @@ def _dead_rows(observation: Observation) -> Finding | None:
         because="the server names the oldest snapshot, and counts dead rows",
         figures={"dead_rows": float(table.dead), "live_rows": float(table.live)},
     )
+
+
+def _oldest(holders: Sequence[HorizonHolder]) -> HorizonHolder | None:
+    """Who keeps the horizon: sessions that see it as the oldest are as old by their snapshots."""
+    return min(holders, key=lambda one: (-one.age_xids, one.kind == "session"), default=None)
 
 
 def _is_older(holder: HorizonHolder, table: TableTotals) -> bool:
