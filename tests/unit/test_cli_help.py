@@ -25,7 +25,7 @@ GROUPS = {
         "selftest",
     ],
     "Observing": ["waits", "trace", "flame", "doctor", "clock"],
-    "Keeping": ["agent", "live", "spool", "store"],
+    "Keeping": ["agent", "findings", "live", "spool", "store"],
     "Set up": ["module", "uninstall"],
 }
 

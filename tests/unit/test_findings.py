@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgtare.observing.findings import compute, limits
+from pgtare.kit.terminal_text import plain
+from pgtare.observing.findings import compute, limits, read, remedies
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, LIMIT, OUTAGE, of_setting
 from pgtare.observing.findings.observation import (
     AwaitedLock,
@@ -87,7 +88,7 @@ def test_the_root_gets_the_time_of_all_that_wait_for_it() -> None:
     assert found.remedy[0].command == (
         "SELECT pg_terminate_backend(1) FROM pg_stat_activity WHERE pid = 1"
         " AND backend_start = '1970-01-01 00:00:01.000000+00'"
-        " AND xact_start = '2023-11-14 22:13:20.000000+00';"
+        " AND xact_start = '2023-11-14 22:13:20.000000+00' AND state = 'idle in transaction';"
     )
 
 
@@ -110,9 +111,9 @@ def test_an_alter_that_waits_is_the_gate_and_its_cancelling_comes_first() -> Non
 
 
 def test_a_prepared_transaction_has_no_process() -> None:
-    held = replace(ROWS, gid="'it''s'", database="app", owner="tm", prepared_age_s=90.0)
+    held = replace(ROWS, gid="it's", database="app", owner="tm", prepared_age_s=90.0)
     (found,) = compute.findings(seen(waiter(2, 0), locks={2: held}))
-    assert found.key == "lock/2pc/'it''s'"
+    assert found.key == "lock/2pc/it's"
     assert [one.command for one in found.remedy] == ["ROLLBACK PREPARED 'it''s';"]
 
 
@@ -148,16 +149,19 @@ def test_a_root_that_waits_for_the_log_hands_its_time_on() -> None:
 
 
 def test_sessions_that_wait_for_each_other_are_a_ring() -> None:
-    (found,) = compute.findings(seen(waiter(1, 2, xact_age_s=3.0), waiter(2, 1)))
-    assert "in a ring" in found.title
+    behind = waiter(3, 1, xact_age_s=1.0)
+    (found,) = compute.findings(seen(waiter(1, 2, xact_age_s=3.0), waiter(2, 1), behind))
+    assert "in a ring: web (pid 1), web (pid 2)" in found.title
+    # who only waits behind them is no part of it
     assert found.remedy[0].command.startswith("SELECT pg_cancel_backend(1)")
 
 
 def test_workers_that_take_turns_are_no_ring() -> None:
     """One waited for the other a moment ago, and now it is the other way round."""
-    first = (waiter(1, 2, query_age_s=0.2), session(2, query_age_s=0.2))
-    second = (session(1, query_age_s=0.1), waiter(2, 1, query_age_s=0.2))
-    both = (waiter(1, 2, query_age_s=0.2), waiter(2, 1, query_age_s=0.1))
+    young = {"query_age_s": 0.2, "xact_age_s": 0.2}
+    first = (waiter(1, 2, **young), session(2, **young))
+    second = (session(1, **young), waiter(2, 1, **young))
+    both = (waiter(1, 2, **young), waiter(2, 1, **young))
     samples = [SessionsSample(NOW + n, 1.0, (first, second, both)[n % 3]) for n in range(9)]
     texts = ServerState(texts={7: "UPDATE hot SET n = n + $1"})
     rows = replace(ROWS, object="rows", relation=None)
@@ -165,6 +169,72 @@ def test_workers_that_take_turns_are_no_ring() -> None:
     assert [one.kind for one in found] == ["hotlock"]
     # which has moved on to a row of no name: its table is that of the statement
     assert "queue for rows of hot in" in found[0].title
+
+
+def test_many_waiters_of_whom_nobody_was_asked_are_for_the_root_that_is_known() -> None:
+    asked = [waiter(pid, 1) for pid in range(2, 22)]
+    others = [session(pid, "Lock/tuple") for pid in range(22, 120)]
+    locks = {pid: ROWS for pid in range(2, 60)}
+    (found,) = compute.findings(seen(idle(1), *asked, *others, locks=locks))
+    assert found.root is not None
+    assert (found.root.pid, found.share) == (1, 1.0)
+    # they are asked by turns, the oldest every time
+    waiting = list(range(100))
+    turns = [read.asked(waiting, turn) for turn in range(9)]
+    assert all(turn[:10] == waiting[:10] for turn in turns)
+    assert {pid for turn in turns for pid in turn} == set(waiting)
+
+
+def test_what_a_root_does_later_is_another_transaction() -> None:
+    """Its own may have ended, and nobody waits for the new one."""
+    held = idle(1)
+    later = session(1, None, xact_us=1_700_000_009_000_000, query_us=1_700_000_009_000_000)
+    samples = [SessionsSample(NOW + n, 1.0, (held, waiter(2, 1), waiter(3, 1))) for n in range(5)]
+    samples += [SessionsSample(NOW + 5 + n, 1.0, (later,)) for n in range(4)]
+    (found,) = compute.findings(Observation(samples, {2: ROWS}))
+    assert "is idle in transaction" in found.title
+    assert "2023-11-14 22:13:20" in found.remedy[0].command
+
+
+@pytest.mark.parametrize("name", ["x SUPERUSER; --", 'x" SUPERUSER; --', "a\u00a0b", "line\nbreak"])
+def test_a_name_stays_a_name_in_a_command(name: str) -> None:
+    quoted = remedies.identifier(name)
+    assert quoted.count('"') - 2 == 2 * name.count('"')
+    assert plain(quoted) == quoted
+    state = statement_state(
+        role_settings=(RoleSetting(name, "", "plan_cache_mode", "force_generic_plan"),),
+    )
+    (found,) = compute.findings(seen(session(1, role=name), state=state))
+    assert found.remedy[1].command == f"ALTER ROLE {quoted} RESET plan_cache_mode;"
+    spills = {KEY: StatementTotals(calls=10, exec_s=20, temp_blocks=50_000)}
+    (found,) = compute.findings(
+        seen(session(1, role=name), state=statement_state(statements=spills))
+    )
+    assert any(one.command.startswith(f"ALTER ROLE {quoted} SET work_mem") for one in found.remedy)
+    held = replace(ROWS, gid=name, database="app", owner="tm")
+    (found,) = compute.findings(seen(waiter(2, 0), locks={2: held}))
+    assert found.remedy[0].command == f"ROLLBACK PREPARED {remedies.literal(name)};"
+    assert plain(found.remedy[0].command) == found.remedy[0].command
+
+
+def test_advisory_locks_have_the_numbers_that_were_asked_for() -> None:
+    def words(class_: int, object_: int, part: int) -> str:
+        row = (2, "t", "advisory", "ExclusiveLock", None, None, "app", class_, object_, part)
+        return read.locks([(*row, None, None, None, None)])[2].object
+
+    assert words(2**32 - 1, 2**32 - 1, 1) == "advisory lock -1"
+    assert words(0, 4711, 1) == "advisory lock 4711"
+    assert words(2**32 - 5, 7, 2) == "advisory lock -5, 7"
+
+
+def test_what_would_be_executed_is_not_to_be_analysed() -> None:
+    def look(text: str) -> str:
+        state = ServerState(texts={7: text})
+        (found,) = compute.findings(seen(session(1), session(2), state=state), busy=True)
+        return found.remedy[0].does
+
+    assert "EXPLAIN (ANALYZE, BUFFERS) SELECT" in look("SELECT 1")
+    assert look("DELETE FROM hot").startswith("EXPLAIN DELETE")
 
 
 def test_a_leader_and_those_who_stand_by_alarm_nobody() -> None:
@@ -188,6 +258,7 @@ def test_no_remedy_ends_what_must_not_be_ended(kind: str) -> None:
     assert not any("terminate" in one.command or "cancel" in one.command for one in found.remedy)
 
 
+KEY = ("app", 7)
 SCAN = "SELECT * FROM orders WHERE customer_ref = $1"
 
 
@@ -219,7 +290,7 @@ def test_sequential_scans_explain_a_statement() -> None:
 
 
 def test_files_generic_plans_and_history_explain_a_statement() -> None:
-    spills = {7: StatementTotals(calls=10, exec_s=20, temp_blocks=50_000)}
+    spills = {KEY: StatementTotals(calls=10, exec_s=20, temp_blocks=50_000)}
     (found,) = compute.findings(seen(session(1), state=statement_state(statements=spills)))
     assert "spills to temporary files" in found.title
     forced = (RoleSetting("shop", "", "plan_cache_mode", "force_generic_plan"),)
@@ -227,8 +298,8 @@ def test_files_generic_plans_and_history_explain_a_statement() -> None:
     assert "generic plan" in found.title
     other = (replace(forced[0], role="batch"),)
     assert compute.findings(seen(session(1), state=statement_state(role_settings=other))) == []
-    slow = {7: StatementTotals(calls=10, exec_s=10)}
-    past = {7: StatementTotals(calls=1000, exec_s=10)}
+    slow = {KEY: StatementTotals(calls=10, exec_s=10)}
+    past = {KEY: StatementTotals(calls=1000, exec_s=10)}
     (found,) = compute.findings(
         seen(session(1), state=statement_state(statements=slow, history=past))
     )

@@ -93,10 +93,10 @@ def show(found: RenderableType) -> None:
     """Print it as a terminal shows it, without blanks at the ends of lines elsewhere."""
     console = Console()
     if console.is_terminal:
-        console.print(found, highlight=False)
+        console.print(found, highlight=False, crop=False)
         return
     text = StringIO()
-    Console(width=_WIDE, file=text).print(found, highlight=False)
+    Console(width=_WIDE, file=text).print(found, highlight=False, crop=False)
     for line in text.getvalue().splitlines():
         typer.echo(line.rstrip())
 

@@ -56,12 +56,13 @@ def doctor(
 ) -> None:
     """Look for what stalls a server: read-only, in seconds, without a module.
 
-    Evictions of pg_stat_statements and what causes them, settings that observe and log, the clock,
-    and where the sessions' time goes. Each finding says what was seen, why it matters, the remedy
-    as a command, and how sure that is. With --watch the JSON is one document a line.
+    Who holds up whom, which statement, disk, standby or client takes the active time, limits that
+    come near, evictions of pg_stat_statements, settings that observe and log, and the clock. Each
+    finding says what was seen, why it matters, the remedy as a command, and how sure that is. With
+    --watch the JSON is one document a line.
 
-    Exit status: 0 nothing found, 10 a warning, 11 something critical; 1, 2 and 130 (Ctrl-C) as of
-    every command.
+    Exit status: 0 nothing found but information, 10 a warning, 11 something critical; 1, 2 and 130
+    (Ctrl-C) as of every command.
 
     Examples: `pgtare doctor --dsn "host=db dbname=app"`
 

@@ -6,21 +6,22 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
-from pgtare.keeping.findings import history, show
-from pgtare.keeping.findings.history import Stretch
 from pgtare.kit.option_values import span
+
+if TYPE_CHECKING:
+    from pgtare.keeping.findings.history import KeptFinding, Stretch
 
 #: How often --follow looks, in s.
 _FOLLOW_S = 5.0
 #: Reads the rows of a stretch of time.
-Rows = Callable[[Stretch], Iterable[Sequence[Any]]]
+Rows = Callable[["Stretch"], Iterable[Sequence[Any]]]
 
 
 def findings(
@@ -53,7 +54,7 @@ def findings(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Say what slowed servers, and who: from what an agent found, every ten seconds.
+    """Say what slowed servers, and who, at any time that an agent watched them.
 
     A line for each finding, the most urgent first: its share of all active time, how many sessions
     it held up, since when, and the session, statement, limit or setting that it comes from. Then
@@ -76,6 +77,8 @@ def findings(
         _follow(rows, server)
         return
     destination = Destination(json, output)
+    from pgtare.keeping.findings import history, show
+
     stretch = _stretch(since, begin, end)
     found = history.of_rows(rows(stretch), stretch, server=server)
     if only_open:
@@ -93,6 +96,8 @@ def findings(
 
 
 def _stretch(since: str, begin: str | None, end: str | None) -> Stretch:
+    from pgtare.keeping.findings.history import Stretch
+
     now = datetime.now(UTC)
     if begin is None:
         return Stretch(now - timedelta(seconds=span("--since", since)), now)
@@ -135,23 +140,26 @@ def _of_store(store: str, password_file: Path | None) -> Rows:
 
 
 def _follow(rows: Rows, server: str | None) -> None:
-    """Print each finding as it opens, and as it ends."""
-    shown: dict[tuple[str, str], bool] = {}
+    """Print each finding as it opens, as its level changes, and as it ends."""
+    from pgtare.keeping.findings import history
+    from pgtare.keeping.findings.history import Stretch
+
+    shown: dict[tuple[str, str], tuple[bool, str]] = {}
     while True:
         now = datetime.now(UTC)
         stretch = Stretch(now - timedelta(minutes=10), now)
         found = history.of_rows(rows(stretch), stretch, server=server)
         for one in sorted(found.findings, key=lambda each: each.since):
-            if shown.get((one.server, one.key)) == one.open:
+            before, now_is = shown.get((one.server, one.key)), (one.open, one.level)
+            if before == now_is or (before is None and not one.open):
                 continue
-            if one.open or (one.server, one.key) in shown:
-                _say(one)
-            shown[one.server, one.key] = one.open
+            _say(one, "opened" if before is None or not before[0] else "is now")
+            shown[one.server, one.key] = now_is
         time.sleep(_FOLLOW_S)
 
 
-def _say(one: history.KeptFinding) -> None:
+def _say(one: KeptFinding, opened: str) -> None:
     at = (one.since if one.open else one.until or one.since).astimezone()
-    what = "opened" if one.open else "ended"
+    what = opened if one.open else "ended"
     share = "" if one.share is None else f"{100 * one.share:.0f} %  "
     cli.say(f"{at:%H:%M:%S}  {one.server}  {what}  {one.level}  {share}{one.title}")

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+from pydantic import ValidationError
 
 from pgtare.keeping.agent import queries
 from pgtare.keeping.agent.rows import Batch, RowInterval
@@ -18,7 +19,7 @@ from pgtare.keeping.agent.server_session import LookRefused, ServerSession
 from pgtare.observing.doctor.checks import RepeatedChecks
 from pgtare.observing.doctor.session import Session
 from pgtare.observing.findings import compute, read
-from pgtare.observing.findings.collector import Collector, ServerKind, Totals
+from pgtare.observing.findings.collector import CountedTotals, FindingInputs, ServerKind
 from pgtare.observing.findings.episodes import Episode, EpisodeChange, Episodes, began
 from pgtare.observing.findings.model import Finding
 from pgtare.observing.findings.observation import AwaitedLock, SessionsSample, moment
@@ -47,11 +48,12 @@ class ServerFindings:
     def __init__(self, stored: pa.Table | None) -> None:
         self.episodes = _read_back(stored)
         self._samples: deque[SessionsSample] = deque()
+        self._seen_at: deque[float] = deque()
         self._locks: dict[int, AwaitedLock] = {}
         self._locks_due = 0.0
         self._checks = RepeatedChecks()
         self._checked: list[Finding] = []
-        self._totals: Totals | None = None
+        self._totals: CountedTotals | None = None
         self._evaluated: float | None = None
         self._started: datetime | None = None
         self._tables_at = 0.0
@@ -61,6 +63,7 @@ class ServerFindings:
     def begin(self) -> None:
         """A new session: what was sampled before may be of another server."""
         self._samples.clear()
+        self._seen_at.clear()
         self._waited.clear()
         self._locks.clear()
         self._totals = self._evaluated = None
@@ -79,14 +82,21 @@ class ServerFindings:
                 self._read_locks(session)
         except LookRefused:
             pass  # the next sample may bring it
+        now = time.monotonic()
+        if self._samples and at < self._samples[-1].at:
+            self._samples.clear()  # the clock was set back
+            self._seen_at.clear()
         self._samples.append(sample)
-        while self._samples and self._samples[0].at < at - WINDOW_S:
+        self._seen_at.append(now)
+        while self._seen_at[0] < now - WINDOW_S:
             self._samples.popleft()
+            self._seen_at.popleft()
 
-    def count(self, at: float, seconds: float, waited_s: Mapping[str, float]) -> None:
-        """Take the time by event, as counted, of the seconds before `at`."""
-        self._waited.append((at, seconds, waited_s))
-        while self._waited and self._waited[0][0] < at - WINDOW_S:
+    def count(self, seconds: float, waited_s: Mapping[str, float]) -> None:
+        """Take the time by event, as counted, of the last seconds."""
+        now = time.monotonic()
+        self._waited.append((now, seconds, waited_s))
+        while self._waited[0][0] < now - WINDOW_S:
             self._waited.popleft()
 
     def _counted(self, seconds: float) -> dict[str, float] | None:
@@ -127,9 +137,9 @@ class ServerFindings:
         facts = self._checks.facts
         if facts is None:
             return []
-        now = time.time()
-        seconds = EVALUATION_S if self._evaluated is None else now - self._evaluated
-        self._evaluated = now
+        now, elapsed = time.time(), time.monotonic()
+        seconds = EVALUATION_S if self._evaluated is None else elapsed - self._evaluated
+        self._evaluated = elapsed
         reader = Session.within(session.conn, _LIMIT_S)
         kind = ServerKind(
             version=int(facts.server.version.partition(".")[0]),
@@ -139,7 +149,7 @@ class ServerFindings:
             waits=facts.waits.schema if facts.waits else None,
             local=reader.is_local,
         )
-        collector = Collector(reader, kind)
+        collector = FindingInputs(reader, kind)
         collector.samples, collector.locks = list(self._samples), self._locks
         active = collector.active_statements()
         may_be_slow = sum(active.values()) >= 0.5
@@ -154,7 +164,7 @@ class ServerFindings:
         self._remember_texts(collector, active)
         observation = collector.observation(
             facts.settings,
-            before or Totals(),
+            before or CountedTotals(),
             totals,
             self._counted(sum(sample.weight_s for sample in self._samples)),
             texts=self._texts,
@@ -168,7 +178,7 @@ class ServerFindings:
         self._started = facts.server.started
         return [*ended, *self.episodes.evaluate(found, now, seconds)]
 
-    def _remember_texts(self, collector: Collector, active: Mapping[int, float]) -> None:
+    def _remember_texts(self, collector: FindingInputs, active: Mapping[int, float]) -> None:
         missing = [query_id for query_id in active if query_id not in self._texts]
         if missing and sum(active.values()) >= 0.5:
             if len(self._texts) > _MOST_TEXTS:
@@ -223,7 +233,10 @@ def _read_back(stored: pa.Table | None) -> Episodes:
     for row in stored.to_pylist():
         these = found.open if row["open"] else found.closed
         for one in json.loads(row["episodes"]):
-            finding = Finding.model_validate(one.pop("finding"))
+            try:
+                finding = Finding.model_validate(one.pop("finding"))
+            except ValidationError:  # of another version: it opens anew
+                continue
             these[finding.key] = Episode(finding, **one)
     return found
 
@@ -265,7 +278,7 @@ def _row(change: EpisodeChange) -> dict[str, Any]:
         "object": one.object,
         "victims": one.victims,
         "title": one.title,
-        "evidence": "\n".join(one.evidence),
+        "evidence": "\n".join(" ".join(line.splitlines()) for line in one.evidence),
         "why": one.why,
         "remedy": part("remedy"),
         "sure": one.sure,

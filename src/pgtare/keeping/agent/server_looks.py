@@ -21,6 +21,7 @@ from pgtare.keeping.agent.server_findings import EVALUATION_S, ServerFindings
 from pgtare.keeping.agent.server_session import LookRefused, ServerSession
 from pgtare.keeping.agent.texts import StatementTexts
 from pgtare.kit import numbers
+from pgtare.observing.findings import read
 from pgtare.postgres.backend_types import BACKGROUND
 from pgtare.postgres.wait_counters import difference as differences
 from pgtare.postgres.wait_counters import epoch
@@ -35,8 +36,8 @@ from pgtare.postgres.wait_counters.counter_table import (
 from pgtare.postgres.wait_counters.epoch import Origin, ReadingBaseline, Taken, WatchGap
 
 WAITS, STATEMENTS, SESSIONS, ACTIVITY = "waits", "statements", "sessions", "activity"
-#: Blockers are looked up for at most this many waiters, each after it has waited this many s.
-MOST_WAITERS, WAITED_S = 20, 1.0
+#: Blockers are looked up of waiters that have waited this many s.
+WAITED_S = 1.0
 #: Names of roles and databases are read again after this many s.
 _NAMES_S = 600.0
 _MATRIX = "numbers"
@@ -181,7 +182,7 @@ class ServerLooks:
         batch.waits(interval, grown)
         if change.baseline is not ReadingBaseline.ANEW:
             batch.tick(interval, WAITS)
-            self.findings.count(time.time(), change.covered_ns / 1e9, _waited_s(grown))
+            self.findings.count(change.covered_ns / 1e9, _waited_s(grown))
         if change.gap is not None:
             batch.gap(replace(interval, covered_ns=change.gap_ns), change.gap)
         if before and same and np.any(grown.sums[grown.keys["type"] != "", CALLS] < 0):
@@ -343,7 +344,7 @@ class ServerLooks:
         now, at = time.monotonic(), time.time()
         long = [pid for pid, since in self._waiting.items() if now - since >= WAITED_S]
         with session.look(SESSIONS):
-            found = session.rows(queries.SESSIONS, long[:MOST_WAITERS])
+            found = session.rows(queries.SESSIONS, read.asked(long, int(now)))
         since = self._sampled_at
         elapsed = interval_s if since is None else min(now - since, 3 * interval_s)
         self._sampled_at = now

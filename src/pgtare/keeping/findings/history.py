@@ -151,7 +151,7 @@ def _within(rows: Sequence[Mapping[str, Any]], since: datetime, stretch: Stretch
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedFinding:
     """Active time of one cause in two stretches, s."""
 
     server: str
@@ -160,7 +160,7 @@ class Compared:
     before_s: float
 
 
-def compared(now: FindingsHistory, before: FindingsHistory) -> list[Compared]:
+def compared(now: FindingsHistory, before: FindingsHistory) -> list[ComparedFinding]:
     """Both stretches side by side, the largest change first: a blocker of then has no pid now."""
     sums: dict[tuple[str, str, str], list[float]] = {}
     titles: dict[tuple[str, str, str], str] = {}
@@ -170,5 +170,5 @@ def compared(now: FindingsHistory, before: FindingsHistory) -> list[Compared]:
             key = one.server, one.kind, what
             sums.setdefault(key, [0.0, 0.0])[place] += one.active_s
             titles.setdefault(key, one.title)
-    found = [Compared(key[0], titles[key], *both) for key, both in sums.items()]
+    found = [ComparedFinding(key[0], titles[key], *both) for key, both in sums.items()]
     return sorted(found, key=lambda one: (-abs(one.now_s - one.before_s), one.server, one.title))

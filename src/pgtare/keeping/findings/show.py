@@ -10,8 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pgtare.keeping.findings.history import Compared, FindingsHistory, KeptFinding
-from pgtare.kit import numbers
+from pgtare.keeping.findings.history import ComparedFinding, FindingsHistory, KeptFinding
+from pgtare.kit import commands, numbers
 from pgtare.kit.terminal_text import plain
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
@@ -44,23 +44,26 @@ def _time(at: datetime) -> str:
 
 
 def _details(one: KeptFinding) -> RenderableType:
+    parts: list[RenderableType] = [Text(""), Text(plain(one.title), style="bold")]
+    seen = [("seen" if not n else "", line) for n, line in enumerate(one.evidence)]
+    parts.append(_labelled([*seen, ("why", one.why)]))
+    for number, remedy in enumerate(one.remedy):
+        parts += commands.lines(**remedy, first=not number)
+    return Group(*parts, _labelled([("sure", f"{one.sure}: {one.because}")]))
+
+
+def _labelled(lines: Sequence[tuple[str, str]]) -> Padding:
     rows = Table(box=None, show_header=False, pad_edge=False)
-    rows.add_column(min_width=7, style="dim", no_wrap=True)
+    rows.add_column(min_width=9, style="dim", no_wrap=True)
     rows.add_column(overflow="fold")
-    for line in one.evidence:
-        rows.add_row("seen", Text(plain(line)))
-    for remedy in one.remedy:
-        words = "; ".join(
-            filter(None, (remedy["does"], remedy["risk"] and f"risk: {remedy['risk']}"))
-        )
-        rows.add_row("remedy", Text(plain(remedy["command"] or f"-- {words}")))
-        if remedy["command"] and words:
-            rows.add_row("", Text(plain(f"  -- {words}")))
-    head = Text(plain(one.title), style="bold")
-    return Group(Text(""), head, Padding(rows, (0, 0, 0, 2)))
+    for label, line in lines:
+        rows.add_row(label, Text(plain(line)))
+    return Padding(rows, (0, 0, 0, 2))
 
 
-def difference(found: Sequence[Compared], now: FindingsHistory, before: FindingsHistory) -> Table:
+def difference(
+    found: Sequence[ComparedFinding], now: FindingsHistory, before: FindingsHistory
+) -> Table:
     """Two stretches side by side: active time of each cause."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for history in (now, before):

@@ -21,7 +21,7 @@ from pgtare.observing.doctor.model import Report, Unseen, worst
 from pgtare.observing.doctor.observed import ActivitySamples, DoctorFacts, Look, Texts
 from pgtare.observing.doctor.session import Session, Unreadable
 from pgtare.observing.findings import compute
-from pgtare.observing.findings.collector import Collector, ServerKind
+from pgtare.observing.findings.collector import FindingInputs, ServerKind
 from pgtare.observing.findings.observation import Observation
 
 #: How often sessions are looked at, in s.
@@ -45,7 +45,7 @@ def watch(
     Raises MeasurementError if the server goes away.
     """
     facts = read_facts(session)
-    collector = Collector(session, server_kind(facts, local=session.is_local))
+    collector = FindingInputs(session, server_kind(facts, local=session.is_local))
     first, begun = read_look(session, facts), collector.totals()
     while True:
         samples = _samples(session, facts, first, collector, interval_s, tick)
@@ -54,7 +54,7 @@ def watch(
         seen = collector.observation(facts.settings, begun, ended, _waited(first, last))
         yield _report(session, facts, first, last, samples, weights, seen, collector.unseen)
         first, begun = last, ended
-        collector = Collector(session, server_kind(facts, local=session.is_local))
+        collector = FindingInputs(session, server_kind(facts, local=session.is_local))
 
 
 def server_kind(facts: DoctorFacts, *, local: bool) -> ServerKind:
@@ -102,7 +102,7 @@ def _samples(
     session: Session,
     facts: DoctorFacts,
     first: Look,
-    collector: Collector,
+    collector: FindingInputs,
     seconds: float,
     tick: Tick,
 ) -> ActivitySamples:
@@ -111,6 +111,7 @@ def _samples(
     began = next_entries = next_sessions = time.monotonic()
     full = first.entries is not None and evictions.is_full(first.entries, facts.table_size)
     while (spent := time.monotonic() - began) < seconds:
+        collector.looks += 1
         try:
             sample(session, facts, found)
             if time.monotonic() >= next_sessions:
@@ -120,6 +121,7 @@ def _samples(
                 next_entries += ENTRIES_S
                 sample_entries(session, facts, found)
         except Unreadable:
+            collector.refused += 1
             time.sleep(SAMPLE_S)
         tick(spent)
         time.sleep(max(0.0, min(SAMPLE_S, seconds - (time.monotonic() - began))))

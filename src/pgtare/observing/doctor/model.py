@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from pgtare.kit.document import Document, Model, schema_name
+from pgtare.observing.findings.collector import SESSIONS
 from pgtare.observing.findings.model import Finding
 from pgtare.observing.findings.model import Level as FindingLevel
 
@@ -177,5 +178,6 @@ class Report(Document):
 
     @property
     def exit_status(self) -> int:
-        """For monitoring; 1 if nothing was found by a role that cannot see what slows others."""
-        return EXIT_STATUS[self.level] or int(not self.server.sees_all)
+        """For monitoring; 1 if nothing was found, and what slows sessions could not be seen."""
+        blind = not self.server.sees_all or any(one.what == SESSIONS for one in self.unseen)
+        return EXIT_STATUS[self.level] or int(blind)

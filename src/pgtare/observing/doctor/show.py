@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pgtare.kit import numbers
+from pgtare.kit import commands, numbers
 from pgtare.kit.terminal_text import plain
 from pgtare.observing.doctor.check_statements import duration, rate
 from pgtare.observing.doctor.model import (
@@ -18,7 +18,7 @@ from pgtare.observing.doctor.model import (
     Waits,
     WaitShare,
 )
-from pgtare.observing.findings.model import Finding, Remedy
+from pgtare.observing.findings.model import Finding
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan", "ok": "green"}
 _EVENTS = 6
@@ -30,12 +30,12 @@ def view(report: Report) -> RenderableType:
     """All of a report."""
     parts: list[RenderableType] = [Text(plain(_heading(report)), style="dim")]
     parts += [Text(plain(f"note: {note}"), style="yellow") for note in report.notes]
-    if not report.findings and report.server.sees_all:
+    if not report.findings and not report.exit_status:
         parts.append(Text("No finding.", style=_STYLES["ok"]))
-    if not report.server.sees_all:
+    elif report.exit_status == 1:
         parts.append(
             Text(
-                "Cannot see what other sessions wait for: the grant that is missing is below.",
+                "Cannot see what sessions wait for: below is why, and what helps.",
                 style=_STYLES["warning"],
             )
         )
@@ -94,25 +94,17 @@ def _table(findings: list[Finding]) -> Table:
 
 def _finding(finding: Finding) -> RenderableType:
     head = Text(plain(finding.title), style="bold")
-    labelled = [("seen", line) for line in finding.evidence]
-    labelled += [("why", finding.why)]
-    labelled += [("remedy", line) for remedy in finding.remedy for line in _apart(remedy)]
-    labelled += [("sure", f"{finding.sure}: {finding.because}")]
-    rows, before = [], ""
-    for label, line in labelled:
-        rows.append(("" if label == before else label, line))
-        before = label
-    return Group(head, Padding(_rows(rows), (0, 0, 0, 2)))
+    seen = [("seen" if not n else "", line) for n, line in enumerate(finding.evidence)]
+    parts: list[RenderableType] = [head, _indented([*seen, ("why", finding.why)])]
+    for number, remedy in enumerate(finding.remedy):
+        parts += commands.lines(
+            remedy.command, remedy.does, remedy.risk, remedy.privilege, first=not number
+        )
+    return Group(*parts, _indented([("sure", f"{finding.sure}: {finding.because}")]))
 
 
-def _apart(remedy: Remedy) -> list[str]:
-    """A command, and its words on lines of their own: a comment that wraps cannot be pasted."""
-    words = [remedy.does] if remedy.does else []
-    words += [f"risk: {remedy.risk}"] if remedy.risk else []
-    words += [f"needs: {remedy.privilege}"] if remedy.privilege else []
-    if not remedy.command:
-        return [f"-- {line}" for line in words]
-    return [remedy.command, *(f"  -- {line}" for line in words)]
+def _indented(rows: list[tuple[str, str]]) -> Padding:
+    return Padding(_rows(rows), (0, 0, 0, 2))
 
 
 def _rows(rows: list[tuple[str, str]]) -> Table:

@@ -17,6 +17,7 @@ from pgtare.observing.findings.observation import (
     ServerNow,
     ServerState,
     SessionsSample,
+    StatementKey,
     StatementTotals,
     TableTotals,
 )
@@ -24,6 +25,11 @@ from pgtare.observing.findings.read import Reader
 
 #: So many statements are looked up, those that were seen most.
 _MOST_STATEMENTS = 10
+
+#: If more looks at sessions are refused, what slows them cannot be seen.
+_MOST_REFUSED = 0.2
+#: What cannot be seen then, as `FindingInputs.unseen` names it.
+SESSIONS = "sessions"
 
 Value = TypeVar("Value")
 
@@ -44,15 +50,17 @@ class ServerKind:
 
 
 @dataclass(frozen=True)
-class Totals:
+class CountedTotals:
     """Everything that counts from some moment on, as read at one moment."""
 
     counters: ServerCounters | None = None
-    statements: Mapping[int, StatementTotals] = field(default_factory=dict)
+    statements: Mapping[StatementKey, StatementTotals] = field(default_factory=dict)
     tables: Mapping[str, TableTotals] = field(default_factory=dict)
+    #: Whether it has some statements only.
+    is_part: bool = False
 
 
-class Collector:
+class FindingInputs:
     """The inputs of findings. unseen: what could not be read, and why."""
 
     def __init__(self, reader: Reader, kind: ServerKind) -> None:
@@ -60,6 +68,8 @@ class Collector:
         self.unseen: dict[str, str] = {}
         self.samples: list[SessionsSample] = []
         self.locks: dict[int, AwaitedLock] = {}
+        self.looks = self.refused = 0
+        """how often sessions were looked at, and how often the server did not answer"""
         self._waiting: tuple[int, ...] = ()
         self._sampled_at: float | None = None
         self._processors = self._try(
@@ -73,10 +83,12 @@ class Collector:
             self.unseen[what] = str(ex)
             return otherwise
 
-    def totals(self, query_ids: Sequence[int] | None = None, *, tables: bool = True) -> Totals:
+    def totals(
+        self, query_ids: Sequence[int] | None = None, *, tables: bool = True
+    ) -> CountedTotals:
         """What has been counted so far: of these statements, or of all; of tables if wanted."""
         schema = self.kind.statements
-        statements: dict[int, StatementTotals] = {}
+        statements: dict[StatementKey, StatementTotals] = {}
         of_tables: dict[str, TableTotals] = {}
         if schema is not None and query_ids != []:
             statements = self._try(
@@ -84,10 +96,11 @@ class Collector:
             )
         if tables:
             of_tables = self._try("tables", lambda: read.tables(self.reader), {})
-        return Totals(
+        return CountedTotals(
             self._try("counters", lambda: read.counters(self.reader, self.kind.version), None),
             statements,
             of_tables,
+            is_part=query_ids is not None,
         )
 
     def sample(self, default_s: float) -> None:
@@ -97,7 +110,8 @@ class Collector:
         now = time.monotonic()
         weight = default_s if self._sampled_at is None else now - self._sampled_at
         self._sampled_at = now
-        found = read.sample(self.reader, time.time(), weight, self._waiting)
+        pids = read.asked(self._waiting, len(self.samples))
+        found = read.sample(self.reader, time.time(), weight, pids)
         self.samples.append(found)
         waiting = [one for one in found.sessions if one.type == "Lock"]
         waiting.sort(key=lambda one: -(one.query_age_s or 0.0))
@@ -112,8 +126,8 @@ class Collector:
     def observation(
         self,
         settings: Mapping[str, str],
-        first: Totals,
-        last: Totals,
+        first: CountedTotals,
+        last: CountedTotals,
         waited_s: Mapping[str, float] | None,
         *,
         texts: Mapping[int, str] | None = None,
@@ -122,7 +136,9 @@ class Collector:
 
         waited_s: by event, as counted. texts: of statements; None: read now.
         """
-        grown = read.grown(first.statements, last.statements)
+        if self.refused > _MOST_REFUSED * self.looks:
+            self.unseen[SESSIONS] = f"{self.refused} of {self.looks} looks were refused"
+        grown = read.grown(first.statements, last.statements, only_known=last.is_part)
         state = ServerState(
             settings=settings,
             role_settings=self._try(

@@ -51,7 +51,7 @@ def _connections(state: ServerState) -> Finding | None:
         holders[one.role, one.application] += one.sessions
         idle[one.role, one.application] += one.sessions if one.state.startswith("idle") else 0
     (role, application), largest = holders.most_common(1)[0]
-    name = application or role
+    name, quoted = application or role, remedies.identifier(role)
     resting = idle[role, application]
     reached = used >= _ALL * usable
     return Finding(
@@ -74,13 +74,13 @@ def _connections(state: ServerState) -> Finding | None:
                 does=f"let {name} use a pooler, or give its own pool a smaller limit",
             ),
             Remedy(
-                command=f'ALTER ROLE "{role}" CONNECTION LIMIT {max(1, int(0.6 * usable))};',
+                command=f"ALTER ROLE {quoted} CONNECTION LIMIT {max(1, int(0.6 * usable))};",
                 does="keeps room for the others",
                 risk="the role's further connections are refused",
                 privilege="the right to alter the role",
             ),
             Remedy(
-                command=f"ALTER ROLE \"{role}\" SET idle_session_timeout = '10min';",
+                command=f"ALTER ROLE {quoted} SET idle_session_timeout = '10min';",
                 does="ends sessions that do nothing for so long, of new sessions",
                 risk="pools that do not expect it report errors",
                 privilege="the right to alter the role",
@@ -129,10 +129,7 @@ def _slot(slot: Slot, state: ServerState) -> Finding | None:
         remedy=[
             Remedy(command="", does="bring its consumer (subscriber, standby, CDC) back"),
             Remedy(
-                command="SELECT pg_drop_replication_slot("
-                + "'"
-                + slot.name.replace("'", "''")
-                + "');",
+                command=f"SELECT pg_drop_replication_slot({remedies.literal(slot.name)});",
                 does="if its consumer is gone for good",
                 risk="a consumer that comes back must copy everything anew",
                 privilege="REPLICATION",

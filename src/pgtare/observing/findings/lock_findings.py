@@ -69,13 +69,15 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
         said = f" with «{short(gate.text)}»" if gate.text else ""
         title += f"; {named(gate)} waits for it{said}, and the others behind that"
         fixes.append(
-            remedies.cancel(gate, "lets all others pass that queue behind it, at the least cost")
+            remedies.cancel(gate, "lets the others go on that wait behind it, at the least cost")
         )
     fixes += remedies.end(root)
     if root.state.startswith("idle in transaction"):
         fixes.append(
             _IDLE_TIMEOUT.model_copy(
-                update={"command": _IDLE_TIMEOUT.command.format(role=_quoted(root.role))}
+                update={
+                    "command": _IDLE_TIMEOUT.command.format(role=remedies.identifier(root.role))
+                }
             )
         )
     elif root.state == "idle":
@@ -102,10 +104,6 @@ def _object(cause: Cause, observation: Observation) -> str:
     return named_rows[0] if named_rows else ANY_ROWS
 
 
-def _quoted(role: str) -> str:
-    return '"' + role.replace('"', '""') + '"'
-
-
 def _does(root: SampledSession) -> str:
     if root.state == "idle in transaction (aborted)":
         return "is idle in transaction, which failed and was not rolled back,"
@@ -113,6 +111,8 @@ def _does(root: SampledSession) -> str:
         return f"is {root.state}"
     if root.type == "Client":
         return "waits for its client in the middle of a statement"
+    if root.backend_type == "startup":
+        return "applies what the primary did, waits for queries of this standby itself,"
     if root.backend_type != "client backend":
         return f"is {_article(root.backend_type)} at work"
     return f"runs «{short(root.text)}»" if root.text else "runs a statement"
@@ -123,7 +123,7 @@ def _article(kind: str) -> str:
 
 
 def _state(root: SampledSession) -> str:
-    parts = [f"role {root.role}, database {root.database}"]
+    parts = [f"role {root.role}, database {root.database}"] if root.role else []
     if root.state != "active" and root.state_age_s is not None:
         parts.append(f"{root.state} for {spent(root.state_age_s)}")
     elif root.state == "active":
@@ -139,12 +139,13 @@ def _prepared(cause: Cause, whole: Partition, observation: Observation) -> Findi
     held = cause.prepared
     assert held is not None
     age = "" if held.prepared_age_s is None else f", prepared {spent(held.prepared_age_s)} ago"
-    title = f"the prepared transaction {held.gid} holds {_object(cause, observation) or 'locks'}"
+    gid = remedies.literal(held.gid or "")
+    title = f"the prepared transaction {gid} holds {_object(cause, observation) or 'locks'}"
     found = _finding(
         cause,
         whole,
         title,
-        [f"prepared transaction {held.gid} of role {held.owner} in database {held.database}{age}"],
+        [f"prepared transaction {gid} of role {held.owner} in database {held.database}{age}"],
         [remedies.rollback_prepared(held)],
         observation,
     )
@@ -153,7 +154,9 @@ def _prepared(cause: Cause, whole: Partition, observation: Observation) -> Findi
 
 
 def _ring(cause: Cause, whole: Partition, observation: Observation) -> Finding:
-    sessions = sorted(cause.waiters.values(), key=lambda one: one.xact_age_s or 0.0)
+    members = {pid for path in cause.paths.values() if path.ring for pid in path.between}
+    inside = [one for one in cause.waiters.values() if one.pid in members]
+    sessions = sorted(inside, key=lambda one: one.xact_age_s or 0.0)
     title = f"sessions wait for each other in a ring: {', '.join(map(named, sessions[:3]))}"
     fixes = [remedies.cancel(sessions[0], "cancels the youngest of them")] if sessions else []
     return _finding(cause, whole, title, ["a deadlock in the making"], fixes, observation)

@@ -51,11 +51,16 @@ class SampledSession:
     def is_active(self) -> bool:
         """Whether its time counts: that of a client, at work, and not pacing itself."""
         return (
-            self.state in ("active", "fastpath function call")
+            (self.state in ("active", "fastpath function call") or self._hides_its_state)
             and not is_background(self.backend_type)
             and self.type != "Activity"
             and self.label not in _PACING
         )
+
+    @property
+    def _hides_its_state(self) -> bool:
+        """Whether it waits for a lock, but does not say what it does (track_activities = off)."""
+        return self.state == "disabled" and self.type == "Lock"
 
     @property
     def statement(self) -> StatementKey:
@@ -80,8 +85,9 @@ class SessionsSample:
 class AwaitedLock:
     """A lock that a session waits for.
 
-    object: what is locked, in words. relation: its table, if it is one. gid: of the prepared
-    transaction that holds it, quoted; with its database, owner and age.
+    tag: the same for two that wait for the same. object: what is locked, in words. relation: its
+    table, if it is one. gid: of the prepared transaction that holds it; with its database, owner
+    and age.
     """
 
     pid: int
@@ -93,6 +99,7 @@ class AwaitedLock:
     database: str | None = None
     owner: str | None = None
     prepared_age_s: float | None = None
+    tag: str = ""
 
 
 @dataclass(frozen=True)
@@ -224,8 +231,8 @@ class ServerState:
     before: ServerCounters | None = None
     after: ServerCounters | None = None
     now: ServerNow = field(default_factory=ServerNow)
-    statements: Mapping[int, StatementTotals] = field(default_factory=dict)
-    history: Mapping[int, StatementTotals] = field(default_factory=dict)
+    statements: Mapping[StatementKey, StatementTotals] = field(default_factory=dict)
+    history: Mapping[StatementKey, StatementTotals] = field(default_factory=dict)
     texts: Mapping[int, str] = field(default_factory=dict)
     tables: Mapping[str, TableTotals] = field(default_factory=dict)
     tables_before: Mapping[str, TableTotals] = field(default_factory=dict)
@@ -237,6 +244,13 @@ class ServerState:
         seconds = self.after.at - self.before.at
         grown = getattr(self.after, name) - getattr(self.before, name)
         return grown / seconds if seconds > 0 and grown >= 0 else None
+
+    @property
+    def counted_s(self) -> float | None:
+        """The time between the two readings of counters, s."""
+        if self.before is None or self.after is None or self.after.at <= self.before.at:
+            return None
+        return self.after.at - self.before.at
 
     def number(self, setting: str) -> float | None:
         """A setting as a number in its unit; None if it is none, or cannot be seen."""

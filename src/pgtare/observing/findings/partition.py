@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -196,7 +196,7 @@ def partition(observation: Observation) -> Partition:
     graph = BlockerGraph(observation)
     factors = _factors(observation)
     # who holds something and does nothing is in those samples only that asked for blockers
-    anywhere = {one.pid: one for sample in observation.samples for one in sample.sessions}
+    anywhere = _by_process(observation.samples)
     active_s = on_cpu_s = 0.0
     for sample in observation.samples:
         edges = graph.edges(sample)
@@ -208,7 +208,15 @@ def partition(observation: Observation) -> Partition:
             active_s += seconds
             on_cpu_s += seconds if one.type is None else 0.0
             if one.type == "Lock":
-                _lock(causes, observation, sample, one, edges, _Rows(rows, anywhere), seconds)
+                _lock(
+                    causes,
+                    observation,
+                    sample,
+                    one,
+                    edges,
+                    _Rows(rows, anywhere, sample.at),
+                    seconds,
+                )
             else:
                 _work(causes, one).add(sample.at, seconds, one)
         _count_waiters(causes, sample)
@@ -253,10 +261,28 @@ def _work(causes: _Causes, one: SampledSession) -> Cause:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Sessions by process: in this sample, and in any."""
+    """Sessions by process: in this sample, and in all, with the times of these."""
 
     now: Mapping[int, SampledSession]
-    anywhere: Mapping[int, SampledSession]
+    anywhere: Mapping[int, Sequence[tuple[float, SampledSession]]]
+    at: float
+
+    def nearest(self, pid: int) -> SampledSession | None:
+        """What the process did at the time nearest to this sample: later it does other things."""
+        if pid in self.now:
+            return self.now[pid]
+        rows = self.anywhere.get(pid, ())
+        return min(rows, key=lambda row: abs(row[0] - self.at))[1] if rows else None
+
+
+def _by_process(
+    samples: Iterable[SessionsSample],
+) -> dict[int, list[tuple[float, SampledSession]]]:
+    found: dict[int, list[tuple[float, SampledSession]]] = defaultdict(list)
+    for sample in samples:
+        for one in sample.sessions:
+            found[one.pid].append((sample.at, one))
+    return dict(found)
 
 
 def _lock(
@@ -277,7 +303,7 @@ def _lock(
         causes.of(HOT_LOCK, key, one.label).add(sample.at, seconds, one, object_)
         return
     for path in ends:
-        root = rows.anywhere.get(path.root)
+        root = rows.nearest(path.root)
         part = seconds / len(ends)
         now = rows.now.get(path.root)
         if now is not None and not path.ring:
@@ -292,9 +318,9 @@ def _lock(
         if root is not None:
             cause.root = root
             cause.xact_ages.append(root.xact_age_s if root.xact_age_s is not None else 1e9)
-        gates = [rows.anywhere[pid] for pid in path.between if pid in rows.anywhere]
-        for passed in gates:
-            cause.waiters.setdefault(passed.pid, passed)
+        for passed in map(rows.nearest, path.between):
+            if passed is not None:
+                cause.waiters.setdefault(passed.pid, passed)
 
 
 def _is_ring(path: RootPath, rows: _Rows) -> bool:
@@ -361,14 +387,31 @@ def _hot(causes: Iterable[Cause]) -> list[Cause]:
             found.append(cause)
     for (event, object_), group in by_object.items():
         roots = [cause for cause in group if cause.kind == LOCK]
-        if not _nobody_is_root(roots, sum(cause.seconds for cause in group)):
-            found += group
+        known_s = sum(cause.seconds for cause in group if not _is_unknown(cause))
+        if not _nobody_is_root(roots, known_s):
+            found += _with_unknown(roots, group)
             continue
         hot = Cause(HOT_LOCK, f"{HOT_LOCK}/{event}/{object_}", event)
         for cause in group:
             hot.take(cause)
         found.append(hot)
     return found
+
+
+def _is_unknown(cause: Cause) -> bool:
+    """Whether it is of waits whose blockers were not asked for, of which there are too many."""
+    return cause.kind == HOT_LOCK and cause.name not in _SHORT_LOCKS and cause.object != NOTIFY
+
+
+def _with_unknown(roots: list[Cause], group: list[Cause]) -> list[Cause]:
+    """The causes of an object: waits of which nobody knows more are for the root that most have."""
+    unknown = [cause for cause in group if _is_unknown(cause)]
+    if not roots or not unknown:
+        return group
+    largest = max(roots, key=lambda cause: cause.seconds)
+    for cause in unknown:
+        largest.take(cause)
+    return [cause for cause in group if not _is_unknown(cause)]
 
 
 def _lock_event(cause: Cause) -> str:
@@ -383,10 +426,7 @@ def _nobody_is_root(roots: list[Cause], all_s: float) -> bool:
     if len(roots) > _MANY_ROOTS and all(cause.seconds < _QUARTER * all_s for cause in roots):
         return True
     return all(
-        cause.root is not None
-        and cause.xact_ages
-        and max(cause.xact_ages) < _SHORT_S
-        and cause.root.state == "active"
+        cause.root is not None and cause.xact_ages and max(cause.xact_ages) < _SHORT_S
         for cause in roots
     )
 

@@ -43,8 +43,8 @@ SESSIONS = Query(
   CASE WHEN wait_event_type = 'Lock' AND pid = ANY(%s) THEN pg_blocking_pids(pid) END,
   CASE WHEN query_id IS NULL AND state = 'active' THEN left(query, {TEXT_CHARACTERS}) END
 FROM pg_stat_activity
-WHERE pid <> pg_backend_pid() AND state NOT IN ('idle', 'disabled')
-  AND wait_event_type IS DISTINCT FROM 'Activity'""",
+WHERE pid <> pg_backend_pid() AND wait_event_type IS DISTINCT FROM 'Activity'
+  AND (state NOT IN ('idle', 'disabled') OR wait_event_type = 'Lock')""",
 )
 #: %s: processes.
 BLOCKERS = Query(
@@ -59,19 +59,20 @@ LOCKS = Query(
     "what is locked that sessions wait for, and the prepared transactions that hold it",
     f"""WITH locks AS MATERIALIZED (SELECT * FROM pg_locks),
 waiting AS MATERIALIZED (SELECT * FROM locks WHERE NOT granted AND pid IS NOT NULL
-  ORDER BY waitstart LIMIT 100),
+  ORDER BY waitstart LIMIT 1000),
 rows AS (SELECT DISTINCT ON (pid) pid, database, relation FROM locks
   WHERE locktype = 'tuple' AND pid IS NOT NULL),
 gone AS MATERIALIZED (SELECT l.*, p.gid, p.owner, p.prepared, p.database AS where_prepared
   FROM locks l JOIN locks x ON x.pid IS NULL AND x.locktype = 'transactionid'
     AND x.virtualtransaction = l.virtualtransaction
   JOIN pg_prepared_xacts p ON p.transaction = x.transactionid WHERE l.pid IS NULL)
-SELECT w.pid, w.locktype, w.mode,
+SELECT w.pid, concat_ws(' ', w.locktype, w.database, w.relation, w.page, w.tuple, w.virtualxid,
+    w.transactionid, w.classid, w.objid, w.objsubid), w.locktype, w.mode,
   CASE WHEN coalesce(w.database, r.database) IN (0, (SELECT oid FROM pg_database
     WHERE datname = current_database())) THEN coalesce(w.relation, r.relation)::regclass::text END,
   coalesce(w.relation, r.relation)::bigint, (SELECT datname FROM pg_database d
     WHERE d.oid = coalesce(w.database, r.database)), w.classid::bigint, w.objid::bigint,
-  w.objsubid::int, quote_literal(g.gid), g.where_prepared, g.owner, {_age("g.prepared")}
+  w.objsubid::int, g.gid, g.where_prepared, g.owner, {_age("g.prepared")}
 FROM waiting w LEFT JOIN rows r ON r.pid = w.pid AND w.locktype <> 'relation'
 LEFT JOIN LATERAL (SELECT * FROM gone g WHERE g.locktype = w.locktype
     AND (g.database, g.relation, g.page, g.tuple, g.virtualxid, g.transactionid, g.classid,
@@ -122,11 +123,13 @@ HORIZON = Query(
     "what keeps vacuum from removing rows: the oldest of each kind",
     f"""(SELECT 'session', coalesce(application_name, ''), pid,
     greatest(age(backend_xmin), age(backend_xid)), {_age("xact_start")}, datname
-  FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type <> 'walsender'
+  FROM pg_stat_activity a WHERE pid <> pg_backend_pid() AND backend_type <> 'walsender'
+    AND datname = current_database()
+    AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = a.pid)
     AND coalesce(backend_xmin, backend_xid) IS NOT NULL ORDER BY 4 DESC, xact_start LIMIT 1)
 UNION ALL (SELECT 'prepared', gid, NULL, age(transaction), {_age("prepared")}, database
-  FROM pg_prepared_xacts ORDER BY 4 DESC LIMIT 1)
-UNION ALL (SELECT 'slot', slot_name, NULL, greatest(age(xmin), age(catalog_xmin)), NULL, database
+  FROM pg_prepared_xacts WHERE database = current_database() ORDER BY 4 DESC LIMIT 1)
+UNION ALL (SELECT 'slot', slot_name, NULL, age(xmin), NULL, database
   FROM pg_replication_slots WHERE xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)
 UNION ALL (SELECT 'standby', application_name, pid, age(backend_xmin), NULL, NULL
   FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)""",
@@ -155,10 +158,10 @@ WHERE s.one LIKE 'plan\\_cache\\_mode=%'""",
 CALLS = Query(
     "calls",
     "calls, time and blocks by statement",
-    """SELECT queryid, sum(calls)::float8, sum(total_exec_time)::float8 / 1000,
+    """SELECT d.datname, queryid, sum(calls)::float8, sum(total_exec_time)::float8 / 1000,
   sum(rows)::float8, sum(shared_blks_read)::float8, sum(temp_blks_written)::float8
-FROM {schema}.pg_stat_statements(false) s
-WHERE queryid IS NOT NULL AND (%s::bigint[] IS NULL OR queryid = ANY(%s)) GROUP BY 1""",
+FROM {schema}.pg_stat_statements(false) s JOIN pg_database d ON d.oid = s.dbid
+WHERE queryid IS NOT NULL AND (%s::bigint[] IS NULL OR queryid = ANY(%s)) GROUP BY 1, 2""",
     "pg_stat_statements is there",
 )
 #: %s: identifiers.

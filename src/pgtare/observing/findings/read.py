@@ -18,6 +18,7 @@ from pgtare.observing.findings.observation import (
     ServerNow,
     SessionsSample,
     Slot,
+    StatementKey,
     StatementTotals,
     TableTotals,
     with_holders,
@@ -75,9 +76,17 @@ def session_of(row: Sequence[Any]) -> SampledSession:
     )
 
 
+def asked(waiting: Sequence[int], turn: int) -> list[int]:
+    """Those that are asked for whom they wait for: the oldest, and the others by turns."""
+    half = MOST_WAITERS // 2
+    first, others = list(waiting[:half]), list(waiting[half:])
+    begin = turn * half % len(others) if others else 0
+    return [*first, *(others[begin:] + others[:begin])[:half]]
+
+
 def sample(reader: Reader, at: float, weight_s: float, waited: Sequence[int]) -> SessionsSample:
     """What sessions do now. waited: those that are asked for whom they wait for."""
-    rows = reader.rows(queries.SESSIONS, None, (list(waited[:MOST_WAITERS]),))
+    rows = reader.rows(queries.SESSIONS, None, (list(waited),))
     found = SessionsSample(at, weight_s, tuple(map(session_of, rows)))
     return with_blockers(found, lambda pids: reader.rows(queries.BLOCKERS, None, (pids,)))
 
@@ -101,7 +110,9 @@ def locks(rows: Iterable[Sequence[Any]]) -> dict[int, AwaitedLock]:
 
 
 def _lock(row: Sequence[Any]) -> AwaitedLock:
-    pid, kind, mode, relation, oid, database, class_, object_, part, gid, where, owner, age = row
+    pid, tag, kind, mode, relation, oid, database, class_, object_, part, gid, where, owner, age = (
+        row
+    )
     name = None if relation is None else plain(relation)
     if name is None and oid is not None:
         name = f"relation {oid} of database {database}"
@@ -110,13 +121,19 @@ def _lock(row: Sequence[Any]) -> AwaitedLock:
         words = f"{ANY_ROWS} of {name}" if name else ANY_ROWS
     elif kind == "advisory":
         # one number of 64 bits, or two of 32
-        key = f"{class_}, {object_}" if part == 2 else str((class_ << 32) | object_)
+        pair = (_signed(class_, 32), _signed(object_, 32))
+        whole = _signed((class_ << 32) | object_, 64)
+        key = f"{pair[0]}, {pair[1]}" if part == 2 else str(whole)
         words = f"advisory lock {key}"
     elif kind == "object":
         words = NOTIFY if (class_, object_) == (_DATABASE_CLASS, 0) else f"an object ({object_})"
     elif kind == "extend":
         words = f"the end of {name}"
-    return AwaitedLock(pid, kind, mode, words, name, gid, where, owner, _seconds(age))
+    return AwaitedLock(pid, kind, mode, words, name, gid, where, owner, _seconds(age), tag)
+
+
+def _signed(number: int, bits: int) -> int:
+    return number - (1 << bits) if number >> (bits - 1) else number
 
 
 def counters(reader: Reader, version: int) -> ServerCounters:
@@ -146,11 +163,14 @@ def role_settings(reader: Reader) -> tuple[RoleSetting, ...]:
 
 def calls(
     reader: Reader, schema: str, query_ids: Sequence[int] | None = None
-) -> dict[int, StatementTotals]:
-    """Totals by statement: of these, or of all."""
+) -> dict[StatementKey, StatementTotals]:
+    """CountedTotals by statement: of these, or of all."""
     ids = None if query_ids is None else list(query_ids)
     rows = reader.rows(queries.CALLS, schema, (ids, ids))
-    return {int(query_id): StatementTotals(*figures) for query_id, *figures in rows}
+    return {
+        (str(database), int(query_id)): StatementTotals(*figures)
+        for database, query_id, *figures in rows
+    }
 
 
 def texts(reader: Reader, schema: str, query_ids: Sequence[int]) -> dict[int, str]:
@@ -179,12 +199,20 @@ def processors(reader: Reader, waits_schema: str | None, *, local: bool) -> floa
 
 
 def grown(
-    before: Mapping[int, StatementTotals], after: Mapping[int, StatementTotals]
-) -> dict[int, StatementTotals]:
-    """What statements did between two readings; those that began in between count from zero."""
+    before: Mapping[StatementKey, StatementTotals],
+    after: Mapping[StatementKey, StatementTotals],
+    *,
+    only_known: bool = False,
+) -> dict[StatementKey, StatementTotals]:
+    """What statements did between two readings; those that began in between count from zero.
+
+    only_known: leave them out, as the first reading did not have all.
+    """
     found = {}
-    for query_id, total in after.items():
-        change = total.minus(before.get(query_id, StatementTotals()))
+    for statement, total in after.items():
+        if only_known and statement not in before:
+            continue
+        change = total.minus(before.get(statement, StatementTotals()))
         if change is not None and change.calls:
-            found[query_id] = change
+            found[statement] = change
     return found

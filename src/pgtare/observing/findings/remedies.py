@@ -7,9 +7,36 @@ from pgtare.observing.findings.observation import AwaitedLock, SampledSession, m
 
 _GONE = "no row: it is gone already"
 _SIGNAL = "pg_signal_backend, or the same role; a superuser's session takes a superuser"
-_PRIMARY = "on the primary: the startup process applies what was done there"
+_PRIMARY = (
+    "end what uses the table on this standby (pg_locks names it), or wait: after "
+    "max_standby_streaming_delay the server cancels it; on the primary nothing waits"
+)
 #: Processes that no remedy may end.
 _UNTOUCHED = ("walsender", "startup", "walreceiver", "checkpointer", "walwriter")
+
+
+def literal(text: str) -> str:
+    """A string as SQL has it; what a terminal would change is written by its number."""
+    return _escaped(text, "'")
+
+
+def identifier(text: str) -> str:
+    """A name as SQL has it, always in quotes."""
+    return _escaped(text, '"')
+
+
+def _escaped(text: str, quote: str) -> str:
+    doubled = text.replace(quote, 2 * quote)
+    if all(char == " " or (char.isprintable() and not char.isspace()) for char in text):
+        # a backslash means nothing in a plain literal (standard_conforming_strings)
+        return quote + doubled + quote
+    coded = "".join(
+        char
+        if char == " " or (char.isprintable() and not char.isspace() and char != "\\")
+        else f"\\+{ord(char):06X}"
+        for char in doubled
+    )
+    return f"U&{quote}{coded}{quote}"
 
 
 def name(setting: str, value: str) -> str:
@@ -31,6 +58,8 @@ def _which(one: SampledSession, *, statement: bool) -> str:
     parts = [f"pid = {one.pid}", f"backend_start = '{_time(one.started_us)}'"]
     if one.xact_us is not None:
         parts.append(f"xact_start = '{_time(one.xact_us)}'")
+    if not statement and one.state.startswith("idle in transaction"):
+        parts.append(f"state = '{one.state}'")
     if statement and one.query_us is not None:
         parts.append(f"query_start = '{_time(one.query_us)}'")
     return " AND ".join(parts)
@@ -80,8 +109,8 @@ def end(one: SampledSession) -> list[Remedy]:
 def rollback_prepared(lock: AwaitedLock) -> Remedy:
     """End a prepared transaction."""
     return Remedy(
-        command=f"ROLLBACK PREPARED {lock.gid};",
-        does=f"in database {lock.database}; or COMMIT PREPARED {lock.gid}, if that is what its "
+        command=f"ROLLBACK PREPARED {literal(lock.gid or '')};",
+        does=f"in database {lock.database}; or COMMIT PREPARED of it, if that is what its "
         "transaction manager decided",
         risk="its coordinator may have committed elsewhere: ask it first",
         privilege=f"role {lock.owner} or a superuser",

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pgtare.observing.findings.observation import (
-    AwaitedLock,
     Observation,
     SessionsSample,
 )
@@ -48,44 +47,39 @@ class BlockerGraph:
         found = {
             one.pid: one.blockers or self._known.get((one.pid, one.query_us), ()) for one in waiting
         }
-        of_lock: dict[str, tuple[int, ...]] = {}
+        of_lock: dict[str, tuple[int, ...]] = {}  # by what is locked, wholly named
         for pid, blockers in found.items():
             lock = self._locks.get(pid)
-            if blockers and lock is not None:
-                of_lock.setdefault(_same(lock), blockers)
+            if blockers and lock is not None and lock.tag:
+                of_lock.setdefault(lock.tag, blockers)
         for pid, blockers in found.items():
             lock = self._locks.get(pid)
             if not blockers and lock is not None:
-                others = of_lock.get(_same(lock), ())
+                others = of_lock.get(lock.tag, ())
                 found[pid] = tuple(other for other in others if other != pid)
         return {pid: blockers for pid, blockers in found.items() if blockers}
-
-
-def _same(lock: AwaitedLock) -> str:
-    return f"{lock.kind} {lock.object}"
 
 
 def paths(pid: int, edges: Mapping[int, Sequence[int]]) -> list[RootPath]:
     """All ends of a waiter's paths, each root once, by its shortest path."""
     found: dict[int, RootPath] = {}
+    ring: tuple[int, ...] = ()
     queue: list[tuple[int, tuple[int, ...]]] = [(pid, ())]
     seen = {pid}
     while queue:
         node, between = queue.pop(0)
         for blocker in edges.get(node, ()):
-            if blocker == pid or blocker in between:
-                found.setdefault(blocker, RootPath(blocker, between, ring=True))
+            path = (pid, *between)
+            if blocker in path:
+                ring = ring or path[path.index(blocker) :]
             elif blocker not in edges:
                 found.setdefault(blocker, RootPath(blocker, between))
             elif blocker not in seen and len(between) < _LONGEST:
                 seen.add(blocker)
                 queue.append((blocker, (*between, blocker)))
-    ends = [path for path in found.values() if not path.ring]
-    if ends:
-        return ends
-    # only a ring: all of it is one
-    ring = sorted({pid, *(node for path in found.values() for node in path.between)})
-    return [RootPath(ring[0], tuple(ring), ring=True)] if found else []
+    if found or not ring:
+        return list(found.values())
+    return [RootPath(min(ring), tuple(sorted(ring)), ring=True)]
 
 
 def gate(paths_to_root: Mapping[int, RootPath]) -> int | None:

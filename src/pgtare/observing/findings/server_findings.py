@@ -120,8 +120,9 @@ def _dead_rows(observation: Observation) -> Finding | None:
         why="every statement walks over dead rows that vacuum may not remove while somebody may "
         "still see them",
         remedy=fixes,
-        sure="certain",
-        because="the server names the oldest snapshot, and counts dead rows",
+        sure="possible" if table.vacuumed_age_s is None else "certain",
+        because="the server names the oldest snapshot, and counts dead rows"
+        + ("; vacuum has not been there yet" if table.vacuumed_age_s is None else ""),
         figures={"dead_rows": float(table.dead), "live_rows": float(table.live)},
     )
 
@@ -149,21 +150,19 @@ def _session(observation: Observation, pid: int | None) -> SampledSession | None
 
 def _holder(holder: HorizonHolder, session: SampledSession | None) -> tuple[str, list[Remedy]]:
     if holder.kind == "prepared":
-        quoted = holder.name.replace("'", "''")
-        return f"the prepared transaction '{holder.name}'", [
+        return f"the prepared transaction {remedies.literal(holder.name)}", [
             Remedy(
-                command=f"ROLLBACK PREPARED '{quoted}';",
+                command=f"ROLLBACK PREPARED {remedies.literal(holder.name)};",
                 does=f"in database {holder.database}; or COMMIT PREPARED",
                 risk="its coordinator may have committed elsewhere: ask it first",
                 privilege="its owner or a superuser",
             )
         ]
     if holder.kind == "slot":
-        quoted = holder.name.replace("'", "''")
         return f"the replication slot {holder.name}", [
             Remedy(command="", does="bring its consumer back"),
             Remedy(
-                command=f"SELECT pg_drop_replication_slot('{quoted}');",
+                command=f"SELECT pg_drop_replication_slot({remedies.literal(holder.name)});",
                 does="if its consumer is gone for good",
                 risk="a consumer that comes back must copy everything anew",
                 privilege="REPLICATION",
@@ -189,8 +188,8 @@ def _holder(holder: HorizonHolder, session: SampledSession | None) -> tuple[str,
     fixes = [
         *remedies.end(session),
         Remedy(
-            command=f'ALTER ROLE "{session.role}" SET idle_in_transaction_session_timeout = '
-            "'5min';",
+            command=f"ALTER ROLE {remedies.identifier(session.role)} SET "
+            "idle_in_transaction_session_timeout = '5min';",
             does="so that it does not happen again",
             risk="an application that pauses longer within a transaction loses its connection",
             privilege="the right to alter the role",
@@ -256,7 +255,7 @@ def _archive(observation: Observation) -> Finding | None:
         remedy=[
             Remedy(
                 command="SELECT * FROM pg_stat_archiver;",
-                does="the server's log says what the command printed; mend that, it is tried again",
+                does="the server's log says what the command printed; it is tried again by itself",
             )
         ],
         sure="certain",

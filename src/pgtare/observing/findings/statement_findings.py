@@ -11,6 +11,7 @@ from pgtare.observing.findings import remedies
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy
 from pgtare.observing.findings.observation import (
     Observation,
+    RoleSetting,
     StatementTotals,
     TableTotals,
     moment,
@@ -32,6 +33,7 @@ _SLOWER, _HISTORY_CALLS = 2.0, 20
 CROWDED = 1.5
 _MOST_WORK_MEM = 1 << 30
 _COMPARED = re.compile(r"\b([a-z_][a-z0-9_]*)\s*=\s*(?:\$\d+|\?)", re.IGNORECASE)
+_READS = re.compile(r"\s*SELECT\b", re.IGNORECASE)
 _PARAMETER = re.compile(r"\$\d+")
 _FORCED = "force_generic_plan"
 #: What sessions queue for in an LWLock, and what helps.
@@ -136,8 +138,7 @@ def _spent_in(cause: Cause) -> str:
 
 
 def _totals(cause: Cause, observation: Observation) -> StatementTotals | None:
-    _, name = next(iter(cause.statements))
-    return observation.state.statements.get(name) if isinstance(name, int) else None
+    return observation.state.statements.get(next(iter(cause.statements)))
 
 
 def _calls(cause: Cause, observation: Observation) -> list[str]:
@@ -145,12 +146,18 @@ def _calls(cause: Cause, observation: Observation) -> list[str]:
     if found is None or not found.calls:
         return []
     return [
-        f"{found.calls:,.0f} calls in the window, {spent(found.exec_s / found.calls)} and "
+        f"{found.calls:,.0f} calls just now, {spent(found.exec_s / found.calls)} and "
         f"{found.rows / found.calls:,.1f} rows each (pg_stat_statements)"
     ]
 
 
 def _look(text: str) -> Remedy:
+    if not _READS.match(text):
+        return Remedy(
+            command="",
+            does=f"EXPLAIN {short(text, 200)} with values of its parameters shows its plan; "
+            "ANALYZE would execute it",
+        )
     return Remedy(
         command="",
         does=f"EXPLAIN (ANALYZE, BUFFERS) {short(text, 200)} with values of its parameters shows "
@@ -177,7 +184,7 @@ def _generic(cause: Cause, whole: Partition, observation: Observation) -> Explan
     where = None
     for one in observation.state.role_settings:
         if one.value == _FORCED and one.role in ("", role) and one.database in ("", database):
-            where = f"ALTER ROLE {one.role}" if one.role else f"ALTER DATABASE {one.database}"
+            where = _altered(one)
             break
     else:
         if observation.state.settings.get("plan_cache_mode") == _FORCED:
@@ -205,9 +212,17 @@ def _generic(cause: Cause, whole: Partition, observation: Observation) -> Explan
     )
 
 
+def _altered(one: RoleSetting) -> str:
+    database = remedies.identifier(one.database)
+    if not one.role:
+        return f"ALTER DATABASE {database}"
+    within = f" IN DATABASE {database}" if one.database else ""
+    return f"ALTER ROLE {remedies.identifier(one.role)}{within}"
+
+
 def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
     found = _totals(cause, observation)
-    seconds = observation.seconds or 1.0
+    seconds = observation.state.counted_s or observation.seconds or 1.0
     blocks = found.temp_blocks if found is not None else 0.0
     waited = sum(s for event, s in cause.events.items() if event.startswith("IO/BufFile"))
     if blocks / seconds < _TEMP_BLOCKS_S and waited < 0.1 * cause.seconds:
@@ -235,7 +250,7 @@ def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanat
                 risk="each sort and hash of each session may take as much",
             ),
             Remedy(
-                command=f'ALTER ROLE "{role}" SET work_mem = {size};',
+                command=f"ALTER ROLE {remedies.identifier(role)} SET work_mem = {size};",
                 does="for all new sessions of the role",
                 risk="each sort and hash of each of its sessions may take as much",
                 privilege="the right to alter the role",
@@ -249,7 +264,7 @@ def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanat
 def scanned(observation: Observation) -> dict[str, TableTotals]:
     """Tables that were read from end to end again and again, with what they grew by."""
     found = {}
-    seconds = observation.seconds or 1.0
+    seconds = observation.state.counted_s or observation.seconds or 1.0
     for name, after in observation.state.tables.items():
         before = observation.state.tables_before.get(name)
         if before is None:
@@ -272,7 +287,7 @@ def _scan(cause: Cause, whole: Partition, observation: Observation) -> Explanati
     if not tables:
         return None
     table = max(tables, key=lambda one: one.rows_scanned)
-    seconds = observation.seconds or 1.0
+    seconds = observation.state.counted_s or observation.seconds or 1.0
     columns = list(dict.fromkeys(_COMPARED.findall(text)))
     fixes = []
     if columns:
@@ -336,9 +351,8 @@ def contention(event: str) -> tuple[str, str]:
 
 
 def _slower(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
-    _, name = next(iter(cause.statements))
     found = _totals(cause, observation)
-    past = observation.state.history.get(name) if isinstance(name, int) else None
+    past = observation.state.history.get(next(iter(cause.statements)))
     if found is None or past is None or past.calls < _HISTORY_CALLS or not found.calls:
         return None
     now, before = found.exec_s / found.calls, past.exec_s / past.calls

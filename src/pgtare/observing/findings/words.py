@@ -19,7 +19,9 @@ def short(text: str, width: int = _TEXT) -> str:
 
 def table_of(text: str) -> str | None:
     """The first table that a statement names."""
-    found = re.search(r"\b(?:FROM|UPDATE|INTO)\s+([\w.\"]+)", text, re.IGNORECASE)
+    found = re.search(
+        r"\b(?:FROM|UPDATE|INTO)\s+(?:ONLY\s+)?([a-z_][\w.]*)(?![\w.(\"])", text, re.IGNORECASE
+    )
     return found[1] if found else None
 
 
@@ -39,4 +41,4 @@ def spent(seconds: float) -> str:
 
 def share_line(share: float, aas: float) -> str:
     """How much of the active time that is."""
-    return f"{numbers.percent(100 * share)} of what all sessions spend, {aas:.1f} at a time"
+    return f"{numbers.percent(100 * share)} of all sessions' time, {aas:.1f} sessions on average"
