@@ -120,7 +120,7 @@ def test_a_prepared_transaction_has_no_process() -> None:
 def test_a_row_that_each_holds_for_a_moment_has_no_root() -> None:
     samples = []
     for n in range(10):
-        holder = session(10 + n % 8, None, query_age_s=0.1, xact_age_s=0.1)
+        holder = session(10 + n % 8, None, query_age_s=0.1, xact_age_s=0.1, xact_us=n)
         waiting = [
             waiter(10 + (n + k) % 8, holder.pid, query_age_s=0.2, xact_age_s=0.2)
             for k in range(1, 8)
@@ -131,6 +131,12 @@ def test_a_row_that_each_holds_for_a_moment_has_no_root() -> None:
     assert (found.kind, found.root) == ("hotlock", None)
     assert "UPDATE hot" in found.title
     assert found.share == pytest.approx(70 / 80)
+
+
+def test_one_young_transaction_that_holds_up_others_all_the_time_is_the_root() -> None:
+    young = idle(1, xact_age_s=0.4)
+    (found,) = compute.findings(seen(young, waiter(2, 1), waiter(3, 1), locks={2: ROWS}))
+    assert found.kind == "lock"
 
 
 def test_commits_that_notify_wait_for_one_lock() -> None:

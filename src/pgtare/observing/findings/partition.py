@@ -113,6 +113,7 @@ class Cause:
     waiters: dict[int, SampledSession] = field(default_factory=dict)
     paths: dict[int, RootPath] = field(default_factory=dict)
     xact_ages: list[float] = field(default_factory=list)
+    xacts: set[int | None] = field(default_factory=set)
 
     def add(self, at: float, seconds: float, one: SampledSession, object_: str = "") -> None:
         """Add a part of a sample's time of one session."""
@@ -317,6 +318,7 @@ def _lock(
         cause.ring |= path.ring
         if root is not None:
             cause.root = root
+            cause.xacts.add(root.xact_us)
             cause.xact_ages.append(root.xact_age_s if root.xact_age_s is not None else 1e9)
         for passed in map(rows.nearest, path.between):
             if passed is not None:
@@ -425,6 +427,8 @@ def _nobody_is_root(roots: list[Cause], all_s: float) -> bool:
         return False
     if len(roots) > _MANY_ROOTS and all(cause.seconds < _QUARTER * all_s for cause in roots):
         return True
+    if sum(len(cause.xacts) for cause in roots) < 2:
+        return False  # one transaction holds it in all samples, however young it is
     return all(
         cause.root is not None and cause.xact_ages and max(cause.xact_ages) < _SHORT_S
         for cause in roots
