@@ -27,6 +27,7 @@ from pgtare.observing.doctor.observed import (
     Look,
     StatementEntries,
 )
+from pgtare.observing.findings.words import spent
 from pgtare.postgres.wait_counters.model import Event
 from tests.unit.sample_result import sample
 
@@ -293,7 +294,7 @@ def test_sampled_figures_are_lower_bounds_and_have_no_share_from_few_samples() -
     [(0.2, "200 ms"), (0.51, "510 ms"), (0.0051, "5.1 ms"), (0.00044, "440 µs"), (90.0, "1.5 min")],
 )
 def test_lengths_of_time_have_no_exponent(seconds: float, words: str) -> None:
-    assert check_statements.duration(seconds) == words
+    assert spent(seconds) == words
 
 
 def _printed(waits: Waits) -> str:

@@ -13,6 +13,7 @@ from pgtare.observing.doctor.model import Statements, Waits
 from pgtare.observing.doctor.observed import DoctorFacts, Look, Texts
 from pgtare.observing.doctor.queries import quoted, set_at_once
 from pgtare.observing.findings.model import Finding, Sure, of_setting
+from pgtare.observing.findings.words import spent
 
 #: Shares of throughput, or of the time, lost to evictions.
 WARNING_LOST, CRITICAL_LOST = 0.01, 0.05
@@ -114,9 +115,9 @@ def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str
     lower = "" if found.counted else "at least "
     seen = [
         f"{lower}{rate(swept)} deallocations/s, {rate(evicted)} entries evicted/s of "
-        f"{found.max:,} places: as many as there are in {duration(turnover_s)}",
+        f"{found.max:,} places: as many as there are in {spent(turnover_s)}",
         f"where that was measured (2 processors), a sweep of {found.max:,} entries took "
-        f"{duration(found.sweep_ms / 1000)}, by which the table is locked for sweeps "
+        f"{spent(found.sweep_ms / 1000)}, by which the table is locked for sweeps "
         f"{numbers.percent(100 * occupancy)} of the time, and such a rate took about "
         f"{numbers.percent(min(99, 100 * lost))} of throughput",
     ]
@@ -310,12 +311,3 @@ def _short(text: str, width: int = 100) -> str:
 def rate(value: float) -> str:
     """A rate a second: whole if it is large."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def duration(seconds: float) -> str:
-    """A length of time as people say it."""
-    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
-        if seconds >= length:
-            return f"{seconds / length:.3g} {unit}"
-    scaled, unit = (1000 * seconds, "ms") if seconds >= 0.001 else (1e6 * seconds, "µs")
-    return f"{float(f'{scaled:.2g}'):g} {unit}"

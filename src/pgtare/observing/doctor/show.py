@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pgtare.kit import commands, numbers
 from pgtare.kit.terminal_text import plain
-from pgtare.observing.doctor.check_statements import duration, rate
+from pgtare.observing.doctor.check_statements import rate
 from pgtare.observing.doctor.model import (
     FEWEST_HITS,
     Observer,
@@ -19,6 +19,7 @@ from pgtare.observing.doctor.model import (
     WaitShare,
 )
 from pgtare.observing.findings.model import Finding
+from pgtare.observing.findings.words import spent
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan", "ok": "green"}
 _EVENTS = 6
@@ -137,7 +138,7 @@ def _figures(found: Statements) -> Table:
             )
         )
     if found.median_age_s is not None:
-        rows.append(("age", f"half of the entries are younger than {duration(found.median_age_s)}"))
+        rows.append(("age", f"half of the entries are younger than {spent(found.median_age_s)}"))
     if found.live_text_bytes is not None:
         text = f"{found.live_text_bytes / 1e3:,.0f} kB"
         if found.text_file_bytes is not None:
