@@ -92,6 +92,15 @@ def test_the_root_gets_the_time_of_all_that_wait_for_it() -> None:
     )
 
 
+def test_what_a_root_holds_is_what_those_wait_for_that_come_first() -> None:
+    """The others wait for what these hold themselves."""
+    first = waiter(2, 1)
+    behind = [waiter(pid, 2) for pid in range(3, 9)]
+    locks = {pid: replace(ROWS, object="rows of tellers") for pid in range(3, 9)}
+    (found,) = compute.findings(seen(idle(1), first, *behind, locks={2: ROWS, **locks}))
+    assert found.title.endswith("holds rows of hot")
+
+
 def test_an_alter_that_waits_is_the_gate_and_its_cancelling_comes_first() -> None:
     reader = session(1, "Timeout/PgSleep", text="SELECT slow()", application="bi")
     alter = session(2, "Lock/relation", blockers=(1,), text="ALTER TABLE hot ADD x int")

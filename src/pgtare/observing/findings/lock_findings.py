@@ -99,8 +99,10 @@ def _object(cause: Cause, observation: Observation) -> str:
     if cause.object != ANY_ROWS:
         return cause.object
     named_rows = [name for name in cause.objects.most(3) if name != ANY_ROWS]
-    texts = (observation.text(statement) for statement in cause.statements.most(3))
+    statements = (cause.direct or cause.statements).most(3)
+    texts = (observation.text(statement) for statement in statements)
     named_rows += [f"{ANY_ROWS} of {table}" for table in map(table_of, texts) if table]
+    named_rows += [name for name in cause.objects_behind.most(3) if name != ANY_ROWS]
     return named_rows[0] if named_rows else ANY_ROWS
 
 

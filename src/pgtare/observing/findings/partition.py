@@ -101,6 +101,8 @@ class Cause:
     statements: Tally[StatementKey] = field(default_factory=Tally)
     applications: Tally[tuple[str, str]] = field(default_factory=Tally)
     objects: Tally[str] = field(default_factory=Tally)
+    objects_behind: Tally[str] = field(default_factory=Tally)
+    direct: Tally[StatementKey] = field(default_factory=Tally)
     waits: dict[int, float] = field(default_factory=dict)
     most_waiters: int = 0
     first_at: float = 0.0
@@ -138,6 +140,7 @@ class Cause:
         self.statements.join(other.statements)
         self.applications.join(other.applications)
         self.objects.join(other.objects)
+        self.objects_behind.join(other.objects_behind)
         self.waits |= other.waits
         self.waiters |= other.waiters
         self.most_waiters = max(self.most_waiters, other.most_waiters)
@@ -147,8 +150,11 @@ class Cause:
 
     @property
     def object(self) -> str:
-        """What is locked, for the most time; empty: not known."""
-        return next(iter(self.objects.most()), "")
+        """What is locked, for the most time; empty: not known.
+
+        What waits behind others may wait for what these hold.
+        """
+        return next(iter(self.objects.most() or self.objects_behind.most()), "")
 
     @property
     def event(self) -> str:
@@ -313,7 +319,11 @@ def _lock(
                 handed_on.add(sample.at, part, one)
                 continue
         cause = _root_cause(causes, observation, one, path, root)
-        cause.add(sample.at, part, one, object_)
+        cause.add(sample.at, part, one, "" if path.between else object_)
+        if path.between and object_:
+            cause.objects_behind.add(object_, part)
+        if not path.between:
+            cause.direct.add(one.statement, part)
         cause.paths[one.pid] = path
         cause.ring |= path.ring
         if root is not None:
