@@ -34,8 +34,8 @@ _LOCKS_S, _LOCKS_TIMES = 5.0, 100.0
 _TABLES_S = 60.0
 #: Of a sample so many sessions are kept: WINDOW_S of them is in memory.
 _MOST_SESSIONS = 2000
-#: Sessions at work, by samples, from which on their statements are looked up: sampled, those on a
-#: processor are too few, as our own session keeps them from it.
+#: Sessions at work from which on their statements are looked up, counted if that is more: sampled,
+#: those on a processor are too few, as our own session keeps them from it.
 _BUSY = 0.2
 #: Texts of statements are remembered, the most.
 _MOST_TEXTS = 1000
@@ -155,7 +155,10 @@ class ServerFindings:
         collector = FindingInputs(reader, kind)
         collector.samples, collector.locks = list(self._samples), self._locks
         active = collector.active_statements()
-        may_be_slow = sum(active.values()) >= _BUSY
+        window_s = sum(sample.weight_s for sample in self._samples)
+        counted = self._counted(window_s)
+        counted_active = sum(counted.values()) / window_s if counted and window_s else 0.0
+        may_be_slow = max(sum(active.values()), counted_active) >= _BUSY
         tables = may_be_slow or time.monotonic() - self._tables_at >= _TABLES_S
         before = self._totals
         totals = collector.totals(list(active) if may_be_slow else [], tables=tables)
@@ -164,12 +167,13 @@ class ServerFindings:
         elif before is not None:
             totals = replace(totals, tables=before.tables)
         self._totals = totals
-        self._remember_texts(collector, active)
+        if may_be_slow:
+            self._remember_texts(collector, active)
         observation = collector.observation(
             facts.settings,
             before or CountedTotals(),
             totals,
-            self._counted(sum(sample.weight_s for sample in self._samples)),
+            counted,
             texts=self._texts,
         )
         checks = [one for one in self._checked if one.kind != "kept"]
@@ -183,7 +187,7 @@ class ServerFindings:
 
     def _remember_texts(self, collector: FindingInputs, active: Mapping[int, float]) -> None:
         missing = [query_id for query_id in active if query_id not in self._texts]
-        if missing and sum(active.values()) >= _BUSY:
+        if missing:
             if len(self._texts) > _MOST_TEXTS:
                 self._texts.clear()
             # one that is not there yet is requested again when the others are forgotten
