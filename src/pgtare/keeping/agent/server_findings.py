@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from pgtare.keeping.agent import queries
 from pgtare.keeping.agent.rows import Batch, RowInterval
 from pgtare.keeping.agent.server_session import LookRefused, ServerSession
-from pgtare.observing.doctor.checks import RepeatedChecks
+from pgtare.observing.doctor.checks import RepeatedChecks, server_kind
 from pgtare.observing.doctor.session import Session
 from pgtare.observing.findings import compute, read
-from pgtare.observing.findings.collector import CountedTotals, FindingInputs, ServerKind
+from pgtare.observing.findings.collector import CountedTotals, FindingInputs
 from pgtare.observing.findings.episodes import Episode, EpisodeChange, Episodes, began
 from pgtare.observing.findings.model import Finding
 from pgtare.observing.findings.observation import AwaitedLock, SessionsSample, moment
@@ -144,15 +144,7 @@ class ServerFindings:
         seconds = EVALUATION_S if self._evaluated is None else elapsed - self._evaluated
         self._evaluated = elapsed
         reader = Session.within(session.conn, _LIMIT_S)
-        kind = ServerKind(
-            version=int(facts.server.version.partition(".")[0]),
-            standby=facts.server.standby,
-            sees_all=facts.server.sees_all,
-            statements=facts.statements.schema if facts.statements else None,
-            waits=facts.waits.schema if facts.waits else None,
-            local=reader.is_local,
-        )
-        collector = FindingInputs(reader, kind)
+        collector = FindingInputs(reader, server_kind(facts, local=reader.is_local))
         collector.samples, collector.locks = list(self._samples), self._locks
         active = collector.active_statements()
         window_s = sum(sample.weight_s for sample in self._samples)

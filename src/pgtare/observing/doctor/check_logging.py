@@ -15,8 +15,8 @@ from pgtare.observing.doctor.check_settings import (
     Traffic,
 )
 from pgtare.observing.doctor.observed import DoctorFacts
-from pgtare.observing.doctor.queries import set_at_once
 from pgtare.observing.findings.model import Finding, of_setting
+from pgtare.observing.findings.remedies import set_at_once
 
 #: Lines a second from which on the log itself is a load.
 _MANY_LINES_S = 1000.0

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgtare.kit import numbers
-from pgtare.observing.doctor import queries
 from pgtare.observing.doctor.model import Clock, Observer, Unseen
 from pgtare.observing.doctor.observed import DoctorFacts, KeptByCause
 from pgtare.observing.findings.model import Finding, of_setting
+from pgtare.observing.findings.remedies import set_at_once
 
 #: A cost that weighing found, as a share of a transaction, from which on it is reported.
 WARNING_COST_PCT, CRITICAL_COST_PCT = 5.0, 25.0
@@ -161,7 +161,7 @@ def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:
         title=f"{kind.arm} costs {numbers.percent(weight.cost_pct)} of a transaction",
         evidence=[f"{kind.setting} = {value}; weighed: {cost} µs a transaction"],
         why="that is what leaving it on costs, by the weighing that was given",
-        remedy=[queries.set_at_once(kind.setting, _CHEAPER.get(kind.setting, "off"))],
+        remedy=[set_at_once(kind.setting, _CHEAPER.get(kind.setting, "off"))],
         sure="certain" if weight.low_pct >= least else "likely",
         because=weight.source,
         figures={"cost_us": weight.cost_us, "cost_pct": weight.cost_pct},

@@ -11,8 +11,9 @@ from pgtare.observing.doctor import churn, evictions
 from pgtare.observing.doctor.evictions import Evictions
 from pgtare.observing.doctor.model import Statements, Waits
 from pgtare.observing.doctor.observed import DoctorFacts, Look, Texts
-from pgtare.observing.doctor.queries import quoted, set_at_once
+from pgtare.observing.doctor.queries import quoted
 from pgtare.observing.findings.model import Finding, Sure, of_setting
+from pgtare.observing.findings.remedies import set_at_once
 from pgtare.observing.findings.words import spent
 
 #: Shares of throughput, or of the time, lost to evictions.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +14,7 @@ from pgtare.observing.doctor.evictions import Evictions, StatisticsReset
 from pgtare.observing.doctor.model import Clock, Observer, Statements, Waits
 from pgtare.observing.doctor.observed import ActivitySamples, DoctorFacts, Look, Texts
 from pgtare.observing.doctor.session import Session
+from pgtare.observing.findings.collector import ServerKind
 from pgtare.observing.findings.model import Finding
 
 
@@ -59,6 +61,18 @@ def check(
         *check_settings.kept(facts.kept),
     ]
     return Checked(found, statements, traffic, observers, notes)
+
+
+def server_kind(facts: DoctorFacts, *, local: bool) -> ServerKind:
+    """What the inputs of findings are read by."""
+    return ServerKind(
+        version=int(re.split(r"\D", facts.server.version, maxsplit=1)[0]),
+        standby=facts.server.standby,
+        sees_all=facts.server.sees_all,
+        statements=facts.statements.schema if facts.statements else None,
+        waits=facts.waits.schema if facts.waits else None,
+        local=local,
+    )
 
 
 class RepeatedChecks:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pgtare.observing.doctor.queries import TEXT_CHARACTERS, set_at_once
+from pgtare.observing.doctor.queries import TEXT_CHARACTERS
+from pgtare.observing.findings.remedies import set_at_once
 from pgtare.postgres.sql_text import normalised
 
 # A text may be cut within a comment, which ends there: else its rest is read again for each /*.

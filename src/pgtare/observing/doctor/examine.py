@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -21,7 +20,7 @@ from pgtare.observing.doctor.model import Report, Unseen, worst
 from pgtare.observing.doctor.observed import ActivitySamples, DoctorFacts, Look, Texts
 from pgtare.observing.doctor.session import Session, Unreadable
 from pgtare.observing.findings import compute
-from pgtare.observing.findings.collector import FindingInputs, ServerKind
+from pgtare.observing.findings.collector import FindingInputs
 from pgtare.observing.findings.observation import Observation
 
 #: How often sessions are looked at, in s.
@@ -45,7 +44,7 @@ def watch(
     Raises MeasurementError if the server goes away.
     """
     facts = read_facts(session)
-    collector = FindingInputs(session, server_kind(facts, local=session.is_local))
+    collector = FindingInputs(session, checks.server_kind(facts, local=session.is_local))
     first, begun = read_look(session, facts), collector.totals()
     while True:
         samples = _samples(session, facts, first, collector, interval_s, tick)
@@ -54,19 +53,7 @@ def watch(
         seen = collector.observation(facts.settings, begun, ended, _waited(first, last))
         yield _report(session, facts, first, last, samples, weights, seen, collector.unseen)
         first, begun = last, ended
-        collector = FindingInputs(session, server_kind(facts, local=session.is_local))
-
-
-def server_kind(facts: DoctorFacts, *, local: bool) -> ServerKind:
-    """What the inputs of findings are read by."""
-    return ServerKind(
-        version=int(re.split(r"\D", facts.server.version, maxsplit=1)[0]),
-        standby=facts.server.standby,
-        sees_all=facts.server.sees_all,
-        statements=facts.statements.schema if facts.statements else None,
-        waits=facts.waits.schema if facts.waits else None,
-        local=local,
-    )
+        collector = FindingInputs(session, checks.server_kind(facts, local=session.is_local))
 
 
 def _waited(first: Look, last: Look) -> dict[str, float] | None:

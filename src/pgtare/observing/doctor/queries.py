@@ -202,11 +202,6 @@ def quoted(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 
-def set_at_once(name: str, value: str, comment: str = "") -> str:
-    """The command that sets it without a restart."""
-    return f"ALTER SYSTEM SET {name} = {value}; SELECT pg_reload_conf();{comment}"
-
-
 def listing() -> str:
     """All of them, as a reader can run them by hand."""
     lines = [

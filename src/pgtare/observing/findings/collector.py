@@ -155,7 +155,7 @@ class FindingInputs:
             tables=last.tables,
             tables_before=first.tables,
         )
-        return Observation(self.samples, self.locks, state, waited_s, self.kind.sees_all)
+        return Observation(self.samples, self.locks, state, waited_s)
 
     def active_statements(self) -> dict[int, float]:
         """Statements that sessions were at work on, those of the most first: how many at a time."""

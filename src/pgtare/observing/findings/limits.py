@@ -128,12 +128,7 @@ def _slot(slot: Slot, state: ServerState) -> Finding | None:
         "given up and its consumer must begin anew",
         remedy=[
             Remedy(command="", does="bring its consumer (subscriber, standby, CDC) back"),
-            Remedy(
-                command=f"SELECT pg_drop_replication_slot({remedies.literal(slot.name)});",
-                does="if its consumer is gone for good",
-                risk="a consumer that comes back must copy everything anew",
-                privilege="REPLICATION",
-            ),
+            remedies.drop_slot(slot.name),
         ],
         sure="certain",
         because="the server lists its slots",

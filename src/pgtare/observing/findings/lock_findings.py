@@ -18,16 +18,8 @@ from pgtare.observing.findings.partition import Cause, Partition
 from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
 from pgtare.observing.findings.words import named, share_line, short, spent, table_of
 
-#: An outage takes this share of all active time, and so many sessions.
-OUTAGE_SHARE, OUTAGE_SESSIONS = 0.5, 2.0
 #: A victim that waits so long shows that it is no queue of short waits, s.
 _LONG_WAIT_S = 5.0
-_IDLE_TIMEOUT = Remedy(
-    command="ALTER ROLE {role} SET idle_in_transaction_session_timeout = '5min';",
-    does="so that it does not happen again: ends sessions of the role that stay so",
-    risk="an application that pauses longer within a transaction loses its connection",
-    privilege="the right to alter the role",
-)
 _LOCK_TIMEOUT = Remedy(
     command="SET lock_timeout = '2s';",
     does="before each ALTER TABLE, in its session: it gives up instead of holding up all others, "
@@ -73,13 +65,7 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
         )
     fixes += remedies.end(root)
     if root.state.startswith("idle in transaction"):
-        fixes.append(
-            _IDLE_TIMEOUT.model_copy(
-                update={
-                    "command": _IDLE_TIMEOUT.command.format(role=remedies.identifier(root.role))
-                }
-            )
-        )
+        fixes.append(remedies.idle_timeout(root.role))
     elif root.state == "idle":
         fixes.insert(
             0,
@@ -148,7 +134,7 @@ def _prepared(cause: Cause, whole: Partition, observation: Observation) -> Findi
         whole,
         title,
         [f"prepared transaction {gid} of role {held.owner} in database {held.database}{age}"],
-        [remedies.rollback_prepared(held)],
+        [remedies.rollback_prepared(held.gid or "", held.database, held.owner)],
         observation,
     )
     root = Who(gid=held.gid, role=held.owner or "", database=held.database or "", state="prepared")
@@ -214,12 +200,12 @@ def _finding(
 ) -> Finding:
     share, aas = whole.share(cause), whole.aas(cause)
     long = cause.longest_wait_s >= _LONG_WAIT_S
-    outage = share >= OUTAGE_SHARE and aas >= OUTAGE_SESSIONS and long
+    outage = whole.is_large(cause) and long
     level: Level = "critical" if outage else "warning"
     victims = sorted(cause.waits, key=lambda pid: -cause.waits[pid])
     seen = [
         f"{numbers.counted(max(cause.most_waiters, 1), 'session waits', 'sessions wait')} at once "
-        f"({', '.join(_events(cause))}), the longest for {spent(cause.longest_wait_s)}",
+        f"({', '.join(cause.events.most(3))}), the longest for {spent(cause.longest_wait_s)}",
         *evidence,
         share_line(share, aas),
     ]
@@ -249,10 +235,6 @@ def _finding(
     )
 
 
-def _events(cause: Cause) -> list[str]:
-    return cause.events.most(3)
-
-
 def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
     """A lock that many take one after the other, and nobody holds for long."""
     object_ = _object(cause, observation)
@@ -260,7 +242,7 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
         (text for key in cause.statements.most(3) if (text := observation.text(key))), ""
     )
     share, aas = whole.share(cause), whole.aas(cause)
-    outage = share >= OUTAGE_SHARE and aas >= OUTAGE_SESSIONS and cause.is_outage
+    outage = whole.is_large(cause) and cause.is_outage
     if object_ == NOTIFY:
         title = "commits with NOTIFY wait for each other: the queue of notifications has one lock"
         why = (
@@ -275,7 +257,7 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
             )
         ]
     else:
-        what = object_ or f"one lock ({_events(cause)[0]})"
+        what = object_ or f"one lock ({cause.event})"
         said = f" in «{short(statement)}»" if statement else ""
         title = f"sessions queue for {what}{said}: each holds it for a moment only"
         why = (
@@ -303,8 +285,8 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
         victims=sorted(cause.waits),
         title=title,
         evidence=[
-            f"{', '.join(_events(cause))}: {numbers.counted(len(cause.waits), 'session')} seen "
-            f"waiting, none of their holders for long",
+            f"{', '.join(cause.events.most(3))}: {numbers.counted(len(cause.waits), 'session')} "
+            "seen waiting, none of their holders for long",
             share_line(share, aas),
         ],
         why=why,

@@ -239,11 +239,11 @@ class ServerState:
 
     def per_s(self, name: str) -> float | None:
         """What a counter grew by a second; None if it is not known, or was reset."""
-        if self.before is None or self.after is None:
+        seconds = self.counted_s
+        if seconds is None:
             return None
-        seconds = self.after.at - self.before.at
         grown = getattr(self.after, name) - getattr(self.before, name)
-        return grown / seconds if seconds > 0 and grown >= 0 else None
+        return grown / seconds if grown >= 0 else None
 
     @property
     def counted_s(self) -> float | None:
@@ -265,19 +265,23 @@ class Observation:
     """One window of time of one server.
 
     samples: the earliest first. locks: of the waiters, by process. waited_s: by event, as counted;
-    None if nobody counts. sees_all: whether the role may see other sessions.
+    None if nobody counts.
     """
 
     samples: Sequence[SessionsSample]
     locks: Mapping[int, AwaitedLock] = field(default_factory=dict)
     state: ServerState = field(default_factory=ServerState)
     waited_s: Mapping[str, float] | None = None
-    sees_all: bool = True
 
     @property
     def seconds(self) -> float:
         """Length of the window that the samples cover, s."""
         return sum(sample.weight_s for sample in self.samples)
+
+    @property
+    def counted_s(self) -> float:
+        """The time in which counters grew, s; that of the samples if it is not known."""
+        return self.state.counted_s or self.seconds or 1.0
 
     @property
     def until(self) -> float:

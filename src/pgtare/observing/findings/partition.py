@@ -49,6 +49,8 @@ _MANY_ROOTS, _QUARTER = 3, 0.25
 #: A root whose transaction is younger in each sample holds nobody up for long, s.
 _SHORT_S = 1.0
 _OUTAGE_WAIT_S = 5.0
+#: An outage takes this share of all active time, and so many sessions.
+_OUTAGE_SHARE, _OUTAGE_SESSIONS = 0.5, 2.0
 #: Sessions that wait for each other for less may do so one after the other, s.
 _SHORT_RING_S = 0.5
 
@@ -188,6 +190,10 @@ class Partition:
     def aas(self, cause: Cause) -> float:
         """Sessions on average."""
         return cause.seconds / self.seconds if self.seconds else 0.0
+
+    def is_large(self, cause: Cause) -> bool:
+        """Whether it takes so much that it may be an outage."""
+        return self.share(cause) >= _OUTAGE_SHARE and self.aas(cause) >= _OUTAGE_SESSIONS
 
 
 class _Causes(defaultdict[str, Cause]):

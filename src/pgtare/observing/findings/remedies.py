@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgtare.observing.findings.model import Remedy
-from pgtare.observing.findings.observation import AwaitedLock, SampledSession, moment
+from pgtare.observing.findings.observation import SampledSession, moment
 
 _GONE = "no row: it is gone already"
 _SIGNAL = "pg_signal_backend, or the same role; a superuser's session takes a superuser"
@@ -39,14 +39,16 @@ def _escaped(text: str, quote: str) -> str:
     return f"U&{quote}{coded}{quote}"
 
 
-def name(setting: str, value: str) -> str:
+def set_at_once(name: str, value: str, comment: str = "") -> str:
     """The command that sets it without a restart."""
-    return f"ALTER SYSTEM SET {setting} = {value}; SELECT pg_reload_conf();"
+    return f"ALTER SYSTEM SET {name} = {value}; SELECT pg_reload_conf();{comment}"
 
 
 def setting(setting_name: str, value: str, does: str, risk: str = "") -> Remedy:
     """A setting of the whole server."""
-    return Remedy(command=name(setting_name, value), does=does, risk=risk, privilege="ALTER SYSTEM")
+    return Remedy(
+        command=set_at_once(setting_name, value), does=does, risk=risk, privilege="ALTER SYSTEM"
+    )
 
 
 def _time(us: int) -> str:
@@ -106,12 +108,32 @@ def end(one: SampledSession) -> list[Remedy]:
     return [terminate(one, "ends the session, and so its transaction and locks")]
 
 
-def rollback_prepared(lock: AwaitedLock) -> Remedy:
-    """End a prepared transaction."""
+def idle_timeout(role: str) -> Remedy:
+    """What ends sessions of a role that stay idle in transaction."""
     return Remedy(
-        command=f"ROLLBACK PREPARED {literal(lock.gid or '')};",
-        does=f"in database {lock.database}; or COMMIT PREPARED of it, if that is what its "
+        command=f"ALTER ROLE {identifier(role)} SET idle_in_transaction_session_timeout = '5min';",
+        does="so that it does not happen again: ends sessions of the role that stay so",
+        risk="an application that pauses longer within a transaction loses its connection",
+        privilege="the right to alter the role",
+    )
+
+
+def rollback_prepared(gid: str, database: str | None, owner: str | None) -> Remedy:
+    """End a prepared transaction. owner: None if it is not known."""
+    return Remedy(
+        command=f"ROLLBACK PREPARED {literal(gid)};",
+        does=f"in database {database}; or COMMIT PREPARED of it, if that is what its "
         "transaction manager decided",
         risk="its coordinator may have committed elsewhere: ask it first",
-        privilege=f"role {lock.owner} or a superuser",
+        privilege=f"role {owner} or a superuser" if owner else "its owner or a superuser",
+    )
+
+
+def drop_slot(name: str) -> Remedy:
+    """Give up a replication slot."""
+    return Remedy(
+        command=f"SELECT pg_drop_replication_slot({literal(name)});",
+        does="if its consumer is gone for good",
+        risk="a consumer that comes back must copy everything anew",
+        privilege="REPLICATION",
     )

@@ -151,22 +151,12 @@ def _session(observation: Observation, pid: int | None) -> SampledSession | None
 def _holder(holder: HorizonHolder, session: SampledSession | None) -> tuple[str, list[Remedy]]:
     if holder.kind == "prepared":
         return f"the prepared transaction {remedies.literal(holder.name)}", [
-            Remedy(
-                command=f"ROLLBACK PREPARED {remedies.literal(holder.name)};",
-                does=f"in database {holder.database}; or COMMIT PREPARED",
-                risk="its coordinator may have committed elsewhere: ask it first",
-                privilege="its owner or a superuser",
-            )
+            remedies.rollback_prepared(holder.name, holder.database, None)
         ]
     if holder.kind == "slot":
         return f"the replication slot {holder.name}", [
             Remedy(command="", does="bring its consumer back"),
-            Remedy(
-                command=f"SELECT pg_drop_replication_slot({remedies.literal(holder.name)});",
-                does="if its consumer is gone for good",
-                risk="a consumer that comes back must copy everything anew",
-                privilege="REPLICATION",
-            ),
+            remedies.drop_slot(holder.name),
         ]
     if holder.kind == "standby":
         return f"the standby {holder.name}", [
@@ -185,17 +175,7 @@ def _holder(holder: HorizonHolder, session: SampledSession | None) -> tuple[str,
             )
         ]
     state = "" if session.state == "active" else f", which is {session.state},"
-    fixes = [
-        *remedies.end(session),
-        Remedy(
-            command=f"ALTER ROLE {remedies.identifier(session.role)} SET "
-            "idle_in_transaction_session_timeout = '5min';",
-            does="so that it does not happen again",
-            risk="an application that pauses longer within a transaction loses its connection",
-            privilege="the right to alter the role",
-        ),
-    ]
-    return f"{name}{state}", fixes
+    return f"{name}{state}", [*remedies.end(session), remedies.idle_timeout(session.role)]
 
 
 def _connections(observation: Observation) -> Finding | None:

@@ -222,7 +222,7 @@ def _altered(one: RoleSetting) -> str:
 
 def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
     found = _totals(cause, observation)
-    seconds = observation.state.counted_s or observation.seconds or 1.0
+    seconds = observation.counted_s
     blocks = found.temp_blocks if found is not None else 0.0
     waited = sum(s for event, s in cause.events.items() if event.startswith("IO/BufFile"))
     if blocks / seconds < _TEMP_BLOCKS_S and waited < 0.1 * cause.seconds:
@@ -264,7 +264,7 @@ def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanat
 def scanned(observation: Observation) -> dict[str, TableTotals]:
     """Tables that were read from end to end again and again, with what they grew by."""
     found = {}
-    seconds = observation.state.counted_s or observation.seconds or 1.0
+    seconds = observation.counted_s
     for name, after in observation.state.tables.items():
         before = observation.state.tables_before.get(name)
         if before is None:
@@ -287,7 +287,7 @@ def _scan(cause: Cause, whole: Partition, observation: Observation) -> Explanati
     if not tables:
         return None
     table = max(tables, key=lambda one: one.rows_scanned)
-    seconds = observation.state.counted_s or observation.seconds or 1.0
+    seconds = observation.counted_s
     columns = list(dict.fromkeys(_COMPARED.findall(text)))
     fixes = []
     if columns:

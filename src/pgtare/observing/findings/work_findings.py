@@ -6,7 +6,6 @@ import re
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
-from pgtare.observing.findings.lock_findings import OUTAGE_SESSIONS, OUTAGE_SHARE
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, OUTAGE, Finding, Remedy
 from pgtare.observing.findings.observation import Observation, moment
 from pgtare.observing.findings.partition import CPU, RESOURCE, Cause, Partition
@@ -55,7 +54,7 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     slow = (each is not None and each >= _SLOW_COMMIT_S) or cause.is_outage
     if not slow and not (busy and whole.share(cause) >= 0.5 and aas >= 1.0):
         return None
-    found = _base(cause, whole, observation, outage=cause.is_outage and _is_large(cause, whole))
+    found = _base(cause, whole, observation, outage=cause.is_outage and whole.is_large(cause))
     text = _statement(cause, observation)
     evidence = list(found.evidence)
     if each is not None:
@@ -85,10 +84,6 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     )
 
 
-def _is_large(cause: Cause, whole: Partition) -> bool:
-    return whole.share(cause) >= OUTAGE_SHARE and whole.aas(cause) >= OUTAGE_SESSIONS
-
-
 def _statement(cause: Cause, observation: Observation) -> str:
     texts = (observation.text(key) for key in cause.statements.most(3))
     return next((text for text in texts if text), "")
@@ -103,7 +98,7 @@ def sync_rep(cause: Cause, whole: Partition, observation: Observation) -> Findin
     missing = [name for name in names if name != "*" and name not in there]
     if "*" in names and not there:
         missing = ["any standby"]
-    outage = _is_large(cause, whole) and cause.longest_wait_s >= _CLIENT_S
+    outage = whole.is_large(cause) and cause.longest_wait_s >= _CLIENT_S
     found = _base(cause, whole, observation, outage=outage)
     if missing:
         title = f"commits wait for a synchronous standby that is not connected: {missing[0]}"
