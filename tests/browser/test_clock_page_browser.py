@@ -55,6 +55,7 @@ def test_a_phone_needs_no_sideways_scroll(visit: Callable[..., Visit], clock_pag
     assert_fits_a_phone(visit(clock_page, width=360).page)
 
 
+@pytest.mark.slow
 def test_reads_without_scripts(visit: Callable[..., Visit], clock_page: Path) -> None:
     page = visit(clock_page, scripts=False).page
     assert page.get_by_text("The clock is cheap and sane.").is_visible()

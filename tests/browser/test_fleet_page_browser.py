@@ -85,6 +85,7 @@ def test_a_phone_needs_no_sideways_scroll(
     assert_fits_a_phone(visit(request.getfixturevalue(which), width=360).page)
 
 
+@pytest.mark.slow
 def test_hostile_names_are_inert_and_shown_as_they_are(
     visit: Callable[..., Visit], hostile_file: Path
 ) -> None:

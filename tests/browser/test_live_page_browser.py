@@ -34,9 +34,8 @@ def page_server(spool: Path) -> Iterator[ServedPage]:
         yield found
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"), [(1200, "light"), pytest.param(360, "dark", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
 def test_every_view_is_reached_by_clicks(
     reader: Callable[..., Reader], width: int, scheme: str
 ) -> None:
@@ -192,6 +191,7 @@ def _find(spool: Path, event: str, title: str, **more: object) -> None:
         opened.commit(rows, {})
 
 
+@pytest.mark.slow
 def test_the_page_is_read_without_scripts(reader: Callable[..., Reader]) -> None:
     page = reader(scripts=False).page
     page.goto(f"{page.url.partition('/activity')[0]}/findings?{WINDOW}")

@@ -237,6 +237,7 @@ def test_without_the_module_sessions_are_sampled(wheel: Binaries, tmp_path: Path
             assert found.execute("SELECT count(*) FROM waits").fetchall() == [(0,)]
 
 
+@pytest.mark.slow
 def test_a_held_lock_is_one_session_in_each_tick_though_the_agent_is_killed(
     watched: Cluster, started: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

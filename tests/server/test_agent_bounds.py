@@ -42,13 +42,13 @@ def most_memory() -> Iterator[list[int]]:
 @pytest.mark.parametrize(
     ("flood", "login", "unix", "why"),
     [
-        ("large row", False, True, [LONG]),
         ("results", False, False, [MANY]),
-        ("notices", True, True, [LONG, SLOW]),
         ("trickle", False, False, [SLOW]),
         *(
             pytest.param(*one, marks=pytest.mark.slow)
             for one in (
+                ("large row", False, True, [LONG]),
+                ("notices", True, True, [LONG, SLOW]),
                 ("large row", False, False, [LONG]),
                 ("rows", False, True, [LONG]),
                 ("notices", False, False, [LONG, SLOW]),

@@ -75,6 +75,7 @@ def test_a_dear_change_fails_and_is_said(wheel: Binaries, dsn: str, tmp_path: Pa
     assert "costs more than its limit" in (tmp_path / "cost.md").read_text()
 
 
+@pytest.mark.slow
 def test_what_is_not_decided_passes_with_a_warning(
     wheel: Binaries, dsn: str, tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ def test_transactions_of_ours_are_like_no_default_of_the_server(
     assert "longer than 10 s" not in found.stderr + found.stdout
 
 
+@pytest.mark.slow
 def test_a_standby_whose_default_is_serializable(strict: Cluster) -> None:
     signal_file = strict.data_directory / "standby.signal"
     strict.stop()

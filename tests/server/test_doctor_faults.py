@@ -136,6 +136,7 @@ def test_without_privilege_version_1_8_knows_nothing(cluster: Cluster) -> None:
     assert "evictions" not in checks(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["postgres", "old"])
 def test_a_reset_in_mid_watch(cluster: Cluster, database: str) -> None:
     looks = iter(())

@@ -40,6 +40,7 @@ def test_what_cannot_be_recorded_is_refused_in_one_sentence(
         assert message in refused(f"flame {arguments}")
 
 
+@pytest.mark.slow
 def test_an_unprivileged_user_is_shown_what_is_missing(
     server18: Cluster, as_root: None, open_directory: Path
 ) -> None:
@@ -71,6 +72,7 @@ def _perfs(pid: int) -> list[psutil.Process]:
     return [child for child in children if child.info["name"].startswith("perf")]
 
 
+@pytest.mark.slow
 def test_a_backend_that_ends_meanwhile(server18: Cluster) -> None:
     needs_perf()
     connection = server18.connect()
@@ -182,6 +184,7 @@ def test_lost_samples_are_counted_and_reported(server18: Cluster, tmp_path: Path
     assert any("were lost" in note for note in found["notes"])
 
 
+@pytest.mark.slow
 def test_a_server_in_another_pid_namespace(server18: Cluster, as_root: None) -> None:
     needs_perf("on")
     if shutil.which("unshare") is None:
@@ -226,6 +229,7 @@ def test_the_whole_server_by_connection(server18: Cluster, tmp_path: Path) -> No
     )
 
 
+@pytest.mark.slow
 def test_a_recording_ends_before_memory_does(
     server18: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def test_waits_carry_their_event_and_statement(
     assert statements.isdisjoint(f for s in sleeps for f in s)
 
 
+@pytest.mark.slow
 def test_statements_come_from_the_trace_of_calls_where_that_has_them(wheel: Binaries) -> None:
     """A session that only sql_trace traces has no statements in its ring of waits."""
     needs_perf()

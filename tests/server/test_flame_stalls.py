@@ -40,6 +40,7 @@ def _insert(connection: psycopg.Connection, number: int) -> None:
     connection.execute("INSERT INTO log VALUES (1)")
 
 
+@pytest.mark.slow
 def test_a_queue_for_a_row(stalling: Cluster, tmp_path: Path) -> None:
     with repeating(stalling.dsn(), 4, _update):
         found = flame("off", stalling, tmp_path / "off.folded")

@@ -169,6 +169,7 @@ def test_trials_end_without_the_coordinator(
     assert read(out / "fleet.json")["ended_by"] == ""
 
 
+@pytest.mark.slow
 def test_interrupt_keeps_what_was_measured_and_resume_goes_on(
     fleet: dict[str, Cluster], tmp_path: Path
 ) -> None:

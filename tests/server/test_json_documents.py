@@ -44,6 +44,7 @@ def printed(*arguments: str | Path, status: int = 0) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_of_waits(busy: Cluster, tmp_path: Path) -> None:
     where = ("--dsn", busy.dsn())
     lines = printed("waits", "top", "--interval", "1s", "--iterations", "2", *where)
@@ -58,6 +59,7 @@ def test_of_waits(busy: Cluster, tmp_path: Path) -> None:
     document("pgtare.waits.profile/1", printed("waits", "diff", one, two, "--idle"))
 
 
+@pytest.mark.slow
 def test_of_trace(busy: Cluster, tmp_path: Path) -> None:
     where = ("--dsn", busy.dsn())
     trace = tmp_path / "trace"
@@ -74,6 +76,7 @@ def test_of_trace(busy: Cluster, tmp_path: Path) -> None:
     document("pgtare.trace.export/1", printed("trace", "export", trace, tmp_path / "tables"))
 
 
+@pytest.mark.slow
 def test_of_weighing(busy: Cluster, tmp_path: Path) -> None:
     where = ("--dsn", busy.dsn())
     script = tmp_path / "one.sql"
@@ -91,6 +94,7 @@ def test_of_weighing(busy: Cluster, tmp_path: Path) -> None:
     document("pgtare.doctor/1", doctor.stdout)
 
 
+@pytest.mark.slow
 def test_of_flame(busy: Cluster, tmp_path: Path) -> None:
     needs_perf()
     graphs = [tmp_path / "one", tmp_path / "two"]
@@ -109,6 +113,7 @@ def test_of_installing(wheel: Binaries, tmp_path: Path) -> None:
     document("pgtare.uninstalled/1", printed("uninstall", *where))
 
 
+@pytest.mark.slow
 def test_of_no_server(tmp_path: Path) -> None:
     document("pgtare.clock/1", printed("clock", "--clock", "monotonic"))
     document("pgtare.instruments/1", printed("instruments"))

@@ -221,6 +221,7 @@ def test_a_server_that_crashes_costs_its_round_only(
         assert [d["round"] for d in workload["dropped"]] == [crashed[0].step.round]
 
 
+@pytest.mark.slow
 def test_a_variant_that_cannot_start_is_reported_before_anything_is_run(
     tmp_path: Path, wheel: Binaries
 ) -> None:

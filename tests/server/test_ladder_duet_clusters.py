@@ -134,6 +134,7 @@ def test_a_crash_drops_the_round_and_the_next_one_goes_on(
     assert second.dropped is None
 
 
+@pytest.mark.slow
 @binaries_slowly_on_15
 def test_variants_that_need_a_restart_get_one(
     binaries: Binaries, load: LoadSpec, tmp_path: Path

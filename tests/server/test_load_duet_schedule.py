@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
 # The open loop
 
 
+@pytest.mark.slow
 def test_the_schedule_is_poisson_and_the_same_for_a_seed(
     driver: Path, targets: Any, script: Any, tmp_path: Path
 ) -> None:

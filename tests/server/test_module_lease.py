@@ -81,6 +81,7 @@ def test_a_trial_that_was_never_renewed_has_no_lease(server: Cluster) -> None:
         assert running.trials.status().running
 
 
+@pytest.mark.slow
 def test_deadline_comes_before_a_longer_lease(server: Cluster) -> None:
     with trial(server, MARKED, seconds=4.0) as running:
         assert running.trials.renew(60)

@@ -308,6 +308,7 @@ def test_a_spoilt_package_installs_nothing(
     assert modules.installed_version(untouched) is None
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_a_compressed_package_is_noticed(
     copied: Binaries, package: Path, tmp_path: Path
 ) -> None:
@@ -346,6 +347,7 @@ def test_a_manifest_cannot_name_a_directory_elsewhere(
         install(copied, tar)
 
 
+@pytest.mark.slow
 def test_a_conflict_in_one_module_installs_none(copied: Binaries, package: Path) -> None:
     (copied.pkglibdir / "sql_trace.so").write_bytes(b"another build")
     with pytest.raises(UsageError, match="sql_trace is already installed"):

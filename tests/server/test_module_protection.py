@@ -178,6 +178,7 @@ print(json.dumps(found))
 _KERNELS = "/sys/devices/system/clocksource/clocksource0"
 
 
+@pytest.mark.slow
 def test_counter_that_the_kernel_does_not_trust(
     binaries: Binaries, open_directory: Path, as_root: None
 ) -> None:

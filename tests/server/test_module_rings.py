@@ -136,6 +136,7 @@ def test_connections_that_come_and_go_lose_nothing(server: Cluster) -> None:
     assert crashes(server) == []
 
 
+@pytest.mark.slow
 def test_new_trial_while_sessions_of_the_old_one_write(server: Cluster) -> None:
     """Rings are divided anew under the writers: no record may land in another's place."""
     with bare_session(server) as a, bare_session(server) as b:

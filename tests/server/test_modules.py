@@ -172,6 +172,7 @@ def test_install_replaces_nothing_unasked(copied: Binaries, own_place: Path, sou
     assert [p.name for p in copied.pkglibdir.glob(".tiny*")] == []
 
 
+@pytest.mark.slow
 def test_library_is_replaced_by_renaming_under_a_running_server(
     copied: Binaries, own_place: Path, source: Path
 ) -> None:
@@ -206,6 +207,7 @@ def test_library_directory_that_cannot_be_written(
         modules._install_file(built.so_path, Path("/proc/no/lib/tiny.so"), 0o755)
 
 
+@pytest.mark.slow
 def test_uninstall_refuses_while_the_module_is_in_use(
     copied: Binaries, own_place: Path, source: Path
 ) -> None:
@@ -290,6 +292,7 @@ def test_install_and_uninstall_of_everything(
     assert in_process("uninstall").stdout == "nothing of pgtare is left here\n"
 
 
+@pytest.mark.slow
 def test_uninstall_wants_the_server_of_the_same_installation(
     wheel: Binaries, copied: Binaries, own_place: Path, source: Path
 ) -> None:
@@ -306,6 +309,7 @@ def test_uninstall_wants_the_server_of_the_same_installation(
             modules.uninstall(copied, "tiny", asked.dsn())
 
 
+@pytest.mark.slow
 def test_uninstall_without_the_right_to_look_is_refused(
     copied: Binaries, own_place: Path, source: Path
 ) -> None:
@@ -366,6 +370,7 @@ def test_build_stopped_half_way_leaves_nothing_that_counts(
     assert not left.exists()
 
 
+@pytest.mark.slow
 def test_uninstall_names_the_lines_that_only_their_owner_may_change(
     copied: Binaries, own_place: Path
 ) -> None:

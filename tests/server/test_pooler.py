@@ -160,6 +160,7 @@ def test_waits_alone_are_recorded_through_a_pool(
             eventually(lambda: one(connection, traced) == 0)
 
 
+@pytest.mark.slow
 def test_statement_mode_is_reported_in_one_sentence(
     served: tuple[Cluster, Binaries], tmp_path: Path
 ) -> None:
@@ -185,6 +186,7 @@ def test_one_session_is_distinguished_from_many_under_load(
         assert "transaction" in message
 
 
+@pytest.mark.slow
 def test_a_paused_pool_is_waited_for_and_said_to_be(served: tuple[Cluster, Binaries]) -> None:
     cluster, _ = served
     with pooler(cluster, "transaction") as pool:

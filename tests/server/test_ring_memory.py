@@ -125,6 +125,7 @@ def ended_waits(onlooker: Connection) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_sessions_that_have_ended_leave_room_for_queries(
     small: Server, onlooker: Connection
 ) -> None:
@@ -144,6 +145,7 @@ def test_sessions_that_have_ended_leave_room_for_queries(
     assert len(ended(onlooker)) == 16
 
 
+@pytest.mark.slow
 def test_full_rings_that_sessions_leave_stay_within_their_share(
     small: Server, onlooker: Connection
 ) -> None:

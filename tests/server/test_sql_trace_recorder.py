@@ -179,6 +179,7 @@ def crowd(server: Cluster, n: int) -> Iterator[list[Connection]]:
         yield found
 
 
+@pytest.mark.slow
 def test_rings_give_way_after_the_clock_was_set_back(wheel: Binaries) -> None:
     """When they were written lies two hours ahead then, which is not a moment ago."""
     settings: dict[str, Value] = {"sql_trace.recorder_memory": memory_for(4)}
@@ -485,6 +486,7 @@ def test_a_trigger_keeps_what_the_recorder_has(
     onlooker.execute("SELECT sql_trace_kept_forget(%s)", (number,))
 
 
+@pytest.mark.slow
 def test_a_ring_that_is_kept_of_an_ended_session_is_not_taken(
     server: Cluster, onlooker: Connection, tmp_path: Path
 ) -> None:

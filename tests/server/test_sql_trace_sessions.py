@@ -361,6 +361,7 @@ def test_no_memory_at_all(tracer: Cluster, onlooker: Connection) -> None:
         assert one(client, "SELECT count(*) FROM generate_series(1, 100000)") == 100000
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow(client: Connection, onlooker: Connection) -> None:
     """Over executions of every kind, errors and aborted cursors among them."""
     step = """DO $$BEGIN

@@ -69,6 +69,7 @@ def line(book: ledgers.Ledger, name: str) -> ProfileLine:
     return found
 
 
+@pytest.mark.slow
 def test_what_a_function_takes_leaves_other_nodes_their_time(book: ledgers.Ledger) -> None:
     scanned = line(book, "Seq Scan on public.many")
     assert scanned.ns == pytest.approx(measured(book, scanned.name), rel=0.1)

@@ -50,6 +50,7 @@ def texts(path: Path) -> set[str]:
     return {t.text for process in found.processes for t in process.stream.texts.values()}
 
 
+@pytest.mark.slow
 @slowly_on_15
 def test_a_full_volume_ends_the_recording_alone(
     tracer: Cluster, app: Connection, onlooker: Connection, volume: Path

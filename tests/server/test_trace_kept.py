@@ -233,6 +233,7 @@ def milliseconds(found: dict[str, Any]) -> float:
     return float(found["detail"].partition(" ms")[0])
 
 
+@pytest.mark.slow
 def test_slower_than_usual(keeping: Cluster, admin: Connection) -> None:
     """What is usual is known after 32 requests; slow ones are usual when there are some."""
     sleep = "SELECT pg_sleep(%s)"
@@ -731,6 +732,7 @@ def test_a_deadlock_that_is_made_up_names_nobody(filing: tuple[Cluster, Path]) -
         assert pid not in [found["pid"] for found in kept(cluster)]
 
 
+@pytest.mark.slow
 def test_directory_that_is_full(filing: tuple[Cluster, Path]) -> None:
     """The oldest of the commonest cause of the role that has most makes way."""
     cluster, directory = filing

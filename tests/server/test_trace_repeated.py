@@ -123,11 +123,10 @@ def test_texts_of_before_that_are_used_again(
 @pytest.mark.parametrize(
     "how",
     [
-        "--query-id",
         "all ended",
         *(
             pytest.param(option, marks=pytest.mark.slow)
-            for option in ("--application", "--pid", "--armed")
+            for option in ("--query-id", "--application", "--pid", "--armed")
         ),
     ],
 )

@@ -146,7 +146,7 @@ def test_bytes_that_are_no_text(book: ledgers.Ledger) -> None:
     assert states == ["22021"] * 5 + ["08P01"]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+@pytest.mark.parametrize("kind", [pytest.param("parquet", marks=pytest.mark.slow), "jsonl"])
 def test_every_report_bears_them(rec: Path, tmp_path: Path, kind: str) -> None:
     for arguments in (
         ["profile", rec, "--by", "statement"],

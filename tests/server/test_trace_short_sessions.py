@@ -45,6 +45,7 @@ def unread_notes(trace: Trace) -> list[str]:
     return [note for note in trace.notes() if "ended unread" in note]
 
 
+@pytest.mark.slow
 def test_sessions_that_end_between_two_looks(
     writing: tuple[Cluster, Path], onlooker: Connection
 ) -> None:
@@ -74,6 +75,7 @@ def test_sessions_that_end_between_two_looks(
     assert trace.losses[NO_RING] == since(onlooker, before).bytes
 
 
+@pytest.mark.slow
 def test_worker_that_comes_too_late(writing: tuple[Cluster, Path], onlooker: Connection) -> None:
     cluster, directory = writing
     recording = latest(directory)

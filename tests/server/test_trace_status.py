@@ -64,6 +64,7 @@ def test_a_session_that_was_asked_for(
     assert level_of(onlooker, pid) == 0
 
 
+@pytest.mark.slow
 def test_a_recording_that_asks_again_is_named(
     tracer: Cluster, client: Connection, onlooker: Connection, tmp_path: Path
 ) -> None:

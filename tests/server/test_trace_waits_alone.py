@@ -103,6 +103,7 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(
     assert f"1 session, {waits:,} waits" in stdout
 
 
+@pytest.mark.slow
 @on_one_server
 def test_losses_are_counted_by_session(timed: Cluster, watched: Connection, tmp_path: Path) -> None:
     watched.execute("SET wait_event_timing.trace_ring_records = 1024")

@@ -182,6 +182,7 @@ def test_size_limit(writing: tuple[Cluster, Path], app: Connection) -> None:
     with_statement(following, "SELECT 'anew'")
 
 
+@pytest.mark.slow
 def test_files_rotate_and_deleted_ones_make_room(
     rotating: tuple[Cluster, Path], rotated: Connection
 ) -> None:
@@ -267,6 +268,7 @@ def test_ring_for_which_there_is_no_memory(writing: tuple[Cluster, Path], app: C
     assert with_statement(recording, "SELECT 'with memory'").end is None
 
 
+@pytest.mark.slow
 def test_worker_that_is_terminated(writing: tuple[Cluster, Path], app: Connection) -> None:
     """Its recording has an end, sessions go on, and another worker follows."""
     cluster, directory = writing

@@ -75,6 +75,7 @@ def test_costs_are_for_the_readers_to_say(writing: tuple[Cluster, Path]) -> None
     assert "costs" not in load(latest(writing[1])).recording
 
 
+@pytest.mark.slow
 def test_reloads_leave_nothing_behind(writing: tuple[Cluster, Path], app: Connection) -> None:
     """Neither where the volume has too little room nor where what is there takes nearly all."""
     cluster, directory = writing

@@ -39,6 +39,7 @@ def assert_nothing_was_lost(cluster: Cluster) -> None:
     assert "PANIC" not in log
 
 
+@pytest.mark.slow
 def test_every_protocol_dump_and_restore(all_traced: Cluster, open_directory: Path) -> None:
     open_directory.chmod(0o777)
     run_program(all_traced, "pgbench", "-i", "-q", all_traced.dsn())

@@ -273,6 +273,7 @@ def test_full_disk_under_a_session_preload(wheel: Binaries, as_root: None, size:
         assert_unharmed(cluster)
 
 
+@pytest.mark.slow
 def test_reset_waits_for_no_stopped_process(watched: Connection, observer: Connection) -> None:
     """One that is stopped while it counts holds a part of the table of statements."""
     notices = notices_of(observer)

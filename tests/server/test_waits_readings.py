@@ -258,6 +258,7 @@ def test_processors_are_those_that_the_server_may_use(small: Cluster, tmp_path: 
         assert one(connection, query) == 1
 
 
+@pytest.mark.slow
 def test_a_snapshot_waits_until_a_reset_is_over(small: Cluster) -> None:
     """What is read while counters are cleared is of no one time."""
     with (

@@ -65,6 +65,7 @@ def compared(name: str, binaries: Binaries, calibration: Calibration, length: fl
     check(held_against_witness(load, binaries, calibration, length))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK_LOADS)
 def test_waits_are_those_of_the_witness(
     name: str, binaries: Binaries, calibration: Calibration

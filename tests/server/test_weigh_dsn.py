@@ -80,6 +80,7 @@ def test_what_took_part_is_measured(running: Cluster, tmp_path: Path) -> None:
     assert "% of its transactions took part" in printed
 
 
+@pytest.mark.slow
 def test_hole_in_the_users_own_statistics_is_announced(running: Cluster) -> None:
     """pg_stat_statements tracks on this server; track_io_timing is off anyway."""
     dsn = running.dsn("app")

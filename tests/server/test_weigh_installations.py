@@ -174,6 +174,7 @@ OF_OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.debian
 @pytest.mark.parametrize("name", OF_OTHERS)
 def test_extensions_of_others_prove_themselves(

@@ -146,6 +146,7 @@ def test_a_forgotten_dsn_is_named() -> None:
     assert "name the server with --dsn" in refused("weigh pg_stat_statements --sql 'SELECT 1'")
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_said_and_the_rest_weighed(managed: Cluster, tmp_path: Path) -> None:
     done = pgtare(
         "weigh pg_stat_statements track_io_timing --dsn {} -d 3 --output {}",
@@ -203,6 +204,7 @@ def test_a_killed_driver_leaves_nothing(managed: Cluster, said: str, after_s: fl
         command.communicate()
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_was_measured(managed: Cluster, tmp_path: Path) -> None:
     command = start_pgtare(
         "weigh pg_stat_statements --dsn {} -d 60 --output {}", of_tenant(managed), tmp_path / "w"
@@ -352,6 +354,7 @@ def test_nothing_goes_on_after_the_command(managed: Cluster, how: signal.Signals
         assert row[0] != "late"
 
 
+@pytest.mark.slow
 def test_the_end_of_the_other_session_keeps_what_was_measured(
     managed: Cluster, tmp_path: Path
 ) -> None:
@@ -374,6 +377,7 @@ def test_the_end_of_the_other_session_keeps_what_was_measured(
     assert read(tmp_path / "w")["design"]["stopped_by"] == "server"
 
 
+@pytest.mark.slow
 def test_texts_are_utf_8_whatever_the_database_is(wheel: Binaries, tmp_path: Path) -> None:
     with Cluster(wheel, {}) as cluster:
         with cluster.connect(autocommit=True) as conn:
@@ -394,6 +398,7 @@ def test_texts_are_utf_8_whatever_the_database_is(wheel: Binaries, tmp_path: Pat
     assert "UTF-8" in sentence
 
 
+@pytest.mark.slow
 def test_slow_statements_end_in_time(managed: Cluster, tmp_path: Path) -> None:
     began = time.monotonic()
     done = pgtare(
@@ -423,6 +428,7 @@ def test_what_costs_nothing_is_shown_to_be_below(managed: Cluster, tmp_path: Pat
     assert "| free |" in (tmp_path / "below.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_budget_is_that_of_all_together(managed: Cluster, tmp_path: Path) -> None:
     done = pgtare(
         "weigh --arm {} --arm {} --dsn {} -d 4 --budget 80% --output {}",

@@ -60,6 +60,7 @@ def test_two_servers_are_compared(two: tuple[str, str], tmp_path: Path) -> None:
     assert "cost when left on" not in page
 
 
+@pytest.mark.slow
 def test_sessions_are_made_anew_and_count_as_one_each(two: tuple[str, str], tmp_path: Path) -> None:
     done = pgtare(f"weigh {servers(*two)} -d 6 --out {tmp_path / 'w'}")
     assert done.returncode == 0, done.stderr
@@ -180,6 +181,7 @@ def test_a_function_that_lets_the_next_transaction_write_is_refused(limited: Clu
         assert "default_transaction_read_only is off instead of on" in sentence
 
 
+@pytest.mark.slow
 def test_sessions_that_rest_are_not_ended(limited: Cluster, tmp_path: Path) -> None:
     done = pgtare(
         f"weigh {servers(limited.dsn(), limited.dsn())} -d 4 --sql 'SELECT pg_sleep(0.3)'"
@@ -191,6 +193,7 @@ def test_sessions_that_rest_are_not_ended(limited: Cluster, tmp_path: Path) -> N
     assert result["design"]["outside"]["server_busy_pct"] < 30
 
 
+@pytest.mark.slow
 def test_too_few_sessions_decide_no_limit(two: tuple[str, str]) -> None:
     """The second server takes three to five times as long."""
     done = pgtare(f'weigh {servers(*two)} --sql "{SLOWER}" -d 4 --at-most 50%')

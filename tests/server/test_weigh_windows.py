@@ -263,6 +263,7 @@ def test_a_command_that_never_returns_is_not_said_to_have_ended(
     assert f"in a shell, which switches never on: {command}" in " ".join(err.split())
 
 
+@pytest.mark.slow
 def test_processes_that_leave_or_do_not_listen_end_as_well(server: Cluster, tmp_path: Path) -> None:
     mark = f"13{os.getpid() % 10_000:04}"
     stubborn = Switch(
@@ -282,6 +283,7 @@ def test_processes_that_leave_or_do_not_listen_end_as_well(server: Cluster, tmp_
     eventually(lambda: not left())
 
 
+@pytest.mark.slow
 def test_what_cannot_be_put_back_is_in_the_result(server: Cluster, tmp_path: Path) -> None:
     """The command that switches on stops working when the trial is under way."""
     on = shlex.quote(str(tmp_path / "on"))
@@ -300,6 +302,7 @@ def test_what_cannot_be_put_back_is_in_the_result(server: Cluster, tmp_path: Pat
     guardian_of(tmp_path).kill()
 
 
+@pytest.mark.slow
 def test_a_providers_commands_are_waited_for(server: Cluster, tmp_path: Path) -> None:
     """They return at once, and the server shows the value later."""
     psql = shlex.join([str(server.binaries.psql), "-Xq", "-d", server.dsn()])
@@ -501,6 +504,7 @@ def test_a_role_without_rights_is_told_which(server: Cluster) -> None:
             conn.execute("DROP ROLE nobody_much")
 
 
+@pytest.mark.slow
 def test_a_role_with_the_rights_that_are_named_may_reload(server: Cluster, tmp_path: Path) -> None:
     with session(server) as conn:
         conn.execute(

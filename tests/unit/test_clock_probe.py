@@ -124,7 +124,8 @@ def test_a_reading_costs_more_by_system_call_and_the_loop_adds_something() -> No
         # the fastest of each, which other work on the processors does not move
         reads[name] = float(np.min(only))
         assert 0 < np.median(only) < 100_000
-        assert np.min(loop) > np.min(only) * 0.9
+        # a batch of each kind in turn: half of the pairs ran on a processor of one speed
+        assert np.median(loop / only) > 0.9
     assert reads["monotonic"] < reads["monotonic_syscall"]
 
 

@@ -139,6 +139,7 @@ def test_the_mean_is_that_of_one_sample(seed: int) -> None:
     assert (found.mean.lo, found.mean.hi) == pytest.approx((interval.low, interval.high), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_weight_from_an_error_would_be_a_weight_from_a_cost() -> None:
     """Dear servers have larger errors: the interval of the mean has it in 19 of 20 fleets."""
     rng = np.random.default_rng(11)

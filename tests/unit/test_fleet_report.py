@@ -164,6 +164,7 @@ def lose(copy: Path, name: str, *, observations: bool) -> None:
         path.write_text(json.dumps(document))
 
 
+@pytest.mark.slow
 def test_the_trial_in_which_a_server_was_lost_is_not_in_the_estimate(copy: Path) -> None:
     lose(copy, "db1", observations=True)
     found = report(copy)
@@ -266,6 +267,7 @@ def _die() -> None:
     os._exit(9)
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_an_error(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reestimation, "_begin", _die)
     with pytest.raises(MeasurementError, match="was killed"):

@@ -81,6 +81,7 @@ def test_rare_costs_are_said_not_to_be_shown() -> None:
     assert "may happen in up to" not in markdown.render(analysed(found, unfinished))
 
 
+@pytest.mark.slow
 def test_intervals_are_called_by_the_level_that_they_have() -> None:
     found = study(STUDY.replace("[analysis]", "[analysis]\nalpha = 0.1"))
     result = analysed(found, runs(found, EFFECTS))
@@ -89,6 +90,7 @@ def test_intervals_are_called_by_the_level_that_they_have() -> None:
         assert "95 % interval" not in report
 
 
+@pytest.mark.slow
 def test_what_was_not_played_counts_in_the_family() -> None:
     text = STUDY + STUDY[STUDY.index("[[workload]]") :].replace('"W1"', '"W2"')
     found = study(text).only(["W1"])

@@ -141,6 +141,7 @@ def test_a_set_that_is_not_done_counts_for_nothing_yet(made: dict[str, Run]) -> 
     assert result.workloads[0].rounds_kept == SETS - 1
 
 
+@pytest.mark.slow
 def test_every_report_says_which_protocol_gave_a_row(
     made: dict[str, Run], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_descriptors", "lines")
 def test_idle_connections_do_not_keep_a_browser_out(
     spool: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

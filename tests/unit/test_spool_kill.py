@@ -211,7 +211,7 @@ LAST_STEPS = 10
 @pytest.mark.parametrize(
     ("name", "stride"),
     [
-        *((name, STRIDES.get(name, 1)) for name in ("commit", "merge")),
+        ("commit", STRIDES["commit"]),
         pytest.param("damage", 1, marks=pytest.mark.slow),
         *(pytest.param(name, 1, marks=pytest.mark.slow) for name in STRIDES),
     ],

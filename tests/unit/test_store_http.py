@@ -146,6 +146,7 @@ def test_kill_9_between_sending_and_noting(
     assert differences(store, tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_the_thread_goes_on_by_itself_and_says_no_password(
     tmp_path: Path,
     stand_in: ClickHouseStandIn,
@@ -203,6 +204,7 @@ def test_the_commands(
     assert "cannot be reached" in refused("store", "check", "--store", url, status=1)
 
 
+@pytest.mark.slow
 def test_the_agent_checks_its_store(
     tmp_path: Path, stand_in: ClickHouseStandIn, store: StoreConnection
 ) -> None:

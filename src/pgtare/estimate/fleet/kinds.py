@@ -73,7 +73,8 @@ def largest_ratio(estimates: Floats) -> tuple[Floats, Ints]:
     between = below * (k - below) / k * gap**2
     squares = ((ordered - total / k) ** 2).sum(axis=-1, keepdims=True)
     # equal estimates have no squares at all
-    ratio = between / np.maximum(squares - between, np.finfo(np.float64).tiny)
+    with np.errstate(over="ignore"):  # parts that agree exactly have none within: infinite
+        ratio = between / np.maximum(squares - between, np.finfo(np.float64).tiny)
     cut = ratio.argmax(axis=-1)
     largest = np.take_along_axis(ratio, cut[..., np.newaxis], axis=-1)[..., 0]
     return np.asarray(largest, dtype=np.float64), np.asarray(cut + 1, dtype=np.int64)
