@@ -69,10 +69,19 @@ def latest(directory: Path) -> Path:
     return Path(eventually(newest))
 
 
-def another(directory: Path, before: Path) -> Path:
-    """The recording that follows that one."""
-    eventually(lambda: latest(directory) != before)
-    return latest(directory)
+def another(directory: Path, before: Path, since_ns: int | None = None) -> Path:
+    """The recording that follows that one.
+
+    since_ns: when that one was deleted. Another of the same second has the name that it had.
+    """
+
+    def follows() -> Path | None:
+        found = latest(directory)
+        if since_ns is None:
+            return found if found != before else None
+        return found if found.stat().st_mtime_ns > since_ns else None
+
+    return Path(eventually(follows))
 
 
 def worker_of(recording: Path) -> int:

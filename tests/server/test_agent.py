@@ -22,7 +22,7 @@ from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import Intervals
 from pgtare.keeping.agent.description import ServerDescription
 from pgtare.keeping.agent.rows import Batch
-from pgtare.keeping.agent.server_session import AgentLocked, ServerSession
+from pgtare.keeping.agent.server_session import AgentLocked, Offer, ServerSession
 from pgtare.keeping.spool import reader
 from pgtare.observing.doctor import session as doctor
 from pgtare.observing.doctor.examine import examine
@@ -399,9 +399,11 @@ def test_a_role_that_is_no_agent_keeps_none_out(watched: Cluster) -> None:
         admin.execute("DROP ROLE intruder")
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 def test_an_extension_that_goes_and_comes_back_is_noticed(
-    wheel: Binaries, monkeypatch: pytest.MonkeyPatch
+    wheel: Binaries, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
+    """Also if it is back before what the server has is looked at again."""
     brought: list[Batch] = []
 
     def found(table: str) -> int:
@@ -416,9 +418,17 @@ def test_an_extension_that_goes_and_comes_back_is_noticed(
             lambda server, batch: brought.append(batch),
             AgentLog(),
         )
+        read_offer = ServerSession.read_offer
+
+        def read_after_it_came_back(asked: ServerSession) -> Offer:
+            admin.execute("CREATE EXTENSION IF NOT EXISTS wait_event_timing")
+            return read_offer(asked)
+
         watch.start()
         try:
             eventually(lambda: found("waits"), 30)
+            if at_once:
+                monkeypatch.setattr(ServerSession, "read_offer", read_after_it_came_back)
             admin.execute("DROP EXTENSION wait_event_timing")
             eventually(lambda: found("gaps"), 30)
             (lost,) = [
@@ -433,7 +443,7 @@ def test_an_extension_that_goes_and_comes_back_is_noticed(
             eventually(lambda: found("ticks") > sampled, 30)
             counted = found("waits")
             monkeypatch.setattr(server_watch, "_OFFER_S", 0.5)
-            admin.execute("CREATE EXTENSION wait_event_timing")
+            admin.execute("CREATE EXTENSION IF NOT EXISTS wait_event_timing")
             eventually(lambda: found("waits") > counted, 30)
         finally:
             watch.stop.set()

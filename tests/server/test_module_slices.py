@@ -118,8 +118,12 @@ def test_in_a_mixed_slice_half_of_the_sessions_have_each_arm(server: Cluster) ->
         while time.monotonic() < until:
             for client in clients:
                 seen[client.info.backend_pid].append(one(client, f"SHOW {MARKER}"))
-        eventually(lambda: len(running.drained()) == sum(map(len, seen.values())))
+        with contextlib.suppress(TimeoutError):
+            eventually(lambda: len(running.drained()) == sum(map(len, seen.values())))
         rows = running.drained()
+    assert {pid: sum(rows["pid"] == pid) for pid in seen} == {
+        pid: len(values) for pid, values in seen.items()
+    }
     for pid, values in seen.items():
         assert values == [MARKED[arm][MARKER] for arm in rows["arm"][rows["pid"] == pid]]
     mixed = rows[rows["flags"] & UnitFlag.MIXED != 0]

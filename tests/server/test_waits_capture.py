@@ -281,7 +281,7 @@ def test_cancelled_wait_is_counted(watched: Connection, observer: Connection) ->
     with pytest.raises(psycopg.errors.QueryCanceled):
         watched.execute("SELECT pg_sleep(10)")
     count, _, both, _ = waits(observer, "PgSleep", pid)
-    assert count == 2
+    assert count in (2, 3)  # a latch that is still set ends a wait at once, and it waits again
     assert 140 <= both - total < 2000
 
 

@@ -151,7 +151,8 @@ class ServerWatch(threading.Thread):
         )
         for missing in offer.unseen:
             self._log.once("warning", "unseen", self.name_of_server, missing)
-        self._refused = set() if offer.waits else {WAITS, STATEMENTS}
+        not_offered = set() if offer.waits else {WAITS, STATEMENTS}
+        self._refused = set(not_offered)
         now = time.monotonic()
         self._due = dict.fromkeys(self._grids, now)
         self._last.pop(FINDINGS, None)
@@ -168,6 +169,11 @@ class ServerWatch(threading.Thread):
                         self._note_dropped()
                     self._log.write("info", "changed", self.name_of_server, why="extensions")
                     return
+                if len(self._refused) <= refused:
+                    # what was refused may be back: an extension that was made anew at once
+                    for name in self._refused - not_offered:
+                        self._due[name] = offered
+                    self._refused = set(not_offered)
 
     def _note_dropped(self) -> None:
         """Report that waits are not read from now on, unless a refused look has done so."""

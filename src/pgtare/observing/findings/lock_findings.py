@@ -60,9 +60,12 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
         gate = cause.gate
         said = f" with «{short(gate.text)}»" if gate.text else ""
         title += f"; {named(gate)} waits for it{said}, and the others behind that"
-        fixes.append(
-            remedies.cancel(gate, "lets the others go on that wait behind it, at the least cost")
-        )
+        if remedies.may_be_ended(gate):
+            fixes.append(
+                remedies.cancel(
+                    gate, "lets the others go on that wait behind it, at the least cost"
+                )
+            )
     fixes += remedies.end(root)
     if root.state.startswith("idle in transaction"):
         fixes.append(remedies.idle_timeout(root.role))
@@ -76,7 +79,9 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
             ),
         )
     if cause.gate is not None:
-        fixes.append(_LOCK_TIMEOUT)
+        fixes.append(
+            _LOCK_TIMEOUT if remedies.may_be_ended(cause.gate) else remedies.REPLAY_CANCELS
+        )
     return _finding(cause, whole, title, evidence, fixes, observation)
 
 

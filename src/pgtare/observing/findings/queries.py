@@ -28,21 +28,30 @@ def _age(moment: str) -> str:
     return _us(f"clock_timestamp() - {moment}")
 
 
+#: Who uses the relation that the startup process waits for.
+_USERS_ON_STANDBY = """WITH relations AS MATERIALIZED
+      (SELECT database, relation, pid, granted FROM pg_locks WHERE locktype = 'relation')
+    SELECT array_agg(DISTINCT used.pid) FROM relations AS wanted
+    JOIN relations AS used USING (database, relation)
+    WHERE wanted.pid = activity.pid AND NOT wanted.granted AND used.granted
+    AND used.pid <> activity.pid"""
 #: The server's time first; times are µs since 1970.
 _SESSION = f"""{_us("clock_timestamp()")}, pid, {_us("backend_start")},
   coalesce(usesysid, 0)::bigint, coalesce(usename, ''), coalesce(datid, 0)::bigint,
   coalesce(datname, ''), coalesce(application_name, ''), coalesce(backend_type, ''),
   coalesce(state, ''), wait_event_type, wait_event, query_id,
   {_us("query_start")}, {_us("xact_start")}, {_us("state_change")}"""
-#: %s: processes that are asked for whom they wait for. Sessions that only wait for work are left
-#: out. A text is read of a statement without identifier only.
+#: %s: processes that are asked for whom they wait for. Nobody but pg_locks says it of the startup
+#: process, which applies what the primary did: it only asks for locks that none may share. Sessions
+#: that only wait for work are left out. A text is read of a statement without identifier only.
 SESSIONS = Query(
     "sessions",
     "what sessions do just now, and whom those wait for that waited before",
     f"""SELECT {_SESSION},
-  CASE WHEN wait_event_type = 'Lock' AND pid = ANY(%s) THEN pg_blocking_pids(pid) END,
+  CASE WHEN wait_event_type = 'Lock' AND pid = ANY(%s) THEN
+    CASE backend_type WHEN 'startup' THEN ({_USERS_ON_STANDBY}) ELSE pg_blocking_pids(pid) END END,
   CASE WHEN query_id IS NULL AND state = 'active' THEN left(query, {TEXT_CHARACTERS}) END
-FROM pg_stat_activity
+FROM pg_stat_activity AS activity
 WHERE pid <> pg_backend_pid() AND wait_event_type IS DISTINCT FROM 'Activity'
   AND (state NOT IN ('idle', 'disabled') OR wait_event_type = 'Lock')""",
 )

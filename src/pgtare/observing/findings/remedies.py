@@ -7,9 +7,11 @@ from pgtare.observing.findings.observation import SampledSession, moment
 
 _GONE = "no row: it is gone already"
 _SIGNAL = "pg_signal_backend, or the same role; a superuser's session takes a superuser"
-_PRIMARY = (
-    "end what uses the table on this standby (pg_locks names it), or wait: after "
-    "max_standby_streaming_delay the server cancels it; on the primary nothing waits"
+#: What goes on when queries of a standby hold up what it applies.
+REPLAY_CANCELS = Remedy(
+    command="",
+    does="wait: after max_standby_streaming_delay the server cancels what uses the table on this "
+    "standby; on the primary nothing waits",
 )
 #: Processes that no remedy may end.
 _UNTOUCHED = ("walsender", "startup", "walreceiver", "checkpointer", "walwriter")
@@ -89,11 +91,16 @@ def terminate(one: SampledSession, does: str) -> Remedy:
     )
 
 
+def may_be_ended(one: SampledSession) -> bool:
+    """Whether a remedy may end it, or what it does."""
+    return one.backend_type not in _UNTOUCHED
+
+
 def end(one: SampledSession) -> list[Remedy]:
     """What makes a session let go, the gentlest first."""
     if one.backend_type == "startup":
-        return [Remedy(command="", does=_PRIMARY)]
-    if one.backend_type in _UNTOUCHED:
+        return [REPLAY_CANCELS]
+    if not may_be_ended(one):
         return [Remedy(command="", does=f"let the {one.backend_type} finish: it must not be ended")]
     if one.backend_type == "autovacuum worker":
         return [
