@@ -13,7 +13,7 @@
  *
  * keeper.c is another worker, which writes the traces that are kept (kept.h), each to
  * a file of its own (kept_file.c); blockers.c has it find who holds up a session,
- * kept_functions.c has them for SQL.
+ * doing.c what that does, kept_functions.c has kept traces for SQL.
  *-------------------------------------------------------------------------
  */
 #ifndef WORKER_H
@@ -103,6 +103,17 @@ extern void worker_announce(bgworker_main_type main, const char *function, const
 
 /* kept_file.c */
 extern bool kept_file(const KeptTrace *kept, TraceFile *file);
+
+/* doing.c */
+typedef struct Doing
+{
+	const char *state;			/* as pg_stat_activity names it */
+	bool		running;		/* a statement */
+	TimestampTz since;			/* when that began, or when the session was left idle */
+	const char *event;			/* class and name of what it waits for; NULL: nothing */
+} Doing;
+
+extern bool doing_now(int pid, Doing *found);
 
 /* blockers.c */
 typedef struct Blocker

@@ -151,6 +151,18 @@ class InSameWait(Model):
     )
 
 
+class SessionState(Model):
+    """What a session did that went on when its trace was kept, as the server said it."""
+
+    state: str = Field(description="as `pg_stat_activity` names it")
+    running: bool = Field(description="whether it ran a statement")
+    since: datetime = Field(description="when the request arrived, or it was left idle")
+    for_ns: int = Field(description="how long that was before the trace was kept")
+    event: str | None = Field(
+        description="class and name of the wait event that it was in; `null`: none"
+    )
+
+
 class IncidentSession(KeptTrace):
     """A kept trace, and what its session did when the trigger fired."""
 
@@ -166,6 +178,9 @@ class IncidentSession(KeptTrace):
     idle_ns: int | None = Field(description="since its answer; `null`: not known")
     transaction_ns: int | None = Field(
         description="for how long its transaction was open then; `null`: none was, or not known"
+    )
+    state: SessionState | None = Field(
+        description="of a session that went on; `null`: its request had been answered"
     )
     same_wait: InSameWait | None = Field(
         description="who else was in its wait for an LWLock; `null`: no such wait was long"

@@ -78,6 +78,10 @@ def _doing(found: IncidentSession) -> list[str]:
         for part in found.time[:_LINES]
         if total and part.total_ns >= 0.001 * total
     ]
+    if found.state is not None and found.goes_on:
+        what = "this" if found.statement else "a statement that is not traced"
+        waiting = f", at that moment in {found.state.event}" if found.state.event else ""
+        lines.append(f"  it was running {what} for {duration(found.state.for_ns / 1000)}{waiting}")
     if found.transaction_ns is not None and found.idle_ns:
         lines.append(
             f"  then idle for {duration(found.idle_ns / 1000)} in a transaction that was open for "
