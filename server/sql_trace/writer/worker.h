@@ -12,8 +12,9 @@
  * rings).
  *
  * keeper.c is another worker, which writes the traces that are kept (kept.h), each to
- * a file of its own (kept_file.c); blockers.c has it find who holds up a session,
- * doing.c what that does, kept_functions.c has kept traces for SQL.
+ * a file of its own (kept_file.c, keeper_files.c); blockers.c has it find who holds up a session,
+ * doing.c what that does, kept_functions.c has kept traces for SQL, for_finding.c takes
+ * requests for more.
  *-------------------------------------------------------------------------
  */
 #ifndef WORKER_H
@@ -124,11 +125,20 @@ typedef struct Blocker
 	int64		incident;
 } Blocker;
 
+extern bool blockers_trace_of(Shared *shared, int pid, TraceEntry *found);
 extern int	blockers_find(Blocker *found, int most);
 extern int	blockers_in_deadlocks(Blocker *found, int most);
 
-/* keeper.c */
+/* keeper_files.c */
+extern bool keeper_reported;
+extern TimestampTz keeper_refused_at;
 extern const char *keeper_directory(void);
+extern void keeper_refuse(const char *why);
+extern void keeper_remove_unfinished(int directory);
+extern bool keeper_has_room(int directory, uint64 size, bool for_finding);
+extern bool keeper_write_file(int directory, const char *name, const char *data, Size size);
+extern void keeper_name_file(const KeptTrace *kept, char *name, Size size);
+extern void keeper_files_init(void);
 
 /* worker_directory.c */
 extern int	directory_open(const char *path, const char *setting);

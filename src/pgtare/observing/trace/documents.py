@@ -94,11 +94,11 @@ class KeptTrace(Model):
     cause: str = Field(
         description="what fired: `sqlstate`, `lock_wait`, `request`, `slower_than_usual`, "
         "or `transaction`; or `blocker`, which held up a session that waited for a lock, "
-        "or `deadlock`, which was in one with its victim"
+        "or `deadlock`, which was in one with its victim, or `finding`, for which it was asked for"
     )
     detail: str = Field(
         description="the SQLSTATE, the time in ms (of `slower_than_usual` also what was usual), "
-        "or the process that waited or was the victim"
+        "or the process that waited or was the victim, or which finding"
     )
     query_id: int | None = Field(description="query identifier of the statement, if it is known")
     at: datetime = Field(description="when the trigger fired")
@@ -106,7 +106,7 @@ class KeptTrace(Model):
     file: str | None = Field(description="its file; `null`: it is in memory alone")
     incident: int | None = Field(
         description="a number that a session that waited for a lock and those that held it up, or "
-        "those in a deadlock, have in common; `null`: no such session is known"
+        "those in a deadlock or a finding, have in common; `null`: no such session is known"
     )
 
 

@@ -25,6 +25,7 @@ _FIRED = {
     "transaction": "a slow transaction",
     "blocker": "it held up another session",
     "deadlock": "it was in a deadlock with another session",
+    "finding": "it is in a finding",
 }
 
 
@@ -47,6 +48,8 @@ def incident_view(found: TraceIncident) -> RenderableType:
 def _role(kept: KeptTrace) -> str:
     if kept.cause == "blocker":
         return "held up by"
+    if kept.cause == "finding":
+        return "in the same finding"
     return "in a deadlock with" if kept.cause == "deadlock" else "in the same incident"
 
 
