@@ -27,7 +27,7 @@ from tests.trace_worker import configure, place
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 SETTINGS = {"sql_trace.keep_interval": 0, "sql_trace.keep_most": 32}
-ASK = "SELECT pid, id, file, incident, missing FROM sql_trace_keep_for_finding(%s, %s)"
+ASK = "SELECT pid, id, file, incident, missing FROM sql_trace_keep_for_finding(%s::int[], %s)"
 GRANT = "GRANT EXECUTE ON FUNCTION sql_trace_keep_for_finding(integer[], text) TO asker"
 
 
