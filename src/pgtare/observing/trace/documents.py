@@ -156,7 +156,7 @@ class SessionState(Model):
 
     state: str = Field(description="as `pg_stat_activity` names it")
     running: bool = Field(description="whether it ran a statement")
-    since: datetime = Field(description="when the request arrived, or it was left idle")
+    started: datetime = Field(description="when the request arrived, or it was left idle")
     for_ns: int = Field(description="how long that was before the trace was kept")
     event: str | None = Field(
         description="class and name of the wait event that it was in; `null`: none"

@@ -44,7 +44,7 @@ def state_then(trace: Trace) -> SessionState | None:
             state=str(found["state"]),
             # it was asked a moment later
             running=bool(found["running"]) == (for_ns >= 0),
-            since=since,
+            started=since,
             for_ns=max(for_ns, 0),
             event=str(found["event"]) if "event" in found else None,
         )
