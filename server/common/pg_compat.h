@@ -49,6 +49,13 @@
 #define STATUS_FROM_MINE(number) (ProcGlobal->allProcs[number].backendId - MyBackendId)
 #endif
 
+/* 16 gave what processes say of themselves another name, for those who look at all of them. */
+#if PG_VERSION_NUM >= 160000
+#define LOCAL_STATUS(index) pgstat_get_local_beentry_by_index(index)
+#else
+#define LOCAL_STATUS(index) pgstat_fetch_stat_local_beentry(index)
+#endif
+
 /* From 17 on a library can make shared memory by name while the server runs. */
 #if PG_VERSION_NUM >= 170000
 #define HAVE_NAMED_DSM 1

@@ -164,6 +164,21 @@ AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 CREATE FUNCTION sql_trace_kept_forget(id bigint) RETURNS boolean
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
+-- Asks for the traces of these sessions, for a finding that the label names: the server writes them to
+-- sql_trace.keep_directory within moments, sql_trace.keep_findings in an hour. A row for each; what
+-- is not kept has the reason in "missing". Nobody may call it until it is granted.
+CREATE FUNCTION sql_trace_keep_for_finding(
+    pids integer[],
+    label text,
+    OUT pid integer,
+    OUT id bigint,
+    OUT file text,
+    OUT incident bigint,
+    OUT missing text
+) RETURNS SETOF record
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+REVOKE ALL ON FUNCTION sql_trace_keep_for_finding(integer[], text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION sql_trace_kept() FROM PUBLIC;
 REVOKE ALL ON FUNCTION sql_trace_kept_info() FROM PUBLIC;
 REVOKE ALL ON FUNCTION sql_trace_kept_file(bigint) FROM PUBLIC;

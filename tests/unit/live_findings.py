@@ -41,7 +41,7 @@ def finding_row(ts: datetime, event: str, **given: Any) -> dict[str, Any]:
     empty = dict.fromkeys(
         ("share", "aas", "active_s", "limit_left_s", "root", "gate", "query_id", "object")
     )
-    return {"ts": ts, "event": event, **empty, **usual, "follows": None, **given}
+    return {"ts": ts, "event": event, **empty, **usual, "follows": None, "traces": None, **given}
 
 
 def findings_of_shop(
@@ -65,6 +65,12 @@ def findings_of_shop(
         "evidence": "4 sessions wait at once (Lock/transactionid)\nwaiting: «UPDATE stock»",
         "why": "what waits for a lock goes on when its holder's transaction ends, not before",
         "remedy": remedies(remedy, {"does": "find out why it idles"}),
+        "traces": json.dumps(
+            {
+                "kept": [{"pid": 100, "id": 4, "file": "kept-4-findings.pgtrace"}],
+                "missing": "no trace of 103: <b>the session is not traced",
+            }
+        ),
     }
     warned: dict[str, Any] = {"class": 1, "level": "warning"}
     shop = [

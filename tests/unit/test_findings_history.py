@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pgtare.keeping.findings import history
-from pgtare.keeping.findings.history import Stretch
+from rich.console import Console
+
+from pgtare.keeping.findings import history, show
+from pgtare.keeping.findings.history import KeptTraces, Stretch
 
 NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
 
@@ -57,6 +60,7 @@ def test_a_finding_is_told_once_with_its_worst_figures() -> None:
     assert found.active_s == 1200.0
     assert found.query_id == str(2**60 + 1)
     assert found.evidence == ["one", "two"]
+    assert found.traces is None
     document = json.loads(history.of_rows(rows, stretch).to_json())
     assert document["findings"][0]["class"] == 0
     assert document["findings"][0]["root"] == {"pid": 1}
@@ -106,3 +110,18 @@ def test_two_times_are_compared_by_what_was_waited_for() -> None:
     )
     (both,) = history.compared(today, before)
     assert (both.now_s, both.before_s) == (1200.0, 120.0)
+
+
+def test_its_traces_are_named_in_the_list() -> None:
+    missing = "no trace of 3: the session is not traced"
+    traces = {"kept": [{"pid": 1, "id": 7, "file": "kept-7-findings.pgtrace"}], "missing": missing}
+    stretch = Stretch(NOON, NOON + minutes(60))
+    found = history.of_rows([row(1, "open", traces=json.dumps(traces))], stretch)
+    assert found.findings[0].traces == KeptTraces.model_validate(traces)
+    with io.StringIO() as said:
+        Console(file=said, width=120).print(show.view(found))
+        lines = [" ".join(line.split()) for line in said.getvalue().splitlines()]
+    assert lines[-2:] == [
+        "trace pgtare trace kept 7 --dsn … (process 1, kept-7-findings.pgtrace)",
+        missing,
+    ]

@@ -159,6 +159,9 @@ def test_the_kept_traces_are_those_of_its_sessions(page: ServedPage) -> None:
     rows = table(page, address.replace("/finding?", "/finding.csv?table=recordings&"))
     # 5 is of another process; 3 and 4 are a victim's and the root's
     assert [(row["number"], row["pid"]) for row in rows] == [("3", "101"), ("4", "100")]
+    shown = page.get(address).text
+    assert "pgtare trace kept 4 --dsn …  (process 100, kept-4-findings.pgtrace)" in shown
+    assert "no trace of 103: &lt;b&gt;the session is not traced" in shown
     other = links(page.get(f"/findings?{LAST_HOUR}").text)[SLOWER_TITLE]
     assert "No trace of its sessions was kept." in page.get(other).text
 

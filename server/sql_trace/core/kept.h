@@ -19,6 +19,10 @@
  * Nobody knows who holds an LWLock: wait_event_timing notes who else was in the same
  * wait as a long one ended (SameWait), and the kept trace lists these.
  *
+ * Who finds out from outside what slows the server asks for the traces of sessions by
+ * a function (../writer/for_finding.c).  The worker writes these as well, and they have
+ * places, a number in an hour and a share of the directory of their own.
+ *
  * A few are kept, and seldom: what made a statement fire once in a while for each
  * role, no more than sql_trace.keep_most in an hour, and half of them for one role.  What was not
  * kept for that reason is counted.
@@ -32,6 +36,8 @@
 #include "../../common/wait_copy.h"
 
 #define MAX_KEPT 32
+#define MAX_FOR_FINDINGS 32		/* places of their own */
+#define MAX_PLACES (MAX_KEPT + MAX_FOR_FINDINGS)
 #define KEPT_FILE_NAME 80
 #define KEPT_DETAIL 64			/* of trigger_detail() */
 #define MAX_IN_DEADLOCK 8		/* others than the victim of whom the traces are kept */
@@ -46,7 +52,8 @@ typedef enum KeptCause
 	CAUSE_TRANSACTION,			/* ns */
 	CAUSE_USUAL,				/* ns */
 	CAUSE_BLOCKER,				/* process that waited for this one */
-	CAUSE_DEADLOCK				/* process that was the victim */
+	CAUSE_DEADLOCK,				/* process that was the victim */
+	CAUSE_FINDING				/* somebody asked, for what "label" names */
 } KeptCause;
 
 /* What a trigger notes when it fires */
@@ -58,6 +65,7 @@ typedef struct Firing
 	TimestampTz at;
 	int64		query_id;		/* 0: not known, or of a statement that is hidden */
 	SameWait	same_wait;
+	char		label[KEPT_DETAIL]; /* of CAUSE_FINDING */
 } Firing;
 
 typedef struct KeptTrace
@@ -67,7 +75,8 @@ typedef struct KeptTrace
 	TraceEntry	trace;			/* "pid" 0: the place is free; "handle" 0: in a file alone */
 	int64		incident;		/* the same of all sessions in it; 0: no others are known */
 	bool		is_copy;		/* of the ring; else that lies among those that ended */
-	bool		is_live;		/* the ring is the session's own, only until it is written */
+	bool		is_live;		/* the ring is the session's own, only until it is written; with
+								 * an id and without a file: the worker is to write it */
 	uint32		names;			/* bytes behind a copy: records of what it names in the dictionary */
 	uint32		waits;			/* segment of the copied ring of waits, or 0 */
 	uint64		waits_memory;
@@ -99,7 +108,7 @@ typedef struct KeptShared
 	pg_atomic_uint32 watches;	/* has any session ever wanted its waits for locks watched? */
 	pg_atomic_uint32 deadlocks; /* has any been met that the keeper has not looked into? */
 	pg_atomic_uint64 last_incident;
-	KeptTrace	kept[MAX_KEPT];
+	KeptTrace	kept[MAX_PLACES];	/* from MAX_KEPT on: for findings */
 	LockWatch	watch[FLEXIBLE_ARRAY_MEMBER];	/* by number of the PGPROC; own process alone,
 												 * but for "incident": under the lock */
 } KeptShared;
@@ -119,6 +128,7 @@ extern void kept_wake_keeper(KeptShared *shared);
 extern bool kept_find(int64 id, KeptTrace *found);
 extern bool kept_forget(int64 id);
 extern void kept_written(int64 id, const char *file);
+extern bool kept_is_near(TimestampTz at, TimestampTz other, int64 us);
 
 /* kept.c */
 extern void kept_copy(const Firing *trigger);
@@ -145,6 +155,13 @@ extern void trigger_detail(const Firing *trigger, char *to, Size size);
 
 /* usual_time.c */
 extern int64 usual_time(int64 query_id, int64 ns, int64 at_least);
+
+/* Has somebody asked the worker to write it? */
+static inline bool
+kept_is_asked(const KeptTrace *kept)
+{
+	return kept->id != 0 && kept->is_live && kept->file[0] == '\0';
+}
 
 /* Bytes of a copy of a ring, which has what it names behind it; a multiple of 8 */
 static inline Size

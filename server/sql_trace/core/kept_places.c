@@ -3,7 +3,7 @@
  *		Places of traces that are kept, and their limits.
  *
  * When all places are needed, or as many are in memory as the setting allows, some
- * make way: those that are in a file first.
+ * make way: those that are in a file first.  Places for findings are apart.
  *-------------------------------------------------------------------------
  */
 #include "kept.h"
@@ -101,8 +101,8 @@ let_go(const Freed *freed)
 }
 
 /* Of moments so near to each other that the wall clock, had it not stepped, would tell it */
-static bool
-is_near(TimestampTz at, TimestampTz other, int64 us)
+bool
+kept_is_near(TimestampTz at, TimestampTz other, int64 us)
 {
 	return at > other - us && at < other + us;
 }
@@ -137,7 +137,7 @@ is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int6
 
 		if (kept->trace.pid == 0)
 			continue;
-		if (is_near(kept->trigger.at, trigger->at, USECS_PER_HOUR))
+		if (kept_is_near(kept->trigger.at, trigger->at, USECS_PER_HOUR))
 		{
 			in_hour++;
 			of_role += kept->trace.role == role;
@@ -146,7 +146,7 @@ is_within_limits(const KeptShared *shared, const Firing *trigger, Oid role, int6
 		if (interval_s > 0 &&
 			kept->trace.role == role && is_same_cause(trigger, &kept->trigger) &&
 			!(holds_up && kept->incident == incident) &&
-			is_near(kept->trigger.at, trigger->at, interval_s * USECS_PER_SEC))
+			kept_is_near(kept->trigger.at, trigger->at, interval_s * USECS_PER_SEC))
 			return false;
 	}
 	*most = Min(Max(keep_most, in_hour + 1), MAX_KEPT);
@@ -295,7 +295,7 @@ kept_give_up_place(KeptShared *shared, KeptTrace *place)
 static KeptTrace *
 find(KeptShared *shared, int64 id)
 {
-	for (int i = 0; i < MAX_KEPT; i++)
+	for (int i = 0; i < MAX_PLACES; i++)
 		if (id != 0 && shared->kept[i].id == id)
 			return &shared->kept[i];
 	return NULL;
@@ -353,6 +353,7 @@ kept_written(int64 id, const char *file)
 	if (kept)
 	{
 		strlcpy(kept->file, file, sizeof(kept->file));
+		kept->is_live = false;
 		free_memory(kept, &freed);
 	}
 	LWLockRelease(&shared->lock);

@@ -40,6 +40,7 @@ _PG_init(void)
 	kept_init();
 	worker_init();
 	keeper_init();
+	for_finding_init();
 	analyse_init();
 	execute_init();
 	utility_init();

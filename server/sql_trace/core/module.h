@@ -13,6 +13,7 @@
 
 /* of settings alone */
 extern void binds_init(void);
+extern void for_finding_init(void);
 extern void keeper_init(void);
 extern void kept_init(void);
 extern void level_init(void);

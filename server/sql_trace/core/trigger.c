@@ -391,7 +391,7 @@ trigger_cause_name(KeptCause cause)
 {
 	static const char *const names[] = {
 		"", "sqlstate", "lock_wait", "request", "transaction", "slower_than_usual",
-		"blocker", "deadlock"
+		"blocker", "deadlock", "finding"
 	};
 
 	return cause < lengthof(names) ? names[cause] : "";
@@ -405,6 +405,8 @@ trigger_detail(const Firing *trigger, char *to, Size size)
 		strlcpy(to, unpack_sql_state((int) trigger->value), size);
 	else if (trigger->cause == CAUSE_BLOCKER || trigger->cause == CAUSE_DEADLOCK)
 		snprintf(to, size, "of process " INT64_FORMAT, trigger->value);
+	else if (trigger->cause == CAUSE_FINDING)
+		strlcpy(to, trigger->label, size);
 	else if (trigger->cause == CAUSE_USUAL)
 		snprintf(to, size, "%.1f ms, usually %.1f ms", (double) trigger->value / NS_PER_MS,
 				 (double) trigger->usual_ns / NS_PER_MS);

@@ -46,8 +46,8 @@ is_new_victim(Shared *shared, const KeptShared *kept, uint32 number)
 }
 
 /* The trace of a session, if it has one */
-static bool
-trace_of(Shared *shared, int pid, TraceEntry *found)
+bool
+blockers_trace_of(Shared *shared, int pid, TraceEntry *found)
 {
 	bool		there = false;
 
@@ -154,7 +154,7 @@ blockers_of(Shared *shared, KeptShared *kept, uint32 victim, Blocker *found, int
 	{
 		int			number = number_of(shared, pids[i]);
 
-		if (number < 0 || waits(number) || !trace_of(shared, pids[i], &found[n].trace))
+		if (number < 0 || waits(number) || !blockers_trace_of(shared, pids[i], &found[n].trace))
 			continue;
 		known = true;
 		if (blocks_in[number] == incident)
@@ -180,7 +180,7 @@ others_in_deadlock(Shared *shared, LockWatch *victim, Blocker *found, int most)
 
 	pg_read_barrier();
 	for (uint32 i = 0; i < nothers && n < most; i++)
-		if (trace_of(shared, victim->others[i], &found[n].trace))
+		if (blockers_trace_of(shared, victim->others[i], &found[n].trace))
 		{
 			found[n].victim = victim->pid;
 			found[n].is_deadlock = true;

@@ -66,6 +66,23 @@ same_wait_note(const SameWait *seen)
 	return note.data;
 }
 
+/* What the session does whose ring goes on: that says little of a request under way. */
+static void
+put_doing(StringInfo json, int pid)
+{
+	Doing		doing;
+
+	if (!doing_now(pid, &doing))
+		return;
+	appendStringInfo(json, ", \"doing\": {\"state\": \"%s\", \"running\": %s, \"since\": \"",
+					 doing.state, doing.running ? "true" : "false");
+	put_time(json, doing.since);
+	appendStringInfoChar(json, '"');
+	if (doing.event)
+		tables_json_name(json, "event", doing.event);
+	appendStringInfoChar(json, '}');
+}
+
 static char *
 description(const KeptTrace *kept, const SessionRecord *session)
 {
@@ -85,6 +102,8 @@ description(const KeptTrace *kept, const SessionRecord *session)
 	tables_json_name(&json, "application", kept->trace.application);
 	if (kept->trigger.same_wait.event != 0)
 		put_same_wait(&json, &kept->trigger.same_wait);
+	if (kept->is_live)
+		put_doing(&json, kept->trace.pid);
 	appendStringInfoChar(&json, '}');
 	return json.data;
 }

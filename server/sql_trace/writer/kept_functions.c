@@ -72,7 +72,7 @@ sql_trace_kept(PG_FUNCTION_ARGS)
 	KeptShared *shared = shared_or_error();
 
 	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i < MAX_KEPT; i++)
+	for (int i = 0; i < MAX_PLACES; i++)
 	{
 		KeptTrace	kept;
 

@@ -12,8 +12,9 @@
  * rings).
  *
  * keeper.c is another worker, which writes the traces that are kept (kept.h), each to
- * a file of its own (kept_file.c); blockers.c has it find who holds up a session,
- * kept_functions.c has them for SQL.
+ * a file of its own (kept_file.c, keeper_files.c); blockers.c has it find who holds up a session,
+ * doing.c what that does, kept_functions.c has kept traces for SQL, for_finding.c takes
+ * requests for more.
  *-------------------------------------------------------------------------
  */
 #ifndef WORKER_H
@@ -104,6 +105,17 @@ extern void worker_announce(bgworker_main_type main, const char *function, const
 /* kept_file.c */
 extern bool kept_file(const KeptTrace *kept, TraceFile *file);
 
+/* doing.c */
+typedef struct Doing
+{
+	const char *state;			/* as pg_stat_activity names it */
+	bool		running;		/* a statement */
+	TimestampTz since;			/* when that began, or when the session was left idle */
+	const char *event;			/* class and name of what it waits for; NULL: nothing */
+} Doing;
+
+extern bool doing_now(int pid, Doing *found);
+
 /* blockers.c */
 typedef struct Blocker
 {
@@ -113,11 +125,20 @@ typedef struct Blocker
 	int64		incident;
 } Blocker;
 
+extern bool blockers_trace_of(Shared *shared, int pid, TraceEntry *found);
 extern int	blockers_find(Blocker *found, int most);
 extern int	blockers_in_deadlocks(Blocker *found, int most);
 
-/* keeper.c */
+/* keeper_files.c */
+extern bool keeper_reported;
+extern TimestampTz keeper_refused_at;
 extern const char *keeper_directory(void);
+extern void keeper_refuse(const char *why);
+extern void keeper_remove_unfinished(int directory);
+extern bool keeper_has_room(int directory, uint64 size, bool for_finding);
+extern bool keeper_write_file(int directory, const char *name, const char *data, Size size);
+extern void keeper_name_file(const KeptTrace *kept, char *name, Size size);
+extern void keeper_files_init(void);
 
 /* worker_directory.c */
 extern int	directory_open(const char *path, const char *setting);

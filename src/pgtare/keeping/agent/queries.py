@@ -1,8 +1,8 @@
 """Every query that the agent sends to a server; nothing else is ever sent.
 
-{waits}, {texts}, {trace}: schemas of wait_event_timing, pg_stat_statements and sql_trace. Numbers
-come as arrays and names as one text, so that a reading is decoded at once, however many rows it
-has.
+{waits}, {texts}, {trace}, {keep}: schemas of functions of wait_event_timing, pg_stat_statements and
+sql_trace. Numbers come as arrays and names as one text, so that a reading is decoded at once,
+however many rows it has.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ FUNCTION_NAMES = (
     "wait_event_timing_statements",
     "pg_stat_statements",
     "sql_trace_kept",
+    "sql_trace_keep_for_finding",
 )
 
 
@@ -172,3 +173,7 @@ SELECT k.id, k.cause, k.detail, {_us("k.at")}, k.pid, k.userid::bigint, coalesce
 FROM {{trace}}.sql_trace_kept() k LEFT JOIN pg_roles r ON r.oid = k.userid
 LEFT JOIN pg_database d ON d.oid = k.dbid ORDER BY k.id
 """
+#: Asks for the traces of sessions to be kept. It waits for nobody, and writes no table.
+KEEP = "SELECT pid, id, file, missing FROM {keep}.sql_trace_keep_for_finding(%s::int[], %s)"
+#: Whether the server writes kept traces: then the right to call the above is worth asking for.
+KEEPS = "SELECT directory IS NOT NULL FROM {trace}.sql_trace_kept_info()"

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from pgtare.keeping.agent import queries
+from pgtare.keeping.agent.finding_traces import TracesAsked
 from pgtare.keeping.agent.rows import Batch, RowInterval
 from pgtare.keeping.agent.server_session import LookRefused, ServerSession
 from pgtare.observing.doctor.checks import RepeatedChecks, server_kind
@@ -21,7 +22,7 @@ from pgtare.observing.doctor.session import Session
 from pgtare.observing.findings import compute, read
 from pgtare.observing.findings.collector import CountedTotals, FindingInputs
 from pgtare.observing.findings.episodes import Episode, EpisodeChange, Episodes, began
-from pgtare.observing.findings.model import Finding
+from pgtare.observing.findings.model import Finding, FindingTraces
 from pgtare.observing.findings.observation import AwaitedLock, SessionsSample, moment
 
 #: The window that findings are computed of, and how often, in s.
@@ -62,6 +63,7 @@ class ServerFindings:
         self._tables_at = 0.0
         self._texts: dict[int, str] = {}
         self._waited: deque[tuple[float, float, Mapping[str, float]]] = deque()
+        self._traces = TracesAsked()
 
     def begin(self) -> None:
         """A new session: what was sampled before may be of another server."""
@@ -175,7 +177,11 @@ class ServerFindings:
         if self._started is not None and self._started != facts.server.started:
             ended = self.episodes.end_all()
         self._started = facts.server.started
-        return [*ended, *self.episodes.evaluate(found, now, seconds)]
+        changes = self.episodes.evaluate(found, now, seconds)
+        for change in changes:
+            if change.change == "open" and change.episode.traces is None:
+                change.episode.traces = self._traces.keep(session, change.episode.finding)
+        return [*ended, *changes]
 
     def _remember_texts(self, collector: FindingInputs, active: Mapping[int, float]) -> None:
         missing = [query_id for query_id in active if query_id not in self._texts]
@@ -222,6 +228,7 @@ def _written(episode: Episode) -> dict[str, Any]:
         "active_s": episode.active_s,
         "episodes": episode.episodes,
         "follows": episode.follows,
+        "traces": episode.traces.model_dump() if episode.traces is not None else None,
     }
 
 
@@ -234,9 +241,11 @@ def _read_back(stored: pa.Table | None) -> Episodes:
         for one in json.loads(row["episodes"]):
             try:
                 finding = Finding.model_validate(one.pop("finding"))
+                traces = one.pop("traces", None)
+                traces = traces and FindingTraces.model_validate(traces)
             except ValidationError:  # of another version: it opens anew
                 continue
-            these[finding.key] = Episode(finding, **one)
+            these[finding.key] = Episode(finding, traces=traces, **one)
     return found
 
 
@@ -284,4 +293,5 @@ def _row(change: EpisodeChange) -> dict[str, Any]:
         "because": one.because,
         "figures": part("figures"),
         "follows": change.episode.follows,
+        "traces": change.episode.traces.model_dump_json() if change.episode.traces else None,
     }

@@ -33,7 +33,7 @@ SETTINGS = (
     "TimeZone = 'UTC'",
     "jit = off",
 )
-_KEPT = "sql_trace_kept"
+_KEPT, _KEEP = "sql_trace_kept", "sql_trace_keep_for_finding"
 #: The most bytes of answers that grow with the number of statements.
 _MOST_BYTES = dict.fromkeys((queries.STATEMENTS, queries.TEXTS), 8 * MOST_BYTES)
 #: A host that has vanished is noticed after this many ms.
@@ -155,6 +155,8 @@ class Offer:
 
     waits, texts, trace: schemas of wait_event_timing, pg_stat_statements and sql_trace, or None.
     may_stat_file: whether the role may ask how large a file is.
+    keep: schema of the function that has traces kept, if the role may call it. keep_grant: how to
+    allow that, if it may not.
     unseen: what is missing, a sentence with the remedy for each.
     """
 
@@ -168,7 +170,17 @@ class Offer:
     texts: str | None = None
     trace: str | None = None
     may_stat_file: bool = False
+    keep: str | None = None
+    keep_grant: str | None = None
     unseen: tuple[str, ...] = ()
+
+
+def _grant(quoted_schema: str | None, functions: list[str], quoted_role: str) -> str:
+    """What lets a role call functions. quoted_schema: None, if it may use that already."""
+    grants = [f"GRANT EXECUTE ON FUNCTION {', '.join(functions)} TO {quoted_role};"]
+    if quoted_schema is not None:
+        grants.insert(0, f"{untraced_session.usage_grant(quoted_schema, quoted_role)};")
+    return " ".join(grants)
 
 
 class ServerSession:
@@ -303,19 +315,25 @@ class ServerSession:
         names: set[str] = set()
         hidden: set[str] = set()
         closed: dict[str, list[str]] = {}
+        keep_grant = None
         for function in (ExtensionFunction(*row) for row in found):
             if function.usable and function.executable:
                 schemas[function.name] = function.schema
                 if function.name == "wait_event_timing_moment":
                     names |= set(function.columns)
+            elif function.name == _KEEP:
+                keep_grant = _grant(
+                    None if function.usable else function.quoted_schema,
+                    [function.signature],
+                    quoted,
+                )
             elif function.name != _KEPT or sees_all:  # pg_monitor brings that one
                 hidden.add(function.name)
                 closed.setdefault(function.quoted_schema, []).append(function.signature)
         for schema, functions in sorted(closed.items()):
             unseen.append(
                 f"role {role} may not call {', '.join(functions)}: "
-                f"{untraced_session.usage_grant(schema, quoted)}; "
-                f"GRANT EXECUTE ON FUNCTION {', '.join(functions)} TO {quoted};"
+                f"{_grant(schema, functions, quoted)}"
             )
         waits = schemas.get("wait_event_timing_info")
         if not {"wait_event_timing_moment", "wait_event_timing_statements"} <= schemas.keys():
@@ -346,6 +364,8 @@ class ServerSession:
             texts,
             schemas.get(_KEPT) if sees_all else None,
             may_stat,
+            schemas.get(_KEEP),
+            keep_grant,
             tuple(unseen),
         )
 
@@ -369,11 +389,12 @@ class ServerSession:
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """All rows of a query, within a look."""
         names = {}
-        if any(name in query for name in ("{waits}", "{texts}", "{trace}")):
+        if any(name in query for name in ("{waits}", "{texts}", "{trace}", "{keep}")):
             names = {
                 "waits": sql.Identifier(self.offer.waits or ""),
                 "texts": sql.Identifier(self.offer.texts or ""),
                 "trace": sql.Identifier(self.offer.trace or ""),
+                "keep": sql.Identifier(self.offer.keep or ""),
             }
         text = sql.SQL(query).format(**names) if names else query.encode()
         self.conn.most_bytes = _MOST_BYTES.get(query, MOST_BYTES)

@@ -14,7 +14,7 @@ from pgtare.keeping.spool.tables import TABLES
 from pgtare.kit.document import Document, Model, schema_name
 
 #: Columns that hold JSON.
-_JSON = ("root", "gate", "remedy", "figures")
+_JSON = ("root", "gate", "remedy", "figures", "traces")
 _COLUMNS = tuple(
     column.name
     for column in TABLES["findings"].columns
@@ -22,6 +22,21 @@ _COLUMNS = tuple(
 )
 #: An open finding is written at least so often: what was open when a stretch began has a row.
 _WRITTEN = timedelta(minutes=11)
+
+
+class KeptTrace(Model):
+    """A trace that the flight recorder kept of a session in a finding."""
+
+    pid: int = Field(description="process of the session")
+    id: int = Field(description="its number, until the server is restarted")
+    file: str = Field(description="its file in the server's `sql_trace.keep_directory`")
+
+
+class KeptTraces(Model):
+    """What the flight recorder was asked to keep as a finding opened."""
+
+    kept: list[KeptTrace] = Field(description="the traces, that of the root first")
+    missing: str = Field(description="what is not kept, and why; empty: nothing is missing")
 
 
 class KeptFinding(Model):
@@ -58,6 +73,9 @@ class KeptFinding(Model):
     because: str = Field(description="why so sure")
     figures: dict[str, float | None] = Field(description="figures with the unit in the name")
     follows: str | None = Field(description="key of the one that came before it")
+    traces: KeptTraces | None = Field(
+        description="traces of its sessions; `null`: the server keeps none of findings"
+    )
 
 
 class FindingsHistory(Document):

@@ -49,7 +49,18 @@ def _details(one: KeptFinding) -> RenderableType:
     parts.append(_labelled([*seen, ("why", one.why)]))
     for number, remedy in enumerate(one.remedy):
         parts += commands.lines(**remedy, first=not number)
-    return Group(*parts, _labelled([("sure", f"{one.sure}: {one.because}")]))
+    traces = [("trace" if not n else "", line) for n, line in enumerate(_traces(one))]
+    return Group(*parts, _labelled([("sure", f"{one.sure}: {one.because}"), *traces]))
+
+
+def _traces(one: KeptFinding) -> list[str]:
+    if one.traces is None:
+        return []
+    lines = [
+        f"pgtare trace kept {trace.id} --dsn …  (process {trace.pid}, {trace.file})"
+        for trace in one.traces.kept
+    ]
+    return [*lines, *filter(None, [one.traces.missing])]
 
 
 def _labelled(lines: Sequence[tuple[str, str]]) -> Padding:

@@ -253,6 +253,12 @@ _FINDINGS = (
         figures="figures with the unit in the name, as JSON",
     ),
     Column("follows", pa.string(), "key of the one that came before it", nullable=True),
+    Column(
+        "traces",
+        pa.string(),
+        "traces of its sessions, as JSON: pid, id and file of each kept; what is missing, and why",
+        nullable=True,
+    ),
 )
 _RECORDINGS = (
     *COMMON,

@@ -28,6 +28,7 @@ _WORDS = {
     "transaction": "a transaction slower than sql_trace.keep_transaction_slower_than",
     "blocker": "holding up a session that waited for a lock",
     "deadlock": "having been in a deadlock with its victim",
+    "finding": "being in a finding, for which somebody asked for it",
 }
 
 

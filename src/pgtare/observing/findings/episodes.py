@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pgtare.observing.findings.model import OUTAGE, SETTING, Finding
+from pgtare.observing.findings.model import OUTAGE, SETTING, Finding, FindingTraces
 from pgtare.observing.findings.observation import moment
 
 Change = Literal["open", "update", "close"]
@@ -29,6 +29,7 @@ class Episode:
     """One finding over time. since, seen_at, written_at: s since 1970.
 
     active_s: active time that it took so far. follows: key of the one whose object it took over.
+    traces: None, if there is nothing to say of them.
     """
 
     finding: Finding
@@ -38,6 +39,7 @@ class Episode:
     active_s: float = 0.0
     episodes: int = 1
     follows: str | None = None
+    traces: FindingTraces | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class Episodes:
         if earlier is not None:
             episode.since, episode.episodes = earlier.since, earlier.episodes + 1
             episode.active_s += earlier.active_s
+            episode.traces = earlier.traces
         else:
             episode.follows = self._predecessor(finding, at)
         self.open[finding.key] = episode

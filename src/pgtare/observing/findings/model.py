@@ -52,6 +52,21 @@ class Who(Model):
     gid: str | None = Field(default=None, description="name of a prepared transaction")
 
 
+class FindingTrace(Model):
+    """A trace of one of its sessions, in a file of the server."""
+
+    pid: int = Field(description="process of the session")
+    id: int = Field(description="number of the kept trace, until the server is restarted")
+    file: str = Field(description="its file in `sql_trace.keep_directory`")
+
+
+class FindingTraces(Model):
+    """What the flight recorder was asked to keep of a finding, once, as it opened."""
+
+    kept: list[FindingTrace] = Field(default=[], description="the root first")
+    missing: str = Field(default="", description="what is not kept, and why; empty: nothing")
+
+
 class Finding(Model):
     """Something that slows the server, or will: who, how much, since when, what to do."""
 

@@ -94,11 +94,11 @@ class KeptTrace(Model):
     cause: str = Field(
         description="what fired: `sqlstate`, `lock_wait`, `request`, `slower_than_usual`, "
         "or `transaction`; or `blocker`, which held up a session that waited for a lock, "
-        "or `deadlock`, which was in one with its victim"
+        "or `deadlock`, which was in one with its victim, or `finding`, for which it was asked for"
     )
     detail: str = Field(
         description="the SQLSTATE, the time in ms (of `slower_than_usual` also what was usual), "
-        "or the process that waited or was the victim"
+        "or the process that waited or was the victim, or which finding"
     )
     query_id: int | None = Field(description="query identifier of the statement, if it is known")
     at: datetime = Field(description="when the trigger fired")
@@ -106,7 +106,7 @@ class KeptTrace(Model):
     file: str | None = Field(description="its file; `null`: it is in memory alone")
     incident: int | None = Field(
         description="a number that a session that waited for a lock and those that held it up, or "
-        "those in a deadlock, have in common; `null`: no such session is known"
+        "those in a deadlock or a finding, have in common; `null`: no such session is known"
     )
 
 
@@ -151,6 +151,18 @@ class InSameWait(Model):
     )
 
 
+class SessionState(Model):
+    """What a session did that went on when its trace was kept, as the server said it."""
+
+    state: str = Field(description="as `pg_stat_activity` names it")
+    running: bool = Field(description="whether it ran a statement")
+    started: datetime = Field(description="when the request arrived, or it was left idle")
+    for_ns: int = Field(description="how long that was before the trace was kept")
+    event: str | None = Field(
+        description="class and name of the wait event that it was in; `null`: none"
+    )
+
+
 class IncidentSession(KeptTrace):
     """A kept trace, and what its session did when the trigger fired."""
 
@@ -166,6 +178,9 @@ class IncidentSession(KeptTrace):
     idle_ns: int | None = Field(description="since its answer; `null`: not known")
     transaction_ns: int | None = Field(
         description="for how long its transaction was open then; `null`: none was, or not known"
+    )
+    state: SessionState | None = Field(
+        description="of a session that went on; `null`: its request had been answered"
     )
     same_wait: InSameWait | None = Field(
         description="who else was in its wait for an LWLock; `null`: no such wait was long"

@@ -4,7 +4,8 @@ SELECT server AS host, key AS finding, kind AS sort, event AS last_change, class
   episodes AS times_open, share AS share_now, aas AS sessions_now, active_s AS spent_s,
   limit_left_s AS left_s, root AS holder, gate AS queue_head, query_id AS statement,
   object AS thing, title AS heading, evidence AS seen_lines, why AS reason, remedy AS cures,
-  sure AS certainty, because AS grounds, follows AS came_after
+  sure AS certainty, because AS grounds, follows AS came_after,
+  traces AS linked
 FROM findings
 WHERE ts_us > {from_us:Int64} AND ts_us <= {to_us:Int64} AND key = {finding:String}
   AND since_us >= {since_from:Int64} AND since_us < {since_to:Int64} {filters}

@@ -63,7 +63,7 @@ async def view(request: ViewRequest) -> ViewPage:
         _remedies(row),
         await _worst_second(request, row, worst, pids),
         *_course(request, row, course),
-        await _traces(request, whole, pids),
+        await _traces(request, row, whole, pids),
         _more(request, row),
     ]
     return ViewPage(row["heading"], sections, request.alarms())
@@ -150,10 +150,20 @@ def _course(request: ViewRequest, row: LiveRow, course: Sequence[LiveRow]) -> li
     ]
 
 
-async def _traces(request: ViewRequest, whole: TimeWindow, pids: set[int]) -> PageSection:
+async def _traces(
+    request: ViewRequest, row: LiveRow, whole: TimeWindow, pids: set[int]
+) -> PageSection:
     kept = await request.rows("recordings", only=request.of_server, window=whole, most=_MOST_TRACES)
     rows = [one for one in kept if one["process"] in pids]
-    return recordings.section(replace(request, window=whole), rows, _NO_TRACE)
+    section = recordings.section(replace(request, window=whole), rows, _NO_TRACE)
+    if not row["linked"]:
+        return section
+    linked = json.loads(row["linked"])
+    lines = [
+        f"pgtare trace kept {one['id']} --dsn …  (process {one['pid']}, {one['file']})"
+        for one in linked["kept"]
+    ]
+    return replace(section, lines=[*lines, *filter(None, [linked["missing"]])])
 
 
 def _more(request: ViewRequest, row: LiveRow) -> PageSection:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pgtare.errors import UsageError
+from pgtare.observing.trace.analysis.kept_state import kept_at, kept_because, state_then
 from pgtare.observing.trace.analysis.ledger import Ledger
 from pgtare.observing.trace.analysis.texts import statement_labels
 from pgtare.observing.trace.analysis.timeline import Process
@@ -53,14 +54,16 @@ class IncidentMoment:
 
 def what_it_did(kept: KeptTrace, book: Ledger, trace: Trace) -> IncidentSession:
     """A kept trace with what its session did until then."""
-    found = moment(book)
+    found, state = moment(book), state_then(trace)
+    known = state.running if state else None
     return IncidentSession(
         **vars(kept),
         statement=found.statement if found else None,
         time=[TimeOf(name=name, total_ns=ns) for name, ns in found.lines] if found else [],
-        goes_on=found.goes_on if found else None,
+        goes_on=found.goes_on if found else known,
         idle_ns=found.idle_ns if found else None,
         transaction_ns=found.transaction_ns if found else None,
+        state=state,
         same_wait=same_wait(trace),
     )
 
@@ -80,12 +83,6 @@ def same_wait(trace: Trace) -> InSameWait | None:
         )
     except (KeyError, TypeError, ValueError):  # a damaged file
         return None
-
-
-def kept_because(trace: Trace) -> Mapping[str, Any] | None:
-    """What a kept trace says of its trigger; None: it is of another kind."""
-    found = trace.recording.get("kept")
-    return found if isinstance(found, Mapping) else None
 
 
 def others_of_incident(trace: Trace) -> list[Path]:
@@ -117,13 +114,12 @@ def _is_same(kept: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def moment(ledger: Ledger) -> IncidentMoment | None:
     """Of the session whose trace was kept; None: the trace has nothing of it, or is another's."""
-    kept = kept_because(ledger.trace)
-    if kept is None:
+    kept, at = kept_because(ledger.trace), kept_at(ledger.trace)
+    if kept is None or at is None:
         return None
     try:
-        at = round(datetime.fromisoformat(str(kept["at"])).timestamp() * 1e9)
         pid = int(kept["pid"])
-    except (KeyError, TypeError, ValueError, OverflowError):  # a damaged file
+    except (KeyError, TypeError, ValueError):  # a damaged file
         return None
     for i, process in enumerate(ledger.processes):
         if process.leader_pid is None and process.ring.pid == pid and len(process.calls):
@@ -142,6 +138,11 @@ def _moment(ledger: Ledger, i: int, at: int, spans: Integers) -> IncidentMoment 
     if int(calls["start"][last]) >= end and int(calls["start"][last]) <= at + _APART:
         begin, end = int(calls["start"][last]), int(calls["end"][last])
     goes_on = end > at + _APART or (process.end <= end and not _answered(process, end))
+    state = state_then(ledger.trace)
+    if state is not None:
+        goes_on = state.running
+        if goes_on and end <= at and _answered(process, end):
+            begin, end = at - state.for_ns, at  # a request that is not traced
     open_since = [b for b, e in process.transactions.tolist() if b <= at and e >= min(at, end)]
     return IncidentMoment(
         i,

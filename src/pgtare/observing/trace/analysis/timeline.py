@@ -18,6 +18,7 @@ from pgtare.observing.trace.analysis.arrival_times import (
     sharpen_calls,
     sharpened,
 )
+from pgtare.observing.trace.analysis.kept_state import kept_at, state_then, with_call_under_way
 from pgtare.observing.trace.file import record_decoder
 from pgtare.observing.trace.file.reader import Ring, Trace, Waits
 from pgtare.observing.trace.file.records import (
@@ -137,11 +138,12 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     sharpen_calls(calls, arrivals)
     process.calls = calls[calls["end"] > begin]
     _go_on(process, _until(trace), base)
+    _run_on(process, trace)
     started = sharpened(decoded.requests["start"] + base, arrivals)
     answered = decoded.requests["end"] + base
     process.requests = _apart(np.stack([np.minimum(started, answered), answered], axis=1))
     _close_last_request(process)
-    process.transactions = _transactions(decoded, base)
+    process.transactions = _transactions(decoded, base, process.end)
     process.missing = _apart(
         np.array(
             [[base + a, base + b] for a, b, _, _ in decoded.gaps]
@@ -269,6 +271,16 @@ def _go_on(process: Process, until: int, base: int) -> None:
     call["start"], call["end"], call["cpu"] = base + stream.open.end, until, -1
     call["busy"] = call["end"] - call["start"]
     process.calls = np.concatenate([process.calls, call])
+
+
+def _run_on(process: Process, trace: Trace) -> None:
+    """A session that ran a statement when its trace was kept was there until then."""
+    state, at = state_then(trace), kept_at(trace)
+    if state is None or at is None or not state.running or at <= process.end:
+        return
+    process.end = at
+    answered = process.stream.requests["end"] + process.zero
+    process.calls = with_call_under_way(process.calls, int(answered.max(initial=0)), at)
 
 
 def _moment(stated: object) -> int:
@@ -413,7 +425,7 @@ def _apart(spans: Integers) -> Integers:
     return spans[spans[:, 1] > spans[:, 0]]
 
 
-def _transactions(decoded: Stream, base: int) -> Integers:
+def _transactions(decoded: Stream, base: int, end: int) -> Integers:
     """From begin to commit, abort or prepare; one that is open at the end lasts up to it."""
     found: list[tuple[int, int]] = []
     open_since: int | None = None
@@ -424,7 +436,7 @@ def _transactions(decoded: Stream, base: int) -> Integers:
             found.append((base + min(start, when), base + when))
             open_since = None
     if open_since is not None:
-        found.append((base + open_since, base + decoded.last))
+        found.append((base + open_since, end))
     return _apart(np.array(found, np.int64).reshape(-1, 2))
 
 

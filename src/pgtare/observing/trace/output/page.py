@@ -17,6 +17,7 @@ from pgtare.kit import files, numbers, page_frame
 from pgtare.observing.trace.analysis import moment as moments
 from pgtare.observing.trace.analysis import plan_nodes
 from pgtare.observing.trace.analysis import profile as profiles
+from pgtare.observing.trace.analysis.kept_state import kept_because
 from pgtare.observing.trace.analysis.ledger import Ledger
 from pgtare.observing.trace.analysis.over_time import OverTime, over_time
 from pgtare.observing.trace.analysis.profile import Profile, Scope
@@ -83,7 +84,7 @@ def _moment(ledger: Ledger, others: Sequence[Ledger]) -> list[Waterfall]:
     begin, end = fired.begin - before, max(fired.end, fired.at) + before // 10
     found = []
     for book, doing in [(ledger, fired), *((other, moments.moment(other)) for other in others)]:
-        kept = moments.kept_because(book.trace) or {}
+        kept = kept_because(book.trace) or {}
         if doing is not None:
             who = profiles.who(book.processes[doing.process].ring)
             why = f"{kept.get('cause')}, {kept.get('detail')}: session {who}"

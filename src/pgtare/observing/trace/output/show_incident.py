@@ -25,6 +25,7 @@ _FIRED = {
     "transaction": "a slow transaction",
     "blocker": "it held up another session",
     "deadlock": "it was in a deadlock with another session",
+    "finding": "it is in a finding",
 }
 
 
@@ -47,6 +48,8 @@ def incident_view(found: TraceIncident) -> RenderableType:
 def _role(kept: KeptTrace) -> str:
     if kept.cause == "blocker":
         return "held up by"
+    if kept.cause == "finding":
+        return "in the same finding"
     return "in a deadlock with" if kept.cause == "deadlock" else "in the same incident"
 
 
@@ -78,6 +81,10 @@ def _doing(found: IncidentSession) -> list[str]:
         for part in found.time[:_LINES]
         if total and part.total_ns >= 0.001 * total
     ]
+    if found.state is not None and found.goes_on:
+        what = "this" if found.statement else "a statement that is not traced"
+        waiting = f", at that moment in {found.state.event}" if found.state.event else ""
+        lines.append(f"  it was running {what} for {duration(found.state.for_ns / 1000)}{waiting}")
     if found.transaction_ns is not None and found.idle_ns:
         lines.append(
             f"  then idle for {duration(found.idle_ns / 1000)} in a transaction that was open for "

@@ -1,0 +1,127 @@
+"""What the trace of a session says that holds up another: whether it ran a statement then."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgtare.observing.trace.analysis.ledger import ledger
+from pgtare.observing.trace.analysis.moment import IncidentMoment, moment
+from pgtare.observing.trace.file.reader import load
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from tests.commands import in_process
+from tests.servers import tracing
+from tests.sessions import eventually, rows, session
+from tests.trace_worker import place
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+SETTINGS = {"sql_trace.keep_interval": 0, "sql_trace.keep_most": 32}
+CHANGE = "UPDATE hot SET n = n"
+
+
+@pytest.fixture(scope="module")
+def filing(each_server: Binaries) -> Iterator[tuple[Cluster, Path]]:
+    """A server that writes what it keeps, and where."""
+    with place() as path:
+        settings = SETTINGS | {"sql_trace.keep_directory": str(path / "kept")}
+        with tracing(each_server, settings) as cluster:
+            with session(cluster) as admin:
+                admin.execute("CREATE TABLE hot AS SELECT 1 AS n")
+            yield cluster, path / "kept"
+
+
+def kept(cluster: Cluster, *words: str) -> dict[str, Any]:
+    done = in_process("trace", "kept", *words, "--dsn", cluster.dsn(), "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def held_up(
+    filing: tuple[Cluster, Path], before: Sequence[str], statement: str
+) -> tuple[IncidentMoment, dict[str, Any], str]:
+    """What the trace says of a session that runs a statement while another waits for its row."""
+    cluster, directory = filing
+    with (
+        session(cluster) as admin,
+        traced(cluster) as blocker,
+        traced(cluster, keep_lock_wait=100) as victim,
+    ):
+        query_of = "SELECT id, file FROM sql_trace_kept() WHERE cause = 'blocker' AND pid = %s"
+        pid = blocker.info.backend_pid
+        for query in before:
+            blocker.execute(query.encode())
+        works = threading.Thread(target=blocker.execute, args=(statement.encode(),))
+        works.start()
+        time.sleep(0.5)
+        waits = threading.Thread(target=victim.execute, args=(CHANGE.encode(),))
+        waits.start()
+        try:
+            assert eventually(lambda: rows(admin, query_of, pid))
+        finally:
+            works.join()
+            blocker.execute("ROLLBACK")
+            waits.join()
+        ((number, file),) = rows(admin, query_of, pid)
+    found = moment(ledger(load(directory / file)))
+    assert found is not None
+    number = str(number)
+    shown = in_process("trace", "kept", number, "--dsn", cluster.dsn()).stdout
+    return found, kept(cluster, number)["session"], shown
+
+
+def traced(cluster: Cluster, **settings: object) -> Any:
+    options = "-c sql_trace.level=12 -c sql_trace.ring_size=256kB"
+    options += "".join(f" -c sql_trace.{name}={value}" for name, value in settings.items())
+    return session(cluster, options=options)
+
+
+@pytest.mark.parametrize(
+    ("before", "statement", "named"),
+    [
+        ((), f"{CHANGE}; SELECT pg_sleep(4)", "SELECT pg_sleep(?)"),
+        (
+            (),
+            f"DO $$ BEGIN {CHANGE}; PERFORM pg_sleep(4); END $$",
+            f"DO $$BEGIN {CHANGE}; PERFORM pg_sleep(?); END$$",
+        ),
+        (("BEGIN", CHANGE, "SET sql_trace.statement_rate = 0"), "SELECT pg_sleep(4)", None),
+    ],
+    ids=["of several", "around others", "not traced"],
+)
+def test_it_runs_a_statement(
+    filing: tuple[Cluster, Path], before: Sequence[str], statement: str, named: str | None
+) -> None:
+    found, document, shown = held_up(filing, before, statement)
+    assert (found.goes_on, found.idle_ns) == (True, 0)
+    assert "idle" not in shown
+    assert found.statement == named
+    state = document["state"]
+    assert (state["state"], state["running"]) == ("active", True)
+    assert state["event"] == "Timeout/PgSleep"
+    assert 0.4e9 <= state["for_ns"] < 4e9
+    # all of it is in the trace, not only what was over by then
+    if named:
+        assert found.total_ns > 0.4e9
+        assert "it was running this for" in shown
+    else:
+        assert "it was running a statement that is not traced for" in shown
+
+
+def test_it_is_idle(filing: tuple[Cluster, Path]) -> None:
+    found, document, shown = held_up(filing, ("BEGIN", CHANGE), "SELECT 1")
+    assert not found.goes_on
+    assert found.statement == "SELECT ?"
+    assert document["state"]["state"] == "idle in transaction"
+    assert document["state"]["event"] == "Client/ClientRead"
+    assert found.idle_ns >= 0.4e9
+    assert "then idle for" in shown
+    assert "running" not in shown
