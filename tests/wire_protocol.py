@@ -33,10 +33,10 @@ BIND_EXECUTE_SYNC = (
 class Wire:
     """A session's socket, past libpq: what is sent at once arrives in one piece."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         self._socket.setblocking(True)
-        self._socket.settimeout(PATIENCE_SECONDS)
+        self._socket.settimeout(patience_seconds)
         self._data = b""
 
     def __enter__(self) -> Wire:
@@ -48,6 +48,10 @@ class Wire:
     def send(self, *messages: bytes) -> None:
         """Send all in one system call."""
         self._socket.sendall(b"".join(messages))
+
+    def close(self) -> None:
+        """Free the descriptor; the session goes on."""
+        self._socket.close()
 
     def close_abruptly(self) -> None:
         """Break the connection off, without the message that ends a session."""

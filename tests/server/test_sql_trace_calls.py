@@ -390,6 +390,26 @@ def test_open_cursor_in_an_aborted_transaction(client: Connection, onlooker: Con
     assert [e.event for e in trace.of("transaction")].count("abort") == 1
 
 
+@pytest.mark.parametrize("undone", ["ROLLBACK", "ROLLBACK TO a"])
+def test_cursor_that_an_untraced_request_aborts(
+    client: Connection, onlooker: Connection, undone: str
+) -> None:
+    """It ran in a request that was traced."""
+    trace = traced(
+        onlooker,
+        client,
+        "BEGIN",
+        "SAVEPOINT a",
+        "DECLARE c CURSOR FOR SELECT * FROM generate_series(1, 9)",
+        "FETCH 2 FROM c",
+        "SET LOCAL sql_trace.level = 0",
+        undone,
+    )
+    check_whole(trace)
+    execution = trace.one("execute", "DECLARE c")
+    assert (execution.rows, execution.flags & ABORTED) == (2, ABORTED)
+
+
 def test_cursor_outlives_its_savepoint(client: Connection, onlooker: Connection) -> None:
     """Its execution belongs to whatever is around, whose errors are not its own."""
     client.execute(

@@ -299,6 +299,26 @@ def test_a_portal_that_the_next_request_closes(tracer: Cluster, onlooker: Connec
     check_whole(trace)
 
 
+def test_a_request_that_only_goes_on_with_a_portal(tracer: Cluster, onlooker: Connection) -> None:
+    """It begins when its message arrives, at the first run of the portal and at later ones."""
+    sql = b"SELECT pg_sleep(0.05) FROM generate_series(1, 9)"
+    one_row = message(b"E", b"p\0" + struct.pack("!i", 1))
+    bind = message(b"B", b"p\0\0" + struct.pack("!hhh", 0, 0, 0))
+    with bare_session(tracer) as client:
+        client.execute("SET sql_trace.level = 1")
+        client.execute("BEGIN")
+        with Wire(client) as wire:
+            wire.send(message(b"P", b"\0" + sql + b"\0" + struct.pack("!h", 0)), bind, SYNC)
+            wire.read_until_ready()
+            for _ in range(3):
+                wire.send(one_row, SYNC)
+                wire.read_until_ready()
+        trace = trace_of(onlooker, client.info.backend_pid)
+    check_whole(trace)
+    times = [request.time - request.start for request in trace.of("request")]
+    assert all(time >= 50_000_000 for time in times[-3:]), times
+
+
 def test_level_and_application_outlast_a_request_that_overruns_the_ring(
     tracer: Cluster, onlooker: Connection
 ) -> None:

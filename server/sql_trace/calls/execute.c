@@ -239,6 +239,9 @@ run_traced(RUN_PARAMETERS)
 	Execution  *e = trace.on ? execution_of(queryDesc) : NULL;
 	RowQuery   *rows = row_query_of(queryDesc);
 
+	/* a portal of an earlier request goes on, and nothing else has happened in this one */
+	if (unlikely(trace.on && trace.request_start == -1))
+		(void) request_message_arrived();
 	if (unlikely(rows != NULL && !rows->begun))
 		row_query_begins(rows);
 	if (e == NULL)

@@ -138,6 +138,20 @@ execution_finish(Execution *e, int64 now)
 	give_back(e);
 }
 
+/*
+ * Nobody will end an execution.  It ran in a request that was traced, maybe an
+ * earlier one, and whether this one is does not matter.
+ */
+void
+execution_left(Execution *e, int64 now)
+{
+	bool		on = trace.on;
+
+	trace.on = trace.client && trace.ring != NULL;
+	execution_finish(e, now);
+	trace.on = on && trace.on;
+}
+
 /* An error leaves an execution. */
 void
 execution_fail(Execution *e, int sqlstate)
@@ -166,7 +180,7 @@ execution_replaced(const QueryDesc *queryDesc)
 
 		if (span.of == e)
 			span_close(now);
-		execution_finish(e, now);
+		execution_left(e, now);
 	}
 }
 

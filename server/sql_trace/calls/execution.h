@@ -47,6 +47,7 @@ extern Execution *execution_search(const QueryDesc *queryDesc);
 extern Execution *execution_take(void);
 extern const Execution *execution_bound(int64 arrived);
 extern void execution_finish(Execution *e, int64 now);
+extern void execution_left(Execution *e, int64 now);
 extern void execution_fail(Execution *e, int sqlstate);
 extern void execution_replaced(const QueryDesc *queryDesc);
 extern void span_open(Execution *e, int64 now);

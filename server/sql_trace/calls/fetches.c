@@ -202,7 +202,7 @@ execute_forget(int nest_level, uint16 flags)
 		if (e->nest_level >= nest_level)
 		{
 			e->call.flags |= flags;
-			execution_finish(e, timeline_now());
+			execution_left(e, timeline_now());
 		}
 		e = next;
 	}
