@@ -35,6 +35,8 @@ _LOCKS_S, _LOCKS_TIMES = 5.0, 100.0
 _TABLES_S = 60.0
 #: Of a sample so many sessions are kept: WINDOW_S of them is in memory.
 _MOST_SESSIONS = 2000
+#: Of many sessions not every sample is computed with: so many rows in WINDOW_S, or each of these.
+_ROWS, _MOST_PASSED = 3000, 5
 #: Sessions at work from which on their statements are looked up, counted if that is more: sampled,
 #: those on a processor are too few, as our own session keeps them from it.
 _BUSY = 0.2
@@ -51,8 +53,10 @@ class ServerFindings:
 
     def __init__(self, stored: pa.Table | None) -> None:
         self.episodes = _read_back(stored)
-        self._samples: deque[SessionsSample] = deque()
+        self.samples: deque[SessionsSample] = deque()
+        """those that findings are computed of"""
         self._seen_at: deque[float] = deque()
+        self._passed, self._passed_s = 0, 0.0
         self._locks: dict[int, AwaitedLock] = {}
         self._locks_due = 0.0
         self._checks = RepeatedChecks()
@@ -67,8 +71,9 @@ class ServerFindings:
 
     def begin(self) -> None:
         """A new session: what was sampled before may be of another server."""
-        self._samples.clear()
+        self.samples.clear()
         self._seen_at.clear()
+        self._passed, self._passed_s = 0, 0.0
         self._waited.clear()
         self._locks.clear()
         self._totals = self._evaluated = None
@@ -79,7 +84,15 @@ class ServerFindings:
     def see(
         self, session: ServerSession, rows: Sequence[Sequence[Any]], at: float, weight_s: float
     ) -> None:
-        """Take what a sample of sessions brought; look at those who hold others up."""
+        """Take what a sample of sessions brought; look at those who hold others up.
+
+        One that is passed over gives its weight to the next.
+        """
+        self._passed += 1
+        self._passed_s += weight_s
+        if self._passed < min(_MOST_PASSED, len(rows) * WINDOW_S / _ROWS):
+            return
+        weight_s, self._passed, self._passed_s = self._passed_s, 0, 0.0
         sample = SessionsSample(at, weight_s, tuple(map(read.session_of, rows[:_MOST_SESSIONS])))
         try:
             sample = read.with_blockers(sample, lambda pids: _blockers(session, pids))
@@ -88,13 +101,13 @@ class ServerFindings:
         except LookRefused:
             pass  # the next sample may bring it
         now = time.monotonic()
-        if self._samples and at < self._samples[-1].at:
-            self._samples.clear()  # the clock was set back
+        if self.samples and at < self.samples[-1].at:
+            self.samples.clear()  # the clock was set back
             self._seen_at.clear()
-        self._samples.append(sample)
+        self.samples.append(sample)
         self._seen_at.append(now)
         while self._seen_at[0] < now - WINDOW_S:
-            self._samples.popleft()
+            self.samples.popleft()
             self._seen_at.popleft()
 
     def count(self, seconds: float, waited_s: Mapping[str, float]) -> None:
@@ -147,9 +160,9 @@ class ServerFindings:
         self._evaluated = elapsed
         reader = Session.within(session.conn, _LIMIT_S)
         collector = FindingInputs(reader, server_kind(facts, local=reader.is_local))
-        collector.samples, collector.locks = list(self._samples), self._locks
+        collector.samples, collector.locks = list(self.samples), self._locks
         active = collector.active_statements()
-        window_s = sum(sample.weight_s for sample in self._samples)
+        window_s = sum(sample.weight_s for sample in self.samples)
         counted = self._counted(window_s)
         counted_active = sum(counted.values()) / window_s if counted and window_s else 0.0
         may_be_slow = max(sum(active.values()), counted_active) >= _BUSY
@@ -193,7 +206,7 @@ class ServerFindings:
 
     def _forget_locks(self) -> None:
         waiting = {
-            one.pid for sample in self._samples for one in sample.sessions if one.type == "Lock"
+            one.pid for sample in self.samples for one in sample.sessions if one.type == "Lock"
         }
         self._locks = {pid: lock for pid, lock in self._locks.items() if pid in waiting}
 

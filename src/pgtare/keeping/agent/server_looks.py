@@ -349,7 +349,7 @@ class ServerLooks:
         elapsed = interval_s if since is None else min(now - since, 3 * interval_s)
         self._sampled_at = now
         self.findings.see(session, found, at, elapsed)
-        waiting = [row[1] for row in found if row[10] == "Lock"]
+        waiting = dict.fromkeys(row[1] for row in found if row[10] == "Lock")
         # the oldest come first
         self._waiting = {
             **{pid: at for pid, at in self._waiting.items() if pid in waiting},
