@@ -40,7 +40,7 @@ SELECT server, key, count(*) FILTER (event = 'open'), count(*) FILTER (event = '
   any_value(title)
 FROM findings WHERE kind = 'lock' GROUP BY ALL
 """
-_FIRST_TICK = "SELECT min(time) FROM ticks WHERE server = 'away' AND time > to_timestamp({})"
+_FIRST_TICK = "SELECT min(ts) FROM ticks WHERE server = 'away' AND ts > to_timestamp({})"
 
 
 @dataclass
@@ -86,9 +86,8 @@ def hold_up(one: Watched) -> None:
         holder.execute("UPDATE hot SET sold = sold")
         pool = stack.enter_context(ThreadPoolExecutor(3))
         for _ in range(3):
-            waiter = stack.enter_context(
-                psycopg.connect(one.cluster.dsn(application_name="waiter"))
-            )
+            dsn = one.cluster.dsn(application_name="waiter")
+            waiter = stack.enter_context(psycopg.connect(dsn, autocommit=True))
             pool.submit(waiter.execute, b"UPDATE hot SET sold = sold + 1")
         time.sleep(HELD_S)
         one.held.append(holder.info.backend_pid)
