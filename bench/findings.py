@@ -26,7 +26,17 @@ from typing import Any
 
 import psycopg
 
-from bench.findings_cases import calm, clients, limits, locks, server_work, standby, statements
+from bench.findings_cases import (
+    calm,
+    clients,
+    limits,
+    locks,
+    report_limits,
+    reports,
+    server_work,
+    standby,
+    statements,
+)
 from bench.findings_cases.case import Case
 from bench.findings_judge import Verdict, cross_matches, judge
 from bench.findings_stage import questions
@@ -35,8 +45,10 @@ from bench.findings_stage.questions import Agent, Answer
 from bench.findings_stage.server import Kind, stage
 from pgtare.errors import PgtareError, UsageError
 
-TAKES = "20 minutes for the doctor alone, 50 with an agent; less if cases are named"
+TAKES = "25 minutes for the doctor alone, 65 with an agent; less if cases are named"
 
+#: Those made after public reports of outages.
+REPORTS: tuple[Case, ...] = (*reports.CASES, *report_limits.CASES)
 CASES: tuple[Case, ...] = (
     *locks.CASES,
     *statements.CASES,
@@ -44,6 +56,7 @@ CASES: tuple[Case, ...] = (
     *clients.CASES,
     *limits.CASES,
     *standby.CASES,
+    *REPORTS,
     *calm.CASES,
 )
 _BY_NAME = {case.name: case for case in CASES}
@@ -52,8 +65,13 @@ _FAMILIES = {
     **{case.name: "locks" for case in (*locks.CASES, *standby.CASES)},
     **{case.name: "statements" for case in statements.CASES},
     **dict.fromkeys(("small_log", "page_images"), "checkpoints"),
-    **dict.fromkeys(("old_snapshot", "prepared_horizon"), "horizon"),
+    **dict.fromkeys(("old_snapshot", "prepared_horizon", "undead_reader"), "horizon"),
     **dict.fromkeys(("slow_copy", "slow_reader"), "clients"),
+    **dict.fromkeys(("wraparound_vacuum", "key_to_parent", "migration_ring"), "locks"),
+    **dict.fromkeys(("no_statistics", "pending_list"), "statements"),
+    **dict.fromkeys(("old_numbers", "multixact_age"), "numbers"),
+    **dict.fromkeys(("forgotten_slot", "frozen_consumer"), "slots"),
+    **dict.fromkeys(("notify_queue", "notify_full"), "notify"),
 }
 
 #: When the doctor is asked, and when the agent, after a case began.
@@ -68,6 +86,7 @@ _FIRST_GUESS_S = {False: 19.0, True: 50.0}
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="of cases; all, if none is named")
     parser.add_argument("--list", action="store_true", help="what should be said of each case")
+    parser.add_argument("--reports", action="store_true", help="those after public reports only")
     parser.add_argument("--no-agent", action="store_true", help="ask the doctor only")
     parser.add_argument("--plain", action="store_true", help="a server without any module")
     parser.add_argument("--version", type=int, default=18, choices=[15, 18])
@@ -102,7 +121,8 @@ class Result:
 def main(args: argparse.Namespace) -> int:
     """Print a line for each case, and sums; 1 if a case was not staged."""
     kind = Kind(args.version, args.plain, args.standby, args.pgbouncer)
-    chosen = _chosen(args.names, kind)
+    names = [*args.names, *(one.name for one in REPORTS if args.reports)]
+    chosen = _chosen(names, kind)
     if args.list:
         for case in chosen:
             print(f"{case.name:22} {case.says}")
