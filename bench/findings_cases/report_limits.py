@@ -13,6 +13,7 @@ import psycopg
 
 from bench.findings_cases.case import Case, alone
 from bench.findings_stage.hands import Stage
+from bench.findings_stage.server import NEW
 
 _END = r"pg_terminate_backend\(|idle_in_transaction_session_timeout|transaction_timeout"
 _SLOT = "gull_feed"
@@ -179,6 +180,7 @@ CASES = (
         cause=r"NOTIFY|notification",
         remedy=_END,
         prepare=_small_queue,
+        needs=frozenset({NEW}),  # in older versions the queue has 8 GB
     ),
     Case(
         "frozen_consumer",

@@ -312,7 +312,7 @@ CASES = (
         cause=STATEMENT,
         root=r"\bcabins\b",
         also=r"statistics|never analy[sz]ed",
-        remedy=r"ANALYZE",
+        remedy=r"\bANALYZE cabins",
         prepare=_prepare_cabins,
     ),
     Case(
