@@ -73,7 +73,7 @@ def _wraparound_vacuum(on: Stage) -> str:
     Reported by Joyent, "Postmortem for July 27 outage of the Manta service", 2015,
     https://www.joyent.com/blog/manta-postmortem-7-27-2015: a DROP TRIGGER waited for an autovacuum
     "to prevent wraparound" of a large table, and all queries of the table behind the DROP TRIGGER.
-    Requests failed for ten hours.
+    A fifth of all requests failed for ten hours.
 
     A DBA must be told: the queue waits for DROP TRIGGER (cancel it, it can be run later), and that
     waits for the autovacuum worker on bookings, which runs to prevent wraparound.
@@ -244,10 +244,10 @@ def _pending_list(on: Stage) -> None:
     """After a large import each search walks over the pending list of a GIN index.
 
     Reported by Michal Drozd, "GIN Index Pending List Overflow: Fast Writes, Slow Searches",
-    https://www.michal-drozd.com/en/blog/gin-index-pending-list-overflow/, and in its other form
-    (a writer that must empty the list waits for seconds) by Joao Vieira,
-    https://joaovieira.xyz/postgresql-gin-index-long-queries, and by GitLab: full-text search went
-    from 5 to 500 ms after an import of 100,000 documents, and neither statement nor plan changed.
+    https://www.michal-drozd.com/en/blog/gin-index-pending-list-overflow/: full-text search went
+    from 5 to 500 ms after an import of 100,000 documents. In its other form, a writer that must
+    empty the list waits for seconds: Joao Vieira,
+    https://joaovieira.xyz/postgresql-gin-index-long-queries, and GitLab.
 
     A DBA must be told: SELECT ... FROM notices takes the processors, because of what was imported;
     VACUUM (or gin_clean_pending_list) makes it fast.
