@@ -6,6 +6,9 @@ runs all the time, by its spool. Both score 2 if their first finding has the rig
 its root, 1 if the root is missing or another finding comes first, and 0 for nothing or something
 else. If all is calm, silence and level `info` score 2, a warning 1, something critical 0.
 
+Some incidents are those of public reports (`--reports` plays these alone). Their patterns say what
+the reports do, whether or not it is found.
+
 SQL proves that each case really happens; if it does not, the line says "not staged", and there is
 no score. A finding whose evidence fits the causes of several other incidents is listed: it says too
 much to be of use. The exit status is 1 if a case was not staged.
@@ -26,7 +29,17 @@ from typing import Any
 
 import psycopg
 
-from bench.findings_cases import calm, clients, limits, locks, server_work, standby, statements
+from bench.findings_cases import (
+    calm,
+    clients,
+    limits,
+    locks,
+    report_limits,
+    reports,
+    server_work,
+    standby,
+    statements,
+)
 from bench.findings_cases.case import Case
 from bench.findings_judge import Verdict, cross_matches, judge
 from bench.findings_stage import questions
@@ -35,8 +48,10 @@ from bench.findings_stage.questions import Agent, Answer
 from bench.findings_stage.server import Kind, stage
 from pgtare.errors import PgtareError, UsageError
 
-TAKES = "20 minutes for the doctor alone, 50 with an agent; less if cases are named"
+TAKES = "25 minutes for the doctor alone, 60 with an agent; less if cases are named"
 
+#: Those made after public reports of outages.
+REPORTS: tuple[Case, ...] = (*reports.CASES, *report_limits.CASES)
 CASES: tuple[Case, ...] = (
     *locks.CASES,
     *statements.CASES,
@@ -44,6 +59,7 @@ CASES: tuple[Case, ...] = (
     *clients.CASES,
     *limits.CASES,
     *standby.CASES,
+    *REPORTS,
     *calm.CASES,
 )
 _BY_NAME = {case.name: case for case in CASES}
@@ -52,8 +68,13 @@ _FAMILIES = {
     **{case.name: "locks" for case in (*locks.CASES, *standby.CASES)},
     **{case.name: "statements" for case in statements.CASES},
     **dict.fromkeys(("small_log", "page_images"), "checkpoints"),
-    **dict.fromkeys(("old_snapshot", "prepared_horizon"), "horizon"),
+    **dict.fromkeys(("old_snapshot", "prepared_horizon", "undead_reader"), "horizon"),
     **dict.fromkeys(("slow_copy", "slow_reader"), "clients"),
+    **dict.fromkeys(("wraparound_vacuum", "key_to_parent", "migration_ring"), "locks"),
+    **dict.fromkeys(("no_statistics", "pending_list"), "statements"),
+    **dict.fromkeys(("old_numbers", "multixact_age"), "numbers"),
+    **dict.fromkeys(("forgotten_slot", "frozen_consumer"), "slots"),
+    **dict.fromkeys(("notify_queue", "notify_full"), "notify"),
 }
 
 #: When the doctor is asked, and when the agent, after a case began.
@@ -68,6 +89,7 @@ _FIRST_GUESS_S = {False: 19.0, True: 50.0}
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="of cases; all, if none is named")
     parser.add_argument("--list", action="store_true", help="what should be said of each case")
+    parser.add_argument("--reports", action="store_true", help="those after public reports only")
     parser.add_argument("--no-agent", action="store_true", help="ask the doctor only")
     parser.add_argument("--plain", action="store_true", help="a server without any module")
     parser.add_argument("--version", type=int, default=18, choices=[15, 18])
@@ -102,7 +124,7 @@ class Result:
 def main(args: argparse.Namespace) -> int:
     """Print a line for each case, and sums; 1 if a case was not staged."""
     kind = Kind(args.version, args.plain, args.standby, args.pgbouncer)
-    chosen = _chosen(args.names, kind)
+    chosen = [one for one in _chosen(args.names, kind) if one in REPORTS or not args.reports]
     if args.list:
         for case in chosen:
             print(f"{case.name:22} {case.says}")
@@ -197,7 +219,7 @@ def _play(on: Stage, case: Case, dsn: str, watcher: Agent | None, result: Result
         if not result.problem:
             verdict = judge(case.expected(root), answer.findings)
             if answer.error:
-                verdict = Verdict(0, f"error: {answer.error}", note=f"{who} failed")
+                verdict = Verdict(0, "error", note=f"{who} failed: {answer.error[:150]}")
             setattr(result, who, verdict)
         result.cross |= cross_matches(answer.findings, _family(case), causes)
 

@@ -14,8 +14,9 @@ from typing import Any
 
 Finding = Mapping[str, Any]
 
-#: Fields that explain in general or judge: their words fit many causes. `check` is a mere label.
-NOT_EVIDENCE = frozenset({"why", "remedy", "because", "sure", "level", "check"})
+#: Fields that explain in general or judge: their words fit many causes. `check` is a mere label,
+#: and whoever is listed among those that wait is not named as a root.
+NOT_EVIDENCE = frozenset({"why", "remedy", "because", "sure", "level", "check", "victims"})
 #: Levels that alarm nobody.
 HARMLESS = frozenset({"info", "ok"})
 

@@ -21,8 +21,8 @@ class Case:
     says: what a DBA would want to read. begin: makes it happen, and may return a pattern of its
     root if that is known only then (a pid). prepare: what must be there before it begins. proof:
     SQL that gives true while it happens, or a number that is larger than when it began. cause,
-    root, remedy, also: as of `Expected`. needs: libraries. standby:
-    whether it can happen on one, too, or only there.
+    root, remedy, also: as of `Expected`. needs: libraries, or a version. standby: whether it can
+    happen on one, too, or only there.
     """
 
     name: str

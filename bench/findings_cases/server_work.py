@@ -14,7 +14,7 @@ _WRITE = (
 _READ = "\\set a random(1, 500000)\nSELECT abalance FROM pgbench_accounts WHERE aid = :a;"
 #: The time of the last checkpoint, in every version.
 _CHECKPOINTS = "SELECT extract(epoch FROM checkpoint_time)::float8 FROM pg_control_checkpoint()"
-_DEAD = 120_000
+DEAD = 120_000
 
 
 def _no_standby(on: Stage) -> None:
@@ -60,10 +60,10 @@ def _archiving(on: Stage) -> None:
         on.sql("INSERT INTO journal (line) VALUES ('x')", "SELECT pg_switch_wal()")
 
 
-def _fill_outbox(on: Stage) -> None:
+def fill_outbox(on: Stage) -> None:
     on.later(lambda: on.sql("TRUNCATE outbox"))
     on.sql(
-        f"INSERT INTO outbox (body) SELECT 'mail' FROM generate_series(1, {_DEAD}) n",
+        f"INSERT INTO outbox (body) SELECT 'mail' FROM generate_series(1, {DEAD}) n",
         "DELETE FROM outbox",
         "INSERT INTO outbox (body) SELECT 'mail' FROM generate_series(1, 40) n",
         role="ferry",
@@ -77,7 +77,7 @@ def _prepare_snapshot(on: Stage) -> None:
         "SELECT count(*) FROM fares",
         role="analyst",
     )
-    _fill_outbox(on)
+    fill_outbox(on)
 
 
 def _prepare_prepared(on: Stage) -> None:
@@ -88,10 +88,10 @@ def _prepare_prepared(on: Stage) -> None:
         "PREPARE TRANSACTION 'pay-1618'",
     ).close()
     on.later(lambda: on.sql("ROLLBACK PREPARED 'pay-1618'"))
-    _fill_outbox(on)
+    fill_outbox(on)
 
 
-def _send_mail(on: Stage) -> None:
+def send_mail(on: Stage) -> None:
     on.load(
         "mailer",
         "INSERT INTO outbox (body) VALUES ('mail');\nDELETE FROM outbox WHERE message ="
@@ -101,7 +101,7 @@ def _send_mail(on: Stage) -> None:
 
 
 def _old_snapshot(on: Stage) -> str:
-    _send_mail(on)
+    send_mail(on)
     ((pid,),) = on.ask("SELECT pid FROM pg_stat_activity WHERE application_name = 'wall-board'")
     return alone(pid)
 
@@ -196,9 +196,9 @@ CASES = (
     ),
     Case(
         "old_snapshot",
-        f"wall-board, idle in a transaction, keeps {_DEAD:,} dead rows of outbox from vacuum.",
+        f"wall-board, idle in a transaction, keeps {DEAD:,} dead rows of outbox from vacuum.",
         _old_snapshot,
-        f"SELECT n_dead_tup > {_DEAD // 2} FROM pg_stat_user_tables WHERE relname = 'outbox'",
+        f"SELECT n_dead_tup > {DEAD // 2} FROM pg_stat_user_tables WHERE relname = 'outbox'",
         cause=r"xmin|dead (row|tuple)|snapshot|horizon|vacuum",
         also=r"\boutbox\b",
         remedy=_END,
@@ -206,9 +206,9 @@ CASES = (
     ),
     Case(
         "prepared_horizon",
-        f"The prepared transaction pay-1618 keeps {_DEAD:,} dead rows of outbox from vacuum.",
-        _send_mail,
-        f"SELECT n_dead_tup > {_DEAD // 2} FROM pg_stat_user_tables WHERE relname = 'outbox'",
+        f"The prepared transaction pay-1618 keeps {DEAD:,} dead rows of outbox from vacuum.",
+        send_mail,
+        f"SELECT n_dead_tup > {DEAD // 2} FROM pg_stat_user_tables WHERE relname = 'outbox'",
         cause=r"xmin|dead (row|tuple)|snapshot|horizon|vacuum",
         root=r"pay-1618",
         also=r"\boutbox\b",

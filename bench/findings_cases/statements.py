@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.findings_cases.case import Case, waiting, working
 from bench.findings_stage.hands import Stage
 
-_STATEMENT = (
+STATEMENT = (
     r"kind: statement|key: statement/|on (the|a) (CPU|processor)|\bCPU\b|"
     r"seq(uential)? scan|statement (takes|is busy)|nested loop"
 )
@@ -130,7 +130,7 @@ CASES = (
         "SELECT count(*) FROM bookings WHERE passenger = … scans the table: there is no index.",
         _missing_index,
         working("seat-map", 2),
-        cause=_STATEMENT,
+        cause=STATEMENT,
         root=r"\bbookings\b",
         remedy=r"\bindex\b",
         standby="too",
@@ -140,7 +140,7 @@ CASES = (
         "SELECT … FROM cargo reads the whole table from disk each time.",
         _disk_scan,
         waiting("IO/(DataFileRead|AioIoCompletion|DataFilePrefetch)|LWLock/.*Buffer.*", 1),
-        cause=r"DataFileRead|AioIoCompletion|DataFilePrefetch|from disk|blocks read|" + _STATEMENT,
+        cause=r"DataFileRead|AioIoCompletion|DataFilePrefetch|from disk|blocks read|" + STATEMENT,
         root=r"\bcargo\b",
         remedy=r"index|shared_buffers|memory|partition",
         standby="too",
@@ -150,7 +150,7 @@ CASES = (
         "The join of manifest with itself is a nested loop, since its statistics are old: ANALYZE.",
         _stale_statistics,
         working("weigh-house", 2),
-        cause=_STATEMENT,
+        cause=STATEMENT,
         root=r"\bmanifest\b",
         remedy=r"ANALYZE",
         prepare=_prepare_manifest,
@@ -190,7 +190,7 @@ CASES = (
         "UPDATE fares takes long because of its trigger function price_history.",
         _slow_trigger,
         working("tariff-web", 2),
-        cause=_STATEMENT,
+        cause=STATEMENT,
         root=r"UPDATE fares|price_history",
         remedy=r"trigger|track = .?all|auto_explain|plan|index",
         also=r"trigger|price_history",

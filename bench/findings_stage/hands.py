@@ -125,9 +125,11 @@ class Stage:
         options = ("-n", "-T", "3600", "-c", str(clients), "-f", str(path), *paced, *more)
         self.program("pgbench", *options, dsn)
 
-    def program(self, name: str, *arguments: str) -> None:
+    def program(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """A program of the installation."""
-        self._processes.append(self._start(name, *arguments))
+        process = self._start(name, *arguments)
+        self._processes.append(process)
+        return process
 
     def repeat(self, name: str, *arguments: str) -> None:
         """The same, again whenever it has ended."""

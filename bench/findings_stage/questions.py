@@ -56,7 +56,7 @@ class Agent:
         if self.process.poll() is not None:
             return Answer([], error=f"the agent ended with {self.process.returncode}")
         stamp = since.astimezone(UTC).isoformat()
-        return _ask("findings", "--spool", str(self.spool), "--since", stamp, "--json")
+        return _ask("findings", "--spool", str(self.spool), "--from", stamp, "--json")
 
 
 @contextlib.contextmanager

@@ -26,6 +26,8 @@ from pgtare.postgres.settings import Value
 DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 #: Libraries of PostgreSQL itself that some cases need; a plain server has none.
 OBSERVERS = ("pg_stat_statements", "auto_explain")
+#: What only PostgreSQL 17 and later have.
+NEW = "PostgreSQL 17"
 #: Connections that the server allows.
 CONNECTIONS = 90
 _BASE: dict[str, Value] = {
@@ -59,8 +61,9 @@ class Kind:
 
     @property
     def libraries(self) -> frozenset[str]:
-        """What a case can rely on."""
-        return frozenset() if self.plain else frozenset((*OBSERVERS, *PRELOAD_ORDER))
+        """What a case can rely on: libraries, and `NEW`."""
+        found = frozenset() if self.plain else frozenset((*OBSERVERS, *PRELOAD_ORDER))
+        return found | {NEW} if self.major >= 17 else found
 
     def binaries(self) -> Binaries:
         if self.major == 18:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.findings import CASES, Result, sums, table_line
 from bench.findings_judge import Expected, Verdict, cross_matches, judge, texts
-from bench.findings_stage.questions import of_incident
+from bench.findings_stage.questions import Agent, of_incident
 
 _LOCK = Expected(r"\block", r"(?<!\d)4711(?!\d)", r"terminate", r"tickets")
 _BEGAN = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -61,6 +63,11 @@ def test_general_words_are_no_evidence(field: str) -> None:
     assert judge(_LOCK, [said]).score == 0
 
 
+def test_who_waits_is_no_root() -> None:
+    said = _OTHER | {"evidence": ["waits for a lock"], "victims": [4711]}
+    assert judge(_LOCK, [said]).note == "root not named"
+
+
 def test_evidence_is_found_in_any_other_field() -> None:
     said = _OTHER | {"evidence": ["waits for a lock"], "figures": {"root_pid": 4711}}
     assert judge(_LOCK, [said]).score == 2
@@ -101,6 +108,13 @@ def test_findings_of_an_earlier_incident_are_left_out() -> None:
     assert [f["key"] for f in of_incident(after, before, _BEGAN)] == ["goes on", "again", "new"]
 
 
+def test_an_agent_is_asked_in_words_that_the_command_takes(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as running:
+        answer = Agent(tmp_path, running).ask(_BEGAN)
+        running.kill()
+    assert "holds no spool" in answer.error
+
+
 def test_sums_leave_out_what_was_not_staged() -> None:
     results = [
         Result("a", False, doctor=Verdict(2, "x"), agent=Verdict(1, "y")),
@@ -118,7 +132,7 @@ def test_sums_leave_out_what_was_not_staged() -> None:
 
 def test_cases_are_complete() -> None:
     incidents = [case for case in CASES if not case.calm]
-    assert len(incidents) >= 34
+    assert len(incidents) >= 44
     assert len(CASES) - len(incidents) >= 6
     assert max(Counter(case.name for case in CASES).values()) == 1
     for case in CASES:
