@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import psycopg
@@ -15,6 +16,9 @@ from pgtare.postgres import encoded_text
 _TYPES = ("text", "name", "varchar", "bpchar", 0)
 #: The encoding of a client that takes the bytes as the server has them.
 UNCONVERTED = "SQL_ASCII"
+#: Names come again in each row of each look: those of so many bytes are remembered.
+_SHORT = 64
+_decoded_before = lru_cache(maxsize=4096)(encoded_text.decoded)
 
 
 class _AnyText(Loader):
@@ -25,7 +29,9 @@ class _AnyText(Loader):
         self._encoding = _encoding(self.connection)
 
     def load(self, data: Buffer) -> str:
-        return encoded_text.decoded(bytes(data), self._encoding)
+        raw = bytes(data)
+        decode = _decoded_before if len(raw) <= _SHORT else encoded_text.decoded
+        return decode(raw, self._encoding)
 
 
 class _AnyBinaryText(_AnyText):

@@ -20,7 +20,7 @@ from pgtare.keeping.agent.server_session import LookRefused, ServerSession
 from pgtare.observing.doctor.checks import RepeatedChecks, server_kind
 from pgtare.observing.doctor.session import Session
 from pgtare.observing.findings import compute, read
-from pgtare.observing.findings.collector import CountedTotals, FindingInputs
+from pgtare.observing.findings.collector import CountedTotals, FindingInputs, LockTableLooks
 from pgtare.observing.findings.episodes import Episode, EpisodeChange, Episodes, began
 from pgtare.observing.findings.model import Finding, FindingTraces
 from pgtare.observing.findings.observation import AwaitedLock, SessionsSample, moment
@@ -65,6 +65,7 @@ class ServerFindings:
         self._evaluated: float | None = None
         self._started: datetime | None = None
         self._tables_at = 0.0
+        self._lock_table = LockTableLooks()
         self._texts: dict[int, str] = {}
         self._waited: deque[tuple[float, float, Mapping[str, float]]] = deque()
         self._traces = TracesAsked()
@@ -77,6 +78,7 @@ class ServerFindings:
         self._waited.clear()
         self._locks.clear()
         self._totals = self._evaluated = None
+        self._lock_table = LockTableLooks()
         self._checks = RepeatedChecks()
 
     # every second
@@ -182,6 +184,7 @@ class ServerFindings:
             totals,
             counted,
             texts=self._texts,
+            lock_table=self._lock_table.look(collector),
         )
         checks = [one for one in self._checked if one.kind != "kept"]
         found = compute.findings(observation, checks, recent_s=EVALUATION_S)
@@ -201,8 +204,7 @@ class ServerFindings:
         if missing:
             if len(self._texts) > _MOST_TEXTS:
                 self._texts.clear()
-            # one that is not there yet is requested again when the others are forgotten
-            self._texts |= {**dict.fromkeys(missing, ""), **collector.texts(missing)}
+            self._texts |= collector.texts(missing)
 
     def _forget_locks(self) -> None:
         waiting = {

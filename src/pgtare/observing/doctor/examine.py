@@ -20,7 +20,7 @@ from pgtare.observing.doctor.model import Report, Unseen, worst
 from pgtare.observing.doctor.observed import ActivitySamples, DoctorFacts, Look, Texts
 from pgtare.observing.doctor.session import Session, Unreadable
 from pgtare.observing.findings import compute
-from pgtare.observing.findings.collector import FindingInputs
+from pgtare.observing.findings.collector import FindingInputs, LockTableLooks
 from pgtare.observing.findings.observation import Observation
 
 #: How often sessions are looked at, in s.
@@ -45,12 +45,13 @@ def watch(
     """
     facts = read_facts(session)
     collector = FindingInputs(session, checks.server_kind(facts, local=session.is_local))
-    first, begun = read_look(session, facts), collector.totals()
+    first, begun, locks = read_look(session, facts), collector.totals(), LockTableLooks()
     while True:
         samples = _samples(session, facts, first, collector, interval_s, tick)
         facts = _again(session, facts)
         last, ended = read_look(session, facts), collector.totals()
-        seen = collector.observation(facts.settings, begun, ended, _waited(first, last))
+        waited_s, table = _waited(first, last), locks.look(collector)
+        seen = collector.observation(facts.settings, begun, ended, waited_s, lock_table=table)
         yield _report(session, facts, first, last, samples, weights, seen, collector.unseen)
         first, begun = last, ended
         collector = FindingInputs(session, checks.server_kind(facts, local=session.is_local))

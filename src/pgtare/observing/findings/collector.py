@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pgtare.errors import MeasurementError
-from pgtare.observing.findings import queries, read
+from pgtare.observing.findings import limits, queries, read
 from pgtare.observing.findings.observation import (
     AwaitedLock,
+    LockTable,
     Observation,
     ServerCounters,
     ServerNow,
     ServerState,
     SessionsSample,
+    Slot,
     StatementKey,
     StatementTotals,
     TableTotals,
@@ -26,6 +28,9 @@ from pgtare.observing.findings.read import Reader
 #: So many statements are looked up, those that were seen most.
 _MOST_STATEMENTS = 10
 
+#: The lock table is counted at most so often, s, and so many times its own duration: that stops
+#: whoever takes a lock.
+_LOCK_TABLE_S, _LOCK_TABLE_TIMES = 30.0, 100.0
 #: If more looks at sessions are refused, what slows them cannot be seen.
 _MOST_REFUSED = 0.2
 #: What cannot be seen then, as `FindingInputs.unseen` names it.
@@ -56,6 +61,7 @@ class CountedTotals:
     counters: ServerCounters | None = None
     statements: Mapping[StatementKey, StatementTotals] = field(default_factory=dict)
     tables: Mapping[str, TableTotals] = field(default_factory=dict)
+    slots: tuple[Slot, ...] = ()
     #: Whether it has some statements only.
     is_part: bool = False
 
@@ -100,6 +106,7 @@ class FindingInputs:
             self._try("counters", lambda: read.counters(self.reader, self.kind.version), None),
             statements,
             of_tables,
+            self._try("slots", lambda: read.slots(self.reader), ()),
             is_part=query_ids is not None,
         )
 
@@ -120,6 +127,13 @@ class FindingInputs:
             none: dict[int, AwaitedLock] = {}
             self.locks |= self._try("locks", self._read_locks, none)
 
+    def lock_table(self) -> LockTable | None:
+        """How full the table of locks is."""
+        none: LockTable | None = None
+        if not self.kind.sees_all:
+            return none
+        return self._try("lock table", lambda: read.lock_table(self.reader), none)
+
     def _read_locks(self) -> dict[int, AwaitedLock]:
         return read.locks(self.reader.rows(queries.LOCKS))
 
@@ -131,11 +145,13 @@ class FindingInputs:
         waited_s: Mapping[str, float] | None,
         *,
         texts: Mapping[int, str] | None = None,
+        lock_table: LockTable | None = None,
     ) -> Observation:
         """All of it, between two readings of totals.
 
         waited_s: by event, as counted. texts: of statements; None: read now.
         """
+        oldest = limits.has_to_do_with_age(settings, last.counters)
         if self.refused > _MOST_REFUSED * self.looks:
             self.unseen[SESSIONS] = f"{self.refused} of {self.looks} looks were refused"
         grown = read.grown(first.statements, last.statements, only_known=last.is_part)
@@ -148,12 +164,15 @@ class FindingInputs:
             standby=self.kind.standby,
             before=first.counters,
             after=last.counters,
-            now=self._try("server", lambda: read.now(self.reader), ServerNow()),
+            now=self._try("server", lambda: read.now(self.reader, oldest=oldest), ServerNow()),
             statements=grown,
             history=first.statements,
             texts=self.texts(list(self.active_statements())) if texts is None else texts,
             tables=last.tables,
             tables_before=first.tables,
+            lock_table=lock_table,
+            slots=last.slots,
+            slots_before={slot.name: slot.position for slot in first.slots},
         )
         return Observation(self.samples, self.locks, state, waited_s)
 
@@ -167,8 +186,23 @@ class FindingInputs:
         return {name: n / len(self.samples) for name, n in seen.most_common(_MOST_STATEMENTS)}
 
     def texts(self, query_ids: Sequence[int]) -> dict[int, str]:
-        """What these statements say, as far as pg_stat_statements has them."""
+        """What these statements say, as far as pg_stat_statements or their sessions have them."""
         schema = self.kind.statements
-        if schema is None:
-            return {}
         return self._try("texts", lambda: read.texts(self.reader, schema, query_ids), {})
+
+
+class LockTableLooks:
+    """What the last look at the table of locks showed, by one server's looks."""
+
+    def __init__(self) -> None:
+        self._found: LockTable | None = None
+        self._due = 0.0
+
+    def look(self, inputs: FindingInputs) -> LockTable | None:
+        """How full it is, or was a while ago."""
+        began = time.monotonic()
+        if began >= self._due:
+            self._found = inputs.lock_table()
+            took = time.monotonic() - began
+            self._due = began + max(_LOCK_TABLE_S, _LOCK_TABLE_TIMES * took)
+        return self._found

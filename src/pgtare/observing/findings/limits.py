@@ -1,15 +1,21 @@
-"""Findings of limits that come near: connections, WAL that slots keep, transaction numbers."""
+"""Findings of limits that come near: connections, slots, ages, locks, notifications."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
+from pgtare.observing.findings.lock_findings import who
 from pgtare.observing.findings.model import LIMIT, OUTAGE, Finding, Remedy
-from pgtare.observing.findings.observation import ServerState, Slot
-from pgtare.observing.findings.words import spent
+from pgtare.observing.findings.observation import (
+    SampledSession,
+    ServerCounters,
+    ServerState,
+    Slot,
+)
+from pgtare.observing.findings.words import named, spent
 
 #: Of all connections that ordinary roles may have.
 _MANY, _ALL = 0.85, 0.97
@@ -18,17 +24,36 @@ _KEPT_BYTES, _KEPT_SHARE = 4 << 30, 0.5
 #: Transaction numbers end here; autovacuum begins at autovacuum_freeze_max_age.
 _LAST_XID = 2_000_000_000
 _PAST_FREEZE = 1.05
+_MULTIXACT_FREEZE = "autovacuum_multixact_freeze_max_age"
 _HOUR_S = 3600.0
+#: Of the queue of notifications; the server warns from a half on.
+_NOTIFY_LONG, _NOTIFY_FULL = 0.5, 0.9
+#: Of the lock table. Beyond its size it borrows memory, of which there is little.
+_LOCKS_MANY, _LOCKS_FULL = 0.9, 1.2
 
 
 def check(state: ServerState) -> Iterator[Finding]:
     """All limits that are reached, or come near."""
-    for made in (_connections(state), *map(lambda s: _slot(s, state), state.now.slots)):
+    for made in (
+        _connections(state),
+        *(_slot(slot, state) for slot in state.slots),
+        _transaction_numbers(state),
+        _multixacts(state),
+        _notifications(state),
+        _lock_table(state),
+    ):
         if made is not None:
             yield made
-    made = _transaction_numbers(state)
-    if made is not None:
-        yield made
+
+
+def has_to_do_with_age(settings: Mapping[str, str], counters: ServerCounters | None) -> bool:
+    """Whether the oldest transaction may hold up something that has a limit."""
+    if counters is None:
+        return False
+    freeze = ServerState(settings=settings).number(_MULTIXACT_FREEZE)
+    return counters.notify_usage >= _NOTIFY_LONG or (
+        freeze is not None and counters.multixact_age >= _PAST_FREEZE * freeze
+    )
 
 
 def _class(reached: bool, left_s: float | None) -> int:
@@ -97,14 +122,20 @@ def _slot(slot: Slot, state: ServerState) -> Finding | None:
     limit = most * (1 << 20) if most is not None and most >= 0 else None
     lost = slot.status == "lost"
     near = slot.status == "unreserved" or (limit and slot.kept_bytes >= _KEPT_SHARE * limit)
-    if slot.active and not lost and slot.status != "unreserved":
-        return None
+    stuck = slot.active and slot.position == state.slots_before.get(slot.name, -1)
+    if slot.active and not lost and slot.status != "unreserved" and not (near and stuck):
+        return None  # its consumer keeps up by itself
     if not lost and not near and slot.kept_bytes < _KEPT_BYTES:
         return None
     rate = state.per_s("wal_bytes")
     left = slot.safe_bytes / rate if slot.safe_bytes is not None and rate else None
     if lost:
         title = f"the replication slot {slot.name} has lost WAL that its consumer still needs"
+    elif slot.active:
+        title = (
+            f"{slot.application or 'its consumer'} (pid {slot.pid}) reads the replication slot "
+            f"{slot.name}, but {'confirms nothing' if stuck else 'is far behind'}, and WAL is kept"
+        )
     else:
         title = f"nobody reads the replication slot {slot.name}, and it keeps WAL"
     evidence = [
@@ -126,14 +157,29 @@ def _slot(slot: Slot, state: ServerState) -> Finding | None:
         evidence=evidence,
         why="WAL that a slot keeps fills the disk, or, past max_slot_wal_keep_size, the slot is "
         "given up and its consumer must begin anew",
-        remedy=[
-            Remedy(command="", does="bring its consumer (subscriber, standby, CDC) back"),
-            remedies.drop_slot(slot.name),
-        ],
+        remedy=_slot_remedies(slot),
         sure="certain",
         because="the server lists its slots",
         figures={"kept_bytes": float(slot.kept_bytes)},
     )
+
+
+def _slot_remedies(slot: Slot) -> list[Remedy]:
+    if not slot.active:
+        return [
+            Remedy(command="", does="bring its consumer (subscriber, standby, CDC) back"),
+            remedies.drop_slot(slot.name),
+        ]
+    return [
+        Remedy(
+            command="",
+            does="look at its consumer, and restart it if it confirms nothing: a slot that is "
+            "being read cannot be dropped",
+        ),
+        remedies.setting(
+            "max_slot_wal_keep_size", "-1", "gives it time", "WAL fills the disk meanwhile"
+        ),
+    ]
 
 
 def _transaction_numbers(state: ServerState) -> Finding | None:
@@ -178,6 +224,131 @@ def _transaction_numbers(state: ServerState) -> Finding | None:
         sure="certain",
         because="the server counts them",
         figures={"xid_age": float(after.xid_age)},
+    )
+
+
+def _multixacts(state: ServerState) -> Finding | None:
+    freeze, after = state.number(_MULTIXACT_FREEZE), state.after
+    if freeze is None or after is None or after.multixact_age < _PAST_FREEZE * freeze:
+        return None
+    reached = after.multixact_age >= 0.9 * _LAST_XID
+    said, fixes = _oldest(state.now.oldest)
+    return Finding(
+        key="limit/multixact",
+        kind="limit",
+        class_=_class(reached, None),
+        level="critical" if reached else "warning",
+        root=who(state.now.oldest) if state.now.oldest is not None else None,
+        object=after.multixact_database,
+        title=f"vacuum does not freeze the multixacts of database {after.multixact_database} fast "
+        f"enough{said}",
+        evidence=[
+            f"{after.multixact_age:,} multixacts since its oldest one; {_MULTIXACT_FREEZE} = "
+            f"{freeze:,.0f}, and the end is at 2 billion, or where their members fill 4 billion",
+            *_age(state.now.oldest),
+        ],
+        why="rows that several transactions lock, as foreign keys do, take multixacts; without any "
+        "left such locks fail",
+        remedy=[
+            *fixes,
+            Remedy(
+                command="VACUUM (FREEZE, VERBOSE);",
+                does=f"in database {after.multixact_database}, once that is over",
+                risk="reads and writes whole tables",
+                privilege="the tables' owners",
+            ),
+        ],
+        sure="likely",
+        because="no view tells who needs the oldest multixact; it is an old transaction",
+        figures={"multixact_age": float(after.multixact_age)},
+    )
+
+
+def _notifications(state: ServerState) -> Finding | None:
+    usage = state.after.notify_usage if state.after is not None else 0.0
+    if usage < _NOTIFY_LONG:
+        return None
+    reached = usage >= _NOTIFY_FULL
+    said, fixes = _oldest(state.now.oldest)
+    return Finding(
+        key="limit/notify",
+        kind="limit",
+        class_=_class(reached, None),
+        level="critical" if reached else "warning",
+        root=who(state.now.oldest) if state.now.oldest is not None else None,
+        object="notifications",
+        title=f"the queue of notifications (NOTIFY) is {'' if reached else 'half '}full{said}",
+        evidence=[f"pg_notification_queue_usage() = {usage:.2f}", *_age(state.now.oldest)],
+        why="a session that listens, and stays in a transaction, keeps all notifications since it "
+        "began; when the queue is full, transactions with NOTIFY fail",
+        remedy=fixes,
+        sure="likely",
+        because="who listens cannot be seen; it is a session with an old transaction",
+        figures={"usage": usage},
+    )
+
+
+def _oldest(one: SampledSession | None) -> tuple[str, list[Remedy]]:
+    """The words for a title, and what ends the oldest transaction."""
+    if one is None:
+        return "", []
+    said = f": the transaction of {named(one)} is the oldest"
+    return said, [*remedies.end(one), *remedies.not_again(one)]
+
+
+def _age(one: SampledSession | None) -> list[str]:
+    if one is None or one.xact_age_s is None:
+        return []
+    return [f"{named(one)} is {one.state}, its transaction open for {spent(one.xact_age_s)}"]
+
+
+def _lock_table(state: ServerState) -> Finding | None:
+    """The table has places for what is locked, and twice as many for who locks it."""
+    sizes = [
+        state.number(name)
+        for name in ("max_locks_per_transaction", "max_connections", "max_prepared_transactions")
+    ]
+    table = state.lock_table
+    if table is None or None in sizes:
+        return None
+    each, *sessions = (size or 0.0 for size in sizes)
+    places = each * sum(sessions)
+    share = max(table.objects, table.locks / 2) / max(places, 1.0)
+    if share < _LOCKS_MANY:
+        return None
+    reached, one = share >= _LOCKS_FULL, table.holder
+    name = "prepared transactions"
+    if one is not None:
+        name = one.application or one.role or one.backend_type
+    return Finding(
+        key="limit/locks",
+        kind="limit",
+        class_=_class(reached, None),
+        level="critical" if reached else "warning",
+        root=who(one) if one is not None else None,
+        object="max_locks_per_transaction",
+        title=f"the lock table is {'' if reached else 'nearly '}full, the most by {name} "
+        "(max_locks_per_transaction)",
+        evidence=[
+            f"{table.locks:,} locks of {table.objects:,} things; there is room for those of "
+            f"{places:,.0f} (max_locks_per_transaction = {each:.0f}), and a little more",
+            f"{name}: {table.theirs:,} locks of {numbers.counted(table.sessions, 'session')}",
+        ],
+        why="a statement that finds no room fails with «out of shared memory», whoever it is; each "
+        "partition and index that a transaction touches takes a place until it ends",
+        remedy=[
+            *(remedies.end(one) if one is not None else []),
+            *(remedies.not_again(one) if one is not None else []),
+            Remedy(
+                command=f"ALTER SYSTEM SET max_locks_per_transaction = {2 * each:.0f};",
+                does="gives twice the room",
+                risk="needs a restart",
+                privilege="ALTER SYSTEM",
+            ),
+        ],
+        sure="certain",
+        because="the locks were counted",
+        figures={"locks": float(table.locks), "objects": float(table.objects), "places": places},
     )
 
 

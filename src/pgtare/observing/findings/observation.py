@@ -154,7 +154,10 @@ class HorizonHolder:
 
 @dataclass(frozen=True)
 class Slot:
-    """A replication slot. kept_bytes: of WAL. safe_bytes: until it is lost; None: no limit."""
+    """A replication slot. kept_bytes: of WAL. safe_bytes: until it is lost; None: no limit.
+
+    pid, application: of who reads it. position: up to which that was confirmed, in bytes of WAL.
+    """
 
     name: str
     kind: str
@@ -162,6 +165,9 @@ class Slot:
     kept_bytes: int
     status: str
     safe_bytes: int | None
+    pid: int | None = None
+    application: str = ""
+    position: int | None = None
 
 
 @dataclass(frozen=True)
@@ -178,7 +184,8 @@ class ConnectionCount:
 class ServerCounters:
     """Counters of the whole server at one moment. at: s since 1970, by the server's clock.
 
-    new_sessions: connections so far. xid_age: of the oldest database, with its name.
+    new_sessions: connections so far. xid_age, multixact_age: of the oldest database, with its name.
+    notify_usage: how full the queue of notifications is, 0 to 1.
     """
 
     at: float
@@ -194,16 +201,34 @@ class ServerCounters:
     archive_failing: bool = False
     xid_age: int = 0
     xid_database: str = ""
+    multixact_age: int = 0
+    multixact_database: str = ""
+    notify_usage: float = 0.0
+
+
+@dataclass(frozen=True)
+class LockTable:
+    """How full the table of locks is: locks, and what they lock; those of one application.
+
+    theirs, sessions: of the role and application that has the most. holder: one of these sessions,
+    the one with the most; None: a prepared transaction, or it is gone.
+    """
+
+    locks: int
+    objects: int
+    theirs: int
+    sessions: int
+    holder: SampledSession | None
 
 
 @dataclass(frozen=True)
 class ServerNow:
-    """What the server has just now, which is no counter."""
+    """What the server has just now, which is no counter. oldest: transaction, if looked up."""
 
-    slots: tuple[Slot, ...] = ()
     horizon: tuple[HorizonHolder, ...] = ()
     connections: tuple[ConnectionCount, ...] = ()
     standbys: tuple[str, ...] = ()
+    oldest: SampledSession | None = None
 
 
 @dataclass(frozen=True)
@@ -221,7 +246,7 @@ class ServerState:
     """Everything about the server that samples of sessions do not show.
 
     processors: None if not known. texts: of statements, by identifier. history: of statements
-    before this window. standby: whether it is one.
+    before this window. standby: whether it is one. slots_before: positions of slots.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -236,6 +261,9 @@ class ServerState:
     texts: Mapping[int, str] = field(default_factory=dict)
     tables: Mapping[str, TableTotals] = field(default_factory=dict)
     tables_before: Mapping[str, TableTotals] = field(default_factory=dict)
+    lock_table: LockTable | None = None
+    slots: tuple[Slot, ...] = ()
+    slots_before: Mapping[str, int | None] = field(default_factory=dict)
 
     def per_s(self, name: str) -> float | None:
         """What a counter grew by a second; None if it is not known, or was reset."""

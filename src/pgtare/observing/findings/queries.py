@@ -97,12 +97,14 @@ _COUNTERS = """SELECT extract(epoch FROM clock_timestamp())::float8, d.commits, 
     ELSE pg_current_wal_lsn() END, '0/0'), 0)::bigint,
   {checkpoints}, a.failed_count, a.last_failed_wal,
   coalesce(a.last_failed_time > coalesce(a.last_archived_time, '-infinity'), false),
-  o.age, o.datname
+  o.age, o.datname, m.age, m.datname, pg_notification_queue_usage()
 FROM (SELECT sum(xact_commit)::bigint AS commits, sum(sessions)::bigint AS sessions,
     sum(deadlocks)::bigint AS deadlocks, sum(temp_bytes)::bigint AS temp_bytes
   FROM pg_stat_database) d, pg_stat_archiver a,
-  (SELECT age(datfrozenxid), datname FROM pg_database ORDER BY 1 DESC LIMIT 1) o, {view} c"""
-_TELLS_COUNTERS = "transactions, connections, checkpoints, WAL and failures so far"
+  (SELECT age(datfrozenxid), datname FROM pg_database ORDER BY 1 DESC LIMIT 1) o,
+  (SELECT mxid_age(datminmxid) AS age, datname FROM pg_database ORDER BY 1 DESC LIMIT 1) m,
+  {view} c"""
+_TELLS_COUNTERS = "transactions, connections, checkpoints, WAL, failures and notifications so far"
 COUNTERS = Query(
     "counters",
     _TELLS_COUNTERS,
@@ -124,8 +126,29 @@ SLOTS = Query(
     "replication slots, and the WAL that they keep",
     """SELECT slot_name, slot_type, active, coalesce(pg_wal_lsn_diff(
     CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END,
-    restart_lsn), 0)::bigint, coalesce(wal_status, ''), safe_wal_size
-FROM pg_replication_slots""",
+    restart_lsn), 0)::bigint, coalesce(wal_status, ''), safe_wal_size, active_pid,
+  coalesce(application_name, ''),
+  pg_wal_lsn_diff(coalesce(confirmed_flush_lsn, restart_lsn), '0/0')::bigint
+FROM pg_replication_slots LEFT JOIN pg_stat_replication ON pid = active_pid""",
+)
+OLDEST = Query(
+    "oldest transaction",
+    "which session has the oldest transaction",
+    f"""SELECT {_SESSION}, NULL::int[], left(query, {TEXT_CHARACTERS})
+FROM pg_stat_activity WHERE backend_type = 'client backend' AND xact_start IS NOT NULL
+  AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1""",
+    "multixacts grow old, or the queue of notifications fills",
+)
+LOCK_TABLE = Query(
+    "lock table",
+    "how many locks there are, and who has the most",
+    """WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE NOT fastpath),
+held AS (SELECT pid, count(*) AS n FROM locks GROUP BY pid)
+SELECT (SELECT count(*) FROM locks), (SELECT count(*) FROM (SELECT DISTINCT locktype, database,
+    relation, page, tuple, virtualxid, transactionid, classid, objid, objsubid FROM locks) o),
+  sum(h.n)::bigint, count(*)::int, (array_agg(h.pid ORDER BY h.n DESC))[1]
+FROM held h LEFT JOIN pg_stat_activity a USING (pid)
+GROUP BY a.usename, a.application_name ORDER BY 3 DESC LIMIT 1""",
 )
 HORIZON = Query(
     "horizon",
@@ -172,6 +195,13 @@ CALLS = Query(
 FROM {schema}.pg_stat_statements(false) s JOIN pg_database d ON d.oid = s.dbid
 WHERE queryid IS NOT NULL AND (%s::bigint[] IS NULL OR queryid = ANY(%s)) GROUP BY 1, 2""",
     "pg_stat_statements is there",
+)
+#: %s: identifiers.
+TEXTS_UNDER_WAY = Query(
+    "texts of statements under way",
+    "what the statements say that pg_stat_statements does not know before they have ended",
+    f"""SELECT query_id, left(min(query), {TEXT_CHARACTERS}) FROM pg_stat_activity
+WHERE query_id = ANY(%s) AND state = 'active' GROUP BY 1""",
 )
 #: %s: identifiers.
 SOME_TEXTS = Query(

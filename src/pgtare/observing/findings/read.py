@@ -12,6 +12,7 @@ from pgtare.observing.findings.observation import (
     AwaitedLock,
     ConnectionCount,
     HorizonHolder,
+    LockTable,
     RoleSetting,
     SampledSession,
     ServerCounters,
@@ -143,16 +144,33 @@ def counters(reader: Reader, version: int) -> ServerCounters:
     return ServerCounters(*row)
 
 
-def now(reader: Reader) -> ServerNow:
-    """What the server has just now."""
+def lock_table(reader: Reader) -> LockTable | None:
+    """How full the table of locks is, and by whom; None if there is no lock."""
+    rows = reader.rows(queries.LOCK_TABLE)
+    if not rows:
+        return None
+    ((locks, objects, theirs, sessions, pid),) = rows
+    holders = [] if pid is None else reader.rows(queries.BLOCKERS, None, ([pid],))
+    holder = session_of(holders[0]) if holders else None
+    return LockTable(locks, objects, theirs, sessions, holder)
+
+
+def slots(reader: Reader) -> tuple[Slot, ...]:
+    """All replication slots."""
+    return tuple(Slot(*row) for row in reader.rows(queries.SLOTS))
+
+
+def now(reader: Reader, *, oldest: bool = False) -> ServerNow:
+    """What the server has just now. oldest: look up the oldest transaction, too."""
+    found = reader.rows(queries.OLDEST) if oldest else []
     return ServerNow(
-        slots=tuple(Slot(*row) for row in reader.rows(queries.SLOTS)),
         horizon=tuple(
             HorizonHolder(kind, name, pid, age or 0, _seconds(us), database)
             for kind, name, pid, age, us, database in reader.rows(queries.HORIZON)
         ),
         connections=tuple(ConnectionCount(*row) for row in reader.rows(queries.CONNECTIONS)),
         standbys=tuple(name for (name,) in reader.rows(queries.STANDBYS)),
+        oldest=session_of(found[0]) if found else None,
     )
 
 
@@ -173,9 +191,17 @@ def calls(
     }
 
 
-def texts(reader: Reader, schema: str, query_ids: Sequence[int]) -> dict[int, str]:
-    """Texts of statements, without literals."""
-    rows = reader.rows(queries.SOME_TEXTS, schema, (list(query_ids),)) if query_ids else []
+def texts(reader: Reader, schema: str | None, query_ids: Sequence[int]) -> dict[int, str]:
+    """Texts of statements, without literals; of those under way if nothing else knows them."""
+    found: dict[int, str] = {}
+    if schema is not None and query_ids:
+        found = _texts(reader.rows(queries.SOME_TEXTS, schema, (list(query_ids),)))
+    if missing := [query_id for query_id in query_ids if query_id not in found]:
+        found |= _texts(reader.rows(queries.TEXTS_UNDER_WAY, None, (missing,)))
+    return found
+
+
+def _texts(rows: Iterable[Sequence[Any]]) -> dict[int, str]:
     return {int(query_id): storable(text) or "" for query_id, text in rows if text}
 
 

@@ -115,6 +115,20 @@ def end(one: SampledSession) -> list[Remedy]:
     return [terminate(one, "ends the session, and so its transaction and locks")]
 
 
+def not_again(one: SampledSession) -> list[Remedy]:
+    """What keeps other transactions of its role from staying open so long."""
+    if one.state.startswith("idle"):
+        return [idle_timeout(one.role)]
+    return [
+        Remedy(
+            command=f"ALTER ROLE {identifier(one.role)} SET statement_timeout = '1h';",
+            does="so that it does not happen again: cancels what takes longer, of new sessions",
+            risk="work of the role that takes longer fails",
+            privilege="the right to alter the role",
+        )
+    ]
+
+
 def idle_timeout(role: str) -> Remedy:
     """What ends sessions of a role that stay idle in transaction."""
     return Remedy(

@@ -88,8 +88,9 @@ def gate(paths_to_root: Mapping[int, RootPath]) -> int | None:
     paths_to_root: by waiter.
     """
     shared: set[int] | None = None
+    passed = {node for path in paths_to_root.values() for node in path.between}
     for waiter, path in paths_to_root.items():
-        if waiter in {node for other in paths_to_root.values() for node in other.between}:
+        if waiter in passed:
             continue
         shared = set(path.between) if shared is None else shared & set(path.between)
     if not shared:

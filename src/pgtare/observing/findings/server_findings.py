@@ -175,7 +175,7 @@ def _holder(holder: HorizonHolder, session: SampledSession | None) -> tuple[str,
             )
         ]
     state = "" if session.state == "active" else f", which is {session.state},"
-    return f"{name}{state}", [*remedies.end(session), remedies.idle_timeout(session.role)]
+    return f"{name}{state}", [*remedies.end(session), *remedies.not_again(session)]
 
 
 def _connections(observation: Observation) -> Finding | None:
