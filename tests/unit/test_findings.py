@@ -290,6 +290,16 @@ def test_a_busy_server_alone_is_no_fault() -> None:
     assert (found.level, found.class_) == ("info", INFORMATION)
 
 
+def test_a_table_without_statistics_is_told_with_the_statement() -> None:
+    state = statement_state(processors=1.0, tables=table(50, 10_000_000, analyzed=False))
+    (found,) = compute.findings(seen(session(1), session(2), state=state))
+    assert "no ANALYZE of orders is known since counters were reset" in found.evidence
+    assert found.remedy[0].command == "ANALYZE orders;"
+    known = replace(state, tables=table(50, 10_000_000))
+    (found,) = compute.findings(seen(session(1), session(2), state=known))
+    assert not any("ANALYZE" in one for one in (*found.evidence, found.remedy[0].command))
+
+
 def test_sequential_scans_explain_a_statement() -> None:
     state = statement_state(tables_before=table(0, 0), tables=table(50, 10_000_000))
     (found,) = compute.findings(seen(session(1), session(2), state=state))

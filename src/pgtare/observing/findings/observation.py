@@ -126,7 +126,10 @@ class StatementTotals:
 
 @dataclass(frozen=True)
 class TableTotals:
-    """Counters of a table. vacuumed_age_s: since its last vacuum; None: never."""
+    """Counters of a table. vacuumed_age_s: since its last vacuum; None: never.
+
+    analyzed: whether an ANALYZE is known, since the counters were reset.
+    """
 
     name: str
     scans: int
@@ -134,6 +137,7 @@ class TableTotals:
     live: int
     dead: int
     vacuumed_age_s: float | None
+    analyzed: bool = True
 
 
 @dataclass(frozen=True)

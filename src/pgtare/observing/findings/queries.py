@@ -215,9 +215,11 @@ TABLES = Query(
     "tables",
     "sequential scans and dead rows by table, in a database of not too many tables",
     f"""SELECT t.relid::regclass::text, coalesce(t.seq_scan, 0), coalesce(t.seq_tup_read, 0),
-  t.n_live_tup, t.n_dead_tup, {_age("greatest(t.last_vacuum, t.last_autovacuum)")}
+  t.n_live_tup, t.n_dead_tup, {_age("greatest(t.last_vacuum, t.last_autovacuum)")},
+  greatest(t.last_analyze, t.last_autoanalyze) IS NOT NULL
 FROM pg_stat_user_tables t
-WHERE (t.seq_tup_read > 100000 OR t.n_dead_tup > 10000)
+WHERE (t.seq_tup_read > 100000 OR t.n_dead_tup > 10000 OR (t.idx_tup_fetch > 100000
+    AND greatest(t.last_analyze, t.last_autoanalyze) IS NULL))
   AND (SELECT count(*) FROM pg_class WHERE relkind = 'r') < {MOST_TABLES}""",
 )
 PROCESSORS = Query(

@@ -208,8 +208,8 @@ def _texts(rows: Iterable[Sequence[Any]]) -> dict[int, str]:
 def tables(reader: Reader) -> dict[str, TableTotals]:
     """Counters of tables of this database, by name; none if there are very many."""
     return {
-        plain(name): TableTotals(plain(name), scans, read, live, dead, _seconds(age))
-        for name, scans, read, live, dead, age in reader.rows(queries.TABLES)
+        plain(name): TableTotals(plain(name), scans, read, live, dead, _seconds(age), analyzed)
+        for name, scans, read, live, dead, age, analyzed in reader.rows(queries.TABLES)
     }
 
 

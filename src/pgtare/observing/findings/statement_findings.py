@@ -97,6 +97,7 @@ def statement(
             (_look(text),),
             sure=False,
         )
+    unknown = _not_analyzed(text, observation)
     roles = [role for role, _ in cause.applications.most(2)]
     applications = [name for _, name in cause.applications.most(2) if name]
     by = f"role {', '.join(dict.fromkeys(roles))}"
@@ -119,14 +120,30 @@ def statement(
             f"{share_line(share, aas)}: {_spent_in(cause)}",
             *explained.evidence,
             *_calls(cause, observation),
+            *(f"no ANALYZE of {name} is known since counters were reset" for name in unknown),
             f"by {by}",
         ],
         why=explained.why,
-        remedy=list(explained.remedy),
+        remedy=[
+            *(
+                Remedy(
+                    command=f"ANALYZE {name};",
+                    does="without statistics of it, as after an upgrade, the planner guesses",
+                    privilege="the table's owner, or MAINTAIN",
+                )
+                for name in unknown
+            ),
+            *explained.remedy,
+        ],
         sure="certain" if explained.sure else "likely",
         because="its sessions were seen at work on it, and the figures are the server's own",
         figures={"sessions": aas},
     )
+
+
+def _not_analyzed(text: str, observation: Observation) -> list[str]:
+    tables = observation.state.tables.items()
+    return [name for name, one in tables if not one.analyzed and names_table(text, name)][:3]
 
 
 def _spent_in(cause: Cause) -> str:
