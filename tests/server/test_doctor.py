@@ -231,6 +231,20 @@ def _waiting(cluster: Cluster, statement: str, sessions: int = 3) -> Iterator[No
         yield
 
 
+def test_a_statement_that_has_never_ended_has_its_text(healthy: Cluster) -> None:
+    """pg_stat_statements does not know it yet."""
+    statement = "SELECT count(*) AS all_of_them FROM generate_series(1, 1000000000)"
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        for _ in range(2):
+            conn = stack.enter_context(healthy.connect("load"))
+            stack.callback(conn.cancel)
+            pool.submit(conn.execute, statement.encode())
+        report = doctor(healthy.dsn("load"))
+    (finding,) = [one for one in report["findings"] if one["kind"] == "statement"]
+    assert "«SELECT count(*) AS all_of_them FROM generate_series(?, ?)»" in finding["title"]
+
+
 def test_a_prepared_transaction_is_named_with_what_ends_it(healthy: Cluster) -> None:
     with healthy.connect() as conn:
         conn.execute("CREATE TABLE taken (id int)")
