@@ -25,7 +25,6 @@ extern void transaction_write(TransactionEvent event, uint64 xid, int64 at);
 extern bool transaction_is_known(void);
 extern void transaction_over(void);
 
-extern void call_usage_since(const Usage *pg_restrict before, Usage *pg_restrict sum);
 extern void call_failed(Call *call, int sqlstate);
 
 /* Has it not been recorded that the transaction under way began? */
@@ -42,6 +41,25 @@ call_usage(Usage *usage)
 	memcpy(usage->counter, &pgBufferUsage, NUSAGE_BLOCKS * sizeof(uint64));
 	usage->counter[NUSAGE_BLOCKS] = pgWalUsage.wal_records;
 	usage->counter[NUSAGE_BLOCKS + 1] = pgWalUsage.wal_bytes;
+}
+
+/*
+ * Counters as they were become what has been used since; what has been used so far becomes
+ * counters from which to go on.
+ */
+static inline void
+call_usage_turn(Usage *usage)
+{
+	/* two counters at a time */
+	typedef uint64 Two __attribute__((vector_size(16), aligned(8), may_alias));
+	const Two  *now = (const Two *) &pgBufferUsage;
+	Two		   *then = (Two *) usage;
+
+#pragma GCC unroll 5
+	for (int i = 0; i < NUSAGE_BLOCKS / 2; i++)
+		then[i] = now[i] - then[i];
+	usage->counter[USAGE_WAL] = pgWalUsage.wal_records - usage->counter[USAGE_WAL];
+	usage->counter[USAGE_WAL + 1] = pgWalUsage.wal_bytes - usage->counter[USAGE_WAL + 1];
 }
 
 #pragma GCC visibility pop

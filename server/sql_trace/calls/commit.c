@@ -13,7 +13,6 @@
 
 /* The commit under way; number 0: none.  Of its fields, those that are not set stay 0. */
 static Call commit;
-static Usage commit_usage;
 static uint64 commit_xid;
 
 static uint64
@@ -26,13 +25,12 @@ static void
 commit_begins(void)
 {
 	commit.kind = CALL_COMMIT;
-	commit.usage.any = false;
 	commit.start = timeline_now();
 	commit.number = call_begins(commit.start, commit.start);
 	commit.parent = trace.current;
 	commit.text = trace.text;
 	commit_xid = xid_so_far();
-	call_usage(&commit_usage);
+	call_usage(&commit.usage);
 }
 
 static void
@@ -49,7 +47,7 @@ commit_ends(TransactionEvent event)
 	if (unlikely(executions != NULL || series.running))
 		execute_forget(0, 0);
 	now = timeline_now();
-	call_usage_since(&commit_usage, &commit.usage);
+	call_usage_turn(&commit.usage);
 	commit.busy = now - commit.start;
 	call_write(&commit, now);
 	commit.number = 0;

@@ -56,6 +56,9 @@ start_traced(QueryDesc *queryDesc, int eflags)
 	start(queryDesc, eflags);
 	e = execution_take();
 	e->plan = queryDesc;
+	e->open = true;
+	e->call.busy = now;
+	e->call.usage = before;
 	e->depth = trace.depth;
 	e->nest_level = GetCurrentTransactionNestLevel();
 	e->call.kind = CALL_EXECUTE;
@@ -73,8 +76,6 @@ start_traced(QueryDesc *queryDesc, int eflags)
 	if (LEVEL_BINDS(trace.now_level))
 		binds_write(e->call.number, queryDesc->params, e->secret);
 	span.of = e;
-	e->since = now;
-	e->before = before;
 	/* a cursor may lie idle while its function goes on */
 	if (trace.depth > 0)
 		span_close(timeline_now());
@@ -218,7 +219,8 @@ span_moves_to(Execution *e)
 		int64		now = timeline_now();
 
 		span_close(now);
-		span_open(e, now);
+		span_turn(e, now);
+		span.of = e;
 	}
 }
 
@@ -391,8 +393,6 @@ end_known(Execution *e, QueryDesc *queryDesc)
 	/* what the beginning request has recorded is not younger */
 	if (unlikely(first))
 		now = timeline_now();
-	if (span.of == e)
-		span_close(now);
 	trace.on = execute_is_written(queryDesc);
 	execution_finish(e, now);
 	trace.on = on && trace.on;

@@ -50,11 +50,9 @@ execution_take(void)
 	e->call.sqlstate = 0;
 	e->call.plan = 0;
 	e->call.execution = 0;
-	e->call.busy = 0;
 	e->call.rows = 0;
 	e->call.fetches = 0;
-	e->call.usage.any = false;
-	e->ran = e->bound = false;
+	e->ran = e->bound = e->open = false;
 	e->next = executions;
 	executions = e;
 	return e;
@@ -71,23 +69,6 @@ give_back(Execution *e)
 	e->plan = NULL;				/* it can still be the one found last */
 	e->next = unused;
 	unused = e;
-}
-
-void
-span_open(Execution *e, int64 now)
-{
-	span.of = e;
-	e->since = now;
-	call_usage(&e->before);
-}
-
-/* The open span is over. */
-void
-span_end(int64 now)
-{
-	span.of->call.busy += Max(now - span.of->since, 0);
-	call_usage_since(&span.of->before, &span.of->call.usage);
-	span.of = NULL;
 }
 
 /*
@@ -107,18 +88,16 @@ execution_bound(int64 arrived)
 void
 execute_bound(int64 now)
 {
-	if (span.of != NULL && !span.of->ran && span.of->depth == 0)
-		span.of = NULL;			/* the time is the bind's */
-	else
-		span_close(now);
+	span_close(now);
 	for (Execution *e = executions; e != NULL; e = e->next)
 	{
 		if (e->bound || e->ran || e->depth > 0)
 			continue;
 		e->bound = true;
+		/* what has been taken is the bind's */
 		e->call.start = now;
 		e->call.busy = 0;
-		e->call.usage.any = false;
+		memset(&e->call.usage, 0, sizeof(Usage));
 	}
 }
 
@@ -128,13 +107,17 @@ execution_finish(Execution *e, int64 now)
 {
 	int			depth = trace.depth;
 
+	if (span.of == e)
+		span.of = NULL;
+	if (e->open)
+		span_turn(e, now);
+	/* the clock may have stepped back */
+	e->call.busy = Max(e->call.busy, 0);
 	if (record_held_back)
 		record_held_back();
 	trace.depth = e->depth;
 	call_write(&e->call, now);
 	trace.depth = depth;
-	if (span.of == e)
-		span.of = NULL;
 	give_back(e);
 }
 
@@ -142,12 +125,8 @@ execution_finish(Execution *e, int64 now)
 void
 execution_fail(Execution *e, int sqlstate)
 {
-	int64		now = timeline_now();
-
 	call_failed(&e->call, sqlstate);
-	if (span.of == e)
-		span_close(now);
-	execution_finish(e, now);
+	execution_finish(e, timeline_now());
 }
 
 /*
@@ -161,13 +140,7 @@ execution_replaced(const QueryDesc *queryDesc)
 	Execution  *e = execution_of(queryDesc);
 
 	if (unlikely(e != NULL))
-	{
-		int64		now = timeline_now();
-
-		if (span.of == e)
-			span_close(now);
-		execution_finish(e, now);
-	}
+		execution_finish(e, timeline_now());
 }
 
 /*

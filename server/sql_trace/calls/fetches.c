@@ -42,7 +42,6 @@ write_series(void)
 	series.fetches = 0;			/* the record's own beginning comes here again */
 	for (int i = 0; i < NUSAGE; i++)
 		series.call.usage.counter[i] = series.last.counter[i] - series.first.counter[i];
-	series.call.usage.any = true;
 	trace.depth = series.depth;
 	call_write(&series.call, end);
 	trace.depth = depth;

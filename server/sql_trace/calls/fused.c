@@ -111,43 +111,45 @@ fits(Size size)
 	return fused.size + size <= FUSED_ROOM && !fused.committed;
 }
 
+/* Counters two at a time; records hold them at multiples of 8 bytes */
+typedef uint64 Two __attribute__((vector_size(16), aligned(8), may_alias));
+
 static inline bool
-any(const uint64 *counter, int n)
+any(Two counters)
 {
-	uint64		bits = 0;
-
-	for (int i = 0; i < n; i++)
-		bits |= counter[i];
-	return bits != 0;
-}
-
-static inline char *
-add_counters(char *to, const uint64 *counter, int n)
-{
-	memcpy(to, counter, n * sizeof(uint64));
-	return to + n * sizeof(uint64);
+	return (counters[0] | counters[1]) != 0;
 }
 
 /* The counters of a call, where they are to be; returns what follows them. */
-static pg_noinline char *
-add_usage(char *to, const Usage *usage, uint16 *flags)
+static inline uint64 *
+add_usage(uint64 *to, const Usage *usage, uint16 *flags)
 {
-	if (any(&usage->counter[USAGE_SHARED], USAGE_LOCAL_TEMP - USAGE_SHARED))
+	const Two  *from = (const Two *) usage;
+	Two		   *put = (Two *) to;
+
+	StaticAssertStmt(USAGE_LOCAL_TEMP == 4 && USAGE_WAL == 10 && NUSAGE == 12,
+					 "groups of two, three and one pair");
+	if (any(from[0] | from[1]))
 	{
 		*flags |= CALL_SHARED;
-		to = add_counters(to, &usage->counter[USAGE_SHARED], USAGE_LOCAL_TEMP - USAGE_SHARED);
+		*put++ = from[0];
+		*put++ = from[1];
 	}
-	if (any(&usage->counter[USAGE_LOCAL_TEMP], USAGE_WAL - USAGE_LOCAL_TEMP))
+	if (likely(!any(from[2] | from[3] | from[4] | from[5])))
+		return (uint64 *) put;
+	if (any(from[2] | from[3] | from[4]))
 	{
 		*flags |= CALL_LOCAL_TEMP;
-		to = add_counters(to, &usage->counter[USAGE_LOCAL_TEMP], USAGE_WAL - USAGE_LOCAL_TEMP);
+		*put++ = from[2];
+		*put++ = from[3];
+		*put++ = from[4];
 	}
-	if (any(&usage->counter[USAGE_WAL], NUSAGE - USAGE_WAL))
+	if (any(from[5]))
 	{
 		*flags |= CALL_WAL;
-		to = add_counters(to, &usage->counter[USAGE_WAL], NUSAGE - USAGE_WAL);
+		*put++ = from[5];
 	}
-	return to;
+	return (uint64 *) put;
 }
 
 /* A call has ended; false: it cannot be kept back. */
@@ -156,7 +158,7 @@ keep_call(const Call *call, int64 end)
 {
 	FusedRecord *record = &open_request()->record;
 	FusedCall  *item;
-	char	   *to;
+	uint64	   *to;
 	uint64		number;
 	uint64		start;
 	uint64		time;
@@ -186,19 +188,18 @@ keep_call(const Call *call, int64 end)
 		flags |= FUSED_QUERY_ID;
 	}
 	item = (FusedCall *) ((char *) record + fused.size);
-	to = (char *) (item + 1);
+	to = (uint64 *) (item + 1);
 	if (call->rows != 0)
 	{
 		flags |= FUSED_ROWS;
-		to = add_counters(to, &call->rows, 1);
+		*to++ = call->rows;
 	}
 	if (call->plan != 0)
 	{
 		flags |= FUSED_PLAN;
-		to = add_counters(to, &call->plan, 1);
+		*to++ = call->plan;
 	}
-	if (call->usage.any)
-		to = add_usage(to, &call->usage, &flags);
+	to = add_usage(to, &call->usage, &flags);
 	item->kind = (uint8) call->kind;
 	item->number = (uint8) number;
 	item->flags = flags;
@@ -206,7 +207,7 @@ keep_call(const Call *call, int64 end)
 	item->end = (uint32) time;
 	item->busy = (uint32) call->busy;
 	fused.last_is_commit = call->kind == CALL_COMMIT;
-	show(to - (char *) item);
+	show((char *) to - (char *) item);
 	return true;
 }
 
@@ -287,7 +288,6 @@ unfuse_call(const FusedRecord *record, const char *at, Call *call, int64 *end)
 					   USAGE_LOCAL_TEMP - USAGE_SHARED);
 	at = take_counters(at, (item.flags & CALL_LOCAL_TEMP) != 0,
 					   &call->usage.counter[USAGE_LOCAL_TEMP], USAGE_WAL - USAGE_LOCAL_TEMP);
-	call->usage.any = (item.flags & (CALL_SHARED | CALL_LOCAL_TEMP | CALL_WAL)) != 0;
 	return take_counters(at, (item.flags & CALL_WAL) != 0, &call->usage.counter[USAGE_WAL],
 						 NUSAGE - USAGE_WAL);
 }

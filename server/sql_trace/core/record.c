@@ -79,8 +79,6 @@ any(const Usage *usage, int from, int to)
 {
 	uint64		bits = 0;
 
-	if (!usage->any)
-		return false;
 	for (int i = from; i < to; i++)
 		bits |= usage->counter[i];
 	return bits != 0;

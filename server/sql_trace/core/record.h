@@ -25,7 +25,6 @@
 typedef struct Usage
 {
 	uint64		counter[NUSAGE];
-	bool		any;			/* of a difference: it is not 0; else its counters mean nothing */
 } Usage;
 
 StaticAssertDecl(offsetof(BufferUsage, shared_blks_hit) == 0 &&
