@@ -12,7 +12,7 @@
 
 /* The one under way, if it has been recorded that it began */
 LocalTransactionId transaction_recorded = InvalidLocalTransactionId;
-static int64 began;
+int64		transaction_start;		/* of that one, or of the last */
 
 /* Record what became of it. */
 void
@@ -20,12 +20,12 @@ transaction_write(TransactionEvent event, uint64 xid, int64 at)
 {
 	TransactionRecord record;
 
-	if (fused.open && event == TRANSACTION_COMMIT && fused_transaction_committed(xid, began))
+	if (fused.open && event == TRANSACTION_COMMIT && fused_transaction_committed(xid, transaction_start))
 		return;
 	record.event = event;
 	record.padding = 0;
 	record.xid = xid;
-	record.start = began;
+	record.start = transaction_start;
 	(void) record_write(RECORD_TRANSACTION, trace.depth, trace.current, at, &record, sizeof(record));
 }
 
@@ -35,7 +35,7 @@ transaction_begins(int64 start, int64 now)
 {
 	transaction_recorded = MY_LXID;
 	trace.secret_transaction = false;
-	began = start;
+	transaction_start = start;
 	if (!fused.open || !fused_transaction_began(now, start))
 		transaction_write(TRANSACTION_BEGIN, 0, now);
 }
@@ -52,7 +52,7 @@ void
 transaction_over(void)
 {
 	if (unlikely(trigger_armed) && trace.on && transaction_is_known())
-		trigger_transaction_ended(timeline_now() - began);
+		trigger_transaction_ended(timeline_now() - transaction_start);
 	transaction_recorded = InvalidLocalTransactionId;
 }
 

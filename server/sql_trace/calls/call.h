@@ -20,6 +20,7 @@
 
 /* of the transaction under way, if it has been recorded that it began */
 extern LocalTransactionId transaction_recorded;
+extern int64 transaction_start;
 extern void transaction_begins(int64 start, int64 now);
 extern void transaction_write(TransactionEvent event, uint64 xid, int64 at);
 extern bool transaction_is_known(void);

@@ -5,6 +5,7 @@
  */
 #include "fetches.h"
 #include "fused.h"
+#include "plain.h"
 #include "request.h"
 #include "../core/module.h"
 #include "../core/shmem.h"
@@ -26,11 +27,22 @@ commit_begins(void)
 {
 	commit.kind = CALL_COMMIT;
 	commit.start = timeline_now();
-	commit.number = call_begins(commit.start, commit.start);
+	commit.number = plain.stage == PLAIN_ENDED ? ++trace.calls :
+		call_begins(commit.start, commit.start);
 	commit.parent = trace.current;
 	commit.text = trace.text;
 	commit_xid = xid_so_far();
 	call_usage(&commit.usage);
+}
+
+static bool
+used(const Usage *usage)
+{
+	uint64		bits = 0;
+
+	for (int i = 0; i < NUSAGE; i++)
+		bits |= usage->counter[i];
+	return bits != 0;
 }
 
 static void
@@ -48,11 +60,17 @@ commit_ends(TransactionEvent event)
 		execute_forget(0, 0);
 	now = timeline_now();
 	call_usage_turn(&commit.usage);
-	commit.busy = now - commit.start;
-	call_write(&commit, now);
+	if (plain.stage == PLAIN_ENDED && event == TRANSACTION_COMMIT && !used(&commit.usage))
+		plain_committed(&commit, now, commit_xid);
+	else
+	{
+		plain_else();
+		commit.busy = now - commit.start;
+		call_write(&commit, now);
+		if (trace.on)
+			transaction_write(event, commit_xid, now);
+	}
 	commit.number = 0;
-	if (trace.on)
-		transaction_write(event, commit_xid, now);
 	transaction_over();
 }
 
@@ -62,6 +80,7 @@ aborted(void)
 	Call		call = {.kind = CALL_ROLLBACK,.flags = CALL_ESTIMATED};
 	int64		now;
 
+	plain_else();
 	execute_forget(0, CALL_ABORTED);
 	commit.number = 0;
 	if (trace.on && transaction_is_known())
@@ -110,6 +129,7 @@ transaction_event(XactEvent event, void *arg)
 static void
 subtransaction_event(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *arg)
 {
+	plain_else();
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
 		execute_inherit(GetCurrentTransactionNestLevel());
 	if (event != SUBXACT_EVENT_ABORT_SUB)

@@ -16,7 +16,7 @@
 
 /* The latest first */
 Execution  *executions = NULL;
-static Execution *unused = NULL;
+Execution  *executions_unused = NULL;
 
 static Execution none;
 
@@ -38,21 +38,12 @@ execution_search(const QueryDesc *queryDesc)
 Execution *
 execution_take(void)
 {
-	Execution  *e = unused;
+	Execution  *e = executions_unused;
 
 	if (e != NULL)
-		unused = e->next;
+		executions_unused = e->next;
 	else
 		e = MemoryContextAllocZero(TopMemoryContext, sizeof(Execution));
-	/* field by field, as the whole takes longer to clear than to fill in */
-	e->call.flags = 0;
-	e->call.text = 0;
-	e->call.sqlstate = 0;
-	e->call.plan = 0;
-	e->call.execution = 0;
-	e->call.rows = 0;
-	e->call.fetches = 0;
-	e->ran = e->bound = e->open = false;
 	e->next = executions;
 	executions = e;
 	return e;
@@ -67,8 +58,8 @@ give_back(Execution *e)
 		at = &(*at)->next;
 	*at = e->next;
 	e->plan = NULL;				/* it can still be the one found last */
-	e->next = unused;
-	unused = e;
+	e->next = executions_unused;
+	executions_unused = e;
 }
 
 /*

@@ -38,6 +38,7 @@ typedef struct Span
 
 extern Span span;
 extern Execution *executions;	/* all that are known */
+extern Execution *executions_unused;	/* to be taken */
 extern Execution *execution_found;	/* the one that was looked for last */
 
 extern void execute_bound(int64 now);

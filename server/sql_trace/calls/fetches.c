@@ -21,6 +21,7 @@
  */
 #include "fetches.h"
 #include "fused.h"
+#include "plain.h"
 
 #define LONGEST_NS (INT64CONST(1000000))
 
@@ -129,6 +130,7 @@ series_interrupted(int64 now)
 uint64
 call_begins(int64 start, int64 now)
 {
+	plain_else();
 	execute_interrupted_by(now);
 	if (unlikely(series.running))
 		series_nested();

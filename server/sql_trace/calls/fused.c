@@ -3,15 +3,9 @@
  *		One record per request (fused.h).
  *-------------------------------------------------------------------------
  */
-#include "fused.h"
+#include "items.h"
 #include "../core/timeline.h"
 #include "../rows/rows.h"
-
-static inline OpenRequest *
-open_request(void)
-{
-	return &trace.ring->open;
-}
 
 /* Nothing is kept back from now on: readers have to look at the records again. */
 static inline void
@@ -51,9 +45,7 @@ begin_record(void)
 static inline void
 show(Size added)
 {
-	fused.size += added;
-	pg_write_barrier();
-	open_request()->size = fused.size;
+	fused_show(fused.size + added);
 }
 
 /* The time since the request's start, if it fits */
@@ -111,103 +103,27 @@ fits(Size size)
 	return fused.size + size <= FUSED_ROOM && !fused.committed;
 }
 
-/* Counters two at a time; records hold them at multiples of 8 bytes */
-typedef uint64 Two __attribute__((vector_size(16), aligned(8), may_alias));
-
-static inline bool
-any(Two counters)
-{
-	return (counters[0] | counters[1]) != 0;
-}
-
-/* The counters of a call, where they are to be; returns what follows them. */
-static inline uint64 *
-add_usage(uint64 *to, const Usage *usage, uint16 *flags)
-{
-	const Two  *from = (const Two *) usage;
-	Two		   *put = (Two *) to;
-
-	StaticAssertStmt(USAGE_LOCAL_TEMP == 4 && USAGE_WAL == 10 && NUSAGE == 12,
-					 "groups of two, three and one pair");
-	if (any(from[0] | from[1]))
-	{
-		*flags |= CALL_SHARED;
-		*put++ = from[0];
-		*put++ = from[1];
-	}
-	if (likely(!any(from[2] | from[3] | from[4] | from[5])))
-		return (uint64 *) put;
-	if (any(from[2] | from[3] | from[4]))
-	{
-		*flags |= CALL_LOCAL_TEMP;
-		*put++ = from[2];
-		*put++ = from[3];
-		*put++ = from[4];
-	}
-	if (any(from[5]))
-	{
-		*flags |= CALL_WAL;
-		*put++ = from[5];
-	}
-	return (uint64 *) put;
-}
-
 /* A call has ended; false: it cannot be kept back. */
 static inline bool
 keep_call(const Call *call, int64 end)
 {
 	FusedRecord *record = &open_request()->record;
-	FusedCall  *item;
-	uint64	   *to;
-	uint64		number;
-	uint64		start;
-	uint64		time;
-	uint16		flags = call->flags;
+	uint32		size;
 
 	if ((call->parent | call->execution | call->fetches >> 1 | (uint64) trace.depth |
-		 (flags & ~CALL_ESTIMATED)) != 0 ||
-		unlikely(!fits(sizeof(FusedCall) + (2 + NUSAGE) * sizeof(uint64))))
+		 (call->flags & ~CALL_ESTIMATED)) != 0 ||
+		unlikely(!fits(ITEM_ROOM)))
 		return false;
 	if (!fused.named)
 	{
 		record->text = call->text;
 		fused.named = true;
 	}
-	number = call->number - record->header.call;
-	start = (uint64) (call->start - record->start);
-	time = (uint64) (end - record->start);
-	if (unlikely((number >> 8 | (start | time | (uint64) call->busy) >> 32 |
-				  (record->text ^ call->text)) != 0))
+	size = item_add(record, fused.size, call, &call->usage, end);
+	if (unlikely(size == 0))
 		return false;
-	if (call->query_id != 0)
-	{
-		if (record->query_id == 0)
-			record->query_id = call->query_id;
-		else if (record->query_id != call->query_id)
-			return false;
-		flags |= FUSED_QUERY_ID;
-	}
-	item = (FusedCall *) ((char *) record + fused.size);
-	to = (uint64 *) (item + 1);
-	if (call->rows != 0)
-	{
-		flags |= FUSED_ROWS;
-		*to++ = call->rows;
-	}
-	if (call->plan != 0)
-	{
-		flags |= FUSED_PLAN;
-		*to++ = call->plan;
-	}
-	to = add_usage(to, &call->usage, &flags);
-	item->kind = (uint8) call->kind;
-	item->number = (uint8) number;
-	item->flags = flags;
-	item->start = (uint32) start;
-	item->end = (uint32) time;
-	item->busy = (uint32) call->busy;
 	fused.last_is_commit = call->kind == CALL_COMMIT;
-	show((char *) to - (char *) item);
+	show(size - fused.size);
 	return true;
 }
 
@@ -324,7 +240,7 @@ write_transaction(TransactionEvent event, uint64 xid, int64 at, int64 start)
  * Something does not fit: write what is kept back as records of its own.
  * Fetches that are held back are younger than all of it, so they come after it.
  */
-static void
+void
 fused_spill(void)
 {
 	static union
@@ -372,7 +288,7 @@ fused_begin(void)
 	/* not what would be spilled anyway */
 	fused.open = timeline_cpu_interval != 0 && row_every == 0;
 	fused.size = 0;
-	fused.named = fused.last_is_commit = fused.committed = false;
+	fused.named = fused.plain = fused.last_is_commit = fused.committed = false;
 	fused.first = trace.calls + 1;
 }
 
@@ -400,47 +316,18 @@ fused_end(int status, uint32 messages, int64 cpu, int64 now)
 }
 
 /*
- * For readers: the open request as a record.  0: no request is open, or the ring
- * holds newer records, which tell of it.  "head": where the ring ended when the
- * reader copied its records.
- *
- * What has been shown does not change until the generation does, but for the flag
- * that the transaction was committed, and what goes with it: the flag is read
- * before the size, and so never tells of a call that is not in the copy yet.
+ * A plain request begins, of which items are made later; false: they would have no place.
+ * Only the first of what is kept back, as readers tell one from the next by the generation.
  */
-Size
-fused_look(const Ring *ring, uint64 head, char *to)
+bool
+fused_plain_begins(uint64 text)
 {
-	const volatile OpenRequest *open = &ring->open;
-	uint32		generation = open->generation;
-	uint32		flags;
-	uint32		size;
-	FusedRecord *copy = (FusedRecord *) to;
+	FusedRecord *record = &open_request()->record;
 
-	pg_read_barrier();
-	if (open->size == 0)
-		return 0;
-	/* the flags are those of this request, and not of the one before */
-	pg_read_barrier();
-	flags = open->record.flags;
-	pg_read_barrier();
-	size = open->size;
-	if (size < sizeof(FusedRecord) || size > FUSED_ROOM)
-		return 0;
-	pg_read_barrier();
-	memcpy(to, &ring->open.record, size);
-	pg_read_barrier();
-	if (open->generation != generation || open->size == 0 ||
-		pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->head)) != head)
-		return 0;
-	copy->header.size = size;
-	copy->header.kind = RECORD_OPEN;
-	copy->header.depth = 0;
-	copy->header.number = 0;
-	copy->header.time = copy->start;
-	copy->flags = flags;
-	copy->status = 0;
-	copy->messages = 0;
-	copy->cpu = -1;
-	return size;
+	if (!fits(PLAIN_ROOM) || fused.plain || (fused.named && record->text != text))
+		return false;
+	fused.plain = fused.named = true;
+	record->text = text;
+	show(0);
+	return true;
 }

@@ -6,6 +6,7 @@
 #include "request.h"
 #include "fetches.h"
 #include "fused.h"
+#include "plain.h"
 #include "secrets.h"
 #include "statement.h"
 #include "../core/kept.h"
@@ -85,6 +86,7 @@ request_message_arrived_by(int64 now)
 {
 	TimestampTz at = GetCurrentStatementStartTimestamp();
 
+	plain_else();
 	if (at == message_seen)
 		return trace.arrived;
 	message_seen = at;
@@ -171,6 +173,8 @@ request_ends(char status)
 		RequestRecord record;
 		int64		now;
 
+		if (plain.stage != PLAIN_NONE)
+			plain_answered();
 		now = timeline_now();
 		if (unlikely(trace.request_start == -1))
 			(void) request_message_arrived_by(now);

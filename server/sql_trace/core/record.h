@@ -57,6 +57,7 @@ typedef struct Fused
 {
 	bool		open;			/* what happens is kept back */
 	bool		named;			/* a call has told its text */
+	bool		plain;			/* there has been a plain request (../calls/plain.h) */
 	bool		last_is_commit; /* among the calls */
 	bool		committed;
 	uint32		size;			/* of the record so far */
