@@ -44,6 +44,30 @@ call_usage(Usage *usage)
 	usage->counter[NUSAGE_BLOCKS + 1] = pgWalUsage.wal_bytes;
 }
 
+/* Counters two at a time */
+typedef uint64 Two __attribute__((vector_size(16), aligned(8), may_alias));
+
+static inline bool
+any_used(Two counters)
+{
+	return (counters[0] | counters[1]) != 0;
+}
+
+/* Has nothing been used since these counters? */
+static inline bool
+call_usage_same(const Usage *usage)
+{
+	const Two  *now = (const Two *) &pgBufferUsage;
+	const Two  *then = (const Two *) usage;
+	Two			differs = {0};
+
+#pragma GCC unroll 5
+	for (int i = 0; i < NUSAGE_BLOCKS / 2; i++)
+		differs |= now[i] ^ then[i];
+	return !any_used(differs) && pgWalUsage.wal_records == usage->counter[USAGE_WAL] &&
+		pgWalUsage.wal_bytes == usage->counter[USAGE_WAL + 1];
+}
+
 /*
  * Counters as they were become what has been used since; what has been used so far becomes
  * counters from which to go on.
@@ -51,8 +75,6 @@ call_usage(Usage *usage)
 static inline void
 call_usage_turn(Usage *usage)
 {
-	/* two counters at a time */
-	typedef uint64 Two __attribute__((vector_size(16), aligned(8), may_alias));
 	const Two  *now = (const Two *) &pgBufferUsage;
 	Two		   *then = (Two *) usage;
 

@@ -35,16 +35,6 @@ commit_begins(void)
 	call_usage(&commit.usage);
 }
 
-static bool
-used(const Usage *usage)
-{
-	uint64		bits = 0;
-
-	for (int i = 0; i < NUSAGE; i++)
-		bits |= usage->counter[i];
-	return bits != 0;
-}
-
 static void
 commit_ends(TransactionEvent event)
 {
@@ -59,12 +49,12 @@ commit_ends(TransactionEvent event)
 	if (unlikely(executions != NULL || series.running))
 		execute_forget(0, 0);
 	now = timeline_now();
-	call_usage_turn(&commit.usage);
-	if (plain.stage == PLAIN_ENDED && event == TRANSACTION_COMMIT && !used(&commit.usage))
+	if (plain.stage == PLAIN_ENDED && event == TRANSACTION_COMMIT && call_usage_same(&commit.usage))
 		plain_committed(&commit, now, commit_xid);
 	else
 	{
 		plain_else();
+		call_usage_turn(&commit.usage);
 		commit.busy = now - commit.start;
 		call_write(&commit, now);
 		if (trace.on)

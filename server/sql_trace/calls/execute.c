@@ -212,7 +212,7 @@ run_plain(RUN_PARAMETERS)
 		trace.depth = 0;
 		trace.current = 0;
 		plain_notes()->rows = rows_of(queryDesc);
-		plain_reaches(PLAIN_RAN);
+		plain.stage = PLAIN_RAN;
 		return;
 	}
 	e = execution_of(queryDesc);
@@ -310,11 +310,6 @@ run_traced(RUN_PARAMETERS)
 	RowQuery   *rows = row_query_of(queryDesc);
 	Execution  *e;
 
-	if (plain_is_at(queryDesc, PLAIN_STARTED, PLAIN_BOUND) && count == 0 && rows == NULL)
-	{
-		run_plain(RUN_ARGUMENTS);
-		return;
-	}
 	plain_else();
 	e = trace.on ? execution_of(queryDesc) : NULL;
 
@@ -346,10 +341,13 @@ run_traced(RUN_PARAMETERS)
 static void
 trace_run(RUN_PARAMETERS)
 {
-	if (trace_begins() || unlikely(row_queries != NULL))
-		run_traced(RUN_ARGUMENTS);
-	else
+	if (!trace_begins() && likely(row_queries == NULL))
 		run(RUN_ARGUMENTS);
+	else if (plain_is_at(queryDesc, PLAIN_STARTED, PLAIN_BOUND) && count == 0 &&
+			 row_queries == NULL)
+		run_plain(RUN_ARGUMENTS);
+	else
+		run_traced(RUN_ARGUMENTS);
 }
 
 static void
@@ -396,11 +394,6 @@ finish_traced(QueryDesc *queryDesc)
 {
 	Execution  *e;
 
-	if (plain_is_at(queryDesc, PLAIN_RAN, PLAIN_ANSWERED) && !runs_at_end(queryDesc->estate))
-	{
-		finish_plan(queryDesc);
-		return;
-	}
 	plain_else();
 	e = execution_of(queryDesc);
 	/* at the end of a portal that began elsewhere it belongs to what goes on here */
@@ -425,10 +418,11 @@ finish_traced(QueryDesc *queryDesc)
 static void
 trace_finish(QueryDesc *queryDesc)
 {
-	if (trace.on)
-		finish_traced(queryDesc);
-	else
+	if (!trace.on || (plain_is_at(queryDesc, PLAIN_RAN, PLAIN_ANSWERED) &&
+					  !runs_at_end(queryDesc->estate)))
 		finish_plan(queryDesc);
+	else
+		finish_traced(queryDesc);
 }
 
 static void

@@ -126,17 +126,14 @@ series_interrupted(int64 now)
 	series_close();
 }
 
-/* A call begins, as is noticed "now": its number. */
-uint64
-call_begins(int64 start, int64 now)
+/* What call_begins() does, if there is something to do */
+void
+call_interrupts(int64 now)
 {
 	plain_else();
 	execute_interrupted_by(now);
 	if (unlikely(series.running))
 		series_nested();
-	if (transaction_is_new())
-		transaction_begins(start, now);
-	return ++trace.calls;
 }
 
 /* A fetch begins, and a series with it. */

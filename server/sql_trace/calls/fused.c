@@ -4,6 +4,7 @@
  *-------------------------------------------------------------------------
  */
 #include "items.h"
+#include "../core/ring_store.h"
 #include "../core/timeline.h"
 #include "../rows/rows.h"
 
@@ -18,7 +19,7 @@ show_none(OpenRequest *open)
 }
 
 /* Start to keep back; false: it is not known when the request began. */
-static bool
+static pg_attribute_always_inline bool
 begin_record(void)
 {
 	FusedRecord *record = &open_request()->record;
@@ -108,7 +109,12 @@ static inline bool
 keep_call(const Call *call, int64 end)
 {
 	FusedRecord *record = &open_request()->record;
-	uint32		size;
+	uint64		number;
+	uint64		start;
+	uint64		time;
+	uint16		flags = call->flags;
+	char	   *at;
+	char	   *after;
 
 	if ((call->parent | call->execution | call->fetches >> 1 | (uint64) trace.depth |
 		 (call->flags & ~CALL_ESTIMATED)) != 0 ||
@@ -119,11 +125,18 @@ keep_call(const Call *call, int64 end)
 		record->text = call->text;
 		fused.named = true;
 	}
-	size = item_add(record, fused.size, call, &call->usage, end);
-	if (unlikely(size == 0))
+	number = call->number - record->header.call;
+	start = (uint64) (call->start - record->start);
+	time = (uint64) (end - record->start);
+	if (unlikely((number >> 8 | (start | time | (uint64) call->busy) >> 32 |
+				  (record->text ^ call->text)) != 0) ||
+		!item_query(record, call->query_id, &flags))
 		return false;
+	at = (char *) record + fused.size;
+	after = item_put(at, (FusedCall) {call->kind, number, flags, start, time, call->busy},
+					 call->rows, call->plan, &call->usage);
 	fused.last_is_commit = call->kind == CALL_COMMIT;
-	show(size - fused.size);
+	show(after - at);
 	return true;
 }
 
@@ -285,11 +298,10 @@ void
 fused_begin(void)
 {
 	record_kept_back = fused_spill;
-	/* not what would be spilled anyway */
-	fused.open = timeline_cpu_interval != 0 && row_every == 0;
-	fused.size = 0;
-	fused.named = fused.plain = fused.last_is_commit = fused.committed = false;
-	fused.first = trace.calls + 1;
+	fused = (Fused) {
+		/* not what would be spilled anyway */
+		.open = timeline_cpu_interval != 0 && row_every == 0,.first = trace.calls + 1
+	};
 }
 
 /* The request has been answered; false: nothing was kept back, or not all of it fits. */
@@ -311,7 +323,12 @@ fused_end(int status, uint32 messages, int64 cpu, int64 now)
 	record->cpu = cpu;
 	show_none(open);
 	fused.size = 0;
-	(void) record_write(RECORD_FUSED, 0, record->header.call, now, record, size);
+	record_time = now;
+	if (ring_begin(RECORD_FUSED, 0, record->header.call, now, size, &record->header))
+	{
+		ring_put(record, size);
+		ring_end();
+	}
 	return true;
 }
 

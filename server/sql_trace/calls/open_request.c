@@ -7,36 +7,58 @@
 #include "plain.h"
 
 /*
- * Add what is known of a plain request at this stage to a record of this size, which has
+ * Add what is known of a plain request at this stage to its record of this size, which has
  * room for it.  The new size; 0: it does not fit.
  */
 uint32
 plain_add(FusedRecord *record, uint32 size, const PlainRequest *plain, PlainStage stage)
 {
+	char	   *to = (char *) record + size;
+	const int64 zero = record->start;
+	uint64		number = plain->number - record->header.call;
+	uint64		start = (uint64) (plain->start - zero);
+	uint64		most = start;
+
+	if (number > PG_UINT8_MAX - 2)
+		return 0;
 	if (plain->bound)
 	{
-		const Call	bind = plain_bind(plain);
+		uint64		from = (uint64) (plain->bind_start - zero);
+		uint16		flags = CALL_ESTIMATED;
 
-		size = item_add(record, size, &bind, NULL, plain->start);
-	}
-	if (stage >= PLAIN_ENDED && size != 0)
-	{
-		const Call	execution = plain_execution(plain);
-
-		size = item_add(record, size, &execution, &plain->usage, plain->end);
-	}
-	if (stage >= PLAIN_COMMITTED && size != 0)
-	{
-		const Call	commit = plain_commit(plain);
-
-		size = item_add(record, size, &commit, NULL, plain->commit_end);
-		if (size == 0)
+		if (!item_query(record, plain->bind_query_id, &flags))
 			return 0;
+		most |= from | (uint64) plain->bind_busy;
+		to = item_put(to, (FusedCall) {CALL_BIND, number + 1, flags, from, start, plain->bind_busy},
+					  0, 0, NULL);
+	}
+	if (stage >= PLAIN_ENDED)
+	{
+		uint64		end = (uint64) (plain->end - zero);
+		uint16		flags = 0;
+
+		if (!item_query(record, plain->query_id, &flags))
+			return 0;
+		most |= end | (uint64) plain->busy;
+		to = item_put(to, (FusedCall) {CALL_EXECUTE, number, flags, start, end, plain->busy},
+					  plain->rows, plain->plan, &plain->usage);
+	}
+	if (stage >= PLAIN_COMMITTED)
+	{
+		uint64		from = (uint64) (plain->commit_start - zero);
+		uint64		end = (uint64) (plain->commit_end - zero);
+
+		most |= from | end;
+		to = item_put(to, (FusedCall) {CALL_COMMIT, number + plain->bound + 1, 0, from, end, end - from},
+					  0, 0, NULL);
 		record->xid = plain->xid;
 		record->transaction = plain->transaction;
-		record->flags |= FUSED_COMMITTED;
 	}
-	return size;
+	if (unlikely(most >> 32 != 0))
+		return 0;
+	if (stage >= PLAIN_COMMITTED)
+		record->flags |= FUSED_COMMITTED;
+	return (uint32) (to - (char *) record);
 }
 
 /*

@@ -7,7 +7,6 @@
 #include "items.h"
 
 #include "access/xact.h"
-#include "utils/backend_status.h"
 
 Plain		plain;
 
@@ -43,69 +42,8 @@ plain_begins(const QueryDesc *queryDesc, const Call *call)
 	notes->rows = 0;
 	plain.nest_level = GetCurrentTransactionNestLevel();
 	plain.plan = queryDesc;
-	plain_reaches(PLAIN_STARTED);
+	plain.stage = PLAIN_STARTED;
 	return true;
-}
-
-/* The Bind message that arrived then has been answered.  False: what is plain did not start in it. */
-bool
-plain_bound(int64 arrived)
-{
-	PlainRequest *notes = plain_notes();
-	int64		now;
-
-	if (plain.stage != PLAIN_STARTED || notes->start < arrived)
-		return false;
-	notes->bind_query_id = (int64) pgstat_get_my_query_id();
-	trace.calls++;
-	now = timeline_now();
-	notes->bind_start = arrived;
-	notes->bind_busy = Max(now - arrived - trace.covered, 0);
-	notes->start = now;
-	notes->bound = 1;
-	plain_reaches(PLAIN_BOUND);
-	return true;
-}
-
-/* It is about to be run. */
-void
-plain_runs(void)
-{
-	PlainRequest *notes = plain_notes();
-
-	/* what was before is the bind's */
-	if (notes->bound)
-	{
-		notes->busy = timeline_now();
-		call_usage(&notes->usage);
-	}
-	plain_reaches(PLAIN_RUNNING);
-}
-
-/* The statement has been answered; it may end only with the Sync. */
-void
-plain_replied(int64 now)
-{
-	PlainRequest *notes = plain_notes();
-
-	notes->busy = now - notes->busy;
-	call_usage_turn(&notes->usage);
-	plain_reaches(PLAIN_ANSWERED);
-}
-
-/* Its execution is over, the time of which is that since then. */
-void
-plain_ends(int64 now, int64 since)
-{
-	PlainRequest *notes = plain_notes();
-
-	notes->end = now;
-	/* the clock may have stepped back */
-	notes->busy = Max(now - since, 0);
-	if (plain.stage == PLAIN_RAN)
-		call_usage_turn(&notes->usage);
-	plain.plan = NULL;
-	plain_reaches(PLAIN_ENDED);
 }
 
 /* Its execution as others have one */
@@ -170,19 +108,6 @@ plain_hand_over(void)
 	trace.depth = depth;
 	trace.last_end = Max(trace.last_end, last_end);
 	plain.plan = NULL;
-}
-
-/* Its commit is over, and used nothing. */
-void
-plain_committed(const Call *commit, int64 end, uint64 xid)
-{
-	PlainRequest *notes = plain_notes();
-
-	notes->commit_start = commit->start;
-	notes->commit_end = end;
-	notes->xid = xid;
-	notes->transaction = transaction_start;
-	plain_reaches(PLAIN_COMMITTED);
 }
 
 /* The request has been answered. */

@@ -17,6 +17,8 @@
 #include "execution.h"
 #include "../core/ring.h"
 
+#include "utils/backend_status.h"
+
 #pragma GCC visibility push(hidden)
 
 /* The plain request under way */
@@ -30,12 +32,7 @@ typedef struct Plain
 extern Plain plain;
 
 extern bool plain_begins(const QueryDesc *queryDesc, const Call *call);
-extern bool plain_bound(int64 arrived);
-extern void plain_runs(void);
-extern void plain_replied(int64 now);
-extern void plain_ends(int64 now, int64 since);
 extern void plain_hand_over(void);
-extern void plain_committed(const Call *commit, int64 end, uint64 xid);
 extern void plain_answered(void);
 
 /* Something happens that is not plain. */
@@ -52,13 +49,13 @@ plain_notes(void)
 	return &trace.ring->open.plain;
 }
 
-/* What belongs to the stage is noted. */
+/* A stage of which readers make items: what belongs to it is noted. */
 static inline void
-plain_reaches(PlainStage stage)
+plain_shows(PlainRequest *notes, PlainStage stage)
 {
 	plain.stage = stage;
 	pg_write_barrier();
-	plain_notes()->stage = stage;
+	notes->stage = stage;
 }
 
 static inline bool
@@ -96,6 +93,80 @@ plain_commit(const PlainRequest *notes)
 		.text = notes->text,.start = notes->commit_start,
 		.busy = notes->commit_end - notes->commit_start
 	};
+}
+
+/* The Bind message that arrived then has been answered.  False: what is plain did not start in it. */
+static inline bool
+plain_bound(int64 arrived)
+{
+	PlainRequest *notes = plain_notes();
+	int64		now;
+
+	if (plain.stage != PLAIN_STARTED || notes->start < arrived)
+		return false;
+	notes->bind_query_id = (int64) pgstat_get_my_query_id();
+	trace.calls++;
+	now = timeline_now();
+	notes->bind_start = arrived;
+	notes->bind_busy = Max(now - arrived - trace.covered, 0);
+	notes->start = now;
+	notes->bound = 1;
+	plain_shows(notes, PLAIN_BOUND);
+	return true;
+}
+
+/* It is about to be run. */
+static inline void
+plain_runs(void)
+{
+	PlainRequest *notes = plain_notes();
+
+	/* what was before is the bind's */
+	if (notes->bound)
+	{
+		notes->busy = timeline_now();
+		call_usage(&notes->usage);
+	}
+	plain.stage = PLAIN_RUNNING;
+}
+
+/* The statement has been answered; it may end only with the Sync. */
+static inline void
+plain_replied(int64 now)
+{
+	PlainRequest *notes = plain_notes();
+
+	notes->busy = now - notes->busy;
+	call_usage_turn(&notes->usage);
+	plain.stage = PLAIN_ANSWERED;
+}
+
+/* Its execution is over, the time of which is that since then. */
+static inline void
+plain_ends(int64 now, int64 since)
+{
+	PlainRequest *notes = plain_notes();
+
+	notes->end = now;
+	/* the clock may have stepped back */
+	notes->busy = Max(now - since, 0);
+	if (plain.stage == PLAIN_RAN)
+		call_usage_turn(&notes->usage);
+	plain.plan = NULL;
+	plain_shows(notes, PLAIN_ENDED);
+}
+
+/* Its commit is over, and used nothing. */
+static inline void
+plain_committed(const Call *commit, int64 end, uint64 xid)
+{
+	PlainRequest *notes = plain_notes();
+
+	notes->commit_start = commit->start;
+	notes->commit_end = end;
+	notes->xid = xid;
+	notes->transaction = transaction_start;
+	plain_shows(notes, PLAIN_COMMITTED);
 }
 
 #pragma GCC visibility pop

@@ -51,7 +51,7 @@ request_begins(bool can_open)
 		claim_rings();
 	series_forget();
 	text_forget();
-	if (trace.ring != NULL)
+	if (trace.ring != NULL && unlikely((ClockSource) timeline_clock != timeline_source))
 		timeline_follow_clock();
 	level_update(can_open);
 	trace.request = true;

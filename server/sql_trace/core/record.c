@@ -13,7 +13,7 @@ void		(*record_held_back) (void) = NULL;
 void		(*record_kept_back) (void) = NULL;
 Fused		fused;
 
-static int64 record_time;
+int64		record_time;
 
 /*
  * Begin a record of "size" bytes, header included; they are padded to a

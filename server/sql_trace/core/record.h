@@ -67,6 +67,7 @@ typedef struct Fused
 #pragma GCC visibility push(hidden)
 
 extern Fused fused;
+extern int64 record_time;		/* of the last one */
 extern void (*record_kept_back) (void); /* writes what is kept back of the request */
 extern void (*record_held_back) (void); /* writes the fetches that are held back, or NULL */
 
