@@ -88,7 +88,9 @@ SHAPES: dict[str, Shape] = {
     "caught without a statement": prepared("SELECT caught_alone(%s)", 1),
     "error": BROKEN,
     "error in a block": in_block(SELECTS, BROKEN, end="ROLLBACK"),
-    "cancelled": prepared("SELECT set_config('statement_timeout', '20', true), pg_sleep(%s)", 9),
+    "cancelled": in_block(
+        plainly("SET LOCAL statement_timeout = 400"), prepared("SELECT pg_sleep(%s)", 9)
+    ),
     "pipeline": in_pipeline(SELECTS, prepared("SELECT %s::int", 1), SELECTS),
     "pipeline with an error": in_pipeline(SELECTS, BROKEN, SELECTS),
     "deferred trigger": prepared("INSERT INTO late VALUES (%s)", 1),

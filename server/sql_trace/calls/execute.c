@@ -44,34 +44,6 @@ look_up(Call *call, const QueryDesc *queryDesc, bool *secret, bool *whole)
 		plan_keep_text(plan, call->text);
 }
 
-/* An execution has been started by what has been called so. */
-static pg_noinline void
-started(const QueryDesc *queryDesc, Call *call, bool secret, bool whole)
-{
-	Execution  *e = execution_take();
-
-	call->kind = CALL_EXECUTE;
-	call->flags = 0;
-	call->sqlstate = 0;
-	call->parent = trace.current;
-	call->execution = 0;
-	call->busy = call->start;
-	call->rows = 0;
-	call->fetches = 0;
-	e->call = *call;
-	e->plan = queryDesc;
-	e->depth = trace.depth;
-	e->nest_level = GetCurrentTransactionNestLevel();
-	e->ran = e->bound = false;
-	e->secret = secret;
-	e->whole = whole;
-	e->open = true;
-	span.of = e;
-	/* a cursor may lie idle while its function goes on */
-	if (trace.depth > 0)
-		span_close(timeline_now());
-}
-
 static pg_noinline void
 start_traced(QueryDesc *queryDesc, int eflags)
 {
@@ -96,7 +68,7 @@ start_traced(QueryDesc *queryDesc, int eflags)
 	if (LEVEL_BINDS(trace.now_level))
 		binds_write(call.number, queryDesc->params, secret);
 	if (!known || !fused.open || trace.depth > 0 || !plain_begins(queryDesc, &call))
-		started(queryDesc, &call, secret, whole);
+		execution_started(queryDesc, &call, secret, whole);
 }
 
 static void
@@ -132,12 +104,6 @@ run_measured(RowQuery *rows, RUN_PARAMETERS)
 	run(RUN_ARGUMENTS);
 	if (rows)
 		row_query_pauses(rows, clock_source_read(rows->clock));
-}
-
-static uint64
-rows_of(const QueryDesc *queryDesc)
-{
-	return queryDesc->estate ? queryDesc->estate->es_processed : 0;
 }
 
 /* An error leaves an execution that runs, or finishes, called in this place. */

@@ -12,6 +12,7 @@
 #include "execution.h"
 #include "fused.h"
 
+#include "access/xact.h"
 #include "utils/memutils.h"
 
 /* The latest first */
@@ -47,6 +48,34 @@ execution_take(void)
 	e->next = executions;
 	executions = e;
 	return e;
+}
+
+/* An execution has been started by what has been called so. */
+void
+execution_started(const QueryDesc *queryDesc, Call *call, bool secret, bool whole)
+{
+	Execution  *e = execution_take();
+
+	call->kind = CALL_EXECUTE;
+	call->flags = 0;
+	call->sqlstate = 0;
+	call->parent = trace.current;
+	call->execution = 0;
+	call->busy = call->start;
+	call->rows = 0;
+	call->fetches = 0;
+	e->call = *call;
+	e->plan = queryDesc;
+	e->depth = trace.depth;
+	e->nest_level = GetCurrentTransactionNestLevel();
+	e->ran = e->bound = false;
+	e->secret = secret;
+	e->whole = whole;
+	e->open = true;
+	span.of = e;
+	/* a cursor may lie idle while its function goes on */
+	if (trace.depth > 0)
+		span_close(timeline_now());
 }
 
 static void

@@ -13,6 +13,7 @@
 #include "../core/trace.h"
 
 #include "executor/execdesc.h"
+#include "nodes/execnodes.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -45,6 +46,7 @@ extern void execute_bound(int64 now);
 extern void execute_inherit(int nest_level);
 extern Execution *execution_search(const QueryDesc *queryDesc);
 extern Execution *execution_take(void);
+extern void execution_started(const QueryDesc *queryDesc, Call *call, bool secret, bool whole);
 extern const Execution *execution_bound(int64 arrived);
 extern void execution_finish(Execution *e, int64 now);
 extern void execution_fail(Execution *e, int sqlstate);
@@ -76,6 +78,12 @@ span_close(int64 now)
 	if (span.of != NULL)
 		span_turn(span.of, now);
 	span.of = NULL;
+}
+
+static inline uint64
+rows_of(const QueryDesc *queryDesc)
+{
+	return queryDesc->estate ? queryDesc->estate->es_processed : 0;
 }
 
 static inline Execution *
