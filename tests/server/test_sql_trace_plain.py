@@ -7,13 +7,17 @@ tell the same.
 from __future__ import annotations
 
 import contextlib
+import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
 
+from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from tests.preloaded import preloaded
+from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, session
 from tests.trace_records import ESTIMATED, Record, Trace, check_whole, drain, trace_of
 
@@ -189,3 +193,30 @@ def test_open_plain_request(tracer: Cluster, tables: Connection) -> None:
     assert values["values"][0]["state"] == "whole"
     assert bind["kind"] == 2
     assert 0 < bind["busy"] <= bind["end"]
+
+
+def test_a_clock_that_steps_back(wheel: Binaries) -> None:
+    """A commit that seems to end before it began is not one of four seconds."""
+    sleeps = b"SELECT pg_sleep(%s)"
+    with (
+        preloaded(wheel, "back_clock.c", "PGTARE_CLOCK_BACK", 8) as (binaries, process),
+        tracing(wheel, others=(), run=binaries) as cluster,
+        session(cluster) as client,
+        session(cluster) as onlooker,
+        ThreadPoolExecutor() as thread,
+    ):
+        client.execute("SET plan_cache_mode = force_generic_plan")
+        client.execute("SET sql_trace.clock = monotonic; SET sql_trace.level = 4")
+        for _ in range(3):
+            client.execute(sleeps, (0,), prepare=True)
+        pid = client.info.backend_pid
+        start = drain(onlooker, pid)[0]
+        running = thread.submit(client.execute, sleeps, (1,), prepare=True)
+        query = "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = %s"
+        eventually(lambda: one(onlooker, query, pid))
+        process[:] = struct.pack("q", pid)
+        running.result()
+        process[:] = struct.pack("q", 0)
+        calls = [r for r in drain(onlooker, pid, start)[3] if r.kind == "call"]
+    assert [r.call_kind for r in calls] == ["bind", "execute", "commit"]
+    assert abs(calls[-1].busy) < 1_000_000_000

@@ -459,7 +459,7 @@ end_plain(QueryDesc *queryDesc)
 	e = execution_of(queryDesc);
 	if (e == NULL)
 		return;
-	if (!e->open)
+	if (answered && !e->open)
 		e->call.busy += now - before;
 	execution_finish(e, now);
 }

@@ -8,7 +8,7 @@
 
 /*
  * Add what is known of a plain request at this stage to its record of this size, which has
- * room for it.  The new size; 0: it does not fit.
+ * room for it.  The new size; 0: it does not fit.  That it was committed is for the caller to say.
  */
 uint32
 plain_add(FusedRecord *record, uint32 size, const PlainRequest *plain, PlainStage stage)
@@ -48,7 +48,8 @@ plain_add(FusedRecord *record, uint32 size, const PlainRequest *plain, PlainStag
 		uint64		from = (uint64) (plain->commit_start - zero);
 		uint64		end = (uint64) (plain->commit_end - zero);
 
-		most |= from | end;
+		/* the clock may have stepped back */
+		most |= from | end | (end - from);
 		to = item_put(to, (FusedCall) {CALL_COMMIT, number + plain->bound + 1, 0, from, end, end - from},
 					  0, 0, NULL);
 		record->xid = plain->xid;
@@ -56,8 +57,6 @@ plain_add(FusedRecord *record, uint32 size, const PlainRequest *plain, PlainStag
 	}
 	if (unlikely(most >> 32 != 0))
 		return 0;
-	if (stage >= PLAIN_COMMITTED)
-		record->flags |= FUSED_COMMITTED;
 	return (uint32) (to - (char *) record);
 }
 
@@ -107,6 +106,8 @@ fused_look(const Ring *ring, uint64 head, char *to)
 	{
 		uint32		more = plain_add(copy, size, &plain, stage);
 
+		if (more != 0 && stage >= PLAIN_COMMITTED)
+			copy->flags |= FUSED_COMMITTED;
 		size = more != 0 ? more : size;
 	}
 	copy->header.size = size;

@@ -115,6 +115,7 @@ void
 plain_answered(void)
 {
 	PlainRequest *notes = plain_notes();
+	bool		committed = plain.stage == PLAIN_COMMITTED;
 	uint32		size = 0;
 
 	if (likely(plain.stage >= PLAIN_ENDED && fused.size + PLAIN_ROOM <= FUSED_ROOM))
@@ -127,5 +128,11 @@ plain_answered(void)
 	plain.stage = PLAIN_NONE;
 	notes->stage = PLAIN_NONE;
 	fused_show(size);
+	if (committed)
+	{
+		/* others who see the flag see the call */
+		pg_write_barrier();
+		open_request()->record.flags |= FUSED_COMMITTED;
+	}
 	record_kept_back = fused_spill;
 }
