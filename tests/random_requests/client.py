@@ -84,8 +84,12 @@ class RandomClient(Transactions):
         self._count(one, made, tag, rows)
 
     def _unknown(self) -> NoReturn:
-        """A message fails before the trace knows its statement: that word hides everything."""
+        """A message fails before the trace knows its statement: that word hides everything.
+
+        What statements run later in the same transaction is hidden, too: it may be due to this one.
+        """
         self.hidden = "execute" in self.source.lower()
+        self.secret = self.secret or (self.hidden and self.level > 0)
         self.refused()
 
     def _run(self, one: Statement, made: Call) -> None:

@@ -54,6 +54,7 @@ class Transactions:
         self.begun = False  # the trace knows of it
         self.unseen = False  # some of it was not traced
         self.hidden = False  # messages of errors may be
+        self.secret = False  # so is what runs within the transaction's statements
         self.savepoints = 0
         self.answered = 0
         self.deferred: list[tuple[int, Statement]] = []  # after how many savepoints
@@ -95,7 +96,7 @@ class Transactions:
         if self.level not in WITH_VALUES:
             made.values = ()
         if not self.begun and (self.status != "E" or self.savepoints):
-            self.begun = True
+            self.begun, self.secret = True, False
             self.event("begin")
         self.expected.calls.append(made)
         return made
@@ -109,8 +110,15 @@ class Transactions:
         """Calls within the one under way begin and end."""
         for one in calls:
             facts = {"rows": one.rows, "outcome": one.outcome, "values": one.values}
-            self.call(one.kind, one.text, one.depth, fetches=one.fetches, **facts)
+            made = self.call(one.kind, one.text, one.depth, fetches=one.fetches, **facts)
+            if self.secret and not self._is_sent(made):
+                made.text, made.values, self.hidden = "", None, True
         self.event("subabort", caught)
+
+    def _is_sent(self, made: Call) -> bool:
+        """Whether the text of a call within another one is, or is part of, what was sent."""
+        around = next((one for one in reversed(self.expected.calls) if not one.depth), None)
+        return made.text == self.source or (around is not None and made.text == around.text)
 
     def heard(self) -> bool:
         """Whether the trace knows of the request under way."""

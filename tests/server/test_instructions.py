@@ -59,12 +59,12 @@ RECORDER, WAITS = 13, 14
 # lasts longer than the usual interval.
 # With a semicolon, as most clients send it.
 # Repeated: simple, with the same key each time.
-# Seen with gcc 12 on x86-64: prepared 781, 1716, 2186, 2439, 2589 by the recorder, 1014 of waits
-# alone, which read CPU time each time here; simple 805, 3224, 3689, 3718; repeated 805, 3125, 3279
+# Seen with gcc 12 on x86-64: prepared 786, 1154, 1624, 1879, 2029 by the recorder, 1014 of waits
+# alone, which read CPU time each time here; simple 811, 3173, 3638, 3667; repeated 811, 3077, 3231
 STATEMENT_BOUNDS = {
-    "prepared": {0: 804, 1: 1767, 8: 2252, 12: 2512, RECORDER: 2667, WAITS: 1044},
-    "simple": {0: 829, 1: 3321, 8: 3800, 12: 3830},
-    "repeated": {0: 829, 12: 3219, RECORDER: 3377},
+    "prepared": {0: 804, 1: 1189, 8: 1673, 12: 1936, RECORDER: 2090, WAITS: 1044},
+    "simple": {0: 829, 1: 3269, 8: 3748, 12: 3778},
+    "repeated": {0: 829, 12: 3170, RECORDER: 3328},
 }
 
 

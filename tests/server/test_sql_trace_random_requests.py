@@ -10,7 +10,7 @@ from pgtare.postgres.cluster import Cluster
 from tests.random_requests.comparison import difference, read_trace
 from tests.random_requests.model import Refused, Statement
 from tests.random_requests.play import begin, play, requests_from, sleeps
-from tests.random_requests.statements import TABLES
+from tests.random_requests.statements import INNER, TABLES
 from tests.random_requests.stopped import SLEEPS, WAITS, Stopped
 from tests.sessions import Connection, bare_session, eventually, one
 
@@ -28,6 +28,24 @@ def prepared(onlooker: Connection) -> Connection:
 def test_random_requests(tracer: Cluster, prepared: Connection, seed: int) -> None:
     """In records of their own, and (seeds that three does not divide) in one for a request."""
     assert play(tracer, prepared, seed, range(200)).difference is None
+
+
+def test_hidden_until_the_transaction_ends(tracer: Cluster, prepared: Connection) -> None:
+    """A message that cannot be read may hold values: what runs later may be due to them."""
+    nest = Statement("SELECT nest(1)", within=(INNER,))
+    with bare_session(tracer) as connection:
+        client = begin(connection)
+        for sql in ("BEGIN", "SAVEPOINT s"):
+            client.block(sql)
+        client.simple(Statement("SELEC execute", fails="read"))
+        client.block("ROLLBACK TO s")
+        client.simple(nest)
+        client.block("COMMIT")
+        client.simple(nest)
+        within = [call.text for call in client.expected.calls if call.depth]
+        assert within == ["", INNER.text]
+        pid = connection.info.backend_pid
+        assert difference(read_trace(stream_of(prepared, pid)), client.expected) is None
 
 
 def stream_of(onlooker: Connection, pid: int) -> bytes:

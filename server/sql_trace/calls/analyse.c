@@ -61,14 +61,25 @@ plan(PLANNER_PARAMETERS)
 		standard_planner(PLANNER_ARGUMENTS);
 }
 
+static void
+end_plan(Call *call, int depth)
+{
+	int64		now;
+
+	trace.depth = depth;
+	trace.current = call->parent;
+	call_usage_turn(&call->usage);
+	now = timeline_now();
+	call->busy = now - call->start;
+	call_write(call, now);
+}
+
 static PlannedStmt *
 trace_plan(PLANNER_PARAMETERS)
 {
 	Call		call = {.kind = CALL_PLAN};
-	Usage		before;
 	PlannedStmt *planned = NULL;
 	int			depth = trace.depth;
-	int64		now;
 	bool		secret;
 
 	plan_made();
@@ -81,7 +92,7 @@ trace_plan(PLANNER_PARAMETERS)
 	call.parent = trace.current;
 	call.query_id = (int64) query->queryId;
 	call.text = text_of(text, query->stmt_location, query->stmt_len, &call.query_id, NULL, &secret);
-	call_usage(&before);
+	call_usage(&call.usage);
 	/* functions are called, to find out what is constant */
 	trace.depth = depth + 1;
 	trace.current = call.number;
@@ -93,21 +104,11 @@ trace_plan(PLANNER_PARAMETERS)
 	{
 		execute_interrupted();
 		call_failed(&call, geterrcode());
-		trace.depth = depth;
-		trace.current = call.parent;
-		call_usage_since(&before, &call.usage);
-		now = timeline_now();
-		call.busy = now - call.start;
-		call_write(&call, now);
+		end_plan(&call, depth);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	trace.depth = depth;
-	trace.current = call.parent;
-	call_usage_since(&before, &call.usage);
-	now = timeline_now();
-	call.busy = now - call.start;
-	call_write(&call, now);
+	end_plan(&call, depth);
 	return planned;
 }
 

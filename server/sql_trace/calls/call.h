@@ -20,12 +20,12 @@
 
 /* of the transaction under way, if it has been recorded that it began */
 extern LocalTransactionId transaction_recorded;
+extern int64 transaction_start;
 extern void transaction_begins(int64 start, int64 now);
 extern void transaction_write(TransactionEvent event, uint64 xid, int64 at);
 extern bool transaction_is_known(void);
 extern void transaction_over(void);
 
-extern void call_usage_since(const Usage *pg_restrict before, Usage *pg_restrict sum);
 extern void call_failed(Call *call, int sqlstate);
 
 /* Has it not been recorded that the transaction under way began? */
@@ -42,6 +42,47 @@ call_usage(Usage *usage)
 	memcpy(usage->counter, &pgBufferUsage, NUSAGE_BLOCKS * sizeof(uint64));
 	usage->counter[NUSAGE_BLOCKS] = pgWalUsage.wal_records;
 	usage->counter[NUSAGE_BLOCKS + 1] = pgWalUsage.wal_bytes;
+}
+
+/* Counters two at a time */
+typedef uint64 Two __attribute__((vector_size(16), aligned(8), may_alias));
+
+static inline bool
+any_used(Two counters)
+{
+	return (counters[0] | counters[1]) != 0;
+}
+
+/* Has nothing been used since these counters? */
+static inline bool
+call_usage_same(const Usage *usage)
+{
+	const Two  *now = (const Two *) &pgBufferUsage;
+	const Two  *then = (const Two *) usage;
+	Two			differs = {0};
+
+#pragma GCC unroll 5
+	for (int i = 0; i < NUSAGE_BLOCKS / 2; i++)
+		differs |= now[i] ^ then[i];
+	return !any_used(differs) && pgWalUsage.wal_records == usage->counter[USAGE_WAL] &&
+		pgWalUsage.wal_bytes == usage->counter[USAGE_WAL + 1];
+}
+
+/*
+ * Counters as they were become what has been used since; what has been used so far becomes
+ * counters from which to go on.
+ */
+static inline void
+call_usage_turn(Usage *usage)
+{
+	const Two  *now = (const Two *) &pgBufferUsage;
+	Two		   *then = (Two *) usage;
+
+#pragma GCC unroll 5
+	for (int i = 0; i < NUSAGE_BLOCKS / 2; i++)
+		then[i] = now[i] - then[i];
+	usage->counter[USAGE_WAL] = pgWalUsage.wal_records - usage->counter[USAGE_WAL];
+	usage->counter[USAGE_WAL + 1] = pgWalUsage.wal_bytes - usage->counter[USAGE_WAL + 1];
 }
 
 #pragma GCC visibility pop

@@ -9,6 +9,7 @@
  */
 #include "fetches.h"
 #include "fused.h"
+#include "plain.h"
 #include "request.h"
 #include "secrets.h"
 #include "statement.h"
@@ -34,6 +35,9 @@ bound(void)
 	bool		secret;
 
 	call.start = request_message_arrived();
+	if (plain_bound(call.start))
+		return;
+	plain_else();
 	if (transaction_is_new())
 		transaction_begins(call.start, timeline_now());
 	call.number = ++trace.calls;
@@ -139,7 +143,13 @@ answered(void)
 {
 	int64		now = timeline_now();
 
-	execute_interrupted_by(now);
+	if (plain.stage == PLAIN_RAN)
+		plain_replied(now);
+	else if (plain.stage != PLAIN_ENDED && plain.stage != PLAIN_COMMITTED)
+	{
+		plain_else();
+		execute_interrupted_by(now);
+	}
 	request_answered(now);
 }
 

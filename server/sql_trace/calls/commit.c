@@ -5,6 +5,7 @@
  */
 #include "fetches.h"
 #include "fused.h"
+#include "plain.h"
 #include "request.h"
 #include "../core/module.h"
 #include "../core/shmem.h"
@@ -13,7 +14,6 @@
 
 /* The commit under way; number 0: none.  Of its fields, those that are not set stay 0. */
 static Call commit;
-static Usage commit_usage;
 static uint64 commit_xid;
 
 static uint64
@@ -26,13 +26,13 @@ static void
 commit_begins(void)
 {
 	commit.kind = CALL_COMMIT;
-	commit.usage.any = false;
 	commit.start = timeline_now();
-	commit.number = call_begins(commit.start, commit.start);
+	commit.number = plain.stage == PLAIN_ENDED ? ++trace.calls :
+		call_begins(commit.start, commit.start);
 	commit.parent = trace.current;
 	commit.text = trace.text;
 	commit_xid = xid_so_far();
-	call_usage(&commit_usage);
+	call_usage(&commit.usage);
 }
 
 static void
@@ -49,12 +49,18 @@ commit_ends(TransactionEvent event)
 	if (unlikely(executions != NULL || series.running))
 		execute_forget(0, 0);
 	now = timeline_now();
-	call_usage_since(&commit_usage, &commit.usage);
-	commit.busy = now - commit.start;
-	call_write(&commit, now);
+	if (plain.stage == PLAIN_ENDED && event == TRANSACTION_COMMIT && call_usage_same(&commit.usage))
+		plain_committed(&commit, now, commit_xid);
+	else
+	{
+		plain_else();
+		call_usage_turn(&commit.usage);
+		commit.busy = now - commit.start;
+		call_write(&commit, now);
+		if (trace.on)
+			transaction_write(event, commit_xid, now);
+	}
 	commit.number = 0;
-	if (trace.on)
-		transaction_write(event, commit_xid, now);
 	transaction_over();
 }
 
@@ -64,6 +70,7 @@ aborted(void)
 	Call		call = {.kind = CALL_ROLLBACK,.flags = CALL_ESTIMATED};
 	int64		now;
 
+	plain_else();
 	execute_forget(0, CALL_ABORTED);
 	commit.number = 0;
 	if (trace.on && transaction_is_known())
@@ -112,6 +119,7 @@ transaction_event(XactEvent event, void *arg)
 static void
 subtransaction_event(SubXactEvent event, SubTransactionId mine, SubTransactionId parent, void *arg)
 {
+	plain_else();
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
 		execute_inherit(GetCurrentTransactionNestLevel());
 	if (event != SUBXACT_EVENT_ABORT_SUB)

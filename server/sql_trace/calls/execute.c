@@ -4,6 +4,8 @@
  *-------------------------------------------------------------------------
  */
 #include "fetches.h"
+#include "fused.h"
+#include "plain.h"
 #include "request.h"
 #include "secrets.h"
 #include "statement.h"
@@ -30,54 +32,43 @@ start(QueryDesc *queryDesc, int eflags)
 
 /* The text and the plan of a statement, which are written if the ring does not have them */
 static pg_noinline void
-look_up(Execution *e, const QueryDesc *queryDesc)
+look_up(Call *call, const QueryDesc *queryDesc, bool *secret, bool *whole)
 {
 	const PlannedStmt *plan = queryDesc->plannedstmt;
 
-	e->call.text = text_of(queryDesc->sourceText, plan->stmt_location, plan->stmt_len,
-						   &e->call.query_id, NULL, &e->secret);
-	e->whole = text_is_whole(queryDesc->sourceText, plan->stmt_location, plan->stmt_len);
-	e->call.plan = plan_of(queryDesc, e->call.number, e->call.text);
-	if (!e->secret && e->whole)
-		plan_keep_text(plan, e->call.text);
+	call->text = text_of(queryDesc->sourceText, plan->stmt_location, plan->stmt_len,
+						 &call->query_id, NULL, secret);
+	*whole = text_is_whole(queryDesc->sourceText, plan->stmt_location, plan->stmt_len);
+	call->plan = plan_of(queryDesc, call->number, call->text);
+	if (!*secret && *whole)
+		plan_keep_text(plan, call->text);
 }
 
 static pg_noinline void
 start_traced(QueryDesc *queryDesc, int eflags)
 {
-	Execution  *e;
-	Usage		before;
-	int64		now = timeline_now();
+	Call		call;
+	bool		secret = false;
+	bool		whole = true;	/* what is kept is of a source with one statement */
+	bool		known;
 
+	call.start = timeline_now();
 	if (trace.depth == 0)
-		(void) request_message_arrived_by(now);
-	span_close(now);
-	call_usage(&before);
+		(void) request_message_arrived_by(call.start);
+	span_close(call.start);
+	call_usage(&call.usage);
 	start(queryDesc, eflags);
-	e = execution_take();
-	e->plan = queryDesc;
-	e->depth = trace.depth;
-	e->nest_level = GetCurrentTransactionNestLevel();
-	e->call.kind = CALL_EXECUTE;
-	e->call.start = now;
-	e->call.number = call_begins(now, now);
-	e->call.parent = trace.current;
-	e->call.query_id = (int64) queryDesc->plannedstmt->queryId;
-	e->secret = false;
-	/* what is kept is of a source with one statement */
-	e->whole = true;
-	if (!plan_statement(queryDesc->plannedstmt, &e->call.text, &e->call.plan))
-		look_up(e, queryDesc);
+	call.number = call_begins(call.start, call.start);
+	call.query_id = (int64) queryDesc->plannedstmt->queryId;
+	known = plan_statement(queryDesc->plannedstmt, &call.text, &call.plan);
+	if (!known)
+		look_up(&call, queryDesc, &secret, &whole);
 	if (trace.depth == 0)
-		request_statement(e->call.text, e->secret);
+		request_statement(call.text, secret);
 	if (LEVEL_BINDS(trace.now_level))
-		binds_write(e->call.number, queryDesc->params, e->secret);
-	span.of = e;
-	e->since = now;
-	e->before = before;
-	/* a cursor may lie idle while its function goes on */
-	if (trace.depth > 0)
-		span_close(timeline_now());
+		binds_write(call.number, queryDesc->params, secret);
+	if (!known || !fused.open || trace.depth > 0 || !plain_begins(queryDesc, &call))
+		execution_started(queryDesc, &call, secret, whole);
 }
 
 static void
@@ -85,6 +76,8 @@ trace_start(QueryDesc *queryDesc, int eflags)
 {
 	if (!trace_begins() && unlikely(level_has_query_ids))
 		level_match((int64) queryDesc->plannedstmt->queryId);
+	if (trace.on)
+		plain_else();
 	if (unlikely(executions != NULL))
 		execution_replaced(queryDesc);
 	if (trace.on)
@@ -113,20 +106,35 @@ run_measured(RowQuery *rows, RUN_PARAMETERS)
 		row_query_pauses(rows, clock_source_read(rows->clock));
 }
 
-static uint64
-rows_of(const QueryDesc *queryDesc)
+/* An error leaves an execution that runs, or finishes, called in this place. */
+static pg_noinline void
+error_leaves(const QueryDesc *queryDesc, int depth, uint64 current)
 {
-	return queryDesc->estate ? queryDesc->estate->es_processed : 0;
+	Execution  *e;
+
+	plain_else();
+	execute_interrupted();
+	trace.depth = depth;
+	trace.current = current;
+	e = execution_of(queryDesc);
+	if (e != NULL)
+		execution_fail(e, geterrcode());
 }
 
-/*
- * The run of an execution whose span is open.  Statements within it find no open
- * span.
- */
-static pg_noinline void
-run_in(Execution *execution, RowQuery *rows, RUN_PARAMETERS)
+/* The same returns.  Statements within it have found no open span. */
+static void
+returns(Execution *e, int depth, uint64 current)
 {
-	Execution  *volatile e = execution;
+	execute_interrupted();
+	trace.depth = depth;
+	trace.current = current;
+	span.of = e;
+}
+
+/* The run of an execution whose span is open. */
+static pg_noinline void
+run_in(Execution *e, RowQuery *rows, RUN_PARAMETERS)
+{
 	int			depth = trace.depth;
 	uint64		current = trace.current;
 
@@ -139,18 +147,46 @@ run_in(Execution *execution, RowQuery *rows, RUN_PARAMETERS)
 	}
 	PG_CATCH();
 	{
-		execute_interrupted();
-		trace.depth = depth;
-		trace.current = current;
-		span.of = e;
-		execution_fail(e, geterrcode());
+		error_leaves(queryDesc, depth, current);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	execute_interrupted();
-	trace.depth = depth;
-	trace.current = current;
-	span.of = e;
+	returns(e, depth, current);
+}
+
+/* The run of a plain request, which need not remain one. */
+static pg_noinline void
+run_plain(RUN_PARAMETERS)
+{
+	Execution  *e;
+
+	plain_runs();
+	trace.depth = 1;
+	trace.current = plain_notes()->number;
+	PG_TRY();
+	{
+		run(RUN_ARGUMENTS);
+	}
+	PG_CATCH();
+	{
+		error_leaves(queryDesc, 0, 0);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	if (likely(plain.plan == queryDesc))
+	{
+		trace.depth = 0;
+		trace.current = 0;
+		plain_notes()->rows = rows_of(queryDesc);
+		plain.stage = PLAIN_RAN;
+		return;
+	}
+	e = execution_of(queryDesc);
+	returns(e, 0, 0);
+	if (e == NULL)
+		return;
+	e->ran = true;
+	e->call.rows += rows_of(queryDesc);
 }
 
 /* The same moment by the clock of row sources, which mostly is that of the trace */
@@ -218,7 +254,8 @@ span_moves_to(Execution *e)
 		int64		now = timeline_now();
 
 		span_close(now);
-		span_open(e, now);
+		span_turn(e, now);
+		span.of = e;
 	}
 }
 
@@ -236,8 +273,11 @@ run_first(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 static pg_noinline void
 run_traced(RUN_PARAMETERS)
 {
-	Execution  *e = trace.on ? execution_of(queryDesc) : NULL;
 	RowQuery   *rows = row_query_of(queryDesc);
+	Execution  *e;
+
+	plain_else();
+	e = trace.on ? execution_of(queryDesc) : NULL;
 
 	/* a portal of an earlier request goes on, and nothing else has happened in this one */
 	if (unlikely(trace.on && trace.request_start == -1))
@@ -270,10 +310,13 @@ run_traced(RUN_PARAMETERS)
 static void
 trace_run(RUN_PARAMETERS)
 {
-	if (trace_begins() || unlikely(row_queries != NULL))
-		run_traced(RUN_ARGUMENTS);
-	else
+	if (!trace_begins() && likely(row_queries == NULL))
 		run(RUN_ARGUMENTS);
+	else if (plain_is_at(queryDesc, PLAIN_STARTED, PLAIN_BOUND) && count == 0 &&
+			 row_queries == NULL)
+		run_plain(RUN_ARGUMENTS);
+	else
+		run_traced(RUN_ARGUMENTS);
 }
 
 static void
@@ -294,9 +337,8 @@ runs_at_end(const EState *estate)
 }
 
 static pg_noinline void
-finish_in(Execution *execution, QueryDesc *queryDesc)
+finish_in(Execution *e, QueryDesc *queryDesc)
 {
-	Execution  *volatile e = execution;
 	int			depth = trace.depth;
 	uint64		current = trace.current;
 
@@ -309,25 +351,20 @@ finish_in(Execution *execution, QueryDesc *queryDesc)
 	}
 	PG_CATCH();
 	{
-		execute_interrupted();
-		trace.depth = depth;
-		trace.current = current;
-		span.of = e;
-		execution_fail(e, geterrcode());
+		error_leaves(queryDesc, depth, current);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	execute_interrupted();
-	trace.depth = depth;
-	trace.current = current;
-	span.of = e;
+	returns(e, depth, current);
 }
 
 static pg_noinline void
 finish_traced(QueryDesc *queryDesc)
 {
-	Execution  *e = execution_of(queryDesc);
+	Execution  *e;
 
+	plain_else();
+	e = execution_of(queryDesc);
 	/* at the end of a portal that began elsewhere it belongs to what goes on here */
 	if (e == NULL || trace.current != e->call.parent)
 	{
@@ -350,10 +387,11 @@ finish_traced(QueryDesc *queryDesc)
 static void
 trace_finish(QueryDesc *queryDesc)
 {
-	if (trace.on)
-		finish_traced(queryDesc);
-	else
+	if (!trace.on || (plain_is_at(queryDesc, PLAIN_RAN, PLAIN_ANSWERED) &&
+					  !runs_at_end(queryDesc->estate)))
 		finish_plan(queryDesc);
+	else
+		finish_traced(queryDesc);
 }
 
 static void
@@ -394,8 +432,6 @@ end_known(Execution *e, QueryDesc *queryDesc)
 	/* what the beginning request has recorded is not younger */
 	if (unlikely(first))
 		now = timeline_now();
-	if (span.of == e)
-		span_close(now);
 	trace.on = execute_is_written(queryDesc);
 	execution_finish(e, now);
 	trace.on = on && trace.on;
@@ -403,11 +439,48 @@ end_known(Execution *e, QueryDesc *queryDesc)
 		trace.last_end = last_end;	/* the message arrived before */
 }
 
+/* The end of a plain request's execution: its time goes on until then, but for that since its answer. */
+static pg_noinline void
+end_plain(QueryDesc *queryDesc)
+{
+	PlainRequest *notes = plain_notes();
+	bool		answered = plain.stage == PLAIN_ANSWERED;
+	int64		before = answered ? timeline_now() : 0;
+	int64		now;
+	Execution  *e;
+
+	end_plan(queryDesc);
+	now = timeline_now();
+	if (likely(plain.plan == queryDesc))
+	{
+		plain_ends(now, answered ? before - notes->busy : notes->busy);
+		return;
+	}
+	e = execution_of(queryDesc);
+	if (e == NULL)
+		return;
+	if (answered && !e->open)
+		e->call.busy += now - before;
+	execution_finish(e, now);
+}
+
 static void
 trace_end(QueryDesc *queryDesc)
 {
-	Execution  *e = executions != NULL ? execution_of(queryDesc) : NULL;
+	Execution  *e;
 
+	if (plain_is_at(queryDesc, PLAIN_RAN, PLAIN_ANSWERED))
+	{
+		end_plain(queryDesc);
+		return;
+	}
+	if (executions == NULL && plain.stage == PLAIN_NONE)
+	{
+		end_plan(queryDesc);
+		return;
+	}
+	plain_else();
+	e = execution_of(queryDesc);
 	if (e != NULL)
 		end_known(e, queryDesc);
 	else

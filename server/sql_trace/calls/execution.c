@@ -12,11 +12,12 @@
 #include "execution.h"
 #include "fused.h"
 
+#include "access/xact.h"
 #include "utils/memutils.h"
 
 /* The latest first */
 Execution  *executions = NULL;
-static Execution *unused = NULL;
+Execution  *executions_unused = NULL;
 
 static Execution none;
 
@@ -38,26 +39,43 @@ execution_search(const QueryDesc *queryDesc)
 Execution *
 execution_take(void)
 {
-	Execution  *e = unused;
+	Execution  *e = executions_unused;
 
 	if (e != NULL)
-		unused = e->next;
+		executions_unused = e->next;
 	else
 		e = MemoryContextAllocZero(TopMemoryContext, sizeof(Execution));
-	/* field by field, as the whole takes longer to clear than to fill in */
-	e->call.flags = 0;
-	e->call.text = 0;
-	e->call.sqlstate = 0;
-	e->call.plan = 0;
-	e->call.execution = 0;
-	e->call.busy = 0;
-	e->call.rows = 0;
-	e->call.fetches = 0;
-	e->call.usage.any = false;
-	e->ran = e->bound = false;
 	e->next = executions;
 	executions = e;
 	return e;
+}
+
+/* An execution has been started by what has been called so. */
+void
+execution_started(const QueryDesc *queryDesc, Call *call, bool secret, bool whole)
+{
+	Execution  *e = execution_take();
+
+	call->kind = CALL_EXECUTE;
+	call->flags = 0;
+	call->sqlstate = 0;
+	call->parent = trace.current;
+	call->execution = 0;
+	call->busy = call->start;
+	call->rows = 0;
+	call->fetches = 0;
+	e->call = *call;
+	e->plan = queryDesc;
+	e->depth = trace.depth;
+	e->nest_level = GetCurrentTransactionNestLevel();
+	e->ran = e->bound = false;
+	e->secret = secret;
+	e->whole = whole;
+	e->open = true;
+	span.of = e;
+	/* a cursor may lie idle while its function goes on */
+	if (trace.depth > 0)
+		span_close(timeline_now());
 }
 
 static void
@@ -69,25 +87,8 @@ give_back(Execution *e)
 		at = &(*at)->next;
 	*at = e->next;
 	e->plan = NULL;				/* it can still be the one found last */
-	e->next = unused;
-	unused = e;
-}
-
-void
-span_open(Execution *e, int64 now)
-{
-	span.of = e;
-	e->since = now;
-	call_usage(&e->before);
-}
-
-/* The open span is over. */
-void
-span_end(int64 now)
-{
-	span.of->call.busy += Max(now - span.of->since, 0);
-	call_usage_since(&span.of->before, &span.of->call.usage);
-	span.of = NULL;
+	e->next = executions_unused;
+	executions_unused = e;
 }
 
 /*
@@ -107,18 +108,16 @@ execution_bound(int64 arrived)
 void
 execute_bound(int64 now)
 {
-	if (span.of != NULL && !span.of->ran && span.of->depth == 0)
-		span.of = NULL;			/* the time is the bind's */
-	else
-		span_close(now);
+	span_close(now);
 	for (Execution *e = executions; e != NULL; e = e->next)
 	{
 		if (e->bound || e->ran || e->depth > 0)
 			continue;
 		e->bound = true;
+		/* what has been taken is the bind's */
 		e->call.start = now;
 		e->call.busy = 0;
-		e->call.usage.any = false;
+		memset(&e->call.usage, 0, sizeof(Usage));
 	}
 }
 
@@ -128,13 +127,17 @@ execution_finish(Execution *e, int64 now)
 {
 	int			depth = trace.depth;
 
+	if (span.of == e)
+		span.of = NULL;
+	if (e->open)
+		span_turn(e, now);
+	/* the clock may have stepped back */
+	e->call.busy = Max(e->call.busy, 0);
 	if (record_held_back)
 		record_held_back();
 	trace.depth = e->depth;
 	call_write(&e->call, now);
 	trace.depth = depth;
-	if (span.of == e)
-		span.of = NULL;
 	give_back(e);
 }
 
@@ -156,12 +159,8 @@ execution_left(Execution *e, int64 now)
 void
 execution_fail(Execution *e, int sqlstate)
 {
-	int64		now = timeline_now();
-
 	call_failed(&e->call, sqlstate);
-	if (span.of == e)
-		span_close(now);
-	execution_finish(e, now);
+	execution_finish(e, timeline_now());
 }
 
 /*
@@ -175,13 +174,7 @@ execution_replaced(const QueryDesc *queryDesc)
 	Execution  *e = execution_of(queryDesc);
 
 	if (unlikely(e != NULL))
-	{
-		int64		now = timeline_now();
-
-		if (span.of == e)
-			span_close(now);
-		execution_left(e, now);
-	}
+		execution_left(e, timeline_now());
 }
 
 /*

@@ -13,6 +13,7 @@
 #include "../core/trace.h"
 
 #include "executor/execdesc.h"
+#include "nodes/execnodes.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -27,8 +28,7 @@ typedef struct Execution
 	bool		bound;			/* by a Bind message that has been answered */
 	bool		secret;
 	bool		whole;			/* the only statement of its source */
-	int64		since;			/* its time is taken since then ... */
-	Usage		before;			/* ... and its usage */
+	bool		open;			/* its call has the time and the counters from which on its own are taken */
 } Execution;
 
 /* The execution whose time is being taken, at the depth under way, or NULL */
@@ -39,19 +39,19 @@ typedef struct Span
 
 extern Span span;
 extern Execution *executions;	/* all that are known */
+extern Execution *executions_unused;	/* to be taken */
 extern Execution *execution_found;	/* the one that was looked for last */
 
 extern void execute_bound(int64 now);
 extern void execute_inherit(int nest_level);
 extern Execution *execution_search(const QueryDesc *queryDesc);
 extern Execution *execution_take(void);
+extern void execution_started(const QueryDesc *queryDesc, Call *call, bool secret, bool whole);
 extern const Execution *execution_bound(int64 arrived);
 extern void execution_finish(Execution *e, int64 now);
 extern void execution_left(Execution *e, int64 now);
 extern void execution_fail(Execution *e, int sqlstate);
 extern void execution_replaced(const QueryDesc *queryDesc);
-extern void span_open(Execution *e, int64 now);
-extern void span_end(int64 now);
 
 /*
  * For row sources.  Their hooks are installed last, and so run outside ours: when
@@ -63,12 +63,28 @@ extern bool execute_is_written(const QueryDesc *queryDesc);
 extern bool execute_row_sources(const QueryDesc *queryDesc, uint32 sampling,
 								const RowSource *nodes, uint32 n);
 
+/* From here on its time and usage are taken, or no longer. */
+static inline void
+span_turn(Execution *e, int64 now)
+{
+	e->open = !e->open;
+	e->call.busy = now - e->call.busy;
+	call_usage_turn(&e->call.usage);
+}
+
 /* What happens next is not the open execution's. */
 static inline void
 span_close(int64 now)
 {
 	if (span.of != NULL)
-		span_end(now);
+		span_turn(span.of, now);
+	span.of = NULL;
+}
+
+static inline uint64
+rows_of(const QueryDesc *queryDesc)
+{
+	return queryDesc->estate ? queryDesc->estate->es_processed : 0;
 }
 
 static inline Execution *

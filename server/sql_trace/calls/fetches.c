@@ -21,6 +21,7 @@
  */
 #include "fetches.h"
 #include "fused.h"
+#include "plain.h"
 
 #define LONGEST_NS (INT64CONST(1000000))
 
@@ -42,7 +43,6 @@ write_series(void)
 	series.fetches = 0;			/* the record's own beginning comes here again */
 	for (int i = 0; i < NUSAGE; i++)
 		series.call.usage.counter[i] = series.last.counter[i] - series.first.counter[i];
-	series.call.usage.any = true;
 	trace.depth = series.depth;
 	call_write(&series.call, end);
 	trace.depth = depth;
@@ -126,16 +126,14 @@ series_interrupted(int64 now)
 	series_close();
 }
 
-/* A call begins, as is noticed "now": its number. */
-uint64
-call_begins(int64 start, int64 now)
+/* What call_begins() does, if there is something to do */
+void
+call_interrupts(int64 now)
 {
+	plain_else();
 	execute_interrupted_by(now);
 	if (unlikely(series.running))
 		series_nested();
-	if (transaction_is_new())
-		transaction_begins(start, now);
-	return ++trace.calls;
 }
 
 /* A fetch begins, and a series with it. */

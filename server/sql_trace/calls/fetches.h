@@ -11,7 +11,7 @@
 #ifndef FETCHES_H
 #define FETCHES_H
 
-#include "execution.h"
+#include "plain.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -36,7 +36,7 @@ typedef struct Series
 
 extern Series series;
 
-extern uint64 call_begins(int64 start, int64 now);
+extern void call_interrupts(int64 now);
 extern void execute_forget(int nest_level, uint16 flags);
 extern void series_nested(void);
 extern void series_close(void);
@@ -61,6 +61,18 @@ execute_interrupted(void)
 {
 	if (unlikely(span.of != NULL || series.fetches > 0 || series.running))
 		series_interrupted(timeline_now());
+}
+
+/* A call begins, as is noticed "now": its number. */
+static inline uint64
+call_begins(int64 start, int64 now)
+{
+	if (unlikely(plain.stage != PLAIN_NONE || span.of != NULL || series.fetches > 0 ||
+				 series.running))
+		call_interrupts(now);
+	if (transaction_is_new())
+		transaction_begins(start, now);
+	return ++trace.calls;
 }
 
 /* An execution is fetched from, at the depth and in the call under way. */

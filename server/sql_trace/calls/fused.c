@@ -3,15 +3,10 @@
  *		One record per request (fused.h).
  *-------------------------------------------------------------------------
  */
-#include "fused.h"
+#include "items.h"
+#include "../core/ring_store.h"
 #include "../core/timeline.h"
 #include "../rows/rows.h"
-
-static inline OpenRequest *
-open_request(void)
-{
-	return &trace.ring->open;
-}
 
 /* Nothing is kept back from now on: readers have to look at the records again. */
 static inline void
@@ -24,7 +19,7 @@ show_none(OpenRequest *open)
 }
 
 /* Start to keep back; false: it is not known when the request began. */
-static bool
+static pg_attribute_always_inline bool
 begin_record(void)
 {
 	FusedRecord *record = &open_request()->record;
@@ -51,9 +46,7 @@ begin_record(void)
 static inline void
 show(Size added)
 {
-	fused.size += added;
-	pg_write_barrier();
-	open_request()->size = fused.size;
+	fused_show(fused.size + added);
 }
 
 /* The time since the request's start, if it fits */
@@ -111,60 +104,21 @@ fits(Size size)
 	return fused.size + size <= FUSED_ROOM && !fused.committed;
 }
 
-static inline bool
-any(const uint64 *counter, int n)
-{
-	uint64		bits = 0;
-
-	for (int i = 0; i < n; i++)
-		bits |= counter[i];
-	return bits != 0;
-}
-
-static inline char *
-add_counters(char *to, const uint64 *counter, int n)
-{
-	memcpy(to, counter, n * sizeof(uint64));
-	return to + n * sizeof(uint64);
-}
-
-/* The counters of a call, where they are to be; returns what follows them. */
-static pg_noinline char *
-add_usage(char *to, const Usage *usage, uint16 *flags)
-{
-	if (any(&usage->counter[USAGE_SHARED], USAGE_LOCAL_TEMP - USAGE_SHARED))
-	{
-		*flags |= CALL_SHARED;
-		to = add_counters(to, &usage->counter[USAGE_SHARED], USAGE_LOCAL_TEMP - USAGE_SHARED);
-	}
-	if (any(&usage->counter[USAGE_LOCAL_TEMP], USAGE_WAL - USAGE_LOCAL_TEMP))
-	{
-		*flags |= CALL_LOCAL_TEMP;
-		to = add_counters(to, &usage->counter[USAGE_LOCAL_TEMP], USAGE_WAL - USAGE_LOCAL_TEMP);
-	}
-	if (any(&usage->counter[USAGE_WAL], NUSAGE - USAGE_WAL))
-	{
-		*flags |= CALL_WAL;
-		to = add_counters(to, &usage->counter[USAGE_WAL], NUSAGE - USAGE_WAL);
-	}
-	return to;
-}
-
 /* A call has ended; false: it cannot be kept back. */
 static inline bool
 keep_call(const Call *call, int64 end)
 {
 	FusedRecord *record = &open_request()->record;
-	FusedCall  *item;
-	char	   *to;
 	uint64		number;
 	uint64		start;
 	uint64		time;
 	uint16		flags = call->flags;
+	char	   *at;
+	char	   *after;
 
 	if ((call->parent | call->execution | call->fetches >> 1 | (uint64) trace.depth |
-		 (flags & ~CALL_ESTIMATED)) != 0 ||
-		unlikely(!fits(sizeof(FusedCall) + (2 + NUSAGE) * sizeof(uint64))))
+		 (call->flags & ~CALL_ESTIMATED)) != 0 ||
+		unlikely(!fits(ITEM_ROOM)))
 		return false;
 	if (!fused.named)
 	{
@@ -175,38 +129,14 @@ keep_call(const Call *call, int64 end)
 	start = (uint64) (call->start - record->start);
 	time = (uint64) (end - record->start);
 	if (unlikely((number >> 8 | (start | time | (uint64) call->busy) >> 32 |
-				  (record->text ^ call->text)) != 0))
+				  (record->text ^ call->text)) != 0) ||
+		!item_query(record, call->query_id, &flags))
 		return false;
-	if (call->query_id != 0)
-	{
-		if (record->query_id == 0)
-			record->query_id = call->query_id;
-		else if (record->query_id != call->query_id)
-			return false;
-		flags |= FUSED_QUERY_ID;
-	}
-	item = (FusedCall *) ((char *) record + fused.size);
-	to = (char *) (item + 1);
-	if (call->rows != 0)
-	{
-		flags |= FUSED_ROWS;
-		to = add_counters(to, &call->rows, 1);
-	}
-	if (call->plan != 0)
-	{
-		flags |= FUSED_PLAN;
-		to = add_counters(to, &call->plan, 1);
-	}
-	if (call->usage.any)
-		to = add_usage(to, &call->usage, &flags);
-	item->kind = (uint8) call->kind;
-	item->number = (uint8) number;
-	item->flags = flags;
-	item->start = (uint32) start;
-	item->end = (uint32) time;
-	item->busy = (uint32) call->busy;
+	at = (char *) record + fused.size;
+	after = item_put(at, (FusedCall) {call->kind, number, flags, start, time, call->busy},
+					 call->rows, call->plan, &call->usage);
 	fused.last_is_commit = call->kind == CALL_COMMIT;
-	show(to - (char *) item);
+	show(after - at);
 	return true;
 }
 
@@ -287,7 +217,6 @@ unfuse_call(const FusedRecord *record, const char *at, Call *call, int64 *end)
 					   USAGE_LOCAL_TEMP - USAGE_SHARED);
 	at = take_counters(at, (item.flags & CALL_LOCAL_TEMP) != 0,
 					   &call->usage.counter[USAGE_LOCAL_TEMP], USAGE_WAL - USAGE_LOCAL_TEMP);
-	call->usage.any = (item.flags & (CALL_SHARED | CALL_LOCAL_TEMP | CALL_WAL)) != 0;
 	return take_counters(at, (item.flags & CALL_WAL) != 0, &call->usage.counter[USAGE_WAL],
 						 NUSAGE - USAGE_WAL);
 }
@@ -324,7 +253,7 @@ write_transaction(TransactionEvent event, uint64 xid, int64 at, int64 start)
  * Something does not fit: write what is kept back as records of its own.
  * Fetches that are held back are younger than all of it, so they come after it.
  */
-static void
+void
 fused_spill(void)
 {
 	static union
@@ -369,11 +298,10 @@ void
 fused_begin(void)
 {
 	record_kept_back = fused_spill;
-	/* not what would be spilled anyway */
-	fused.open = timeline_cpu_interval != 0 && row_every == 0;
-	fused.size = 0;
-	fused.named = fused.last_is_commit = fused.committed = false;
-	fused.first = trace.calls + 1;
+	fused = (Fused) {
+		/* not what would be spilled anyway */
+		.open = timeline_cpu_interval != 0 && row_every == 0,.first = trace.calls + 1
+	};
 }
 
 /* The request has been answered; false: nothing was kept back, or not all of it fits. */
@@ -395,52 +323,28 @@ fused_end(int status, uint32 messages, int64 cpu, int64 now)
 	record->cpu = cpu;
 	show_none(open);
 	fused.size = 0;
-	(void) record_write(RECORD_FUSED, 0, record->header.call, now, record, size);
+	record_time = now;
+	if (ring_begin(RECORD_FUSED, 0, record->header.call, now, size, &record->header))
+	{
+		ring_put(record, size);
+		ring_end();
+	}
 	return true;
 }
 
 /*
- * For readers: the open request as a record.  0: no request is open, or the ring
- * holds newer records, which tell of it.  "head": where the ring ended when the
- * reader copied its records.
- *
- * What has been shown does not change until the generation does, but for the flag
- * that the transaction was committed, and what goes with it: the flag is read
- * before the size, and so never tells of a call that is not in the copy yet.
+ * A plain request begins, of which items are made later; false: they would have no place.
+ * Only the first of what is kept back, as readers tell one from the next by the generation.
  */
-Size
-fused_look(const Ring *ring, uint64 head, char *to)
+bool
+fused_plain_begins(uint64 text)
 {
-	const volatile OpenRequest *open = &ring->open;
-	uint32		generation = open->generation;
-	uint32		flags;
-	uint32		size;
-	FusedRecord *copy = (FusedRecord *) to;
+	FusedRecord *record = &open_request()->record;
 
-	pg_read_barrier();
-	if (open->size == 0)
-		return 0;
-	/* the flags are those of this request, and not of the one before */
-	pg_read_barrier();
-	flags = open->record.flags;
-	pg_read_barrier();
-	size = open->size;
-	if (size < sizeof(FusedRecord) || size > FUSED_ROOM)
-		return 0;
-	pg_read_barrier();
-	memcpy(to, &ring->open.record, size);
-	pg_read_barrier();
-	if (open->generation != generation || open->size == 0 ||
-		pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->head)) != head)
-		return 0;
-	copy->header.size = size;
-	copy->header.kind = RECORD_OPEN;
-	copy->header.depth = 0;
-	copy->header.number = 0;
-	copy->header.time = copy->start;
-	copy->flags = flags;
-	copy->status = 0;
-	copy->messages = 0;
-	copy->cpu = -1;
-	return size;
+	if (!fits(PLAIN_ROOM) || fused.plain || (fused.named && record->text != text))
+		return false;
+	fused.plain = fused.named = true;
+	record->text = text;
+	show(0);
+	return true;
 }

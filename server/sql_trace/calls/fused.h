@@ -29,8 +29,14 @@ extern bool fused_transaction_committed(uint64 xid, int64 start);
 extern bool fused_binds(uint64 call, uint32 parameters, uint32 entries, const char *values,
 						Size size, int64 time);
 extern bool fused_end(int status, uint32 messages, int64 cpu, int64 now);
-extern Size fused_look(const Ring *ring, uint64 head, char *to);
+extern bool fused_plain_begins(uint64 text);
+extern void fused_spill(void);
 extern void call_write(const Call *call, int64 end);
+
+/* open_request.c */
+extern uint32 plain_add(FusedRecord *record, uint32 size, const PlainRequest *plain,
+						PlainStage stage);
+extern Size fused_look(const Ring *ring, uint64 head, char *to);
 
 #pragma GCC visibility pop
 

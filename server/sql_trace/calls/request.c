@@ -6,6 +6,7 @@
 #include "request.h"
 #include "fetches.h"
 #include "fused.h"
+#include "plain.h"
 #include "secrets.h"
 #include "statement.h"
 #include "../core/kept.h"
@@ -50,7 +51,7 @@ request_begins(bool can_open)
 		claim_rings();
 	series_forget();
 	text_forget();
-	if (trace.ring != NULL)
+	if (trace.ring != NULL && unlikely((ClockSource) timeline_clock != timeline_source))
 		timeline_follow_clock();
 	level_update(can_open);
 	trace.request = true;
@@ -85,6 +86,7 @@ request_message_arrived_by(int64 now)
 {
 	TimestampTz at = GetCurrentStatementStartTimestamp();
 
+	plain_else();
 	if (at == message_seen)
 		return trace.arrived;
 	message_seen = at;
@@ -171,6 +173,8 @@ request_ends(char status)
 		RequestRecord record;
 		int64		now;
 
+		if (plain.stage != PLAIN_NONE)
+			plain_answered();
 		now = timeline_now();
 		if (unlikely(trace.request_start == -1))
 			(void) request_message_arrived_by(now);

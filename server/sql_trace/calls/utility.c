@@ -36,14 +36,14 @@ query_id_of(const PlannedStmt *statement)
 }
 
 static void
-end_call(Call *call, const Usage *before, int depth)
+end_call(Call *call, int depth)
 {
 	int64		now;
 
 	execute_interrupted();
 	trace.depth = depth;
 	trace.current = call->parent;
-	call_usage_since(before, &call->usage);
+	call_usage_turn(&call->usage);
 	now = timeline_now();
 	call->busy = now - call->start;
 	call_write(call, now);
@@ -53,7 +53,6 @@ static void
 trace_utility(UTILITY_PARAMETERS)
 {
 	Call		call = {.kind = CALL_UTILITY};
-	Usage		before;
 	int			depth = trace.depth;
 	bool		secret;
 
@@ -73,7 +72,7 @@ trace_utility(UTILITY_PARAMETERS)
 						statement->utilityStmt, &secret);
 	if (depth == 0)
 		request_statement(call.text, secret);
-	call_usage(&before);
+	call_usage(&call.usage);
 	trace.depth = depth + 1;
 	trace.current = call.number;
 	PG_TRY();
@@ -84,12 +83,12 @@ trace_utility(UTILITY_PARAMETERS)
 	PG_CATCH();
 	{
 		call_failed(&call, geterrcode());
-		end_call(&call, &before, depth);
+		end_call(&call, depth);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 	call.rows = done ? done->nprocessed : 0;
-	end_call(&call, &before, depth);
+	end_call(&call, depth);
 }
 
 void

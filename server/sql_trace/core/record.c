@@ -13,7 +13,7 @@ void		(*record_held_back) (void) = NULL;
 void		(*record_kept_back) (void) = NULL;
 Fused		fused;
 
-static int64 record_time;
+int64		record_time;
 
 /*
  * Begin a record of "size" bytes, header included; they are padded to a
@@ -79,8 +79,6 @@ any(const Usage *usage, int from, int to)
 {
 	uint64		bits = 0;
 
-	if (!usage->any)
-		return false;
 	for (int i = from; i < to; i++)
 		bits |= usage->counter[i];
 	return bits != 0;

@@ -25,7 +25,6 @@
 typedef struct Usage
 {
 	uint64		counter[NUSAGE];
-	bool		any;			/* of a difference: it is not 0; else its counters mean nothing */
 } Usage;
 
 StaticAssertDecl(offsetof(BufferUsage, shared_blks_hit) == 0 &&
@@ -58,6 +57,7 @@ typedef struct Fused
 {
 	bool		open;			/* what happens is kept back */
 	bool		named;			/* a call has told its text */
+	bool		plain;			/* there has been a plain request (../calls/plain.h) */
 	bool		last_is_commit; /* among the calls */
 	bool		committed;
 	uint32		size;			/* of the record so far */
@@ -67,6 +67,7 @@ typedef struct Fused
 #pragma GCC visibility push(hidden)
 
 extern Fused fused;
+extern int64 record_time;		/* of the last one */
 extern void (*record_kept_back) (void); /* writes what is kept back of the request */
 extern void (*record_held_back) (void); /* writes the fetches that are held back, or NULL */
 

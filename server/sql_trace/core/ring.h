@@ -23,11 +23,51 @@
 #include "postgres.h"
 
 #include "../../common/ring_area.h"
+#include "record.h"
 #include "records.h"
 #include "shmem.h"
 #include "trace.h"
 
 #define SMALLEST_RING_KB 64
+
+/* How far a plain request has come (../calls/plain.h) */
+typedef enum PlainStage
+{
+	PLAIN_NONE,
+	PLAIN_STARTED,
+	PLAIN_BOUND,
+	PLAIN_RUNNING,
+	PLAIN_RAN,
+	PLAIN_ANSWERED,				/* before its end, as a portal lives until the Sync */
+	PLAIN_ENDED,
+	PLAIN_COMMITTED
+} PlainStage;
+
+/*
+ * What is known of a plain request, and no item of its record yet.  What belongs to a
+ * stage does not change once that has been reached.
+ */
+typedef struct PlainRequest
+{
+	uint32		stage;			/* PlainStage */
+	uint32		bound;			/* 1: by a Bind message that has been answered */
+	uint64		number;			/* of the execution; those of its bind and its commit follow */
+	uint64		text;
+	int64		query_id;
+	uint64		plan;
+	int64		bind_query_id;
+	int64		bind_start;
+	int64		bind_busy;
+	int64		start;			/* of the execution; where that of a bind ends */
+	int64		end;
+	int64		busy;			/* while it is open, and "usage", too: those to count from */
+	uint64		rows;
+	Usage		usage;
+	int64		commit_start;
+	int64		commit_end;
+	uint64		xid;
+	int64		transaction;	/* when it began */
+} PlainRequest;
 
 /*
  * The request under way, as far as it is kept back: the record that it is going to
@@ -39,6 +79,7 @@ typedef struct OpenRequest
 {
 	uint32		generation;		/* of what is kept back */
 	uint32		size;			/* 0: nothing is */
+	PlainRequest plain;
 	union
 	{
 		FusedRecord record;
@@ -63,7 +104,6 @@ typedef struct Ring
 	SessionRecord session;
 	char		padding3[PG_CACHE_LINE_SIZE];
 	OpenRequest open;
-	char		padding4[PG_CACHE_LINE_SIZE - 2 * sizeof(uint32)];
 	char		data[FLEXIBLE_ARRAY_MEMBER];
 } Ring;
 

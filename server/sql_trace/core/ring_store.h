@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * ring_store.h
- *		Storing the bytes of a record in the ring of a session; for record.c.
+ *		Storing the bytes of a record in the ring of a session; for record.c and fused.c.
  *
  * Inline, as each record passes through it.
  *-------------------------------------------------------------------------
@@ -77,7 +77,7 @@ ring_begin(RecordKind kind, int depth, uint64 call, int64 time, Size size, Recor
 	if (unlikely(pg_atomic_read_u64(&trace.ring->head) + whole -
 				 pg_atomic_read_u64(&trace.ring->tail) > trace.ring->size))
 		ring_make_room(whole);
-	ring_record.cursor = ring_head();
+	ring_record.cursor = pg_atomic_read_u64(&trace.ring->head);
 	ring_record.end = ring_record.cursor + whole;
 	ring_fetch_ahead(whole);
 	header->size = (uint32) whole;

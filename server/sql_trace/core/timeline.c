@@ -17,14 +17,7 @@ int			timeline_cpu_interval = 1000;
 ClockSource timeline_source;
 Timeline	timeline;
 
-/* The last comparison with the wall clock: both tell the same moment. */
-static struct
-{
-	TimestampTz at;
-	int64		time;			/* in the ring */
-} wall;
-
-#define WALL_NS UINT64CONST(1000000)
+TimelineWall timeline_wall;
 
 static int64 cpu_base;
 int64		timeline_cpu_read_at;
@@ -88,22 +81,22 @@ timeline_begin(Shared *shared)
 	timeline.rate = clock_source_counts(timeline_source) ? shared->rate : nanoseconds;
 	timeline.base = timeline_reading();
 	timeline.base_ns = 0;
-	wall.time = PG_INT64_MIN;
+	timeline_wall.time = PG_INT64_MIN;
 	memset(&recorded, 0, sizeof(recorded));
 	cpu_base = clock_system_ns(CLOCK_THREAD_CPUTIME_ID);
 	timeline_cpu_read_at = PG_INT64_MIN / 2;
 }
 
 /*
- * A request begins, and there is a ring: its times come from the clock that is set now, which is not
- * changed before its end.  So readings within a request can be compared.
+ * A request begins, and there is a ring: its times come from the clock that is set now, if that
+ * is another one.  It is not changed before its end, so readings within a request can be compared.
  */
 void
 timeline_follow_clock(void)
 {
 	Shared	   *shared = shmem_get();
 
-	if ((ClockSource) timeline_clock == timeline_source || shared == NULL)
+	if (shared == NULL)
 		return;
 	rebase(timeline_clock, clock_source_counts(timeline_clock) ? shared->rate : nanoseconds);
 	memset(&recorded, 0, sizeof(recorded));
@@ -202,19 +195,12 @@ timeline_read_cpu(int64 now)
 					   &timeline.rate) - cpu_base;
 }
 
-/*
- * A moment of the wall clock as time in the ring, which is "now".  Both clocks are
- * compared once a millisecond: they drift apart by less than the wall clock's unit.
- */
-int64
-timeline_arrival(TimestampTz at, int64 now)
+/* The wall clock is compared with ours, at a time in the ring that is now. */
+pg_noinline void
+timeline_compare(int64 now)
 {
-	if (unlikely((uint64) now - (uint64) wall.time >= WALL_NS))
-	{
-		wall.at = GetCurrentTimestamp();
-		wall.time = now;
-	}
-	return Min(now, wall.time + (at - wall.at) * 1000);
+	timeline_wall.at = GetCurrentTimestamp();
+	timeline_wall.time = now;
 }
 
 /* Called when the library is loaded. */

@@ -25,7 +25,18 @@ typedef struct Timeline
 	int64		base_ns;
 } Timeline;
 
+/* The last comparison with the wall clock: both tell the same moment. */
+typedef struct TimelineWall
+{
+	TimestampTz at;
+	int64		time;			/* in the ring */
+} TimelineWall;
+
+#define WALL_NS UINT64CONST(1000000)
+
 #pragma GCC visibility push(hidden)
+
+extern TimelineWall timeline_wall;
 
 extern int	timeline_clock;		/* setting: a ClockSource */
 extern int	timeline_cpu_interval;	/* setting: us between readings of CPU time; -1: none */
@@ -43,7 +54,7 @@ extern bool timeline_has_waits(void);
 extern bool timeline_want_waits(WaitsWanted wanted, uint64 most);
 extern bool timeline_claim_waits(void);
 extern int64 timeline_read_cpu(int64 now);
-extern int64 timeline_arrival(TimestampTz at, int64 now);
+extern void timeline_compare(int64 now);
 
 /* The clock of this process's trace, now; timeline_of() tells what time that is */
 static inline int64
@@ -66,6 +77,18 @@ static inline int64
 timeline_now(void)
 {
 	return timeline_of(timeline_reading());
+}
+
+/*
+ * A moment of the wall clock as time in the ring, which is "now".  Both clocks are
+ * compared once a millisecond: they drift apart by less than the wall clock's unit.
+ */
+static inline int64
+timeline_arrival(TimestampTz at, int64 now)
+{
+	if (unlikely((uint64) now - (uint64) timeline_wall.time >= WALL_NS))
+		timeline_compare(now);
+	return Min(now, timeline_wall.time + (at - timeline_wall.at) * 1000);
 }
 
 /* CPU time since the ring began, or -1: it has been read not long ago. */

@@ -21,7 +21,8 @@
  *	  them (statement.h); what the recorder needs again is in a dictionary
  *	  (dictionary.h).  Mostly all calls of a request, its values and its
  *	  transaction are kept back and make one record when it has been answered
- *	  (fused.h).  Fetches in a row share a record, too (fetches.h).
+ *	  (fused.h).  Of most requests even the calls are made only then (plain.h).
+ *	  Fetches in a row share a record, too (fetches.h).
  * 4. record.c decides what goes before the record.  ring_store.h stores its bytes
  *	  in the ring of the session (ring.h).  A full ring overwrites its oldest
  *	  records; what no reader had fetched is counted as lost.

@@ -1,0 +1,106 @@
+/*-------------------------------------------------------------------------
+ * items.h
+ *		Adding calls to the record of a request; for those who keep it back.
+ *
+ * Inline, as each call passes through it, and of most the kind is known beforehand.
+ *-------------------------------------------------------------------------
+ */
+#ifndef ITEMS_H
+#define ITEMS_H
+
+#include "call.h"
+#include "fused.h"
+
+#pragma GCC visibility push(hidden)
+
+/* That a call takes at most, and those of a plain request do */
+#define ITEM_ROOM (sizeof(FusedCall) + (2 + NUSAGE) * sizeof(uint64))
+#define PLAIN_ROOM (2 * sizeof(FusedCall) + ITEM_ROOM)
+
+static inline OpenRequest *
+open_request(void)
+{
+	return &trace.ring->open;
+}
+
+/* Let readers see so much. */
+static inline void
+fused_show(uint32 size)
+{
+	fused.size = size;
+	pg_write_barrier();
+	open_request()->size = size;
+}
+
+/* The counters of a call, where they are to be; returns what follows them. */
+static inline uint64 *
+add_usage(uint64 *to, const Usage *usage, uint16 *flags)
+{
+	const Two  *from = (const Two *) usage;
+	Two		   *put = (Two *) to;
+
+	StaticAssertStmt(USAGE_LOCAL_TEMP == 4 && USAGE_WAL == 10 && NUSAGE == 12,
+					 "groups of two, three and one pair");
+	if (any_used(from[0] | from[1]))
+	{
+		*flags |= CALL_SHARED;
+		*put++ = from[0];
+		*put++ = from[1];
+	}
+	if (likely(!any_used(from[2] | from[3] | from[4] | from[5])))
+		return (uint64 *) put;
+	if (any_used(from[2] | from[3] | from[4]))
+	{
+		*flags |= CALL_LOCAL_TEMP;
+		*put++ = from[2];
+		*put++ = from[3];
+		*put++ = from[4];
+	}
+	if (any_used(from[5]))
+	{
+		*flags |= CALL_WAL;
+		*put++ = from[5];
+	}
+	return (uint64 *) put;
+}
+
+/* A call is of this statement, if that is known; false: the record is of another one. */
+static pg_attribute_always_inline bool
+item_query(FusedRecord *record, int64 query_id, uint16 *flags)
+{
+	if (query_id == 0)
+		return true;
+	if (record->query_id == 0)
+		record->query_id = query_id;
+	*flags |= FUSED_QUERY_ID;
+	return record->query_id == query_id;
+}
+
+/*
+ * Put a call, with what it has of these and its flags tell; "usage" may be NULL.  Returns what
+ * follows it.
+ */
+static pg_attribute_always_inline char *
+item_put(char *at, FusedCall item, uint64 rows, uint64 plan, const Usage *usage)
+{
+	uint64	   *to = (uint64 *) (at + sizeof(FusedCall));
+
+	if (rows != 0)
+	{
+		item.flags |= FUSED_ROWS;
+		*to++ = rows;
+	}
+	if (plan != 0)
+	{
+		item.flags |= FUSED_PLAN;
+		*to++ = plan;
+	}
+	if (usage)
+		to = add_usage(to, usage, &item.flags);
+	*(FusedCall *) at = item;
+	return (char *) to;
+}
+
+#pragma GCC visibility pop
+
+#endif							/* ITEMS_H */
