@@ -270,6 +270,27 @@ def test_no_remedy_ends_what_must_not_be_ended(kind: str) -> None:
     assert not any("terminate" in one.command or "cancel" in one.command for one in found.remedy)
 
 
+@pytest.mark.parametrize(
+    ("text", "does"),
+    [
+        ("autovacuum: VACUUM public.hot", "gives way to others by itself"),
+        ("autovacuum: VACUUM public.hot (to prevent wraparound)", "prevents wraparound"),
+    ],
+)
+def test_a_vacuum_that_does_not_give_way_is_told_from_others(text: str, does: str) -> None:
+    worker = session(
+        1,
+        "Timeout/VacuumDelay",
+        backend_type="autovacuum worker",
+        application="",
+        role="",
+        text=text,
+    )
+    (found,) = compute.findings(seen(worker, waiter(2, 1), waiter(3, 1)))
+    assert found.title.startswith("autovacuum worker (pid 1) is at work and holds")
+    assert does in found.remedy[0].does
+
+
 KEY = ("app", 7)
 SCAN = "SELECT * FROM orders WHERE customer_ref = $1"
 

@@ -107,7 +107,8 @@ def _does(root: SampledSession) -> str:
     if root.backend_type == "startup":
         return "applies what the primary did, waits for queries of this standby itself,"
     if root.backend_type != "client backend":
-        return f"is {_article(root.backend_type)} at work"
+        unnamed = not (root.application or root.role)  # then it is called so already
+        return "is at work" if unnamed else f"is {_article(root.backend_type)} at work"
     return f"runs «{short(root.text)}»" if root.text else "runs a statement"
 
 

@@ -13,6 +13,8 @@ REPLAY_CANCELS = Remedy(
     does="wait: after max_standby_streaming_delay the server cancels what uses the table on this "
     "standby; on the primary nothing waits",
 )
+#: What the server says of a vacuum that does not give way.
+_WRAPAROUND = "(to prevent wraparound)"
 #: Processes that no remedy may end.
 _UNTOUCHED = ("walsender", "startup", "walreceiver", "checkpointer", "walwriter")
 
@@ -103,13 +105,10 @@ def end(one: SampledSession) -> list[Remedy]:
     if not may_be_ended(one):
         return [Remedy(command="", does=f"let the {one.backend_type} finish: it must not be ended")]
     if one.backend_type == "autovacuum worker":
-        return [
-            Remedy(
-                command="",
-                does="let autovacuum finish; it gives way by itself unless it prevents wraparound, "
-                "and then it must not be ended",
-            )
-        ]
+        does = "let autovacuum finish: it gives way to others by itself"
+        if _WRAPAROUND in one.text:
+            does = "let autovacuum finish: it prevents wraparound, and must not be ended"
+        return [Remedy(command="", does=does)]
     if one.state == "active":
         return [cancel(one, "cancels its statement"), terminate(one, "if that does not help")]
     return [terminate(one, "ends the session, and so its transaction and locks")]
