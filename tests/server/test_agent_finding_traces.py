@@ -82,6 +82,7 @@ def watched(
     return pids, found, " ".join(in_process("findings", "--spool", spool).stdout.split())
 
 
+@pytest.mark.slow
 def test_without_the_right_a_finding_says_how_to_grant_it(
     recording: tuple[Cluster, Path],
     started: Callable[..., subprocess.Popen[str]],
