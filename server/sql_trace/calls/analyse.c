@@ -61,19 +61,6 @@ plan(PLANNER_PARAMETERS)
 		standard_planner(PLANNER_ARGUMENTS);
 }
 
-static void
-end_plan(Call *call, int depth)
-{
-	int64		now;
-
-	trace.depth = depth;
-	trace.current = call->parent;
-	call_usage_turn(&call->usage);
-	now = timeline_now();
-	call->busy = now - call->start;
-	call_write(call, now);
-}
-
 static PlannedStmt *
 trace_plan(PLANNER_PARAMETERS)
 {
@@ -104,11 +91,11 @@ trace_plan(PLANNER_PARAMETERS)
 	{
 		execute_interrupted();
 		call_failed(&call, geterrcode());
-		end_plan(&call, depth);
+		call_ends(&call, depth);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	end_plan(&call, depth);
+	call_ends(&call, depth);
 	return planned;
 }
 

@@ -63,3 +63,17 @@ call_failed(Call *call, int sqlstate)
 	call->flags |= CALL_FAILED;
 	call->sqlstate = (uint32) sqlstate;
 }
+
+/* A call of this depth is over, which held what it called within it. */
+void
+call_ends(Call *call, int depth)
+{
+	int64		now;
+
+	trace.depth = depth;
+	trace.current = call->parent;
+	call_usage_turn(&call->usage);
+	now = timeline_now();
+	call->busy = now - call->start;
+	call_write(call, now);
+}

@@ -27,6 +27,7 @@ extern bool transaction_is_known(void);
 extern void transaction_over(void);
 
 extern void call_failed(Call *call, int sqlstate);
+extern void call_ends(Call *call, int depth);
 
 /* Has it not been recorded that the transaction under way began? */
 static inline bool

@@ -38,15 +38,8 @@ query_id_of(const PlannedStmt *statement)
 static void
 end_call(Call *call, int depth)
 {
-	int64		now;
-
 	execute_interrupted();
-	trace.depth = depth;
-	trace.current = call->parent;
-	call_usage_turn(&call->usage);
-	now = timeline_now();
-	call->busy = now - call->start;
-	call_write(call, now);
+	call_ends(call, depth);
 }
 
 static void
