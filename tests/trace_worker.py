@@ -52,6 +52,21 @@ def server_that_writes(
         yield cluster, path / "traces"
 
 
+#: A server that keeps all that triggers ask for.
+KEEPING: dict[str, Value] = {"sql_trace.keep_interval": 0, "sql_trace.keep_most": 32}
+
+
+@contextlib.contextmanager
+def server_that_keeps(binaries: Binaries, statements: str) -> Iterator[tuple[Cluster, Path]]:
+    """A server that writes what it keeps, on which these were run, and where it writes."""
+    with place() as path:
+        settings = KEEPING | {"sql_trace.keep_directory": str(path / "kept")}
+        with tracing(binaries, settings) as cluster:
+            with cluster.connect() as admin:
+                admin.execute(statements.encode())
+            yield cluster, path / "kept"
+
+
 def configure(cluster: Cluster, **settings: Value) -> None:
     """Settings of the worker, in force."""
     cluster.configure({f"sql_trace.{name}": value for name, value in settings.items()})

@@ -17,25 +17,19 @@ from pgtare.observing.trace.file.reader import load
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process
-from tests.servers import tracing
 from tests.sessions import eventually, rows, session
-from tests.trace_worker import place
+from tests.trace_worker import server_that_keeps
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
-SETTINGS = {"sql_trace.keep_interval": 0, "sql_trace.keep_most": 32}
 CHANGE = "UPDATE hot SET n = n"
 
 
 @pytest.fixture(scope="module")
 def filing(each_server: Binaries) -> Iterator[tuple[Cluster, Path]]:
     """A server that writes what it keeps, and where."""
-    with place() as path:
-        settings = SETTINGS | {"sql_trace.keep_directory": str(path / "kept")}
-        with tracing(each_server, settings) as cluster:
-            with session(cluster) as admin:
-                admin.execute("CREATE TABLE hot AS SELECT 1 AS n")
-            yield cluster, path / "kept"
+    with server_that_keeps(each_server, "CREATE TABLE hot AS SELECT 1 AS n") as found:
+        yield found
 
 
 def kept(cluster: Cluster, *words: str) -> dict[str, Any]:

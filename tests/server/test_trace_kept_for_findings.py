@@ -22,11 +22,10 @@ from tests.commands import in_process
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.trace_records import grant_usage
-from tests.trace_worker import configure, place
+from tests.trace_worker import KEEPING, configure, server_that_keeps
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
-SETTINGS = {"sql_trace.keep_interval": 0, "sql_trace.keep_most": 32}
 ASK = "SELECT pid, id, file, incident, missing FROM sql_trace_keep_for_finding(%s::int[], %s)"
 GRANT = "GRANT EXECUTE ON FUNCTION sql_trace_keep_for_finding(integer[], text) TO asker"
 
@@ -34,13 +33,11 @@ GRANT = "GRANT EXECUTE ON FUNCTION sql_trace_keep_for_finding(integer[], text) T
 @pytest.fixture(scope="module")
 def filing(each_server: Binaries) -> Iterator[tuple[Cluster, Path]]:
     """A server that writes what it keeps, and where."""
-    with place() as path:
-        settings = SETTINGS | {"sql_trace.keep_directory": str(path / "kept")}
-        with tracing(each_server, settings) as cluster:
-            with session(cluster) as admin:
-                admin.execute("CREATE TABLE hot AS SELECT 1 AS n; CREATE ROLE asker LOGIN")
-                grant_usage(admin, "asker")
-            yield cluster, path / "kept"
+    made = "CREATE TABLE hot AS SELECT 1 AS n; CREATE ROLE asker LOGIN"
+    with server_that_keeps(each_server, made) as found:
+        with session(found[0]) as admin:
+            grant_usage(admin, "asker")
+        yield found
 
 
 @pytest.fixture
@@ -224,6 +221,6 @@ def test_a_session_that_has_gone_is_not_another(
 
 
 def test_without_a_directory(wheel: Binaries) -> None:
-    with tracing(wheel, SETTINGS) as cluster, session(cluster) as admin, traced(cluster) as client:
+    with tracing(wheel, KEEPING) as cluster, session(cluster) as admin, traced(cluster) as client:
         ((_, number, file, _, missing),) = ask(admin, [pid_of(client)])
         assert (number, file, missing) == (None, None, "sql_trace.keep_directory is not set")

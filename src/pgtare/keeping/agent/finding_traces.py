@@ -15,7 +15,7 @@ from pgtare.observing.findings.model import ACTIVE, Finding, FindingTrace, Findi
 _LIMIT_S = 2.0
 #: So many findings of a server in an hour; it has a limit of its own, in traces.
 _MOST_FINDINGS, _HOUR_S = 3, 3600.0
-#: Of those that wait, so many, the longest first.
+#: The most waiters whose traces are asked for, those that wait longest first.
 _MOST_VICTIMS = 4
 
 

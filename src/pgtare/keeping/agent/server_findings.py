@@ -33,9 +33,10 @@ _LIMIT_S = 2.0
 _LOCKS_S, _LOCKS_TIMES = 5.0, 100.0
 #: Tables are read so often, s, or if a statement may be a finding.
 _TABLES_S = 60.0
-#: Of a sample so many sessions are kept: WINDOW_S of them is in memory.
+#: The most sessions that are kept of one sample: the samples of WINDOW_S are in memory.
 _MOST_SESSIONS = 2000
-#: Of many sessions not every sample is computed with: so many rows in WINDOW_S, or each of these.
+#: With many sessions some samples are passed over: findings are computed of about _ROWS rows, but
+#: at least of every fifth sample.
 _ROWS, _MOST_PASSED = 3000, 5
 #: Sessions at work from which on their statements are looked up, counted if that is more: sampled,
 #: those on a processor are too few, as our own session keeps them from it.

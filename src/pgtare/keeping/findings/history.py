@@ -38,6 +38,14 @@ class KeptTraces(Model):
     kept: list[KeptTrace] = Field(description="the traces, that of the root first")
     missing: str = Field(description="what is not kept, and why; empty: nothing is missing")
 
+    def lines(self) -> list[str]:
+        """How each trace is seen, and what is missing."""
+        lines = [
+            f"pgtare trace kept {trace.id} --dsn …  (process {trace.pid}, {trace.file})"
+            for trace in self.kept
+        ]
+        return [*lines, *filter(None, [self.missing])]
+
 
 class KeptFinding(Model):
     """A finding as it was written last within the stretch of time."""

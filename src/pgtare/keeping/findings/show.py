@@ -49,18 +49,9 @@ def _details(one: KeptFinding) -> RenderableType:
     parts.append(_labelled([*seen, ("why", one.why)]))
     for number, remedy in enumerate(one.remedy):
         parts += commands.lines(**remedy, first=not number)
-    traces = [("trace" if not n else "", line) for n, line in enumerate(_traces(one))]
+    lines = one.traces.lines() if one.traces is not None else []
+    traces = [("trace" if not n else "", line) for n, line in enumerate(lines)]
     return Group(*parts, _labelled([("sure", f"{one.sure}: {one.because}"), *traces]))
-
-
-def _traces(one: KeptFinding) -> list[str]:
-    if one.traces is None:
-        return []
-    lines = [
-        f"pgtare trace kept {trace.id} --dsn …  (process {trace.pid}, {trace.file})"
-        for trace in one.traces.kept
-    ]
-    return [*lines, *filter(None, [one.traces.missing])]
 
 
 def _labelled(lines: Sequence[tuple[str, str]]) -> Padding:

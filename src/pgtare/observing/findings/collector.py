@@ -28,8 +28,8 @@ from pgtare.observing.findings.read import Reader
 #: So many statements are looked up, those that were seen most.
 _MOST_STATEMENTS = 10
 
-#: The lock table is counted at most so often, s, and so many times its own duration: that stops
-#: whoever takes a lock.
+#: Counting the lock table stops whoever takes a lock. At least so many s pass between two counts,
+#: and so many times the duration of the last one.
 _LOCK_TABLE_S, _LOCK_TABLE_TIMES = 30.0, 100.0
 #: If more looks at sessions are refused, what slows them cannot be seen.
 _MOST_REFUSED = 0.2

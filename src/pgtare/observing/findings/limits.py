@@ -104,11 +104,12 @@ def _connections(state: ServerState) -> Finding | None:
                 risk="the role's further connections are refused",
                 privilege="the right to alter the role",
             ),
-            Remedy(
-                command=f"ALTER ROLE {quoted} SET idle_session_timeout = '10min';",
-                does="ends sessions that do nothing for so long, of new sessions",
-                risk="pools that do not expect it report errors",
-                privilege="the right to alter the role",
+            remedies.role_setting(
+                role,
+                "idle_session_timeout",
+                "'10min'",
+                "ends sessions that do nothing for so long, of new sessions",
+                "pools that do not expect it report errors",
             ),
         ],
         sure="certain",

@@ -55,6 +55,16 @@ def setting(setting_name: str, value: str, does: str, risk: str = "") -> Remedy:
     )
 
 
+def role_setting(role: str, setting_name: str, value: str, does: str, risk: str) -> Remedy:
+    """A setting of a role, for its new sessions."""
+    return Remedy(
+        command=f"ALTER ROLE {identifier(role)} SET {setting_name} = {value};",
+        does=does,
+        risk=risk,
+        privilege="the right to alter the role",
+    )
+
+
 def _time(us: int) -> str:
     return f"{moment(us / 1e6):%Y-%m-%d %H:%M:%S.%f}+00"
 
@@ -119,22 +129,24 @@ def not_again(one: SampledSession) -> list[Remedy]:
     if one.state.startswith("idle"):
         return [idle_timeout(one.role)]
     return [
-        Remedy(
-            command=f"ALTER ROLE {identifier(one.role)} SET statement_timeout = '1h';",
-            does="so that it does not happen again: cancels what takes longer, of new sessions",
-            risk="work of the role that takes longer fails",
-            privilege="the right to alter the role",
+        role_setting(
+            one.role,
+            "statement_timeout",
+            "'1h'",
+            "so that it does not happen again: cancels what takes longer, of new sessions",
+            "work of the role that takes longer fails",
         )
     ]
 
 
 def idle_timeout(role: str) -> Remedy:
     """What ends sessions of a role that stay idle in transaction."""
-    return Remedy(
-        command=f"ALTER ROLE {identifier(role)} SET idle_in_transaction_session_timeout = '5min';",
-        does="so that it does not happen again: ends sessions of the role that stay so",
-        risk="an application that pauses longer within a transaction loses its connection",
-        privilege="the right to alter the role",
+    return role_setting(
+        role,
+        "idle_in_transaction_session_timeout",
+        "'5min'",
+        "so that it does not happen again: ends sessions of the role that stay so",
+        "an application that pauses longer within a transaction loses its connection",
     )
 
 

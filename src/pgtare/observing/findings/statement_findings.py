@@ -266,11 +266,12 @@ def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanat
                 does="in its session or transaction, before the statement",
                 risk="each sort and hash of each session may take as much",
             ),
-            Remedy(
-                command=f"ALTER ROLE {remedies.identifier(role)} SET work_mem = {size};",
-                does="for all new sessions of the role",
-                risk="each sort and hash of each of its sessions may take as much",
-                privilege="the right to alter the role",
+            remedies.role_setting(
+                role,
+                "work_mem",
+                size,
+                "for all new sessions of the role",
+                "each sort and hash of each of its sessions may take as much",
             ),
             remedies.setting("log_temp_files", "'10MB'", "logs which statements spill"),
         ),

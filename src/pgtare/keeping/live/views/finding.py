@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pgtare.errors import UsageError
+from pgtare.keeping.findings.history import KeptTraces
 from pgtare.keeping.live import live_charts, time_window
 from pgtare.keeping.live.page_parts import PageCommand, PageLink, PageSection, ViewPage
 from pgtare.keeping.live.time_window import US, TimeWindow, shown
@@ -158,12 +159,7 @@ async def _traces(
     section = recordings.section(replace(request, window=whole), rows, _NO_TRACE)
     if not row["linked"]:
         return section
-    linked = json.loads(row["linked"])
-    lines = [
-        f"pgtare trace kept {one['id']} --dsn …  (process {one['pid']}, {one['file']})"
-        for one in linked["kept"]
-    ]
-    return replace(section, lines=[*lines, *filter(None, [linked["missing"]])])
+    return replace(section, lines=KeptTraces.model_validate_json(row["linked"]).lines())
 
 
 def _more(request: ViewRequest, row: LiveRow) -> PageSection:
