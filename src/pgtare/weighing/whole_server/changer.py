@@ -145,13 +145,10 @@ class Changer:
     def _set(self, switch: Switch, before: Before | None, on: bool) -> None:
         assert before is not None
         configuration.require_same(self.connect(), before)
-        configuration.refuse_foreign(
-            self.connect(), switch.setting, before.entry if on else switch.value
-        )
+        ours, theirs = switch.value, before.entry
+        value, expected = (ours, theirs) if on else (theirs, ours)
         try:
-            value = configuration.change(
-                self.connect(), switch.setting, switch.value if on else before.entry
-            )
+            value = configuration.change(self.connect(), switch.setting, value, expected)
         except psycopg.errors.InvalidParameterValue as ex:
             raise UsageError(
                 f"{switch.setting} = {switch.value}: {own_session.first_line(ex)}"

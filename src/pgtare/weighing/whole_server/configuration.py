@@ -280,7 +280,7 @@ def _entry(conn: psycopg.Connection[Any], name: str) -> str | None:
     return str(row[0]) if row else None
 
 
-def refuse_foreign(conn: psycopg.Connection[Any], name: str, expected: str | None) -> None:
+def _refuse_foreign(conn: psycopg.Connection[Any], name: str, expected: str | None) -> None:
     """Raise MeasurementError if the entry is not what we left there."""
     entry = _entry(conn, name)
     if entry != expected:
@@ -289,12 +289,18 @@ def refuse_foreign(conn: psycopg.Connection[Any], name: str, expected: str | Non
         )
 
 
-def change(conn: psycopg.Connection[Any], name: str, value: str | None) -> str:
+def change(
+    conn: psycopg.Connection[Any], name: str, value: str | None, expected: str | None
+) -> str:
     """Give a setting a value, or its entry up, and reload; what it is then in this session.
 
-    Raises MeasurementError, UsageError if somebody else has edited the files meanwhile.
+    expected: the entry that we left there. Raises MeasurementError, UsageError if somebody else has
+    edited the files meanwhile.
     """
+    _refuse_foreign(conn, name, expected)
     refuse_pending(conn)
+    # that took a while, and nothing can change an entry only if it is still the same
+    _refuse_foreign(conn, name, expected)
     _alter(conn, name, value)
     reload(conn)
     return _value(conn, name)
@@ -307,6 +313,7 @@ def _value(conn: psycopg.Connection[Any], name: str) -> str:
 
 def put_back(conn: psycopg.Connection[Any], name: str, ours: str, before: Before) -> PutBack:
     """Undo a change if it still stands."""
+    edited = _edited(conn)
     entry = _entry(conn, name)
     if entry == before.entry:
         if _value(conn, name) != before.value:  # taken out of the file, and still in force
@@ -315,7 +322,6 @@ def put_back(conn: psycopg.Connection[Any], name: str, ours: str, before: Before
     if entry != ours:
         said = f"{name} was left alone: somebody else has set it to {entry or 'its default'}"
         return PutBack(said, as_before=False)
-    edited = [*_edited(conn)]
     _alter(conn, name, before.entry)
     reload(conn)
     also = f"; the reload has put into force what is new in {', '.join(edited)}" if edited else ""
