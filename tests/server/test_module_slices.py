@@ -118,6 +118,7 @@ def test_in_a_mixed_slice_half_of_the_sessions_have_each_arm(server: Cluster) ->
         while time.monotonic() < until:
             for client in clients:
                 seen[client.info.backend_pid].append(one(client, f"SHOW {MARKER}"))
+            running.drain()  # a session's ring holds 4,096
         with contextlib.suppress(TimeoutError):
             eventually(lambda: len(running.drained()) == sum(map(len, seen.values())))
         rows = running.drained()
