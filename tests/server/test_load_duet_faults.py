@@ -40,7 +40,7 @@ def test_a_stop_keeps_what_was_measured(
     with during(ask):
         run = run_duet(driver, targets, script(SELECT_1), Length(30), output, stop=stop)
     assert (run.ended, run.failure) == ("signal", None)
-    assert run.seconds < 3
+    assert run.seconds < 10
     assert_nothing_lost(run.records)
     assert len(run.records.rows) > 1000
     assert output.stat().st_mode & 0o777 == 0o600

@@ -235,7 +235,7 @@ def test_injected_delay_ends_with_an_interrupt(server: Cluster, function: str) -
         time.sleep(0.3)
         assert one(operator, f"SELECT {function}(%s)", client.info.backend_pid) is True
         thread.join(5)
-        assert 0.3 <= took[0] < 0.75
+        assert 0.3 <= took[0] < 0.95  # of a second
 
 
 # Trials of others

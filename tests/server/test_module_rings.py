@@ -72,7 +72,7 @@ def test_full_ring_keeps_the_oldest_and_counts_what_it_loses(small: Cluster) -> 
         assert list(running.observed(client, SMALL_RING + 5)["unit"][-5:]) == [*range(100, 105)]
         start = time.monotonic()
         burst(client, 1000)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 5
     with trial(small, sessions=1024) as running:  # its counters begin anew
         status = running.trials.status()
     assert (status.sessions, status.observations, status.lost) == (0, 0, 0)

@@ -99,7 +99,7 @@ def test_who_was_granted_it_has_traces_kept_and_disturbs_nobody(
         asker.execute("BEGIN READ ONLY")
         held, waited, other, stranger = ask(asker, pids, "lock:4711@1764315426")
         asker.execute("COMMIT")
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5
         assert (held[0], waited[0]) == (pid_of(holder), pid_of(waiter))
         assert held[3] == waited[3] is not None
         assert held[4] is waited[4] is None

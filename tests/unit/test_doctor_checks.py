@@ -405,9 +405,9 @@ def test_long_words_take_no_long_time() -> None:
     assert shorten('SELECT a1, bc, "t2x" FROM part_17b, 3d4, _5') == (
         'SELECT a#, bc, "#" FROM p#, 3d#, _#'
     )
-    began = time.perf_counter()
+    began = time.process_time()
     shorten("a" * 30_000)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize(
