@@ -121,7 +121,7 @@ def test_the_table_is_the_csv_and_reads_well(reader: Callable[..., Reader]) -> N
     assert page.evaluate("document.activeElement.className") == "skip"
 
 
-@pytest.mark.parametrize("clipboard", [True, False])
+@pytest.mark.parametrize("clipboard", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_remedy_is_copied_by_keyboard(reader: Callable[..., Reader], clipboard: bool) -> None:
     """Over TLS or on this machine; and without a secure connection, where there is no clipboard."""
     opened = reader()

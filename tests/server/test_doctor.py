@@ -19,6 +19,7 @@ from pgtare.postgres import pooler
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
+from pgtare.postgres.load.spec import Builtin
 from tests.commands import in_process, pgtare
 from tests.doctor_servers import REPORTED_S, SCHEMA, doctor, evicting, storm
 from tests.servers import SLOWLY_ON_15
@@ -113,28 +114,33 @@ def test_version_1_8_infers_evictions(stormy: Cluster) -> None:
     assert "at least" in first["evidence"][0]
 
 
-def test_a_healthy_server_under_load_has_no_finding(healthy: Cluster) -> None:
-    for builtin, clients in (("select-only", 4), ("tpcb-like", 1)):
-        spec = LoadSpec(builtin=builtin, clients=clients)  # type: ignore[arg-type]
-        with PgbenchLoad(find_pgbench(healthy.binaries), healthy.dsn("load"), spec) as load:
-            load.wait_ready()
-            options = "-c track_io_timing=on -c timezone=America/New_York"
-            dsn = healthy.dsn(options=options)
-            report = doctor(dsn, status=0, interval_s=REPORTED_S)
-        # a busy server is told what it is busy with, at most
-        assert {one["level"] for one in report["findings"]} <= {"info"}
-        assert report["level"] == "ok"
-        assert report["statements"]["deallocations_per_s"] == 0
-        assert report["statements"]["entries"] > 3
-        assert report["transactions_per_s"] > 1
-        assert report["waits"]["samples"] > 5
-        assert not report["waits"]["exact"]
-        # the difference of two loops, which others' computing can hide
-        assert 0 <= report["clock"]["read_ns"] < 5000
-        assert report["taken"].endswith("Z")
-        assert report["server"]["started"].endswith("Z")
-        observers = {o["name"]: o["source"] for o in report["observers"]}
-        assert "clock readings" in observers["track_io_timing"]
+@pytest.mark.parametrize(
+    ("builtin", "clients"),
+    [("tpcb-like", 1), pytest.param("select-only", 4, marks=pytest.mark.slow)],
+)
+def test_a_healthy_server_under_load_has_no_finding(
+    healthy: Cluster, builtin: Builtin, clients: int
+) -> None:
+    spec = LoadSpec(builtin=builtin, clients=clients)
+    with PgbenchLoad(find_pgbench(healthy.binaries), healthy.dsn("load"), spec) as load:
+        load.wait_ready()
+        options = "-c track_io_timing=on -c timezone=America/New_York"
+        dsn = healthy.dsn(options=options)
+        report = doctor(dsn, status=0, interval_s=REPORTED_S)
+    # a busy server is told what it is busy with, at most
+    assert {one["level"] for one in report["findings"]} <= {"info"}
+    assert report["level"] == "ok"
+    assert report["statements"]["deallocations_per_s"] == 0
+    assert report["statements"]["entries"] > 3
+    assert report["transactions_per_s"] > 1
+    assert report["waits"]["samples"] > 5
+    assert not report["waits"]["exact"]
+    # the difference of two loops, which others' computing can hide
+    assert 0 <= report["clock"]["read_ns"] < 5000
+    assert report["taken"].endswith("Z")
+    assert report["server"]["started"].endswith("Z")
+    observers = {o["name"]: o["source"] for o in report["observers"]}
+    assert "clock readings" in observers["track_io_timing"]
 
 
 def test_a_superusers_own_queries_stay_out_of_the_table(healthy: Cluster) -> None:

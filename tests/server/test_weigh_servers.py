@@ -17,7 +17,7 @@ from tests.sessions import eventually
 
 pytestmark = pytest.mark.server
 
-SLOWER = "SELECT pg_sleep(0.02) WHERE current_setting('work_mem') = '5MB'"
+SLOWER = "SELECT pg_sleep(0.002) WHERE current_setting('work_mem') = '5MB'"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_two_servers_are_compared(two: tuple[str, str], tmp_path: Path) -> None:
     assert "Their settings differ: work_mem (4096 kB / 5120 kB)" in words, words
     result = read(kept / "result.json")
     found = arm(result, "b")
-    assert 15_000 < found["answer"]["us"]["estimate"] < 30_000
+    assert 1_000 < found["answer"]["us"]["estimate"] < 10_000  # the rest is a busy machine
     outside = result["design"]["outside"]
     assert [one["name"] for one in outside["servers"]] == ["a", "b"]
     assert all(one["system_identifier"] for one in outside["servers"])
