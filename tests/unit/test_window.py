@@ -24,15 +24,24 @@ def spin() -> None:
 
 def test_processor_time_goes_to_whoever_had_it() -> None:
     asleep = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    busy = subprocess.Popen([sys.executable, "-c", SPIN + "time.sleep(60)"])
+    busy = subprocess.Popen(
+        [sys.executable, "-c", f"input()\n{SPIN}print(flush=True)\ninput()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert busy.stdin is not None
+    assert busy.stdout is not None
     try:
         with Window((asleep.pid, busy.pid), read=lambda: None) as window:
             subprocess.run([sys.executable, "-c", SPIN], check=True)  # ours, ended inside
-            time.sleep(2 * BUSY_S)
+            busy.stdin.write("\n")
+            busy.stdin.flush()
+            busy.stdout.readline()
     finally:
         for process in (asleep, busy):
             process.kill()
-            process.wait()
+            process.communicate()
     idle_ticks, busy_ticks = window.ticks
     assert idle_ticks * machine.tick_s() < BUSY_S / 2
     assert busy_ticks * machine.tick_s() >= BUSY_S - 0.05
