@@ -103,7 +103,7 @@ def test_idle_sessions_have_their_settings_back_at_the_next_request(
     with sessions_of_all_kinds(server) as clients:
         before = {kind: setting(client) for kind, client in clients.items()}
         with trial(
-            server, ARMS, seconds=1.0 if how == "deadline" else 60.0, database=None
+            server, ARMS, seconds=6.0 if how == "deadline" else 60.0, database=None
         ) as running:
             for kind, client in clients.items():
                 seen = {setting(client)[0] for _ in range(30)}
