@@ -130,6 +130,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let go of all, which what is written in C counts as leaked otherwise."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what the default run leaves out."""
     if ONLY:
