@@ -28,6 +28,11 @@ from tests.waits import on_one_server
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 TRACED = "SELECT count(*) FROM pg_stat_wait_event_timing_sessions WHERE capture = 'trace'"
+#: How many recorders are answerable for a session.
+OWNERS = """
+SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND granted
+AND classid = x'70677473'::bigint::oid AND objid = %s::oid AND objsubid = 2
+"""
 
 
 def record(timed: Cluster, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -193,7 +198,7 @@ def test_the_last_of_two_recordings_gives_a_session_back(
     first = start_pgtare(options, tmp_path / "a", "300s", timed.dsn())
     eventually(lambda: one(observer, TRACED) >= 1, 60)
     second = start_pgtare(options, tmp_path / "b", "300s", timed.dsn())
-    eventually((tmp_path / "b").exists, 60)
+    eventually(lambda: one(observer, OWNERS, sleeping.info.backend_pid) == 2, 60)
     first.send_signal(signal.SIGINT)
     out, err = first.communicate(timeout=60)
     assert first.returncode == 0, err

@@ -260,6 +260,7 @@ def test_a_command_that_never_returns_is_not_said_to_have_ended(
     words = " ".join(err.split())
     assert "each command must return" in words
     assert words.endswith("interrupted; not everything is as it was before, see above")
+    eventually(lambda: not running(mark))  # what the guardian had started
     again = windows.start(server.dsn(), [SETTING], tmp_path, seconds=1)
     eventually(lambda: bool(running(mark)))
     again.send_signal(signal.SIGINT)
