@@ -8,7 +8,7 @@
  * joining.c (who takes part), session.c (what a session has of the trial), unit.c
  * (the unit under way), run.c (the run that it is in), slice.c (spans of time that
  * all sessions share), assign.c (what is drawn for all of these), settings.c
- * (applying and restoring settings), watch.c (noticing changes of them),
+ * (applying and restoring settings), setting_watch.c (noticing changes of them),
  * evidence.c (what ran, and what failed), ring.c (observations, and the unit under
  * way, for readers).
  *-------------------------------------------------------------------------
@@ -351,7 +351,7 @@ extern void rights_limit_population(TrialDef *def);
 extern bool rights_session_may_join(const TrialDef *def);
 extern void rights_lock_as_owner(Shared *shared, bool only_running);
 
-/* watch.c */
+/* setting_watch.c */
 extern bool watch_setting(struct config_generic *conf);
 extern void watch_end(void);
 extern void watch_reset(void);

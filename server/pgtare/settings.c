@@ -11,7 +11,7 @@
  * to a value.  A SET by the application leaves "session" behind, a RESET the
  * source of the default: one comparison at each switch shows what is the
  * session's own from now on.  Changes that have been undone by then are seen by
- * watch.c.
+ * setting_watch.c.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

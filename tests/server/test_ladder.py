@@ -18,11 +18,11 @@ from rich.console import Console
 
 from pgtare.errors import UsageError
 from pgtare.postgres.binaries import Binaries
-from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.planning import plan
 from pgtare.weighing.ladder.run import conduct, watched
 from pgtare.weighing.ladder.study_file import parse
+from pgtare.weighing.ladder.study_servers import Bench
 from tests.commands import (
     PGTARE,
     failed,

@@ -8,10 +8,10 @@ import pytest
 
 from pgtare.observing.flame import profile, recording
 from pgtare.weighing.ladder import scripts, study_file
-from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.protocol import StepContext
 from pgtare.weighing.ladder.protocols.rounds import Rounds
 from pgtare.weighing.ladder.records import Step
+from pgtare.weighing.ladder.study_servers import Bench
 from tests.commands import pgtare, read
 from tests.doctor_servers import STUDIES
 from tests.flame_recordings import needs_perf, shares

@@ -9,12 +9,12 @@ import pytest
 
 from pgtare.postgres.binaries import Binaries
 from pgtare.weighing.ladder import scripts, study_file
-from pgtare.weighing.ladder.bench import Bench, Serving
 from pgtare.weighing.ladder.protocol import StepContext
 from pgtare.weighing.ladder.protocols.rounds import Rounds
 from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import Server
+from pgtare.weighing.ladder.study_servers import Bench, Serving
 from tests.doctor_servers import STUDIES
 from tests.servers import binaries_slowly_on_15, embedded
 

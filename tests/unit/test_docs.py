@@ -66,3 +66,29 @@ def test_every_command_has_a_man_page_in_plain_words(conf: dict[str, Any]) -> No
         assert source.removeprefix("commands/") in conf["command_pages"].pages(), name
         assert 10 < len(summary) < 200, (name, summary)
         assert "`" not in summary, name
+
+
+def walks() -> dict[str, list[tuple[str, list[str]]]]:
+    """The walks through the code in CONTRIBUTING.md: the file and the functions of each stop."""
+    text = (DOCS.parent / "CONTRIBUTING.md").read_text()
+    (part,) = re.findall(r"^## Three walks\n(.*?)^## ", text, re.M | re.S)
+    found = {}
+    for walk in part.split("\n### ")[1:]:
+        title, _, body = walk.partition("\n")
+        stops = re.findall(r"^\d+\. `([^`]+)`, (.*)$", body, re.M)
+        assert len(stops) == len(re.findall(r"^\d+\.", body, re.M)), title
+        found[title] = [(path, re.findall(r"`(\w+)\(\)`", rest)) for path, rest in stops]
+    return found
+
+
+def test_each_walk_has_at_most_twelve_stops_and_each_stop_its_function() -> None:
+    assert len(walks()) == 3
+    for title, stops in walks().items():
+        assert len(stops) <= 12, title
+        for path, functions in stops:
+            text = (DOCS.parent / path).read_text()
+            assert functions, path
+            # the first one is of this file; later ones may be named as callers
+            assert re.search(rf"(?m)^(?:\s*(?:async )?def )?{functions[0]}\(", text) or re.search(
+                rf"(?m)^static .*\b{functions[0]}\(", text
+            ), (path, functions[0])

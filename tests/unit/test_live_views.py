@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.keeping.live import latency, page_parts, row_sources, time_window
+from pgtare.keeping.live import page_parts, percentiles, row_sources, time_window
 from pgtare.keeping.live.page_parts import PageColumn, PageRow, PageTable, TreeNode
 from pgtare.keeping.live.time_window import US
 from pgtare.keeping.live.views import blockers
@@ -152,7 +152,7 @@ def test_percentiles_are_those_of_the_histogram(page: ServedPage, spool: Path) -
         below = sum(
             count
             for number, count in enumerate(counts)
-            if latency.bounds_ns(number)[0] < int(row["from_ns"])
+            if percentiles.bounds_ns(number)[0] < int(row["from_ns"])
         )
         upto = below + counts[int(row["below_ns"]).bit_length() - 9]
         assert below < float(row["share"]) * sum(counts) <= upto
@@ -162,8 +162,8 @@ def test_percentiles_are_those_of_the_histogram(page: ServedPage, spool: Path) -
 def test_percentile_class(share: float, wanted: int) -> None:
     counts = [0] * 32
     counts[3], counts[4], counts[31] = 50, 45, 5
-    assert latency.percentile_class(counts, share) == wanted
-    assert latency.bounds_ns(31) == (1 << 38, None)
+    assert percentiles.percentile_class(counts, share) == wanted
+    assert percentiles.bounds_ns(31) == (1 << 38, None)
 
 
 # What a tour asks

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * trace_file.c
- *		Trace files as docs/trace.md has them: a header, then blocks of columns.
+ *		Trace files as docs/trace-format.md has them: a header, then blocks of columns.
  *
  * What the background worker writes.  It compresses nothing: integers take as
  * many bytes as the largest of a column needs, and the format's decoder asks

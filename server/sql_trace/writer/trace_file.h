@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * trace_file.h
- *		Trace files as docs/trace.md has them: a header, then blocks of columns.
+ *		Trace files as docs/trace-format.md has them: a header, then blocks of columns.
  *-------------------------------------------------------------------------
  */
 #ifndef TRACE_FILE_H

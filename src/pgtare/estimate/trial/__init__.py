@@ -2,6 +2,7 @@
 
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.sequential import MIN_BLOCKS, SLICE_BLOCKS, width_reached
+from pgtare.estimate.trial.analysis import analyse, live
 from pgtare.estimate.trial.answer import Answer, Basis, Reason, ReasonKind
 from pgtare.estimate.trial.pseudo_trials import Calibration, Rate, calibrate, clopper_pearson
 from pgtare.estimate.trial.results import (
@@ -14,7 +15,6 @@ from pgtare.estimate.trial.results import (
     Switching,
     TrialEstimate,
 )
-from pgtare.estimate.trial.run_trial import analyse, live
 
 __all__ = [
     "MIN_BLOCKS",

@@ -13,10 +13,10 @@ import psycopg
 from pgtare.postgres.wait_counters import rates
 from pgtare.postgres.wait_counters.model import Counters, Event, EventRow
 from pgtare.postgres.wait_counters.reader import open_reader
-from pgtare.weighing.ladder.bench import WAITS, Serving, carries
 from pgtare.weighing.ladder.field_types import percent
 from pgtare.weighing.ladder.records import Wait
 from pgtare.weighing.ladder.study_sections import Expected, Workload
+from pgtare.weighing.ladder.study_servers import WAITS, Serving, carries
 
 _LOAD = "client backend"
 LOAD_NAME = "pgtare-load-"

@@ -18,10 +18,10 @@ from pgtare.errors import PgtareError
 from pgtare.kit.page_section import Addition
 from pgtare.kit.progress import Display
 from pgtare.postgres.load import PgbenchLoad, find_pgbench
-from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.planning import StudyPlan
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import Workload
+from pgtare.weighing.ladder.study_servers import Bench
 from pgtare.weighing.ladder.wording import count
 
 FOLDER = "flames"

@@ -20,11 +20,11 @@ import psycopg
 
 from pgtare.errors import PgtareError
 from pgtare.postgres.load import LoadSpec, find_pgbench, find_saturation
-from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.blocks import Gathered
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.records import Rate, Run, Step
 from pgtare.weighing.ladder.study_sections import Workload
+from pgtare.weighing.ladder.study_servers import Bench
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from pgtare.weighing.ladder import (
     scripts,
     settings_check,
 )
-from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.planning import StudyPlan, full_seconds, names, protocol_of
 from pgtare.weighing.ladder.progress import Display, span
@@ -30,6 +29,7 @@ from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.remaining_steps import remaining
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_servers import Bench
 from pgtare.weighing.ladder.wording import count
 
 ASKING = "asking the servers about the study's settings"

@@ -11,9 +11,9 @@ import psycopg
 
 from pgtare.postgres.wait_counters.model import EventRow
 from pgtare.weighing.ladder import activity, evidence
-from pgtare.weighing.ladder.bench import Serving
 from pgtare.weighing.ladder.records import Wait
 from pgtare.weighing.ladder.study_sections import Workload
+from pgtare.weighing.ladder.study_servers import Serving
 
 
 @dataclass(frozen=True)

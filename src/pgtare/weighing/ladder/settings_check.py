@@ -23,9 +23,9 @@ from pgtare.postgres.settings import Value, checked
 from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.instruments.model import setting_value
 from pgtare.weighing.instruments.requirements import ServerFacts, read_facts, unknown_setting
-from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import Variant, Workload
+from pgtare.weighing.ladder.study_servers import Bench
 
 _SESSION_LIBRARIES = "session_preload_libraries"
 

@@ -10,12 +10,12 @@ from rich.table import Table
 
 from pgtare.kit.document import Document, Model, schema_name
 from pgtare.weighing.ladder import settings_check
-from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.planning import StudyPlan, full_seconds
 from pgtare.weighing.ladder.progress import span
 from pgtare.weighing.ladder.protocol import proof_id
 from pgtare.weighing.ladder.remaining_steps import remaining
 from pgtare.weighing.ladder.run import skipped_workloads
+from pgtare.weighing.ladder.study_servers import Bench
 from pgtare.weighing.ladder.wording import METRICS, count
 
 

@@ -15,13 +15,13 @@ from rich.table import Table
 from pgtare.kit import numbers
 from pgtare.kit.document import Document, Model, schema_name
 from pgtare.weighing.ladder import evidence, scripts, wording
-from pgtare.weighing.ladder.bench import Bench
 from pgtare.weighing.ladder.planning import all_steps
 from pgtare.weighing.ladder.protocol import StepContext
 from pgtare.weighing.ladder.protocol_registry import WHOLE_RUNS
 from pgtare.weighing.ladder.records import Wait
 from pgtare.weighing.ladder.run import skipped_workloads
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_servers import Bench
 
 
 class Proof(Model):

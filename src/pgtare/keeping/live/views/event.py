@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgtare.errors import UsageError
-from pgtare.keeping.live import latency, live_charts
+from pgtare.keeping.live import live_charts, percentiles
 from pgtare.keeping.live.page_parts import (
     PageColumn,
     PageLink,
@@ -78,22 +78,22 @@ async def latency_sections(request: ViewRequest, source: RowSource) -> list[Page
         grain=grain,
         step_us=step_us,
     )
-    counts = latency.summed(found)
+    counts = percentiles.summed(found)
     total = sum(counts)
     if not total:
         return []
     chart = live_charts.heat_chart("latency", found, request.window, step_us)
     lines = []
-    for share in latency.SHARES:
-        number = latency.percentile_class(counts, share)
+    for share in percentiles.SHARES:
+        number = percentiles.percentile_class(counts, share)
         assert number is not None
-        lines.append(PageRow([share, *latency.bounds_ns(number)]))
+        lines.append(PageRow([share, *percentiles.bounds_ns(number)]))
     ended = sum(row["waits_ended"] for row in found)
     waited = sum(row["waited_ns"] for row in found)
     mean = waited / ended if ended else 0.0
     caption = f"{ended:,} waits ended; {mean / 1000:,.1f} µs on average"
     classes = [
-        PageRow([*latency.bounds_ns(number), count, count / total])
+        PageRow([*percentiles.bounds_ns(number), count, count / total])
         for number, count in enumerate(counts)
         if count
     ]

@@ -27,7 +27,6 @@ from pgtare.postgres.load.duet_plan import CLIENT, MAX_CLUSTERS, Length, compile
 from pgtare.postgres.load.duet_records import Outcome
 from pgtare.postgres.load.headroom import PROBE_S, PROBES, Saturation
 from pgtare.weighing.ladder import evidence, gates, server_reading
-from pgtare.weighing.ladder.bench import MB_A_SCALE, Bench, Serving
 from pgtare.weighing.ladder.blocks import Gathered, named_first, parts_of, reasons_against
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.duet_clusters import judge, load_seed, roles_of_set
@@ -42,6 +41,7 @@ from pgtare.weighing.ladder.protocols.rounds import SETTLE_S, load_gates
 from pgtare.weighing.ladder.records import ALL, Dropped, Part, Rate, Run, Step
 from pgtare.weighing.ladder.server_reading import ServerReading
 from pgtare.weighing.ladder.study_sections import Metric, Workload
+from pgtare.weighing.ladder.study_servers import MB_A_SCALE, Bench, Serving
 
 #: Waits for what servers side by side share.
 _SHARED = ("IO/", "LWLock/", "Lock/", "BufferPin/", "Buffer/")

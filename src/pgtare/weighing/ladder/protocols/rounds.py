@@ -32,7 +32,6 @@ from pgtare.weighing.ladder import (
     gates,
     server_reading,
 )
-from pgtare.weighing.ladder.bench import PROOF
 from pgtare.weighing.ladder.blocks import Blocks, Gathered, named_first, reasons_against
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.protocol import (
@@ -45,6 +44,7 @@ from pgtare.weighing.ladder.protocol import (
 )
 from pgtare.weighing.ladder.records import Dropped, Run, Step
 from pgtare.weighing.ladder.study_sections import Workload
+from pgtare.weighing.ladder.study_servers import PROOF
 
 #: Stop, start, and making the data ready.
 _RESTART_S = 1.0

@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * watch.c
+ * setting_watch.c
  *		Noticing every change of a trial's settings, those that end by themselves too.
  *
  * SET LOCAL and set_config(..., true) are undone when the transaction ends, and
