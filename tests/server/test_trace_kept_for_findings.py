@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -218,6 +219,40 @@ def test_a_session_that_has_gone_is_not_another(
         pid = pid_of(client)
     assert eventually(lambda: not rows(admin, "SELECT FROM pg_stat_activity WHERE pid = %s", pid))
     assert ask(admin, [pid])[0][4] == "the session is not traced"
+
+
+def test_a_directory_that_is_moved_or_deleted_is_made_anew(
+    filing: tuple[Cluster, Path], admin: Connection
+) -> None:
+    cluster, directory = filing
+    moved = directory.with_name("moved")
+    with traced(cluster) as client:
+        for change in (lambda: directory.rename(moved), lambda: shutil.rmtree(directory)):
+            change()
+            found = ask(admin, [pid_of(client)])
+            assert eventually(functools.partial(written, admin, found))
+            assert files(directory) == {found[0][2]}
+            assert one(admin, "SELECT length(sql_trace_kept_file(%s))", found[0][1]) > 0
+
+
+def test_no_file_is_promised_that_cannot_be_written(
+    filing: tuple[Cluster, Path], admin: Connection
+) -> None:
+    cluster, directory = filing
+    with traced(cluster) as client:
+        asked = functools.partial(ask, admin, [pid_of(client)])
+        directory.chmod(0o777)
+        try:
+            cluster.reload()
+            cannot = "nothing can be written to sql_trace.keep_directory now"
+            assert eventually(lambda: asked()[0][4] == cannot, 5)
+            unwritten = "SELECT FROM sql_trace_kept() WHERE file IS NULL"
+            assert eventually(lambda: not rows(admin, unwritten))
+        finally:
+            directory.chmod(0o700)
+            cluster.reload()
+        found = eventually(lambda: [row for row in asked() if row[4] is None])
+        assert eventually(functools.partial(written, admin, found))
 
 
 def test_without_a_directory(wheel: Binaries) -> None:

@@ -104,7 +104,7 @@ typedef struct KeptShared
 	int64		last_id;
 	int64		skipped;		/* not kept, by the limits of their number */
 	int64		refused;		/* not kept, as there was no memory */
-	pg_atomic_uint32 keeper;	/* number of the PGPROC that writes files, plus 1; 0: none does */
+	pg_atomic_uint32 keeper;	/* number of the PGPROC that writes files, plus 1; 0: none can */
 	pg_atomic_uint32 watches;	/* has any session ever wanted its waits for locks watched? */
 	pg_atomic_uint32 deadlocks; /* has any been met that the keeper has not looked into? */
 	pg_atomic_uint64 last_incident;

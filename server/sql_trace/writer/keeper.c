@@ -9,6 +9,7 @@
 #include "worker.h"
 #include "../core/module.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "miscadmin.h"
@@ -157,7 +158,10 @@ write_blockers(int directory, int (*of) (Blocker *found, int most))
 	MemoryContextDelete(context);
 }
 
-/* Write all that is in no file yet. */
+/*
+ * Write all that is in no file yet.  Without a directory: what somebody asked for will be of
+ * another time when there is one again.
+ */
 static void
 write_all_kept(int directory)
 {
@@ -174,10 +178,11 @@ write_all_kept(int directory)
 		LWLockAcquire(&shared->lock, LW_SHARED);
 		kept = shared->kept[i];
 		LWLockRelease(&shared->lock);
-		if (kept.id != 0 && kept.trace.handle != 0)
+		if (kept.id != 0 && kept.trace.handle != 0 && directory >= 0)
 			(void) guarded_run("sql_trace", write_kept, report_failure, &work);
 		else if (kept_is_asked(&kept) &&
-				 !guarded_run("sql_trace", write_asked, report_failure, &work))
+				 (directory < 0 ||
+				  !guarded_run("sql_trace", write_asked, report_failure, &work)))
 			(void) kept_forget(kept.id);
 		MemoryContextSwitchTo(before);
 		MemoryContextReset(context);
@@ -185,13 +190,51 @@ write_all_kept(int directory)
 	MemoryContextDelete(context);
 }
 
+/* Whether we can write: others wake us, and are promised files, only then. */
 static void
-leave(int code, Datum arg)
+announce(bool writes)
 {
 	KeptShared *shared = kept_get();
 
 	if (shared)
-		pg_atomic_write_u32(&shared->keeper, 0);
+		pg_atomic_write_u32(&shared->keeper, writes ? (uint32) MY_PROC_NUMBER + 1 : 0);
+}
+
+static void
+leave(int code, Datum arg)
+{
+	announce(false);
+}
+
+/*
+ * The directory that the setting names.  A descriptor follows one that is moved, and may be all
+ * that is left of one.  -1: it cannot be used until the configuration is reloaded.
+ */
+static int
+open_again(int directory)
+{
+	if (directory >= 0 && file_is_same(AT_FDCWD, keeper_directory(), directory))
+		return directory;
+	if (directory >= 0)
+	{
+		close(directory);
+		keeper_reported = false;
+		keeper_refused_at = 0;
+	}
+	else if (keeper_reported)
+		return -1;
+	directory = directory_open(keeper_directory(), "sql_trace.keep_directory");
+	if (directory >= 0)
+		keeper_remove_unfinished(directory);
+	keeper_reported = directory < 0;
+	return directory;
+}
+
+static bool
+can_write(int directory)
+{
+	return directory >= 0 && kept_get() != NULL &&
+		!lately(keeper_refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_MS * INT64CONST(1000));
 }
 
 void
@@ -206,8 +249,6 @@ sql_trace_keeper_main(Datum argument)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 	before_shmem_exit(leave, (Datum) 0);
-	if (kept_get() != NULL)
-		pg_atomic_write_u32(&kept_get()->keeper, (uint32) MY_PROC_NUMBER + 1);
 	while (!ShutdownRequestPending)
 	{
 		if (ConfigReloadPending)
@@ -220,17 +261,11 @@ sql_trace_keeper_main(Datum argument)
 				close(directory);
 			directory = -1;
 		}
-		if (directory < 0 && !keeper_reported)
+		directory = open_again(directory);
+		announce(can_write(directory));
+		if (can_write(directory))
 		{
-			directory = directory_open(keeper_directory(), "sql_trace.keep_directory");
-			if (directory >= 0)
-				keeper_remove_unfinished(directory);
-			keeper_reported = directory < 0;
-		}
-		now = GetCurrentTimestamp();
-		if (directory >= 0 && kept_get() != NULL &&
-			!lately(keeper_refused_at, now, RETRY_INTERVAL_MS * INT64CONST(1000)))
-		{
+			now = GetCurrentTimestamp();
 			write_blockers(directory, blockers_in_deadlocks);
 			watches = pg_atomic_read_u32(&kept_get()->watches) != 0;
 			/* it takes every lock of the lock manager's table */
@@ -240,7 +275,10 @@ sql_trace_keeper_main(Datum argument)
 				looked = now;
 			}
 			write_all_kept(directory);
+			announce(can_write(directory));
 		}
+		else if (kept_get() != NULL)
+			write_all_kept(-1);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 watches ? LOCK_INTERVAL_MS : RETRY_INTERVAL_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);

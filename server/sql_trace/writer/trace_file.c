@@ -123,8 +123,9 @@ name_file(char *name, Size size, uint32 number)
 	snprintf(name, size, "trace-%05u.pgtrace", number);
 }
 
-static bool
-is_same(int at, const char *name, int descriptor)
+/* Does a name lead to what a descriptor is of? */
+bool
+file_is_same(int at, const char *name, int descriptor)
 {
 	struct stat there,
 				ours;
@@ -144,8 +145,8 @@ in_place(TraceFile *file)
 
 	if (file->files > 0)
 		name_file(name, sizeof(name), file->files - 1);
-	if (is_same(AT_FDCWD, file->path, file->directory) &&
-		(file->fd < 0 || is_same(file->directory, name, file->fd)))
+	if (file_is_same(AT_FDCWD, file->path, file->directory) &&
+		(file->fd < 0 || file_is_same(file->directory, name, file->fd)))
 		return true;
 	return stopped(file, STOP_MOVED, "the recording has been moved or deleted");
 }

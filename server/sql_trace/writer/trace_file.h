@@ -56,6 +56,7 @@ typedef struct TraceFile
 	char		why[256];
 } TraceFile;
 
+extern bool file_is_same(int at, const char *name, int descriptor);
 extern void file_init_in_memory(TraceFile *file);
 extern bool file_init(TraceFile *file, int at, const char *above, const char *name);
 extern bool file_next(TraceFile *file);
