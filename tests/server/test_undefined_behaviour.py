@@ -47,8 +47,10 @@ def sanitized(debian15: Binaries, tmp_path_factory: pytest.TempPathFactory) -> I
     shutil.copytree(source_dir(), source, ignore=shutil.ignore_patterns("*.o", "*.so"))
     for module in MODULES:
         makefile = source / module / "Makefile"
-        makefile.write_text(makefile.read_text().replace("PG_CONFIG ?=", FLAGS + "PG_CONFIG ?="))
+        makefile.write_text(makefile.read_text().replace("include ", FLAGS + "include "))
     built = [build_cached(debian15, module, source) for module in MODULES]
+    for one in built:
+        assert b"__ubsan_handle" in one.so_path.read_bytes()
     recorder = {"sql_trace.recorder_memory": "1MB"}
     settings = {**TRACING, **recorder, "wait_event_timing.capture": "trace"}
     with Cluster(debian15, settings, preload=[one.library for one in built]) as cluster:
