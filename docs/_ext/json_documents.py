@@ -14,31 +14,22 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pgtare.keeping.agent.documents import AgentCheck
 from pgtare.keeping.findings.history import FindingsHistory
 from pgtare.keeping.spool.documents import SpoolInfo, SpoolRows
-from pgtare.keeping.store import documents as store
 from pgtare.observing.clock.schema import ClockReport
 from pgtare.observing.doctor.fleet import FleetDoctor
 from pgtare.observing.doctor.model import Report
-from pgtare.observing.flame.documents import FlameDifference, FlameGraph
+from pgtare.observing.flame.documents import FlameGraph
 from pgtare.observing.trace import documents as trace
 from pgtare.observing.waits import documents as waits
-from pgtare.postgres import module_documents as module
 from pgtare.postgres.wait_counters.model import Snapshot
 from pgtare.postgres.wait_counters.rates import WaitsProfile
 from pgtare.weighing.bill.document import Bill
 from pgtare.weighing.fleet.directory import FleetState
 from pgtare.weighing.fleet.documents import FleetWeighing
-from pgtare.weighing.fleet.readiness import FleetCheck
 from pgtare.weighing.instruments.listing import Instruments
 from pgtare.weighing.ladder.result import LadderResult
-from pgtare.weighing.ladder.status import LadderPlan, Status
-from pgtare.weighing.ladder.wait_check import Proofs
-from pgtare.weighing.trial_status import TrialStatus, TrialStopped
-from pgtare.weighing.weigh.plan import PlannedWeighing
 from pgtare.weighing.weigh.schema import WeighResult
-from pgtare.weighing.weigh.selftest import SelftestReport
 
 
 @dataclass(frozen=True)
@@ -66,51 +57,28 @@ ENTRIES = (
         WeighResult,
         {"Interval": "An interval", "Growth": "`total`, and an element of `functions`"},
     ),
-    Entry("`pgtare weigh --dry-run`", PlannedWeighing),
     Entry("`pgtare fleet report`", FleetWeighing),
     Entry("`pgtare bill`", Bill),
     Entry("`pgtare instruments`", Instruments),
-    Entry("`pgtare status`", TrialStatus),
-    Entry("`pgtare stop`", TrialStopped),
-    Entry("`pgtare selftest`", SelftestReport),
-    Entry("`pgtare fleet check`", FleetCheck),
     Entry("`pgtare fleet doctor`", FleetDoctor),
     Entry("`fleet.json` of `pgtare fleet weigh`", FleetState),
     Entry("`pgtare ladder`, `resume` and `report`", LadderResult),
-    Entry("`pgtare ladder --dry-run`", LadderPlan),
-    Entry("`pgtare ladder status`", Status),
-    Entry("`pgtare ladder prove`", Proofs),
     Entry("`pgtare waits top`, `pgtare waits diff`", WaitsProfile),
     Entry("`pgtare waits histogram`", waits.WaitsHistogram),
     Entry("`pgtare waits sessions`", waits.WaitsSessions),
     Entry("`pgtare waits statements`", waits.WaitsStatements),
     Entry("`pgtare waits snapshot`", Snapshot),
     Entry("`pgtare trace record`", trace.TraceRecorded),
-    Entry("`pgtare trace grab`", trace.TraceGrabbed),
     Entry("`pgtare trace kept`", trace.TraceKept),
     Entry("`pgtare trace kept ID`", trace.TraceIncident),
-    Entry("`pgtare trace kept ID --out`", trace.TraceTaken),
-    Entry("`pgtare trace status`", trace.TraceStatus),
-    Entry("`pgtare trace stop`", trace.TraceStopped),
-    Entry("`pgtare trace profile`, `pgtare trace report`", trace.TraceProfile),
+    Entry("`pgtare trace profile`", trace.TraceProfile),
     Entry("`pgtare trace statements`", trace.TraceStatements),
     Entry("`pgtare trace clients`", trace.TraceClients),
-    Entry("`pgtare trace export`", trace.TraceExport),
     Entry("`pgtare flame on`, `off`, `wake` and `show`", FlameGraph),
-    Entry("`pgtare flame diff`", FlameDifference),
     Entry("`pgtare doctor`", Report),
-    Entry("`pgtare agent check`", AgentCheck),
     Entry("`pgtare findings`", FindingsHistory),
     Entry("`pgtare spool sql`", SpoolRows),
     Entry("`pgtare spool info`", SpoolInfo),
-    Entry("`pgtare store create`", store.StoreCreated),
-    Entry("`pgtare store check`", store.StoreChecked),
-    Entry("`pgtare store plan`", store.StorePlanned),
-    Entry("`pgtare store repair`", store.StoreRepaired),
-    Entry("`pgtare module install`", module.ModulesInstalled),
-    Entry("`pgtare module list`", module.ModuleList),
-    Entry("`pgtare module uninstall`", module.ModuleUninstalled),
-    Entry("`pgtare uninstall`", module.Uninstalled),
     Entry(
         "`pgtare clock`",
         ClockReport,

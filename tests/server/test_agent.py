@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -214,15 +213,8 @@ def test_without_the_module_sessions_are_sampled(wheel: Binaries, tmp_path: Path
             connection.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
         checked = in_process("agent", "check", "--dsn", role_dsn(cluster))
         assert checked.returncode == 0
-        assert "sampled" in checked.stdout
+        assert checked.stdout.splitlines()[1].split()[-2:] == ["sampled", "none"]
         assert "no extension wait_event_timing" in checked.stdout
-        printed = in_process("agent", "check", "--dsn", role_dsn(cluster), "--json")
-        (server,) = json.loads(printed.stdout)["servers"]
-        assert (server["waits"], server["statements"], server["problem"]) == (
-            "sampled",
-            "none",
-            None,
-        )
         with held_lock(cluster):
             spool = tmp_path / "spool"
             done = pgtare("agent", "--dsn", role_dsn(cluster), "--spool", spool, "--duration", "6s")

@@ -43,7 +43,7 @@ def asks(dsn: str) -> list[tuple[str, ...]]:
         ("doctor", "--dsn", dsn, "--interval", "1s", "--json"),
         ("waits", "top", "--dsn", dsn, "--interval", "1s", "--iterations", "1", "--json"),
         ("waits", "sessions", "--dsn", dsn, "--json"),
-        ("agent", "check", "--dsn", dsn, "--json"),
+        ("agent", "check", "--dsn", dsn),
         ("instruments", "--dsn", dsn, "--json"),
         ("trace", "status", "--dsn", dsn),
     ]

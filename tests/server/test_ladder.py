@@ -78,10 +78,8 @@ def test_a_study_that_is_done_is_only_reported_again(finished: Path) -> None:
     assert "starting every variant" not in done.stderr
     again, first = json.loads(done.stdout), read(finished / "result.json")
     assert again["workloads"] == first["workloads"]
-    status = json.loads(pgtare("ladder", "status", finished, "--json").stdout)
-    assert (status["runs_done"], status["runs_left"]) == (7, 0)
-    for document in (again, status):
-        jsonschema.validate(document, documents()[document["schema"]].schema)
+    assert "7 of 7 runs done in " in pgtare("ladder", "status", finished).stdout
+    jsonschema.validate(again, documents()[again["schema"]].schema)
 
 
 @pytest.mark.slow

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
 from pgtare.observing.trace.analysis.ledger import ledger
 from pgtare.observing.trace.analysis.profile import profile
+from pgtare.observing.trace.capture import grab as capture
+from pgtare.observing.trace.capture.grab import Grabbed, SessionReach
+from pgtare.observing.trace.capture.server import open_server
+from pgtare.observing.trace.capture.target import Target
+from pgtare.observing.trace.file.disk_limits import Limits
 from pgtare.observing.trace.file.reader import load
 from pgtare.postgres.cluster import Cluster
 from tests.commands import failed, in_process
@@ -32,29 +35,27 @@ def armed(tracer: Cluster) -> Iterator[Connection]:
         yield client
 
 
-def grab(tracer: Cluster, path: Path, *options: str) -> dict[str, Any]:
-    done = in_process(
-        "trace", "grab", path, "--dsn", tracer.dsn(), "--reserve", "0", "--json", *options
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+def grab(tracer: Cluster, path: Path, target: Target, last_s: float | None = None) -> Grabbed:
+    with open_server(tracer.dsn()) as server:
+        found = capture.grab(server, path, target, last_s, Limits(reserve=0))
+    assert found is not None
     return found
 
 
-def reach(document: dict[str, Any], client: Connection) -> dict[str, Any]:
-    (found,) = [r for r in document["reaches"] if r["pid"] == client.info.backend_pid]
-    return dict(found)
+def reach(found: Grabbed, client: Connection) -> SessionReach:
+    (reaching,) = [r for r in found.reaches if r.pid == client.info.backend_pid]
+    return reaching
 
 
 def test_all_that_the_ring_holds_is_there_and_adds_up(
     tracer: Cluster, armed: Connection, tmp_path: Path
 ) -> None:
     armed.execute("SELECT pg_sleep(0.3)")
-    document = grab(tracer, tmp_path / "g", "--application", "shop")
-    assert reach(document, armed)["whole"]
-    assert reach(document, armed)["reach_s"] >= 0.3
-    assert reach(document, armed)["waits"]
-    assert (document["lost_bytes"], document["lost_waits"]) == (0, 0)
+    taken = grab(tracer, tmp_path / "g", Target(application="shop"))
+    assert reach(taken, armed).whole
+    assert reach(taken, armed).reach_s >= 0.3
+    assert reach(taken, armed).waits
+    assert (taken.lost_bytes, taken.lost_waits) == (0, 0)
     book = ledger(load(tmp_path / "g"))
     assert {"SELECT 'the first of all'", "SELECT pg_sleep(0.3)"} <= set(call_texts(book))
     found = profile(book)
@@ -70,11 +71,11 @@ def test_a_ring_that_ran_over_reaches_back_to_its_oldest_record(
         armed.execute("SELECT 'no ' || %s::int", (i,), prepare=True)
     spent = time.monotonic() - begun
     time.sleep(0.5)
-    document = grab(tracer, tmp_path / "g", "--pid", str(armed.info.backend_pid))
-    known = reach(document, armed)
-    assert not known["whole"]
-    assert 0.5 <= known["reach_s"] < 0.5 + spent + 1
-    assert document["lost_bytes"] == 0  # nothing was lost that could have been read
+    taken = grab(tracer, tmp_path / "g", Target(pids=frozenset({armed.info.backend_pid})))
+    known = reach(taken, armed)
+    assert not known.whole
+    assert 0.5 <= known.reach_s < 0.5 + spent + 1
+    assert taken.lost_bytes == 0  # nothing was lost that could have been read
     loaded = load(tmp_path / "g")
     book = ledger(loaded)
     assert "SELECT 'the first of all'" not in call_texts(book)
@@ -83,7 +84,7 @@ def test_a_ring_that_ran_over_reaches_back_to_its_oldest_record(
     (process,) = [p for p in book.processes if p.leader_pid is None]
     assert not (process.missing[:, 1] > process.begin).any()
     # up to now: the session waits for its client
-    assert (process.end - process.begin) / 1e9 == pytest.approx(known["reach_s"], abs=0.3)
+    assert (process.end - process.begin) / 1e9 == pytest.approx(known.reach_s, abs=0.3)
     assert any("reach back" in note for note in loaded.notes())
 
 
@@ -91,8 +92,10 @@ def test_only_the_last_seconds(tracer: Cluster, armed: Connection, tmp_path: Pat
     armed.execute("SELECT 'long ago'")
     time.sleep(2)
     armed.execute("SELECT 'just now'")
-    document = grab(tracer, tmp_path / "g", "--last", "1s", "--application", "shop")
-    assert reach(document, armed)["reach_s"] < 1
+    place = ("trace", "grab", tmp_path / "g", "--dsn", tracer.dsn(), "--reserve", "0")
+    pid = str(armed.info.backend_pid)
+    done = in_process(*place, "--last", "1s", "--pid", pid)
+    assert re.search(rf"^process {pid} \(postgres, shop\): the last [\d.]+ ms$", done.stdout, re.M)
     found = call_texts(ledger(load(tmp_path / "g")))
     assert "SELECT 'just now'" in found
     assert "SELECT 'long ago'" not in found
@@ -103,11 +106,11 @@ def test_a_request_that_is_open(tracer: Cluster, armed: Connection, tmp_path: Pa
     began = time.monotonic()
     armed.pgconn.send_query(b"SELECT 'open', pg_sleep(4)")
     time.sleep(1.5)
-    document = grab(tracer, tmp_path / "g", "--last", "1s", "--application", "shop")
+    taken = grab(tracer, tmp_path / "g", Target(application="shop"), last_s=1)
     grabbed_s = time.monotonic() - began
     while armed.pgconn.get_result() is not None:
         pass
-    assert reach(document, armed)["reach_s"] >= 1.4
+    assert reach(taken, armed).reach_s >= 1.4
     book = ledger(load(tmp_path / "g"))
     assert "SELECT 'open', pg_sleep(4)" in call_texts(book)
     # and so is the wait that goes on, in the execution that goes on
@@ -115,19 +118,18 @@ def test_a_request_that_is_open(tracer: Cluster, armed: Connection, tmp_path: Pa
     assert 1.4 <= asleep.ns / 1e9 <= grabbed_s
     (stuck,) = [line for line in profile(book, "statement").lines if "pg_sleep" in line.name]
     assert stuck.ns >= asleep.ns
-    assert profile(book).total_ns == pytest.approx(1e9 * reach(document, armed)["reach_s"], rel=0.2)
+    assert profile(book).total_ns == pytest.approx(1e9 * reach(taken, armed).reach_s, rel=0.2)
 
 
 def test_a_session_without_waits_is_said_to_be_one(tracer: Cluster, tmp_path: Path) -> None:
     with session(tracer, application_name="bare", options="-c sql_trace.level=4") as client:
         client.execute("SELECT pg_sleep(0.01)")
-        document = grab(tracer, tmp_path / "g", "--application", "bare")
-        assert not reach(document, client)["waits"]
+        assert not reach(grab(tracer, tmp_path / "g", Target(application="bare")), client).waits
         client.execute("SELECT 'last words'")
-    document = grab(tracer, tmp_path / "g2", "--application", "bare")  # it has ended
-    assert document["sessions"] == 1
+    taken = grab(tracer, tmp_path / "g2", Target(application="bare"))  # it has ended
+    assert taken.sessions == 1
     assert "SELECT 'last words'" in call_texts(ledger(load(tmp_path / "g2")))
-    assert any(note.startswith("no waits are known of 1 session") for note in document["notes"])
+    assert any(note.startswith("no waits are known of 1 session") for note in taken.notes)
     assert any(n.startswith("no waits are known") for n in ledger(load(tmp_path / "g")).notes)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from pgtare.observing.trace.capture import server_state
+from pgtare.observing.trace.capture.server import open_server
+from pgtare.observing.trace.capture.server_state import TracedSession, TraceSetting, TraceStatus
 from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process, refused
 from tests.sessions import Connection, eventually, session
@@ -17,30 +19,27 @@ from tests.trace_recorder import has_streams, level_of, recording, wait_until_tr
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 
-def status(tracer: Cluster) -> dict[str, Any]:
-    done = in_process("trace", "status", "--dsn", tracer.dsn(), "--json")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def status(tracer: Cluster) -> TraceStatus:
+    with open_server(tracer.dsn()) as server:
+        return server_state.status(server)
 
 
-def of(found: dict[str, Any], client: Connection, where: str = "sessions") -> dict[str, Any] | None:
-    pid = client.info.backend_pid
-    return next((dict(s) for s in found[where] if s["pid"] == pid), None)
+def of(sessions: list[TracedSession], client: Connection) -> TracedSession | None:
+    return next((s for s in sessions if s.pid == client.info.backend_pid), None)
 
 
 def test_a_session_that_was_asked_for(
     tracer: Cluster, client: Connection, onlooker: Connection
 ) -> None:
     pid = client.info.backend_pid
-    assert of(status(tracer), client) is None
+    assert of(status(tracer).sessions, client) is None
     onlooker.execute("SELECT sql_trace_set(%s, 4)", (pid,))
     client.execute("SET application_name = 'shop'; SELECT 1")
-    state = of(status(tracer), client)
+    state = of(status(tracer).sessions, client)
     assert state is not None
-    assert (state["level"], state["reason"], state["waits"]) == (4, "sql_trace_set", False)
-    assert (state["application"], state["database"]) == ("shop", "postgres")
-    assert state["records"] > 0
+    assert (state.level, state.reason, state.waits) == (4, "sql_trace_set", False)
+    assert (state.application, state.database) == ("shop", "postgres")
+    assert state.records > 0
     table = in_process("trace", "status", "--dsn", tracer.dsn()).stdout
     (line,) = [line for line in table.splitlines() if line.startswith(str(pid))]
     assert line.split()[3:6] == ["shop", "4", "asked"]
@@ -50,8 +49,8 @@ def test_a_session_that_was_asked_for(
     client.execute("SELECT 1")
     assert level_of(onlooker, pid) == 0
     found = status(tracer)
-    assert of(found, client) is None
-    assert of(found, client, "kept") is not None
+    assert of(found.sessions, client) is None
+    assert of(found.kept, client) is not None
     done = in_process("trace", "stop", "--dsn", tracer.dsn())
     assert "no session is traced because" in done.stdout
     done = in_process("trace", "stop", "--dsn", tracer.dsn(), "--pid", str(pid))
@@ -75,13 +74,12 @@ def test_a_recording_that_asks_again_is_named(
         # the recorder has seen it, too: of one that it has not, it cannot tell that it was stopped
         eventually(lambda: has_streams(rec), 30)
         time.sleep(0.3)
-        done = in_process("trace", "stop", "--dsn", tracer.dsn(), "--pid", str(pid), "--json")
-        state = json.loads(done.stdout)
-        (recorder,) = state["asked_again_by"]
-        assert (state["stopped"], recorder["sessions"]) == ([pid], [pid])
-        assert done.stderr == (
-            f"note: server process {recorder['pid']} serves a recording that traces 1 of them "
-            "again: end that first, by Ctrl-C or SIGTERM\n"
+        done = in_process("trace", "stop", "--dsn", tracer.dsn(), "--pid", str(pid))
+        assert done.stdout == f"given back to their settings, from their next request on: {pid}\n"
+        assert re.fullmatch(
+            r"note: server process \d+ serves a recording that traces 1 of them again: "
+            r"end that first, by Ctrl-C or SIGTERM\n",
+            done.stderr,
         )
         wait_until_traced(onlooker, client)
 
@@ -92,12 +90,11 @@ def test_what_settings_have_traced_is_reported(tracer: Cluster, onlooker: Connec
         onlooker.execute('ALTER ROLE "night clerk" SET sql_trace.level = 1')
         with session(tracer, user="night clerk") as clerk:
             clerk.execute("SELECT 1")
-            state = of(status(tracer), clerk)
+            state = of(status(tracer).sessions, clerk)
             assert state is not None
-            assert state["reason"] == "setting"
-            settings = status(tracer)["settings"]
-            want = {"role": "night clerk", "database": None, "name": "sql_trace.level"}
-            assert {**want, "value": "1"} in settings
+            assert state.reason == "setting"
+            level = TraceSetting("night clerk", None, "sql_trace.level", "1")
+            assert level in status(tracer).settings
             pid = str(clerk.info.backend_pid)
             assert 'ALTER ROLE "night clerk" RESET sql_trace.level;' in (
                 in_process("trace", "stop", "--dsn", tracer.dsn()).stdout
@@ -127,9 +124,7 @@ def test_patterns_and_levels_of_the_configuration(tracer: Cluster, onlooker: Con
         onlooker.execute("ALTER SYSTEM SET sql_trace.level = 1")
         onlooker.execute("SELECT pg_reload_conf()")
         want = {("sql_trace.application", "shop*=12"), ("sql_trace.level", "1")}
-        eventually(
-            lambda: want <= {(s["name"], s["value"]) for s in status(tracer)["settings"]}, 20
-        )
+        eventually(lambda: want <= {(s.name, s.value) for s in status(tracer).settings}, 20)
         done = in_process("trace", "stop", "--dsn", tracer.dsn())
         assert "ALTER SYSTEM SET sql_trace.application = '';" in done.stdout
         assert "ALTER SYSTEM SET sql_trace.level = 0; SELECT pg_reload_conf();" in done.stdout

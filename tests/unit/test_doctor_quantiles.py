@@ -1,4 +1,4 @@
-"""The doctor's own quantiles are those of scipy, which an agent must not load."""
+"""Student's quantiles of the doctor are those of scipy, which an agent must not load."""
 
 from __future__ import annotations
 
@@ -15,12 +15,6 @@ from pgtare.observing.doctor import quantiles
 def test_student(degrees: int) -> None:
     expected = scipy.special.stdtrit(degrees, 0.975)
     assert quantiles.student(degrees, 0.975) == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("count", [0.05, 0.5, 1, 1.7, 2, 3, 10, 100.25, 2000])
-def test_fewest_expected(count: float) -> None:
-    expected = scipy.special.chdtri(2 * count, 0.975) / 2
-    assert quantiles.fewest_expected(count, 0.025) == pytest.approx(expected, rel=1e-9)
 
 
 def test_an_agent_does_not_load_scipy() -> None:

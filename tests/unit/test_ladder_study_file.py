@@ -121,7 +121,7 @@ def test_the_family_is_that_of_the_file_whatever_workloads_are_run(
     assert {w.name for w in found.study.workload} == {"W2"}
     assert whole > 4 * len(found.study.workload)
     assert found.study.family == whole
-    assert f"Holm over {whole} comparisons" in dry_run(found).description[-1 - quick]
+    assert f"Holm over {whole} comparisons" in dry_run(found)[-1 - quick]
     with pytest.raises(UsageError, match="there is no workload 'W22'"):
         planned("W22")
 

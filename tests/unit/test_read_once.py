@@ -49,7 +49,6 @@ COMMANDS = [
     ["clients"],
     ["clients", "--merge-by", "trace", "--json"],
     ["report"],
-    ["report", "--json"],
 ]
 
 
@@ -67,8 +66,7 @@ def test_a_trace_is_read_once(tmp_path: Path, counts: Counts, command: list[str]
     assert done.returncode == 0, done.stderr
     assert counts.found["decode"] == stored > 5
     assert counts.found["_labels"] <= 1
-    # the page has the sessions, and the parallel workers; --json the sessions for themselves
-    scopes = {"profile": 1, "report": 2 + ("--json" in command)}
+    scopes = {"profile": 1, "report": 2}  # the page has the sessions, and the parallel workers
     assert counts.found["select"] == scopes.get(command[0], 0)
 
 

@@ -8,7 +8,7 @@ one, by `test_store_server.py`.
 from __future__ import annotations
 
 import base64
-import json
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +18,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from pgtare.errors import UsageError
@@ -31,7 +30,6 @@ from pgtare.keeping.store.push_thread import PushThread
 from pgtare.keeping.store.pusher import SpoolPusher
 from tests.clickhouse_stand_in import ClickHouseStandIn
 from tests.commands import in_process, refused
-from tests.json_documents import documents
 from tests.unit.spool_rows import UNLIMITED, random_rows
 from tests.unit.store_engine import differences
 
@@ -195,11 +193,9 @@ def test_the_commands(
     assert "; 17 tables; its clock" in checked.stdout
     other = url.replace("/pgtare", "/nothing")
     assert "tables are missing" in in_process("store", "check", "--store", other).stdout
-    planned = in_process("store", "plan", "--servers", "10", "--store", url, "--json")
-    assert '"schema": "pgtare.store.plan/1"' in planned.stdout
-    for command in ("check", "repair"):
-        found = in_process("store", command, "--store", url, "--json")
-        assert f'"schema": "pgtare.store.{command}/1"' in found.stdout
+    planned = in_process("store", "plan", "--servers", "10", "--store", url)
+    assert "Computed for 10 servers: " in planned.stdout
+    assert in_process("store", "repair", "--store", url).stdout == "no commit is partial\n"
     stand_in.down = True
     assert "cannot be reached" in refused("store", "check", "--store", url, status=1)
 
@@ -210,44 +206,37 @@ def test_the_agent_checks_its_store(
 ) -> None:
     path = tmp_path / "agent.toml"
 
-    def checked(url: str, more: str = "") -> tuple[str, dict[str, Any]]:
+    def checked(url: str) -> str:
         path.write_text(
             '[servers.gone]\ndsn = "host=127.0.0.1 port=1"\n'
-            f'[store]\nurl = "{url}"\npassword_file = "{secret}"\n{more}'
+            f'[store]\nurl = "{url}"\npassword_file = "{secret}"\n'
         )
         printed = in_process("agent", "check", "--config", path)
-        document = json.loads(in_process("agent", "check", "--config", path, "--json").stdout)
-        jsonschema.validate(document, documents()["pgtare.agent.check/1"].schema)
         assert printed.returncode == 1
-        assert "hush" not in printed.stdout + printed.stderr + str(document)
-        place = document["store"]["address"] or "of [store]"
-        cannot = f"the store {place} cannot be used" in printed.stderr
-        assert cannot == bool(document["store"]["faults"])
+        assert "hush" not in printed.stdout + printed.stderr
         (line,) = [one for one in printed.stdout.splitlines() if one.startswith("store: ")]
-        for words in (*document["store"]["faults"], *document["store"]["notes"]):
-            assert words in line
-        return line, document["store"]
+        cannot = re.search(r"the store (\S+|of \[store\]) cannot be used", printed.stderr)
+        assert (cannot is None) == ("; it takes rows" in line)
+        return line
 
     secret = tmp_path / "password"
     secret.write_text("hush\n")
     secret.chmod(0o600)
     before = rows_of(stand_in)
-    line, found = checked(stand_in.url)
-    assert found["faults"] == []
-    assert line.endswith(f"ClickHouse {found['version']} as {found['user']}; it takes rows")
+    assert re.search(r": ClickHouse \d+\.\d+\S* as \S+; it takes rows$", checked(stand_in.url))
     stand_in.refused = {"waits", "pushes"}
-    assert "may not insert into waits, pushes: GRANT pgtare_agent" in checked(stand_in.url)[0]
+    assert "may not insert into waits, pushes: GRANT pgtare_agent" in checked(stand_in.url)
     stand_in.refused = set()
     assert rows_of(stand_in) == before
     store.command("INSERT INTO pgtare.version (version) VALUES (2)")
-    assert "its tables are of version 2 and this pgtare uses" in checked(stand_in.url)[0]
+    assert "its tables are of version 2 and this pgtare uses" in checked(stand_in.url)
     assert "make a store in another database" in refused("live", "--store", stand_in.url)
     forgotten = "ALTER TABLE pgtare.version DELETE WHERE version = 2 SETTINGS mutations_sync = 1"
     stand_in.run(forgotten)
-    assert "tables are missing" in checked(stand_in.url.replace("/pgtare", "/nothing"))[0]
-    assert "must not hold a password" in checked(stand_in.url.replace("agent@", "a:hush@"))[0]
+    assert "tables are missing" in checked(stand_in.url.replace("/pgtare", "/nothing"))
+    assert "must not hold a password" in checked(stand_in.url.replace("agent@", "a:hush@"))
     stand_in.down = True
-    assert "cannot be reached" in checked(stand_in.url)[0]
+    assert "cannot be reached" in checked(stand_in.url)
 
 
 def rows_of(stand_in: ClickHouseStandIn) -> str:

@@ -15,8 +15,8 @@ from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.writer import Spool
 from pgtare.keeping.store import push_memory, push_thread, pushed_rows, repair
 from pgtare.keeping.store.connection import StoreConnection, StoreError
-from pgtare.keeping.store.documents import StorePartial
 from pgtare.keeping.store.pusher import SpoolPusher
+from pgtare.keeping.store.repair import PartialCommits
 from tests.unit.spool_rows import UNLIMITED, catch_up, newest, random_rows
 from tests.unit.store_engine import differences, engine, new_store
 
@@ -69,7 +69,7 @@ def forget(store: StoreConnection, root: Path, *tables: str, where: str = "1") -
         )
 
 
-def partial(store: StoreConnection, root: Path) -> list[StorePartial]:
+def partial(store: StoreConnection, root: Path) -> list[PartialCommits]:
     return [one for one in repair.partial(store) if one.spool == newest(root).uuid]
 
 

@@ -10,14 +10,12 @@ import typer
 
 from pgtare import cli
 from pgtare.cli.durations import Duration, duration_s, stop_after
-from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.keeping.agent import config as configuration
 from pgtare.keeping.agent.agent import Agent
 from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import AgentConfig, MetricsSettings, SpoolConfig, StoreSettings
-from pgtare.keeping.agent.documents import AgentCheck, ServerCheck, StoreSeen, spool_plan
-from pgtare.keeping.agent.server_check import check_server, require_usable
+from pgtare.keeping.agent.server_check import ServerCheck, check_server, require_usable
 from pgtare.kit import numbers, option_values
 from pgtare.kit.fitted_table import Fitted
 
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from pgtare.keeping.spool.writer import Spool
     from pgtare.keeping.store.address import StoreAddress
     from pgtare.keeping.store.push_thread import PushThread
+    from pgtare.keeping.store.store_check import AgentStore
 
 Dsn = Annotated[str | None, typer.Option(help="The only server, as a libpq connection string.")]
 Config = Annotated[
@@ -91,9 +90,7 @@ def agent(
 
 
 @app.command("check")
-def check(
-    dsn: Dsn = None, config: Config = None, json: Json = False, output: Output = None
-) -> None:
+def check(dsn: Dsn = None, config: Config = None) -> None:
     """Connect to each server once, and say what the agent would see there and what is missing.
 
     It also says where the spool is and how much it may keep, and whether the store of the file, if
@@ -102,7 +99,6 @@ def check(
 
     Example: `pgtare agent check --config agent.toml`
     """
-    destination = Destination(json, output)
     found = _read(dsn, config)
     checks = []
     for name, server in found.servers.items():
@@ -111,15 +107,12 @@ def check(
         except PgtareError as ex:
             if dsn is not None:
                 raise
-            checks.append(ServerCheck(server=name, problem=str(ex)))
+            checks.append(ServerCheck(name, problem=str(ex)))
     store = None if found.store is None else _look_at_store(found.store)
-    document = AgentCheck(servers=checks, spool=spool_plan(found.spool), store=store)
-    destination.write(document.to_json())
-    if not destination.printed:
-        _print(checks)
-        cli.say(_spool_sentence(found.spool))
-        if store is not None:
-            cli.say(_store_sentence(store))
+    _print(checks)
+    cli.say(_spool_sentence(found.spool))
+    if store is not None:
+        cli.say(_store_sentence(store))
     failed = [each for each in checks if each.problem is not None]
     wrong = [f"{len(failed)} of {len(checks)} servers cannot be watched"] if failed else []
     if store is not None and store.faults:
@@ -128,16 +121,16 @@ def check(
         raise MeasurementError("; ".join(wrong))
 
 
-def _look_at_store(settings: StoreSettings) -> StoreSeen:
-    from pgtare.keeping.store.store_check import check_for_agent
+def _look_at_store(settings: StoreSettings) -> AgentStore:
+    from pgtare.keeping.store.store_check import AgentStore, check_for_agent
 
     try:
-        return StoreSeen.model_validate(check_for_agent(_store_address(settings)))
+        return check_for_agent(_store_address(settings))
     except UsageError as ex:  # an address may hold a password, so it is not shown
-        return StoreSeen(address="", faults=[str(ex)])
+        return AgentStore("", faults=(str(ex),))
 
 
-def _store_sentence(found: StoreSeen) -> str:
+def _store_sentence(found: AgentStore) -> str:
     who = f"ClickHouse {found.version} as {found.user}; " if found.version else ""
     said = "; ".join(
         [*found.faults, *found.notes] if found.faults else ["it takes rows", *found.notes]

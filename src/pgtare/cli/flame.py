@@ -23,7 +23,6 @@ from pgtare.observing.flame import perf, processes, show
 from pgtare.observing.flame import profile as profiles
 from pgtare.observing.flame import recording as keep
 from pgtare.observing.flame.arms import TrialArms, by_arm
-from pgtare.observing.flame.documents import FlameDifference
 from pgtare.observing.flame.processes import FlameTarget
 from pgtare.observing.flame.record import record
 from pgtare.observing.flame.recording import FlameRecording, Mode
@@ -189,15 +188,12 @@ def diff(
     after: Annotated[Path, typer.Argument(help="The other one, in the same form.")],
     idle: Idle = False,
     html: Html = None,
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Compare two recordings: what takes a larger or smaller share of the time.
 
     Example: `pgtare flame diff max400.folded max100.folded --html change.html`
     """
     files.check_target(html)
-    destination = Destination(json, output)
     kept = [keep.load(path) if path.is_dir() else None for path in (before, after)]
     notes = _notes_on((before, after), kept, idle)
     old, new = profiles.alike(
@@ -212,9 +208,7 @@ def diff(
     if html is not None:
         names = (before.name, after.name)
         files.write_text(html, show.change_page(names, old, new, found, notes))
-    destination.write(FlameDifference(frames=found, notes=notes).to_json())
-    if not destination.printed:
-        _print(show.CHANGE_HEAD, show.change_rows(found), notes, {"page": html})
+    _print(show.CHANGE_HEAD, show.change_rows(found), notes, {"page": html})
 
 
 def _run(

@@ -63,8 +63,6 @@ def check(
     limit: Annotated[
         str, typer.Option(help="Longest time for each server, for example 20s.")
     ] = "20s",
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Say whether each server can be weighed, and the command that fixes what is missing.
 
@@ -74,15 +72,12 @@ def check(
 
     Example: `pgtare fleet check pg_stat_statements --inventory fleet.toml`
     """
-    destination = Destination(json, output)
     servers = inventories.read(inventory).servers
     chosen = choose(load_catalogue(catalogue or ()), instruments, ()) if instruments else []
     from pgtare.weighing.fleet import readiness
 
     found = readiness.check_fleet(servers, chosen, limit_s=seconds("--limit", limit))
-    destination.write(readiness.document(found, servers).to_json())
-    if not destination.printed:
-        _print_checks(found)
+    _print_checks(found)
     failed = [one for one in found if not one.ready]
     if failed:
         raise MeasurementError(f"{len(failed)} of {len(found)} servers cannot be weighed")

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from pgtare import cli
 from pgtare.cli import standard_output
+from pgtare.errors import UsageError
 from pgtare.kit import files
 
 JSON_HELP = "Print the result as a JSON document, and nothing else, to standard output."
@@ -35,6 +36,11 @@ class Destination:
     def wanted(self) -> bool:
         """Whether a document is wanted."""
         return self.printed or self._file is not None
+
+    def refuse(self, option: str) -> None:
+        """Refuse a document with an option whose answer is words. Raises UsageError."""
+        if self.wanted:
+            raise UsageError(f"{option} has no document: leave out --json and --output")
 
     def console(self) -> Console:
         """For what is printed in addition to the document."""

@@ -101,12 +101,11 @@ def run_study(
         cli.stderr().print(f"pgtare: {warning}", highlight=False, markup=False)
     settings_check.check_installations(planned.study)
     if plan:
+        destination.refuse("--dry-run")
         with cli.stderr().status(f"pgtare: {run.ASKING}"):
             found = status.dry_run(planned)
-        if not destination.printed:
-            for line in found.description:
-                typer.echo(line)
-        destination.write(found.to_json())
+        for line in found:
+            typer.echo(line)
         return
     _go_on(planned, destination)
 
@@ -128,18 +127,12 @@ def resume(
 @app.command("status")
 def show_status(
     directory: Annotated[Path, typer.Argument(help="A study's directory.")],
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Show how far a study is: runs done and left, runs that failed, time left. No effects.
 
     Example: `pgtare ladder status wait_event_timing-study`
     """
-    destination = Destination(json, output)
-    found = status.of(planning.resumed(directory))
-    if not destination.printed:
-        status.show(found, Console())
-    destination.write(found.to_json())
+    status.show(planning.resumed(directory), Console())
 
 
 @app.command()
@@ -173,8 +166,6 @@ def prove(
     workload: Annotated[
         list[str] | None, typer.Option("--workload", "-w", help="Only these workloads.")
     ] = None,
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Run each workload once and show whether its waits are those that the study states.
 
@@ -182,7 +173,6 @@ def prove(
 
     Example: `pgtare ladder prove studies/wait_event_timing.toml -w W3`
     """
-    destination = Destination(json, output)
     found, _ = studies.read(study)
     chosen = found.only(workload) if workload else found
     proofs = proving.prove(
@@ -190,9 +180,7 @@ def prove(
         study.parent,
         lambda text: cli.stderr().print(f"pgtare: {text}", highlight=False, markup=False),
     )
-    if not destination.printed:
-        proving.show(proofs, Console())
-    destination.write(proving.Proofs(workloads=proofs).to_json())
+    proving.show(proofs, Console())
     if any(proof.missed for proof in proofs):
         raise typer.Exit(1)
 

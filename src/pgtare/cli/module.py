@@ -12,14 +12,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+import pgtare
 from pgtare import cli
-from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit.progress import Steps
 from pgtare.kit.terminal_text import plain
 from pgtare.postgres import (
     binaries,
-    module_documents,
     module_package,
     module_versions,
     modules,
@@ -58,14 +57,11 @@ def install(
         ),
     ] = None,
     force: Annotated[bool, typer.Option(help="Replace another version.")] = False,
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Build the modules for an installation and put them there.
 
     Example: `pgtare module install --pg-config /usr/lib/postgresql/15/bin/pg_config`
     """
-    destination = Destination(json, output)
     found = binaries.from_pg_config(pg_config)
     done = []
     with contextlib.ExitStack() as stack:
@@ -81,16 +77,12 @@ def install(
             modules.prepare_all(found, names, destdir, force, package, progress.begin)
         for one in modules.install_all(found, names, destdir, force, package):
             done.append(one)
-            if not destination.printed:
-                for path in one.files:
-                    typer.echo(path)
-                owner = "" if one.package is None else f", a file of the package {one.package}"
-                typer.echo(f"{one.module} {one.version} {one.outcome} for {found.version}{owner}")
-    steps = [] if destdir is not None else list(_next(found, done))
-    one_line = [" ".join(step.split()) for step in steps]
-    destination.write(module_documents.installed(found.version, done, one_line).to_json())
-    if not destination.printed:
-        for step in steps:
+            for path in one.files:
+                typer.echo(path)
+            owner = "" if one.package is None else f", a file of the package {one.package}"
+            typer.echo(f"{one.module} {one.version} {one.outcome} for {found.version}{owner}")
+    if destdir is None:
+        for step in _next(found, done):
             typer.echo(f"next: {step}")
 
 
@@ -148,8 +140,6 @@ def list_modules(
         Path | None,
         typer.Option(help="Without a server: the pg_config of the installation to look at."),
     ] = None,
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """List the versions of each module: files on disk, library in the server, extension.
 
@@ -158,13 +148,8 @@ def list_modules(
 
     Example: `pgtare module list --dsn "dbname=app"`
     """
-    destination = Destination(json, output)
     database, found = _versions(dsn, pg_config)
-    listed = module_documents.listing(found, database)
-    destination.write(listed.to_json())
-    if destination.printed:
-        return
-    cli.say(f"this command: {listed.pgtare_version}")
+    cli.say(f"this command: {pgtare.__version__}")
     table = Table(box=None, pad_edge=False)
     headings = ["library in the server", f"extension in database {database}"]
     asked = headings if database is not None else ["what a server loads", "put there by"]
@@ -177,9 +162,10 @@ def list_modules(
         cells = [versions.module, files, *(in_server if database is not None else loads)]
         table.add_row(*(Text(plain(cell)) for cell in cells))
     cli.stdout().print(table, highlight=False)
-    for one in listed.modules:
-        if one.problem:
-            cli.say(f"{one.module}: {', then '.join(one.next)}")
+    for versions in found if database is not None else ():
+        wrong = module_versions.mismatch(versions)
+        if wrong is not None:
+            cli.say(f"{versions.module}: {', then '.join(wrong.steps)}")
 
 
 def _versions(dsn: str | None, pg_config: Path | None) -> tuple[str | None, list[ModuleVersions]]:
@@ -226,17 +212,11 @@ def uninstall(
     force: Annotated[
         bool, typer.Option(help="Do not look whether a server still uses it.")
     ] = False,
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Remove a module from an installation; refused while a setting still names it.
 
     Example: `pgtare module uninstall --pg-config PATH --dsn "host=/var/run/postgresql"`
     """
-    destination = Destination(json, output)
     found = binaries.from_pg_config(pg_config)
-    removed = modules.uninstall(found, module, dsn=dsn, force=force)
-    destination.write(module_documents.uninstalled(module, removed).to_json())
-    if not destination.printed:
-        for path in removed:
-            typer.echo(f"removed {path}")
+    for path in modules.uninstall(found, module, dsn=dsn, force=force):
+        typer.echo(f"removed {path}")

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from pgtare import cli
-from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.cli.shared_options import PgConfig
 from pgtare.kit.option_values import seconds
 from pgtare.postgres.load import LoadSpec
@@ -22,8 +21,6 @@ def selftest(
         str, typer.Option("--duration", "-d", help="Length of each of two recordings.")
     ] = "15s",
     pg_config: PgConfig = None,
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Check the scale: error rates on control-only trials, and delays that are known.
 
@@ -32,7 +29,6 @@ def selftest(
 
     Example: `pgtare selftest --duration 20`
     """
-    destination = Destination(json, output)
     request = Request(
         chosen=(),
         inject_ns=selftests.DELAYS_NS,
@@ -41,9 +37,7 @@ def selftest(
         pg_config=pg_config,
     )
     done = selftests.run(request, cli.stderr())
-    if not destination.printed:
-        _print(done)
-    destination.write(done.document().to_json())
+    _print(done)
     if not done.passed:
         raise typer.Exit(1)
 

@@ -9,7 +9,6 @@ import typer
 
 from pgtare import cli
 from pgtare.cli.commands import GLOSSARY
-from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +16,9 @@ if TYPE_CHECKING:
 
     from pgtare.keeping.store.address import StoreAddress
     from pgtare.keeping.store.connection import StoreConnection
-    from pgtare.keeping.store.documents import StoreChecked, StorePartial, StorePlanned
+    from pgtare.keeping.store.repair import PartialCommits
+    from pgtare.keeping.store.size_plan import StorePlan
+    from pgtare.keeping.store.store_check import StoreCheck
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,8 +57,6 @@ def create(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the SQL and change nothing.")
     ] = False,
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Make the tables of a store.
 
@@ -65,10 +64,8 @@ def create(
 
     Example: `pgtare store create --store clickhouse://admin@ch.example:8443/pgtare --roles`
     """
-    destination = Destination(json, output)
     from pgtare.keeping.store import roles as store_roles
     from pgtare.keeping.store import store_schema
-    from pgtare.keeping.store.documents import StoreCreated
 
     if label and not roles:
         raise UsageError("--label goes with --roles")
@@ -79,43 +76,32 @@ def create(
     if roles:
         of_roles = list(store_roles.statements(address.database, tuple(label or ()), cluster))
     if dry_run:
-        statements = [*store_schema.statements(address.database, cluster), *of_roles]
-        destination.write(
-            StoreCreated(database=address.database, made=False, statements=statements).to_json()
-        )
-        if not destination.printed:
-            for statement in statements:
-                typer.echo(f"{statement};\n")
+        for statement in (*store_schema.statements(address.database, cluster), *of_roles):
+            typer.echo(f"{statement};\n")
         return
     with _connected(address) as connection:
         made = store_schema.make(connection, cluster)
         for statement in of_roles:
             connection.command(statement)
-    destination.write(StoreCreated(database=address.database, made=made, statements=[]).to_json())
-    destination.tell(f"{address}: {'tables made' if made else 'the tables are there already'}")
+    cli.say(f"{address}: {'tables made' if made else 'the tables are there already'}")
     if roles:
-        destination.tell(f"roles: {store_roles.AGENT}, {store_roles.PAGE}, {store_roles.REPAIR}")
+        cli.say(f"roles: {store_roles.AGENT}, {store_roles.PAGE}, {store_roles.REPAIR}")
 
 
 @app.command()
-def check(
-    store: Store, password_file: PasswordFile = None, json: Json = False, output: Output = None
-) -> None:
+def check(store: Store, password_file: PasswordFile = None) -> None:
     """Say whether a store can be used: version, tables, rights, clock, what was sent.
 
     The exit status is 1 if something keeps it from being used.
 
     Example: `pgtare store check --store clickhouse://agent@ch.example:8443/pgtare`
     """
-    destination = Destination(json, output)
     from pgtare.keeping.store import store_check
 
     address = _address(store, password_file)
     with _connected(address) as connection:
         found = store_check.check(connection)
-    destination.write(found.to_json())
-    if not destination.printed:
-        _print_check(found, str(address))
+    _print_check(found, str(address))
     if found.faults:
         raise MeasurementError(f"{address} cannot be used: {found.faults[0]}")
 
@@ -131,8 +117,6 @@ def plan(
     ] = None,
     password_file: PasswordFile = None,
     disk: Annotated[str, typer.Option(help="Room for rows on the disks of a shard.")] = "1000G",
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Say what a number of servers needs: rows, bytes, parts, shards, and what goes when.
 
@@ -140,7 +124,6 @@ def plan(
 
     Example: `pgtare store plan --servers 1000 --spool /var/lib/pgtare-agent/spool`
     """
-    destination = Destination(json, output)
     from pgtare.keeping.store import size_plan
     from pgtare.kit.option_values import size
 
@@ -155,10 +138,7 @@ def plan(
         with _connected(_address(store, password_file)) as connection:
             found = size_plan.bytes_of_store(connection)
         sizes |= {name: (value, "measured") for name, value in found.items()}
-    planned = size_plan.plan(servers, rates, sizes, disk_bytes, _RATE_ROWS)
-    destination.write(planned.to_json())
-    if not destination.printed:
-        _print_plan(planned)
+    _print_plan(size_plan.plan(servers, rates, sizes, disk_bytes, _RATE_ROWS))
 
 
 @app.command()
@@ -168,8 +148,6 @@ def repair(
     yes: Annotated[
         bool, typer.Option("--yes", help="Delete these rows; without it they are only listed.")
     ] = False,
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Delete the rows of commits that came only in part, so that the agent sends them whole.
 
@@ -177,20 +155,16 @@ def repair(
 
     Example: `pgtare store repair --store clickhouse://repair@ch.example:8443/pgtare --yes`
     """
-    destination = Destination(json, output)
     from pgtare.keeping.store import repair as repairing
-    from pgtare.keeping.store.documents import StoreRepaired
 
     with _connected(_address(store, password_file)) as connection:
         found = repairing.partial(connection)
         if yes:
             for one in found:
                 repairing.delete(connection, one)
-    destination.write(StoreRepaired(deleted=yes, partial=found).to_json())
-    if not destination.printed:
-        _print_partial(found)
-        if found:
-            cli.say("deleted; the agent sends them again" if yes else "--yes deletes these rows")
+    _print_partial(found)
+    if found:
+        cli.say("deleted; the agent sends them again" if yes else "--yes deletes these rows")
 
 
 def _address(store: str, password_file: Path | None) -> StoreAddress:
@@ -221,7 +195,7 @@ def _rates(spool: Path) -> Mapping[str, tuple[float, str]]:
     return {name: (rate / watched, "measured") for name, rate in found.items()}
 
 
-def _print_check(found: StoreChecked, name: str) -> None:
+def _print_check(found: StoreCheck, name: str) -> None:
     from pgtare.kit.fitted_table import Fitted
 
     roles = ", ".join(found.roles) or "no role"
@@ -241,7 +215,7 @@ def _print_check(found: StoreChecked, name: str) -> None:
         cli.say(sentence)
 
 
-def _print_partial(found: Sequence[StorePartial]) -> None:
+def _print_partial(found: Sequence[PartialCommits]) -> None:
     from pgtare.kit.fitted_table import Fitted
 
     if not found:
@@ -253,7 +227,7 @@ def _print_partial(found: Sequence[StorePartial]) -> None:
     cli.stdout().print(table, highlight=False)
 
 
-def _print_plan(found: StorePlanned) -> None:
+def _print_plan(found: StorePlan) -> None:
     from pgtare.kit.fitted_table import Fitted
     from pgtare.kit.numbers import volume
 

@@ -31,7 +31,6 @@ from pgtare.observing.trace.capture.server import Need, open_server
 from pgtare.observing.trace.capture.target import LEVELS, Target
 from pgtare.observing.trace.documents import (
     TraceClients,
-    TraceExport,
     TraceRecorded,
     TraceStatements,
 )
@@ -354,20 +353,13 @@ def export(
     path: Source,
     directory: Annotated[Path, typer.Argument(help="A new directory for the files.")],
     format_: Annotated[str, typer.Option("--format", help="parquet or jsonl.")] = "parquet",
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Write calls, waits, transactions, plans, row sources, binds and more as tables.
 
     Example: `pgtare trace export monday monday-parquet`
     """
-    destination = Destination(json, output)
     exports.check(directory, format_)  # before a long trace is read
-    written = exports.write(_book(path), directory, format_)
-    destination.write(TraceExport(directory=str(directory), rows=written).to_json())
-    if destination.printed:
-        return
-    for name, rows in written.items():
+    for name, rows in exports.write(_book(path), directory, format_).items():
         cli.say(f"{directory / name}: {rows:,} rows")
 
 
@@ -377,8 +369,6 @@ def report_(
     html: Annotated[
         Path | None, typer.Option(help="Where to write the page; default: next to the trace.")
     ] = None,
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Write the page of a trace: profile, time line, statements with all that they did.
 
@@ -388,12 +378,9 @@ def report_(
 
     target = html or (path / "report.html" if path.is_dir() else path.with_suffix(".html"))
     files.check_target(target)
-    destination = Destination(json, output)
     book = _book(path)
     write_page(book, target, [ledger(load(other)) for other in others_of_incident(book.trace)])
-    destination.tell(f"page: {target}")
-    if destination.wanted:
-        destination.write(profile(book).document().to_json())
+    cli.say(f"page: {target}")
 
 
 app.command("grab")(trace_grab.grab_)

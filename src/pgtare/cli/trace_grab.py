@@ -11,7 +11,6 @@ import typer
 
 from pgtare import cli
 from pgtare.cli.command_line import command_line
-from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit.notes import some
 from pgtare.kit.numbers import counted, duration, percent, span, volume
@@ -19,11 +18,10 @@ from pgtare.kit.option_values import seconds, size
 from pgtare.kit.progress import Display
 from pgtare.observing.trace.analysis.ledger import ledger
 from pgtare.observing.trace.analysis.profile import Profile, Scope, profile
-from pgtare.observing.trace.capture.grab import grab
+from pgtare.observing.trace.capture.grab import Grabbed, SessionReach, grab
 from pgtare.observing.trace.capture.privileges import others_hidden
 from pgtare.observing.trace.capture.server import open_server
 from pgtare.observing.trace.capture.target import Target
-from pgtare.observing.trace.documents import SessionReach, TimeOf, TraceGrabbed
 from pgtare.observing.trace.file.disk_limits import Limits
 from pgtare.observing.trace.file.reader import load
 
@@ -51,8 +49,6 @@ def grab_(
     ] = None,
     max_size: Annotated[str, typer.Option(help="Most that is written.")] = "1G",
     reserve: Annotated[str, typer.Option(help="Space to leave free on the volume.")] = "512M",
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Save what traced sessions did until now, open requests included, from their rings.
 
@@ -69,7 +65,6 @@ def grab_(
         application=application,
     )
     limits = Limits(total=size("--max-size", max_size), reserve=size("--reserve", reserve))
-    destination = Destination(json, output)
     begun = time.monotonic()
     with open_server(dsn) as server, Display(cli.stderr(), "reading rings", None) as display:
         done = grab(
@@ -86,13 +81,8 @@ def grab_(
             raise MeasurementError(
                 f"{_NOTHING.format(f' of the last {last}' if last else '')}{grant}"
             )
-    found = _where_time_went(path)
-    if found is not None:
-        done.time = [TimeOf(name=line.name, total_ns=line.ns) for line in found.lines]
-    destination.write(done.to_json())
-    if not destination.printed:
-        for line in _summary(done, found):
-            cli.say(line)
+    for line in _summary(done, _where_time_went(path)):
+        cli.say(line)
 
 
 def _where_time_went(path: Path) -> Profile | None:
@@ -103,7 +93,7 @@ def _where_time_went(path: Path) -> Profile | None:
         return None
 
 
-def _summary(done: TraceGrabbed, found: Profile | None) -> list[str]:
+def _summary(done: Grabbed, found: Profile | None) -> list[str]:
     lines = [
         f"{counted(done.sessions, 'session')}, {volume(done.call_bytes)} of calls and "
         f"{counted(done.waits, 'wait')}; {volume(done.bytes)} on disk",

@@ -15,7 +15,7 @@ from pgtare.observing.trace.analysis.ledger import ledger
 from pgtare.observing.trace.analysis.moment import what_it_did
 from pgtare.observing.trace.capture import kept
 from pgtare.observing.trace.capture.server import Server, open_server
-from pgtare.observing.trace.documents import TraceIncident, TraceKept, TraceTaken
+from pgtare.observing.trace.documents import TraceIncident, TraceKept
 from pgtare.observing.trace.output.show_incident import incident_view
 from pgtare.observing.trace.output.show_kept import kept_view
 
@@ -52,6 +52,8 @@ def kept_(
         raise UsageError("--out: name the kept trace by its ID, as the list has it")
     if out is not None and dsn is None:
         raise UsageError(f"kept {number}: its file is in {directory} already; leave out --out")
+    if out is not None:
+        destination.refuse("--out")
     if directory is not None:
         _list_or_show(kept.of_directory(directory), directory, number, destination)
         return
@@ -61,12 +63,10 @@ def kept_(
             _list_or_show(kept.of_server(server), server, number, destination)
             return
         size = kept.take(server, number, out)
-    destination.write(TraceTaken(id=number, path=str(out), bytes=size).to_json())
-    if not destination.printed:
-        cli.say(
-            f"kept trace {number}, {volume(size)}: {out} "
-            f"(`pgtare trace profile {out}` says where time went)"
-        )
+    cli.say(
+        f"kept trace {number}, {volume(size)}: {out} "
+        f"(`pgtare trace profile {out}` says where time went)"
+    )
 
 
 def _list_or_show(

@@ -7,27 +7,21 @@ from typing import Annotated
 import typer
 
 from pgtare import cli
-from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError
 from pgtare.observing.trace.capture import recorder_locks, server_state
 from pgtare.observing.trace.capture.server import open_server
-from pgtare.observing.trace.documents import RunningRecording, TraceStopped
 from pgtare.observing.trace.output.show_server_state import status_view
 
 Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
 
 
-def status(dsn: Dsn, json: Json = False, output: Output = None) -> None:
+def status(dsn: Dsn) -> None:
     """Show which sessions are traced, which settings will trace others, and what records them.
 
     Example: `pgtare trace status --dsn "dbname=app"`
     """
-    destination = Destination(json, output)
     with open_server(dsn) as server:
         now = server_state.status(server)
-    destination.write(now.to_json())
-    if destination.printed:
-        return
     cli.stdout().print(status_view(now), highlight=False)
 
 
@@ -36,8 +30,6 @@ def stop(
     pid: Annotated[
         list[int] | None, typer.Option("--pid", help="Only this session; may be repeated.")
     ] = None,
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Return sessions that were traced on request, of whatever user, to their own settings.
 
@@ -46,24 +38,20 @@ def stop(
 
     Example: `pgtare trace stop --dsn "dbname=app"`
     """
-    destination = Destination(json, output)
     pids = frozenset(pid) if pid else None
     with open_server(dsn, any_version=True) as server:
         before = server_state.status(server)
         stopped = server_state.stop(server, pids)
         remedies = server_state.remedies(server, before, pids)
         again = recorder_locks.recorders(server, stopped)
-    document = TraceStopped(stopped=stopped, left_to=remedies, asked_again_by=again)
-    destination.write(document.to_json())
-    if not destination.printed:
-        listed = ", ".join(map(str, stopped))
-        cli.say(
-            f"given back to their settings, from their next request on: {listed}"
-            if stopped
-            else _nothing(pids)
-        )
-        if remedies:
-            cli.say("traced by settings; a superuser ends that by: " + " ".join(remedies))
+    listed = ", ".join(map(str, stopped))
+    cli.say(
+        f"given back to their settings, from their next request on: {listed}"
+        if stopped
+        else _nothing(pids)
+    )
+    if remedies:
+        cli.say("traced by settings; a superuser ends that by: " + " ".join(remedies))
     if server.mismatch:
         cli.say(f"note: {server.mismatch}", err=True)
     for recorder in again:
@@ -72,7 +60,7 @@ def stop(
         raise MeasurementError("what was named goes on being traced")
 
 
-def _asks_again(recorder: RunningRecording) -> str:
+def _asks_again(recorder: recorder_locks.RunningRecording) -> str:
     where = f" to {recorder.client}" if recorder.client else ""
     return (
         f"note: server process {recorder.pid} serves a recording{where} that traces "

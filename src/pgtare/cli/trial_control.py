@@ -7,29 +7,24 @@ from typing import Annotated
 import typer
 
 from pgtare import cli
-from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.kit import numbers
 from pgtare.postgres import own_session
-from pgtare.weighing import trial_status
 from pgtare.weighing.trials import Status, Trials
 
 Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
 
 
-def status(dsn: Dsn, json: Json = False, output: Output = None) -> None:
+def status(dsn: Dsn) -> None:
     """Say whether a trial runs on a server, and how the last one ended.
 
     Example: `pgtare status --dsn "host=/var/run/postgresql dbname=app"`
     """
-    destination = Destination(json, output)
     with own_session.connect(dsn) as conn:
         module = Trials(conn)
         module.require_module()
         found = module.status()
-    destination.write(trial_status.status(found).to_json())
-    if not destination.printed:
-        for line in _lines(found):
-            typer.echo(line)
+    for line in _lines(found):
+        typer.echo(line)
 
 
 def _lines(s: Status) -> list[str]:
@@ -58,16 +53,13 @@ def _lines(s: Status) -> list[str]:
     return [head, "".join([took_part, *outside]), observed]
 
 
-def stop(dsn: Dsn, json: Json = False, output: Output = None) -> None:
+def stop(dsn: Dsn) -> None:
     """Stop a trial; each session gets its own settings back before its next request.
 
     Example: `pgtare stop --dsn "host=/var/run/postgresql dbname=app"`
     """
-    destination = Destination(json, output)
     with own_session.connect(dsn) as conn:
         stopped, mismatch = Trials(conn).stop_in_any_version()
-    destination.write(trial_status.TrialStopped(stopped=stopped).to_json())
-    if not destination.printed:
-        typer.echo("the trial is stopped" if stopped else "no trial was running")
+    typer.echo("the trial is stopped" if stopped else "no trial was running")
     if mismatch:
         cli.say(f"note: {mismatch}", err=True)

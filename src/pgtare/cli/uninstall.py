@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from pgtare import cli
-from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, PgtareError
 from pgtare.postgres import binaries, leftovers
-from pgtare.postgres.module_documents import LeftThing, Uninstalled
 
 
 def uninstall(
@@ -26,8 +24,6 @@ def uninstall(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Remove what is listed; else it is only listed.")
     ] = False,
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """List everything that pgtare left on this machine, and with --yes remove it.
 
@@ -37,44 +33,29 @@ def uninstall(
 
     Example: `pgtare uninstall --dsn "dbname=app" --pg-config /usr/bin/pg_config --yes`
     """
-    destination = Destination(json, output)
     found = [] if dsn is None else list(leftovers.on_server(dsn))
     if pg_config is not None:
         found += leftovers.in_installation(binaries.from_pg_config(pg_config), dsn)
     found += leftovers.own_files()
-    things = []
+    kept = False
     for leftover in found:
-        thing = (
-            _removed(leftover) if yes else LeftThing(what=leftover.what, outcome="found", why="")
-        )
-        things.append(thing)
-        if not destination.printed:
-            cli.say(_line(thing))
-    destination.write(Uninstalled(things=things).to_json())
-    if not found and not destination.printed:
+        line = leftover.what
+        if yes:
+            try:
+                leftover.remove()
+                line = f"removed: {leftover.what}"
+            except PgtareError as ex:
+                line = f"left: {leftover.what}: {ex}"
+                kept = True
+        cli.say(line)
+    if not found:
         cli.say("nothing of pgtare is left here")
-    elif not yes and not destination.printed:
+    elif not yes:
         cli.say("nothing was removed: --yes removes what is listed")
     if dsn is None or pg_config is None:
         cli.say("note: --dsn and --pg-config look at a server and its installation, too", err=True)
-    if any(thing.outcome == "kept" for thing in things):
+    if kept:
         raise MeasurementError(
             "something is in use and was left: restart the server without the modules, or end what "
             "uses them, then run the same command again"
         )
-
-
-def _removed(leftover: leftovers.Leftover) -> LeftThing:
-    try:
-        leftover.remove()
-    except PgtareError as ex:
-        return LeftThing(what=leftover.what, outcome="kept", why=str(ex))
-    return LeftThing(what=leftover.what, outcome="removed", why="")
-
-
-def _line(thing: LeftThing) -> str:
-    if thing.outcome == "found":
-        return thing.what
-    if thing.outcome == "removed":
-        return f"removed: {thing.what}"
-    return f"left: {thing.what}: {thing.why}"

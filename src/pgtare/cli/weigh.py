@@ -40,7 +40,7 @@ from pgtare.weighing.outside.run import weigh as weigh_outside
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.weigh import limit, schema, store
 from pgtare.weighing.weigh.measurement import Weighing
-from pgtare.weighing.weigh.plan import PlannedWeighing, arms_of
+from pgtare.weighing.weigh.plan import arms_of
 from pgtare.weighing.weigh.report.page import write_page
 from pgtare.weighing.weigh.report.terminal import render
 from pgtare.weighing.weigh.request import Request, ServerAddress, new_seed, slice_bounds
@@ -283,11 +283,9 @@ def weigh(
         arms_of(request)  # contradictions show before anything is started
     destination = Destination(json, output)
     if plan_only:
-        planned = _dry_run(request)
-        if not destination.printed:
-            for line in (*planned.description, *planned.warnings):
-                typer.echo(line)
-        destination.write(planned.to_json())
+        destination.refuse("--dry-run")
+        for line in _dry_run(request):
+            typer.echo(line)
         return
     files.check_target(summary)
     if out is not None:
@@ -316,7 +314,7 @@ def weigh(
         raise typer.Exit(limit.exit_status(done.result))
 
 
-def _dry_run(request: Request) -> PlannedWeighing:
+def _dry_run(request: Request) -> list[str]:
     if request.switches:
         return dry_run_of_windows(request)
     return outside_dry_run(request) if request.outside else dry_run(request)

@@ -6,7 +6,6 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from pgtare.kit import machine
@@ -73,12 +72,7 @@ class Window(Generic[Reading]):
         self.before = machine.usage()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             return
         self.after = machine.usage()

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field
 
 from pgtare.errors import MeasurementError
 from pgtare.keeping.agent import reading
-from pgtare.keeping.agent.documents import ServerCheck
 from pgtare.keeping.agent.server_session import ServerSession
 from pgtare.postgres.inventory import InventoryServer
+
+
+@dataclass(frozen=True)
+class ServerCheck:
+    """What an agent would see of a server. version and role are empty without a connection.
+
+    waits: exact, sampled or none. statements: exact, approximate or none. problem: why it cannot
+    be watched; None: it can. notes: what is missing, each with its remedy.
+    """
+
+    server: str
+    version: str = ""
+    role: str = ""
+    waits: str = "none"
+    statements: str = "none"
+    problem: str | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 def require_usable(server: InventoryServer) -> None:

@@ -7,7 +7,6 @@ import ssl
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import uvicorn
@@ -97,12 +96,7 @@ class PageServer:
         """Whether it still serves."""
         return self._thread.is_alive()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         self._thread.join(_STOPPED_S)
         self._listening.close()

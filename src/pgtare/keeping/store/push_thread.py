@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Protocol, Self
 from urllib.parse import urlsplit
 
@@ -101,12 +100,7 @@ class PushThread(threading.Thread):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _report(self, level: Literal["info", "warning", "error"], why: str) -> None:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.store import pushed_rows
 from pgtare.keeping.store.connection import StoreConnection, StoreError, quoted
-from pgtare.keeping.store.documents import StorePartial
 
 
-def partial(connection: StoreConnection) -> list[StorePartial]:
+@dataclass(frozen=True)
+class PartialCommits:
+    """Commits of one spool, table and UTC day of which the store has some rows but not all."""
+
+    spool: str
+    table: str
+    day: str
+    seqs: list[int]
+    rows: int = 0
+
+
+def partial(connection: StoreConnection) -> list[PartialCommits]:
     """What is marked as partial, with its rows counted."""
-    return [
-        one.model_copy(update={"rows": _rows(connection, one)}) for one in partial_seqs(connection)
-    ]
+    return [replace(one, rows=_rows(connection, one)) for one in partial_seqs(connection)]
 
 
-def partial_seqs(connection: StoreConnection) -> list[StorePartial]:
+def partial_seqs(connection: StoreConnection) -> list[PartialCommits]:
     """What is marked as partial; rows are not counted."""
     found = connection.rows(
         "SELECT spool, table_name, toString(day), arraySort(groupArray(seq)) FROM ("
@@ -24,23 +34,23 @@ def partial_seqs(connection: StoreConnection) -> list[StorePartial]:
         ") WHERE newest = 1 GROUP BY spool, table_name, day ORDER BY spool, table_name, day"
     )
     return [
-        StorePartial(spool=spool, table=table, day=day, seqs=seqs, rows=0)
+        PartialCommits(spool, table, day, seqs)
         for spool, table, day, seqs in found
         if table in TABLES
     ]
 
 
-def _where(one: StorePartial) -> str:
+def _where(one: PartialCommits) -> str:
     numbers = ", ".join(str(int(seq)) for seq in one.seqs)
     return f"spool = {quoted(one.spool)} AND seq IN ({numbers}) AND toDate(ts) = {quoted(one.day)}"
 
 
-def _rows(connection: StoreConnection, one: StorePartial) -> int:
+def _rows(connection: StoreConnection, one: PartialCommits) -> int:
     sql = f"SELECT count() FROM {connection.database}.{one.table} WHERE {_where(one)}"
     return int(connection.rows(sql)[0][0])
 
 
-def delete(connection: StoreConnection, one: StorePartial) -> None:
+def delete(connection: StoreConnection, one: PartialCommits) -> None:
     """Delete what there is, on all replicas, and note it. Raises StoreError."""
     connection.command(
         f"ALTER TABLE {connection.database}.{one.table} DELETE WHERE {_where(one)}",

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pgtare.keeping.spool.manifest import SpoolManifest
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.store.connection import StoreConnection, quoted
-from pgtare.keeping.store.documents import PlannedTable, StorePlanned
 
 _DAY_S, _DAY_US = 86400, 86_400_000_000
 #: Rows a day of a simulated server with 500 sessions, some 12 of them active (`python -m bench
@@ -58,6 +58,46 @@ SERVERS_OF_AGENT = 75
 _PARTS_OF_DAY, _PARTS_OF_TODAY = 2, 20
 
 
+@dataclass(frozen=True)
+class PlannedTable:
+    """A table for all servers, when rows go as fast as they come.
+
+    rate_from, bytes_from: measured, simulated (measured on simulated rows) or assumed. kept_s: the
+    age at which rows go if ttl is true; else they stay, and it is planned for that long.
+    """
+
+    table: str
+    rows_a_day: float
+    rate_from: str
+    bytes_a_row: float
+    bytes_from: str
+    kept_s: int
+    ttl: bool
+    rows: int
+    bytes: int
+    parts: int
+
+
+@dataclass(frozen=True)
+class StorePlan:
+    """What a store needs for a number of servers; bytes are of one replica.
+
+    disk_bytes and shard_rows_a_second are what a shard has room for and takes, as given.
+    """
+
+    servers: int
+    tables: list[PlannedTable]
+    rows: int
+    bytes: int
+    parts: int
+    rows_a_second: float
+    inserts_a_minute: float
+    agents: int
+    shards: int
+    disk_bytes: int
+    shard_rows_a_second: float
+
+
 def rates_of_spool(content: SpoolManifest) -> dict[str, float]:
     """Rows a day of a spool, of all its servers together; only tables that have hours of rows."""
     found = {}
@@ -89,7 +129,7 @@ def plan(
     sizes: Mapping[str, tuple[float, str]],
     disk_bytes: int,
     shard_rows_a_second: float,
-) -> StorePlanned:
+) -> StorePlan:
     """A plan. rates: rows a day of one server, and where that is from; sizes: bytes a row alike."""
     tables = []
     for name, table in TABLES.items():
@@ -121,7 +161,7 @@ def plan(
     agents = math.ceil(servers / SERVERS_OF_AGENT)
     used = sum(1 for one in tables if one.rows)
     shards = max(1, math.ceil(total / disk_bytes), math.ceil(rows_a_second / shard_rows_a_second))
-    return StorePlanned(
+    return StorePlan(
         servers=servers,
         tables=tables,
         rows=sum(one.rows for one in tables),

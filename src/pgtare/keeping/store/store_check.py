@@ -14,7 +14,7 @@ from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.store import repair, roles, store_schema
 from pgtare.keeping.store.address import StoreAddress
 from pgtare.keeping.store.connection import StoreConnection, StoreError, connect, quoted
-from pgtare.keeping.store.documents import StoreChecked, StorePartial, StoreSpool
+from pgtare.keeping.store.repair import PartialCommits
 
 #: The oldest version that has all that the schema uses.
 OLDEST = (24, 3)
@@ -23,6 +23,39 @@ _CLOCK_S = 5.0
 #: How long an agent's check waits for an answer, s.
 _ANSWER_S = 10.0
 _NUMBER = re.compile(r"(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True)
+class StoreSpool:
+    """What a store has of a spool: all commits up to seq, the newest of them age_s ago.
+
+    unsent_rows: what the spool dropped before it was sent.
+    """
+
+    spool: str
+    seq: int
+    age_s: float
+    unsent_rows: int
+
+
+@dataclass(frozen=True)
+class StoreCheck:
+    """What was found in a store. clock_s: its clock minus this machine's.
+
+    tables: how many are there and may be read. spools: the newest first. faults: what keeps the
+    store from being used.
+    """
+
+    version: str
+    server: str
+    user: str
+    roles: list[str]
+    clock_s: float
+    tables: int
+    spools: list[StoreSpool]
+    partial: list[PartialCommits]
+    faults: list[str]
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -68,7 +101,7 @@ def _refused_inserts(connection: StoreConnection) -> list[str]:
     return refused
 
 
-def check(connection: StoreConnection) -> StoreChecked:
+def check(connection: StoreConnection) -> StoreCheck:
     """Ask a store. Raises StoreError if it does not answer."""
     faults: list[str] = []
     notes: list[str] = []
@@ -95,7 +128,7 @@ def check(connection: StoreConnection) -> StoreChecked:
             faults.append(wrong)
     except StoreError as ex:
         faults.append(f"the version of the tables cannot be read: {ex}")
-    return StoreChecked(
+    return StoreCheck(
         version=str(version),
         server=str(server),
         user=str(user),
@@ -151,10 +184,10 @@ def _spools(connection: StoreConnection, faults: list[str]) -> list[StoreSpool]:
     except StoreError as ex:
         faults.append(f"the table pushes cannot be read: {ex}")
         return []
-    return [StoreSpool.of_row(row) for row in rows]
+    return [StoreSpool(str(spool), int(seq), age_s, int(rows)) for spool, seq, age_s, rows in rows]
 
 
-def _partial(connection: StoreConnection, notes: list[str]) -> list[StorePartial]:
+def _partial(connection: StoreConnection, notes: list[str]) -> list[PartialCommits]:
     try:
         found = repair.partial(connection)
     except StoreError:

@@ -57,7 +57,6 @@ def figures(
         version=facts.statements.version,
         max=size,
         entries=last.entries.count,
-        counted=found.counted,
         deallocations_per_s=found.deallocations_per_s,
         evicted_per_s=evicted,
         deallocations_since_reset=count.count if count else None,
@@ -113,9 +112,8 @@ def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str
     if not costs and turnover_s >= SHORT_LIFE_S:
         return None
     severe = max(lost, occupancy) >= CRITICAL_LOST or waited >= CRITICAL_WAITED
-    lower = "" if found.counted else "at least "
     seen = [
-        f"{lower}{rate(swept)} deallocations/s, {rate(evicted)} entries evicted/s of "
+        f"{rate(swept)} deallocations/s, {rate(evicted)} entries evicted/s of "
         f"{found.max:,} places: as many as there are in {spent(turnover_s)}",
         f"where that was measured (2 processors), a sweep of {found.max:,} entries took "
         f"{spent(found.sweep_ms / 1000)}, by which the table is locked for sweeps "
@@ -163,11 +161,6 @@ def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str
 
 def _sureness(found: Statements, *, severe: bool) -> tuple[Sure, str]:
     """Certain if what this server showed by itself suffices for the level."""
-    if not found.counted:
-        return "likely", (
-            f"version {found.version} does not count deallocations: entries were seen to vanish or "
-            "to start anew between looks, which finds some of them only"
-        )
     waited = found.lock_share_lo or 0.0
     if waited >= (CRITICAL_WAITED if severe else WARNING_WAITED):
         return "certain", "the server counts deallocations, and sessions were seen to wait for them"

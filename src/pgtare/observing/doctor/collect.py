@@ -75,6 +75,15 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         )
     if STATEMENTS not in {name for name, *_ in found}:
         unseen.append(_absent(settings, database, where))
+    statements = extensions.get(STATEMENTS)
+    if statements is not None and not statements.counts_deallocations:
+        unseen.append(
+            Unseen(
+                what=f"evictions of {STATEMENTS}",
+                why=f"version {statements.version} of the extension does not count them",
+                remedy=f"ALTER EXTENSION {STATEMENTS} UPDATE;{where}",
+            )
+        )
     waits = extensions.get(WAITS) if sees_all else None
     if waits is not None:
         settings.update(_read_capture(session, waits))
@@ -95,7 +104,7 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
             sees_all=sees_all,
         ),
         settings=settings,
-        statements=extensions.get(STATEMENTS),
+        statements=statements,
         waits=waits,
         may_stat_file=may_stat,
         clock=clock or _read_clock(session, may_read),
@@ -194,7 +203,7 @@ def read_look(session: Session, facts: DoctorFacts) -> Look:
     if facts.statements is not None:
         schema = facts.statements.schema
         try:
-            if facts.counted:
+            if facts.statements.counts_deallocations:
                 ((at, count, reset),) = session.rows(queries.INFO, schema)
                 dealloc = Deallocations(at, count, reset)
             entries = read_entries(session, schema, taken)
@@ -252,14 +261,11 @@ def sample(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:
 
 
 def sample_entries(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:
-    """Look once at which statements are in the table; twice if nobody counts evictions."""
+    """Look once at which statements are in the table."""
     if facts.statements is None or facts.table_size > LARGEST_SAMPLED:
         return
     schema = facts.statements.schema
-    first = read_entries(session, schema, facts.server.started)
-    into.statements |= first.calls.keys()
-    if not facts.counted:
-        into.pairs.append((first, read_entries(session, schema, facts.server.started)))
+    into.statements |= read_entries(session, schema, facts.server.started).calls.keys()
 
 
 def read_texts(session: Session, facts: DoctorFacts) -> Texts:

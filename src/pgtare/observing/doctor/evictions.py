@@ -1,4 +1,4 @@
-"""How fast pg_stat_statements evicts, counted or inferred from two looks, and what that costs.
+"""How fast pg_stat_statements evicts, as the server counts it, and what that costs.
 
 The costs are measured figures, those of docs/questions.md, and what lies
 between.
@@ -7,19 +7,16 @@ between.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgtare.observing.doctor import quantiles
 from pgtare.observing.doctor.observed import (
     ActivitySamples,
-    Deallocations,
     DoctorFacts,
     Look,
     StatementEntries,
 )
 
-#: A table whose entries fell below this share of its size did not lose them by evictions.
+#: A table with fewer entries, as a share of its size, does not have to evict.
 _EMPTIED = 0.8
 #: Statements common to both looks below which circulation cannot be estimated.
 _FEWEST_COMMON = 5
@@ -55,7 +52,6 @@ class Evictions:
     any was there at both looks.
     """
 
-    counted: bool = False
     deallocations_per_s: float | None = None
     evicted_per_s: float | None = None
     distinct: float | None = None
@@ -65,56 +61,14 @@ def between(facts: DoctorFacts, first: Look, last: Look, samples: ActivitySample
     """Compare two looks. Raises StatisticsReset."""
     if first.entries is None or last.entries is None:
         return Evictions()
-    if first.dealloc is not None and last.dealloc is not None:
-        distinct = circulating(first.entries, last.entries, samples)
-        return _counted(facts.table_size, first.dealloc, last.dealloc, distinct)
-    return _inferred(facts, first.entries, last.entries, samples)
-
-
-def _counted(
-    size: int, first: Deallocations, last: Deallocations, distinct: float | None
-) -> Evictions:
-    if first.reset != last.reset or last.count < first.count:
+    before, after = first.dealloc, last.dealloc
+    if before is None or after is None:
+        return Evictions()
+    if before.reset != after.reset or after.count < before.count:
         raise StatisticsReset
-    rate = (last.count - first.count) / (last.taken - first.taken).total_seconds()
-    return Evictions(True, rate, rate * victims(size), distinct if rate else None)
-
-
-def _inferred(
-    facts: DoctorFacts, first: StatementEntries, last: StatementEntries, samples: ActivitySamples
-) -> Evictions:
-    """Entries that vanished, or whose calls fell, were evicted: this is the least number."""
-    size = facts.table_size
-    if last.count < first.count and not is_full(last, size):
-        raise StatisticsReset
-    if first.hidden or last.hidden:
-        # others' entries have no identifier: only a table that is not full shows anything
-        nothing = None if is_full(last, size) else 0.0
-        return Evictions(False, nothing, nothing, None)
-    # in a long time an entry may be evicted more than once; short ones see little of a slow rate
-    seconds = (last.taken - first.taken).total_seconds()
-    seen = gone(first, last) / seconds if seconds > 0 else 0.0
-    rate = max(at_least_s(samples.pairs, size), seen)
-    distinct = circulating(first, last, samples) if rate else None
-    return Evictions(False, rate / victims(size), rate, distinct)
-
-
-def at_least_s(pairs: Sequence[tuple[StatementEntries, StatementEntries]], size: int) -> float:
-    """Entries a second that were evicted at least, by some short moments (97.5 % sure).
-
-    Whole sweeps are what comes by chance: one that happens to fall into a moment of some ms is no
-    rate of hundreds a second. So the lower end of the interval of a Poisson count (Garwood 1936).
-    """
-    sweeps = sum(gone(first, last) for first, last in pairs) / victims(size)
-    seconds = sum((last.taken - first.taken).total_seconds() for first, last in pairs)
-    if not sweeps or seconds <= 0:
-        return 0.0
-    return quantiles.fewest_expected(sweeps, 0.025) * victims(size) / seconds
-
-
-def gone(first: StatementEntries, last: StatementEntries) -> int:
-    """Entries that were evicted for certain between two looks."""
-    return sum(1 for key, calls in first.calls.items() if last.calls.get(key, -1) < calls)
+    rate = (after.count - before.count) / (after.taken - before.taken).total_seconds()
+    distinct = circulating(first.entries, last.entries, samples) if rate else None
+    return Evictions(rate, rate * victims(facts.table_size), distinct)
 
 
 def is_full(entries: StatementEntries, size: int) -> bool:

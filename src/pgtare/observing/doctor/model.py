@@ -101,9 +101,6 @@ class Statements(Model):
     version: str = Field(description="version of the extension")
     max: int = Field(description="`pg_stat_statements.max`")
     entries: int = Field(description="entries in the table")
-    counted: bool = Field(
-        description="whether deallocations are the server's own count; else they are inferred"
-    )
     deallocations_per_s: float | None = Field(description="sweeps of the table")
     evicted_per_s: float | None = Field(description="entries that vanished")
     deallocations_since_reset: int | None = Field(

@@ -29,6 +29,11 @@ class Extension:
         """1.10 as (1, 10)."""
         return tuple(int(part) for part in self.version.split(".") if part.isdigit())
 
+    @property
+    def counts_deallocations(self) -> bool:
+        """Whether this version of pg_stat_statements does: all do that a server comes with."""
+        return self.number >= (1, 9)
+
 
 @dataclass(frozen=True)
 class KeptByCause:
@@ -61,11 +66,6 @@ class DoctorFacts:
     def table_size(self) -> int:
         """pg_stat_statements.max; PostgreSQL's default if it cannot be seen."""
         return int(self.settings.get("pg_stat_statements.max", "5000"))
-
-    @property
-    def counted(self) -> bool:
-        """Whether the server counts deallocations."""
-        return self.statements is not None and self.statements.number >= (1, 9)
 
 
 @dataclass(frozen=True)
@@ -132,15 +132,14 @@ class Look:
 class ActivitySamples:
     """Looks at what sessions do: how often each event was seen ("" for a processor), and looks.
 
-    statements: those that were in the table at some look. pairs: if deallocations are not
-    counted, the table twice in a row. squares, crossed: sums over looks from which the spread of a
-    share follows, as sessions seen in one look are no independent samples: a sweep stalls them all.
+    statements: those that were in the table at some look. squares, crossed: sums over looks from
+    which the spread of a share follows, as sessions seen in one look are no independent samples: a
+    sweep stalls them all.
     """
 
     looks: int = 0
     seen: Counter[str] = field(default_factory=Counter)
     statements: set[Key] = field(default_factory=set)
-    pairs: list[tuple[StatementEntries, StatementEntries]] = field(default_factory=list)
     squares: Counter[str | None] = field(default_factory=Counter)
     crossed: Counter[str] = field(default_factory=Counter)
 

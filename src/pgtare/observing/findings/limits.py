@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
-from pgtare.observing.findings.lock_findings import who
-from pgtare.observing.findings.model import LIMIT, OUTAGE, Finding, Remedy
+from pgtare.observing.findings.finding_parts import of_limit, who
+from pgtare.observing.findings.model import Finding, Remedy
 from pgtare.observing.findings.observation import (
     SampledSession,
     ServerCounters,
@@ -25,7 +25,6 @@ _KEPT_BYTES, _KEPT_SHARE = 4 << 30, 0.5
 _LAST_XID = 2_000_000_000
 _PAST_FREEZE = 1.05
 _MULTIXACT_FREEZE = "autovacuum_multixact_freeze_max_age"
-_HOUR_S = 3600.0
 #: Of the queue of notifications; the server warns from a half on.
 _NOTIFY_LONG, _NOTIFY_FULL = 0.5, 0.9
 #: Of the lock table. Beyond its size it borrows memory, of which there is little.
@@ -56,10 +55,6 @@ def has_to_do_with_age(settings: Mapping[str, str], counters: ServerCounters | N
     )
 
 
-def _class(reached: bool, left_s: float | None) -> int:
-    return OUTAGE if reached or (left_s is not None and left_s < _HOUR_S) else LIMIT
-
-
 def _connections(state: ServerState) -> Finding | None:
     most = state.number("max_connections")
     if most is None or not state.now.connections:
@@ -79,11 +74,9 @@ def _connections(state: ServerState) -> Finding | None:
     name, quoted = application or role, remedies.identifier(role)
     resting = idle[role, application]
     reached = used >= _ALL * usable
-    return Finding(
-        key="limit/connections",
-        kind="limit",
-        class_=_class(reached, None),
-        level="critical" if reached else "warning",
+    return of_limit(
+        "connections",
+        reached=reached,
         object="max_connections",
         title=f"connections are nearly used up (max_connections), the most by {name}",
         evidence=[
@@ -147,12 +140,10 @@ def _slot(slot: Slot, state: ServerState) -> Finding | None:
         evidence.append(f"max_slot_wal_keep_size = {numbers.volume(int(limit))}")
     if left is not None:
         evidence.append(f"at {numbers.volume(int(rate or 0))} a second it is lost in {spent(left)}")
-    return Finding(
-        key=f"limit/slot/{slot.name}",
-        kind="limit",
-        class_=_class(lost, left),
-        level="critical" if _class(lost, left) == OUTAGE else "warning",
-        limit_left_s=left,
+    return of_limit(
+        f"slot/{slot.name}",
+        reached=lost,
+        left_s=left,
         object=slot.name,
         title=title,
         evidence=evidence,
@@ -190,7 +181,6 @@ def _transaction_numbers(state: ServerState) -> Finding | None:
     share = after.xid_age / _LAST_XID
     holders = [one for one in state.now.horizon if one.age_xids >= 0.5 * after.xid_age]
     reached = share >= 0.9
-    fixes = []
     evidence = [
         f"database {after.xid_database}: {after.xid_age:,} transactions since its oldest row was "
         f"frozen; autovacuum_freeze_max_age = {freeze:,.0f}, and the end is at 2 billion",
@@ -198,30 +188,25 @@ def _transaction_numbers(state: ServerState) -> Finding | None:
     if holders:
         holder = holders[0]
         evidence.append(f"held by {_holder(holder.kind, holder.name, holder.pid)}")
-    fixes.append(
-        Remedy(
-            command="VACUUM (FREEZE, VERBOSE);",
-            does=f"in database {after.xid_database}: says which tables, and what keeps it back",
-            risk="reads and writes whole tables",
-            privilege="the tables' owners",
-        )
-    )
-    fixes.append(
-        remedies.setting(
-            "autovacuum_vacuum_cost_limit", "2000", "lets autovacuum do ten times as much"
-        )
-    )
-    return Finding(
-        key="limit/xid",
-        kind="limit",
-        class_=_class(reached, None),
-        level="critical" if reached else "warning",
+    return of_limit(
+        "xid",
+        reached=reached,
         object=after.xid_database,
         title=f"vacuum does not freeze the rows of database {after.xid_database} fast enough "
         "(transaction numbers, wraparound)",
         evidence=evidence,
         why="at 2 billion the server takes no more writes until the rows are frozen",
-        remedy=fixes,
+        remedy=[
+            Remedy(
+                command="VACUUM (FREEZE, VERBOSE);",
+                does=f"in database {after.xid_database}: says which tables, and what keeps it back",
+                risk="reads and writes whole tables",
+                privilege="the tables' owners",
+            ),
+            remedies.setting(
+                "autovacuum_vacuum_cost_limit", "2000", "lets autovacuum do ten times as much"
+            ),
+        ],
         sure="certain",
         because="the server counts them",
         figures={"xid_age": float(after.xid_age)},
@@ -234,12 +219,10 @@ def _multixacts(state: ServerState) -> Finding | None:
         return None
     reached = after.multixact_age >= 0.9 * _LAST_XID
     said, fixes = _oldest(state.now.oldest)
-    return Finding(
-        key="limit/multixact",
-        kind="limit",
-        class_=_class(reached, None),
-        level="critical" if reached else "warning",
-        root=who(state.now.oldest) if state.now.oldest is not None else None,
+    return of_limit(
+        "multixact",
+        reached=reached,
+        root=who(state.now.oldest),
         object=after.multixact_database,
         title=f"vacuum does not freeze the multixacts of database {after.multixact_database} fast "
         f"enough{said}",
@@ -271,12 +254,10 @@ def _notifications(state: ServerState) -> Finding | None:
         return None
     reached = usage >= _NOTIFY_FULL
     said, fixes = _oldest(state.now.oldest)
-    return Finding(
-        key="limit/notify",
-        kind="limit",
-        class_=_class(reached, None),
-        level="critical" if reached else "warning",
-        root=who(state.now.oldest) if state.now.oldest is not None else None,
+    return of_limit(
+        "notify",
+        reached=reached,
+        root=who(state.now.oldest),
         object="notifications",
         title=f"the queue of notifications (NOTIFY) is {'' if reached else 'half '}full{said}",
         evidence=[f"pg_notification_queue_usage() = {usage:.2f}", *_age(state.now.oldest)],
@@ -290,7 +271,7 @@ def _notifications(state: ServerState) -> Finding | None:
 
 
 def _oldest(one: SampledSession | None) -> tuple[str, list[Remedy]]:
-    """The words for a title, and what ends the oldest transaction."""
+    """The words for a title, and what ends a transaction, the oldest or that with most locks."""
     if one is None:
         return "", []
     said = f": the transaction of {named(one)} is the oldest"
@@ -321,12 +302,10 @@ def _lock_table(state: ServerState) -> Finding | None:
     name = "prepared transactions"
     if one is not None:
         name = one.application or one.role or one.backend_type
-    return Finding(
-        key="limit/locks",
-        kind="limit",
-        class_=_class(reached, None),
-        level="critical" if reached else "warning",
-        root=who(one) if one is not None else None,
+    return of_limit(
+        "locks",
+        reached=reached,
+        root=who(one),
         object="max_locks_per_transaction",
         title=f"the lock table is {'' if reached else 'nearly '}full, the most by {name} "
         "(max_locks_per_transaction)",
@@ -338,8 +317,7 @@ def _lock_table(state: ServerState) -> Finding | None:
         why="a statement that finds no room fails with «out of shared memory», whoever it is; each "
         "partition and index that a transaction touches takes a place until it ends",
         remedy=[
-            *(remedies.end(one) if one is not None else []),
-            *(remedies.not_again(one) if one is not None else []),
+            *_oldest(one)[1],
             Remedy(
                 command=f"ALTER SYSTEM SET max_locks_per_transaction = {2 * each:.0f};",
                 does="gives twice the room",

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
-from pgtare.observing.findings.model import (
-    ACTIVE,
-    INFORMATION,
-    OUTAGE,
-    Finding,
-    Level,
-    Remedy,
-    Who,
-)
+from pgtare.observing.findings.finding_parts import of_cause, who
+from pgtare.observing.findings.model import INFORMATION, Finding, Remedy, Who
 from pgtare.observing.findings.observation import Observation, SampledSession, moment
 from pgtare.observing.findings.partition import Cause, Partition
 from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
@@ -25,19 +18,6 @@ _LOCK_TIMEOUT = Remedy(
     does="before each ALTER TABLE, in its session: it gives up instead of holding up all others, "
     "and is tried again later",
 )
-
-
-def who(one: SampledSession) -> Who:
-    """The session as a document has it."""
-    return Who(
-        pid=one.pid,
-        started=moment(one.started_us / 1e6),
-        role=one.role,
-        application=one.application,
-        database=one.database,
-        state=one.state,
-        transaction_age_s=one.xact_age_s,
-    )
 
 
 def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
@@ -204,31 +184,24 @@ def _finding(
     fixes: list[Remedy],
     observation: Observation,
 ) -> Finding:
-    share, aas = whole.share(cause), whole.aas(cause)
-    long = cause.longest_wait_s >= _LONG_WAIT_S
-    outage = whole.is_large(cause) and long
-    level: Level = "critical" if outage else "warning"
+    outage = whole.is_large(cause) and cause.longest_wait_s >= _LONG_WAIT_S
     victims = sorted(cause.waits, key=lambda pid: -cause.waits[pid])
     seen = [
         f"{numbers.counted(max(cause.most_waiters, 1), 'session waits', 'sessions wait')} at once "
         f"({', '.join(cause.events.most(3))}), the longest for {spent(cause.longest_wait_s)}",
         *evidence,
-        share_line(share, aas),
+        share_line(whole.share(cause), whole.aas(cause)),
     ]
     texts = [observation.text(statement) for statement in cause.statements.most(2)]
     seen += [f"waiting: «{short(text)}»" for text in texts if text]
-    return Finding(
-        key=cause.key,
-        kind=cause.kind,
-        class_=OUTAGE if outage else ACTIVE,
-        level=level,
+    return of_cause(
+        cause,
+        whole,
+        observation,
+        outage=outage,
         since=moment(cause.since),
-        share=share,
-        aas=aas,
-        active_s=cause.seconds,
-        quality="sampled" if observation.waited_s is None else "exact",
-        root=who(cause.root) if cause.root is not None else None,
-        gate=who(cause.gate) if cause.gate is not None else None,
+        root=who(cause.root),
+        gate=who(cause.gate),
         object=_object(cause, observation) or None,
         victims=victims,
         title=title,
@@ -247,8 +220,6 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
     statement = next(
         (text for key in cause.statements.most(3) if (text := observation.text(key))), ""
     )
-    share, aas = whole.share(cause), whole.aas(cause)
-    outage = whole.is_large(cause) and cause.is_outage
     if object_ == NOTIFY:
         title = "commits with NOTIFY wait for each other: the queue of notifications has one lock"
         why = (
@@ -277,23 +248,18 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
                 "the last statement before COMMIT; or spread it over several rows",
             )
         ]
-    return Finding(
-        key=cause.key,
-        kind=cause.kind,
-        class_=OUTAGE if outage else ACTIVE,
-        level="critical" if outage else "warning",
-        since=moment(cause.first_at),
-        share=share,
-        aas=aas,
-        active_s=cause.seconds,
-        quality="sampled" if observation.waited_s is None else "exact",
+    return of_cause(
+        cause,
+        whole,
+        observation,
+        outage=whole.is_large(cause) and cause.is_outage,
         object=object_ or None,
         victims=sorted(cause.waits),
         title=title,
         evidence=[
             f"{', '.join(cause.events.most(3))}: {numbers.counted(len(cause.waits), 'session')} "
             "seen waiting, none of their holders for long",
-            share_line(share, aas),
+            share_line(whole.share(cause), whole.aas(cause)),
         ],
         why=why,
         remedy=fixes,

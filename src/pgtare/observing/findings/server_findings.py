@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
-from pgtare.observing.findings.lock_findings import who
+from pgtare.observing.findings.finding_parts import of_limit, who
 from pgtare.observing.findings.model import LIMIT, SETTING, Finding, Remedy
 from pgtare.observing.findings.observation import (
     HorizonHolder,
@@ -110,7 +110,7 @@ def _dead_rows(observation: Observation) -> Finding | None:
         kind="horizon",
         class_=LIMIT,
         level="warning",
-        root=None if session is None else who(session),
+        root=who(session),
         object=table.name,
         title=f"the old snapshot of {name} keeps vacuum from removing dead rows of {table.name}",
         evidence=[
@@ -220,11 +220,10 @@ def _archive(observation: Observation) -> Finding | None:
     after = observation.state.after
     if after is None or not after.archive_failing:
         return None
-    return Finding(
-        key="limit/archive",
+    return of_limit(
+        "archive",
+        reached=False,
         kind="archive",
-        class_=LIMIT,
-        level="warning",
         object=after.archive_failed_wal,
         title="the archive does not take WAL: archive_command or archive_library fails",
         evidence=[

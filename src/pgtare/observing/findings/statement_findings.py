@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
+from pgtare.observing.findings.finding_parts import of_cause
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy
 from pgtare.observing.findings.observation import (
     Observation,
     RoleSetting,
     StatementTotals,
     TableTotals,
-    moment,
 )
 from pgtare.observing.findings.partition import Cause, Partition
 from pgtare.observing.findings.words import share_line, short, spent, table_of
@@ -103,16 +103,12 @@ def statement(
     by = f"role {', '.join(dict.fromkeys(roles))}"
     if applications:
         by += f", application {', '.join(dict.fromkeys(applications))}"
-    return Finding(
-        key=cause.key,
-        kind=cause.kind,
+    return of_cause(
+        cause,
+        whole,
+        observation,
         class_=INFORMATION if explained.name == "busy" else ACTIVE,
         level="info" if explained.name == "busy" else "warning",
-        since=moment(cause.first_at),
-        share=share,
-        aas=aas,
-        active_s=cause.seconds,
-        quality="sampled" if observation.waited_s is None else "exact",
         query_id=None if query_id is None else str(query_id),
         object=explained.object,
         title=f"«{short(text)}» {explained.title}",

@@ -6,7 +6,8 @@ import re
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
-from pgtare.observing.findings.model import ACTIVE, INFORMATION, OUTAGE, Finding, Remedy
+from pgtare.observing.findings.finding_parts import of_cause
+from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy
 from pgtare.observing.findings.observation import Observation, moment
 from pgtare.observing.findings.partition import CPU, RESOURCE, Cause, Partition
 from pgtare.observing.findings.statement_findings import CROWDED, contention
@@ -20,16 +21,11 @@ _STANDBY = re.compile(r"[\w.*-]+")
 
 
 def _base(cause: Cause, whole: Partition, observation: Observation, outage: bool) -> Finding:
-    return Finding(
-        key=cause.key,
-        kind=cause.kind,
-        class_=OUTAGE if outage else ACTIVE,
-        level="critical" if outage else "warning",
-        since=moment(cause.first_at),
-        share=whole.share(cause),
-        aas=whole.aas(cause),
-        active_s=cause.seconds,
-        quality="sampled" if observation.waited_s is None else "exact",
+    return of_cause(
+        cause,
+        whole,
+        observation,
+        outage=outage,
         title="",
         evidence=[
             f"{share_line(whole.share(cause), whole.aas(cause))}: {', '.join(cause.events.most(3))}"

@@ -42,24 +42,3 @@ class FlameGraph(Document):
     runnable_ns: int = Field(description="time ready to run, but without a processor")
     frames: list[FlameFrame] = Field(description="functions, the longest first, 200 at most")
     stacks: list[FlameStack] = Field(description="all stacks")
-
-
-class FrameChange(Model):
-    """A frame in two recordings."""
-
-    name: str = Field(description="its name")
-    before_pct: float = Field(description="its share of the time in the first")
-    after_pct: float = Field(description="its share in the second")
-
-    @property
-    def points(self) -> float:
-        """After minus before, in percentage points."""
-        return self.after_pct - self.before_pct
-
-
-class FlameDifference(Document):
-    """What has a larger or smaller share in one recording than in another."""
-
-    schema_: Literal["pgtare.flame.diff/1"] = schema_name("pgtare.flame.diff/1")
-    frames: list[FrameChange] = Field(description="the largest change first")
-    notes: list[str] = Field(description="what makes the two hard to compare, in sentences")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from pgtare.errors import UsageError
 from pgtare.observing.flame import frames
-from pgtare.observing.flame.documents import FlameFrame, FrameChange
+from pgtare.observing.flame.documents import FlameFrame
 from pgtare.observing.flame.frames import Stack
 from pgtare.observing.flame.recording import StackSamples
 
@@ -113,6 +114,20 @@ def _without(found: Profile, label: str) -> Profile:
     return dict(sums)
 
 
+@dataclass(frozen=True)
+class FrameChange:
+    """A frame in two recordings, by its share of the time of each."""
+
+    name: str
+    before_pct: float
+    after_pct: float
+
+    @property
+    def points(self) -> float:
+        """After minus before, in percentage points."""
+        return self.after_pct - self.before_pct
+
+
 def changes(before: Profile, after: Profile) -> list[FrameChange]:
     """Every frame's share with callees of its profile's total; largest change first."""
     old, new = (
@@ -120,7 +135,6 @@ def changes(before: Profile, after: Profile) -> list[FrameChange]:
         for one in (before, after)
     )
     found = [
-        FrameChange(name=name, before_pct=old.get(name, 0), after_pct=new.get(name, 0))
-        for name in old.keys() | new.keys()
+        FrameChange(name, old.get(name, 0), new.get(name, 0)) for name in old.keys() | new.keys()
     ]
     return sorted(found, key=lambda c: (-abs(c.points), c.name))

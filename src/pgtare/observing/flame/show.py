@@ -17,8 +17,8 @@ import pgtare
 from pgtare.kit import numbers, page_frame
 from pgtare.kit.terminal_text import plain
 from pgtare.observing.flame import profile as profiles
-from pgtare.observing.flame.documents import FlameGraph, FlameStack, FrameChange
-from pgtare.observing.flame.profile import Profile
+from pgtare.observing.flame.documents import FlameGraph, FlameStack
+from pgtare.observing.flame.profile import FrameChange, Profile
 from pgtare.observing.flame.recording import BLOCKED, RUNNABLE, FlameRecording
 
 TITLES = {

@@ -52,37 +52,6 @@ class TimeOf(Model):
     total_ns: float = Field(description="its time")
 
 
-class SessionReach(Model):
-    """How far back the calls of a session go."""
-
-    pid: int = Field(description="process number")
-    user: str | None = Field(description="its role")
-    application: str | None = Field(description="its application_name")
-    reach_s: float = Field(description="from its oldest call that was taken until now")
-    whole: bool = Field(description="whether that is all since its trace began")
-    ended_s: float | None = Field(description="how long ago it ended; `null`: it lives")
-    waits: bool = Field(default=False, description="whether there are waits of it")
-
-
-class TraceGrabbed(Document):
-    """What was taken from the rings of traced sessions."""
-
-    schema_: Literal["pgtare.trace.grabbed/1"] = schema_name("pgtare.trace.grabbed/1")
-    path: str = Field(description="the trace")
-    sessions: int = Field(description="sessions of which there is something")
-    call_bytes: int = Field(description="of calls, in the files")
-    waits: int = Field(description="waits in the files")
-    bytes: int = Field(description="size of the files")
-    lost_bytes: int = Field(description="of calls, overwritten while rings were read")
-    lost_waits: int = Field(description="waits that rings had forgotten by then")
-    reaches: list[SessionReach] = Field(description="by session, the shortest first")
-    time: list[TimeOf] = Field(
-        default=[],
-        description="what the time of all sessions went to, without the client's, longest first",
-    )
-    notes: list[str] = Field(description="what a reader must know, in sentences")
-
-
 class KeptTrace(Model):
     """A trace that the server kept because a trigger fired."""
 
@@ -128,15 +97,6 @@ class TraceKept(Document):
         description="triggers that kept nothing for lack of memory; `null` of a directory",
     )
     directory: str | None = Field(description="where the files are; `null`: there are none")
-
-
-class TraceTaken(Document):
-    """A kept trace that was written to a file."""
-
-    schema_: Literal["pgtare.trace.taken/1"] = schema_name("pgtare.trace.taken/1")
-    id: int = Field(description="its number")
-    path: str = Field(description="the trace")
-    bytes: int = Field(description="size of the file")
 
 
 class InSameWait(Model):
@@ -194,69 +154,6 @@ class TraceIncident(Document):
     session: IncidentSession = Field(description="of the trace that was named")
     others: list[IncidentSession] = Field(
         description="those that held it up, or that it held up, or that were in a deadlock with it"
-    )
-
-
-class TracedSession(Model):
-    """A client session that has a ring."""
-
-    pid: int = Field(description="process number")
-    user: str = Field(description="its role")
-    database: str = Field(description="its database")
-    application: str = Field(description="its application_name")
-    level: int = Field(description="level of the trace; 0: no longer traced")
-    reason: str = Field(description="why it is traced, as the view sql_trace_sessions says it")
-    waits: bool = Field(description="whether waits are recorded, too")
-    started: datetime | None = Field(description="when its trace began")
-    records: int = Field(description="records written")
-    bytes: int = Field(description="size of these")
-    lost_records: int = Field(description="records overwritten before they were read")
-    lost_bytes: int = Field(description="size of these")
-    ring_bytes: int = Field(description="size of its ring")
-
-
-class TraceSetting(Model):
-    """A setting by which sessions to come are traced."""
-
-    role: str | None = Field(description="of this role; `null`: of every role")
-    database: str | None = Field(description="in this database; `null`: in every database")
-    name: str = Field(description="the setting")
-    value: str = Field(description="its value")
-
-
-class TraceStatus(Document):
-    """What a server traces now, and what it will trace by its settings."""
-
-    schema_: Literal["pgtare.trace.status/1"] = schema_name("pgtare.trace.status/1")
-    sessions: list[TracedSession] = Field(description="sessions that are traced")
-    kept: list[TracedSession] = Field(description="sessions that were traced and still live")
-    ended: int = Field(description="traces kept of sessions that have ended")
-    settings: list[TraceSetting] = Field(description="what has sessions to come traced")
-    configured: bool = Field(
-        description="whether the level of the configuration file could be seen"
-    )
-    directory: str | None = Field(
-        description="where the server's worker writes; empty without one, `null` if not visible"
-    )
-    recording: str | None = Field(description="its latest recording; `null` if not visible")
-
-
-class RunningRecording(Model):
-    """A recording that runs."""
-
-    pid: int = Field(description="process of the server that serves it")
-    client: str = Field(description="address of its client; empty through a socket file")
-    sessions: list[int] = Field(description="processes that it traces")
-
-
-class TraceStopped(Document):
-    """Sessions that were given back to their own settings."""
-
-    schema_: Literal["pgtare.trace.stopped/1"] = schema_name("pgtare.trace.stopped/1")
-    stopped: list[int] = Field(description="their process numbers")
-    left_to: list[str] = Field(description="SQL that ends what settings have traced")
-    asked_again_by: list[RunningRecording] = Field(
-        description="recordings that trace some of them again"
     )
 
 
@@ -412,11 +309,3 @@ class TraceClients(Document):
 
     schema_: Literal["pgtare.trace.clients/1"] = schema_name("pgtare.trace.clients/1")
     clients: list[TraceClient] = Field(description="the busiest first")
-
-
-class TraceExport(Document):
-    """Files that were written."""
-
-    schema_: Literal["pgtare.trace.export/1"] = schema_name("pgtare.trace.export/1")
-    directory: str = Field(description="where they are")
-    rows: dict[str, int] = Field(description="rows by name of file")

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -42,12 +41,7 @@ class TransactionLog:
         self._directory = Path(tempfile.mkdtemp(prefix="pgtare-log-", dir=self.parent))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None

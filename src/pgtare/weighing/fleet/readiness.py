@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import psycopg
 from psycopg import sql
-from pydantic import Field
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.kit.document import Document, Model, schema_name
 from pgtare.postgres import module_versions, own_session, parallel, pooler
 from pgtare.postgres.inventory import InventoryServer
 from pgtare.weighing.instruments import Chosen, availability, combine, read_facts
@@ -213,48 +211,3 @@ def _each_once(found: list[Readiness]) -> list[Readiness]:
             one = replace(one, problem=problem, steps=("remove one of the two", *one.steps))
         checked.append(one)
     return checked
-
-
-class FleetServerCheck(Model):
-    """What was found of one server. Texts are empty if that is not known."""
-
-    server: str = Field(description="its name in the inventory")
-    labels: dict[str, str] = Field(description="its labels")
-    ready: bool = Field(description="whether a weighing could begin there now")
-    version: str = Field(description="version of PostgreSQL; empty: no connection")
-    library: str = Field(description="version of the module's library in the server")
-    extension: str = Field(description="version of extension pgtare in the database")
-    role: str = Field(description="the role that trials would be started by")
-    superuser: bool = Field(description="whether it is a superuser")
-    standby: bool = Field(description="whether the server is a standby")
-    pooled: bool = Field(description="whether a pooler is in between")
-    clock: str = Field(description="clock of its trials: `tsc` or `monotonic`")
-    trial_runs: bool = Field(description="whether a trial runs there now")
-    problem: str | None = Field(description="why it cannot be weighed; `null`: it can")
-    steps: list[str] = Field(description="what to do about it, in order")
-    notes: list[str] = Field(description="what else is worth knowing")
-
-
-class FleetCheck(Document):
-    """Whether each server of a fleet can be weighed."""
-
-    schema_: Literal["pgtare.fleet.check/1"] = schema_name("pgtare.fleet.check/1")
-    ready: bool = Field(description="whether all can")
-    servers: list[FleetServerCheck] = Field(description="the servers, in the inventory's order")
-
-
-_SHOWN = set(FleetServerCheck.model_fields) - {"labels"}
-
-
-def document(found: Sequence[Readiness], servers: Mapping[str, InventoryServer]) -> FleetCheck:
-    """The document of what was found."""
-    return FleetCheck(
-        ready=all(one.ready for one in found),
-        servers=[
-            FleetServerCheck.model_validate(
-                {name: getattr(one, name) for name in _SHOWN}
-                | {"labels": servers[one.server].labels}
-            )
-            for one in found
-        ],
-    )

@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
-from pydantic import Field
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from pgtare.kit import numbers
-from pgtare.kit.document import Document, Model, schema_name
 from pgtare.weighing.ladder import evidence, scripts, wording
 from pgtare.weighing.ladder.planning import all_steps
 from pgtare.weighing.ladder.protocol import StepContext
 from pgtare.weighing.ladder.protocol_registry import WHOLE_RUNS
-from pgtare.weighing.ladder.records import Wait
 from pgtare.weighing.ladder.run import skipped_workloads
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_sections import Workload
 from pgtare.weighing.ladder.study_servers import Bench
 
 
-class Proof(Model):
-    """What one workload showed."""
+@dataclass(frozen=True)
+class Proof:
+    """What one workload showed, in words, and what it did not show of what the study states.
 
-    workload: str = Field(description="its name")
-    title: str = Field(description="its title")
-    clients: int = Field(description="its clients")
-    tps: float | None = Field(description="transactions a second; `null`: it did not run")
-    idle: float | None = Field(description="share of the processors that was idle, from 0 to 1")
-    profile: list[str] = Field(description="what it shows, in words")
-    missed: list[str] = Field(description="what it did not show; empty if all was as stated")
-    waits: list[Wait] = Field(description="its waits")
+    tps: transactions a second; None: it did not run. idle: share of the processors, from 0 to 1.
+    """
 
-
-class Proofs(Document):
-    """What the workloads of a study showed."""
-
-    schema_: Literal["pgtare.ladder.proofs/1"] = schema_name("pgtare.ladder.proofs/1")
-    workloads: list[Proof] = Field(description="workload by workload")
+    workload: Workload
+    tps: float | None
+    idle: float | None
+    profile: list[str]
+    missed: list[str]
 
 
 def prove(study: Study, where: Path, say: Callable[[str], None]) -> list[Proof]:
@@ -62,18 +54,7 @@ def _proofs(study: Study, folder: Path, say: Callable[[str], None]) -> list[Proo
         skipped = skipped_workloads(study, bench)
         for workload in study.workload:
             if workload.name in skipped:
-                found.append(
-                    Proof(
-                        workload=workload.name,
-                        title=workload.title,
-                        clients=workload.clients,
-                        tps=None,
-                        idle=None,
-                        profile=[],
-                        missed=[skipped[workload.name]],
-                        waits=[],
-                    )
-                )
+                found.append(Proof(workload, None, None, [], [skipped[workload.name]]))
                 continue
             say(f"{workload.name} {workload.title}")
             rates = {}
@@ -84,9 +65,7 @@ def _proofs(study: Study, folder: Path, say: Callable[[str], None]) -> list[Proo
             run = WHOLE_RUNS.play(step, context).run
             found.append(
                 Proof(
-                    workload=workload.name,
-                    title=workload.title,
-                    clients=workload.clients,
+                    workload,
                     tps=run.metrics.get("tps"),
                     idle=run.machine.get("idle"),
                     profile=[
@@ -94,7 +73,6 @@ def _proofs(study: Study, folder: Path, say: Callable[[str], None]) -> list[Proo
                         for e in workload.profile
                     ],
                     missed=list(run.failed),
-                    waits=list(run.waits[:6]),
                 )
             )
     return found
@@ -108,8 +86,8 @@ def show(proofs: list[Proof], console: Console) -> None:
         table.add_column(title, justify="right" if right else "left", overflow="fold")
     for proof in proofs:
         table.add_row(
-            f"{proof.workload} {proof.title}",
-            str(proof.clients),
+            f"{proof.workload.name} {proof.workload.title}",
+            str(proof.workload.clients),
             numbers.NONE if proof.tps is None else f"{proof.tps:,.0f}",
             numbers.NONE if proof.idle is None else numbers.percent(100 * proof.idle),
             "\n".join([*proof.profile, *(f"NOT SHOWN: {line}" for line in proof.missed)]),

@@ -39,7 +39,6 @@ from pgtare.weighing.weigh import plan as planning
 from pgtare.weighing.weigh import schema
 from pgtare.weighing.weigh.limit import reason_to_stop, with_limits
 from pgtare.weighing.weigh.measurement import Weighing
-from pgtare.weighing.weigh.plan import PlannedWeighing
 from pgtare.weighing.weigh.progress import Display, Stages
 from pgtare.weighing.weigh.recording import StoppedBy
 from pgtare.weighing.weigh.request import Request
@@ -180,20 +179,16 @@ def _drivers(controls: Sequence[psycopg.Connection[Any]], plan: Plan) -> Iterato
         )
 
 
-def dry_run(request: Request) -> PlannedWeighing:
+def dry_run(request: Request) -> list[str]:
     """What would be done; looks at the servers, changes nothing there."""
     if request.servers:
         with contextlib.ExitStack() as stack:
-            plan = make_comparison(_controls(stack, request), request)
-            found = planning.planned(plan.design, plan.request)
-            return found.model_copy(update={"unit": "burst", "description": describe(plan)})
+            return describe(make_comparison(_controls(stack, request), request))
     if request.dsn is None:
         raise UsageError("--dry-run from outside looks at a server: name it with --dsn")
     with control_session(request.dsn) as control:
         plan = make_plan(control, request)
-        found = planning.planned(plan.design, plan.request)
-        lines = [*describe(plan), *planning.arms_lines(plan.design)]
-        return found.model_copy(update={"unit": "burst", "description": lines})
+        return [*describe(plan), *planning.arms_lines(plan.design)]
 
 
 def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:

@@ -6,14 +6,12 @@ import fnmatch
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import psycopg
-from pydantic import Field
 
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import MIXED, Arm, Design, block_layout, slices_of
-from pgtare.kit.document import Document, Model, schema_name
 from pgtare.postgres import module_versions
 from pgtare.postgres.build import own_modules
 from pgtare.postgres.load.spec import cores
@@ -242,49 +240,6 @@ def _block_line(design: Design) -> str:
     )
 
 
-class PlannedArm(Model):
-    """One arm."""
-
-    name: str = Field(description="name of the arm")
-    settings: dict[str, str] = Field(description="settings that the arm puts in force")
-    inject_ns: int = Field(description="busy-wait added to each transaction")
-
-
-class PlannedWeighing(Document):
-    """A weighing that was not carried out."""
-
-    schema_: Literal["pgtare.weigh.plan/1"] = schema_name("pgtare.weigh.plan/1")
-    seed: int = Field(description="seed of the assignment, 64 bits without sign")
-    planned_s: float = Field(description="how long it would measure, at most")
-    unit: str = Field(description="unit of randomisation: `run`, `slice`, `both` or `burst`")
-    block: list[int] = Field(description="indexes into `arms`: the arms of one block")
-    arms: list[PlannedArm] = Field(description="the arms; the first is the base")
-    description: list[str] = Field(description="the plan in words, line by line")
-    warnings: list[str] = Field(description="what a reader must know")
-
-
-def document(plan: WeighPlan, rate_tps: float | None) -> PlannedWeighing:
-    """The plan as `--dry-run` reports it. rate_tps: transactions a second now, if known."""
-    words = {"description": describe(plan, rate_tps), "warnings": list(plan.warnings)}
-    return planned(plan.design, plan.request).model_copy(update=words)
-
-
-def planned(design: Design, request: Request) -> PlannedWeighing:
-    """A plan without words."""
-    return PlannedWeighing(
-        seed=design.seed,
-        planned_s=request.duration_s,
-        unit=request.unit,
-        block=list(design.block),
-        arms=[
-            PlannedArm(name=arm.name, settings=dict(arm.settings), inject_ns=arm.inject_ns)
-            for arm in design.arms
-        ],
-        description=[],
-        warnings=[],
-    )
-
-
 def arms_lines(design: Design) -> list[str]:
     """A line an arm, with all that it sets."""
     found = []
@@ -296,7 +251,10 @@ def arms_lines(design: Design) -> list[str]:
 
 
 def describe(plan: WeighPlan, rate_tps: float | None) -> list[str]:
-    """The plan in words, for --dry-run. rate_tps: transactions a second now, if known."""
+    """The plan in words and what a reader must know, for --dry-run.
+
+    rate_tps: transactions a second now, if known.
+    """
     request, design = plan.request, plan.design
     lines = [
         f"{_block_line(design)}; seed {design.seed}, {request.duration_s:g} s at most",
@@ -323,7 +281,7 @@ def describe(plan: WeighPlan, rate_tps: float | None) -> list[str]:
         lines.append(
             "privileges: EXECUTE on the functions of schema pgtare, and SET on the parameters above"
         )
-    return lines
+    return [*lines, *plan.warnings]
 
 
 def _slices_lines(design: Design) -> list[str]:

@@ -22,7 +22,7 @@ from pgtare.weighing.weigh import plan as planning
 from pgtare.weighing.weigh import recording
 from pgtare.weighing.weigh.limit import reason_to_stop
 from pgtare.weighing.weigh.measurement import Measurement, Weighing
-from pgtare.weighing.weigh.plan import PlannedWeighing, WeighPlan
+from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.progress import Display, Stages
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.target import (
@@ -64,12 +64,12 @@ def weigh(
         return _Run(request, target, command, console, stages, during).run()
 
 
-def dry_run(request: Request) -> PlannedWeighing:
+def dry_run(request: Request) -> list[str]:
     """The plan; looks at the server, changes nothing there."""
     design = planning.design_of(request)
     if request.dsn is None:
         plan = WeighPlan(request, design, trials.Population(None), 0, ())
-        return planning.document(plan, None)
+        return planning.describe(plan, None)
     with own_session.connect(request.dsn) as conn:
         pooler.require_one_session(conn, request.dsn, PURPOSE)
         if request.load is None or request.load.scripts:
@@ -80,7 +80,7 @@ def dry_run(request: Request) -> PlannedWeighing:
         else:
             require_installed(conn, request)
             plan = WeighPlan(request, design, trials.Population(None), 0, ())
-        return planning.document(plan, planning.transaction_rate(conn))
+        return planning.describe(plan, planning.transaction_rate(conn))
 
 
 class _Run:

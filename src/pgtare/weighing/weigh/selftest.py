@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Literal
 
-from pydantic import Field
 from rich.console import Console
 
 from pgtare.errors import MeasurementError
@@ -16,7 +14,6 @@ from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.estimate.trial.pseudo_trials import STALL_UNITS
 from pgtare.kit import numbers
-from pgtare.kit.document import Document, Model, schema_name
 from pgtare.kit.interval import Interval
 from pgtare.postgres import own_session
 from pgtare.postgres.load import PgbenchLoad, find_pgbench
@@ -70,34 +67,6 @@ class Selftest:
     def passed(self) -> bool:
         """Whether every check passed."""
         return all(check.passed for check in self.checks)
-
-    def document(self) -> SelftestReport:
-        """What `--json` prints."""
-        return SelftestReport(
-            passed=self.passed,
-            transactions=self.transactions,
-            seed=self.seed,
-            checks=[SelftestCheck.model_validate(check) for check in self.checks],
-        )
-
-
-class SelftestCheck(Model):
-    """One figure of the self-test."""
-
-    name: str = Field(description="what was checked")
-    measured: str = Field(description="the figure")
-    wanted: str = Field(description="what it should be")
-    passed: bool = Field(description="whether it is")
-
-
-class SelftestReport(Document):
-    """Whether the scale is calibrated."""
-
-    schema_: Literal["pgtare.selftest/1"] = schema_name("pgtare.selftest/1")
-    passed: bool = Field(description="whether every check passed")
-    transactions: int = Field(description="transactions that were recorded")
-    seed: int = Field(description="the seed of the assignment")
-    checks: list[SelftestCheck] = Field(description="check by check")
 
 
 def run(request: Request, console: Console) -> Selftest:

@@ -20,9 +20,7 @@ from pgtare.postgres.own_session import first_line
 from pgtare.weighing.outside.run import OutsideRun, Plan, driver, name_of_load
 from pgtare.weighing.outside.session import control_session
 from pgtare.weighing.switches import Switch
-from pgtare.weighing.weigh import plan as planning
 from pgtare.weighing.weigh.measurement import Weighing
-from pgtare.weighing.weigh.plan import PlannedWeighing
 from pgtare.weighing.weigh.progress import Stages
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.whole_server import configuration, restore_file
@@ -94,14 +92,11 @@ def _with_trouble(done: Weighing, trouble: Sequence[str]) -> Weighing:
     return replace(done, result=result)
 
 
-def dry_run(request: Request) -> PlannedWeighing:
+def dry_run(request: Request) -> list[str]:
     """What would be done; looks at the server, changes nothing there."""
     assert request.dsn is not None
     with control_session(request.dsn) as control:
-        plan, before = _plan_alone(control, request)
-        found = planning.planned(plan.design, plan.request)
-        lines = _described(plan, before)
-        return found.model_copy(update={"unit": "burst", "description": lines})
+        return _described(*_plan_alone(control, request))
 
 
 def _plan_alone(

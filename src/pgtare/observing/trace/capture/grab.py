@@ -21,7 +21,6 @@ from pgtare.observing.trace.capture.drain import DRAIN, Drain, rings
 from pgtare.observing.trace.capture.ring_selection import Key, Traced
 from pgtare.observing.trace.capture.server import Server, require_outside, telling
 from pgtare.observing.trace.capture.target import Target, require_known
-from pgtare.observing.trace.documents import SessionReach, TraceGrabbed
 from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.observing.trace.file.records import RecordKind
 from pgtare.observing.trace.file.tables import Table
@@ -60,6 +59,43 @@ class _Held:
         return Earlier(start.position, last)
 
 
+@dataclass(frozen=True)
+class SessionReach:
+    """How far back the calls of a session go that were taken.
+
+    whole: that is all since its trace began. ended_s: how long ago it ended; None: it lives.
+    waits: whether there are waits of it.
+    """
+
+    pid: int
+    user: str | None
+    application: str | None
+    reach_s: float
+    whole: bool
+    ended_s: float | None
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class Grabbed:
+    """What was taken from the rings of traced sessions.
+
+    sessions: those of which there is something. waits, call_bytes: in the files, of bytes in all.
+    lost_bytes: of calls, overwritten while rings were read; lost_waits: that rings had forgotten by
+    then. reaches: the shortest first. notes: what a reader must know.
+    """
+
+    path: str
+    sessions: int
+    call_bytes: int
+    waits: int
+    bytes: int
+    lost_bytes: int
+    lost_waits: int
+    reaches: list[SessionReach]
+    notes: list[str]
+
+
 def grab(
     server: Server,
     path: Path,
@@ -68,7 +104,7 @@ def grab(
     limits: Limits,
     command: Sequence[str] = (),
     tell: Callable[[int, int], None] = lambda done, of: None,
-) -> TraceGrabbed | None:
+) -> Grabbed | None:
     """Write what rings hold of sessions that match; None, and no file, if that is nothing.
 
     last_s: only of so many seconds before now. tell: is called with the number of rings looked
@@ -196,7 +232,7 @@ def _notes(reaches: Sequence[SessionReach]) -> list[str]:
     return found
 
 
-def _take(server: Server, writer: Writer, held: _Held, reaches: list[SessionReach]) -> TraceGrabbed:
+def _take(server: Server, writer: Writer, held: _Held, reaches: list[SessionReach]) -> Grabbed:
     drain = Drain(server, writer, held, waits=server.has_waits)
     try:
         with telling():
@@ -208,7 +244,7 @@ def _take(server: Server, writer: Writer, held: _Held, reaches: list[SessionReac
                 until, waits = open_waits.look(server)
                 drain.keep_open_waits(waits, until)
         known = {waits.pid for waits in drain.rings.values()}
-        reaches = [r.model_copy(update={"waits": r.pid in known}) for r in reaches]
+        reaches = [dataclasses.replace(r, waits=r.pid in known) for r in reaches]
         notes = _notes(reaches)
         _close(writer, drain, reaches, notes, until)
     except LimitReached as ex:
@@ -220,7 +256,7 @@ def _take(server: Server, writer: Writer, held: _Held, reaches: list[SessionReac
     except BaseException:  # Ctrl-C as well: half of it would look like all
         writer.discard()
         raise
-    return TraceGrabbed(
+    return Grabbed(
         path=str(writer.target),
         sessions=drain.sessions,
         call_bytes=writer.taken[Table.STREAM],

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 _MODULE = "pgtare.observing.trace.capture.recorder_guard"
@@ -40,12 +39,7 @@ class Guard:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         """Without a dismissal before, the guard does its work now; we await it, but no server."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:

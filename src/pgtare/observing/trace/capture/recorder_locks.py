@@ -7,11 +7,11 @@ others, in whatever database. The server drops it with the recorder's session, h
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from pgtare.observing.trace.capture.server import Server
 from pgtare.observing.trace.capture.target import QUERY_SETTINGS
-from pgtare.observing.trace.documents import RunningRecording
 from pgtare.postgres import pooler
 
 #: The first half of our locks' keys ("pgtr"), and of those of recorders of waits alone, which ask
@@ -35,10 +35,22 @@ SELECT {}(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
 """
 
 
+@dataclass(frozen=True)
+class RunningRecording:
+    """A recording that runs: process of the server that serves it, and what it traces.
+
+    client: its address; empty through a socket file.
+    """
+
+    pid: int
+    client: str
+    sessions: list[int]
+
+
 def recorders(server: Server, pids: Collection[int]) -> list[RunningRecording]:
     """The recordings that trace these sessions, each with those of them that it traces."""
     found = server.rows(_RECORDERS, _CLASS, list(pids))
-    return [RunningRecording.of_row(row) for row in found]
+    return [RunningRecording(*row) for row in found]
 
 
 def _class_of(server: Server) -> int:

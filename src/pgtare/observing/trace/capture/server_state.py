@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
+
 from pgtare.errors import UsageError
 from pgtare.observing.trace.capture.privileges import SEE, demand, set_level
 from pgtare.observing.trace.capture.server import Server, telling
 from pgtare.observing.trace.capture.target import BY_RECORDER
-from pgtare.observing.trace.documents import TracedSession, TraceSetting, TraceStatus
 
 #: Why sessions are traced on request.
 ASKED = "sql_trace_set"
@@ -74,14 +76,64 @@ AND (%s::int[] IS NULL OR a.pid = ANY(%s))
 _CLIENTS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
 
 
+@dataclass(frozen=True)
+class TracedSession:
+    """A client session that has a ring. level: 0: no longer traced.
+
+    reason: why it is traced, as the view sql_trace_sessions says it.
+    """
+
+    pid: int
+    user: str
+    database: str
+    application: str
+    level: int
+    reason: str
+    waits: bool
+    started: datetime | None
+    records: int
+    bytes: int
+    lost_records: int
+    lost_bytes: int
+    ring_bytes: int
+
+
+@dataclass(frozen=True)
+class TraceSetting:
+    """A setting by which sessions to come are traced; of every role or database if that is None."""
+
+    role: str | None
+    database: str | None
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class TraceStatus:
+    """What a server traces now, and what it will trace by its settings.
+
+    kept: sessions that were traced and still live. ended: traces kept of those that do not.
+    configured: whether the level of the configuration file could be seen. directory: where the
+    worker writes, empty without one; it and its latest recording are None if not to be seen.
+    """
+
+    sessions: list[TracedSession]
+    kept: list[TracedSession]
+    ended: int
+    settings: list[TraceSetting]
+    configured: bool
+    directory: str | None
+    recording: str | None
+
+
 def status(server: Server) -> TraceStatus:
     """What is traced. Raises UsageError, with the GRANT, if we may not see all sessions."""
     with telling():
         ((user, sees, _, reads_file, lists),) = server.rows(_RIGHTS)
         demand("see what is traced", user, {SEE: sees})
         queries = [_OF_ROLES, _OF_SERVER, *([_LEVEL_OF_FILE] if reads_file else [])]
-        settings = [TraceSetting.of_row(row) for query in queries for row in server.rows(query)]
-        every = [TracedSession.of_row(row) for row in server.rows(_SESSIONS)]
+        settings = [TraceSetting(*row) for query in queries for row in server.rows(query)]
+        every = [TracedSession(*row) for row in server.rows(_SESSIONS)]
         ((ended,),) = server.rows(_ENDED)
         found = server.rows(_DIRECTORY)
         directory = (found[0][0] or "") if found else None

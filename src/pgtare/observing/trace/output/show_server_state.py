@@ -8,8 +8,12 @@ from rich.text import Text
 from pgtare.kit import numbers
 from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.terminal_text import plain
-from pgtare.observing.trace.capture.server_state import ASKED
-from pgtare.observing.trace.documents import TracedSession, TraceSetting, TraceStatus
+from pgtare.observing.trace.capture.server_state import (
+    ASKED,
+    TracedSession,
+    TraceSetting,
+    TraceStatus,
+)
 
 
 def status_view(now: TraceStatus) -> RenderableType:
