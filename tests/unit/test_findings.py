@@ -327,6 +327,20 @@ def test_sequential_scans_explain_a_statement() -> None:
     assert (found.kind, found.class_, found.level) == ("statement", ACTIVE, "warning")
     assert "reads orders from end to end" in found.title
     assert found.remedy[0].command == "CREATE INDEX CONCURRENTLY ON orders (customer_ref);"
+    # what an UPDATE sets is no condition; of two tables nothing tells whose a column is
+    for text, command in (
+        (
+            "UPDATE orders SET state = $1, seen = $2 WHERE customer_ref = $3",
+            "CREATE INDEX CONCURRENTLY ON orders (customer_ref);",
+        ),
+        ("UPDATE orders SET state = $1", ""),
+        ("SELECT * FROM orders o JOIN customers c ON c.id = o.customer_ref WHERE c.name = $1", ""),
+        ("SELECT * FROM orders o, customers c WHERE c.id = o.customer_ref AND c.name = $1", ""),
+    ):
+        (found,) = compute.findings(
+            seen(session(1), session(2), state=replace(state, texts={7: text}))
+        )
+        assert found.remedy[0].command == command
     # a nightly dump reads each table once
     once = statement_state(tables_before=table(0, 0), tables=table(1, 200_000))
     assert compute.findings(seen(session(1), session(2), state=once)) == []
