@@ -12,7 +12,7 @@ import pytest
 
 from pgtare.kit import machine
 from pgtare.observing.doctor import queries
-from pgtare.observing.doctor.examine import watch
+from pgtare.observing.doctor.examine import examine, watch
 from pgtare.observing.doctor.model import Report
 from pgtare.observing.doctor.session import Session
 from pgtare.postgres import pooler
@@ -235,6 +235,23 @@ def _waiting(cluster: Cluster, statement: str, sessions: int = 3) -> Iterator[No
             query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             eventually(lambda: one(conn, query) == sessions)
         yield
+
+
+def test_a_server_that_answers_slowly_is_asked_who_holds_what_others_wait_for(
+    healthy: Cluster,
+) -> None:
+    """The interval is over after one look at the sessions, which asks for nobody's blockers."""
+    with healthy.connect() as conn:
+        conn.execute("CREATE TABLE held ()")
+        conn.commit()
+        conn.execute("LOCK TABLE held")
+        with _waiting(healthy, "SELECT FROM held"), Session(healthy.dsn()) as session:
+            report = examine(session, 0.01, {})
+        conn.execute("DROP TABLE held")
+        pid = conn.info.backend_pid
+    (found,) = (one for one in report.findings if one.kind in ("lock", "hotlock"))
+    assert found.root is not None, found.title
+    assert found.root.pid == pid
 
 
 def test_a_statement_that_has_never_ended_has_its_text(healthy: Cluster) -> None:

@@ -183,6 +183,21 @@ def test_workers_that_take_turns_are_no_ring() -> None:
     assert "queue for rows of hot in" in found[0].title
 
 
+@pytest.mark.parametrize(
+    ("waited_s", "words"),
+    [(60.0, "wait for hot: who holds it was not seen"), (0.5, "it for a moment only")],
+)
+def test_who_was_not_asked_for_is_not_said_to_hold_it_for_a_moment(
+    waited_s: float, words: str
+) -> None:
+    """A server that answers slowly gives one sample, and nobody was asked yet."""
+    lock_ = AwaitedLock(2, "relation", "AccessShareLock", "hot", "hot")
+    waits = [session(pid, "Lock/relation", query_age_s=waited_s) for pid in (2, 3, 4)]
+    (found,) = compute.findings(seen(*waits, samples=1, locks={2: lock_, 3: lock_, 4: lock_}))
+    assert found.title.endswith(words)
+    assert ("pg_blocking_pids" in found.remedy[0].command) == (waited_s > 5)
+
+
 def test_many_waiters_of_whom_nobody_was_asked_are_for_the_root_that_is_known() -> None:
     asked = [waiter(pid, 1) for pid in range(2, 22)]
     others = [session(pid, "Lock/tuple") for pid in range(22, 120)]
