@@ -243,10 +243,11 @@ def test_a_server_that_answers_slowly_is_asked_who_holds_what_others_wait_for(
     """The interval is over after one look at the sessions, which asks for nobody's blockers."""
     with healthy.connect() as conn:
         conn.execute("CREATE TABLE held ()")
-        conn.commit()
+        conn.execute("BEGIN")
         conn.execute("LOCK TABLE held")
         with _waiting(healthy, "SELECT FROM held"), Session(healthy.dsn()) as session:
             report = examine(session, 0.01, {})
+        conn.execute("ROLLBACK")
         conn.execute("DROP TABLE held")
         pid = conn.info.backend_pid
     (found,) = (one for one in report.findings if one.kind in ("lock", "hotlock"))
