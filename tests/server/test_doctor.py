@@ -12,7 +12,7 @@ import pytest
 
 from pgtare.kit import machine
 from pgtare.observing.doctor import queries
-from pgtare.observing.doctor.examine import watch
+from pgtare.observing.doctor.examine import examine, watch
 from pgtare.observing.doctor.model import Report
 from pgtare.observing.doctor.session import Session
 from pgtare.postgres import pooler
@@ -232,6 +232,24 @@ def _waiting(cluster: Cluster, statement: str, sessions: int = 3) -> Iterator[No
         yield
 
 
+def test_a_server_that_answers_slowly_is_asked_who_holds_what_others_wait_for(
+    healthy: Cluster,
+) -> None:
+    """The interval is over after one look at the sessions, which asks for nobody's blockers."""
+    with healthy.connect() as conn:
+        conn.execute("CREATE TABLE held ()")
+        conn.execute("BEGIN")
+        conn.execute("LOCK TABLE held")
+        with _waiting(healthy, "SELECT FROM held"), Session(healthy.dsn()) as session:
+            report = examine(session, 0.01, {})
+        conn.execute("ROLLBACK")
+        conn.execute("DROP TABLE held")
+        pid = conn.info.backend_pid
+    (found,) = (one for one in report.findings if one.kind in ("lock", "hotlock"))
+    assert found.root is not None, found.title
+    assert found.root.pid == pid
+
+
 def test_a_statement_that_has_never_ended_has_its_text(healthy: Cluster) -> None:
     """pg_stat_statements does not know it yet."""
     statement = "SELECT count(*) AS all_of_them FROM generate_series(1, 1000000000)"
@@ -282,7 +300,7 @@ def test_candidates_for_a_leader_are_no_queue_to_end(healthy: Cluster) -> None:
 def test_the_terminal_shows_it_in_words(stormy: Cluster) -> None:
     done = pgtare("doctor", "--dsn", stormy.dsn(), "--interval", "1s")
     assert done.returncode in (10, 11)
-    assert "\n               -- then restart the server\n" in done.stdout
+    assert "\n                -- then restart the server\n" in done.stdout
     words = ("pg_stat_statements evicts", "seen", "why", "remedy", "sure", "Waits")
     for word in words:
         assert word in done.stdout

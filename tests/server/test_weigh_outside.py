@@ -104,7 +104,11 @@ def test_statements_of_ones_own_are_weighed(managed: Cluster, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("weigh track_io_timing", "this role may not set track_io_timing"),
+        (
+            "weigh track_io_timing",
+            "this role may not set track_io_timing: a superuser can GRANT SET ON PARAMETER "
+            'track_io_timing TO "tenant";',
+        ),
         ("weigh auto_explain", "auto_explain is not loaded"),
         ("weigh --arm 'x: wal_level=logical'", "wal_level is fixed when the server starts"),
         ("weigh --arm 'x: log_checkpoints=on'", "no session can set log_checkpoints"),

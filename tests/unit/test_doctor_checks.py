@@ -27,6 +27,8 @@ from pgtare.observing.doctor.observed import (
     Look,
     StatementEntries,
 )
+from pgtare.observing.findings import limits
+from pgtare.observing.findings.observation import ServerState, Slot
 from pgtare.observing.findings.words import spent
 from pgtare.postgres.wait_counters.model import Event
 from tests.unit.sample_result import sample
@@ -390,6 +392,18 @@ def test_long_words_take_no_long_time() -> None:
     began = time.process_time()
     shorten("a" * 30_000)
     assert time.process_time() - began < 0.5
+
+
+def test_what_began_on_another_day_says_which() -> None:
+    began = NOW - timedelta(days=3)
+    held = limits.check(ServerState(slots=(Slot("cdc", "logical", False, 0, "lost", None),)))
+    one = next(held)
+    for since, shown in ((NOW, "%H:%M:%S"), (began, "%m-%d %H:%M:%S")):
+        table = doctor_show._table([one.model_copy(update={"since": since})], NOW)
+        with io.StringIO() as said:
+            Console(file=said, width=120).print(table)
+            line = said.getvalue().splitlines()[1]
+        assert line.split("CRITICAL")[0].strip() == since.astimezone().strftime(shown)
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,21 @@ def test_workers_that_take_turns_are_no_ring() -> None:
     assert "queue for rows of hot in" in found[0].title
 
 
+@pytest.mark.parametrize(
+    ("waited_s", "words"),
+    [(60.0, "wait for hot: who holds it was not seen"), (0.5, "it for a moment only")],
+)
+def test_who_was_not_asked_for_is_not_said_to_hold_it_for_a_moment(
+    waited_s: float, words: str
+) -> None:
+    """A server that answers slowly gives one sample, and nobody was asked yet."""
+    lock_ = AwaitedLock(2, "relation", "AccessShareLock", "hot", "hot")
+    waits = [session(pid, "Lock/relation", query_age_s=waited_s) for pid in (2, 3, 4)]
+    (found,) = compute.findings(seen(*waits, samples=1, locks={2: lock_, 3: lock_, 4: lock_}))
+    assert found.title.endswith(words)
+    assert ("pg_blocking_pids" in found.remedy[0].command) == (waited_s > 5)
+
+
 def test_many_waiters_of_whom_nobody_was_asked_are_for_the_root_that_is_known() -> None:
     asked = [waiter(pid, 1) for pid in range(2, 22)]
     others = [session(pid, "Lock/tuple") for pid in range(22, 120)]
@@ -327,6 +342,20 @@ def test_sequential_scans_explain_a_statement() -> None:
     assert (found.kind, found.class_, found.level) == ("statement", ACTIVE, "warning")
     assert "reads orders from end to end" in found.title
     assert found.remedy[0].command == "CREATE INDEX CONCURRENTLY ON orders (customer_ref);"
+    # what an UPDATE sets is no condition; of two tables nothing tells whose a column is
+    for text, command in (
+        (
+            "UPDATE orders SET state = $1, seen = $2 WHERE customer_ref = $3",
+            "CREATE INDEX CONCURRENTLY ON orders (customer_ref);",
+        ),
+        ("UPDATE orders SET state = $1", ""),
+        ("SELECT * FROM orders o JOIN customers c ON c.id = o.customer_ref WHERE c.name = $1", ""),
+        ("SELECT * FROM orders o, customers c WHERE c.id = o.customer_ref AND c.name = $1", ""),
+    ):
+        (found,) = compute.findings(
+            seen(session(1), session(2), state=replace(state, texts={7: text}))
+        )
+        assert found.remedy[0].command == command
     # a nightly dump reads each table once
     once = statement_state(tables_before=table(0, 0), tables=table(1, 200_000))
     assert compute.findings(seen(session(1), session(2), state=once)) == []

@@ -112,6 +112,29 @@ def test_two_times_are_compared_by_what_was_waited_for() -> None:
     assert (both.now_s, both.before_s) == (1200.0, 120.0)
 
 
+def printed(*rows: tuple[Any, ...]) -> list[str]:
+    """What the terminal shows of a week's rows."""
+    found = history.of_rows(rows, Stretch(NOON - timedelta(days=7), NOON + timedelta(days=7)))
+    with io.StringIO() as said:
+        Console(file=said, width=120).print(show.view(found))
+        return said.getvalue().splitlines()
+
+
+def test_a_finding_that_ends_on_another_day_says_which() -> None:
+    day = 24 * 60
+    lines = printed(row(1, "open"), row(4 * day, "close"))
+    until = (NOON + minutes(4 * day - 1)).astimezone()
+    assert f"  {until:%m-%d %H:%M:%S}  shop" in lines[1]
+    lines = printed(row(1, "open"), row(2, "close"))
+    assert f"  {(NOON + minutes(1)).astimezone():%H:%M:%S}  shop" in lines[1]
+
+
+def test_commands_begin_below_what_was_seen() -> None:
+    lines = printed(row(1, "open"))
+    seen, remedy = (next(one for one in lines if label in one) for label in ("seen", "remedy"))
+    assert seen.index("one") == remedy.index("SELECT 1;")
+
+
 def test_its_traces_are_named_in_the_list() -> None:
     missing = "no trace of 3: the session is not traced"
     traces = {"kept": [{"pid": 1, "id": 7, "file": "kept-7-findings.pgtrace"}], "missing": missing}

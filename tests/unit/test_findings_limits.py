@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pgtare.observing.findings import limits
 from pgtare.observing.findings.model import LIMIT, OUTAGE
 from pgtare.observing.findings.observation import (
+    CATALOGUES,
     ConnectionCount,
+    HorizonHolder,
     LockTable,
     ServerCounters,
     ServerNow,
     ServerState,
+    SessionsSample,
     Slot,
 )
 from tests.unit.test_findings import idle
@@ -38,6 +43,61 @@ def test_limits_have_their_class_by_what_is_left() -> None:
     (found,) = limits.check(state)
     assert found.limit_left_s == pytest.approx(1024.0)
     assert (found.class_, found.object) == (OUTAGE, "cdc")
+
+
+def test_connections_that_are_idle_are_ended_before_a_limit_refuses_more() -> None:
+    wide = {"max_connections": "100", "superuser_reserved_connections": "3"}
+    idle_ = ConnectionCount("shop", "o'web", "idle", 60)
+    open_ = ConnectionCount("shop", "o'web", "idle in transaction", 35)
+    (found,) = limits.check(ServerState(settings=wide, now=ServerNow(connections=(idle_, open_))))
+    assert "95 connections, 60 of them idle, 35 idle in transaction" in found.evidence[1]
+    commands = [one.command for one in found.remedy]
+    assert commands[1].startswith("SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity")
+    assert "usename = 'shop' AND application_name = 'o''web' AND state = 'idle'" in commands[1]
+    assert "SET idle_session_timeout" in commands[2]
+    assert commands[3] == 'ALTER ROLE "shop" CONNECTION LIMIT 58;'
+    assert found.remedy[3].risk.endswith("are refused; it has 95 now")
+    # sessions that leave transactions open are no idle ones
+    (found,) = limits.check(
+        ServerState(settings=wide, now=ServerNow(connections=(replace(open_, sessions=90),)))
+    )
+    commands = [one.command for one in found.remedy]
+    assert "SET idle_in_transaction_session_timeout" in commands[1]
+    assert not any("terminate" in command for command in commands)
+
+
+def test_a_slot_that_has_lost_wal_has_no_consumer_to_bring_back() -> None:
+    (found,) = limits.check(ServerState(slots=(Slot("cdc", "logical", False, 0, "lost", None),)))
+    assert (found.class_, found.level) == (OUTAGE, "critical")
+    assert found.remedy[0].does.startswith("make its consumer anew")
+    assert found.remedy[1].command == "SELECT pg_drop_replication_slot('cdc');"
+    assert "fills the disk" not in found.why
+
+
+FREEZE = {"autovacuum_freeze_max_age": "200000000"}
+OLD = ServerCounters(1.0, xid_age=1_900_000_000, xid_database="app")
+
+
+def test_who_keeps_rows_from_being_frozen_is_named_and_ended_first() -> None:
+    session = HorizonHolder("session", "cron", 9, 1_200_000_000, 90.0, "app")
+    prepared = HorizonHolder("prepared", "pay-1", None, 1_800_000_000, 90.0, "app")
+    slot = HorizonHolder(CATALOGUES, "cdc", None, 1_900_000_000, None, "other")
+    elsewhere = replace(prepared, database="other")
+    young = replace(prepared, age_xids=100)
+    samples = (SessionsSample(1.0, 1.0, (idle(9),)),)
+    for horizon, title, command in (
+        ((session,), "cron (pid 9), which is idle in transaction, keeps", "SELECT pg_terminate"),
+        ((session, prepared), "the prepared transaction 'pay-1' keeps", "ROLLBACK PREPARED"),
+        ((session, slot), "the replication slot cdc keeps", ""),
+        ((elsewhere, young), "vacuum does not freeze the rows", "VACUUM (FREEZE"),
+        ((), "vacuum does not freeze the rows", "VACUUM (FREEZE"),
+    ):
+        state = ServerState(settings=FREEZE, after=OLD, now=ServerNow(horizon=horizon))
+        (found,) = limits.check(state, samples)
+        assert (found.key, found.level) == ("limit/xid", "critical")
+        assert found.title.startswith(title)
+        assert found.remedy[0].command.startswith(command)
+        assert (found.root is not None) == (horizon == (session,))
 
 
 @pytest.mark.parametrize(("before", "told"), [(6, False), (7, True), (None, False)])

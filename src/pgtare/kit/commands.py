@@ -8,7 +8,8 @@ from rich.text import Text
 
 from pgtare.kit.terminal_text import plain
 
-_LABEL = "  remedy    "
+#: As wide as the labels of the lines around it.
+_LABEL = "  remedy     "
 
 
 def lines(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 
 from pgtare.kit.interval import Interval
 
@@ -172,6 +173,13 @@ def rate(per_s: float) -> str:
 def span(least: str, most: str) -> str:
     """Both ends, or the one if they read alike: 3 to 12, 1.2 s."""
     return least if least == most else f"{least} to {most}"
+
+
+def time_of_day(at: datetime, near: datetime) -> str:
+    """A time by the local clock; with its day if that is not the day of the time near it."""
+    here = at.astimezone()
+    same_day = here.date() == near.astimezone().date()
+    return f"{here:%H:%M:%S}" if same_day else f"{here:%m-%d %H:%M:%S}"
 
 
 def volume(size: float) -> str:

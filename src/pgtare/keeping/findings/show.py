@@ -32,7 +32,7 @@ def view(found: FindingsHistory) -> RenderableType:
             "" if one.share is None else numbers.percent(100 * one.share),
             "" if one.aas is None else f"{one.aas:.1f}",
             _time(one.since),
-            "open" if one.until is None else f"{one.until.astimezone():%H:%M:%S}",
+            "open" if one.until is None else numbers.time_of_day(one.until, one.since),
             Text(plain(one.server)),
             Text.assemble((one.level.upper(), _STYLES.get(one.level, "")), "  ", plain(one.title)),
         )

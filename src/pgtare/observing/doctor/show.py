@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -41,7 +43,7 @@ def view(report: Report) -> RenderableType:
             )
         )
     if report.findings:
-        parts += [Text(""), _table(report.findings)]
+        parts += [Text(""), _table(report.findings, report.taken)]
     for finding in report.findings:
         parts += [Text(""), _finding(finding)]
     if report.statements is not None:
@@ -73,7 +75,7 @@ def _heading(report: Report) -> str:
     return heading
 
 
-def _table(findings: list[Finding]) -> Table:
+def _table(findings: list[Finding], taken: datetime) -> Table:
     """A line for each finding, the most urgent first."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("share", "sessions"):
@@ -81,7 +83,7 @@ def _table(findings: list[Finding]) -> Table:
     table.add_column("since", no_wrap=True)
     table.add_column("finding", overflow="fold")
     for finding in findings:
-        since = "" if finding.since is None else f"{finding.since.astimezone():%H:%M:%S}"
+        since = "" if finding.since is None else numbers.time_of_day(finding.since, taken)
         table.add_row(
             "" if finding.share is None else numbers.percent(100 * finding.share),
             "" if finding.aas is None else f"{finding.aas:.1f}",

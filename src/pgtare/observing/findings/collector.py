@@ -77,6 +77,7 @@ class FindingInputs:
         self.looks = self.refused = 0
         """how often sessions were looked at, and how often the server did not answer"""
         self._waiting: tuple[int, ...] = ()
+        self._asked = False
         self._sampled_at: float | None = None
         self._processors = self._try(
             "processors", lambda: read.processors(reader, kind.waits, local=kind.local), None
@@ -119,6 +120,7 @@ class FindingInputs:
         self._sampled_at = now
         pids = read.asked(self._waiting, len(self.samples))
         found = read.sample(self.reader, time.time(), weight, pids)
+        self._asked |= bool(pids)
         self.samples.append(found)
         waiting = [one for one in found.sessions if one.type == "Lock"]
         waiting.sort(key=lambda one: -(one.query_age_s or 0.0))
@@ -126,6 +128,11 @@ class FindingInputs:
         if waiting:
             none: dict[int, AwaitedLock] = {}
             self.locks |= self._try("locks", self._read_locks, none)
+
+    @property
+    def is_unasked(self) -> bool:
+        """Whether sessions wait for locks, and no sample so far has asked for whom."""
+        return bool(self._waiting) and not self._asked
 
     def lock_table(self) -> LockTable | None:
         """How full the table of locks is."""

@@ -47,7 +47,11 @@ def findings(
     whole = partition(observation)
     explaining = {
         one.key: one
-        for one in (*limits.check(observation.state), *server_findings.check(observation), *checks)
+        for one in (
+            *limits.check(observation.state, observation.samples),
+            *server_findings.check(observation),
+            *checks,
+        )
     }
     found, small = [], []
     for cause in whole.causes:

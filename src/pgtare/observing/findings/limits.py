@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
 from pgtare.observing.findings.finding_parts import of_limit, who
 from pgtare.observing.findings.model import Finding, Remedy
 from pgtare.observing.findings.observation import (
+    CATALOGUES,
+    HorizonHolder,
     SampledSession,
     ServerCounters,
     ServerState,
+    SessionsSample,
     Slot,
 )
+from pgtare.observing.findings.server_findings import held_by, oldest_holder, session_of_process
 from pgtare.observing.findings.words import named, spent
 
 #: Of all connections that ordinary roles may have.
@@ -31,12 +35,12 @@ _NOTIFY_LONG, _NOTIFY_FULL = 0.5, 0.9
 _LOCKS_MANY, _LOCKS_FULL = 0.9, 1.2
 
 
-def check(state: ServerState) -> Iterator[Finding]:
-    """All limits that are reached, or come near."""
+def check(state: ServerState, samples: Sequence[SessionsSample] = ()) -> Iterator[Finding]:
+    """All limits that are reached, or come near. samples: what sessions did meanwhile."""
     for made in (
         _connections(state),
         *(_slot(slot, state) for slot in state.slots),
-        _transaction_numbers(state),
+        _transaction_numbers(state, samples),
         _multixacts(state),
         _notifications(state),
         _lock_table(state),
@@ -67,12 +71,17 @@ def _connections(state: ServerState) -> Finding | None:
         return None
     holders: Counter[tuple[str, str]] = Counter()
     idle: Counter[tuple[str, str]] = Counter()
+    within: Counter[tuple[str, str]] = Counter()
     for one in state.now.connections:
         holders[one.role, one.application] += one.sessions
-        idle[one.role, one.application] += one.sessions if one.state.startswith("idle") else 0
+        idle[one.role, one.application] += one.sessions if one.state == "idle" else 0
+        within[one.role, one.application] += (
+            one.sessions if one.state.startswith("idle in transaction") else 0
+        )
     (role, application), largest = holders.most_common(1)[0]
     name, quoted = application or role, remedies.identifier(role)
-    resting = idle[role, application]
+    resting, open_ = idle[role, application], within[role, application]
+    theirs = sum(count for (of, _), count in holders.items() if of == role)
     reached = used >= _ALL * usable
     return of_limit(
         "connections",
@@ -83,7 +92,7 @@ def _connections(state: ServerState) -> Finding | None:
             f"{used} of {usable:.0f} connections are in use "
             f"(max_connections = {most:.0f}, {reserved:.0f} reserved)",
             f"{name} (role {role}): {numbers.counted(largest, 'connection')}, {resting} of them "
-            "idle",
+            f"idle, {open_} idle in transaction",
         ],
         why="when all are used, nobody can connect but superusers",
         remedy=[
@@ -91,23 +100,38 @@ def _connections(state: ServerState) -> Finding | None:
                 command="",
                 does=f"let {name} use a pooler, or give its own pool a smaller limit",
             ),
-            Remedy(
-                command=f"ALTER ROLE {quoted} CONNECTION LIMIT {max(1, int(0.6 * usable))};",
-                does="keeps room for the others",
-                risk="the role's further connections are refused",
-                privilege="the right to alter the role",
-            ),
-            remedies.role_setting(
+            *([_end_idle(role, application)] if resting else []),
+            remedies.idle_timeout(role)
+            if open_ > resting
+            else remedies.role_setting(
                 role,
                 "idle_session_timeout",
                 "'10min'",
                 "ends sessions that do nothing for so long, of new sessions",
                 "pools that do not expect it report errors",
             ),
+            Remedy(
+                command=f"ALTER ROLE {quoted} CONNECTION LIMIT {max(1, int(0.6 * usable))};",
+                does="keeps room for the others",
+                risk=f"further connections of the role are refused; it has {theirs} now",
+                privilege="the right to alter the role",
+            ),
         ],
         sure="certain",
         because="the sessions were counted",
         figures={"connections": float(used), "usable_connections": usable},
+    )
+
+
+def _end_idle(role: str, application: str) -> Remedy:
+    """What makes room at once; the limits after it only hold for what connects next."""
+    return remedies.end_those(
+        f"backend_type = 'client backend' AND usename = {remedies.literal(role)} "
+        f"AND application_name = {remedies.literal(application)} AND state = 'idle' "
+        "AND state_change < now() - interval '10 minutes'",
+        "makes room at once: ends those that have been idle for ten minutes; a row for each",
+        "their connections are lost, and what such a session keeps: temporary tables, advisory "
+        "locks, LISTEN",
     )
 
 
@@ -147,16 +171,27 @@ def _slot(slot: Slot, state: ServerState) -> Finding | None:
         object=slot.name,
         title=title,
         evidence=evidence,
-        why="WAL that a slot keeps fills the disk, or, past max_slot_wal_keep_size, the slot is "
+        why="its consumer cannot go on from it, and must begin anew"
+        if lost
+        else "WAL that a slot keeps fills the disk, or, past max_slot_wal_keep_size, the slot is "
         "given up and its consumer must begin anew",
-        remedy=_slot_remedies(slot),
+        remedy=_slot_remedies(slot, lost=lost),
         sure="certain",
         because="the server lists its slots",
         figures={"kept_bytes": float(slot.kept_bytes)},
     )
 
 
-def _slot_remedies(slot: Slot) -> list[Remedy]:
+def _slot_remedies(slot: Slot, *, lost: bool) -> list[Remedy]:
+    if lost:
+        return [
+            Remedy(
+                command="",
+                does="make its consumer anew: a standby from a backup, a subscriber by a copy of "
+                "the data",
+            ),
+            remedies.drop_slot(slot.name, "then: nothing can be read from it any more"),
+        ]
     if not slot.active:
         return [
             Remedy(command="", does="bring its consumer (subscriber, standby, CDC) back"),
@@ -174,32 +209,45 @@ def _slot_remedies(slot: Slot) -> list[Remedy]:
     ]
 
 
-def _transaction_numbers(state: ServerState) -> Finding | None:
+def _transaction_numbers(state: ServerState, samples: Sequence[SessionsSample]) -> Finding | None:
     freeze, after = state.number("autovacuum_freeze_max_age"), state.after
     if freeze is None or after is None or after.xid_age < _PAST_FREEZE * freeze:
         return None
-    share = after.xid_age / _LAST_XID
-    holders = [one for one in state.now.horizon if one.age_xids >= 0.5 * after.xid_age]
-    reached = share >= 0.9
+    reached = after.xid_age >= 0.9 * _LAST_XID
+    holder = _freeze_holder(state)
+    session = None
+    title = (
+        f"vacuum does not freeze the rows of database {after.xid_database} fast enough "
+        "(transaction numbers, wraparound)"
+    )
     evidence = [
         f"database {after.xid_database}: {after.xid_age:,} transactions since its oldest row was "
         f"frozen; autovacuum_freeze_max_age = {freeze:,.0f}, and the end is at 2 billion",
     ]
-    if holders:
-        holder = holders[0]
-        evidence.append(f"held by {_holder(holder.kind, holder.name, holder.pid)}")
+    fixes: list[Remedy] = []
+    if holder is not None:
+        session = session_of_process(samples, holder.pid)
+        name, fixes = held_by(holder, session)
+        title = (
+            f"{name} keeps vacuum from freezing the rows of database {after.xid_database} "
+            "(transaction numbers, wraparound)"
+        )
+        evidence.append(f"{name} keeps the horizon {holder.age_xids:,} transactions back")
     return of_limit(
         "xid",
         reached=reached,
+        root=who(session),
         object=after.xid_database,
-        title=f"vacuum does not freeze the rows of database {after.xid_database} fast enough "
-        "(transaction numbers, wraparound)",
+        title=title,
         evidence=evidence,
         why="at 2 billion the server takes no more writes until the rows are frozen",
         remedy=[
+            *fixes,
             Remedy(
                 command="VACUUM (FREEZE, VERBOSE);",
-                does=f"in database {after.xid_database}: says which tables, and what keeps it back",
+                does=f"in database {after.xid_database}"
+                + (", once that is over" if fixes else "")
+                + ": says which tables, and what keeps it back",
                 risk="reads and writes whole tables",
                 privilege="the tables' owners",
             ),
@@ -210,6 +258,22 @@ def _transaction_numbers(state: ServerState) -> Finding | None:
         sure="certain",
         because="the server counts them",
         figures={"xid_age": float(after.xid_age)},
+    )
+
+
+def _freeze_holder(state: ServerState) -> HorizonHolder | None:
+    """Who keeps the oldest rows of the oldest database from being frozen; None: nobody does.
+
+    Sessions hold up their own database only. A slot's is only where it decodes.
+    """
+    if state.after is None:
+        return None
+    age, database = state.after.xid_age, state.after.xid_database
+    return oldest_holder(
+        one
+        for one in state.now.horizon
+        if one.age_xids >= 0.5 * age
+        and (one.kind in ("slot", CATALOGUES) or one.database in (None, database))
     )
 
 
@@ -329,13 +393,3 @@ def _lock_table(state: ServerState) -> Finding | None:
         because="the locks were counted",
         figures={"locks": float(table.locks), "objects": float(table.objects), "places": places},
     )
-
-
-def _holder(kind: str, name: str, pid: int | None) -> str:
-    words = {
-        "session": f"a session of {name or 'no application name'} (pid {pid})",
-        "slot": f"the replication slot {name}",
-        "prepared": f"the prepared transaction '{name}'",
-        "standby": f"the standby {name} (hot_standby_feedback)",
-    }
-    return words[kind]

@@ -7,7 +7,7 @@ from pgtare.observing.findings import remedies
 from pgtare.observing.findings.finding_parts import of_cause, who
 from pgtare.observing.findings.model import INFORMATION, Finding, Remedy, Who
 from pgtare.observing.findings.observation import Observation, SampledSession, moment
-from pgtare.observing.findings.partition import Cause, Partition
+from pgtare.observing.findings.partition import Cause, Partition, is_unknown
 from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
 from pgtare.observing.findings.words import named, share_line, short, spent, table_of
 
@@ -17,6 +17,13 @@ _LOCK_TIMEOUT = Remedy(
     command="SET lock_timeout = '2s';",
     does="before each ALTER TABLE, in its session: it gives up instead of holding up all others, "
     "and is tried again later",
+)
+
+_ASK = Remedy(
+    command="SELECT pid, pg_blocking_pids(pid), wait_event, left(query, 60) FROM pg_stat_activity "
+    "WHERE wait_event_type = 'Lock';",
+    does="names whom each of them waits for; the doctor does, too, if it looks for longer "
+    "(--interval)",
 )
 
 
@@ -220,6 +227,11 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
     statement = next(
         (text for key in cause.statements.most(3) if (text := observation.text(key))), ""
     )
+    # a server that answers slowly may not have been asked yet: that says nothing of the holder
+    long = cause.longest_wait_s >= _LONG_WAIT_S
+    unseen = long and is_unknown(cause) and not cause.changes_hands
+    what = object_ or f"one lock ({cause.event})"
+    said = f" in «{short(statement)}»" if statement else ""
     if object_ == NOTIFY:
         title = "commits with NOTIFY wait for each other: the queue of notifications has one lock"
         why = (
@@ -233,9 +245,11 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
                 "their own, with synchronous_commit = off where they may be lost",
             )
         ]
+    elif unseen:
+        title = f"sessions wait for {what}{said}: who holds it was not seen"
+        why = "what waits for a lock goes on when its holder's transaction ends, not before"
+        fixes = [_ASK]
     else:
-        what = object_ or f"one lock ({cause.event})"
-        said = f" in «{short(statement)}»" if statement else ""
         title = f"sessions queue for {what}{said}: each holds it for a moment only"
         why = (
             "transactions that change the same row, or take the same lock, happen one after the "
@@ -253,17 +267,24 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
         whole,
         observation,
         outage=whole.is_large(cause) and cause.is_outage,
+        since=moment(cause.since if unseen else cause.first_at),
         object=object_ or None,
         victims=sorted(cause.waits),
         title=title,
         evidence=[
             f"{', '.join(cause.events.most(3))}: {numbers.counted(len(cause.waits), 'session')} "
-            "seen waiting, none of their holders for long",
+            + (
+                f"seen waiting, the longest for {spent(cause.longest_wait_s)}"
+                if unseen
+                else "seen waiting, none of their holders for long"
+            ),
             share_line(whole.share(cause), whole.aas(cause)),
         ],
         why=why,
         remedy=fixes,
         sure="likely",
-        because="in each sample another session held it",
+        because="they wait for one thing, and the server was not asked in time who holds it"
+        if unseen
+        else "in each sample another session held it",
         figures={"sessions": float(len(cause.waits))},
     )

@@ -140,12 +140,16 @@ class TableTotals:
     analyzed: bool = True
 
 
+#: A slot that keeps only rows of the catalogues, as a logical one does (`catalog_xmin`).
+CATALOGUES = "catalogues"
+
+
 @dataclass(frozen=True)
 class HorizonHolder:
     """What keeps vacuum from removing rows: a session, a slot, a prepared transaction or a standby.
 
-    kind: session, slot, prepared or standby. name: of a slot, a transaction or a standby. age_xids:
-    transactions since its snapshot.
+    kind: session, slot, prepared, standby, or CATALOGUES. name: of a slot, a transaction or a
+    standby. age_xids: transactions since its snapshot.
     """
 
     kind: str

@@ -92,7 +92,8 @@ class Cause:
 
     name: of an observer, client or resource. root, gate: as they were seen last. first_at, last_at:
     s since 1970. since: when the longest wait or statement began. waits: how long each victim has
-    waited, by process. paths: from each waiter to the root.
+    waited, by process. paths: from each waiter to the root. changes_hands: of a lock, whether it
+    was seen with one holder after another.
     """
 
     kind: str
@@ -118,6 +119,7 @@ class Cause:
     paths: dict[int, RootPath] = field(default_factory=dict)
     xact_ages: list[float] = field(default_factory=list)
     xacts: set[int | None] = field(default_factory=set)
+    changes_hands: bool = False
 
     def add(self, at: float, seconds: float, one: SampledSession, object_: str = "") -> None:
         """Add a part of a sample's time of one session."""
@@ -405,31 +407,31 @@ def _hot(causes: Iterable[Cause]) -> list[Cause]:
             found.append(cause)
     for (event, object_), group in by_object.items():
         roots = [cause for cause in group if cause.kind == LOCK]
-        known_s = sum(cause.seconds for cause in group if not _is_unknown(cause))
+        known_s = sum(cause.seconds for cause in group if not is_unknown(cause))
         if not _nobody_is_root(roots, known_s):
             found += _with_unknown(roots, group)
             continue
-        hot = Cause(HOT_LOCK, f"{HOT_LOCK}/{event}/{object_}", event)
+        hot = Cause(HOT_LOCK, f"{HOT_LOCK}/{event}/{object_}", event, changes_hands=True)
         for cause in group:
             hot.take(cause)
         found.append(hot)
     return found
 
 
-def _is_unknown(cause: Cause) -> bool:
+def is_unknown(cause: Cause) -> bool:
     """Whether it is of waits whose blockers were not asked for, of which there are too many."""
     return cause.kind == HOT_LOCK and cause.name not in _SHORT_LOCKS and cause.object != NOTIFY
 
 
 def _with_unknown(roots: list[Cause], group: list[Cause]) -> list[Cause]:
     """The causes of an object: waits of which nobody knows more are for the root that most have."""
-    unknown = [cause for cause in group if _is_unknown(cause)]
+    unknown = [cause for cause in group if is_unknown(cause)]
     if not roots or not unknown:
         return group
     largest = max(roots, key=lambda cause: cause.seconds)
     for cause in unknown:
         largest.take(cause)
-    return [cause for cause in group if not _is_unknown(cause)]
+    return [cause for cause in group if not is_unknown(cause)]
 
 
 def _lock_event(cause: Cause) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pgtare.observing.findings.observation import CATALOGUES
+
 #: Of a statement's text so much is fetched, in characters.
 TEXT_CHARACTERS = 600
 #: Rows of statements and tables that are read at most.
@@ -163,6 +165,8 @@ UNION ALL (SELECT 'prepared', gid, NULL, age(transaction), {_age("prepared")}, d
   FROM pg_prepared_xacts WHERE database = current_database() ORDER BY 4 DESC LIMIT 1)
 UNION ALL (SELECT 'slot', slot_name, NULL, age(xmin), NULL, database
   FROM pg_replication_slots WHERE xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)
+UNION ALL (SELECT '{CATALOGUES}', slot_name, NULL, age(catalog_xmin), NULL, database
+  FROM pg_replication_slots WHERE catalog_xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)
 UNION ALL (SELECT 'standby', application_name, pid, age(backend_xmin), NULL, NULL
   FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)""",
 )

@@ -103,6 +103,16 @@ def terminate(one: SampledSession, does: str) -> Remedy:
     )
 
 
+def end_those(which: str, does: str, risk: str) -> Remedy:
+    """End all sessions that a condition on pg_stat_activity finds."""
+    return Remedy(
+        command=f"SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE {which};",
+        does=does,
+        risk=risk,
+        privilege=_SIGNAL,
+    )
+
+
 def may_be_ended(one: SampledSession) -> bool:
     """Whether a remedy may end it, or what it does."""
     return one.backend_type not in _UNTOUCHED
@@ -145,7 +155,7 @@ def idle_timeout(role: str) -> Remedy:
         role,
         "idle_in_transaction_session_timeout",
         "'5min'",
-        "so that it does not happen again: ends sessions of the role that stay so",
+        "so that it does not happen again: ends new sessions of the role that stay so",
         "an application that pauses longer within a transaction loses its connection",
     )
 
@@ -161,11 +171,11 @@ def rollback_prepared(gid: str, database: str | None, owner: str | None) -> Reme
     )
 
 
-def drop_slot(name: str) -> Remedy:
+def drop_slot(name: str, does: str = "if its consumer is gone for good") -> Remedy:
     """Give up a replication slot."""
     return Remedy(
         command=f"SELECT pg_drop_replication_slot({literal(name)});",
-        does="if its consumer is gone for good",
+        does=does,
         risk="a consumer that comes back must copy everything anew",
         privilege="REPLICATION",
     )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
 from pgtare.observing.findings.finding_parts import of_limit, who
 from pgtare.observing.findings.model import LIMIT, SETTING, Finding, Remedy
 from pgtare.observing.findings.observation import (
+    CATALOGUES,
     HorizonHolder,
     Observation,
     SampledSession,
+    SessionsSample,
     TableTotals,
 )
 from pgtare.observing.findings.words import spent
@@ -89,7 +91,8 @@ def _rounded(megabytes: float) -> int:
 
 def _dead_rows(observation: Observation) -> Finding | None:
     state = observation.state
-    holder = _oldest(state.now.horizon)
+    # what only keeps rows of catalogues keeps none of a user's table
+    holder = oldest_holder(one for one in state.now.horizon if one.kind != CATALOGUES)
     if holder is None:
         return None
     tables = [
@@ -102,9 +105,9 @@ def _dead_rows(observation: Observation) -> Finding | None:
     if not tables:
         return None
     table = max(tables, key=lambda one: one.dead)
-    session = _session(observation, holder.pid)
+    session = session_of_process(observation.samples, holder.pid)
     age = "" if holder.age_s is None else f", {spent(holder.age_s)} old"
-    name, fixes = _holder(holder, session)
+    name, fixes = held_by(holder, session)
     return Finding(
         key=f"horizon/{holder.kind}/{holder.pid or holder.name}",
         kind="horizon",
@@ -127,7 +130,7 @@ def _dead_rows(observation: Observation) -> Finding | None:
     )
 
 
-def _oldest(holders: Sequence[HorizonHolder]) -> HorizonHolder | None:
+def oldest_holder(holders: Iterable[HorizonHolder]) -> HorizonHolder | None:
     """Who keeps the horizon: sessions that see it as the oldest are as old by their snapshots."""
     return min(holders, key=lambda one: (-one.age_xids, one.kind == "session"), default=None)
 
@@ -140,20 +143,22 @@ def _is_older(holder: HorizonHolder, table: TableTotals) -> bool:
     return holder.age_s > table.vacuumed_age_s
 
 
-def _session(observation: Observation, pid: int | None) -> SampledSession | None:
-    for sample in reversed(observation.samples):
+def session_of_process(samples: Sequence[SessionsSample], pid: int | None) -> SampledSession | None:
+    """What a process did when it was seen last; None if it was not."""
+    for sample in reversed(samples):
         for one in sample.sessions:
             if one.pid == pid:
                 return one
     return None
 
 
-def _holder(holder: HorizonHolder, session: SampledSession | None) -> tuple[str, list[Remedy]]:
+def held_by(holder: HorizonHolder, session: SampledSession | None) -> tuple[str, list[Remedy]]:
+    """Who keeps the horizon, in words, and what makes it let go, the gentlest first."""
     if holder.kind == "prepared":
         return f"the prepared transaction {remedies.literal(holder.name)}", [
             remedies.rollback_prepared(holder.name, holder.database, None)
         ]
-    if holder.kind == "slot":
+    if holder.kind in ("slot", CATALOGUES):
         return f"the replication slot {holder.name}", [
             Remedy(command="", does="bring its consumer back"),
             remedies.drop_slot(holder.name),

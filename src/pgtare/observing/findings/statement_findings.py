@@ -33,6 +33,11 @@ _SLOWER, _HISTORY_CALLS = 2.0, 20
 CROWDED = 1.5
 _MOST_WORK_MEM = 1 << 30
 _COMPARED = re.compile(r"\b([a-z_][a-z0-9_]*)\s*=\s*(?:\$\d+|\?)", re.IGNORECASE)
+#: What is set is no condition: an index on it would be in the way of each update.
+_SET = re.compile(r"\bSET\b.*?(?=\b(?:FROM|WHERE)\b|$)", re.IGNORECASE | re.DOTALL)
+#: What may name a table: with two of them nothing tells whose a column is.
+_NAMES_TABLE = re.compile(r"\b(?:FROM|JOIN|USING)\b|^\s*UPDATE\b", re.IGNORECASE)
+_LISTED_TABLES = re.compile(r"\bFROM\s+[\w.\"\s]+,", re.IGNORECASE)
 _READS = re.compile(r"\s*SELECT\b", re.IGNORECASE)
 _PARAMETER = re.compile(r"\$\d+")
 _FORCED = "force_generic_plan"
@@ -302,23 +307,25 @@ def _scan(cause: Cause, whole: Partition, observation: Observation) -> Explanati
         return None
     table = max(tables, key=lambda one: one.rows_scanned)
     seconds = observation.counted_s
-    columns = list(dict.fromkeys(_COMPARED.findall(text)))
-    fixes = []
-    if columns:
-        fixes.append(
-            Remedy(
-                command=f"CREATE INDEX CONCURRENTLY ON {table.name} ({', '.join(columns[:3])});",
-                does="if few rows match: then an index finds them; see the plan first",
-                risk="it takes room, and every change of the table keeps it up to date",
-                privilege="the table's owner",
-            )
+    conditions = _SET.sub("", text)
+    columns = list(dict.fromkeys(_COMPARED.findall(conditions)))
+    if columns and (len(_NAMES_TABLE.findall(text)) > 1 or _LISTED_TABLES.search(text)):
+        fix = Remedy(
+            command="",
+            does=f"if few rows of {table.name} match its conditions, an index on the column that "
+            "these compare finds them: see the plan first",
+        )
+    elif columns:
+        fix = Remedy(
+            command=f"CREATE INDEX CONCURRENTLY ON {table.name} ({', '.join(columns[:3])});",
+            does="if few rows match: then an index finds them; see the plan first",
+            risk="it takes room, and every change of the table keeps it up to date",
+            privilege="the table's owner",
         )
     else:
-        fixes.append(
-            Remedy(
-                command="",
-                does="no index helps if it needs all rows: run it less often, or keep its result",
-            )
+        fix = Remedy(
+            command="",
+            does="no index helps if it needs all rows: run it less often, or keep its result",
         )
     return Explanation(
         "scan",
@@ -328,7 +335,7 @@ def _scan(cause: Cause, whole: Partition, observation: Observation) -> Explanati
             f"{table.rows_scanned / table.scans:,.0f} rows each",
         ),
         "every call reads all rows of the table, most of them in vain if few are wanted",
-        (*fixes, _look(text)),
+        (fix, _look(text)),
         table.name,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import psycopg
-from psycopg import errors
+from psycopg import errors, sql
 
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Arm
@@ -44,8 +44,9 @@ def lacks(conn: psycopg.Connection[Any], choice: Chosen, facts: ServerFacts) -> 
                 other.append(missing)
     if refused:
         names = ", ".join(dict.fromkeys(refused))
+        role = sql.Identifier(conn.info.user).as_string(None)
         remedy = (
-            f"a superuser can GRANT SET ON PARAMETER {names} TO it (PostgreSQL 15 and later); "
+            f"a superuser can GRANT SET ON PARAMETER {names} TO {role}; (PostgreSQL 15 and later); "
             "managed services often have a role of their own for it"
         )
         other.append(Missing(f"this role may not set {names}", remedy))
