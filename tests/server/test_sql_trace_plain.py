@@ -24,22 +24,22 @@ from tests.trace_records import ESTIMATED, Record, Trace, check_whole, drain, tr
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
 TABLES = """
-    DROP TABLE IF EXISTS numbers, written, late;
+    DROP TABLE IF EXISTS numbers, written, delayed;
     CREATE TABLE numbers AS SELECT generate_series(1, 999) AS key;
     CREATE UNIQUE INDEX ON numbers (key);
     CREATE TABLE written (key int);
-    CREATE TABLE late (key int);
-    CREATE OR REPLACE FUNCTION nest(int) RETURNS int LANGUAGE plpgsql AS $$
+    CREATE TABLE delayed (key int);
+    CREATE OR REPLACE FUNCTION keys_below(int) RETURNS int LANGUAGE plpgsql AS $$
         BEGIN RETURN (SELECT count(*) FROM numbers WHERE key < $1); END $$;
-    CREATE OR REPLACE FUNCTION caught(int) RETURNS int LANGUAGE plpgsql AS $$
+    CREATE OR REPLACE FUNCTION divides(int) RETURNS int LANGUAGE plpgsql AS $$
         BEGIN PERFORM 1 / $1; RETURN 1;
         EXCEPTION WHEN division_by_zero THEN RETURN (SELECT count(*) FROM numbers); END $$;
     CREATE OR REPLACE FUNCTION caught_alone(int) RETURNS int LANGUAGE plpgsql AS $$
         BEGIN RAISE 'alone'; EXCEPTION WHEN raise_exception THEN RETURN $1; END $$;
-    CREATE OR REPLACE FUNCTION at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN PERFORM nest(3); RETURN NULL; END $$;
-    CREATE CONSTRAINT TRIGGER late AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED
-        FOR EACH ROW EXECUTE FUNCTION at_commit();
+    CREATE OR REPLACE FUNCTION looks_late() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN PERFORM keys_below(3); RETURN NULL; END $$;
+    CREATE CONSTRAINT TRIGGER delayed AFTER INSERT ON delayed DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION looks_late();
 """
 
 BY_KEY = "SELECT key FROM numbers WHERE key = %s"
@@ -87,8 +87,8 @@ SHAPES: dict[str, Shape] = {
     "insert": prepared("INSERT INTO written VALUES (%s)", 1),
     "insert in a block": in_block(prepared("INSERT INTO written VALUES (%s)", 1), SELECTS),
     "rolled back": in_block(prepared("INSERT INTO written VALUES (%s)", 1), end="ROLLBACK"),
-    "nested": prepared("SELECT nest(%s)", 5),
-    "caught": prepared("SELECT caught(%s)", 0),
+    "nested": prepared("SELECT keys_below(%s)", 5),
+    "caught": prepared("SELECT divides(%s)", 0),
     "caught without a statement": prepared("SELECT caught_alone(%s)", 1),
     "error": BROKEN,
     "error in a block": in_block(SELECTS, BROKEN, end="ROLLBACK"),
@@ -97,7 +97,7 @@ SHAPES: dict[str, Shape] = {
     ),
     "pipeline": in_pipeline(SELECTS, prepared("SELECT %s::int", 1), SELECTS),
     "pipeline with an error": in_pipeline(SELECTS, BROKEN, SELECTS),
-    "deferred trigger": prepared("INSERT INTO late VALUES (%s)", 1),
+    "deferred trigger": prepared("INSERT INTO delayed VALUES (%s)", 1),
     "savepoint": in_block(
         plainly("SAVEPOINT s"), SELECTS, plainly("ROLLBACK TO s"), SELECTS, plainly("RELEASE s")
     ),
@@ -112,7 +112,7 @@ SHAPES: dict[str, Shape] = {
     "row sources": in_block(
         prepared("SELECT set_config('sql_trace.rowsource_sampling', %s, true)", "128"), SELECTS
     ),
-    "several statements": plainly("SELECT 1; SELECT nest(2); SELECT 3"),
+    "several statements": plainly("SELECT 1; SELECT keys_below(2); SELECT 3"),
 }
 
 COUNTERS = ("hit", "local_hit", "temp_read", "temp_written")
