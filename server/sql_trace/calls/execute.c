@@ -61,7 +61,7 @@ start_traced(QueryDesc *queryDesc, int eflags)
 	if (trace.depth == 0)
 		request_statement(call.text, secret);
 	if (LEVEL_BINDS(trace.now_level))
-		binds_write(call.number, queryDesc->params, secret);
+		binds_write(call.number, queryDesc->params, secret, timeline_now());
 	execution_started(queryDesc, &call, secret, whole);
 }
 

@@ -43,7 +43,7 @@ plain_begins(QueryDesc *queryDesc, int eflags, Call *call)
 	trace.calls = number;
 	request_statement(notes->text, false);
 	if (LEVEL_BINDS(trace.now_level))
-		binds_write(number, queryDesc->params, false);
+		binds_write(number, queryDesc->params, false, call->start);
 	notes->bound = 0;
 	notes->number = number;
 	notes->query_id = (int64) queryDesc->plannedstmt->queryId;
