@@ -32,6 +32,7 @@ static const ApplicationLevels *its = NULL;
 static void (*when_changed) (void) = NULL;
 static const Patterns *patterns = NULL;
 static bool changed = false;	/* the patterns, since they were last applied */
+bool		application_watched = false;	/* there are some, or they have changed */
 static char applied_to[NAMEDATALEN];	/* name of the application then */
 
 /* The next character of a pattern; a backslash takes away the meaning of what follows. */
@@ -126,7 +127,7 @@ static void
 assign(const char *newval, void *extra)
 {
 	patterns = extra;
-	changed = true;
+	changed = application_watched = true;
 	if (when_changed)
 		when_changed();
 }
@@ -146,23 +147,18 @@ application_define(const char *name, const char *about, const ApplicationLevels 
 							   PGC_SIGHUP, 0, check, assign, NULL);
 }
 
-static pg_noinline bool
-changed_since(void)
+/* What application_changed() does, if there is something to do */
+bool
+application_changed_since(void)
 {
 	const char *name = application_name ? application_name : "";
 
 	if (!changed && strncmp(name, applied_to, sizeof(applied_to) - 1) == 0)
 		return false;
 	changed = false;
+	application_watched = patterns->n > 0;
 	strlcpy(applied_to, name, sizeof(applied_to));
 	return true;
-}
-
-/* Have patterns to be applied anew, as the name or they have changed? */
-bool
-application_changed(void)
-{
-	return patterns != NULL && (patterns->n > 0 || changed) && changed_since();
 }
 
 /* The level of a client session whose application's name matches a pattern */

@@ -24,9 +24,18 @@ typedef struct ApplicationLevels
 /* Define it, when the library is loaded; "changed" is called when it has another value, or NULL. */
 extern void application_define(const char *name, const char *about,
 							   const ApplicationLevels *levels, void (*changed) (void));
-extern bool application_changed(void);
+extern bool application_changed_since(void);
 extern int	application_level(int setting, GucSource source);
 extern bool application_matches(int *level);
+
+extern bool application_watched;
+
+/* Have patterns to be applied anew, as the name or they have changed? */
+static inline bool
+application_changed(void)
+{
+	return unlikely(application_watched) && application_changed_since();
+}
 
 #pragma GCC visibility pop
 

@@ -21,6 +21,15 @@ typedef struct ProtocolHooks
 	PQcommMethods ours;
 } ProtocolHooks;
 
+/* A set of types of messages: their lower six bits tell all but '3' from 's'. */
+#define MESSAGE(type) (UINT64CONST(1) << ((type) & 63))
+
+static inline bool
+message_is_of(uint64 types, char type)
+{
+	return (types >> (type & 63) & 1) != 0;
+}
+
 /* Others may come before us later, so this is never undone.  "flush" may be NULL: it stays. */
 static inline void
 protocol_hooks_install(ProtocolHooks *hooks,

@@ -146,20 +146,23 @@ capture_record(uint32 event, int64 start, int64 end, CallKind kind, bool interru
 void
 capture_mark(RecordKind kind, int depth, int64 value)
 {
+	Slot	   *slot = capture.slot;
 	Pending    *entry;
+	uint32		n;
 
-	if (capture.slot == NULL || capture.folding)
+	if (slot == NULL || unlikely(capture.folding))
 		return;
-	if (capture.slot->npending == PENDING_WAITS)
-		capture_fold();
-	entry = &capture.slot->pending[capture.slot->npending];
+	if (unlikely(slot->npending == PENDING_WAITS))
+		capture_fold_now(slot);
+	n = slot->npending;
+	entry = &slot->pending[n];
 	entry->event = kind;
 	entry->calls = depth;
 	entry->start = clock_source_read(capture.clock);
 	entry->length = value;
 	entry->query_id = 0;
 	pg_write_barrier();
-	capture.slot->npending++;
+	slot->npending = n + 1;
 	capture.last_kind = CALL_OTHER;
 	capture.last_interrupted = false;
 }
@@ -174,8 +177,9 @@ ring_claimed(bool *rested)
 }
 
 static pg_noinline void
-fold(Slot *slot, Shared *shared, uint64 reset_wanted)
+fold(Slot *slot, Shared *shared)
 {
+	const uint64 reset_wanted = pg_atomic_read_u64(&slot->reset_wanted);
 	const ClockRate *rate = timing_rate(shared, capture.clock);
 	uint32		changes;
 	EventStats *entry = NULL;
@@ -263,19 +267,14 @@ fold(Slot *slot, Shared *shared, uint64 reset_wanted)
 	capture.folding = false;
 }
 
-/* Move all finished waits into the tables.  Safe inside a wait: it takes no lock. */
+/* What capture_fold() does, if there is something to do */
 void
-capture_fold(void)
+capture_fold_now(Slot *slot)
 {
-	Slot	   *slot = capture.slot;
 	Shared	   *shared = shmem_get();
-	uint64		reset_wanted;
 
-	if (slot == NULL || shared == NULL || capture.folding)
-		return;
-	reset_wanted = pg_atomic_read_u64(&slot->reset_wanted);
-	if (slot->npending != 0 || unlikely(reset_wanted != slot->reset_done))
-		fold(slot, shared, reset_wanted);
+	if (shared != NULL && !capture.folding)
+		fold(slot, shared);
 }
 
 /*

@@ -64,12 +64,11 @@ setting_changed(int setting, void *extra)
 	capture_fold();
 }
 
-/* The application's name may have changed, and with it the level that the patterns give. */
+/* The application's name has changed, or the patterns, and so perhaps the level that these give. */
 void
 level_follow_application(void)
 {
-	if (application_changed())
-		configure(application_level(capture_setting, source_of_setting));
+	configure(application_level(capture_setting, source_of_setting));
 }
 
 /* Waits not yet folded are in the old clock's units. */

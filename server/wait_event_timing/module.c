@@ -42,7 +42,6 @@ _PG_init(void)
 			return;
 		(void) slot_attach();
 	}
-	messages_install();
 	trace_install();
 	explain_install();
 	offer_install();

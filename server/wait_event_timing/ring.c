@@ -30,7 +30,7 @@
 #define RETRY_INTERVAL_US (60 * USECS_PER_SEC)
 
 static int	ring_records = 131072;	/* setting */
-static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not refused */
+TimestampTz ring_refused_at = 0;	/* do not try again at every request; 0: not refused */
 static bool ending = false;		/* the process gives up its dynamic memory */
 static uint64 taken = 0;		/* memory counted for a ring that is being made */
 static TimestampTz resting_since = 0;	/* with a ring, and not traced; 0: not so */
@@ -176,7 +176,7 @@ ring_open(void)
 		return;
 	if (pg_atomic_read_u32(capture.level) != CAPTURE_TRACE)
 	{
-		refused_at = 0;
+		ring_refused_at = 0;
 		return;
 	}
 	if (capture.slot->recorded)
@@ -184,11 +184,11 @@ ring_open(void)
 		open_area_ring();
 		return;
 	}
-	if (refused_at != 0 && lately(refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_US))
+	if (ring_refused_at != 0 && lately(ring_refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_US))
 		return;
-	if (!guard_run(make_ring, refused_at == 0 ?
+	if (!guard_run(make_ring, ring_refused_at == 0 ?
 					  "wait_event_timing cannot trace this process" : NULL))
-		refused_at = GetCurrentTimestamp();
+		ring_refused_at = GetCurrentTimestamp();
 	ring_memory_give_back(taken);	/* if it failed half-way */
 	taken = 0;
 	/* a process that switched us off in the meantime may have seen no ring */
@@ -286,19 +286,14 @@ keep_for_a_while(void)
 }
 
 /*
- * A client's request has been answered, and the process holds nothing; "status" is
- * that of the transaction, as clients learn it.
+ * A client's request has been answered, and the process holds nothing; it is traced, was so
+ * or was to be.  "status" is that of the transaction, as clients learn it.
  */
 void
 ring_answered(const char *status)
 {
 	bool		traced = pg_atomic_read_u32(capture.level) == CAPTURE_TRACE;
 
-	if (likely(!traced && capture.ring == NULL))
-	{
-		refused_at = 0;
-		return;
-	}
 	ring_open();
 	if (capture.ring == NULL)
 		return;

@@ -1,6 +1,8 @@
 /*-------------------------------------------------------------------------
  * trace.c
- *		Statements and transactions in the trace of a process.
+ *		Messages to the client, statements and transactions in the trace of a process.
+ *
+ * Where a request ends, waits are folded in.
  *
  * A client's statement is over when the client learns it, not when its plan
  * is: the commit that comes before that message belongs to it.  In the extended
@@ -17,6 +19,8 @@
  */
 #include "postgres.h"
 
+#include "../common/protocol_hooks.h"
+
 #include "access/parallel.h"
 #include "access/transam.h"
 #include "access/xact.h"
@@ -27,8 +31,12 @@
 #include "utils/backend_status.h"
 #include "utils/portal.h"
 
+#include "../common/application.h"
 #include "ring_write.h"
 #include "waits.h"
+
+/* Messages that tell something; all others only pass, rows among them */
+#define TELLING (MESSAGE('1') | MESSAGE('2') | MESSAGE('C') | MESSAGE('s') | MESSAGE('E') | MESSAGE('Z'))
 
 #define CPU_READINGS_PER_S 1000	/* at most */
 
@@ -37,6 +45,7 @@ static ExecutorRun_hook_type previous_run;
 static ExecutorFinish_hook_type previous_finish;
 static ExecutorEnd_hook_type previous_end;
 static ProcessUtility_hook_type previous_utility;
+static ProtocolHooks hooks;
 
 static uint64 bound = 0;		/* query identifier of what was bound last in this request */
 
@@ -286,39 +295,72 @@ utility_query_id(const PlannedStmt *statement)
 	return pgstat_get_my_query_id();
 }
 
-/* A message to the client is on its way. */
-void
-trace_message(char type)
+/* A request has been answered, but for the flush. */
+static void
+answered(const char *status)
 {
-	switch (type)
+	end_statement();
+	bound = 0;
+	extended = false;
+	if (likely(capture.slot != NULL) || slot_present())
 	{
-		case '1':				/* ParseComplete */
-			extended = true;
-			break;
-		case '2':				/* BindComplete */
-			bound = pgstat_get_my_query_id();
-			extended = true;
-			break;
-		case 'C':				/* CommandComplete */
-		case 's':				/* PortalSuspended */
-			completed = true;
-			if (!extended)
-				end_statement();
-			break;
-		case 'Z':				/* ReadyForQuery */
-			end_statement();
-			bound = 0;
-			extended = false;
-			break;
+		capture_fold();
+		if (application_changed())
+			level_follow_application();
+		if (capture.ring != NULL || pg_atomic_read_u32(capture.level) == CAPTURE_TRACE ||
+			ring_refused_at != 0)
+			ring_answered(status);
+		trace_follow_level();
 	}
+	ended_look();
+}
+
+/* A message ends a statement that is traced, or a request, or is one for the trigger. */
+static pg_noinline int
+noted(char type, const char *body, size_t length)
+{
+	if (type == 'C' || type == 's')
+	{
+		completed = true;
+		if (!extended)
+			end_statement();
+	}
+	if (unlikely(trigger_ms >= 0 || capture.trigger_used) && capture.ring != NULL)
+		trigger_message(type);
+	if (type == 'Z')			/* ReadyForQuery */
+		answered(body);
+	return hooks.chained->putmessage(type, body, length);
+}
+
+/* A message to the client is on its way. */
+static int
+trace_putmessage(char type, const char *body, size_t length)
+{
+	if (likely(!message_is_of(TELLING, type)))
+		return hooks.chained->putmessage(type, body, length);
+	if (type == '1' || type == '2') /* ParseComplete, BindComplete */
+	{
+		extended = true;
+		if (type == '2' && MyBEEntry != NULL)
+			bound = (uint64) MyBEEntry->st_query_id;
+	}
+	/* CommandComplete and PortalSuspended end what is under way; the trigger looks at errors, too */
+	if (type == 'Z' || unlikely(under_way || trigger_ms >= 0 || capture.trigger_used))
+		return noted(type, body, length);
+	return hooks.chained->putmessage(type, body, length);
 }
 
 /* What was sent is to reach the client, which may take its time before it goes on. */
-void
+static int
 trace_flush(void)
 {
+	int			result;
+
 	if (unlikely(completed))
 		end_statement();
+	result = hooks.chained->flush();
+	trigger_flushed();
+	return result;
 }
 
 static void
@@ -416,4 +458,5 @@ trace_install(void)
 	previous_utility = ProcessUtility_hook;
 	ProcessUtility_hook = trace_utility;
 	RegisterXactCallback(trace_transaction, NULL);
+	protocol_hooks_install(&hooks, trace_putmessage, trace_flush);
 }

@@ -11,12 +11,12 @@
  * (shared state), slot.c (the slot of a process), wrapped_calls.c and wrap.h (the
  * calls taken over), process.c (what a process knows of itself, and for how long
  * its waits are captured), capture.c (its waits), level.c (level and clock),
- * client_messages.c (messages to the client), stats.c (tables of a process and of
- * all that ended), statements.c (table by statement), trace.c (statements in a
- * trace), ring.c and ring_write.h (the trace of a process), recorder_ring.c (in
- * the area), guard.c (failures), ended.c (traces that processes leave), offer.c
- * (what it offers other modules), trigger.c (slow statements), kept.c (traces kept
- * of them), explain.c (EXPLAIN), bench.c (what a wait costs).
+ * stats.c (tables of a process and of all that ended), statements.c (table by
+ * statement), trace.c (messages to the client, statements in a trace), ring.c and
+ * ring_write.h (the trace of a process), recorder_ring.c (in the area), guard.c
+ * (failures), ended.c (traces that processes leave), offer.c (what it offers other
+ * modules), trigger.c (slow statements), kept.c (traces kept of them), explain.c
+ * (EXPLAIN), bench.c (what a wait costs).
  * For SQL: views.c (waits), moment.c (all of them at one moment), statement_view.c
  * (by statement), under_way.c (those of statements that are in no table yet), read.c
  * (traces), info.c (the module), control.c (set and reset), sql.c (what these
@@ -372,9 +372,6 @@ extern const struct config_enum_entry level_names[];
 extern void level_init(void);
 extern void level_follow_application(void);
 
-/* client_messages.c */
-extern void messages_install(void);
-
 /* same_wait.c */
 extern bool same_wait_watched;
 extern void same_wait_watch(bool wanted);
@@ -396,15 +393,27 @@ timing_rate(const Shared *shared, ClockSource clock)
 }
 
 /* capture.c */
-extern void capture_fold(void);
+extern void capture_fold_now(Slot *slot);
 extern void capture_abandon(void);
 extern int64 capture_begin_lock(uint32 event);
 extern void capture_record(uint32 event, int64 start, int64 end, CallKind kind,
 						   bool interrupted);
 extern void capture_mark(RecordKind kind, int depth, int64 value);
 
+/* Move all finished waits into the tables.  Safe inside a wait: it takes no lock. */
+static inline void
+capture_fold(void)
+{
+	Slot	   *slot = capture.slot;
+
+	if (slot != NULL &&
+		(slot->npending != 0 || pg_atomic_read_u64(&slot->reset_wanted) != slot->reset_done))
+		capture_fold_now(slot);
+}
+
 /* ring.c */
 extern void ring_init(void);
+extern TimestampTz ring_refused_at;
 extern void ring_open(void);
 extern void ring_follow_in_background(void);
 extern void ring_follow_level(void);
@@ -443,9 +452,7 @@ extern void offer_install(void);
 extern CpuReading trace_cpu;
 extern void trace_install(void);
 extern int	trace_depth(void);
-extern void trace_message(char type);
 extern void trace_follow_level(void);
-extern void trace_flush(void);
 
 /* trigger.c */
 extern int	trigger_ms;			/* setting: -1: none is slow */

@@ -29,17 +29,17 @@ LOOPS = ("plain_calls", "wrapped_calls")  # of the benchmark function
 ROUNDS = 20  # in one call of it
 
 # By what is captured, and whether waits have a statement to belong to.
-# Seen with gcc 12 on x86-64: 11.0, 191.1, 248.6, 234.3, 291.8. Eight of them tell waits that hold
+# Seen with gcc 12 on x86-64: 11.0, 193.9, 251.4, 237.1, 294.6. Eight of them tell waits that hold
 # a statement up from those for something to do, by the class of the event.
 WAIT_BOUNDS = {
     ("off", False): 12,
-    ("stats", False): 193,
-    ("stats", True): 250,
-    ("trace", False): 236,
-    ("trace", True): 294,
+    ("stats", False): 195,
+    ("stats", True): 253,
+    ("trace", False): 239,
+    ("trace", True): 297,
 }
 
-# Seen with gcc 12 on x86-64: 1213. Some 58 of them look whether a message is a pooler's reset.
+# Seen with gcc 12 on x86-64: 1213 to 1226. Some 58 of them look whether a message is a pooler's reset.
 TRANSACTION_BOUND = 1260
 
 # Of an execution whose upper node is called 64 times, beyond those of its trace alone, which is one
@@ -60,12 +60,12 @@ RECORDER, WAITS = 13, 14
 # lasts longer than the usual interval.
 # With a semicolon, as most clients send it.
 # Repeated: simple, with the same key each time.
-# Seen with gcc 12 on x86-64: prepared 786, 1154, 1624, 1879, 2029 by the recorder, 1014 of waits
-# alone, which read CPU time each time here; simple 811, 3173, 3638, 3667; repeated 811, 3077, 3231
+# Seen with gcc 12 on x86-64: prepared 657, 1175, 1650, 1888, 2038 by the recorder, 1068 of waits
+# alone, which read CPU time each time here; simple 715, 3223, 3698, 3742; repeated 715, 3152, 3306
 STATEMENT_BOUNDS = {
-    "prepared": {0: 804, 1: 1189, 8: 1673, 12: 1936, RECORDER: 2090, WAITS: 1044},
-    "simple": {0: 829, 1: 3269, 8: 3748, 12: 3778},
-    "repeated": {0: 829, 12: 3170, RECORDER: 3328},
+    "prepared": {0: 677, 1: 1189, 8: 1673, 12: 1936, RECORDER: 2090, WAITS: 1100},
+    "simple": {0: 737, 1: 3269, 8: 3748, 12: 3778},
+    "repeated": {0: 737, 12: 3170, RECORDER: 3328},
 }
 
 

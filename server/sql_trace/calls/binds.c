@@ -10,7 +10,6 @@
 #include "secrets.h"
 #include "statement.h"
 #include "../core/module.h"
-#include "../core/timeline.h"
 
 #include "access/transam.h"
 #include "access/tupmacs.h"
@@ -90,11 +89,12 @@ locate(Shown *shown, Datum value, const TypeForm *form)
 	return true;
 }
 
-/* "room": bytes that there are for the value */
-static void
+/* "room": bytes that there are for the value.  Inline, as most executions have one. */
+static pg_attribute_always_inline void
 show(Shown *shown, const ParamExternData *parameter, bool secret, Size room)
 {
-	memset(shown, 0, sizeof(*shown));
+	shown->entry = (BindEntry) {0};
+	shown->bytes = NULL;
 	shown->entry.type = parameter->ptype;
 	if (parameter->isnull)
 		shown->entry.state = BIND_NULL;
@@ -130,21 +130,30 @@ gather(char *into, const Shown *shown)
 	memcpy(into, shown->bytes, shown->entry.stored);
 }
 
-static void
-put(const Shown *shown)
+/* Those that were not gathered */
+static pg_noinline void
+put_all(const ParamExternData *params, int n, bool secret, Size limit)
 {
-	record_put(&shown->entry, sizeof(BindEntry));
-	if (shown->entry.stored > 0)
-		record_put(shown->bytes, shown->entry.stored);
-	record_pad();
+	Size		size = 0;
+	Shown		shown;
+
+	for (int i = 0; i < n; i++)
+	{
+		show(&shown, &params[i], secret, limit - size - sizeof(BindEntry));
+		record_put(&shown.entry, sizeof(BindEntry));
+		if (shown.entry.stored > 0)
+			record_put(shown.bytes, shown.entry.stored);
+		record_pad();
+		size += size_of(&shown.entry);
+	}
 }
 
 /*
- * Write the values of an execution.  Lists that fetch their values only when
+ * Write the values of an execution, as they were then.  Lists that fetch their values only when
  * asked are those of PL/pgSQL's variables, and left out.
  */
 void
-binds_write(uint64 call, ParamListInfo parameters, bool secret)
+binds_write(uint64 call, ParamListInfo parameters, bool secret, int64 time)
 {
 	BindsRecord record = {0};
 	char		gathered[GATHERED];
@@ -168,24 +177,16 @@ binds_write(uint64 call, ParamListInfo parameters, bool secret)
 	record.parameters = parameters->numParams;
 	record.entries = n;
 	if (fused.open && size <= GATHERED &&
-		fused_binds(call, record.parameters, n, gathered, size, timeline_now()))
+		fused_binds(call, record.parameters, n, gathered, size, time))
 		return;
-	if (!record_begin(RECORD_BINDS, trace.depth, call, timeline_now(), sizeof(record) + size,
+	if (!record_begin(RECORD_BINDS, trace.depth, call, time, sizeof(record) + size,
 					&record.header))
 		return;
 	record_put(&record, sizeof(record));
 	if (size <= GATHERED)
 		record_put(gathered, size);
 	else
-	{
-		size = 0;
-		for (int i = 0; i < n; i++)
-		{
-			show(&shown, &parameters->params[i], secret, limit - size - sizeof(BindEntry));
-			put(&shown);
-			size += size_of(&shown.entry);
-		}
-	}
+		put_all(parameters->params, n, secret, limit);
 	record_end();
 }
 

@@ -45,15 +45,6 @@ call_usage(Usage *usage)
 	usage->counter[NUSAGE_BLOCKS + 1] = pgWalUsage.wal_bytes;
 }
 
-/* Counters two at a time */
-typedef uint64 Two __attribute__((vector_size(16), aligned(8), may_alias));
-
-static inline bool
-any_used(Two counters)
-{
-	return (counters[0] | counters[1]) != 0;
-}
-
 /* Has nothing been used since these counters? */
 static inline bool
 call_usage_same(const Usage *usage)

@@ -22,6 +22,10 @@
 
 #include "../../common/protocol_hooks.h"
 
+/* Messages that tell something, and of those the ones that do without a trace, too */
+#define TELLING_ALWAYS (MESSAGE('E') | MESSAGE('S') | MESSAGE('Z'))
+#define TELLING (TELLING_ALWAYS | MESSAGE('2') | MESSAGE('C') | MESSAGE('s') | MESSAGE('I'))
+
 static ProtocolHooks hooks;
 
 /* A Bind message has been answered: what took its time, except calls of their own. */
@@ -156,42 +160,32 @@ answered(void)
 static pg_noinline int
 notice(char type, const char *body, size_t length)
 {
-	switch (type)
+	if (type == 'Z')			/* ReadyForQuery */
+		request_ends(length > 0 ? body[0] : 'I');
+	else if (type == 'S')		/* ParameterStatus */
+		level_setting_reported();
+	else if (type == '2' || type == 'E')	/* BindComplete, ErrorResponse */
 	{
-		case '2':				/* BindComplete */
-			if (!trace.request)
-				request_begins(false);
-			if (trace.on)
-				bound();
-			break;
-		case 'C':				/* CommandComplete */
-		case 's':				/* PortalSuspended */
-		case 'I':				/* EmptyQueryResponse */
-			if (trace.on)
-				answered();
-			break;
-		case 'E':				/* ErrorResponse */
-			if (!trace.request)
-				request_begins(false);
-			if (trace.on)
-				failed(body, length);
-			break;
-		case 'S':				/* ParameterStatus */
-			level_setting_reported();
-			break;
-		case 'Z':				/* ReadyForQuery */
-			request_ends(length > 0 ? body[0] : 'I');
-			break;
+		if (!trace.request)
+			request_begins(false);
+		if (trace.on && type == '2')
+			bound();
+		else if (trace.on)
+			failed(body, length);
 	}
+	else if (trace.on && type != '3')	/* CommandComplete, PortalSuspended, EmptyQueryResponse */
+		answered();
 	return hooks.chained->putmessage(type, body, length);
 }
 
-/* Rows, and what describes them, tell nothing. */
+/* Most messages tell nothing: rows, and what describes them. */
 static int
 trace_putmessage(char type, const char *body, size_t length)
 {
-	return type == 'D' || type == 'T' ? hooks.chained->putmessage(type, body, length) :
-		notice(type, body, length);
+	if (likely(!message_is_of(TELLING, type)) ||
+		(!trace.on && trace.request && !message_is_of(TELLING_ALWAYS, type)))
+		return hooks.chained->putmessage(type, body, length);
+	return notice(type, body, length);
 }
 
 static int

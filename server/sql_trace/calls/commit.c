@@ -13,7 +13,7 @@
 #include "access/xact.h"
 
 /* The commit under way; number 0: none.  Of its fields, those that are not set stay 0. */
-static Call commit;
+static Call commit = {.kind = CALL_COMMIT};
 static uint64 commit_xid;
 
 static uint64
@@ -22,10 +22,9 @@ xid_so_far(void)
 	return U64FromFullTransactionId(GetTopFullTransactionIdIfAny());
 }
 
-static void
+static pg_noinline void
 commit_begins(void)
 {
-	commit.kind = CALL_COMMIT;
 	commit.start = timeline_now();
 	commit.number = plain.stage == PLAIN_ENDED ? ++trace.calls :
 		call_begins(commit.start, commit.start);
@@ -35,17 +34,11 @@ commit_begins(void)
 	call_usage(&commit.usage);
 }
 
-static void
+static pg_noinline void
 commit_ends(TransactionEvent event)
 {
 	int64		now;
 
-	if (commit.number == 0)
-	{
-		/* its beginning may have been recorded, in another request */
-		transaction_recorded = InvalidLocalTransactionId;
-		return;
-	}
 	if (unlikely(executions != NULL || series.running))
 		execute_forget(0, 0);
 	now = timeline_now();
@@ -92,28 +85,22 @@ aborted(void)
 static void
 transaction_event(XactEvent event, void *arg)
 {
-	switch (event)
+	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
 	{
-		case XACT_EVENT_PRE_COMMIT:
-		case XACT_EVENT_PRE_PREPARE:
-			if (trace.on)
-				commit_begins();
-			/* of clients, requests do that */
-			if (!trace.client)
-				ended_look();
-			break;
-		case XACT_EVENT_COMMIT:
-			commit_ends(TRANSACTION_COMMIT);
-			break;
-		case XACT_EVENT_PREPARE:
-			commit_ends(TRANSACTION_PREPARE);
-			break;
-		case XACT_EVENT_ABORT:
-			aborted();
-			break;
-		default:				/* parallel workers are not traced */
-			break;
+		if (trace.on)
+			commit_begins();
+		/* of clients, requests do that */
+		if (!trace.client)
+			ended_look();
 	}
+	else if ((event == XACT_EVENT_COMMIT || event == XACT_EVENT_PREPARE) && commit.number != 0)
+		commit_ends(event == XACT_EVENT_COMMIT ? TRANSACTION_COMMIT : TRANSACTION_PREPARE);
+	else if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_PREPARE)
+		/* its beginning may have been recorded, in another request */
+		transaction_recorded = InvalidLocalTransactionId;
+	else if (event == XACT_EVENT_ABORT)
+		aborted();
+	/* parallel workers are not traced */
 }
 
 static void

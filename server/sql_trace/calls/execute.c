@@ -16,19 +16,8 @@
 #include "access/xact.h"
 #include "executor/executor.h"
 
-static ExecutorStart_hook_type previous_start;
 static ExecutorRun_hook_type previous_run;
 static ExecutorFinish_hook_type previous_finish;
-static ExecutorEnd_hook_type previous_end;
-
-static void
-start(QueryDesc *queryDesc, int eflags)
-{
-	if (previous_start)
-		previous_start(queryDesc, eflags);
-	else
-		standard_ExecutorStart(queryDesc, eflags);
-}
 
 /* The text and the plan of a statement, which are written if the ring does not have them */
 static pg_noinline void
@@ -50,25 +39,30 @@ start_traced(QueryDesc *queryDesc, int eflags)
 	Call		call;
 	bool		secret = false;
 	bool		whole = true;	/* what is kept is of a source with one statement */
-	bool		known;
 
 	call.start = timeline_now();
 	if (trace.depth == 0)
 		(void) request_message_arrived_by(call.start);
 	span_close(call.start);
-	call_usage(&call.usage);
-	start(queryDesc, eflags);
+	if (plain_may_begin(queryDesc))
+	{
+		if (likely(plain_begins(queryDesc, eflags, &call)))
+			return;
+	}
+	else
+	{
+		call_usage(&call.usage);
+		execute_start(queryDesc, eflags);
+	}
 	call.number = call_begins(call.start, call.start);
 	call.query_id = (int64) queryDesc->plannedstmt->queryId;
-	known = plan_statement(queryDesc->plannedstmt, &call.text, &call.plan);
-	if (!known)
+	if (!plan_statement(queryDesc->plannedstmt, &call.text, &call.plan))
 		look_up(&call, queryDesc, &secret, &whole);
 	if (trace.depth == 0)
 		request_statement(call.text, secret);
 	if (LEVEL_BINDS(trace.now_level))
-		binds_write(call.number, queryDesc->params, secret);
-	if (!known || !fused.open || trace.depth > 0 || !plain_begins(queryDesc, &call))
-		execution_started(queryDesc, &call, secret, whole);
+		binds_write(call.number, queryDesc->params, secret, timeline_now());
+	execution_started(queryDesc, &call, secret, whole);
 }
 
 static void
@@ -83,7 +77,7 @@ trace_start(QueryDesc *queryDesc, int eflags)
 	if (trace.on)
 		start_traced(queryDesc, eflags);
 	else
-		start(queryDesc, eflags);
+		execute_start(queryDesc, eflags);
 }
 
 static void
@@ -394,15 +388,6 @@ trace_finish(QueryDesc *queryDesc)
 		finish_traced(queryDesc);
 }
 
-static void
-end_plan(QueryDesc *queryDesc)
-{
-	if (previous_end)
-		previous_end(queryDesc);
-	else
-		standard_ExecutorEnd(queryDesc);
-}
-
 static pg_noinline void
 end_known(Execution *e, QueryDesc *queryDesc)
 {
@@ -416,13 +401,13 @@ end_known(Execution *e, QueryDesc *queryDesc)
 	{
 		int64		before = timeline_now();
 
-		end_plan(queryDesc);
+		execute_end(queryDesc);
 		now = timeline_now();
 		e->call.busy += Max(now - before, 0);
 	}
 	else
 	{
-		end_plan(queryDesc);
+		execute_end(queryDesc);
 		now = timeline_now();
 	}
 	/* a Bind that closes the portal of an earlier request does so before anything else */
@@ -439,31 +424,6 @@ end_known(Execution *e, QueryDesc *queryDesc)
 		trace.last_end = last_end;	/* the message arrived before */
 }
 
-/* The end of a plain request's execution: its time goes on until then, but for that since its answer. */
-static pg_noinline void
-end_plain(QueryDesc *queryDesc)
-{
-	PlainRequest *notes = plain_notes();
-	bool		answered = plain.stage == PLAIN_ANSWERED;
-	int64		before = answered ? timeline_now() : 0;
-	int64		now;
-	Execution  *e;
-
-	end_plan(queryDesc);
-	now = timeline_now();
-	if (likely(plain.plan == queryDesc))
-	{
-		plain_ends(now, answered ? before - notes->busy : notes->busy);
-		return;
-	}
-	e = execution_of(queryDesc);
-	if (e == NULL)
-		return;
-	if (answered && !e->open)
-		e->call.busy += now - before;
-	execution_finish(e, now);
-}
-
 static void
 trace_end(QueryDesc *queryDesc)
 {
@@ -471,31 +431,26 @@ trace_end(QueryDesc *queryDesc)
 
 	if (plain_is_at(queryDesc, PLAIN_RAN, PLAIN_ANSWERED))
 	{
-		end_plain(queryDesc);
-		return;
-	}
-	if (executions == NULL && plain.stage == PLAIN_NONE)
-	{
-		end_plan(queryDesc);
+		plain_ends(queryDesc);
 		return;
 	}
 	plain_else();
-	e = execution_of(queryDesc);
+	e = executions != NULL ? execution_of(queryDesc) : NULL;
 	if (e != NULL)
 		end_known(e, queryDesc);
 	else
-		end_plan(queryDesc);
+		execute_end(queryDesc);
 }
 
 void
 execute_init(void)
 {
-	previous_start = ExecutorStart_hook;
+	execute_previous_start = ExecutorStart_hook;
 	ExecutorStart_hook = trace_start;
 	previous_run = ExecutorRun_hook;
 	ExecutorRun_hook = trace_run;
 	previous_finish = ExecutorFinish_hook;
 	ExecutorFinish_hook = trace_finish;
-	previous_end = ExecutorEnd_hook;
+	execute_previous_end = ExecutorEnd_hook;
 	ExecutorEnd_hook = trace_end;
 }

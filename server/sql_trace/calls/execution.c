@@ -15,6 +15,9 @@
 #include "access/xact.h"
 #include "utils/memutils.h"
 
+ExecutorStart_hook_type execute_previous_start;
+ExecutorEnd_hook_type execute_previous_end;
+
 /* The latest first */
 Execution  *executions = NULL;
 Execution  *executions_unused = NULL;

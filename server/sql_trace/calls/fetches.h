@@ -12,6 +12,7 @@
 #define FETCHES_H
 
 #include "plain.h"
+#include "statement.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -93,6 +94,18 @@ series_fetch(Execution *e, int64 reading, ErrorContextCallback *context)
 	error_context_stack = context;
 	series.context = context;
 	series.running = true;
+}
+
+/*
+ * May what starts be plain: a plan that is kept, outside any call, in a request that is kept
+ * back?  Then its names are noted.  To hand over must not fail, nor allocate.
+ */
+static inline bool
+plain_may_begin(const QueryDesc *queryDesc)
+{
+	return fused.open && !fused.plain && trace.depth == 0 && executions == NULL &&
+		executions_unused != NULL && series.fetches == 0 && !series.running &&
+		plan_statement(queryDesc->plannedstmt, &plain_notes()->text, &plain_notes()->plan);
 }
 
 /* The fetch has ended. */

@@ -32,38 +32,6 @@ fused_show(uint32 size)
 	open_request()->size = size;
 }
 
-/* The counters of a call, where they are to be; returns what follows them. */
-static inline uint64 *
-add_usage(uint64 *to, const Usage *usage, uint16 *flags)
-{
-	const Two  *from = (const Two *) usage;
-	Two		   *put = (Two *) to;
-
-	StaticAssertStmt(USAGE_LOCAL_TEMP == 4 && USAGE_WAL == 10 && NUSAGE == 12,
-					 "groups of two, three and one pair");
-	if (any_used(from[0] | from[1]))
-	{
-		*flags |= CALL_SHARED;
-		*put++ = from[0];
-		*put++ = from[1];
-	}
-	if (likely(!any_used(from[2] | from[3] | from[4] | from[5])))
-		return (uint64 *) put;
-	if (any_used(from[2] | from[3] | from[4]))
-	{
-		*flags |= CALL_LOCAL_TEMP;
-		*put++ = from[2];
-		*put++ = from[3];
-		*put++ = from[4];
-	}
-	if (any_used(from[5]))
-	{
-		*flags |= CALL_WAL;
-		*put++ = from[5];
-	}
-	return (uint64 *) put;
-}
-
 /* A call is of this statement, if that is known; false: the record is of another one. */
 static pg_attribute_always_inline bool
 item_query(FusedRecord *record, int64 query_id, uint16 *flags)

@@ -5,6 +5,9 @@
  */
 #include "plain.h"
 #include "items.h"
+#include "request.h"
+#include "statement.h"
+#include "../core/level.h"
 
 #include "access/xact.h"
 
@@ -19,31 +22,72 @@ spill(void)
 }
 
 /*
- * The executor has started a plan that is kept, in a request that is kept back, outside any
- * call.  "call": its number, times, usage and names.  False: it is not plain.
+ * The executor starts a plan that may be of a plain request, whose names have been noted.  False:
+ * it is not, as statements ran within it; "call" has the counters from before it.
  */
 bool
-plain_begins(const QueryDesc *queryDesc, const Call *call)
+plain_begins(QueryDesc *queryDesc, int eflags, Call *call)
 {
 	PlainRequest *notes = plain_notes();
+	uint64		number = trace.calls + 1;
 
-	/* to hand over must not fail, nor allocate */
-	if (executions != NULL || executions_unused == NULL || !fused_plain_begins(call->text))
+	call_usage(&notes->usage);
+	execute_start(queryDesc, eflags);
+	if (unlikely(trace.calls + 1 != number))
+	{
+		call->usage = notes->usage;
 		return false;
-	record_kept_back = spill;
+	}
+	if (transaction_is_new())
+		transaction_begins(call->start, call->start);
+	trace.calls = number;
+	request_statement(notes->text, false);
+	if (LEVEL_BINDS(trace.now_level))
+		binds_write(number, queryDesc->params, false, call->start);
 	notes->bound = 0;
-	notes->number = call->number;
-	notes->text = call->text;
-	notes->query_id = call->query_id;
-	notes->plan = call->plan;
-	notes->start = call->start;
-	notes->busy = call->start;
-	notes->usage = call->usage;
+	notes->number = number;
+	notes->query_id = (int64) queryDesc->plannedstmt->queryId;
+	notes->start = notes->busy = call->start;
 	notes->rows = 0;
 	plain.nest_level = GetCurrentTransactionNestLevel();
 	plain.plan = queryDesc;
 	plain.stage = PLAIN_STARTED;
+	if (likely(fused.open && fused_plain_begins(notes->text)))
+		record_kept_back = spill;
+	else
+		plain_hand_over();
 	return true;
+}
+
+/* The end of its execution: the time goes on until then, but for that since its answer. */
+void
+plain_ends(QueryDesc *queryDesc)
+{
+	PlainRequest *notes = plain_notes();
+	bool		answered = plain.stage == PLAIN_ANSWERED;
+	int64		before = answered ? timeline_now() : 0;
+	int64		now;
+	Execution  *e;
+
+	execute_end(queryDesc);
+	now = timeline_now();
+	if (likely(plain.plan == queryDesc))
+	{
+		notes->end = now;
+		/* the clock may have stepped back */
+		notes->busy = Max(now - (answered ? before - notes->busy : notes->busy), 0);
+		if (!answered)
+			call_usage_turn(&notes->usage);
+		plain.plan = NULL;
+		plain_shows(notes, PLAIN_ENDED);
+		return;
+	}
+	e = execution_of(queryDesc);
+	if (e == NULL)
+		return;
+	if (answered && !e->open)
+		e->call.busy += now - before;
+	execution_finish(e, now);
 }
 
 /* Its execution as others have one */

@@ -31,7 +31,8 @@ typedef struct Plain
 
 extern Plain plain;
 
-extern bool plain_begins(const QueryDesc *queryDesc, const Call *call);
+extern bool plain_begins(QueryDesc *queryDesc, int eflags, Call *call);
+extern void plain_ends(QueryDesc *queryDesc);
 extern void plain_hand_over(void);
 extern void plain_answered(void);
 
@@ -139,21 +140,6 @@ plain_replied(int64 now)
 	notes->busy = now - notes->busy;
 	call_usage_turn(&notes->usage);
 	plain.stage = PLAIN_ANSWERED;
-}
-
-/* Its execution is over, the time of which is that since then. */
-static inline void
-plain_ends(int64 now, int64 since)
-{
-	PlainRequest *notes = plain_notes();
-
-	notes->end = now;
-	/* the clock may have stepped back */
-	notes->busy = Max(now - since, 0);
-	if (plain.stage == PLAIN_RAN)
-		call_usage_turn(&notes->usage);
-	plain.plan = NULL;
-	plain_shows(notes, PLAIN_ENDED);
 }
 
 /* Its commit is over, and used nothing. */

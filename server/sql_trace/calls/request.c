@@ -22,15 +22,6 @@
 static TimestampTz message_seen = 0;	/* statement timestamp of the message under way */
 static uint32 messages;			/* answered of this request */
 
-/* The client's statement under way */
-void
-request_statement(uint64 text, bool secret)
-{
-	trace.text = text;
-	trace.secret = secret;
-	trace.answered = false;
-}
-
 /* Others may have taken the rings of a session that idled. */
 static pg_noinline void
 claim_rings(void)

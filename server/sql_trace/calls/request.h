@@ -18,8 +18,16 @@ extern void request_begins(bool can_open);
 extern void request_ends(char status);
 extern int64 request_message_arrived(void);
 extern int64 request_message_arrived_by(int64 now);
-extern void request_statement(uint64 text, bool secret);
 extern void request_answered(int64 now);
+
+/* The client's statement under way */
+static inline void
+request_statement(uint64 text, bool secret)
+{
+	trace.text = text;
+	trace.secret = secret;
+	trace.answered = false;
+}
 
 /* Is this process being traced, now that something begins?  If a trace can begin, it does. */
 static inline bool

@@ -38,7 +38,7 @@ extern void text_remember(uint64 id, uint64 position, uint64 shown);
 extern uint64 text_hash(const char *text, Size length);
 
 /* binds.c */
-extern void binds_write(uint64 call, ParamListInfo parameters, bool secret);
+extern void binds_write(uint64 call, ParamListInfo parameters, bool secret, int64 time);
 
 /* plan.c */
 extern const char *plan_kind(NodeTag tag);

@@ -318,15 +318,10 @@ is_settled(void)
 							  ring_holds(oldest_needed)));
 }
 
-/*
- * Look whether the level is to change: when a request has been answered, or as
- * one begins.  "can_open": the ring can be made.
- */
-void
-level_update(bool can_open)
+/* Not inline, as a look that finds nothing to do would pay for it. */
+static pg_noinline void
+settle(bool can_open)
 {
-	if (likely(is_settled()))
-		return;
 	application_seen = application_name;
 	update(can_open);
 	if (trace.level > 0)
@@ -336,6 +331,17 @@ level_update(bool can_open)
 		record_application();
 	}
 	settled = !changed && !matched && waits_wanted == waits_of_level();
+}
+
+/*
+ * Look whether the level is to change: when a request has been answered, or as
+ * one begins.  "can_open": the ring can be made.
+ */
+void
+level_update(bool can_open)
+{
+	if (unlikely(!is_settled()))
+		settle(can_open);
 }
 
 /*

@@ -74,45 +74,24 @@ record_write(RecordKind kind, int depth, uint64 call, int64 time, void *record, 
 	return true;
 }
 
-static bool
-any(const Usage *usage, int from, int to)
-{
-	uint64		bits = 0;
-
-	for (int i = from; i < to; i++)
-		bits |= usage->counter[i];
-	return bits != 0;
-}
-
 /* Write the record of a call. */
 void
 record_call(const Call *call, int depth, int64 end, int64 cpu)
 {
 	CallRecord	record;
-	Size		size = sizeof(record);
+	uint64		counters[NUSAGE + 1];
+	uint64	   *after;
+	Size		size;
 
 	record.call_kind = call->kind;
 	record.flags = call->flags;
-	if (any(&call->usage, USAGE_SHARED, USAGE_LOCAL_TEMP))
-	{
-		record.flags |= CALL_SHARED;
-		size += (USAGE_LOCAL_TEMP - USAGE_SHARED) * sizeof(uint64);
-	}
-	if (any(&call->usage, USAGE_LOCAL_TEMP, USAGE_WAL))
-	{
-		record.flags |= CALL_LOCAL_TEMP;
-		size += (USAGE_WAL - USAGE_LOCAL_TEMP) * sizeof(uint64);
-	}
-	if (any(&call->usage, USAGE_WAL, NUSAGE))
-	{
-		record.flags |= CALL_WAL;
-		size += (NUSAGE - USAGE_WAL) * sizeof(uint64);
-	}
+	after = add_usage(counters, &call->usage, &record.flags);
 	if (call->fetches > 1)
 	{
 		record.flags |= CALL_SEVERAL;
-		size += sizeof(uint64);
+		*after++ = call->fetches;
 	}
+	size = (after - counters) * sizeof(uint64);
 	record.sqlstate = call->sqlstate;
 	record.parent = call->parent;
 	record.text = call->text;
@@ -123,16 +102,9 @@ record_call(const Call *call, int depth, int64 end, int64 cpu)
 	record.busy = call->busy;
 	record.cpu = cpu;
 	record.rows = call->rows;
-	if (!record_begin(RECORD_CALL, depth, call->number, end, size, &record.header))
+	if (!record_begin(RECORD_CALL, depth, call->number, end, sizeof(record) + size, &record.header))
 		return;
 	record_put(&record, sizeof(record));
-	if (record.flags & CALL_SHARED)
-		record_put(&call->usage.counter[USAGE_SHARED], (USAGE_LOCAL_TEMP - USAGE_SHARED) * sizeof(uint64));
-	if (record.flags & CALL_LOCAL_TEMP)
-		record_put(&call->usage.counter[USAGE_LOCAL_TEMP], (USAGE_WAL - USAGE_LOCAL_TEMP) * sizeof(uint64));
-	if (record.flags & CALL_WAL)
-		record_put(&call->usage.counter[USAGE_WAL], (NUSAGE - USAGE_WAL) * sizeof(uint64));
-	if (record.flags & CALL_SEVERAL)
-		record_put(&call->fetches, sizeof(uint64));
+	record_put(counters, size);
 	record_end();
 }

@@ -81,6 +81,47 @@ extern bool record_write(RecordKind kind, int depth, uint64 call, int64 time, vo
 						 Size size);
 extern void record_call(const Call *call, int depth, int64 end, int64 cpu);
 
+/* Counters two at a time */
+typedef uint64 Two __attribute__((vector_size(16), aligned(8), may_alias));
+
+static inline bool
+any_used(Two counters)
+{
+	return (counters[0] | counters[1]) != 0;
+}
+
+/* The counters of a call, where they are to be; returns what follows them. */
+static inline uint64 *
+add_usage(uint64 *to, const Usage *usage, uint16 *flags)
+{
+	const Two  *from = (const Two *) usage;
+	Two		   *put = (Two *) to;
+
+	StaticAssertStmt(USAGE_LOCAL_TEMP == 4 && USAGE_WAL == 10 && NUSAGE == 12,
+					 "groups of two, three and one pair");
+	if (any_used(from[0] | from[1]))
+	{
+		*flags |= CALL_SHARED;
+		*put++ = from[0];
+		*put++ = from[1];
+	}
+	if (likely(!any_used(from[2] | from[3] | from[4] | from[5])))
+		return (uint64 *) put;
+	if (any_used(from[2] | from[3] | from[4]))
+	{
+		*flags |= CALL_LOCAL_TEMP;
+		*put++ = from[2];
+		*put++ = from[3];
+		*put++ = from[4];
+	}
+	if (any_used(from[5]))
+	{
+		*flags |= CALL_WAL;
+		*put++ = from[5];
+	}
+	return (uint64 *) put;
+}
+
 static inline void
 record_flush(void)
 {
