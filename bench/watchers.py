@@ -29,10 +29,10 @@ from pgtare.postgres.binaries import from_pg_config
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import LoadSpec, PgbenchLoad, find_pgbench, initialise
 from pgtare.weighing.switches import Switch
+from pgtare.weighing.weigh.outside_schema import WatcherInfo
 from pgtare.weighing.weigh.report.page import write_page
 from pgtare.weighing.weigh.report.terminal import render
 from pgtare.weighing.weigh.request import Request
-from pgtare.weighing.weigh.schema import WatcherInfo
 from pgtare.weighing.whole_server.run import weigh
 
 TAKES = (

@@ -35,8 +35,8 @@ from pgtare.weighing.outside.servers import FoundServer, ServerSessions
 from pgtare.weighing.outside.session import READ_ONLY_SETTING, control_session, driven_session, end
 from pgtare.weighing.outside.transactions import LookUps, ScriptTransactions, Source, Weighted
 from pgtare.weighing.outside.wire import Wire
+from pgtare.weighing.weigh import outside_schema, schema
 from pgtare.weighing.weigh import plan as planning
-from pgtare.weighing.weigh import schema
 from pgtare.weighing.weigh.limit import reason_to_stop, with_limits
 from pgtare.weighing.weigh.measurement import Weighing
 from pgtare.weighing.weigh.progress import Display, Stages
@@ -329,7 +329,7 @@ class Course(Protocol):
     def proofs(self, ran: Sequence[int]) -> list[Proof | None]:
         """The proof of each arm; ran: transactions of each arm."""
 
-    def described(self, rows: npt.NDArray[Any]) -> schema.WindowsInfo:
+    def described(self, rows: npt.NDArray[Any]) -> outside_schema.WindowsInfo:
         """What is known when it is over. rows: of dtype RUN."""
 
 
@@ -458,7 +458,7 @@ class OutsideRun:
                 lost=0,
                 stopped_by=got.stopped_by,
                 partial=got.stopped_by in ("interrupt", "server"),
-                outside=schema.OutsideInfo(
+                outside=outside_schema.OutsideInfo(
                     dropped=self.loops.lengths.dropped,
                     pause_us=schema.number(float(np.median(self.loops.pauses_us or [math.nan]))),
                     waiting_us=schema.number(estimate.waiting_us),

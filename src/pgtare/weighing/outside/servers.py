@@ -19,7 +19,7 @@ from pgtare.weighing.outside.loops import Seat
 from pgtare.weighing.outside.session import driven_session, end
 from pgtare.weighing.outside.transactions import Source
 from pgtare.weighing.outside.wire import Wire
-from pgtare.weighing.weigh import schema
+from pgtare.weighing.weigh import outside_schema
 from pgtare.weighing.weigh.request import Request, ServerAddress
 from pgtare.weighing.weigh.result import is_private, system_identifier
 
@@ -186,14 +186,14 @@ def look(server: ServerAddress, control: psycopg.Connection[Any]) -> FoundServer
     return FoundServer(server.name, str(version), standby, identifier, started, settings)
 
 
-def infos(found: Sequence[FoundServer]) -> list[schema.ServerInfo]:
+def infos(found: Sequence[FoundServer]) -> list[outside_schema.ServerInfo]:
     """The servers, with the settings in which they differ."""
     names = sorted({name for server in found for name in server.settings})
     differ = [name for name in names if len({server.settings.get(name) for server in found}) > 1]
     # what only some have comes last: it may be of another version, or hidden from the role
     differ.sort(key=lambda name: any(name not in server.settings for server in found))
     return [
-        schema.ServerInfo(
+        outside_schema.ServerInfo(
             name=server.name,
             version=server.version,
             standby=server.standby,

@@ -15,7 +15,7 @@ from pgtare.estimate.trial.observations import Observations
 from pgtare.kit import files, numbers
 from pgtare.weighing.instruments import Chosen
 from pgtare.weighing.instruments.arms import union
-from pgtare.weighing.weigh.report import wording
+from pgtare.weighing.weigh.report import alarms, wording
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.schema import ArmResult, Limit, WeighResult
 
@@ -179,7 +179,7 @@ def _summary(result: WeighResult) -> Iterator[str]:
         )
         yield f"| {' | '.join(cells)} |"
     yield ""
-    for note in [*wording.alarms(result), *wording.notes(result)]:
+    for note in [*alarms.alarms(result), *wording.notes(result)]:
         yield f"- {_escaped(note)}"
 
 

@@ -13,6 +13,7 @@ from pgtare.kit.document import Document, Model, schema_name
 from pgtare.kit.interval import Interval
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.verdict_names import Verdict
+from pgtare.weighing.weigh.outside_schema import OutsideInfo, WindowsInfo
 
 SCHEMA: Final = "pgtare.weigh/2"
 
@@ -239,96 +240,6 @@ class RunInfo(Model):
         description="transactions of the shortest run; lengths are uniform between the two"
     )
     longest: int = Field(description="transactions of the longest run")
-
-
-class ServerInfo(Model):
-    """One of the servers that were compared."""
-
-    name: str = Field(description="what it was called")
-    version: str = Field(description="of PostgreSQL")
-    standby: bool = Field(description="whether it was a standby")
-    system_identifier: str | None = Field(
-        description="of its data directory; `null` if the role may not read it"
-    )
-    settings: dict[str, str | None] = Field(
-        description="settings in which the servers differ, by name; `null`: it has no such setting"
-    )
-
-
-WatchedBy = Literal["processor", "active", "unseen"]
-
-
-class WatcherInfo(Model):
-    """What was switched for the whole server, and what it took itself."""
-
-    name: str = Field(description="what it was called")
-    kind: Literal["process", "commands", "setting"] = Field(
-        description="`process`: ran in its windows; `commands` switched it on and off; `setting`: "
-        "of the server's configuration"
-    )
-    setting: str | None = Field(description="of the server, if it is one, or shows it")
-    value: str | None = Field(description="of that, while it is on")
-    sessions: list[str] = Field(description="names of sessions that were there only then")
-    windows: int = Field(description="in how many windows it was on")
-    acted_in: int | None = Field(
-        description="in how many of them it took what it took, if in fewer than half; `server_pct` "
-        "has no interval then. `null` if in most, or if nothing stands out"
-    )
-    by: WatchedBy = Field(
-        description="what `server_pct` is: `processor`, time of the server's processes; `active`, "
-        "time in which its sessions were active, sampled; `unseen`"
-    )
-    server_pct: Interval = Field(
-        description="interval: what the server took more while it was on, beside the sessions of "
-        "the application, in percent of one processor, or of one session's time"
-    )
-    shared: list[str] = Field(
-        description="kinds of sessions that are there without it as well, and took more while it "
-        "was on, or came with it and stayed: what they took is not in `server_pct`"
-    )
-    processes_pct: Interval | None = Field(
-        description="interval: what its own processes took, on the machine of the weighing, in "
-        "percent of one processor; `null` if it is no process"
-    )
-    held_up_pct: Interval = Field(
-        description="interval: in how much more of the time a transaction of ours was held up, in "
-        "percent of the time: what it took more than 99.9 % of all runs"
-    )
-
-
-class WindowsInfo(Model):
-    """A trial whose arms are switched for the whole server, window by window."""
-
-    window_s: float = Field(description="length of a window")
-    put_back: bool = Field(default=True, description="whether everything was as before at the end")
-    watchers: list[WatcherInfo] = Field(description="what was switched")
-
-
-class OutsideInfo(Model):
-    """How a driver weighed from outside."""
-
-    dropped: int = Field(description="transactions left out at the beginning of each burst")
-    pause_us: float | None = Field(
-        description="median pause before a transaction of the other loop, as the server saw it"
-    )
-    waiting_us: float | None = Field(description="the base's mean there")
-    disturbed_pct: float | None = Field(
-        description="share of the base's bursts that something held up; above 12 % effects may "
-        "read high, and above 20 % nothing is called equivalent"
-    )
-    failed_blocks: int = Field(description="blocks left out because of an error")
-    server_busy_pct: float = Field(description="of the time, of one of the server's processors")
-    left_out: list[str] = Field(description="instruments that this role cannot switch, and why")
-    servers: list[ServerInfo] = Field(
-        default_factory=list,
-        description="the servers, if servers were compared; the first is the base",
-    )
-    session_s: float | None = Field(
-        default=None, description="how long each session lasted, if servers were compared"
-    )
-    windows: WindowsInfo | None = Field(
-        default=None, description="if arms were switched for the whole server; else `null`"
-    )
 
 
 class Contention(Model):

@@ -20,7 +20,7 @@ from pgtare.estimate.trial.windows import difference, held_up, windows_that_stan
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.outside.loops import Loops
 from pgtare.weighing.switches import COMMAND_S, Switch
-from pgtare.weighing.weigh import schema
+from pgtare.weighing.weigh import outside_schema, schema
 from pgtare.weighing.whole_server import watcher_time
 from pgtare.weighing.whole_server.guardian_client import SwitchGuard
 from pgtare.weighing.whole_server.watcher_time import WatcherTime
@@ -176,11 +176,11 @@ class Schedule:
             text = "its commands were carried out" if switch.off else "its process ran"
         return Proof(state="idle", evidence=text, unproven="unseen")
 
-    def described(self, rows: npt.NDArray[Any]) -> schema.WindowsInfo:
+    def described(self, rows: npt.NDArray[Any]) -> outside_schema.WindowsInfo:
         """The windows, and what each watcher took itself. rows: the runs, of dtype RUN."""
         ended = [(window.block, window.arm, window.seconds) for window in self._ended]
         held = held_up(rows, ended)
-        return schema.WindowsInfo(
+        return outside_schema.WindowsInfo(
             window_s=self.window_s,
             watchers=[self._watcher(index, held) for index in range(len(self.switches))],
         )
@@ -207,14 +207,14 @@ class Schedule:
                 found.add(kind)
         return sorted(found)
 
-    def _watcher(self, index: int, held: Floats) -> schema.WatcherInfo:
+    def _watcher(self, index: int, held: Floats) -> outside_schema.WatcherInfo:
         switch, arm = self.switches[index], index + 2
         shares, by = self._server_shares()
         server = self._difference(arm, shares)
         acted = self._windows_that_stand_out(arm, shares)
         if acted is not None:
             server = Estimate(server.estimate, math.nan, math.nan, math.nan)
-        return schema.WatcherInfo(
+        return outside_schema.WatcherInfo(
             name=switch.name,
             kind=switch.kind,
             setting=switch.setting or None,
@@ -235,7 +235,7 @@ class Schedule:
     def _ended(self) -> list[watcher_time.WindowTime]:
         return [window for window in self.watch.windows if window.seconds]
 
-    def _server_shares(self) -> tuple[Floats, schema.WatchedBy]:
+    def _server_shares(self) -> tuple[Floats, outside_schema.WatchedBy]:
         """What the server took in each window, of one processor or of a session's time."""
         windows = self._ended
         if not self.watch.sees_sessions:

@@ -6,15 +6,9 @@ import math
 
 from pgtare.estimate.trial.runs import DROPPED
 from pgtare.kit import numbers
-from pgtare.weighing.weigh.report import evidence, traffic, wording
-from pgtare.weighing.weigh.schema import (
-    ArmResult,
-    DesignInfo,
-    OutsideInfo,
-    RunInfo,
-    SliceInfo,
-    WeighResult,
-)
+from pgtare.weighing.weigh.outside_schema import OutsideInfo
+from pgtare.weighing.weigh.report import alarms, evidence, traffic, wording
+from pgtare.weighing.weigh.schema import ArmResult, DesignInfo, RunInfo, SliceInfo, WeighResult
 
 
 def facts(result: WeighResult) -> list[tuple[str, str]]:
@@ -142,7 +136,7 @@ def control_sentence(arm: ArmResult) -> str:
     answer, effect = wording.answer_of(arm), wording.figures(arm)
     if answer is None or effect is None or answer.us.estimate is None:
         return "no figure for the base arm measured again"
-    if wording.misses_0_by_total(arm):
+    if alarms.misses_0_by_total(arm):
         total = wording.with_bounds(effect.total_us)
         remark = f"covers 0, but its total misses 0 ({total}); doubt this trial"
     elif numbers.covers_zero(answer.us):
@@ -220,3 +214,41 @@ def _sessions(design: DesignInfo) -> str:
     if took_part:
         text += f"; {' and '.join(took_part)} took part"
     return f"{text}; {numbers.count(design.lost)} observations lost"
+
+
+_DIFFERENCES = {
+    "run": "Differences from the base arm per transaction, in runs of transactions in which a "
+    "session keeps its arm.",
+    "burst": "Differences from the base arm per transaction, in bursts and without the stamps.",
+    "slice": "Differences per transaction between slices in which all sessions follow the arm and "
+    "such of the base: with what sessions cost each other.",
+    "both": "Differences per transaction between slices in which all sessions follow the arm and "
+    "such of the base: with what sessions cost each other.",
+}
+
+
+def threshold_sentence(result: WeighResult) -> str:
+    """How the answer and the column tail divide the effect, and whether the tail can be judged."""
+    part = "99.9th percentile"
+    if result.design.outside is not None:
+        part = f"{'99.9th' if result.windows is not None else '99th'} percentile of runs"
+    return (
+        f"{_DIFFERENCES[result.design.unit]} Up to "
+        f"the {part} of arm and base together (base alone: "
+        f"{numbers.duration(result.baseline.threshold_us)}); tail: the mean of what lies above it."
+        f"{_unjudged_tails(result)}"
+    )
+
+
+def _unjudged_tails(result: WeighResult) -> str:
+    arms = [(arm, wording.figures(arm)) for arm in result.arms]
+    known = [
+        (arm.name, effect.excess_us)
+        for arm, effect in arms
+        if effect is not None and effect.excess_us.estimate is not None
+    ]
+    names = [name for name, excess in known if not numbers.bounded(excess)]
+    if not names:
+        return ""
+    whose = "" if len(names) == len(known) else f" of {', '.join(names)}"
+    return f" Too few slow transactions to judge the tail{whose}."

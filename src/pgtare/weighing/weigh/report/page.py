@@ -12,7 +12,15 @@ from typing import Any
 
 from pgtare.estimate.trial.observations import Observations
 from pgtare.kit import files, numbers, page_frame
-from pgtare.weighing.weigh.report import contention, evidence, footnotes, rows, traffic, wording
+from pgtare.weighing.weigh.report import (
+    alarms,
+    contention,
+    evidence,
+    footnotes,
+    rows,
+    traffic,
+    wording,
+)
 from pgtare.weighing.weigh.report.charts import charts
 from pgtare.weighing.weigh.schema import ArmResult, WeighResult
 
@@ -44,13 +52,13 @@ def page(result: WeighResult, observations: Observations) -> str:
         [*first, *others],
         title=_title(result),
         subtitle=_subtitle(result),
-        alarms=wording.alarms(result),
+        alarms=alarms.alarms(result),
         subject=wording.subject(result),
         notes=wording.notes(result),
         answers=wording.answers(result),
         first=first,
         others=others,
-        threshold=wording.threshold_sentence(result),
+        threshold=footnotes.threshold_sentence(result),
         table_title=wording.table_title(result),
         headings=rows.headings(result),
         details=rows.DETAILS,

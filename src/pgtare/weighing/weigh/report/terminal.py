@@ -14,7 +14,7 @@ from rich.text import Text
 from pgtare.kit import numbers
 from pgtare.kit.terminal_text import plain
 from pgtare.weighing import verdict_names
-from pgtare.weighing.weigh.report import contention, footnotes, wording
+from pgtare.weighing.weigh.report import alarms, contention, footnotes, wording
 from pgtare.weighing.weigh.report.rows import ANSWER, DETAILS, Row, headings, table
 from pgtare.weighing.weigh.schema import WeighResult
 
@@ -60,7 +60,7 @@ class _Report:
 
     def print(self) -> None:
         """The table, and what must be known of it."""
-        for alarm in wording.alarms(self.result):
+        for alarm in alarms.alarms(self.result):
             self._line(alarm, "bold yellow")
         self._line(wording.subject(self.result))
         self.console.print()
@@ -73,7 +73,7 @@ class _Report:
         self._list("Answers", [sentence for _, sentence in wording.answers(self.result)], "")
         self.console.print()
         self._table({"name": headings(self.result)["name"], **DETAILS}, "other figures")
-        self._line(wording.threshold_sentence(self.result), "dim")
+        self._line(footnotes.threshold_sentence(self.result), "dim")
         self.console.print()
         self._contention()
         self._facts()

@@ -9,17 +9,9 @@ from pgtare.estimate.trial.answer import WITHHOLD, ReasonKind
 from pgtare.estimate.trial.verdict import CONTROL_OFF
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
+from pgtare.weighing.weigh.outside_schema import OutsideInfo, ServerInfo, WatcherInfo, WindowsInfo
 from pgtare.weighing.weigh.report import contention, evidence, reason_words, traffic
-from pgtare.weighing.weigh.schema import (
-    Answer,
-    ArmResult,
-    Effect,
-    OutsideInfo,
-    ServerInfo,
-    WatcherInfo,
-    WeighResult,
-    WindowsInfo,
-)
+from pgtare.weighing.weigh.schema import Answer, ArmResult, Effect, WeighResult
 
 _SHARED_LOCKS = (
     "Locks that every arm shares: if an instrument makes others wait, the base arm waits too "
@@ -38,19 +30,9 @@ _ALWAYS_NOT_SHOWN = (
     "Delay before the request is read: waking up and waiting for a processor.",
 )
 
-STOPPED_BY = {
-    "decision": "the limits were decided",
-    "time": "the planned time was up",
-    "precision": "the requested precision was reached",
-    "interrupt": "it was interrupted",
-    "server": "the server ended it",
-}
-
 _DAY_S = 86_400
 #: A control with a smaller p misses 0; one that is off has a p below CONTROL_OFF.
 _ALPHA = 0.05
-_OFF_WITHHOLDS = "No verdict is given, as what moved it may have moved the other arms as well."
-_MISS_WITHHOLDS = "One good trial in twenty has this; what it could explain gets no verdict."
 _NAMED = 3  # instruments in one sentence, at most
 
 
@@ -466,36 +448,6 @@ def with_bounds(interval: Interval, unit: str = "µs ") -> str:
     return f"{numbers.estimate(interval)} {unit}{numbers.bounds(interval)}"
 
 
-def alarms(result: WeighResult) -> list[str]:
-    """What must be read before the figures: a partial trial, a control off or missing 0."""
-    design = result.design
-    found = []
-    if ended_by_server(result):
-        found.append(
-            f"THE TRIAL ENDED EARLY: {_why_ended(result)}, after "
-            f"{numbers.seconds(design.duration_s)} of {numbers.seconds(design.planned_s)}. "
-            "No figure is given."
-        )
-    elif design.partial:
-        found.append(
-            f"PARTIAL: {STOPPED_BY[design.stopped_by]} after {numbers.seconds(design.duration_s)} "
-            f"of {numbers.seconds(design.planned_s)}; the figures cover that part only."
-        )
-    for arm in of_role(result, "control"):
-        answer, effect = answer_of(arm), figures(arm)
-        off = control_off(arm) or _all_withheld(result)
-        if answer is not None and effect is not None and (off or control_misses_0(arm)):
-            by_total = misses_0_by_total(arm)
-            how = ", by its total" if by_total else ""
-            found.append(
-                f"THE CONTROL {'IS OFF' if off else 'MISSES 0'}: the base measured again differs "
-                f"from the base{how} "
-                f"({with_bounds(effect.total_us if by_total else answer.us)}). "
-                + (_OFF_WITHHOLDS if off else _MISS_WITHHOLDS)
-            )
-    return found
-
-
 def control_misses_0(arm: ArmResult) -> bool:
     """Whether the control misses 0 by its body and total together, as the verdicts take it."""
     p = _together(arm)
@@ -513,79 +465,10 @@ def _together(arm: ArmResult) -> float | None:
     return min((p for p in (arm.p_adjusted, arm.p_total_adjusted) if p is not None), default=None)
 
 
-def misses_0_by_total(arm: ArmResult) -> bool:
-    """Whether it is the total alone by which the control misses 0."""
-    answer, effect = answer_of(arm), figures(arm)
-    return (
-        answer is not None
-        and effect is not None
-        and numbers.covers_zero(answer.us)
-        and not numbers.covers_zero(effect.total_us)
-        and control_misses_0(arm)
-    )
-
-
-def _all_withheld(result: WeighResult) -> bool:
-    """Whether the control leaves no arm a verdict."""
-    return any(
-        reason.kind is ReasonKind.CONTROL_OFF
-        for arm in of_role(result, "instrument")
-        if arm.answer is not None
-        for reason in arm.answer.reasons
-    )
-
-
 def warnings(result: WeighResult) -> list[str]:
     """The result's warnings, without what the alarms say, and whether the load kept its rate."""
     off_rate = traffic.off_rate(result.load, result.design.duration_s)
     return [*result.warnings, off_rate] if off_rate else list(result.warnings)
-
-
-def _why_ended(result: WeighResult) -> str:
-    """Why the server ended the trial, as far as the result tells more than that it did."""
-    for arm in result.arms:
-        for reason in arm.answer.reasons if arm.answer else ():
-            if reason.kind is ReasonKind.ENDED_EARLY and reason.text:
-                return reason.text.rstrip(".")
-    return STOPPED_BY["server"]
-
-
-_DIFFERENCES = {
-    "run": "Differences from the base arm per transaction, in runs of transactions in which a "
-    "session keeps its arm.",
-    "burst": "Differences from the base arm per transaction, in bursts and without the stamps.",
-    "slice": "Differences per transaction between slices in which all sessions follow the arm and "
-    "such of the base: with what sessions cost each other.",
-    "both": "Differences per transaction between slices in which all sessions follow the arm and "
-    "such of the base: with what sessions cost each other.",
-}
-
-
-def threshold_sentence(result: WeighResult) -> str:
-    """How the answer and the column tail divide the effect, and whether the tail can be judged."""
-    part = "99.9th percentile"
-    if result.design.outside is not None:
-        part = f"{'99.9th' if result.windows is not None else '99th'} percentile of runs"
-    return (
-        f"{_DIFFERENCES[result.design.unit]} Up to "
-        f"the {part} of arm and base together (base alone: "
-        f"{numbers.duration(result.baseline.threshold_us)}); tail: the mean of what lies above it."
-        f"{_unjudged_tails(result)}"
-    )
-
-
-def _unjudged_tails(result: WeighResult) -> str:
-    arms = [(arm, figures(arm)) for arm in result.arms]
-    known = [
-        (arm.name, effect.excess_us)
-        for arm, effect in arms
-        if effect is not None and effect.excess_us.estimate is not None
-    ]
-    names = [name for name, excess in known if not numbers.bounded(excess)]
-    if not names:
-        return ""
-    whose = "" if len(names) == len(known) else f" of {', '.join(names)}"
-    return f" Too few slow transactions to judge the tail{whose}."
 
 
 def rounded_up(value: float) -> str:
