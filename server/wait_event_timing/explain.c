@@ -39,6 +39,7 @@ typedef struct Explained
 	int			depth;			/* of the EXPLAIN among nested statements */
 	bool		raised;			/* we capture only for its sake */
 	uint32		asked;			/* of our slot, when it was raised */
+	uint32		level_sets;		/* as well */
 	Slot	   *before;			/* counters when the plan started, or NULL */
 	ExplainArea *area;			/* for parallel workers, or NULL */
 } Explained;
@@ -53,24 +54,16 @@ raise_level(void)
 	return pg_atomic_compare_exchange_u32(&capture.slot->level, &expected, CAPTURE_STATS);
 }
 
-/* Back to off, unless another session has requested a level since then. */
+/* Back to off, unless another session has requested a level since then, or this one has set it. */
 static void
 lower_level(Explained *mine)
 {
 	uint32		expected = CAPTURE_STATS;
 
-	if (mine->raised && capture.slot &&
+	if (mine->raised && capture.slot && capture.level_sets == mine->level_sets &&
 		pg_atomic_read_u32(&capture.slot->asked) == mine->asked)
 		pg_atomic_compare_exchange_u32(&capture.slot->level, &expected, CAPTURE_OFF);
 	mine->raised = false;
-}
-
-/* This session set its level itself, within the statement: it stays. */
-void
-explain_level_set(void)
-{
-	for (Explained *each = explain_innermost; each; each = each->outer)
-		each->raised = false;
 }
 
 /* A plan has been explained, or failed. */
@@ -230,6 +223,7 @@ explain_executor_starts(bool instrumented)
 	(void) stats_copy_slot(capture.slot, mine->before);
 	mine->area = take_area(shared, mine->depth);
 	mine->asked = pg_atomic_read_u32(&capture.slot->asked);
+	mine->level_sets = capture.level_sets;
 	mine->raised = raise_level();
 }
 
@@ -409,11 +403,6 @@ explain_install(void)
 #else
 
 struct Explained *explain_innermost = NULL;
-
-void
-explain_level_set(void)
-{
-}
 
 void
 explain_ends(int depth)

@@ -55,7 +55,7 @@ setting_changed(int setting, void *extra)
 	if (capture.slot == NULL || same)
 		return;
 	capture_fold();
-	explain_level_set();
+	capture.level_sets++;
 	pg_atomic_write_u32(&capture.slot->asked, 0);
 	configure(application_level(setting, source));
 	slot_follow_leader();

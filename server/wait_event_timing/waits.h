@@ -324,6 +324,7 @@ typedef struct Capture
 	int64		ring_base;		/* ticks ... */
 	int64		ring_base_ns;	/* ... and the time in the ring that they mean */
 	uint32		clock_changes;	/* of those, of the ring, of the clock */
+	uint32		level_sets;		/* how often this session has set its level itself */
 	bool		trigger_used;	/* statements have been watched for their length */
 	RingBlock	block;			/* of the ring, if it is in the area */
 	uint64		most;			/* bytes to which such a ring grows */
@@ -468,7 +469,6 @@ extern bool kept_copy_for(uint32 *handle, uint64 *memory, TimestampTz *started);
 /* explain.c */
 extern struct Explained *explain_innermost; /* NULL: no EXPLAIN (WAITS) is under way */
 extern void explain_install(void);
-extern void explain_level_set(void);
 extern void explain_ends(int depth);
 extern void explain_executor_starts(bool instrumented);
 extern void explain_executor_ends(void);

@@ -39,7 +39,7 @@ WAIT_BOUNDS = {
     ("trace", True): 297,
 }
 
-# Seen with gcc 12 on x86-64: 1213 to 1226. Some 58 of them look whether a message is a pooler's reset.
+# Seen with gcc 12 on x86-64: 1213 to 1226. Some 58 look whether a message is a pooler's reset.
 TRANSACTION_BOUND = 1260
 
 # Of an execution whose upper node is called 64 times, beyond those of its trace alone, which is one
