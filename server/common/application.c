@@ -161,6 +161,14 @@ application_changed_since(void)
 	return true;
 }
 
+/* What application_follow() does, if there is something to do */
+void
+application_follow_change(void)
+{
+	if (application_changed_since())
+		its->follow();
+}
+
 /* The level of a client session whose application's name matches a pattern */
 bool
 application_matches(int *level)

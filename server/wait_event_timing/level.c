@@ -17,10 +17,6 @@ const struct config_enum_entry level_names[] = {
 	{NULL, 0, false}
 };
 
-static const ApplicationLevels application_levels = {
-	level_names, "level of capture", "off, stats and trace", "trace"
-};
-
 /* Where the value of the level's setting comes from */
 static GucSource source_of_setting = PGC_S_DEFAULT;
 
@@ -65,11 +61,16 @@ setting_changed(int setting, void *extra)
 }
 
 /* The application's name has changed, or the patterns, and so perhaps the level that these give. */
-void
-level_follow_application(void)
+static void
+follow_application(void)
 {
 	configure(application_level(capture_setting, source_of_setting));
 }
+
+static const ApplicationLevels application_levels = {
+	level_names, "level of capture", "off, stats and trace", "trace",
+	follow_application
+};
 
 /* Waits not yet folded are in the old clock's units. */
 static void

@@ -305,8 +305,7 @@ answered(const char *status)
 	if (likely(capture.slot != NULL) || slot_present())
 	{
 		capture_fold();
-		if (application_changed())
-			level_follow_application();
+		application_follow();
 		if (capture.ring != NULL || pg_atomic_read_u32(capture.level) == CAPTURE_TRACE ||
 			ring_refused_at != 0)
 			ring_answered(status);

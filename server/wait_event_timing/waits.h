@@ -371,7 +371,6 @@ extern void slot_follow_leader(void);
 /* level.c */
 extern const struct config_enum_entry level_names[];
 extern void level_init(void);
-extern void level_follow_application(void);
 
 /* same_wait.c */
 extern bool same_wait_watched;

@@ -51,7 +51,7 @@ static const struct config_enum_entry levels_of_applications[] = {
 #define levels (&levels_of_applications[1])
 
 static const ApplicationLevels application_levels = {
-	levels_of_applications, "level of a trace", "0, 1, 4, 8, 12 and recorder", "12"
+	levels_of_applications, "level of a trace", "0, 1, 4, 8, 12 and recorder", "12", NULL
 };
 
 static GucSource source_of_setting = PGC_S_DEFAULT;
