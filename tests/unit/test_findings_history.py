@@ -129,6 +129,18 @@ def test_a_finding_that_ends_on_another_day_says_which() -> None:
     assert f"  {(NOON + minutes(1)).astimezone():%H:%M:%S}  shop" in lines[1]
 
 
+def test_what_was_open_when_the_agent_stopped_is_not_said_to_be_open() -> None:
+    stopped = f"  not known after {(NOON + minutes(1)).astimezone():%H:%M:%S}  "
+    cases = ((1, 2, "  open  "), (1, 4, stopped), (3, 10, "  open  "), (3, 12, stopped))
+    for class_, later, shown in cases:
+        rows = [row(1, "open", **{"class": class_})]
+        found = history.of_rows(rows, Stretch(NOON, NOON + minutes(1 + later)))
+        with io.StringIO() as said:
+            Console(file=said, width=120).print(show.view(found))
+            assert shown in said.getvalue().splitlines()[1]
+        assert found.findings[0].written == NOON + minutes(1)
+
+
 def test_commands_begin_below_what_was_seen() -> None:
     lines = printed(row(1, "open"))
     seen, remedy = (next(one for one in lines if label in one) for label in ("seen", "remedy"))

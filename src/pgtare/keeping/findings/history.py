@@ -22,6 +22,8 @@ _COLUMNS = tuple(
 )
 #: An open finding is written at least so often: what was open when a stretch began has a row.
 _WRITTEN = timedelta(minutes=11)
+#: One that is no setting (class 3) or information is written each minute.
+_WRITTEN_OFTEN = timedelta(minutes=3)
 
 
 class KeptTrace(Model):
@@ -61,6 +63,7 @@ class KeptFinding(Model):
     level: str = Field(description="`critical`, `warning` or `info`")
     since: datetime = Field(description="when it began, UTC")
     until: datetime | None = Field(description="when it was seen last; `null`: it is open")
+    written: datetime = Field(description="when the agent wrote it last, UTC")
     episodes: int = Field(description="how often it was open")
     share: float | None = Field(description="its largest share of all active time, from 0 to 1")
     aas: float | None = Field(description="the most sessions that it held up")
@@ -93,6 +96,11 @@ class FindingsHistory(Document):
     from_: datetime = Field(serialization_alias="from", description="begin of the stretch, UTC")
     to: datetime = Field(description="its end, UTC")
     findings: list[KeptFinding] = Field(description="the most urgent first")
+
+    def is_stale(self, one: KeptFinding) -> bool:
+        """Whether nobody has watched since: what was open then may have ended."""
+        expected = _WRITTEN if one.class_ >= 3 else _WRITTEN_OFTEN
+        return one.open and self.to - one.written > expected
 
 
 @dataclass(frozen=True)
@@ -155,6 +163,7 @@ def _finding(rows: Sequence[Mapping[str, Any]], stretch: Stretch) -> KeptFinding
         "class_": min(row["class"] for row in within),
         "since": since,
         "until": until if ended else None,
+        "written": _at(last["ts"]),
         "share": _most(within, "share"),
         "aas": _most(within, "aas"),
         "active_s": _within(rows, since, stretch),

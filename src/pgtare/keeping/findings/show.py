@@ -32,11 +32,19 @@ def view(found: FindingsHistory) -> RenderableType:
             "" if one.share is None else numbers.percent(100 * one.share),
             "" if one.aas is None else f"{one.aas:.1f}",
             _time(one.since),
-            "open" if one.until is None else numbers.time_of_day(one.until, one.since),
+            _until(one, found),
             Text(plain(one.server)),
             Text.assemble((one.level.upper(), _STYLES.get(one.level, "")), "  ", plain(one.title)),
         )
     return Group(table, *(_details(one) for one in found.findings if one.class_ < 4))
+
+
+def _until(one: KeptFinding, found: FindingsHistory) -> str:
+    if one.until is not None:
+        return numbers.time_of_day(one.until, one.since)
+    if found.is_stale(one):
+        return f"not known after {numbers.time_of_day(one.written, one.since)}"
+    return "open"
 
 
 def _time(at: datetime) -> str:
