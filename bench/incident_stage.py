@@ -145,7 +145,7 @@ class Stage:
         path = self.work / "grabbed"
         shutil.rmtree(path, ignore_errors=True)
         where = ("--dsn", self.cluster.dsn(), "--reserve", "0")
-        self.pgtare("trace", "grab", str(path), *where)
+        self._run("trace", "grab", str(path), *where)
         return path
 
     def waits(self, trace: Path, *options: str) -> dict[str, float]:
@@ -158,12 +158,17 @@ class Stage:
         }
 
     def pgtare(self, *arguments: str) -> dict[str, Any]:
-        """What a command prints as JSON; in this process, as one of its own takes a second more."""
+        """What a command prints as JSON."""
+        found: dict[str, Any] = json.loads(self._run(*arguments, "--json"))
+        return found
+
+    def _run(self, *arguments: str) -> str:
+        """What a command prints; in this process, as one of its own takes a second more."""
         printed, before = io.StringIO(), sys.argv
         # a process registers its commands once; here it would be once for each call
         registered = cli.app.registered_commands, cli.app.registered_groups
         cli.app.registered_commands, cli.app.registered_groups = [], []
-        sys.argv = ["pgtare", *arguments, "--json"]
+        sys.argv = ["pgtare", *arguments]
         try:
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
                 cli.main()
@@ -177,8 +182,7 @@ class Stage:
         finally:
             sys.argv = before
             cli.app.registered_commands, cli.app.registered_groups = registered
-        found: dict[str, Any] = json.loads(printed.getvalue())
-        return found
+        return printed.getvalue()
 
     def now(self) -> datetime:
         with self.cluster.connect() as connection:

@@ -24,7 +24,6 @@ ALLOWED = {
     "Row": "a row of a table on the page",
     "Reader": "of perf's output, of the views of waits",
     "Request": "what a command was asked for",
-    "Status": "how far a study is, how far a trial is",
     "Snapshot": "counters at one moment",
     # words of PostgreSQL or of statistics, each used within one room
     "Answer": "of a trial, and of a query of the spool",
