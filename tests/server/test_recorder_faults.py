@@ -160,7 +160,8 @@ def test_the_ring_of_a_session_is_kept_while_it_writes(
         book = ledger(load(recording.directory / name))
         found = moment(book)
         assert found is not None
-        assert found.statement == "SELECT ?, $1::int"
+        # None: the request had begun, and its statement had not
+        assert found.statement == "SELECT ?, $1::int" or (found.statement is None and found.goes_on)
         assert len(book.calls) > 50
         (busy_one,) = [p for p in book.processes if p.leader_pid is None]
         # what it overwrote while it was read is missing at the beginning alone
