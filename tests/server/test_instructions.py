@@ -60,8 +60,8 @@ RECORDER, WAITS = 13, 14
 # lasts longer than the usual interval.
 # With a semicolon, as most clients send it.
 # Repeated: simple, with the same key each time.
-# Seen with gcc 12 on x86-64: prepared 657, 1175, 1650, 1888, 2038 by the recorder, 1068 of waits
-# alone, which read CPU time each time here; simple 715, 3223, 3698, 3742; repeated 715, 3152, 3306
+# Seen with gcc 12 on x86-64: prepared 654, 1175, 1651, 1889, 2039 by the recorder, 1069 of waits
+# alone, which read CPU time each time here; simple 712, 3223, 3699, 3743; repeated 712, 3153, 3307
 STATEMENT_BOUNDS = {
     "prepared": {0: 677, 1: 1189, 8: 1673, 12: 1936, RECORDER: 2090, WAITS: 1100},
     "simple": {0: 737, 1: 3269, 8: 3748, 12: 3778},
