@@ -242,6 +242,7 @@ sql_trace_keeper_main(Datum argument)
 {
 	int			directory = -1;
 	bool		watches = false;
+	bool		writes;
 	TimestampTz looked = 0;
 	TimestampTz now;
 
@@ -262,8 +263,9 @@ sql_trace_keeper_main(Datum argument)
 			directory = -1;
 		}
 		directory = open_again(directory);
-		announce(can_write(directory));
-		if (can_write(directory))
+		writes = can_write(directory);
+		announce(writes);
+		if (writes)
 		{
 			now = GetCurrentTimestamp();
 			write_blockers(directory, blockers_in_deadlocks);

@@ -10,7 +10,6 @@ from pgtare.observing.findings import remedies
 from pgtare.observing.findings.finding_parts import of_limit, who
 from pgtare.observing.findings.model import Finding, Remedy
 from pgtare.observing.findings.observation import (
-    CATALOGUES,
     HorizonHolder,
     SampledSession,
     ServerCounters,
@@ -36,7 +35,7 @@ _LOCKS_MANY, _LOCKS_FULL = 0.9, 1.2
 
 
 def check(state: ServerState, samples: Sequence[SessionsSample] = ()) -> Iterator[Finding]:
-    """All limits that are reached, or come near. samples: what sessions did meanwhile."""
+    """All limits that are reached, or come near. samples: what sessions did."""
     for made in (
         _connections(state),
         *(_slot(slot, state) for slot in state.slots),
@@ -272,8 +271,7 @@ def _freeze_holder(state: ServerState) -> HorizonHolder | None:
     return oldest_holder(
         one
         for one in state.now.horizon
-        if one.age_xids >= 0.5 * age
-        and (one.kind in ("slot", CATALOGUES) or one.database in (None, database))
+        if one.age_xids >= 0.5 * age and (one.is_slot or one.database in (None, database))
     )
 
 

@@ -159,6 +159,11 @@ class HorizonHolder:
     age_s: float | None
     database: str | None = None
 
+    @property
+    def is_slot(self) -> bool:
+        """Whether a replication slot does, of whichever rows."""
+        return self.kind in ("slot", CATALOGUES)
+
 
 @dataclass(frozen=True)
 class Slot:

@@ -158,7 +158,7 @@ def held_by(holder: HorizonHolder, session: SampledSession | None) -> tuple[str,
         return f"the prepared transaction {remedies.literal(holder.name)}", [
             remedies.rollback_prepared(holder.name, holder.database, None)
         ]
-    if holder.kind in ("slot", CATALOGUES):
+    if holder.is_slot:
         return f"the replication slot {holder.name}", [
             Remedy(command="", does="bring its consumer back"),
             remedies.drop_slot(holder.name),
