@@ -1,4 +1,4 @@
-"""What the server module draws for each session (assign.c), computed again."""
+"""What the server module draws for each session (draw_arms.c), computed again."""
 
 from __future__ import annotations
 

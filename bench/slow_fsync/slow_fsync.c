@@ -15,7 +15,7 @@
 #include "fmgr.h"
 #include "utils/guc.h"
 
-#include "../common/interpose.h"
+#include "../common/call_slots.h"
 
 PG_MODULE_MAGIC;
 
@@ -50,13 +50,13 @@ slow_fdatasync(int fd)
 void
 _PG_init(void)
 {
-	InterposeEntry entries[] = {
+	CallSlot entries[] = {
 		{"fsync", (void *) slow_fsync, (void **) &real_fsync, 0},
 		{"fdatasync", (void *) slow_fdatasync, (void **) &real_fdatasync, 0},
 	};
 
 	DefineCustomIntVariable("slow_fsync.delay", "How much longer fsync takes.", NULL, &delay_ms,
 							0, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
-	if (interpose_install(entries, lengthof(entries)) == 0)
+	if (call_slots_replace(entries, lengthof(entries)) == 0)
 		ereport(ERROR, (errmsg("slow_fsync: the server does not call fsync by a slot")));
 }

@@ -7,7 +7,7 @@
  * (the trial's state), transaction_bounds.c (where transactions begin and end),
  * joining.c (who takes part), session.c (what a session has of the trial), unit.c
  * (the unit under way), run.c (the run that it is in), slice.c (spans of time that
- * all sessions share), assign.c (what is drawn for all of these), settings.c
+ * all sessions share), draw_arms.c (what is drawn for all of these), settings.c
  * (applying and restoring settings), setting_watch.c (noticing changes of them),
  * evidence.c (what ran, and what failed), ring.c (observations, and the unit under
  * way, for readers).
@@ -319,7 +319,7 @@ extern uint16 run_arm(void);
 extern void run_advance(void);
 extern void run_describe(Observation *o);
 
-/* assign.c */
+/* draw_arms.c */
 extern void assign_block(const TrialDef *def, uint32 backend, uint32 block, uint16 *order);
 extern uint16 assign_first(const TrialDef *def, uint32 session);
 extern uint16 assign_length(const TrialDef *def, uint32 backend, uint32 block);

@@ -14,7 +14,7 @@
 
 #include "pgtare.h"
 #include "../common/clock_trust.h"
-#include "../common/interpose.h"
+#include "../common/call_slots.h"
 
 static const char *
 reason_name(EndReason reason)
@@ -116,7 +116,7 @@ pgtare_info(PG_FUNCTION_ARGS)
 	Datum		values[10];
 	bool		nulls[10] = {false};
 	ClockRate	rate = trial_clock_rate();
-	const char *problem = interpose_problem();
+	const char *problem = call_slots_problem();
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");

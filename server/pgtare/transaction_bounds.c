@@ -27,7 +27,7 @@
 #include "postmaster/interrupt.h"
 #include "utils/timestamp.h"
 
-#include "../common/interpose.h"
+#include "../common/call_slots.h"
 #include "pgtare.h"
 
 static ProtocolHooks hooks;
@@ -261,7 +261,7 @@ pgtare_flush(void)
 	return result;
 }
 
-static InterposeEntry slots[] = {
+static CallSlot slots[] = {
 	{"recv", (void *) pgtare_recv, (void **) &real_recv, 0},
 	{"__recv_chk", (void *) pgtare_recv_chk, (void **) &real_recv_chk, 0},
 };
@@ -269,10 +269,10 @@ static InterposeEntry slots[] = {
 void
 bounds_install(void)
 {
-	interpose_install(slots, lengthof(slots));
-	if (interpose_problem())
+	call_slots_replace(slots, lengthof(slots));
+	if (call_slots_problem())
 		ereport(process_shared_preload_libraries_in_progress ? WARNING : LOG,
-				(errmsg("pgtare: %s", interpose_problem()),
+				(errmsg("pgtare: %s", call_slots_problem()),
 				 errhint("Let the server's processes call mprotect with PROT_WRITE and with "
 						 "PROT_READ, and restart the server.")));
 	protocol_hooks_install(&hooks, pgtare_putmessage, pgtare_flush);
@@ -292,5 +292,5 @@ bounds_slots_installed(void)
 int
 bounds_slots_intact(void)
 {
-	return interpose_verify(slots, lengthof(slots));
+	return call_slots_intact(slots, lengthof(slots));
 }

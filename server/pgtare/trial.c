@@ -19,7 +19,7 @@
 
 #include "pgtare.h"
 #include "../common/clock_trust.h"
-#include "../common/interpose.h"
+#include "../common/call_slots.h"
 #include "../common/rate.h"
 
 /* A one-dimensional array argument, taken apart */
@@ -306,10 +306,10 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("trials are switched off by \"pgtare.enabled\"")));
-	if (bounds_slots_installed() == 0 && interpose_problem())
+	if (bounds_slots_installed() == 0 && call_slots_problem())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the arrival of requests cannot be timed: %s", interpose_problem())));
+				 errmsg("the arrival of requests cannot be timed: %s", call_slots_problem())));
 	if (bounds_slots_installed() == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

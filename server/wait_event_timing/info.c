@@ -11,7 +11,7 @@
 #include "utils/timestamp.h"
 
 #include "sql.h"
-#include "../common/interpose.h"
+#include "../common/call_slots.h"
 #include "../common/processors.h"
 
 PG_FUNCTION_INFO_V1(wait_event_timing_info);
@@ -96,7 +96,7 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	TupleDesc	tupdesc;
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS] = {0};
-	const char *problem = interpose_problem();
+	const char *problem = call_slots_problem();
 	int			installed = 0;
 	Losses		losses;
 	uint64		resets;

@@ -26,7 +26,7 @@
 #include "miscadmin.h"
 #include "tcop/tcopprot.h"
 
-#include "../common/interpose.h"
+#include "../common/call_slots.h"
 #include "waits.h"
 #include "wrap.h"
 
@@ -211,7 +211,7 @@ WRAP_OPEN(open64)
 
 #define ENTRY(name) {#name, (void *) wait_##name, (void **) &real_##name, 0}
 
-static InterposeEntry entries[] = {
+static CallSlot entries[] = {
 	ENTRY(epoll_wait), ENTRY(poll), ENTRY(__poll_chk), ENTRY(select), ENTRY(nanosleep),
 	ENTRY(clock_nanosleep), ENTRY(sem_wait), ENTRY(semop), ENTRY(read), ENTRY(__read_chk),
 	ENTRY(pread), ENTRY(pread64), ENTRY(__pread_chk), ENTRY(__pread64_chk), ENTRY(preadv),
@@ -227,10 +227,10 @@ static InterposeEntry entries[] = {
 void
 calls_install(void)
 {
-	interpose_install(entries, lengthof(entries));
-	if (interpose_problem())
+	call_slots_replace(entries, lengthof(entries));
+	if (call_slots_problem())
 		ereport(process_shared_preload_libraries_in_progress ? WARNING : LOG,
-				(errmsg("wait_event_timing: %s", interpose_problem()),
+				(errmsg("wait_event_timing: %s", call_slots_problem()),
 				 errhint("Let the server's processes call mprotect with PROT_WRITE and with "
 						 "PROT_READ, and restart the server.")));
 }
@@ -257,7 +257,7 @@ calls_slots(int number)
 int
 calls_intact(void)
 {
-	return interpose_verify(entries, lengthof(entries));
+	return call_slots_intact(entries, lengthof(entries));
 }
 
 /* Called when the library is loaded; calls_install() follows if "calls_hooks" says so. */

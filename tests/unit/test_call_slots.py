@@ -63,7 +63,7 @@ int main(int argc, char **argv)
 }
 """
 MODULE = r"""
-#include "interpose.h"
+#include "call_slots.h"
 #include <unistd.h>
 static int called;
 static ssize_t (*real_read) (int, void *, size_t);
@@ -71,10 +71,10 @@ static ssize_t (*real_chk) (int, void *, size_t, size_t);
 static ssize_t my_read(int fd, void *to, size_t n) { called++; return real_read(fd, to, n); }
 static ssize_t my_chk(int fd, void *to, size_t n, size_t room)
 { called++; return real_chk(fd, to, n, room); }
-static InterposeEntry entries[] = {
+static CallSlot entries[] = {
 	{"read", my_read, (void **) &real_read, 0}, {"__read_chk", my_chk, (void **) &real_chk, 0}};
-int load(void) { return interpose_install(entries, 2); }
-int intact(void) { return interpose_verify(entries, 2); }
+int load(void) { return call_slots_replace(entries, 2); }
+int intact(void) { return call_slots_intact(entries, 2); }
 int calls(void) { return called; }
 """
 
@@ -85,7 +85,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("module")
     (directory / "module.c").write_text(MODULE)
     common = source_dir() / "common"
-    sources = [str(directory / "module.c"), str(common / "interpose.c")]
+    sources = [str(directory / "module.c"), str(common / "call_slots.c")]
     compiled(["-O2", "-shared", "-fPIC", "-fcf-protection", f"-I{common}", *sources, "-ldl"],
              directory / "module.so")  # fmt: skip
     return directory / "module.so"

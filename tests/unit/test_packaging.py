@@ -56,7 +56,7 @@ def test_the_archive_for_pgxn_has_the_files_that_it_names(
     top = f"pgtare-{pgtare.__version__}"
     with zipfile.ZipFile(tmp_path / f"{top}.zip") as archive:
         names = set(archive.namelist())
-    assert {f"{top}/META.json", f"{top}/Makefile", f"{top}/common/interpose.c"} <= names
+    assert {f"{top}/META.json", f"{top}/Makefile", f"{top}/common/call_slots.c"} <= names
     assert not [name for name in names if name.endswith((".o", ".so"))]
     provides = meta["provides"]
     assert isinstance(provides, dict)

@@ -179,14 +179,14 @@ def _shuffled(items: tuple[int, ...], state: int) -> tuple[int, ...]:
 
 
 def slice_order(design: Design, block: int) -> tuple[int, ...]:
-    """The kinds of one block of slices, in order; assign.c computes the same."""
+    """The kinds of one block of slices, in order; draw_arms.c computes the same."""
     assert design.slices is not None
     state = (design.seed ^ ((block + 1) * 0x9FB21C651E98DF25)) & _MASK64
     return _shuffled(design.slices.kinds, state)
 
 
 def slice_ns(design: Design, number: int) -> int:
-    """The length of a slice; assign.c computes the same."""
+    """The length of a slice; draw_arms.c computes the same."""
     assert design.slices is not None
     shortest, longest = 1_000 * design.slices.min_us, 1_000 * design.slices.max_us
     state = (design.seed ^ ((number + 1) * 0xC2B2AE3D27D4EB4F)) & _MASK64

@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * assign.c
+ * draw_arms.c
  *		Drawing the arms of runs in permuted blocks, and the slices of a trial.
  *
  * Each (seed, session, block) has a SplitMix64 stream of its own, so that an

@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * interpose.c
+ * call_slots.c
  *		Replacing the server executable's call slots for libc functions.
  *
  * The executable reaches libc through slots of its global offset table, which
@@ -27,7 +27,7 @@
 #define _GNU_SOURCE
 #endif
 
-#include "interpose.h"
+#include "call_slots.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -233,7 +233,7 @@ note_problem(const char *what)
 }
 
 const char *
-interpose_problem(void)
+call_slots_problem(void)
 {
 	return problem[0] ? problem : NULL;
 }
@@ -257,11 +257,11 @@ write_slot(const Executable *exe, void **slot, void *value)
 }
 
 /* Call visit for each slot of each entry. */
-typedef void (*slot_visitor) (const Executable *exe, InterposeEntry *entry, void **slot,
+typedef void (*slot_visitor) (const Executable *exe, CallSlot *entry, void **slot,
 							  size_t symbol);
 
 static void
-walk_slots(InterposeEntry *entries, size_t n, slot_visitor visit)
+walk_slots(CallSlot *entries, size_t n, slot_visitor visit)
 {
 	Executable	exe = {0};
 
@@ -288,7 +288,7 @@ walk_slots(InterposeEntry *entries, size_t n, slot_visitor visit)
 }
 
 static void
-install_slot(const Executable *exe, InterposeEntry *entry, void **slot, size_t symbol)
+install_slot(const Executable *exe, CallSlot *entry, void **slot, size_t symbol)
 {
 	void	   *real;
 
@@ -305,7 +305,7 @@ install_slot(const Executable *exe, InterposeEntry *entry, void **slot, size_t s
 }
 
 int
-interpose_install(InterposeEntry *entries, size_t n)
+call_slots_replace(CallSlot *entries, size_t n)
 {
 	int			total = 0;
 
@@ -318,7 +318,7 @@ interpose_install(InterposeEntry *entries, size_t n)
 static int	verified;
 
 static void
-verify_slot(const Executable *exe, InterposeEntry *entry, void **slot, size_t symbol)
+verify_slot(const Executable *exe, CallSlot *entry, void **slot, size_t symbol)
 {
 	(void) exe;
 	(void) symbol;
@@ -327,9 +327,9 @@ verify_slot(const Executable *exe, InterposeEntry *entry, void **slot, size_t sy
 }
 
 int
-interpose_verify(const InterposeEntry *entries, size_t n)
+call_slots_intact(const CallSlot *entries, size_t n)
 {
 	verified = 0;
-	walk_slots((InterposeEntry *) entries, n, verify_slot);
+	walk_slots((CallSlot *) entries, n, verify_slot);
 	return verified;
 }
