@@ -56,6 +56,7 @@ COMMANDS: dict[str, list[str]] = {
     "agent check": [],
     "live": ["--listen", "127.0.0.1:0", "--duration", "3s"],
     "module list": [],
+    "support": [],
     "module uninstall": ["--pg-config", "{pg_config}"],
     "uninstall": [],
 }

@@ -26,7 +26,7 @@ GROUPS = {
     ],
     "Observing": ["waits", "trace", "flame", "doctor", "clock"],
     "Keeping": ["agent", "findings", "live", "spool", "store"],
-    "Set up": ["module", "uninstall"],
+    "Set up": ["module", "support", "uninstall"],
 }
 
 

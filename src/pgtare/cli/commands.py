@@ -119,6 +119,11 @@ _COMMANDS = {
         "PostgreSQL's server headers; with --from, install takes built ones. The library directory "
         "usually belongs to root.",
     ),
+    "support": _Command(
+        "support",
+        SET_UP,
+        "Gather what a bug report needs: versions, settings, and the state of the modules.",
+    ),
     "uninstall": _Command(
         "uninstall",
         SET_UP,
