@@ -23,6 +23,7 @@ from pgtare.postgres.modules import loadable
 from tests.new_servers import copied_servers, on_disk, servers_in_memory
 from tests.places import files_directory, memory_directory
 from tests.servers import stopped_at_once
+from tests.shorter_modules import shorter
 from tests.versions.servers import DEBIAN15
 
 #: The pg_config of the one installation to test, in place of the usual two (`make test-versions`)
@@ -122,6 +123,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         for module in sorted(own_modules()):
             with _usual_place():
                 loadable(binaries, module)
+    for module in ("wait_event_timing", "sql_trace"):
+        with _usual_place():
+            shorter(installations[0], module)
 
 
 def pytest_collection_finish() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.postgres import build as build_module
-from pgtare.postgres import modules
+from pgtare.postgres import directories, modules
 from pgtare.postgres.binaries import Binaries, from_pg_config
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.module_usage import loaded_by, uses_on_server
@@ -368,6 +368,15 @@ def test_build_stopped_half_way_leaves_nothing_that_counts(
     set_answer(source, 2)
     modules.build_cached(wheel, "tiny", source)
     assert not left.exists()
+
+
+@pytest.mark.timeout(60)
+def test_what_is_built_is_there_while_something_else_is_being_built(
+    wheel: Binaries, own_place: Path, source: Path
+) -> None:
+    built = modules.build_cached(wheel, "tiny", source)
+    with directories.locked(own_place / "modules" / ".lock"):
+        assert modules.build_cached(wheel, "tiny", source) == built
 
 
 @pytest.mark.slow

@@ -99,6 +99,8 @@ def made_once(shelf_name: str, name: str, make: Callable[[Path], Path]) -> Path:
     """
     shelf = place(shelf_name)
     target = shelf / name
+    if target.exists():  # it came there whole; others may be making something else
+        return target
     with locked(shelf / ".lock"):
         if not target.exists():
             for left in shelf.glob(".build-*"):  # by a build that was killed; we hold the lock
