@@ -11,7 +11,7 @@ from pgtare.observing.clock.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, HOSTILE_LINK, Visit, assert_fits_a_phone
 from tests.unit.sample_clock_report import sample, sample_plan
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")

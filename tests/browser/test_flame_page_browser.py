@@ -11,7 +11,7 @@ from pgtare.observing.flame import show
 from pgtare.observing.flame.show import graph, page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 BEFORE = {("backend", "run", "plan"): 40_000_000, ("backend", "run", "wait"): 60_000_000}
 AFTER = {

@@ -22,7 +22,7 @@ from tests.browser.pages import (
 )
 from tests.unit.made_fleets import made_figures
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 
 def made(names: list[str], arms: tuple[str, ...]) -> FleetWeighing:

@@ -15,7 +15,7 @@ from tests.browser.pages import Reader
 from tests.live_pages import ServedPage, served
 from tests.unit.sample_result import sample
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 STRANGER = """<!DOCTYPE html><title>stranger</title><p>not one of ours</p><script>
   const tried = {};

@@ -14,7 +14,7 @@ from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit, assert_fits_a_pho
 from tests.sample_trace import ROWS, two_requests
 from tests.unit.made_traces import MS, trace
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")

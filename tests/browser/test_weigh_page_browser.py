@@ -19,7 +19,7 @@ from tests.browser.pages import (
 )
 from tests.unit.sample_result import sample
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 #: The charts in sight, and those that are folded away.
 SHOWN = ("effects", "settling")

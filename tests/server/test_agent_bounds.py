@@ -15,7 +15,7 @@ from tests.agent_rows import Watching, rows_of
 from tests.hostile_server import HostileServer
 from tests.sessions import eventually
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 # what the log and the gap give as the reason
 LONG, SLOW, MANY = "is longer than 8 MiB", "took longer than 1.5 s", "has too many results"

@@ -46,7 +46,7 @@ from tests.sessions import Connection, eventually, one, rows, session, set_searc
 from tests.small_volume import fill, small_volume
 from tests.waits import stop_as_it_counts, stopped_as_it_counts
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 STATEMENT_KEYS = ("role_oid", "database_oid", "query_id", "type", "event")
 NO_RESERVE = SpoolLimits(reserve_bytes=0)

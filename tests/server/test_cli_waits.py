@@ -20,7 +20,7 @@ from tests.servers import binaries_slowly_on_15, named
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.waits import on_one_server
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 def waits(timed: Cluster, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

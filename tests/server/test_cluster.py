@@ -24,7 +24,7 @@ from pgtare.postgres.cluster import Cluster
 from tests.servers import run_program
 from tests.sessions import eventually
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 NOBODY = pwd.getpwnam("nobody")
 

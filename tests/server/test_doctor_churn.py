@@ -13,7 +13,7 @@ from pgtare.postgres.cluster import Cluster
 from tests.doctor_servers import doctor
 from tests.loads import repeating
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 Work = Callable[[psycopg.Connection, int], None]
 _SCHEMAS = 60

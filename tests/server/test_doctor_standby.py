@@ -15,7 +15,7 @@ from pgtare.postgres.cluster import Cluster
 from tests.doctor_servers import doctor
 from tests.sessions import eventually, one
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 STARTUP = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'startup'"
 REPLAYED = "SELECT count(*) FROM pg_class WHERE relname = 'fares'"

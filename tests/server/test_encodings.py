@@ -13,7 +13,7 @@ from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.encoded_text import decoded, is_known
 from tests.unit.made_traces import StreamBuilder
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: How many letters Python does not know; of EUC_TW none of those that are not ASCII.
 LACKING = {"EUC_JP": 189, "EUC_KR": 1, "EUC_TW": 5864}

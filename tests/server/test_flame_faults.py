@@ -21,7 +21,7 @@ from tests.flame_recordings import needs_perf
 from tests.loads import traffic
 from tests.sessions import eventually
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 def test_what_cannot_be_recorded_is_refused_in_one_sentence(

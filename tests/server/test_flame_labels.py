@@ -20,7 +20,7 @@ from tests.flame_recordings import needs_perf
 from tests.loads import repeating, traffic
 from tests.servers import tracing
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 def _stacks(document: str) -> dict[tuple[str, ...], int]:

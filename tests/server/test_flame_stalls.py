@@ -14,7 +14,7 @@ from pgtare.postgres.cluster import Cluster
 from tests.flame_recordings import flame, needs_perf, shares
 from tests.loads import repeating, traffic
 
-pytestmark = [pytest.mark.usefixtures("real_disk"), pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("real_disk"), pytest.mark.server, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")

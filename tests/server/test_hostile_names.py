@@ -22,7 +22,7 @@ from tests.servers import tracing
 from tests.sessions import Connection, session
 from tests.trace_recorder import recording, wait_until_traced
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: Turns red what follows, begins another line, and turns it red again by a single character.
 HOSTILE = "ev\x1b[31m\nil\x9b31m"

@@ -25,7 +25,7 @@ from pgtare.weighing.ladder.duet_clusters import (
 )
 from tests.servers import binaries_slowly_on_15
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: What a transaction sleeps in either variant.
 BASE_MS, ARM_MS = 1, 3

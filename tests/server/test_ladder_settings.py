@@ -13,7 +13,7 @@ from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.study_file import parse
 from tests.commands import in_process, refused
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 STUDY = """
 title = "Settings"

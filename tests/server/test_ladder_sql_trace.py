@@ -18,7 +18,7 @@ from pgtare.weighing.ladder.study_servers import Bench, Serving
 from tests.doctor_servers import STUDIES
 from tests.servers import binaries_slowly_on_15, embedded
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: Without what only a quiet machine passes.
 OPEN = {"steal_at_most": 1.0, "other_load_at_most": 1.0}

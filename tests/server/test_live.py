@@ -20,7 +20,7 @@ from pgtare.postgres.binaries import Binaries
 from tests.commands import refused, start_pgtare
 from tests.servers import serving, stopped_at_once
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 def asked(port: int, path: str, cookie: str) -> tuple[int, str, str]:

@@ -25,7 +25,7 @@ from tests.assignment import permuted_block
 from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, latencies_us
 from tests.loads import during
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 # Building

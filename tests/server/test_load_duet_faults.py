@@ -24,7 +24,7 @@ from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, backend_of
 from tests.loads import during
 from tests.servers import crash
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 def test_a_stop_keeps_what_was_measured(

@@ -18,7 +18,7 @@ from pgtare.postgres.load.duet_records import Outcome
 from tests.duet_runs import SELECT_1, assert_nothing_lost, backend_of, latencies_us
 from tests.loads import during
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 # The open loop

@@ -43,7 +43,7 @@ from pgtare.weighing.instruments.proof import judge_counter
 from tests.loads import check_for
 from tests.sessions import eventually
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 CATALOGUE = load_catalogue()
 # what PostgreSQL itself and its contrib modules offer

@@ -15,7 +15,7 @@ from tests.sessions import Connection, bare_session, eventually, one
 from tests.trials import MARKER, Running, flagged, trial
 from tests.wire_protocol import Wire, message, query_message
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: Five arms in blocks of seven: the base three times.
 ARMS = tuple({MARKER: f"{k}111kB"} for k in range(1, 6))

@@ -9,7 +9,7 @@ from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKER, flagged, trial
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: A boolean, an integer, a real, a string and an enum, and settings that act when they change.
 ARMS: tuple[dict[str, str], ...] = (

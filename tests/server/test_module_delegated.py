@@ -18,7 +18,7 @@ from tests.commands import words
 from tests.sessions import Connection, bare_session, eventually, one
 from tests.trials import MARKED, MARKER, refusal, start, trial
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 ROLES = ("weigher", "team", "member", "stranger", "chief")
 

@@ -17,7 +17,7 @@ from tests.servers import crashes, run_program, weighable
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKED, MARKER, flagged, trial
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from tests.servers import SESSIONS_LOAD_MODULES, crash, crashes, weighable
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKED, MARKER, share, trial
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 LOAD = "LOAD 'pgtare'"
 

@@ -15,7 +15,7 @@ from tests.loads import during
 from tests.sessions import Connection, bare_session, eventually, one
 from tests.trials import Running, flagged, trial
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 @contextlib.contextmanager

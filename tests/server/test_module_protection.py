@@ -17,7 +17,7 @@ from tests.servers import embedded
 from tests.sessions import bare_session
 from tests.trials import trial
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 MODULES = ("wait_event_timing", "pgtare")
 

@@ -18,7 +18,7 @@ from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKED, MARKER, trial
 from tests.wire_protocol import Wire, query_message
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: Of the smallest pool, 1 MB, shared among 1,024 sessions.
 SMALL_RING = 8

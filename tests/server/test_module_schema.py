@@ -15,7 +15,7 @@ from tests.commands import pgtare
 from tests.sessions import bare_session
 from tests.trials import trial
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: Whoever runs it makes its author a superuser.
 _BODY = "BEGIN ALTER ROLE mallory SUPERUSER; RETURN NULL; END"

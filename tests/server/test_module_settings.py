@@ -18,7 +18,7 @@ from tests.servers import crashes, weighable
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKER, Running, flagged, trial
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: In the base the session's own value, in the others another.
 ARMS: tuple[dict[str, str], ...] = ({}, {MARKER: "1111kB"}, {MARKER: "2222kB"})

@@ -19,7 +19,7 @@ from tests.sessions import bare_session, eventually, one
 from tests.trials import MARKED, MARKER, Running, flagged, trial
 from tests.wire_protocol import Wire, query_message
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: Short ones, so that a test sees many.
 SHORT = Slices(kinds=(0, 1, MIXED), min_us=1_000, max_us=4_000, guard_us=0)

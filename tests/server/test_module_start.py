@@ -11,7 +11,7 @@ from tests.servers import crashes
 from tests.sessions import Connection, bare_session, eventually, one
 from tests.trials import MARKER, refusal, start, trial
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 @pytest.fixture

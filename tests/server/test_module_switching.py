@@ -18,7 +18,7 @@ from tests.servers import weighable
 from tests.sessions import bare_session, one, rows, setting
 from tests.trials import MARKER, flagged, start, trial
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: A setting that counts how often it is set.
 COUNTING = r"""

@@ -17,7 +17,7 @@ from tests.installation_copies import copy_of
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(180),
     pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg is not installed"),
 ]
 

@@ -20,7 +20,7 @@ from tests.sessions import Connection, bare_session, eventually, one
 from tests.trials import MARKED, MARKER, Running, flagged, share, trial
 from tests.wire_protocol import BIND_EXECUTE_SYNC, PARSE_SELECT, Wire, query_message
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 NAP_NS = 50_000_000
 #: Takes some tenths of a second of a processor.

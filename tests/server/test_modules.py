@@ -18,7 +18,7 @@ from tests.installation_copies import copy_of
 from tests.module_sources import write_module
 from tests.sessions import eventually
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 CODE = """
 #include "postgres.h"
@@ -370,7 +370,7 @@ def test_build_stopped_half_way_leaves_nothing_that_counts(
     assert not left.exists()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_what_is_built_is_there_while_something_else_is_being_built(
     wheel: Binaries, own_place: Path, source: Path
 ) -> None:

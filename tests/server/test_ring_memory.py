@@ -18,7 +18,7 @@ from tests.small_shared_memory import Volume, hash_join, hash_table, small_shm
 from tests.trace_records import drain
 from tests.trace_rings import since, unread
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 MB = 1 << 20
 #: What rings may take of 64 MB, and how much of that those of sessions that have ended.

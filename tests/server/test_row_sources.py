@@ -15,7 +15,7 @@ from pgtare.postgres.binaries import Binaries
 from tests.sessions import one
 from tests.trace_records import traced
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: Flag of a traced node: parallel workers' part is in it.
 PARALLEL_PART = 2

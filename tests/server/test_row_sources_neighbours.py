@@ -12,7 +12,7 @@ from pgtare.postgres.modules import loadable
 from tests.servers import SESSIONS_LOAD_MODULES
 from tests.trace_records import traced
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 EXACT, PARALLEL, UNFINISHED, BYPASSED = 1, 2, 4, 8
 

@@ -8,7 +8,7 @@ from bench.row_loads import PARALLEL, Connection, found_in, root_of, run
 
 from pgtare.postgres.binaries import Binaries
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 COMPILED = (
     "SET LOCAL jit = on; SET LOCAL jit_above_cost = 0; SET LOCAL jit_inline_above_cost = 0;"

@@ -18,7 +18,7 @@ from tests.trace_records import (
     tracing_session,
 )
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 def test_simple_statement(client: Connection, onlooker: Connection) -> None:

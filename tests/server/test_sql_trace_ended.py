@@ -14,7 +14,7 @@ from tests.sessions import Connection, eventually, one, rows, session
 from tests.trace_records import drain, traced
 from tests.trace_rings import DATA, KEPT, SMALLEST, Unread, end, ring_of, short, since, size, unread
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 LIVING = "SELECT count(*) FROM pg_stat_sql_trace WHERE ended IS NULL"
 

@@ -8,7 +8,7 @@ import pytest
 from tests.sessions import Connection
 from tests.trace_records import FAILED, check_whole, trace_of, traced
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: In ns; fetches that begin within it make one record.
 MS = 1_000_000

@@ -8,7 +8,7 @@ from pgtare.postgres.binaries import Binaries
 from tests.servers import tracing
 from tests.sessions import one, rows, session
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 RESERVED = {"min_dynamic_shared_memory": "16MB", "sql_trace.ring_size": "64kB"}
 SECRET = b"SECRET"

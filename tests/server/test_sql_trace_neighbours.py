@@ -11,7 +11,7 @@ from tests.servers import tracing
 from tests.sessions import Connection, one, rows, session
 from tests.trace_records import trace_of, traced
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 WAIT = struct.Struct("<IHHIIqq")  # seq, kind, depth, event, calls, start_ns, value
 

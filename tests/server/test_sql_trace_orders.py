@@ -19,7 +19,7 @@ from tests.servers import tracing
 from tests.sessions import Connection, one, session, set_search_path
 from tests.trace_recorder import level_of
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 WRITE = "pg_atomic_write_u32(&slot->asked_level"
 

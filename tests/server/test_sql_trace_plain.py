@@ -21,7 +21,7 @@ from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, session
 from tests.trace_records import ESTIMATED, Record, Trace, check_whole, drain, trace_of
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 TABLES = """
     DROP TABLE IF EXISTS numbers, written, delayed;

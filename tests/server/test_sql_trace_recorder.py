@@ -30,7 +30,7 @@ from tests.sessions import Connection, eventually, one, rows, session
 from tests.trace_records import check_whole, drain, grant_usage, trace_of
 from tests.trace_worker import find_statement, latest, place, with_statement
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: A piece of the area: 64 kB of records, and the header of a ring. A session has two at first.
 PIECE_KB, PIECES = 66, 16

@@ -24,7 +24,7 @@ from tests.trace_records import (
 )
 from tests.wire_protocol import Wire, message
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 PARSE_EMPTY = message(b"P", b"\0\0" + struct.pack("!h", 0))
 BIND = message(b"B", b"\0\0" + struct.pack("!hhh", 0, 0, 0))

@@ -16,7 +16,7 @@ from tests.servers import crash, tracing
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.trace_records import Trace, drain, trace_of, traced
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 def seen(onlooker: Connection, pid: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, eventually, one, session
 from tests.trace_records import Record, Trace, drain, trace_of, traced, tracing_session
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 def bound(

@@ -13,7 +13,7 @@ from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, session
 from tests.trace_recorder import recording, wait_until_traced
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 TABLES = """
 DROP TABLE IF EXISTS many, few, wide;

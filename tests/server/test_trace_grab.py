@@ -23,7 +23,7 @@ from tests.commands import failed, in_process
 from tests.sessions import Connection, session
 from tests.trace_records import call_texts
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.sessions import Connection, session
 from tests.trace_recorder import recording, wait_until_traced
 from tests.trace_records import traced
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 NAP_MS = 100
 NAP = f"pg_sleep({NAP_MS / 1000})"

@@ -18,7 +18,7 @@ from tests.commands import in_process
 from tests.sessions import Connection, one, session
 from tests.trace_recorder import recording, wait_until_traced
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 MB = 1 << 20
 #: Sizes of statements: 16 kB of a text are kept.

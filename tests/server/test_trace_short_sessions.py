@@ -19,7 +19,7 @@ from tests.sessions import Connection, eventually, one, session
 from tests.trace_rings import DATA, KEPT, SMALLEST, end, ring_of, short, since, size, unread
 from tests.trace_worker import latest, with_statement, worker_of
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 MANY = 64
 

@@ -16,7 +16,7 @@ from tests.commands import in_process, refused
 from tests.sessions import Connection, eventually, session
 from tests.trace_recorder import has_streams, level_of, recording, wait_until_traced
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 def status(tracer: Cluster) -> TraceStatus:

@@ -17,7 +17,7 @@ from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, eventually, one, session
 from tests.trace_recorder import level_of, recording, wait_until_traced
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.sessions import Connection, eventually, one, role, session
 from tests.small_volume import small_volume
 from tests.waits import on_one_server
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 TRACED = "SELECT count(*) FROM pg_stat_wait_event_timing_sessions WHERE capture = 'trace'"
 #: How many recorders are answerable for a session.

@@ -40,7 +40,7 @@ from tests.trace_worker import (
     worker_of,
 )
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module", params=SLOWLY_ON_15)

@@ -16,7 +16,7 @@ from pgtare.postgres.os_account import server_account
 from tests.sessions import Connection, eventually, session
 from tests.trace_worker import another, configure, find_statement, latest, work, worker_of
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 MOVED = "the recording has been moved or deleted"
 REFUSED = "writes no traces to"

@@ -20,7 +20,7 @@ from tests.commands import in_process
 from tests.sessions import Connection, session
 from tests.waits import slowly_on_15
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 INTERVALS = 100
 INTERVAL_S = 0.1

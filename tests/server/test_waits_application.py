@@ -8,7 +8,7 @@ import pytest
 from pgtare.postgres.cluster import Cluster
 from tests.sessions import Connection, eventually, one, role, rows, session
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 LEVEL = "SELECT capture FROM wait_event_timing_sessions() WHERE pid = %s"
 PATTERNS = "etl*=trace, batch-?=off , etl-late=off"

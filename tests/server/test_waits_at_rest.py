@@ -18,7 +18,7 @@ from tests.commands import in_process
 from tests.servers import stopped_at_once, tracing
 from tests.sessions import Connection, eventually, one, rows, session
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 _UNDER_WAY = """
 SELECT count(*) FROM pg_stat_wait_event_timing_current

@@ -15,7 +15,7 @@ from tests.servers import serving
 from tests.sessions import Connection, eventually, one, rows, session, set_search_path
 from tests.waits import sync_reads
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 PARALLEL = (
     "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;"

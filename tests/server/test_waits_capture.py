@@ -16,7 +16,7 @@ from tests.servers import serving
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.waits import CLASS_SETTINGS, see_every_class, waits
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 def pid_of(connection: Connection) -> int:

@@ -20,7 +20,7 @@ from tests.commands import pgtare, refused
 from tests.loads import during
 from tests.sessions import Connection, eventually, one, role, session
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 @pytest.fixture

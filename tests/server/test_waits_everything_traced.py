@@ -16,7 +16,7 @@ from pgtare.postgres.modules import loadable
 from tests.servers import run_program, serving
 from tests.sessions import eventually, one, rows, session, set_search_path
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 TRACE_ALL = {"wait_event_timing.capture": "trace", "wait_event_timing.trace_ring_records": 4096}
 

@@ -15,7 +15,7 @@ from tests.waits import waits
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(180),
     pytest.mark.since(18, "EXPLAIN takes options of extensions"),
 ]
 

@@ -20,7 +20,7 @@ from tests.servers import SESSIONS_LOAD_MODULES, serving
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.waits import counting, waits
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 def notices_of(connection: Connection) -> list[str]:

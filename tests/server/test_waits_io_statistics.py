@@ -6,7 +6,7 @@ from pgtare.postgres.binaries import Binaries
 from tests.servers import serving
 from tests.sessions import Connection, rows, session
 
-pytestmark = [pytest.mark.usefixtures("real_disk"), pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("real_disk"), pytest.mark.server, pytest.mark.timeout(180)]
 
 SETTINGS = {
     "io_method": "sync",

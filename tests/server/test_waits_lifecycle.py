@@ -15,7 +15,7 @@ from tests.servers import crash, serving
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.waits import waits
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 SLEPT = (
     "SELECT coalesce(sum(waits), 0)::int FROM pg_stat_wait_event_timing_system "

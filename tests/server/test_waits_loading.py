@@ -14,7 +14,7 @@ from tests.servers import CAPTURING, SESSIONS_LOAD_MODULES, serving
 from tests.sessions import eventually, one, rows, session, set_search_path
 from tests.waits import sync_reads, waits
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 SERVER_SETTINGS = {k: v for k, v in CAPTURING.items() if "." not in k}
 

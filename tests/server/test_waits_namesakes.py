@@ -17,7 +17,7 @@ from tests.agent_rows import look, new_looks
 from tests.servers import CAPTURING
 from tests.sessions import Connection, rows, session
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 MODULES = Path(__file__).parent / "modules"
 WAITED = (

@@ -12,7 +12,7 @@ from tests.servers import CAPTURING, SESSIONS_LOAD_MODULES
 from tests.sessions import Connection, one, rows, session, set_search_path
 from tests.waits import waits
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 MODULES = Path(__file__).parent / "modules"
 

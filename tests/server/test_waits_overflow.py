@@ -13,7 +13,7 @@ from tests.module_sources import write_waiter
 from tests.servers import serving
 from tests.sessions import eventually, one, rows, session
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: Numbers of class IO that no server uses.
 UNKNOWN = 0x0A000000 + 1000

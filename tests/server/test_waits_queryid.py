@@ -10,7 +10,7 @@ from pgtare.postgres.modules import loadable
 from tests.servers import CAPTURING, run_program
 from tests.sessions import eventually, one, rows, session
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 TRANSACTIONS = 5
 

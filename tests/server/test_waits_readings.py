@@ -22,7 +22,7 @@ from tests.servers import crashes, run_program, serving
 from tests.sessions import Connection, eventually, one, role, rows, session
 from tests.waits import SKIPPED, stopped_as_it_counts
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 RESETS = "SELECT resets FROM wait_event_timing_info()"
 ENTRIES = (

@@ -18,7 +18,7 @@ from tests.servers import crash, serving
 from tests.sessions import Connection, eventually, one, role, rows, session
 from tests.waits import waits
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 RECORD = struct.Struct("<IHHIIqq")  # seq, kind, depth, event, calls, start_ns, value
 

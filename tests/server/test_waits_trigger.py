@@ -12,7 +12,7 @@ from pgtare.postgres.cluster import Cluster
 from tests.process_limits import limit_files
 from tests.sessions import Connection, eventually, one, rows, session
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 KEPT = (
     "SELECT id, queryid, duration, records, kept_at FROM pg_stat_wait_event_timing_kept "

@@ -29,7 +29,7 @@ from tests.servers import serving
 from tests.sessions import Connection, one, rows, session
 from tests.waits import sync_reads
 
-pytestmark = [pytest.mark.usefixtures("real_disk"), pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("real_disk"), pytest.mark.server, pytest.mark.timeout(180)]
 
 Found = TypeVar("Found")
 

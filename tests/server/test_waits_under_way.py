@@ -9,7 +9,7 @@ from tests.loads import during
 from tests.sessions import Connection, eventually, one, role, rows, session
 from tests.waits import waits
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 # by us and by the server, in one statement
 LOCK_TIMES = (

@@ -14,7 +14,7 @@ from tests.servers import serving
 from tests.sessions import Connection, eventually, one, role, rows, session
 from tests.waits import waits
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 #: Whoever takes differences of counters has to know: twice that of all resets.

@@ -14,7 +14,7 @@ from bench.truth.run import held_against_witness
 from pgtare.errors import MeasurementError
 from pgtare.postgres.binaries import Binaries
 
-pytestmark = [pytest.mark.usefixtures("real_disk"), pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("real_disk"), pytest.mark.server, pytest.mark.timeout(180)]
 
 QUICK = 0.15  # of a load's length in the benchmark
 QUICK_LOADS = ("commits with fsync", "row-lock queue")

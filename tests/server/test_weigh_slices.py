@@ -12,7 +12,7 @@ from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.weigh import store
 from tests.commands import arm, pgtare, read
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: The lock is held for half a millisecond longer where the arm is in force, and by whoever has it.
 HOLDS = ("--arm", "holds: work_mem=8MB")

@@ -12,7 +12,7 @@ from pgtare.postgres.settings import Value
 from tests.commands import arm, pgtare, read, words
 from tests.versions.servers import DEBIAN15
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 ARMS = (
     "sql_trace/calls",

@@ -29,7 +29,7 @@ from pgtare.observing.clock.schema import ClockReport, Stated
 from tests.commands import in_process, pgtare
 from tests.unit.sample_clock_report import needs_tsc, sample, sample_clock
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from pgtare.observing.clock import pg_test_timing, probe
 from pgtare.observing.clock.distribution import NS, Distribution
 from tests.unit.sample_clock_report import even, needs_tsc
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 PGTARE = Path(sys.executable).with_name("pgtare")
 

@@ -21,7 +21,7 @@ from pgtare.observing.clock.distribution import NS, Distribution, log2_histogram
 from pgtare.postgres.build import source_dir
 from tests.unit.sample_clock_report import even, needs_tsc
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 MS = 2_600_000  # a millisecond of a counter at 2.6 GHz
 
 

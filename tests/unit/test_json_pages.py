@@ -58,6 +58,7 @@ NO_DOCUMENT = {
     "store create",
     "store plan",
     "store repair",
+    "support",
     "trace export",
     "trace grab",
     "trace report",

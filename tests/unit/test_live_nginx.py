@@ -29,7 +29,7 @@ RULES = ProxyRules(secret=SECRET, users=["anna", "bob"], host="live.example.com"
 #: eve may log in to nginx, but is not among the users of the page.
 PASSWORDS = {"anna": "apple", "eve": "egg"}
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 
 
 @dataclass

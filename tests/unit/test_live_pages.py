@@ -143,7 +143,7 @@ def test_a_page_with_more_than_the_frame_has_is_a_stranger(tmp_path: Path, added
     assert page_frame.with_scripts_at("<title>plain</title>", {}) is None
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_a_page_of_many_torn_tags_holds_nobody_up(tmp_path: Path) -> None:
     policy = '<meta http-equiv="Content-Security-Policy" content="">\n'
     for torn in ("<script ", "<meta ", '<meta http-equiv="Content-Security-Policy" content='):

@@ -18,7 +18,7 @@ from pgtare.observing.trace.file.record_decoder import decode
 from pgtare.observing.trace.file.records import CallKind
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, session_stream, trace, write
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 _SECOND = 1000 * MS
 
 

@@ -20,7 +20,7 @@ from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.file.writer import Writer
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, define_events, ring, waits
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 FIRST, SECOND = "0af7651916cd43dd8448eb211c80319c", "1bf7651916cd43dd8448eb211c80319c"
 #: One pid, of two sessions one after the other, that begin so much later.

@@ -26,7 +26,7 @@ from tests.sample_trace import ROWS, two_requests
 from tests.small_volume import small_volume
 from tests.unit.made_traces import BEGAN_NS, NO_RESERVE, define_events, ring, waits, write
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture

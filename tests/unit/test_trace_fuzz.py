@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.fuzz_trace import damaged_files, sample, senseless_files
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 
 
 def test_senseless_files_are_survived(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pgtare.observing.trace.analysis import ledger as ledgers
 from tests.sample_trace import by
 from tests.unit.made_traces import MS, US, session_stream, trace
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 READ, IDLE_NS = 0, 10 * US
 #: Beside reads: how many waits of events without any work of the kernel.

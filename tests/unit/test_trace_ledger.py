@@ -20,7 +20,7 @@ from pgtare.observing.trace.output.page import page
 from tests.sample_trace import ROWS, by, two_requests, two_requests_ledger
 from tests.unit.made_traces import MS, US, StreamBuilder, session_stream, trace
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from pgtare.observing.trace.output.page import page
 from tests.sample_trace import by
 from tests.unit.made_traces import BEGAN_NS, MS, US, session_stream, trace, write
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 
 def test_a_busy_machine_hides_nothing_of_the_kernels_work(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pgtare.observing.trace.file import record_decoder
 from pgtare.observing.trace.file.records import CallKind, RecordKind, sqlstate
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, session_stream
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 

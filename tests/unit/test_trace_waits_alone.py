@@ -18,7 +18,7 @@ from pgtare.observing.trace.file.writer import Writer
 from pgtare.postgres.wait_ring import RingRecordKind
 from tests.unit.made_traces import BEGAN_NS, MS, NO_RESERVE, define_events, ring, waits
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 #: Event, begin and length in ms: two requests, and what the client did before each.
 WAITS = [(2, 0, 10), (0, 11, 4), (3, 18, 1), (2, 20, 10), (1, 32, 8)]
 BEGIN, END, CPU, ABORT = (
