@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from pgtare.observing.trace.analysis.merge import comment_fields, trace_id
+from pgtare.observing.trace.analysis.merge import trace_id
 from pgtare.observing.trace.analysis.timeline import _one_origin
 from pgtare.observing.trace.file import record_decoder
 from pgtare.observing.trace.file.records import CallKind, RecordKind, sqlstate
@@ -251,10 +251,3 @@ def test_comments_are_read_in_time_that_grows_with_their_length(piece: str) -> N
         assert trace_id(text) is None
         took.append(time.process_time() - began)
     assert took[1] < 9 * took[0] + 0.1
-
-
-def test_fields_of_comments_are_decoded() -> None:
-    assert comment_fields("SELECT 1 /*route='%2Fa%2Fb',it='it\\'s'*/") == {
-        "route": "/a/b",
-        "it": "it's",
-    }

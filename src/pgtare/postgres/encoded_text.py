@@ -66,11 +66,6 @@ def decoded(raw: bytes, encoding: str) -> str:
     return text.translate(_CORRECTED[name]) if name in _CORRECTED else text
 
 
-def is_known(encoding: str) -> bool:
-    """Whether Python has a codec for an encoding."""
-    return encoding.upper() in _CODECS
-
-
 def _escape(error: UnicodeError) -> tuple[str, int]:
     """All bytes of a letter: its second byte must not begin another."""
     if not isinstance(error, UnicodeDecodeError):

@@ -36,15 +36,6 @@ _TRACEPARENT = re.compile(
 )
 
 
-def comment_fields(text: str) -> dict[str, str]:
-    """The keys and values in a statement's comments, of the last comment that has any.
-
-    They are as sqlcommenter writes them (key='value', URL-encoded), or with a colon, with double
-    quotes, or without quotes.
-    """
-    return next((found for found in map(_fields, _comments(text)) if found), {})
-
-
 def trace_id(text: str) -> str | None:
     """The identifier of the distributed trace that a statement belongs to; None: none stated.
 
