@@ -26,7 +26,7 @@ from tests.sessions import eventually
 from tests.started_program import free_port
 
 KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
-#: Kinds of operators, whose schemas no package has.
+#: Kinds of operators, whose schemas come with the operators alone.
 OPERATORS = ("postgresql.cnpg.io/", "monitoring.coreos.com/")
 
 
