@@ -79,8 +79,9 @@ lock:
 PG_MAJORS ?= 15
 packages: setup-dev
 	@$(BIN)/python packaging/pypi/wheel.py dist
+	@$(BIN)/python packaging/pypi/sbom.py dist
 	@packaging/pgxn/archive.sh dist
-	@if command -v pg_buildext >/dev/null; then packaging/debian/build.sh dist $(PG_MAJORS); \
+	@if command -v pg_buildext >/dev/null && command -v dh >/dev/null; then packaging/debian/build.sh dist $(PG_MAJORS); \
 	  else echo "left out: Debian's packages (apt-get install debhelper postgresql-server-dev-all)"; fi
 	@if command -v rpmbuild >/dev/null; then packaging/rpm/build.sh dist $(PG_MAJORS); \
 	  else echo "left out: RPMs (rpmbuild is not installed)"; fi

