@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pgtare.observing.trace.analysis.merge import trace_id
-from pgtare.observing.trace.analysis.timeline import _one_origin
+from pgtare.observing.trace.analysis.time_scale import one_origin
 from pgtare.observing.trace.file import record_decoder
 from pgtare.observing.trace.file.records import CallKind, RecordKind, sqlstate
 from tests.unit.made_traces import BEGAN_NS, MS, StreamBuilder, session_stream
@@ -175,7 +175,7 @@ def test_readings_of_two_zeros_become_one_series() -> None:
     when = np.arange(400) * 10 * MS
     own = np.stack([when[::2], true[::2]], axis=1)
     marked = np.stack([when[1::2], true[1::2] + 12345 * MS], axis=1)
-    joined = _one_origin(own, marked)
+    joined = one_origin(own, marked)
     assert np.abs(joined[:, 1] - true[: len(joined)]).max() <= 4 * MS
     assert len(joined) == 400
 

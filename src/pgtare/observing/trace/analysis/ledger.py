@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from pgtare.kit.notes import alike, amounts
 from pgtare.observing.trace.analysis import kernel_time
-from pgtare.observing.trace.analysis.timeline import Process, processes, worked_until
+from pgtare.observing.trace.analysis.time_scale import worked_until
+from pgtare.observing.trace.analysis.timeline import Process, processes
 from pgtare.observing.trace.analysis.tracing_cost import Costs, of_recording
 from pgtare.observing.trace.file.reader import Integers, Trace
 from pgtare.observing.trace.file.records import CALL, SEVERAL, CallKind

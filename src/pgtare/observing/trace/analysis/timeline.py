@@ -19,6 +19,13 @@ from pgtare.observing.trace.analysis.arrival_times import (
     sharpened,
 )
 from pgtare.observing.trace.analysis.kept_state import kept_at, state_then, with_call_under_way
+from pgtare.observing.trace.analysis.time_scale import (
+    absolute_calls,
+    absolute_requests,
+    one_origin,
+    rising,
+    shift_of_waits,
+)
 from pgtare.observing.trace.file import record_decoder
 from pgtare.observing.trace.file.reader import Ring, Trace, Waits
 from pgtare.observing.trace.file.records import (
@@ -29,7 +36,6 @@ from pgtare.observing.trace.file.records import (
     COMMITTED,
     ESTIMATED,
     FAILED,
-    POSTGRES_EPOCH_US,
     PREPARE,
     SEVERAL,
     CallKind,
@@ -44,8 +50,6 @@ Integers = npt.NDArray[np.int64]
 _FIRST_LOOK = 5 * 10**9
 #: So close together two moments belong to each other, in ns: a session wakes in between.
 _CLOSE = 10**7
-#: No two rings of one session are further apart, in ns.
-_FAR = 1 << 59
 
 
 def _none(columns: int) -> Integers:
@@ -134,7 +138,7 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     process = Process(ring, begin, end, stream=decoded)
     own, marked = _take_waits(trace, process, waiting, base)
     arrivals = ends_of_waits_for_clients(trace, process.waits)
-    calls = _absolute(decoded.calls, base)
+    calls = absolute_calls(decoded.calls, base)
     sharpen_calls(calls, arrivals)
     process.calls = calls[calls["end"] > begin]
     _go_on(process, _until(trace), base)
@@ -154,10 +158,10 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     )
     readings = [
         np.stack([c["end"], c["cpu"]], axis=1)[c["cpu"] >= 0]
-        for c in (calls, _requests_absolute(decoded, base))
+        for c in (calls, absolute_requests(decoded, base))
     ]
-    process.cpu = _one_origin(
-        _rising(np.concatenate(readings)), _rising(np.concatenate([_none(2), *marked]))
+    process.cpu = one_origin(
+        rising(np.concatenate(readings)), rising(np.concatenate([_none(2), *marked]))
     )
     process.queue = _queue(trace, {ring.number, *own})
     # what was overwritten the recorder has counted; the rest a damaged file has lost
@@ -176,7 +180,7 @@ def _take_waits(
     for other in waiting:
         if other.pid != process.ring.pid or other.leader_pid is not None:
             continue
-        shift = _shift(process.stream, other, base)
+        shift = shift_of_waits(process.stream, other, base)
         if shift is None and _at_one_time(trace, process, other):
             shift = 0  # the record that ties them was overwritten: by the wall clock, to the µs
         if shift is None:
@@ -338,73 +342,6 @@ def _covered(spans: Integers, moments: Integers) -> npt.NDArray[np.bool_]:
     return np.asarray(inside)
 
 
-def _one_origin(readings: Integers, marked: Integers) -> Integers:
-    """Both series of CPU readings as one: that of the ring of waits counts from another zero.
-
-    CPU time never falls. So a reading of one series lies between its neighbours of the other,
-    which bounds the difference of the two zeros from both sides, best if two are close.
-    """
-    if not len(readings) or not len(marked):
-        return readings if len(readings) else marked
-    after = np.searchsorted(marked[:, 0], readings[:, 0])
-    before = after - 1
-    low = (marked[np.maximum(before, 0), 1] - readings[:, 1])[before >= 0]
-    high = (marked[np.minimum(after, len(marked) - 1), 1] - readings[:, 1])[after < len(marked)]
-    if not len(low) or not len(high):
-        return readings
-    zero = (int(low.max()) + int(high.min())) // 2
-    return _rising(np.concatenate([readings, marked - np.array([0, zero])]))
-
-
-def _shift(decoded: Stream, other: Ring, base: int) -> int | None:
-    """What turns times of a ring of waits into those of the ring of calls; None: of another life.
-
-    Both count from a wall clock read to the µs: the server's record ties them to the ns.
-    """
-    for _, started_us, zero in decoded.wait_rings:
-        started_ns = (started_us + POSTGRES_EPOCH_US) * 1000
-        shift = base + zero - other.started_ns
-        if abs(started_ns - other.started_ns) < 1000 and abs(shift) < _FAR:
-            return shift
-    return None
-
-
-def _absolute(calls: npt.NDArray[np.void], base: int) -> npt.NDArray[np.void]:
-    moved = calls.copy()
-    moved["start"] += base
-    moved["end"] += base
-    moved["start"] = np.minimum(moved["start"], moved["end"])
-    _after_predecessors(moved)
-    return moved
-
-
-def _after_predecessors(calls: npt.NDArray[np.void]) -> None:
-    """Move starts that are estimates (true to the µs) behind the end of the call before.
-
-    Calls are in the order of their ends and are numbered in that of their beginnings: what
-    ended before and has a lower number was over when this one began. A bind closes the portal of
-    the statement before it, whose execution had worked until its answer only.
-    """
-    number = calls["call"]
-    end = np.where(calls["kind"] == CallKind.EXECUTE, worked_until(calls), calls["end"])
-    for i in np.flatnonzero(calls["flags"] & ESTIMATED).tolist():
-        for j in range(i - 1, max(i - 1000, -1), -1):
-            if number[j] < number[i]:
-                calls["start"][i] = min(max(calls["start"][i], end[j]), calls["end"][i])
-                break
-
-
-def worked_until(calls: npt.NDArray[np.void]) -> Integers:
-    """When each call was over, had it worked in one piece from its beginning on."""
-    return np.asarray(np.minimum(calls["start"] + np.maximum(calls["busy"], 0), calls["end"]))
-
-
-def _requests_absolute(decoded: Stream, base: int) -> npt.NDArray[np.void]:
-    moved = decoded.requests.copy()
-    moved["end"] += base
-    return moved
-
-
 def _close_last_request(process: Process) -> None:
     """What began after the last answer belongs to a request that has none yet."""
     calls = process.calls
@@ -440,23 +377,13 @@ def _transactions(decoded: Stream, base: int, end: int) -> Integers:
     return _apart(np.array(found, np.int64).reshape(-1, 2))
 
 
-def _rising(readings: Integers) -> Integers:
-    """In order of time; readings that fall below an earlier one are of no use."""
-    readings = readings[np.argsort(readings[:, 0], kind="stable")]
-    if not len(readings):
-        return readings
-    highest = np.maximum.accumulate(readings[:, 1])
-    kept = readings[readings[:, 1] >= highest]
-    return np.asarray(kept[np.concatenate([[True], np.diff(kept[:, 0]) > 0])])
-
-
 def _queue(trace: Trace, rings: set[int]) -> Integers:
     parts = [
         np.stack([p["when_ns"], p["queue_ns"]], axis=1)
         for number, p in trace.processor.items()
         if number in rings
     ]
-    return _rising(np.concatenate(parts)) if parts else _none(2)
+    return rising(np.concatenate(parts)) if parts else _none(2)
 
 
 def _of_waits(trace: Trace, ring: Ring) -> Process | None:
@@ -481,10 +408,10 @@ def _of_waits(trace: Trace, ring: Ring) -> Process | None:
         calls = _calls_of_marks(marks, None if ring.leader_pid is not None else process.end)
         process.calls = calls[calls["end"] > process.begin]
         of = marks["kind"] == RingRecordKind.CPU
-        process.cpu = _rising(np.stack([marks["when_ns"][of], marks["value"][of]], axis=1))
+        process.cpu = rising(np.stack([marks["when_ns"][of], marks["value"][of]], axis=1))
     if ring.leader_pid is not None:
         # a worker that ran one statement has one reading, from the start of its process on
-        process.cpu = _rising(np.concatenate([[[born, 0]], process.cpu]))
+        process.cpu = rising(np.concatenate([[[born, 0]], process.cpu]))
         process.requests = np.array([[process.begin, process.end]], np.int64)
     else:
         process.requests = _between_waits_for_clients(trace, process)
