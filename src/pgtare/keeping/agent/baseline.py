@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ from pgtare.postgres.wait_counters.epoch import Origin, Taken
 
 _ORIGIN = ("system_identifier", "started_us", "memory_us", "reset_us", "resets")
 _COUNTS = ("max_ns", "running", "processes")
+
+#: The stored table of a part, or None.
+Stored = Callable[[str], pa.Table | None]
+StoredReading = tuple[Origin, Taken, CounterTable]
 
 
 def moment_table(origin: Origin, taken: Taken) -> pa.Table:
@@ -60,3 +65,28 @@ def arrow(column: Array) -> pa.Array:
 def _array(column: pa.ChunkedArray) -> Array:
     found: Array = column.to_numpy()
     return found.astype("U") if pa.types.is_string(column.type) else found
+
+
+def stored_reading(stored: Stored, part: str) -> StoredReading | None:
+    """A reading of counters, if the spool has all of it."""
+    table, info = stored(part), stored(f"{part}-info")
+    if table is None or info is None:
+        return None
+    return (*moment(info), counters(table))
+
+
+def stored_activity(stored: Stored, part: str) -> tuple[Origin, Taken, Array] | None:
+    """The matrix of what databases did, if the spool has all of it."""
+    table, info = stored(part), stored(f"{part}-info")
+    if table is None or info is None:
+        return None
+    columns: list[Any] = [column.to_numpy() for column in table.columns]
+    return (*moment(info), np.stack(columns, axis=1))
+
+
+def stored_recordings(stored: Stored) -> set[tuple[int, int]]:
+    """Numbers and beginnings of the recordings that were known."""
+    table = stored("recordings")
+    if table is None:
+        return set()
+    return {(row["number"], row["started_us"]) for row in table.to_pylist()}

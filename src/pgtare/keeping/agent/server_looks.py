@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,16 @@ import pyarrow as pa
 
 from pgtare.keeping.agent import queries, reading, server_findings, texts
 from pgtare.keeping.agent.agent_log import shortened
-from pgtare.keeping.agent.baseline import counter_columns, counters, moment, moment_table
+from pgtare.keeping.agent.baseline import (
+    Stored,
+    StoredReading,
+    counter_columns,
+    counters,
+    moment_table,
+    stored_activity,
+    stored_reading,
+    stored_recordings,
+)
 from pgtare.keeping.agent.description import ServerDescription
 from pgtare.keeping.agent.reading import UnsteadyReading, WaitsReading
 from pgtare.keeping.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
@@ -33,7 +42,7 @@ from pgtare.postgres.wait_counters.counter_table import (
     CounterTable,
     codes_of,
 )
-from pgtare.postgres.wait_counters.epoch import Origin, ReadingBaseline, Taken, WatchGap
+from pgtare.postgres.wait_counters.epoch import Origin, ReadingBaseline, WatchGap
 
 WAITS, STATEMENTS, SESSIONS, ACTIVITY = "waits", "statements", "sessions", "activity"
 #: Blockers are looked up of waiters that have waited this many s.
@@ -84,10 +93,6 @@ FELL = (
     "over this time are those of the counters"
 )
 
-#: The stored reading of a part, or None.
-Stored = Callable[[str], pa.Table | None]
-StoredReading = tuple[Origin, Taken, CounterTable]
-
 
 class ServerLooks:
     """What is known of one server, and the looks at it.
@@ -98,15 +103,15 @@ class ServerLooks:
 
     def __init__(self, name: str, agent: str, stored: Stored, most: int) -> None:
         self.name, self.agent, self.most = name, agent, most
-        self._waits = _stored_reading(stored, WAITS)
-        self._statements = _stored_reading(stored, STATEMENTS)
+        self._waits = stored_reading(stored, WAITS)
+        self._statements = stored_reading(stored, STATEMENTS)
         minute_waits = stored("statements-waits")
         if minute_waits is None:
             self._statements = None  # both are compared, or none
         self._minute_waits = None
         if minute_waits is not None and self._statements is not None:
             self._minute_waits = counters(minute_waits)
-        self._activity = _stored_activity(stored)
+        self._activity = stored_activity(stored, ACTIVITY)
         self._origin: Origin | None = None
         self._sampled_at: float | None = None
         self._waiting: dict[int, float] = {}
@@ -115,7 +120,7 @@ class ServerLooks:
         self._names_read = 0.0
         self._texts = StatementTexts()
         self._settings: str | None = None
-        self._recordings = _stored_recordings(stored)
+        self._recordings = stored_recordings(stored)
         self.findings = ServerFindings(stored(server_findings.PART))
         self.description = ServerDescription(name, agent, stored)
         self.notes: dict[str, str] = {}
@@ -501,25 +506,3 @@ def activity_difference(first: Array, last: Array) -> Array:
     changed = np.any(counts != 0, axis=1)
     changed[:1] = True
     return grown[changed]
-
-
-def _stored_reading(stored: Stored, part: str) -> StoredReading | None:
-    table, info = stored(part), stored(f"{part}-info")
-    if table is None or info is None:
-        return None
-    return (*moment(info), counters(table))
-
-
-def _stored_activity(stored: Stored) -> tuple[Origin, Taken, Array] | None:
-    table, info = stored(ACTIVITY), stored("activity-info")
-    if table is None or info is None:
-        return None
-    columns: list[Any] = [column.to_numpy() for column in table.columns]
-    return (*moment(info), np.stack(columns, axis=1))
-
-
-def _stored_recordings(stored: Stored) -> set[tuple[int, int]]:
-    table = stored("recordings")
-    if table is None:
-        return set()
-    return {(row["number"], row["started_us"]) for row in table.to_pylist()}
