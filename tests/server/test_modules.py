@@ -370,6 +370,19 @@ def test_build_stopped_half_way_leaves_nothing_that_counts(
     assert not left.exists()
 
 
+def test_uninstall_keeps_what_says_how_to_put_a_server_back(own_place: Path) -> None:
+    path = own_place / "restore" / "server-1-2.txt"
+    path.parent.mkdir(parents=True)
+    path.write_text("ALTER SYSTEM RESET track_io_timing;")
+    done = in_process("uninstall", "--yes")
+    assert done.returncode == 1
+    assert "has what a weighing did not put back" in done.stdout
+    assert path.exists()
+    path.unlink()
+    assert in_process("uninstall", "--yes").returncode == 0
+    assert not own_place.exists()
+
+
 @pytest.mark.timeout(180)
 def test_what_is_built_is_there_while_something_else_is_being_built(
     wheel: Binaries, own_place: Path, source: Path

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import pgtare
+from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
 from tests.commands import failed, in_process, refused
 from tests.servers import SLOWLY_ON_15, with_everything
 from tests.sessions import session
@@ -72,3 +74,19 @@ def test_a_file_is_written_only_if_wanted(loaded: Cluster, tmp_path: Path) -> No
 def test_a_server_that_cannot_be_reached(tmp_path: Path) -> None:
     done = in_process("support", "--dsn", f"host={tmp_path} password={WORD}")
     assert WORD not in failed(done, 1)
+
+
+def test_a_module_that_sessions_do_not_load_is_not_loaded(wheel: Binaries) -> None:
+    """To ask it would replace call slots in our session, and take shared memory."""
+    module = loadable(wheel, "wait_event_timing")
+    with Cluster(wheel) as cluster:
+        with session(cluster) as superuser:
+            superuser.execute(module.create_sql.encode())
+            superuser.execute("ALTER SYSTEM SET log_statement = 'all'")
+            superuser.execute("SELECT pg_reload_conf()")
+        done = in_process("support", "--dsn", cluster.dsn())
+        assert done.returncode == 0, done.stderr
+        assert "[module wait_event_timing]" in done.stdout
+        log = cluster.log_path.read_text()
+    assert "pg_settings WHERE name" in log
+    assert 'library_version"()' not in log

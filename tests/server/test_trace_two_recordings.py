@@ -102,6 +102,21 @@ def test_the_recording_that_ends_first_leaves_the_session_to_the_other(
     eventually(lambda: given_back(onlooker, app), 30)
 
 
+def test_the_lock_of_a_role_that_could_not_record_keeps_no_session_traced(
+    tracer: Cluster, onlooker: Connection, app: Connection, tmp_path: Path
+) -> None:
+    onlooker.execute("DROP ROLE IF EXISTS nobody_special")
+    onlooker.execute("CREATE ROLE nobody_special LOGIN")
+    query = "SELECT pg_advisory_lock_shared(%s::int, %s::int)"
+    with session(tracer, user="nobody_special") as stranger:
+        with started(tracer, tmp_path / "rec", app) as recorder:
+            wait_until_traced(onlooker, app)
+            stranger.execute(query, (0x70677472, app.info.backend_pid))
+            ended(recorder)
+        eventually(lambda: given_back(onlooker, app), 30)
+    onlooker.execute("DROP ROLE nobody_special")
+
+
 def test_a_session_that_is_given_back_in_mid_recording(
     tracer: Cluster, onlooker: Connection, app: Connection, tmp_path: Path
 ) -> None:

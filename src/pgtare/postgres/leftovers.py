@@ -137,6 +137,11 @@ def _remove(base: Path) -> None:
     pids = _running_from(base)
     if pids:
         raise PgtareError(f"process {pids[0]} runs a program of it")
+    unfinished = sorted((base / "restore").glob("*.txt"))
+    if unfinished:
+        raise PgtareError(
+            f"{unfinished[0]} has what a weighing did not put back: do what it says, and delete it"
+        )
     try:
         shutil.rmtree(base)
     except OSError as ex:

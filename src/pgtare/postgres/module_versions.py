@@ -104,13 +104,16 @@ def series(version: str | None) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version or "")[:2])
 
 
-def read(conn: psycopg.Connection[Any], module: str) -> ModuleVersions:
-    """Read the versions of a module, without its files. Raises psycopg.Error."""
+def read(conn: psycopg.Connection[Any], module: str, *, load: bool = True) -> ModuleVersions:
+    """Read the versions of a module, without its files. Raises psycopg.Error.
+
+    load: to ask the library, load it into this session if the server does not.
+    """
     preloaded = bool(module_setup.loaded(conn, [module]))  # a function would load it here
     ((extension, standby),) = pooler.rows(conn, _EXTENSION, module)
     functions = pooler.rows(conn, _FUNCTIONS, module)
     library, hidden, lost = None, False, False
-    for schema, name in functions:
+    for schema, name in functions if load or preloaded else ():
         try:
             library = _library_version(conn, schema, name)
         except psycopg.errors.InsufficientPrivilege:

@@ -49,6 +49,8 @@ SELECT name, setting, coalesce(unit, ''), vartype = 'string', source, pending_re
 FROM pg_settings WHERE name = ANY(%s) OR split_part(name, '.', 1) = ANY(%s) ORDER BY name
 """
 _SERVER = "SELECT version(), pg_is_in_recovery()"
+#: Our session changes nothing and waits for nobody; a pooler may take no options.
+_GENTLE = ("statement_timeout=10s", "lock_timeout=2s", "default_transaction_read_only=on")
 #: By module: functions that it alone has, and what is called in their schema.
 _STATES = {
     "pgtare": (("trial_status", "info"),),
@@ -69,7 +71,7 @@ def read(dsn: str) -> Iterator[Facts]:
 
     Raises MeasurementError if it cannot be reached, UsageError for a wrong connection string.
     """
-    with own_session.connect(dsn) as conn:
+    with untraced_session.connect(dsn, (), _GENTLE) as conn:
         try:
             ((version, standby),) = pooler.rows(conn, _SERVER)
             places = [("version", str(version)), ("standby", _word(standby))]
@@ -94,7 +96,7 @@ def _settings(conn: psycopg.Connection[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _module(conn: psycopg.Connection[Any], name: str) -> Iterator[tuple[str, str]]:
-    found = module_versions.with_files(conn, module_versions.read(conn, name))
+    found = module_versions.with_files(conn, module_versions.read(conn, name, load=False))
     yield from zip(("files", "library", "extension"), found.states, strict=True)
     if not module_setup.loaded(conn, [name]):
         return  # to ask it would load the library into this session

@@ -18,16 +18,19 @@ from pgtare.postgres import pooler
 #: another module for them; the second is the process.
 _CLASS, _OF_WAITS = 0x70677472, 0x70677473
 
-_OWNERS = """
-SELECT DISTINCT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted
-AND classid = %s::bigint::oid AND objsubid = 2 AND objid::bigint = ANY(%s::bigint[])
-AND pid <> ALL(%s::int[])
-"""
-_RECORDERS = """
-SELECT l.pid, coalesce(host(a.client_addr), ''), array_agg(l.objid::bigint::int ORDER BY l.objid)
-FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+# Anybody may take such a lock. Only that of a role which could record the session counts: else any
+# role could keep the sessions of others traced, as nobody would give them back.
+_LOCKS = """
+FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN pg_stat_activity s ON s.pid = l.objid::bigint
 WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %s::bigint::oid AND l.objsubid = 2
-AND l.objid::bigint = ANY(%s::bigint[]) GROUP BY l.pid, a.client_addr ORDER BY l.pid
+AND l.objid::bigint = ANY(%s::bigint[]) AND (pg_has_role(a.usesysid, 'pg_read_all_stats', 'USAGE')
+  OR s.usesysid IS NOT NULL AND pg_has_role(a.usesysid, s.usesysid, 'USAGE'))
+"""
+_OWNERS = f"SELECT DISTINCT l.objid::bigint {_LOCKS} AND l.pid <> ALL(%s::int[])"
+_RECORDERS = f"""
+SELECT l.pid, coalesce(host(a.client_addr), ''), array_agg(l.objid::bigint::int ORDER BY l.objid)
+{_LOCKS} GROUP BY l.pid, a.client_addr ORDER BY l.pid
 """
 _GIVE_BACK = """
 SELECT {}(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
