@@ -379,6 +379,13 @@ def test_uninstall_keeps_what_says_how_to_put_a_server_back(own_place: Path) -> 
     assert "has what a weighing did not put back" in done.stdout
     assert path.exists()
     path.unlink()
+    (own_place / "mine.txt").write_text("not of pgtare")
+    (own_place / "modules").mkdir()
+    done = in_process("uninstall", "--yes")
+    assert done.returncode == 1
+    assert "mine.txt in it is not of pgtare" in done.stdout
+    assert [path.name for path in own_place.iterdir()] == ["mine.txt"]
+    (own_place / "mine.txt").unlink()
     assert in_process("uninstall", "--yes").returncode == 0
     assert not own_place.exists()
 

@@ -17,6 +17,8 @@ DIRECTORY_VARIABLE = "PGTARE_DIR"
 ROOT_DIRECTORY = Path("/var/lib/pgtare")
 
 # make splits paths at blanks, and conninfo strings and lists of directories at commas.
+#: What pgtare makes below its directory; whatever else is there is somebody's.
+SHELVES = ("drivers", "modules", "postgres", "probe", "restore", "servers")
 PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+@=:~-]+")
 
 
@@ -31,6 +33,7 @@ def place(name: str, mode: int = 0o755) -> Path:
     Everything lives below one directory: $PGTARE_DIR; else /var/lib/pgtare for root, so that the
     server's account needs no way into root's home; else $XDG_CACHE_HOME/pgtare or ~/.cache/pgtare;
     or /var/tmp/pgtare-UID if that cannot be written, or make could not cope with its name.
+    name: of SHELVES, or a test's own.
     """
     base = _base()
     directory = own_directory(base / name, mode)

@@ -143,9 +143,18 @@ def _remove(base: Path) -> None:
             f"{unfinished[0]} has what a weighing did not put back: do what it says, and delete it"
         )
     try:
-        shutil.rmtree(base)
+        for shelf in directories.SHELVES:
+            if (base / shelf).exists():
+                shutil.rmtree(base / shelf)
+        others = sorted(path.name for path in base.iterdir())
+        if not others:
+            base.rmdir()
     except OSError as ex:
         raise PgtareError(f"cannot be removed: {ex.strerror}") from ex
+    if others:
+        raise PgtareError(
+            f"what pgtare made is removed; {', '.join(others)} in it is not of pgtare"
+        )
 
 
 def _running_from(base: Path) -> list[int]:

@@ -48,7 +48,9 @@ _SETTINGS = """
 SELECT name, setting, coalesce(unit, ''), vartype = 'string', source, pending_restart
 FROM pg_settings WHERE name = ANY(%s) OR split_part(name, '.', 1) = ANY(%s) ORDER BY name
 """
-_SERVER = "SELECT version(), pg_is_in_recovery()"
+_SERVER = """
+SELECT version(), pg_is_in_recovery(), pg_has_role('pg_read_all_settings', 'USAGE')
+"""
 #: Our session changes nothing and waits for nobody; a pooler may take no options.
 _GENTLE = ("statement_timeout=10s", "lock_timeout=2s", "default_transaction_read_only=on")
 #: By module: functions that it alone has, and what is called in their schema.
@@ -73,9 +75,10 @@ def read(dsn: str) -> Iterator[Facts]:
     """
     with untraced_session.connect(dsn, (), _GENTLE) as conn:
         try:
-            ((version, standby),) = pooler.rows(conn, _SERVER)
+            ((version, standby, sees_all),) = pooler.rows(conn, _SERVER)
             places = [("version", str(version)), ("standby", _word(standby))]
-            yield Facts("server", [*places, ("pooler", _word(pooler.is_pooled(conn)))])
+            places += [("pooler", _word(pooler.is_pooled(conn)))]
+            yield Facts("server", [*places, ("role sees all settings", _word(sees_all))])
             yield Facts("settings", list(_settings(conn)))
             for name in modules.PRELOAD_ORDER:
                 yield Facts(f"module {name}", list(_module(conn, name)))
