@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 
+from pgtare.errors import PgtareError
 from pgtare.postgres.wait_counters import rates
 from pgtare.postgres.wait_counters.model import Counters, Event, EventRow
-from pgtare.postgres.wait_counters.reader import open_reader
+from pgtare.postgres.wait_counters.reader import Reader, open_reader
 from pgtare.weighing.ladder.field_types import percent
 from pgtare.weighing.ladder.records import Wait
 from pgtare.weighing.ladder.study_sections import Expected, Workload
@@ -20,10 +22,6 @@ from pgtare.weighing.ladder.study_servers import WAITS, Serving, carries
 
 _LOAD = "client backend"
 LOAD_NAME = "pgtare-load-"
-#: As many as the reader of wait_event_timing asks in a look.
-_LOOK_QUERIES = 5
-
-
 _INFO = "SELECT hooks, slots_installed, slots_intact FROM {waits}.pg_stat_wait_event_timing_info"
 
 
@@ -78,22 +76,57 @@ def read_events(serving: Serving) -> tuple[EventRow, ...] | None:
         return reader.events()
 
 
-def look(serving: Serving, seen: Halfway) -> None:
-    """Halfway through a run: what is captured in the load's sessions.
+class Look:
+    """A look at what is captured in the load's sessions, halfway through a run; for `with`.
 
-    A variant that captures nothing is looked at as well: the look is a little load.
+    It connects before the run: beside others, connecting can take as long as a run of a second. A
+    variant that captures nothing is looked at as well: the look is a little load. What goes wrong
+    is in `seen`.
     """
-    if serving.variant.capture in ("absent", "unhooked"):
-        with serving.connect() as conn:
-            for _ in range(_LOOK_QUERIES):
-                conn.execute("SELECT * FROM pg_stat_activity").fetchall()
-        return
-    with open_reader(serving.cluster.dsn()) as reader:
+
+    def __init__(self, serving: Serving) -> None:
+        self.seen = Halfway()
+        self._serving = serving
+        self._stack = contextlib.ExitStack()
+        self._look: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> Self:
+        with self._noting_trouble():
+            if self._serving.variant.capture in ("absent", "unhooked"):
+                conn = self._stack.enter_context(self._serving.connect())
+                self._look = lambda: _ask(conn)
+            else:
+                reader = self._stack.enter_context(open_reader(self._serving.cluster.dsn()))
+                self._look = lambda: self._read(reader)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def __call__(self) -> None:
+        """Look."""
+        if not self.seen.trouble:
+            with self._noting_trouble():
+                self._look()
+
+    @contextlib.contextmanager
+    def _noting_trouble(self) -> Iterator[None]:
+        try:
+            yield
+        except (PgtareError, psycopg.Error, OSError) as ex:
+            self.seen.trouble = str(ex).strip() or type(ex).__name__
+
+    def _read(self, reader: Reader) -> None:
         for session in reader.sessions():
             if (session.application or "").startswith(LOAD_NAME):
-                seen.captures[session.capture] = seen.captures.get(session.capture, 0) + 1
-        if serving.variant.capture == "trace":
-            seen.rings = len(reader.rows("SELECT FROM {waits}.wait_event_timing_rings()"))
+                captures = self.seen.captures
+                captures[session.capture] = captures.get(session.capture, 0) + 1
+        if self._serving.variant.capture == "trace":
+            self.seen.rings = len(reader.rows("SELECT FROM {waits}.wait_event_timing_rings()"))
+
+
+def _ask(conn: psycopg.Connection[Any]) -> None:
+    conn.execute("SELECT * FROM pg_stat_activity").fetchall()
 
 
 def judge_capture(

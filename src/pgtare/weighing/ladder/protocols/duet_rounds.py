@@ -15,9 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import psycopg
 
-from pgtare.errors import MeasurementError, PgtareError
+from pgtare.errors import MeasurementError
 from pgtare.estimate.study import duet as estimate
 from pgtare.kit import machine
 from pgtare.kit.window import Window
@@ -41,7 +40,7 @@ from pgtare.weighing.ladder.protocols.rounds import SETTLE_S, load_gates
 from pgtare.weighing.ladder.records import ALL, Dropped, Part, Rate, Run, Step
 from pgtare.weighing.ladder.server_reading import ServerReading
 from pgtare.weighing.ladder.study_sections import Metric, Workload
-from pgtare.weighing.ladder.study_servers import MB_A_SCALE, Bench, Serving
+from pgtare.weighing.ladder.study_servers import MB_A_SCALE, Bench
 
 #: Waits for what servers side by side share.
 _SHARED = ("IO/", "LWLock/", "Lock/", "BufferPin/", "Buffer/")
@@ -227,11 +226,11 @@ class DuetRounds(StudyProtocol):
         spec = study.load_spec(workload, context.directory, rate / len(names) if rate else None)
         spec = dataclasses.replace(spec, seed=step.seed)
         length = Length(study.protocol.duet.run, warmup_s=study.protocol.duet.warm_up)
-        looks = _Looks(servings, length)
         runs: list[DuetRun] = []
         with ExitStack() as stack:
             scratch = stack.enter_context(TemporaryDirectory(dir=context.scratch))
             conns = [stack.enter_context(serving.connect()) for serving in servings]
+            looks = [stack.enter_context(evidence.Look(serving)) for serving in servings]
 
             def read() -> list[ServerReading]:
                 # A server that left the load without an answer may leave us without one too.
@@ -242,7 +241,12 @@ class DuetRounds(StudyProtocol):
             pids = [serving.cluster.postmaster_pid for serving in servings]
             with Window(pids, read, settle_s=SETTLE_S) as window:
                 runs.append(
-                    block.drive(spec, length, Path(scratch, "round"), on_progress=looks.tick)
+                    block.drive(
+                        spec,
+                        length,
+                        Path(scratch, "round"),
+                        on_progress=_Looking(looks, length).tick,
+                    )
                 )
         (run,) = runs
         statistics, dropped = judge(run, roles)
@@ -261,7 +265,7 @@ class DuetRounds(StudyProtocol):
             seconds = length.warmup_s + length.duration_s
             waits = last.waits(first, seconds, spec.clients, answered)
             counted = sum(w.waits for w in waits) if first.events is not None else None
-            shown, against = evidence.judge_capture(serving, looks.seen[i], counted)
+            shown, against = evidence.judge_capture(serving, looks[i].seen, counted)
             grown = last.counter - first.counter
             conflicts = _count(run, i, Outcome.CONFLICT)
             reasons = [*last.refused, *against, *load_gates(workload, answered, conflicts, grown)]
@@ -323,12 +327,11 @@ def _spoiled(workload: Workload, variants: int, cores: int) -> str:
     return ""
 
 
-class _Looks:
-    """One look at each server's sessions while a round lasts; called with its progress."""
+class _Looking:
+    """Makes each look once while a round lasts; called with its progress."""
 
-    def __init__(self, servings: Sequence[Serving], length: Length) -> None:
-        self.seen = [evidence.Halfway() for _ in servings]
-        self._servings = servings
+    def __init__(self, looks: Sequence[evidence.Look], length: Length) -> None:
+        self._looks = looks
         # Early, as looking at many servers takes a while.
         self._due_s = length.warmup_s
         self._done = False
@@ -338,11 +341,8 @@ class _Looks:
         if self._done or seconds < self._due_s:
             return
         self._done = True
-        for serving, seen in zip(self._servings, self.seen, strict=True):
-            try:
-                evidence.look(serving, seen)
-            except (PgtareError, psycopg.Error, OSError) as ex:
-                seen.trouble = str(ex).strip() or type(ex).__name__
+        for look in self._looks:
+            look()
 
 
 def _answered(run: DuetRun, cluster: int) -> int:

@@ -16,9 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import psycopg
 
-from pgtare.errors import PgtareError
 from pgtare.estimate.ties import mid_quantiles
 from pgtare.kit import machine
 from pgtare.kit.numbers import counted
@@ -151,14 +149,6 @@ def _measured(step: Step, context: StepContext) -> StepResult:
     warm = run(pgbench, serving.dsn, spec, study.protocol.warm_up)
     length = _proof_s(study) if step.kind == "proof" else study.protocol.run
     sample = min(1.0, _LOGGED / max(warm.tps * length, 1.0))
-    seen = evidence.Halfway()
-
-    def look() -> None:
-        try:
-            evidence.look(serving, seen)
-        except (PgtareError, psycopg.Error, OSError) as ex:
-            seen.trouble = str(ex).strip() or type(ex).__name__
-
     with ExitStack() as stack:
         log = stack.enter_context(TransactionLog(sample, context.scratch))
         folder = Path(stack.enter_context(TemporaryDirectory(dir=context.scratch)))
@@ -166,6 +156,7 @@ def _measured(step: Step, context: StepContext) -> StepResult:
             companion.running(serving.variant.companion, serving.cluster.dsn(), folder)
         )
         conn = stack.enter_context(serving.connect())
+        look = stack.enter_context(evidence.Look(serving))
         window = Window(
             (serving.cluster.postmaster_pid, *pids),
             read=lambda: server_reading.read(serving, conn),
@@ -177,7 +168,7 @@ def _measured(step: Step, context: StepContext) -> StepResult:
     first, last, shares = window.first, window.last, window.shares
     waits = last.waits(first, length, spec.clients, got.transactions)
     shown, against = evidence.judge_capture(
-        serving, seen, sum(w.waits for w in waits) if first.events is not None else None
+        serving, look.seen, sum(w.waits for w in waits) if first.events is not None else None
     )
     worked, idled = activity.judge(
         workload.activity,
