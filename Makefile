@@ -59,8 +59,8 @@ test-source: setup-dev
 	@$(BIN)/pytest -m source
 
 lint: setup-dev
-	@$(BIN)/ruff check src tests bench
-	@$(BIN)/ruff format --check src tests bench
+	@$(BIN)/ruff check src tests bench packaging
+	@$(BIN)/ruff format --check src tests bench packaging
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python -m tests.lint_c

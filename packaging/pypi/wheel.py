@@ -14,9 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pgtare.postgres.load import driver
 from pgtare.postgres.binaries import Binaries, from_wheel
 from pgtare.postgres.build import build_cached
+from pgtare.postgres.load import driver
 from pgtare.postgres.module_package import write_manifest
 from pgtare.postgres.modules import PRELOAD_ORDER
 

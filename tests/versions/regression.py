@@ -203,14 +203,15 @@ def main() -> int:
     shown = Table(title="PostgreSQL's own suites, all modules loaded and on", show_lines=True)
     for name in ("version", "suite", "passed", "failed without modules too", "failed", "which"):
         shown.add_column(name, justify="left" if name[0] in "vsw" else "right")
-    bad = False
+    bad, ran = False, False
     with contextlib.suppress(KeyboardInterrupt):
         for major in args.majors or MAJORS:
             for row in check(major, args.suite or list(SUITES)):
                 shown.add_row(*row)
                 bad = bad or row[4] != "0"
+                ran = ran or row[2] != "0"
     Console().print(shown)
-    return int(bad)
+    return int(bad or not ran)
 
 
 if __name__ == "__main__":
