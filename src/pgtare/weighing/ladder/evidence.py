@@ -76,7 +76,7 @@ def read_events(serving: Serving) -> tuple[EventRow, ...] | None:
         return reader.events()
 
 
-class Look:
+class SessionsLook:
     """A look at what is captured in the load's sessions, halfway through a run; for `with`.
 
     It connects before the run: beside others, connecting can take as long as a run of a second. A

@@ -230,7 +230,7 @@ class DuetRounds(StudyProtocol):
         with ExitStack() as stack:
             scratch = stack.enter_context(TemporaryDirectory(dir=context.scratch))
             conns = [stack.enter_context(serving.connect()) for serving in servings]
-            looks = [stack.enter_context(evidence.Look(serving)) for serving in servings]
+            looks = [stack.enter_context(evidence.SessionsLook(serving)) for serving in servings]
 
             def read() -> list[ServerReading]:
                 # A server that left the load without an answer may leave us without one too.
@@ -330,7 +330,7 @@ def _spoiled(workload: Workload, variants: int, cores: int) -> str:
 class _Looking:
     """Makes each look once while a round lasts; called with its progress."""
 
-    def __init__(self, looks: Sequence[evidence.Look], length: Length) -> None:
+    def __init__(self, looks: Sequence[evidence.SessionsLook], length: Length) -> None:
         self._looks = looks
         # Early, as looking at many servers takes a while.
         self._due_s = length.warmup_s

@@ -156,7 +156,7 @@ def _measured(step: Step, context: StepContext) -> StepResult:
             companion.running(serving.variant.companion, serving.cluster.dsn(), folder)
         )
         conn = stack.enter_context(serving.connect())
-        look = stack.enter_context(evidence.Look(serving))
+        look = stack.enter_context(evidence.SessionsLook(serving))
         window = Window(
             (serving.cluster.postmaster_pid, *pids),
             read=lambda: server_reading.read(serving, conn),
