@@ -26,7 +26,7 @@ from typing import Any
 import pgtare
 from bench.harness import say
 from pgtare.errors import UsageError
-from pgtare.kit import page_frame, plots
+from pgtare.kit import numbers, page_frame, plots
 from pgtare.kit.chart import Chart
 from pgtare.postgres.signals import asked_to_stop
 
@@ -227,8 +227,8 @@ def write_page(directory: Path) -> Path:
             {
                 "name": part.name,
                 "line": part.line,
-                "outcome": _outcome(outcome, said),
-                "took": "" if outcome is None else f"{outcome.seconds / 60:.0f} min",
+                "outcome": _outcome(part, outcome, said),
+                "took": "" if outcome is None else numbers.seconds(outcome.seconds),
                 "command": shlex.join(["python", *part.command(scale, directory)[1:]]),
                 "said": said,
             }
@@ -249,15 +249,15 @@ def write_page(directory: Path) -> Path:
     return path
 
 
-def _outcome(outcome: Outcome | None, said: str) -> str:
+def _outcome(part: Part, outcome: Outcome | None, said: str) -> str:
     if outcome is None:
         return "not run"
     ended = "passed" if outcome.status == 0 else f"failed ({outcome.status})"
     skipped = re.search(r"(\d+) skipped", said)
-    parts = [f"{ended} at {outcome.commit}", *([f"{skipped[1]} skipped"] if skipped else [])]
-    if outcome.scale != 1:
-        parts.append(f"{outcome.scale:g} of its time")
-    return ", ".join(parts)
+    words = [f"{ended} at {outcome.commit}", *([f"{skipped[1]} skipped"] if skipped else [])]
+    if part.time and outcome.scale != 1:
+        words.append(f"{outcome.scale:g} of its time")
+    return ", ".join(words)
 
 
 def _text(log: Path) -> str:
