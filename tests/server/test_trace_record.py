@@ -91,15 +91,21 @@ def test_profile_of_known_waits_and_work(
     assert found.total_ns == pytest.approx(process.end - process.begin, rel=1e-9)
     assert process.begin <= first + 1e8
     assert process.end >= last - 1e8
-    by_event = by(book)
-    napped = known(tracer, "nap")
-    assert by_event["Timeout/PgSleep"] == pytest.approx(napped, rel=0.02)
-    assert by_event["Lock/relation"] == pytest.approx(known(tracer, "lock"), rel=0.02)
+    other = [ledgers.NAMES[c] for c in (ledgers.CPU, ledgers.QUEUE, ledgers.UNACCOUNTED)]
+    for what, call, event in (
+        ("nap", "nap(60)", "Timeout/PgSleep"),
+        ("lock", "wait_for_lock()", "Lock/relation"),
+    ):
+        parts = by(
+            book, scope=Scope(statement=f"INSERT INTO truth (what, s) SELECT '{what}', {call}")
+        )
+        # what the function took is the wait, and the way from its end to a processor
+        assert 0.5 * known(tracer, what) < parts[event] < 1.02 * known(tracer, what)
+        assert parts[event] + sum(parts.get(name, 0.0) for name in other) > 0.98 * known(
+            tracer, what
+        )
     spun = by(book, scope=Scope(statement="INSERT INTO truth (what, s) SELECT 'spin', spin(100)"))
-    work = sum(
-        spun.get(ledgers.NAMES[c], 0.0)
-        for c in (ledgers.CPU, ledgers.QUEUE, ledgers.UNACCOUNTED, ledgers.OWN)
-    )
+    work = sum(spun.get(name, 0.0) for name in (*other, ledgers.NAMES[ledgers.OWN]))
     assert work == pytest.approx(known(tracer, "spin"), rel=0.02)
     # nothing of it in the same statement's waits
     assert sum(spun.values()) - work < 0.02 * work
