@@ -181,11 +181,18 @@ def running(directory: Path) -> Iterator[tuple[Cluster, AgentProcess, frozenset[
             load = start_load(cluster, directory, name)
             stack.callback(load.wait)
             stack.callback(load.kill)
-        options = ("--dsn", cluster.dsn(), "--spool", directory / "spool")
-        agent = stack.enter_context(AgentProcess(directory / "agent.log", *options))
-        agent.wait_connected()
+        agent = stack.enter_context(watching(cluster, directory))
         say(f"{sum(clients for clients, *_ in LOADS.values())} clients and an agent are there")
         yield cluster, agent, known
+
+
+@contextlib.contextmanager
+def watching(cluster: Cluster, directory: Path) -> Iterator[AgentProcess]:
+    """An agent that watches the server, with its spool in the directory."""
+    options = ("--dsn", cluster.dsn(), "--spool", directory / "spool")
+    with AgentProcess(directory / "agent.log", *options) as agent:
+        agent.wait_connected()
+        yield agent
 
 
 def make_database(cluster: Cluster) -> None:
@@ -214,17 +221,23 @@ def start_load(cluster: Cluster, directory: Path, name: str) -> subprocess.Popen
     )
 
 
+def weigh_command(cluster: Cluster, *instruments: str, seconds: int) -> list[str]:
+    """What weighs instruments on the traffic of the loads."""
+    words = [sys.executable, "-m", "pgtare", "weigh", *instruments]
+    return [*words, "--dsn", cluster.dsn(DATABASE), "--duration", str(seconds)]
+
+
 @contextlib.contextmanager
 def _weighing(cluster: Cluster, soak: Soak) -> Iterator[None]:
     """Weigh two instruments, again and again, on the traffic that is there."""
     over = threading.Event()
 
     def weigh() -> None:
-        words = [sys.executable, "-m", "pgtare", "weigh", "track_io_timing", "pg_stat_statements"]
+        command = weigh_command(cluster, "track_io_timing", "pg_stat_statements", seconds=30)
         while not over.is_set():
             try:
                 done = subprocess.run(
-                    [*words, "--dsn", cluster.dsn(DATABASE), "--duration", "30"],
+                    command,
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     text=True,
@@ -282,9 +295,8 @@ def reading(cluster: Cluster, agent: AgentProcess, known: frozenset[str]) -> lis
             lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
             private += sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
             descriptors += process.num_fds()
-    new = [SHM / name for name in set(os.listdir(SHM)) - known if name.startswith("PostgreSQL.")]
-    sizes = [size for size in map(_size, new) if size is not None]
-    watching = psutil.Process(agent.pid)
+    sizes = [size for size in map(_size, new_segments(known)) if size is not None]
+    watcher = psutil.Process(agent.pid)
     with cluster.log_path.open("rb") as log:
         lines_of_log = sum(1 for _ in log)
     return [
@@ -293,9 +305,15 @@ def reading(cluster: Cluster, agent: AgentProcess, known: frozenset[str]) -> lis
         len(sizes),
         descriptors,
         lines_of_log,
-        watching.memory_info().rss / 1e6,
-        watching.num_fds(),
+        watcher.memory_info().rss / 1e6,
+        watcher.num_fds(),
     ]
+
+
+def new_segments(known: frozenset[str]) -> list[Path]:
+    """The servers' segments of shared memory that were not known."""
+    names = set(os.listdir(SHM)) - known
+    return [SHM / name for name in sorted(names) if name.startswith(("PostgreSQL.", "pgtare"))]
 
 
 def _size(path: Path) -> int | None:

@@ -20,7 +20,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -36,7 +35,18 @@ from tests.servers import with_everything
 
 from bench.agent_runs import AgentProcess
 from bench.harness import say
-from bench.soak import DATABASE, LOADS, SETTINGS, SHM, faults, make_database, start_load
+from bench.soak import (
+    DATABASE,
+    LOADS,
+    SETTINGS,
+    SHM,
+    faults,
+    make_database,
+    new_segments,
+    start_load,
+    watching,
+    weigh_command,
+)
 from pgtare.errors import MeasurementError, PgtareError
 from pgtare.keeping.spool import reader
 from pgtare.postgres.binaries import from_wheel
@@ -105,24 +115,26 @@ class Storm:
         rows = self.query(_SETTINGS, list(PRELOAD_ORDER))
         try:
             for _ in range(_FLIPS):
-                for name, kind, choices, least, most, default in rows:
-                    if kind == "integer":
-                        middle = max(int(least), min(1000, int(most)))
-                        choices = [default, str(int(least)), str(middle)]
-                    value = self.chance.choice(choices or ["on", "off"])
-                    self._alter(sql.SQL("SET {} = {}").format(sql.SQL(name), sql.Literal(value)))
-                self.query("SELECT pg_reload_conf()")
+                with self.cluster.connect() as connection:
+                    for name, *kinds in rows:
+                        value = self._other_value(*kinds)
+                        change = sql.SQL("ALTER SYSTEM SET {} = {}")
+                        with contextlib.suppress(psycopg.errors.InvalidParameterValue):
+                            connection.execute(change.format(sql.SQL(name), sql.Literal(value)))
+                    connection.execute("SELECT pg_reload_conf()")
                 time.sleep(0.3)
         finally:
             self.query("ALTER SYSTEM RESET ALL")
             self.query("SELECT pg_reload_conf()")
 
-    def _alter(self, change: sql.Composed) -> None:
-        with (
-            psycopg.connect(self.cluster.dsn(), autocommit=True) as connection,
-            contextlib.suppress(psycopg.errors.InvalidParameterValue),
-        ):
-            connection.execute(sql.SQL("ALTER SYSTEM ") + change)
+    def _other_value(
+        self, kind: str, choices: list[str] | None, least: float, most: float, default: str
+    ) -> str:
+        """Any value of a setting, by the columns of pg_settings."""
+        if kind == "integer":
+            middle = max(int(least), min(1000, int(most)))
+            choices = [default, str(int(least)), str(middle)]
+        return self.chance.choice(choices or ["on", "off"])
 
     def restart(self) -> None:
         """With other sessions thrown out, as a fast shutdown does."""
@@ -162,10 +174,9 @@ class Storm:
         weighing.wait()
 
     def _weigh(self, seconds: int) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "pgtare", "weigh", "track_io_timing", "--duration", seconds]
         quiet = subprocess.DEVNULL
         return subprocess.Popen(
-            [str(word) for word in (*words, "--dsn", self.cluster.dsn(DATABASE))],
+            weigh_command(self.cluster, "track_io_timing", seconds=seconds),
             stdin=quiet,
             stdout=quiet,
             stderr=quiet,
@@ -219,11 +230,7 @@ def main(args: argparse.Namespace) -> int:
         storm.end_loads()
         storm.restart()  # says how it stopped
         storm.cluster.stop()
-        storm.wrong += [
-            f"left in shared memory: {one}"
-            for one in sorted(set(os.listdir(SHM)) - known)
-            if one.startswith(("PostgreSQL.", "pgtare"))
-        ]
+        storm.wrong += [f"left in shared memory: {one.name}" for one in new_segments(known)]
     print("; ".join(f"{what}: {times}" for what, times in storm.happened.most_common()))
     for line in storm.wrong:
         print(f"WRONG: {line}")
@@ -236,9 +243,7 @@ def _storm(directory: Path, seed: int) -> Iterator[Storm]:
     with with_everything(binaries, SETTINGS) as cluster:
         cluster.start_seconds = _ANSWERS_S
         make_database(cluster)
-        words = ("--dsn", cluster.dsn(), "--spool", directory / "spool")
-        with AgentProcess(directory / "agent.log", *words) as agent:
-            agent.wait_connected()
+        with watching(cluster, directory) as agent:
             storm = Storm(cluster, directory, random.Random(seed), agent)
             try:
                 yield storm

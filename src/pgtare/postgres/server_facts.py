@@ -14,7 +14,6 @@ from psycopg import sql
 
 from pgtare.errors import MeasurementError
 from pgtare.postgres import (
-    module_setup,
     module_versions,
     modules,
     own_session,
@@ -101,7 +100,7 @@ def _settings(conn: psycopg.Connection[Any]) -> Iterator[tuple[str, str]]:
 def _module(conn: psycopg.Connection[Any], name: str) -> Iterator[tuple[str, str]]:
     found = module_versions.with_files(conn, module_versions.read(conn, name, load=False))
     yield from zip(("files", "library", "extension"), found.states, strict=True)
-    if not module_setup.loaded(conn, [name]):
+    if not found.preloaded:
         return  # to ask it would load the library into this session
     for anchor, called in _STATES[name]:
         for function in untraced_session.find_functions(conn, anchor):

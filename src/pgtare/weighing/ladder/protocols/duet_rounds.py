@@ -240,14 +240,8 @@ class DuetRounds(StudyProtocol):
 
             pids = [serving.cluster.postmaster_pid for serving in servings]
             with Window(pids, read, settle_s=SETTLE_S) as window:
-                runs.append(
-                    block.drive(
-                        spec,
-                        length,
-                        Path(scratch, "round"),
-                        on_progress=_Looking(looks, length).tick,
-                    )
-                )
+                tick = _Looking(looks, length).tick
+                runs.append(block.drive(spec, length, Path(scratch, "round"), on_progress=tick))
         (run,) = runs
         statistics, dropped = judge(run, roles)
         idle = window.shares.idle
