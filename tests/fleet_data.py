@@ -79,7 +79,7 @@ def result_of(
     found = analyse(observations, design, margin=margin, proven=proven)
     return WeighResult(
         created="2026-11-02T10:00:00+00:00",
-        pgtare_version="0.5.0",
+        pgtare_version="1.0.0",
         command=["pgtare", "fleet", "weigh", *server.names],
         load={"kind": "none"},
         design=DesignInfo(

@@ -8,6 +8,6 @@
 #ifndef PGTARE_VERSION_H
 #define PGTARE_VERSION_H
 
-#define PGTARE_VERSION "0.5.0"
+#define PGTARE_VERSION "1.0.0"
 
 #endif							/* PGTARE_VERSION_H */

@@ -1,3 +1,3 @@
 """Weighs what watching a PostgreSQL server costs."""
 
-__version__ = "0.5.0"
+__version__ = "1.0.0"

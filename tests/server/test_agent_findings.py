@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 def plain(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A server as it comes, and a role in pg_monitor."""
     binaries: Binaries = request.getfixturevalue(request.param)
-    with Cluster(binaries) as cluster:
+    with Cluster(binaries, tcp=True) as cluster:
         with cluster.connect() as connection:
             connection.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
             connection.execute("CREATE TABLE hot AS SELECT 1 AS id, 'secret' AS word")
@@ -40,7 +40,8 @@ def plain(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def held_up(cluster: Cluster) -> Iterator[psycopg.Connection[Any]]:
     """A session that keeps a row, and three that want it."""
     with contextlib.ExitStack() as stack:
-        holder = stack.enter_context(cluster.connect())
+        holder = psycopg.connect(cluster.dsn(tcp=True), autocommit=True)
+        stack.enter_context(holder)
         holder.execute("SET application_name = 'cron <b>'")
         holder.execute("BEGIN")
         holder.execute("UPDATE hot SET word = 'secret'")
@@ -78,6 +79,8 @@ def test_who_holds_up_others_is_found_once_though_the_agent_is_killed(
         assert (
             found["title"] == f"cron <b> (pid {pid}) is idle in transaction and holds rows of hot"
         )
+        assert found["root"]["client"] == "127.0.0.1"
+        assert any(", client 127.0.0.1, idle in trans" in line for line in found["evidence"])
         assert found["share"] == 1.0
         assert len(found["victims"]) == 3
         assert found["episodes"] == 1

@@ -273,7 +273,7 @@ def cut(length: int) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     ("name", "spoil", "words"),
     [
-        ("sql_trace.so", Path.unlink, r"gave no sql_trace\.so of sql_trace 0"),
+        ("sql_trace.so", Path.unlink, r"gave no sql_trace\.so of sql_trace 1"),
         # it is not followed
         (f"pgtare--{pgtare.__version__}.sql", link, r"is damaged: pgtare--.*sql cannot be read"),
         # it is not waited for

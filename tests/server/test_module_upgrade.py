@@ -25,7 +25,7 @@ from tests.sessions import bare_session
 pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]  # modules are built
 
 #: Of another series, and as long as ours, so that it can stand in its place in a library.
-OTHER = "0.4.0"
+OTHER = "0.9.0"
 
 
 @pytest.fixture(
@@ -52,7 +52,7 @@ def put_back(binaries: Binaries, module: str) -> None:
     ):
         path.write_bytes(as_other(path.read_bytes(), path))
     script = binaries.extension_dir / f"{module}--{pgtare.__version__}.sql"
-    text = script.read_bytes().replace(b"'0.5.%'", b"'0.4.%'")
+    text = script.read_bytes().replace(b"'1.0.%'", b"'0.9.%'")
     script.unlink()
     script.with_name(f"{module}--{OTHER}.sql").write_bytes(text)
 

@@ -17,7 +17,7 @@ def made_figures(name: str, effects: Mapping[str, float], se: float = SE) -> Ser
     return ServerFigures(
         name=name,
         created="2026-11-02T10:00:00+00:00",
-        pgtare_version="0.5.0",
+        pgtare_version="1.0.0",
         version="18.1",
         transactions=10_000,
         transactions_per_s=1_234.5,

@@ -73,9 +73,11 @@ ROWS = AwaitedLock(2, "transactionid", "ShareLock", "rows of hot", "hot")
 
 def test_the_root_gets_the_time_of_all_that_wait_for_it() -> None:
     waiters = [waiter(pid, 1 if pid == 2 else 2) for pid in range(2, 8)]
-    (found,) = compute.findings(seen(idle(1), *waiters, locks={2: ROWS}))
+    held = idle(1, client="10.0.0.3")
+    (found,) = compute.findings(seen(held, *waiters, locks={2: ROWS}))
     assert (found.kind, found.class_, found.level) == ("lock", OUTAGE, "critical")
     assert (found.share, found.aas) == (1.0, 6.0)
+    assert any(", client 10.0.0.3, idle in transaction for" in line for line in found.evidence)
     assert found.root is not None
     assert found.root.pid == 1
     assert found.title == "cron (pid 1) is idle in transaction and holds rows of hot"

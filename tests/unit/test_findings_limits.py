@@ -100,6 +100,26 @@ def test_who_keeps_rows_from_being_frozen_is_named_and_ended_first() -> None:
         assert (found.root is not None) == (horizon == (session,))
 
 
+@pytest.mark.parametrize(
+    ("settings", "value", "words"),
+    [
+        ({}, "2000", "do 10 times as much (the limit is 200 now)"),
+        ({"autovacuum_vacuum_cost_limit": "-1", "vacuum_cost_limit": "400"}, "4000", "do 10 times"),
+        ({"autovacuum_vacuum_cost_limit": "4000"}, "10000", "do 2.5 times as much (the limit is 4"),
+        ({"autovacuum_vacuum_cost_limit": "10000"}, None, ""),
+    ],
+)
+def test_autovacuum_is_given_more_than_it_has(
+    settings: dict[str, str], value: str | None, words: str
+) -> None:
+    (found,) = limits.check(ServerState(settings=FREEZE | settings, after=OLD))
+    given = [one for one in found.remedy if "autovacuum_vacuum_cost_limit" in one.command]
+    assert len(given) == (value is not None)
+    for one in given:
+        assert f"SET autovacuum_vacuum_cost_limit = {value};" in one.command
+        assert words in one.does
+
+
 @pytest.mark.parametrize(("before", "told"), [(6, False), (7, True), (None, False)])
 def test_a_consumer_that_confirms_nothing_is_told(before: int | None, told: bool) -> None:
     """One that goes on keeps up by itself."""

@@ -55,6 +55,7 @@ def who(one: SampledSession | None) -> Who | None:
         role=one.role,
         application=one.application,
         database=one.database,
+        client=one.client,
         state=one.state,
         transaction_age_s=one.xact_age_s,
     )

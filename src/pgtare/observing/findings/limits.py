@@ -24,6 +24,8 @@ from pgtare.observing.findings.words import named, spent
 _MANY, _ALL = 0.85, 0.97
 #: A slot that keeps so much, where nothing limits it, is worth telling; or of its limit so much.
 _KEPT_BYTES, _KEPT_SHARE = 4 << 30, 0.5
+#: What VACUUM may do before it pauses, as servers have it, and as much as can be set.
+_COST_LIMIT, _MOST_COST_LIMIT = 200.0, 10_000.0
 #: Transaction numbers end here; autovacuum begins at autovacuum_freeze_max_age.
 _LAST_XID = 2_000_000_000
 _PAST_FREEZE = 1.05
@@ -250,14 +252,29 @@ def _transaction_numbers(state: ServerState, samples: Sequence[SessionsSample]) 
                 risk="reads and writes whole tables",
                 privilege="the tables' owners",
             ),
-            remedies.setting(
-                "autovacuum_vacuum_cost_limit", "2000", "lets autovacuum do ten times as much"
-            ),
+            *_faster_autovacuum(state),
         ],
         sure="certain",
         because="the server counts them",
         figures={"xid_age": float(after.xid_age)},
     )
+
+
+def _faster_autovacuum(state: ServerState) -> list[Remedy]:
+    """Ten times as much work for autovacuum, or what the largest limit lets it do."""
+    limit = state.number("autovacuum_vacuum_cost_limit") or 0.0
+    if limit <= 0:  # then it has that of VACUUM
+        limit = state.number("vacuum_cost_limit") or _COST_LIMIT
+    larger = min(10 * limit, _MOST_COST_LIMIT)
+    if larger <= limit:
+        return []
+    return [
+        remedies.setting(
+            "autovacuum_vacuum_cost_limit",
+            f"{larger:.0f}",
+            f"lets autovacuum do {larger / limit:.2g} times as much (the limit is {limit:.0f} now)",
+        )
+    ]
 
 
 def _freeze_holder(state: ServerState) -> HorizonHolder | None:

@@ -105,6 +105,8 @@ def _article(kind: str) -> str:
 
 def _state(root: SampledSession) -> str:
     parts = [f"role {root.role}, database {root.database}"] if root.role else []
+    if root.client:
+        parts.append(f"client {root.client}")
     if root.state != "active" and root.state_age_s is not None:
         parts.append(f"{root.state} for {spent(root.state_age_s)}")
     elif root.state == "active":

@@ -45,6 +45,9 @@ class Who(Model):
     role: str = Field(default="", description="its role")
     application: str = Field(default="", description="its `application_name`")
     database: str = Field(default="", description="its database")
+    client: str = Field(
+        default="", description="address of its client; empty: a local socket, or not known"
+    )
     state: str = Field(default="", description="what it does, as `pg_stat_activity` names it")
     transaction_age_s: float | None = Field(
         default=None, description="how long its transaction is open"

@@ -21,7 +21,8 @@ class SampledSession:
 
     started_us, query_us, xact_us: when it, its statement and its transaction began, µs since 1970.
     type, event: None on a processor. blockers: whom it waits for, 0 for a prepared transaction.
-    text: without literals; empty if not read.
+    text: without literals; empty if not read. client: its address; empty over a local socket, and
+    read of those only whom others wait for.
     """
 
     pid: int
@@ -41,6 +42,7 @@ class SampledSession:
     text: str = ""
     query_us: int | None = None
     xact_us: int | None = None
+    client: str = ""
 
     @property
     def label(self) -> str:
@@ -338,9 +340,11 @@ class Observation:
 def with_holders(sample: SessionsSample, holders: Iterable[SampledSession]) -> SessionsSample:
     """The sample with those who hold others up, idle ones too, and what their statements say."""
     found = {one.pid: one for one in sample.sessions}
-    for one in holders:
-        known = found.get(one.pid)
-        found[one.pid] = one if known is None else replace(known, text=known.text or one.text)
+    for holder in holders:
+        one, known = holder, found.get(holder.pid)
+        if known is not None:
+            one = replace(known, text=known.text or one.text, client=one.client)
+        found[one.pid] = one
     return replace(sample, sessions=tuple(found.values()))
 
 

@@ -61,7 +61,8 @@ WHERE pid <> pg_backend_pid() AND wait_event_type IS DISTINCT FROM 'Activity'
 BLOCKERS = Query(
     "blockers",
     "what those do whom others wait for",
-    f"""SELECT {_SESSION}, NULL::int[], left(query, {TEXT_CHARACTERS})
+    f"""SELECT {_SESSION}, NULL::int[], left(query, {TEXT_CHARACTERS}),
+  coalesce(host(client_addr), '')
 FROM pg_stat_activity WHERE pid = ANY(%s)""",
     "sessions wait for locks",
 )

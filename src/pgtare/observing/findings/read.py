@@ -74,6 +74,7 @@ def session_of(row: Sequence[Any]) -> SampledSession:
         storable(text) or "" if text else "",
         query_us,
         xact_us,
+        *row[18:],
     )
 
 

@@ -1,4 +1,4 @@
-/* sql_trace--0.5.0.sql */
+/* sql_trace--1.0.0.sql */
 
 \echo Use "CREATE EXTENSION sql_trace" to load this file. \quit
 
@@ -9,8 +9,8 @@ AS 'MODULE_PATHNAME' LANGUAGE C STABLE STRICT PARALLEL SAFE;
 -- Files come first, then a restart, then the extension: rows of another version have other columns.
 DO $$
 BEGIN
-    IF sql_trace_library_version() OPERATOR(pg_catalog.!~~) '0.5.%'::pg_catalog.text THEN
-        RAISE EXCEPTION 'the server has loaded a library of sql_trace that is not of version 0.5'
+    IF sql_trace_library_version() OPERATOR(pg_catalog.!~~) '1.0.%'::pg_catalog.text THEN
+        RAISE EXCEPTION 'the server has loaded a library of sql_trace that is not of version 1.0'
             USING HINT = 'Restart the server, and try again.';
     END IF;
 END $$;

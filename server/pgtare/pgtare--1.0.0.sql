@@ -1,4 +1,4 @@
-/* pgtare--0.5.0.sql */
+/* pgtare--1.0.0.sql */
 
 \echo Use "CREATE EXTENSION pgtare" to load this file. \quit
 
@@ -33,8 +33,8 @@ AS 'MODULE_PATHNAME', 'pgtare_library_version' LANGUAGE C STABLE STRICT PARALLEL
 -- Files come first, then a restart, then the extension: rows of another version have other columns.
 DO $$
 BEGIN
-    IF @extschema@.library_version() OPERATOR(pg_catalog.!~~) '0.5.%'::pg_catalog.text THEN
-        RAISE EXCEPTION 'the server has loaded a library of pgtare that is not of version 0.5'
+    IF @extschema@.library_version() OPERATOR(pg_catalog.!~~) '1.0.%'::pg_catalog.text THEN
+        RAISE EXCEPTION 'the server has loaded a library of pgtare that is not of version 1.0'
             USING HINT = 'Restart the server, and try again.';
     END IF;
 END $$;

@@ -1,4 +1,4 @@
-/* wait_event_timing--0.5.0.sql */
+/* wait_event_timing--1.0.0.sql */
 
 \echo Use "CREATE EXTENSION wait_event_timing" to load this file. \quit
 
@@ -9,8 +9,8 @@ AS 'MODULE_PATHNAME' LANGUAGE C STABLE STRICT PARALLEL SAFE;
 -- Files come first, then a restart, then the extension: rows of another version have other columns.
 DO $$
 BEGIN
-    IF wait_event_timing_library_version() OPERATOR(pg_catalog.!~~) '0.5.%'::pg_catalog.text THEN
-        RAISE EXCEPTION 'the server has loaded a library of wait_event_timing that is not of version 0.5'
+    IF wait_event_timing_library_version() OPERATOR(pg_catalog.!~~) '1.0.%'::pg_catalog.text THEN
+        RAISE EXCEPTION 'the server has loaded a library of wait_event_timing that is not of version 1.0'
             USING HINT = 'Restart the server, and try again.';
     END IF;
 END $$;
