@@ -108,6 +108,12 @@ PARTS = (
         900,
     ),
     Part(
+        "functions",
+        "the server goes on, whatever roles pass to the modules' SQL functions",
+        ("bench", "functions", "--minutes", "{time}"),
+        15,
+    ),
+    Part(
         "secrets",
         "secrets and privileges: no trace, log or page shows what it must not",
         (*_PYTEST, "tests/server/test_secrets.py", "tests/server/test_module_delegated.py"),
