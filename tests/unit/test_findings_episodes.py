@@ -108,3 +108,15 @@ def test_a_new_root_of_the_same_object_follows_the_one_that_was_ended() -> None:
     assert episodes.open["lock/2@0"].follows == "lock/1@0"
     changes(episodes, 20, finding("lock/3@0", class_=OUTAGE, object="cold"))
     assert episodes.open["lock/3@0"].follows is None
+
+
+def test_a_clock_that_was_set_back_keeps_nothing_open() -> None:
+    episodes, one = Episodes(), finding(class_=OUTAGE)
+    changes(episodes, 0, one)
+    assert changes(episodes, -3600) == []
+    (ended,) = episodes.evaluate([], T - 3540, 10.0)
+    assert (ended.change, ended.until) == ("close", T - 3600)
+    other = finding("lock/2@0", class_=OUTAGE)
+    changes(episodes, 0, other)
+    changes(episodes, -3600, other)
+    assert changes(episodes, -3530, other) == [("update", other.key)]

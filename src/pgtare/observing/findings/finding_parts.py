@@ -27,7 +27,7 @@ def of_cause(
         "active_s": cause.seconds,
         "quality": "sampled" if observation.waited_s is None else "exact",
     }
-    return Finding(**fields | more)
+    return Finding(**fields | more).with_time(cause.seconds_at)
 
 
 def of_limit(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pgtare.postgres.backend_types import is_background
 
 #: Waits that are nobody's fault: a session paces itself.
-_PACING = frozenset({"Timeout/PgSleep", "Timeout/VacuumDelay", "Timeout/VacuumTruncate"})
+PACING = frozenset({"Timeout/PgSleep", "Timeout/VacuumDelay", "Timeout/VacuumTruncate"})
 
 #: A statement: its database, and its identifier or, if the server gives none, its text.
 StatementKey = tuple[str, int | str]
@@ -56,7 +56,7 @@ class SampledSession:
             (self.state in ("active", "fastpath function call") or self._hides_its_state)
             and not is_background(self.backend_type)
             and self.type != "Activity"
-            and self.label not in _PACING
+            and self.label not in PACING
         )
 
     @property
@@ -68,10 +68,6 @@ class SampledSession:
     def statement(self) -> StatementKey:
         """Its statement."""
         return self.database, self.query_id if self.query_id is not None else self.text
-
-    def since(self, at: float) -> float:
-        """When it began to do what it does, s since 1970."""
-        return at - (self.query_age_s or 0.0)
 
 
 @dataclass(frozen=True)

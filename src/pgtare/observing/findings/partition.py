@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pgtare.observing.findings.observation import (
+    PACING,
     AwaitedLock,
     Observation,
     SampledSession,
@@ -16,23 +17,8 @@ from pgtare.observing.findings.observation import (
 )
 from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
 from pgtare.observing.findings.roots import BlockerGraph, RootPath, gate, paths
+from pgtare.observing.findings.wait_ages import LOG_EVENTS, SYNC_EVENT, WaitAges
 
-#: Waits for the log: its buffers, its writing, its syncs.
-LOG_EVENTS = frozenset(
-    f"{kind}/{event}"
-    for kind, event in (
-        ("IO", "WALSync"),
-        ("IO", "WalSync"),
-        ("IO", "WALWrite"),
-        ("IO", "WalWrite"),
-        ("LWLock", "WALWrite"),
-        ("LWLock", "WALInsert"),
-        ("LWLock", "WALBufMapping"),
-        ("IO", "WALSyncMethodAssign"),
-        ("IO", "WalSyncMethodAssign"),
-    )
-)
-SYNC_EVENT = "IPC/SyncRep"
 #: LWLocks of what observes the server.
 OBSERVERS = {
     "LWLock/pg_stat_statements": "pg_stat_statements",
@@ -88,18 +74,19 @@ class Tally(dict[Name, float]):
 
 @dataclass
 class Cause:
-    """What active time goes to. seconds: of all its sessions.
+    """What active time goes to. seconds: of all its sessions; seconds_at: by sample.
 
     name: of an observer, client or resource. root, gate: as they were seen last. first_at, last_at:
     s since 1970. since: when the longest wait or statement began. waits: how long each victim has
-    waited, by process. paths: from each waiter to the root. changes_hands: of a lock, whether it
-    was seen with one holder after another.
+    waited, by process. waiting: who waited for a lock, by sample. paths: from each waiter to the
+    root. changes_hands: of a lock, whether it was seen with one holder after another.
     """
 
     kind: str
     key: str
     name: str = ""
     seconds: float = 0.0
+    seconds_at: Tally[float] = field(default_factory=Tally)
     events: Tally[str] = field(default_factory=Tally)
     statements: Tally[StatementKey] = field(default_factory=Tally)
     applications: Tally[tuple[str, str]] = field(default_factory=Tally)
@@ -107,7 +94,7 @@ class Cause:
     objects_behind: Tally[str] = field(default_factory=Tally)
     direct: Tally[StatementKey] = field(default_factory=Tally)
     waits: dict[int, float] = field(default_factory=dict)
-    most_waiters: int = 0
+    waiting: dict[float, set[int]] = field(default_factory=dict)
     first_at: float = 0.0
     last_at: float = 0.0
     since: float = 0.0
@@ -121,18 +108,22 @@ class Cause:
     xacts: set[int | None] = field(default_factory=set)
     changes_hands: bool = False
 
-    def add(self, at: float, seconds: float, one: SampledSession, object_: str = "") -> None:
-        """Add a part of a sample's time of one session."""
+    def add(
+        self, at: float, seconds: float, one: SampledSession, waited_s: float, object_: str = ""
+    ) -> None:
+        """Add a part of a sample's time of one session. waited_s: how long it has waited."""
         self.seconds += seconds
+        self.seconds_at.add(at, seconds)
         self.events.add(one.label, seconds)
         self.statements.add(one.statement, seconds)
         self.applications.add((one.role, one.application), seconds)
         if object_:
             self.objects.add(object_, seconds)
-        waited = one.query_age_s or 0.0
-        self.waits[one.pid] = max(self.waits.get(one.pid, 0.0), waited)
+        self.waits[one.pid] = max(self.waits.get(one.pid, 0.0), waited_s)
         self.waiters[one.pid] = one
-        began = one.since(at)
+        if one.type == "Lock":
+            self.waiting.setdefault(at, set()).add(one.pid)
+        began = at - waited_s
         self.first_at = min(self.first_at or at, at)
         self.since = min(self.since or began, began)
         self.last_at = max(self.last_at, at)
@@ -140,6 +131,7 @@ class Cause:
     def take(self, other: Cause) -> None:
         """Take over all of another cause's time."""
         self.seconds += other.seconds
+        self.seconds_at.join(other.seconds_at)
         self.events.join(other.events)
         self.statements.join(other.statements)
         self.applications.join(other.applications)
@@ -147,7 +139,8 @@ class Cause:
         self.objects_behind.join(other.objects_behind)
         self.waits |= other.waits
         self.waiters |= other.waiters
-        self.most_waiters = max(self.most_waiters, other.most_waiters)
+        for at, pids in other.waiting.items():
+            self.waiting.setdefault(at, set()).update(pids)
         self.first_at = min(self.first_at or other.first_at, other.first_at)
         self.since = min(self.since or other.since, other.since)
         self.last_at = max(self.last_at, other.last_at)
@@ -164,6 +157,11 @@ class Cause:
     def event(self) -> str:
         """The event that took the most of the time."""
         return next(iter(self.events.most()), "CPU")
+
+    @property
+    def most_waiters(self) -> int:
+        """The most sessions that waited for a lock at one time."""
+        return max(map(len, self.waiting.values()), default=0)
 
     @property
     def longest_wait_s(self) -> float:
@@ -209,13 +207,15 @@ def partition(observation: Observation) -> Partition:
     """Give every active second to a cause."""
     causes = _Causes()
     graph = BlockerGraph(observation)
-    factors = _factors(observation)
+    factors, unseen_s = _factors(observation)
     # who holds something and does nothing is in those samples only that asked for blockers
     anywhere = _by_process(observation.samples)
-    active_s = on_cpu_s = 0.0
+    active_s, on_cpu_s = sum(unseen_s.values()), unseen_s.get("CPU", 0.0)
+    waits = WaitAges(observation.samples)
     for sample in observation.samples:
         edges = graph.edges(sample)
         rows = {one.pid: one for one in sample.sessions}
+        waits.look(sample)
         for one in sample.sessions:
             if not one.is_active:
                 continue
@@ -231,31 +231,35 @@ def partition(observation: Observation) -> Partition:
                     edges,
                     _Rows(rows, anywhere, sample.at),
                     seconds,
+                    waits.waited_s(sample.at, one),
                 )
             else:
-                _work(causes, one).add(sample.at, seconds, one)
-        _count_waiters(causes, sample)
-    found = [cause for cause in _hot(causes.values()) if cause.seconds]
+                _work(causes, one).add(sample.at, seconds, one, waits.waited_s(sample.at, one))
+    times = [sample.at for sample in observation.samples]
+    before = dict(zip(times, [*times[:1], *times], strict=False))
+    found = [cause for cause in _hot(causes.values(), before) if cause.seconds]
     for cause in found:
         _mark_gate(cause)
     found.sort(key=lambda cause: (-cause.seconds, cause.key))
     return Partition(tuple(found), active_s, observation.seconds, on_cpu_s)
 
 
-def _factors(observation: Observation) -> dict[str, float]:
-    """What makes of each event's samples the time that was counted, where it was."""
-    if observation.waited_s is None:
-        return {}
+def _factors(observation: Observation) -> tuple[dict[str, float], dict[str, float]]:
+    """What makes of each event's samples the time that was counted; time that no sample shows."""
     sampled: Tally[str] = Tally()
     for sample in observation.samples:
         for one in sample.sessions:
             if one.is_active:
                 sampled.add(one.label, sample.weight_s)
-    return {
-        label: observation.waited_s[label] / seconds
-        for label, seconds in sampled.items()
-        if label in observation.waited_s and seconds
+    counted = {
+        label: seconds
+        for label, seconds in (observation.waited_s or {}).items()
+        if label not in PACING and not label.startswith("Activity/")
     }
+    return (
+        {label: counted[label] / s for label, s in sampled.items() if label in counted and s},
+        {label: seconds for label, seconds in counted.items() if not sampled.get(label)},
+    )
 
 
 def _work(causes: _Causes, one: SampledSession) -> Cause:
@@ -308,6 +312,7 @@ def _lock(
     edges: Mapping[int, tuple[int, ...]],
     rows: _Rows,
     seconds: float,
+    waited_s: float,
 ) -> None:
     """Give the time of a wait for a lock to its roots."""
     lock = observation.locks.get(one.pid)
@@ -315,7 +320,9 @@ def _lock(
     ends = [path for path in paths(one.pid, edges) if not path.ring or _is_ring(path, rows)]
     if not ends or one.label in _SHORT_LOCKS or object_ == NOTIFY:
         key = f"{HOT_LOCK}/{one.label}/{object_}"
-        causes.of(HOT_LOCK, key, one.label).add(sample.at, seconds, one, object_)
+        if one.label not in _SHORT_LOCKS and object_ != NOTIFY:
+            key += f"@{sample.at}"  # whose it is depends on who held it then
+        causes.of(HOT_LOCK, key, one.label).add(sample.at, seconds, one, waited_s, object_)
         return
     for path in ends:
         root = rows.nearest(path.root)
@@ -324,10 +331,10 @@ def _lock(
         if now is not None and not path.ring:
             handed_on = _handed_on(causes, now)
             if handed_on is not None:
-                handed_on.add(sample.at, part, one)
+                handed_on.add(sample.at, part, one, waited_s)
                 continue
         cause = _root_cause(causes, observation, one, path, root)
-        cause.add(sample.at, part, one, "" if path.between else object_)
+        cause.add(sample.at, part, one, waited_s, "" if path.between else object_)
         if path.between and object_:
             cause.objects_behind.add(object_, part)
         if not path.between:
@@ -379,17 +386,11 @@ def _root_cause(
     return cause
 
 
-def _count_waiters(causes: _Causes, sample: SessionsSample) -> None:
-    for cause in causes.values():
-        if cause.last_at == sample.at:
-            now = sum(
-                1 for one in sample.sessions if one.pid in cause.waiters and one.type == "Lock"
-            )
-            cause.most_waiters = max(cause.most_waiters, now)
+def _hot(causes: Iterable[Cause], before: Mapping[float, float]) -> list[Cause]:
+    """Fold the roots of an object into one cause where none of them holds it for long.
 
-
-def _hot(causes: Iterable[Cause]) -> list[Cause]:
-    """Fold the roots of an object into one cause where none of them holds it for long."""
+    before: when the sample before one was taken.
+    """
     by_object: dict[tuple[str, str], list[Cause]] = defaultdict(list)
     found: list[Cause] = []
     listed = list(causes)
@@ -409,7 +410,7 @@ def _hot(causes: Iterable[Cause]) -> list[Cause]:
         roots = [cause for cause in group if cause.kind == LOCK]
         known_s = sum(cause.seconds for cause in group if not is_unknown(cause))
         if not _nobody_is_root(roots, known_s):
-            found += _with_unknown(roots, group)
+            found += _with_unknown(roots, group, before)
             continue
         hot = Cause(HOT_LOCK, f"{HOT_LOCK}/{event}/{object_}", event, changes_hands=True)
         for cause in group:
@@ -423,15 +424,25 @@ def is_unknown(cause: Cause) -> bool:
     return cause.kind == HOT_LOCK and cause.name not in _SHORT_LOCKS and cause.object != NOTIFY
 
 
-def _with_unknown(roots: list[Cause], group: list[Cause]) -> list[Cause]:
-    """The causes of an object: waits of which nobody knows more are for the root that most have."""
-    unknown = [cause for cause in group if is_unknown(cause)]
-    if not roots or not unknown:
-        return group
-    largest = max(roots, key=lambda cause: cause.seconds)
-    for cause in unknown:
+def _with_unknown(
+    roots: list[Cause], group: list[Cause], before: Mapping[float, float]
+) -> list[Cause]:
+    """The causes of an object: waits of which nobody knows more are for the root that most have.
+
+    Those of a time at which no root was seen are one cause of their own.
+    """
+    found = [cause for cause in group if not is_unknown(cause)]
+    others: dict[str, Cause] = {}
+    seen = {root.key: (root.since, root.last_at) for root in roots}
+    for cause in filter(is_unknown, group):
+        at = cause.first_at
+        there = [one for one in roots if seen[one.key][0] <= at and before[at] <= seen[one.key][1]]
+        key = cause.key.rpartition("@")[0]
+        largest = max(there, key=lambda one: one.seconds, default=None)
+        if largest is None:
+            largest = others.setdefault(key, Cause(HOT_LOCK, key, cause.name))
         largest.take(cause)
-    return [cause for cause in group if not is_unknown(cause)]
+    return [*found, *others.values()]
 
 
 def _lock_event(cause: Cause) -> str:

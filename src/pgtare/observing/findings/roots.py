@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pgtare.observing.findings.observation import (
     Observation,
+    SampledSession,
     SessionsSample,
 )
 
@@ -27,25 +28,59 @@ class RootPath:
     ring: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Whom a session waited for at one time, and what these did then, as far as it was seen."""
+
+    at: float
+    blockers: tuple[int, ...]
+    holders: list[SampledSession | None]
+
+    def may_hold(self, rows: Mapping[int, SampledSession]) -> bool:
+        """Whether none of them is in another transaction now, or gone. rows: of now.
+
+        What holds a lock outside of a transaction is idle, and in samples only if asked for.
+        """
+        for holder in self.holders:
+            if holder is None or holder.xact_us is None:
+                continue
+            now = rows.get(holder.pid)
+            if now is None or (now.started_us, now.xact_us) != (holder.started_us, holder.xact_us):
+                return False
+        return True
+
+
 class BlockerGraph:
     """The edges of each sample; what one does not show, another of the same statement may."""
 
     def __init__(self, observation: Observation) -> None:
         self._locks = observation.locks
-        self._known: dict[tuple[int, int | None], tuple[int, ...]] = {}
+        self._known: dict[tuple[int, int | None], list[_Asked]] = {}
         for sample in observation.samples:  # a later sample may know whom an earlier wait was for
             self._learn(sample)
 
     def _learn(self, sample: SessionsSample) -> None:
+        rows = {one.pid: one for one in sample.sessions}
         for one in sample.sessions:
             if one.blockers:
-                self._known[one.pid, one.query_us] = one.blockers
+                asked = _Asked(sample.at, one.blockers, [rows.get(pid) for pid in one.blockers])
+                self._known.setdefault((one.pid, one.query_us), []).append(asked)
+
+    def _inherited(
+        self, one: SampledSession, at: float, rows: Mapping[int, SampledSession]
+    ) -> tuple[int, ...]:
+        """Whom it waited for when it was asked for next, or before, if these are still there."""
+        known = self._known.get((one.pid, one.query_us), ())
+        there = [asked for asked in known if asked.may_hold(rows)]
+        return min(there, key=lambda asked: abs(asked.at - at)).blockers if there else ()
 
     def edges(self, sample: SessionsSample) -> dict[int, tuple[int, ...]]:
         """Whom each waiter of a sample waits for, as far as it is known."""
-        waiting = [one for one in sample.sessions if one.type == "Lock"]
+        rows = {one.pid: one for one in sample.sessions}
         found = {
-            one.pid: one.blockers or self._known.get((one.pid, one.query_us), ()) for one in waiting
+            one.pid: one.blockers or self._inherited(one, sample.at, rows)
+            for one in sample.sessions
+            if one.type == "Lock"
         }
         of_lock: dict[str, tuple[int, ...]] = {}  # by what is locked, wholly named
         for pid, blockers in found.items():

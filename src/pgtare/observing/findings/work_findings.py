@@ -189,10 +189,13 @@ def resources(
             kind = CPU if event == "CPU" else RESOURCE
             common = events.setdefault(key, Cause(kind, key, event))
             common.seconds += seconds
+            for at, spent_s in cause.seconds_at.items():
+                common.seconds_at.add(at, spent_s * seconds / cause.seconds)
             common.events.add(event, seconds)
             common.statements.add(next(iter(cause.statements)), seconds)
             common.waiters |= cause.waiters
             common.first_at = min(common.first_at or cause.first_at, cause.first_at)
+            common.last_at = max(common.last_at, cause.last_at)
     found = []
     for common in events.values():
         made = _resource(common, whole, observation)
