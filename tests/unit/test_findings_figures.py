@@ -8,11 +8,13 @@ import pytest
 
 from pgtare.observing.findings import compute
 from pgtare.observing.findings.episodes import Episodes
-from pgtare.observing.findings.model import ACTIVE, OUTAGE, of_setting
+from pgtare.observing.findings.model import ACTIVE, INFORMATION, OUTAGE, of_setting
 from pgtare.observing.findings.observation import (
     AwaitedLock,
     Observation,
     SampledSession,
+    ServerCounters,
+    ServerNow,
     ServerState,
     SessionsSample,
 )
@@ -185,3 +187,22 @@ def test_the_time_of_an_episode_is_that_of_its_waits(began: int, ended: int) -> 
     assert last.change == "close"
     assert last.episode.active_s == 6.0 * (ended - began)
     assert last.episode.since == NOW + began
+
+
+def test_a_synchronous_standby_that_answers_at_once_is_no_fault() -> None:
+    waits = [session(pid, "IPC/SyncRep", query_age_s=0.002) for pid in range(2, 8)]
+
+    def state(commits: int, *standbys: str) -> ServerState:
+        return ServerState(
+            settings={"synchronous_standby_names": "berlin"},
+            before=ServerCounters(NOW),
+            after=ServerCounters(NOW + 10, commits=commits),
+            now=ServerNow(standbys=standbys),
+        )
+
+    assert compute.findings(seen(*waits, state=state(40_000, "berlin"))) == []
+    (told,) = compute.findings(seen(*waits, state=state(40_000, "berlin")), busy=True)
+    assert (told.class_, told.level) == (INFORMATION, "info")
+    for slow in (state(4_000, "berlin"), state(0, "berlin"), state(40_000)):
+        (found,) = compute.findings(seen(*waits, state=slow))
+        assert (found.kind, found.class_) == ("syncrep", ACTIVE)

@@ -90,7 +90,7 @@ def _of(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     if cause.kind == LOG:
         return work_findings.log(cause, whole, observation, busy=busy)
     if cause.kind == SYNC:
-        return work_findings.sync_rep(cause, whole, observation)
+        return work_findings.sync_rep(cause, whole, observation, busy=busy)
     if cause.kind == CLIENT:
         return work_findings.client(cause, whole, observation)
     if cause.kind == OBSERVER:

@@ -46,7 +46,7 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     """Commits that wait for the log."""
     commits = observation.state.per_s("commits")
     aas = whole.aas(cause)
-    each = aas / commits if commits else None
+    each = _each_commit_s(cause, whole, observation)
     slow = (each is not None and each >= _SLOW_COMMIT_S) or cause.is_outage
     if not slow and not (busy and whole.share(cause) >= 0.5 and aas >= 1.0):
         return None
@@ -80,13 +80,21 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     )
 
 
+def _each_commit_s(cause: Cause, whole: Partition, observation: Observation) -> float | None:
+    """How long each commit waits, s; None if nothing was committed, or that is not known."""
+    commits = observation.state.per_s("commits")
+    return whole.aas(cause) / commits if commits else None
+
+
 def _statement(cause: Cause, observation: Observation) -> str:
     texts = (observation.text(key) for key in cause.statements.most(3))
     return next((text for text in texts if text), "")
 
 
-def sync_rep(cause: Cause, whole: Partition, observation: Observation) -> Finding:
-    """Commits that wait for a standby."""
+def sync_rep(
+    cause: Cause, whole: Partition, observation: Observation, *, busy: bool
+) -> Finding | None:
+    """Commits that wait for a standby, which is no fault as long as each waits for a moment."""
     wanted = observation.state.settings.get("synchronous_standby_names", "")
     listed = [name for name in _STANDBY.findall(wanted) if name not in ("FIRST", "ANY")]
     names = [name for name in listed if not name.isdigit()]
@@ -95,21 +103,29 @@ def sync_rep(cause: Cause, whole: Partition, observation: Observation) -> Findin
     if "*" in names and not there:
         missing = ["any standby"]
     outage = whole.is_large(cause) and cause.longest_wait_s >= _CLIENT_S
+    each = _each_commit_s(cause, whole, observation)
+    slow = bool(missing) or outage or cause.is_outage or each is None or each >= _SLOW_COMMIT_S
+    if not slow and not (busy and whole.share(cause) >= 0.5 and whole.aas(cause) >= 1.0):
+        return None
     found = _base(cause, whole, observation, outage=outage)
     if missing:
         title = f"commits wait for a synchronous standby that is not connected: {missing[0]}"
     else:
-        title = f"commits wait for a synchronous standby that is slow: {', '.join(names)}"
+        state = "that is slow" if slow else "as they should"
+        title = f"commits wait for a synchronous standby {state}: {', '.join(names)}"
     connected = ", ".join(sorted(there)) or "none"
     return _with(
         found,
+        class_=found.class_ if slow else INFORMATION,
+        level=found.level if slow else "info",
         object=missing[0] if missing else ", ".join(names),
         victims=sorted(cause.waits),
         title=title,
         evidence=[
             *found.evidence,
             f"synchronous_standby_names = '{wanted}', connected standbys: {connected}",
-            f"the longest wait: {spent(cause.longest_wait_s)}",
+            f"the longest wait: {spent(cause.longest_wait_s)}"
+            + (f"; each commit waits {spent(each)}" if each is not None else ""),
         ],
         why="a commit returns only when these standbys have its part of the log",
         remedy=[
