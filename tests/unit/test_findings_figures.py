@@ -52,6 +52,23 @@ def test_waits_after_a_root_has_gone_are_not_its() -> None:
     assert found.kind == "hotlock"
 
 
+@pytest.mark.parametrize("is_looked_up", [True, False])
+def test_a_new_queue_is_not_for_the_root_of_an_old_one(is_looked_up: bool) -> None:
+    """Of its sessions some were asked for whom they wait, and not of all is known for what."""
+    old = (idle(1), *(waiter(pid, 1) for pid in range(3, 9)))
+    asked = [waiter(pid, 2, query_age_s=2.0) for pid in range(10, 20)]
+    others = [session(pid, "Lock/transactionid", query_age_s=0.5) for pid in range(20, 40)]
+    locks = {pid: replace(ROWS, pid=pid, tag="") for pid in range(3, 9)}
+    cold = replace(ROWS, object="rows of cold", tag="")
+    locks |= {pid: replace(cold, pid=pid) for pid in range(10, 20)}
+    if is_looked_up:
+        locks |= {pid: replace(cold, pid=pid) for pid in range(20, 40)}
+    samples = sampled(*[old] * 18, *[(*old, idle(2), *asked, *others)] * 2)
+    found = compute.findings(Observation(samples, locks))
+    of_root = {one.root.pid: one.active_s for one in found if one.root is not None}
+    assert of_root == {1: 120.0, 2: 60.0}
+
+
 def test_whom_a_statement_waited_for_is_not_whom_it_waits_for_when_that_has_ended() -> None:
     first = (idle(1, xact_us=5), waiter(3, 1), session(2))
     then = (idle(2, xact_us=6), waiter(3), session(1, xact_us=7))

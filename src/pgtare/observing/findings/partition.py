@@ -402,6 +402,7 @@ def _hot(causes: Iterable[Cause], before: Mapping[float, float]) -> list[Cause]:
             event = _lock_event(cause)
             # of what was not looked up, it is most likely what the others wait for
             known = cause.object if cause.object != ANY_ROWS else ""
+            known = known or _object_then(cause, listed)
             object_ = known or next(iter(objects[event].most()), "")
             by_object[event, object_].append(cause)
         else:
@@ -419,6 +420,19 @@ def _hot(causes: Iterable[Cause], before: Mapping[float, float]) -> list[Cause]:
     return found
 
 
+def _object_then(cause: Cause, causes: Iterable[Cause]) -> str:
+    """What most sessions waited for in the sample of waits of which nobody knows more."""
+    if not is_unknown(cause):
+        return ""
+    at, event = cause.first_at, _lock_event(cause)
+    roots = [
+        one
+        for one in causes
+        if one.kind == LOCK and one.seconds_at.get(at) and _lock_event(one) == event
+    ]
+    return max(roots, key=lambda one: one.seconds_at[at]).object if roots else ""
+
+
 def is_unknown(cause: Cause) -> bool:
     """Whether it is of waits whose blockers were not asked for, of which there are too many."""
     return cause.kind == HOT_LOCK and cause.name not in _SHORT_LOCKS and cause.object != NOTIFY
@@ -429,16 +443,21 @@ def _with_unknown(
 ) -> list[Cause]:
     """The causes of an object: waits of which nobody knows more are for the root that most have.
 
+    That is, most of those in the same sample.
+
     Those of a time at which no root was seen are one cause of their own.
     """
     found = [cause for cause in group if not is_unknown(cause)]
     others: dict[str, Cause] = {}
     seen = {root.key: (root.since, root.last_at) for root in roots}
+    known_s = {root.key: dict(root.seconds_at) for root in roots}
     for cause in filter(is_unknown, group):
         at = cause.first_at
         there = [one for one in roots if seen[one.key][0] <= at and before[at] <= seen[one.key][1]]
         key = cause.key.rpartition("@")[0]
-        largest = max(there, key=lambda one: one.seconds, default=None)
+        largest = max(
+            there, key=lambda one: (known_s[one.key].get(at, 0.0), one.seconds), default=None
+        )
         if largest is None:
             largest = others.setdefault(key, Cause(HOT_LOCK, key, cause.name))
         largest.take(cause)
