@@ -69,6 +69,20 @@ def test_a_new_queue_is_not_for_the_root_of_an_old_one(is_looked_up: bool) -> No
     assert of_root == {1: 120.0, 2: 60.0}
 
 
+def test_waits_that_end_while_a_root_stays_are_not_its() -> None:
+    held = (idle(1), *(waiter(pid, 1) for pid in range(2, 5)))
+    samples = sampled(
+        *(
+            (*held, *(session(pid, "Lock/transactionid", query_us=n) for pid in range(5, 8)))
+            for n in range(10)
+        )
+    )
+    found = compute.findings(Observation(samples, {2: ROWS}))
+    of_kind = {one.kind: one.active_s for one in found}
+    # those of the last sample may be behind it
+    assert of_kind == {"lock": 33.0, "hotlock": 27.0}
+
+
 def test_whom_a_statement_waited_for_is_not_whom_it_waits_for_when_that_has_ended() -> None:
     first = (idle(1, xact_us=5), waiter(3, 1), session(2))
     then = (idle(2, xact_us=6), waiter(3), session(1, xact_us=7))

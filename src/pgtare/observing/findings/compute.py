@@ -11,9 +11,7 @@ from pgtare.observing.findings import (
     statement_findings,
     work_findings,
 )
-from pgtare.observing.findings.model import ACTIVE, OUTAGE, Finding, ranked
-from pgtare.observing.findings.observation import Observation
-from pgtare.observing.findings.partition import (
+from pgtare.observing.findings.causes import (
     CLIENT,
     CPU,
     HOT_LOCK,
@@ -23,9 +21,10 @@ from pgtare.observing.findings.partition import (
     STATEMENT,
     SYNC,
     Cause,
-    Partition,
-    partition,
 )
+from pgtare.observing.findings.model import ACTIVE, OUTAGE, Finding, ranked
+from pgtare.observing.findings.observation import Observation
+from pgtare.observing.findings.partition import Partition, partition
 from pgtare.observing.findings.statement_findings import names_table
 
 #: A cause of less is a row of the profile, no finding.

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
 
+from pgtare.observing.findings.causes import (
+    CLIENT,
+    HOT_LOCK,
+    LOCK,
+    LOG,
+    OBSERVER,
+    STATEMENT,
+    SYNC,
+    Cause,
+    Tally,
+)
 from pgtare.observing.findings.observation import (
     PACING,
-    AwaitedLock,
     Observation,
     SampledSession,
     SessionsSample,
-    StatementKey,
 )
 from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
 from pgtare.observing.findings.roots import BlockerGraph, RootPath, gate, paths
@@ -34,144 +42,10 @@ _SHORT_LOCKS = frozenset({"Lock/extend", "Lock/frozenid", "Lock/spectoken"})
 _MANY_ROOTS, _QUARTER = 3, 0.25
 #: A root whose transaction is younger in each sample holds nobody up for long, s.
 _SHORT_S = 1.0
-_OUTAGE_WAIT_S = 5.0
 #: An outage takes this share of all active time, and so many sessions.
 _OUTAGE_SHARE, _OUTAGE_SESSIONS = 0.5, 2.0
 #: Sessions that wait for each other for less may do so one after the other, s.
 _SHORT_RING_S = 0.5
-
-Name = TypeVar("Name")
-
-LOCK, HOT_LOCK, LOG, SYNC, CLIENT, STATEMENT, RESOURCE, CPU, OBSERVER = (
-    "lock",
-    "hotlock",
-    "log",
-    "syncrep",
-    "client",
-    "statement",
-    "resource",
-    "cpu",
-    "observer",
-)
-
-
-class Tally(dict[Name, float]):
-    """Seconds by name."""
-
-    def add(self, name: Name, seconds: float) -> None:
-        """Add to one of them."""
-        self[name] = self.get(name, 0.0) + seconds
-
-    def join(self, other: Tally[Name]) -> None:
-        """Add all of another one."""
-        for name, seconds in other.items():
-            self.add(name, seconds)
-
-    def most(self, count: int = 1) -> list[Name]:
-        """The names with the most seconds, the largest first."""
-        return sorted(self, key=lambda name: -self[name])[:count]
-
-
-@dataclass
-class Cause:
-    """What active time goes to. seconds: of all its sessions; seconds_at: by sample.
-
-    name: of an observer, client or resource. root, gate: as they were seen last. first_at, last_at:
-    s since 1970. since: when the longest wait or statement began. waits: how long each victim has
-    waited, by process. waiting: who waited for a lock, by sample. paths: from each waiter to the
-    root. changes_hands: of a lock, whether it was seen with one holder after another.
-    """
-
-    kind: str
-    key: str
-    name: str = ""
-    seconds: float = 0.0
-    seconds_at: Tally[float] = field(default_factory=Tally)
-    events: Tally[str] = field(default_factory=Tally)
-    statements: Tally[StatementKey] = field(default_factory=Tally)
-    applications: Tally[tuple[str, str]] = field(default_factory=Tally)
-    objects: Tally[str] = field(default_factory=Tally)
-    objects_behind: Tally[str] = field(default_factory=Tally)
-    direct: Tally[StatementKey] = field(default_factory=Tally)
-    waits: dict[int, float] = field(default_factory=dict)
-    waiting: dict[float, set[int]] = field(default_factory=dict)
-    first_at: float = 0.0
-    last_at: float = 0.0
-    since: float = 0.0
-    root: SampledSession | None = None
-    prepared: AwaitedLock | None = None
-    gate: SampledSession | None = None
-    ring: bool = False
-    waiters: dict[int, SampledSession] = field(default_factory=dict)
-    paths: dict[int, RootPath] = field(default_factory=dict)
-    xact_ages: list[float] = field(default_factory=list)
-    xacts: set[int | None] = field(default_factory=set)
-    changes_hands: bool = False
-
-    def add(
-        self, at: float, seconds: float, one: SampledSession, waited_s: float, object_: str = ""
-    ) -> None:
-        """Add a part of a sample's time of one session. waited_s: how long it has waited."""
-        self.seconds += seconds
-        self.seconds_at.add(at, seconds)
-        self.events.add(one.label, seconds)
-        self.statements.add(one.statement, seconds)
-        self.applications.add((one.role, one.application), seconds)
-        if object_:
-            self.objects.add(object_, seconds)
-        self.waits[one.pid] = max(self.waits.get(one.pid, 0.0), waited_s)
-        self.waiters[one.pid] = one
-        if one.type == "Lock":
-            self.waiting.setdefault(at, set()).add(one.pid)
-        began = at - waited_s
-        self.first_at = min(self.first_at or at, at)
-        self.since = min(self.since or began, began)
-        self.last_at = max(self.last_at, at)
-
-    def take(self, other: Cause) -> None:
-        """Take over all of another cause's time."""
-        self.seconds += other.seconds
-        self.seconds_at.join(other.seconds_at)
-        self.events.join(other.events)
-        self.statements.join(other.statements)
-        self.applications.join(other.applications)
-        self.objects.join(other.objects)
-        self.objects_behind.join(other.objects_behind)
-        self.waits |= other.waits
-        self.waiters |= other.waiters
-        for at, pids in other.waiting.items():
-            self.waiting.setdefault(at, set()).update(pids)
-        self.first_at = min(self.first_at or other.first_at, other.first_at)
-        self.since = min(self.since or other.since, other.since)
-        self.last_at = max(self.last_at, other.last_at)
-
-    @property
-    def object(self) -> str:
-        """What is locked, for the most time; empty: not known.
-
-        What waits behind others may wait for what these hold.
-        """
-        return next(iter(self.objects.most() or self.objects_behind.most()), "")
-
-    @property
-    def event(self) -> str:
-        """The event that took the most of the time."""
-        return next(iter(self.events.most()), "CPU")
-
-    @property
-    def most_waiters(self) -> int:
-        """The most sessions that waited for a lock at one time."""
-        return max(map(len, self.waiting.values()), default=0)
-
-    @property
-    def longest_wait_s(self) -> float:
-        """The longest of all waits."""
-        return max(self.waits.values(), default=0.0)
-
-    @property
-    def is_outage(self) -> bool:
-        """Whether three sessions at least have waited for five seconds."""
-        return sum(1 for waited in self.waits.values() if waited >= _OUTAGE_WAIT_S) >= 3
 
 
 @dataclass(frozen=True)
@@ -212,7 +86,8 @@ def partition(observation: Observation) -> Partition:
     anywhere = _by_process(observation.samples)
     active_s, on_cpu_s = sum(unseen_s.values()), unseen_s.get("CPU", 0.0)
     waits = WaitAges(observation.samples)
-    for sample in observation.samples:
+    later = [*map(_waiting, observation.samples[1:]), None]
+    for sample, still in zip(observation.samples, later, strict=False):
         edges = graph.edges(sample)
         rows = {one.pid: one for one in sample.sessions}
         waits.look(sample)
@@ -229,7 +104,7 @@ def partition(observation: Observation) -> Partition:
                     sample,
                     one,
                     edges,
-                    _Rows(rows, anywhere, sample.at),
+                    _Rows(rows, anywhere, sample.at, still),
                     seconds,
                     waits.waited_s(sample.at, one),
                 )
@@ -280,11 +155,19 @@ def _work(causes: _Causes, one: SampledSession) -> Cause:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Sessions by process: in this sample, and in all, with the times of these."""
+    """Sessions by process: in this sample, and in all, with the times of these.
+
+    still: those that wait for a lock in the next sample, with their statements; None: the last.
+    """
 
     now: Mapping[int, SampledSession]
     anywhere: Mapping[int, Sequence[tuple[float, SampledSession]]]
     at: float
+    still: frozenset[tuple[int, int | None]] | None
+
+    def went_on(self, one: SampledSession) -> bool:
+        """Whether the next sample, if there is one, shows that its wait has ended."""
+        return self.still is not None and (one.pid, one.query_us) not in self.still
 
     def nearest(self, pid: int) -> SampledSession | None:
         """What the process did at the time nearest to this sample: later it does other things."""
@@ -292,6 +175,10 @@ class _Rows:
             return self.now[pid]
         rows = self.anywhere.get(pid, ())
         return min(rows, key=lambda row: abs(row[0] - self.at))[1] if rows else None
+
+
+def _waiting(sample: SessionsSample) -> frozenset[tuple[int, int | None]]:
+    return frozenset((one.pid, one.query_us) for one in sample.sessions if one.type == "Lock")
 
 
 def _by_process(
@@ -321,7 +208,9 @@ def _lock(
     if not ends or one.label in _SHORT_LOCKS or object_ == NOTIFY:
         key = f"{HOT_LOCK}/{one.label}/{object_}"
         if one.label not in _SHORT_LOCKS and object_ != NOTIFY:
-            key += f"@{sample.at}"  # whose it is depends on who held it then
+            went_on = rows.went_on(one)
+            key += f"@{sample.at}/{went_on}"  # whose it is depends on who held it then
+            causes.of(HOT_LOCK, key, one.label).went_on = went_on
         causes.of(HOT_LOCK, key, one.label).add(sample.at, seconds, one, waited_s, object_)
         return
     for path in ends:
@@ -407,17 +296,18 @@ def _hot(causes: Iterable[Cause], before: Mapping[float, float]) -> list[Cause]:
             by_object[event, object_].append(cause)
         else:
             found.append(cause)
+    others: dict[str, Cause] = {}
     for (event, object_), group in by_object.items():
         roots = [cause for cause in group if cause.kind == LOCK]
         known_s = sum(cause.seconds for cause in group if not is_unknown(cause))
         if not _nobody_is_root(roots, known_s):
-            found += _with_unknown(roots, group, before)
+            found += _with_unknown(roots, group, before, others)
             continue
         hot = Cause(HOT_LOCK, f"{HOT_LOCK}/{event}/{object_}", event, changes_hands=True)
         for cause in group:
             hot.take(cause)
         found.append(hot)
-    return found
+    return [*found, *others.values()]
 
 
 def _object_then(cause: Cause, causes: Iterable[Cause]) -> str:
@@ -439,21 +329,30 @@ def is_unknown(cause: Cause) -> bool:
 
 
 def _with_unknown(
-    roots: list[Cause], group: list[Cause], before: Mapping[float, float]
+    roots: list[Cause],
+    group: list[Cause],
+    before: Mapping[float, float],
+    others: dict[str, Cause],
 ) -> list[Cause]:
     """The causes of an object: waits of which nobody knows more are for the root that most have.
 
     That is, most of those in the same sample.
 
-    Those of a time at which no root was seen are one cause of their own.
+    Those of a time at which no root was seen, and those that went on while it stayed, are causes of
+    their own, in `others`.
     """
     found = [cause for cause in group if not is_unknown(cause)]
-    others: dict[str, Cause] = {}
     seen = {root.key: (root.since, root.last_at) for root in roots}
     known_s = {root.key: dict(root.seconds_at) for root in roots}
     for cause in filter(is_unknown, group):
         at = cause.first_at
-        there = [one for one in roots if seen[one.key][0] <= at and before[at] <= seen[one.key][1]]
+        there = [
+            one
+            for one in roots
+            if seen[one.key][0] <= at
+            and before[at] <= seen[one.key][1]
+            and not (cause.went_on and at < seen[one.key][1])
+        ]
         key = cause.key.rpartition("@")[0]
         largest = max(
             there, key=lambda one: (known_s[one.key].get(at, 0.0), one.seconds), default=None
@@ -461,7 +360,7 @@ def _with_unknown(
         if largest is None:
             largest = others.setdefault(key, Cause(HOT_LOCK, key, cause.name))
         largest.take(cause)
-    return [*found, *others.values()]
+    return found
 
 
 def _lock_event(cause: Cause) -> str:

@@ -6,10 +6,11 @@ import re
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
+from pgtare.observing.findings.causes import CPU, RESOURCE, Cause
 from pgtare.observing.findings.finding_parts import of_cause
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy
 from pgtare.observing.findings.observation import Observation, moment
-from pgtare.observing.findings.partition import CPU, RESOURCE, Cause, Partition
+from pgtare.observing.findings.partition import Partition
 from pgtare.observing.findings.statement_findings import CROWDED, contention
 from pgtare.observing.findings.words import share_line, short, spent
 
