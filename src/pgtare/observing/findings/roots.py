@@ -13,6 +13,8 @@ from pgtare.observing.findings.observation import (
 
 #: Longer paths are not followed.
 _LONGEST = 50
+#: States in which each sample has a session.
+_SAMPLED = ("active", "idle in transaction", "fastpath")
 
 
 @dataclass(frozen=True)
@@ -36,18 +38,21 @@ class _Asked:
     blockers: tuple[int, ...]
     holders: list[SampledSession | None]
 
-    def may_hold(self, rows: Mapping[int, SampledSession]) -> bool:
-        """Whether none of them is in another transaction now, or gone. rows: of now.
+    def left(self, rows: Mapping[int, SampledSession]) -> tuple[int, ...]:
+        """Those of them that are still in the same transaction. rows: sessions of another time."""
+        pairs = zip(self.blockers, self.holders, strict=True)
+        return tuple(pid for pid, holder in pairs if _is_there(holder, rows))
 
-        What holds a lock outside of a transaction is idle, and in samples only if asked for.
-        """
-        for holder in self.holders:
-            if holder is None or holder.xact_us is None:
-                continue
-            now = rows.get(holder.pid)
-            if now is None or (now.started_us, now.xact_us) != (holder.started_us, holder.xact_us):
-                return False
+
+def _is_there(holder: SampledSession | None, rows: Mapping[int, SampledSession]) -> bool:
+    """Whether one may still hold what it held."""
+    if holder is None or holder.xact_us is None:
         return True
+    now = rows.get(holder.pid)
+    if now is not None:
+        return (now.started_us, now.xact_us) == (holder.started_us, holder.xact_us)
+    # others are in samples only if they were asked for
+    return holder.backend_type != "client backend" or not holder.state.startswith(_SAMPLED)
 
 
 class BlockerGraph:
@@ -69,10 +74,10 @@ class BlockerGraph:
     def _inherited(
         self, one: SampledSession, at: float, rows: Mapping[int, SampledSession]
     ) -> tuple[int, ...]:
-        """Whom it waited for when it was asked for next, or before, if these are still there."""
+        """Whom it waited for when it was asked at the nearest time, if these are there now."""
         known = self._known.get((one.pid, one.query_us), ())
-        there = [asked for asked in known if asked.may_hold(rows)]
-        return min(there, key=lambda asked: abs(asked.at - at)).blockers if there else ()
+        there = [(abs(asked.at - at), left) for asked in known if (left := asked.left(rows))]
+        return min(there, key=lambda pair: pair[0])[1] if there else ()
 
     def edges(self, sample: SessionsSample) -> dict[int, tuple[int, ...]]:
         """Whom each waiter of a sample waits for, as far as it is known."""
