@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any, cast
 
 import pytest
@@ -19,7 +20,7 @@ def row(pid: int) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(("sessions", "most"), [(10, 20), (150, 20), (500, 5), (2000, 4)])
-def test_the_time_of_what_is_passed_over_is_the_next_ones(sessions: int, most: int) -> None:
+def test_one_of_a_group_counts_for_all_of_it(sessions: int, most: int) -> None:
     findings = ServerFindings(None)
     rows = [row(pid) for pid in range(sessions)]
     for second in range(20):
@@ -27,3 +28,22 @@ def test_the_time_of_what_is_passed_over_is_the_next_ones(sessions: int, most: i
     assert len(findings.samples) == most
     assert sum(sample.weight_s for sample in findings.samples) == 20.0
     assert {len(sample.sessions) for sample in findings.samples} == {sessions}
+
+
+@pytest.mark.parametrize(("burst", "every"), [(300, 2), (300, 3), (300, 7)])
+def test_a_burst_of_sessions_is_neither_missed_nor_always_the_one(burst: int, every: int) -> None:
+    random.seed(1)
+    findings = ServerFindings(None)
+    quiet, busy = ([row(pid) for pid in range(n)] for n in (10, burst))
+    seen_s = counted = 0.0
+    seconds = 600 * every
+    for second in range(seconds):
+        rows = quiet if second % every else busy
+        findings.see(cast(ServerSession, None), rows, 1_000.0 + second, 1.0)
+        while findings.samples:
+            sample = findings.samples.popleft()
+            findings._seen_at.popleft()
+            seen_s += sample.weight_s
+            counted += sample.weight_s * len(sample.sessions)
+    truth = (burst + 10 * (every - 1)) / every
+    assert counted / seen_s == pytest.approx(truth, rel=0.1)

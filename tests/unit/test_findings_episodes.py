@@ -63,6 +63,15 @@ def test_an_outage_and_a_long_queue_open_at_once() -> None:
     assert changes(Episodes(), 0, few) == []
 
 
+def test_an_outage_whose_holder_is_not_known_waits_for_a_second_look() -> None:
+    """At the first look nobody was asked whom he waits for."""
+    episodes = Episodes()
+    unknown = finding("hotlock/Lock/relation/hot", kind="hotlock", class_=OUTAGE)
+    known = finding(class_=OUTAGE)
+    assert changes(episodes, 0, unknown) == []
+    assert changes(episodes, 10, known) == [("open", known.key)]
+
+
 def test_a_setting_that_was_read_opens_at_once_and_a_restart_ends_all() -> None:
     episodes = Episodes()
     one = finding("setting/logging", kind="logging", quality="exact")
@@ -108,3 +117,15 @@ def test_a_new_root_of_the_same_object_follows_the_one_that_was_ended() -> None:
     assert episodes.open["lock/2@0"].follows == "lock/1@0"
     changes(episodes, 20, finding("lock/3@0", class_=OUTAGE, object="cold"))
     assert episodes.open["lock/3@0"].follows is None
+
+
+def test_a_clock_that_was_set_back_keeps_nothing_open() -> None:
+    episodes, one = Episodes(), finding(class_=OUTAGE)
+    changes(episodes, 0, one)
+    assert changes(episodes, -3600) == []
+    (ended,) = episodes.evaluate([], T - 3540, 10.0)
+    assert (ended.change, ended.until) == ("close", T - 3600)
+    other = finding("lock/2@0", class_=OUTAGE)
+    changes(episodes, 0, other)
+    changes(episodes, -3600, other)
+    assert changes(episodes, -3530, other) == [("update", other.key)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -57,7 +59,8 @@ class ServerFindings:
         self.samples: deque[SessionsSample] = deque()
         """those that findings are computed of"""
         self._seen_at: deque[float] = deque()
-        self._passed, self._passed_s = 0, 0.0
+        self._group = self._chosen = self._weight = 0
+        """samples that are left of a group, where in it the one is that counts, and for how many"""
         self._locks: dict[int, AwaitedLock] = {}
         self._locks_due = 0.0
         self._checks = RepeatedChecks()
@@ -75,7 +78,7 @@ class ServerFindings:
         """A new session: what was sampled before may be of another server."""
         self.samples.clear()
         self._seen_at.clear()
-        self._passed, self._passed_s = 0, 0.0
+        self._group = self._chosen = 0
         self._waited.clear()
         self._locks.clear()
         self._totals = self._evaluated = None
@@ -89,13 +92,17 @@ class ServerFindings:
     ) -> None:
         """Take what a sample of sessions brought; look at those who hold others up.
 
-        One that is passed over gives its weight to the next.
+        Of a group of samples one counts for all. Chance says which: chosen by what it shows, a
+        short burst of sessions would never be the one, or always.
         """
-        self._passed += 1
-        self._passed_s += weight_s
-        if self._passed < min(_MOST_PASSED, len(rows) * WINDOW_S / _ROWS):
+        if not self._group:
+            size = min(_MOST_PASSED, max(1, math.ceil(len(rows) * WINDOW_S / _ROWS)))
+            self._group, self._chosen = size, random.randrange(size)
+            self._weight = size
+        self._group -= 1
+        if self._group != self._chosen:
             return
-        weight_s, self._passed, self._passed_s = self._passed_s, 0, 0.0
+        weight_s *= self._weight
         sample = SessionsSample(at, weight_s, tuple(map(read.session_of, rows[:_MOST_SESSIONS])))
         try:
             sample = read.with_blockers(sample, lambda pids: _blockers(session, pids))

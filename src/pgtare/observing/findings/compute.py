@@ -11,9 +11,7 @@ from pgtare.observing.findings import (
     statement_findings,
     work_findings,
 )
-from pgtare.observing.findings.model import ACTIVE, Finding, ranked
-from pgtare.observing.findings.observation import Observation
-from pgtare.observing.findings.partition import (
+from pgtare.observing.findings.causes import (
     CLIENT,
     CPU,
     HOT_LOCK,
@@ -23,9 +21,10 @@ from pgtare.observing.findings.partition import (
     STATEMENT,
     SYNC,
     Cause,
-    Partition,
-    partition,
 )
+from pgtare.observing.findings.model import ACTIVE, OUTAGE, Finding, ranked
+from pgtare.observing.findings.observation import Observation
+from pgtare.observing.findings.partition import Partition, partition
 from pgtare.observing.findings.statement_findings import names_table
 
 #: A cause of less is a row of the profile, no finding.
@@ -53,24 +52,26 @@ def findings(
             *checks,
         )
     }
+    recent_at = 0.0 if recent_s is None else observation.until - recent_s
     found, small = [], []
     for cause in whole.causes:
         share, aas = whole.share(cause), whole.aas(cause)
-        if recent_s is not None and cause.last_at < observation.until - recent_s:
-            continue
         if cause.kind == STATEMENT and share < LEAST_SHARE:
-            small.append(cause)
+            small.append(cause)  # one of many is seen now and then only
+        if cause.last_at < recent_at:
+            continue
         if share < LEAST_SHARE or (aas < LEAST_SESSIONS and not cause.is_outage):
             continue
-        explained_by = _explained(cause, explaining, observation)
-        if explained_by is not None:
-            explaining[explained_by] = _with_share(explaining[explained_by], cause, whole)
-            continue
         made = _of(cause, whole, observation, busy=busy)
-        if made is not None:
-            found.append(made)
+        explained_by = _explained(cause, explaining, observation)
+        if made is not None and (explained_by is None or made.class_ == OUTAGE):
+            found.append(made)  # what only explains work does not say that all stands still
+        elif explained_by is not None:
+            explaining[explained_by] = _with_share(explaining[explained_by], cause, whole)
     for common, made in work_findings.resources(small, whole, observation):
         if whole.share(common) < LEAST_SHARE or whole.aas(common) < LEAST_SESSIONS:
+            continue
+        if common.last_at < recent_at:
             continue
         explained_by = _explained(common, explaining, observation)
         if explained_by is None:
@@ -88,7 +89,7 @@ def _of(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     if cause.kind == LOG:
         return work_findings.log(cause, whole, observation, busy=busy)
     if cause.kind == SYNC:
-        return work_findings.sync_rep(cause, whole, observation)
+        return work_findings.sync_rep(cause, whole, observation, busy=busy)
     if cause.kind == CLIENT:
         return work_findings.client(cause, whole, observation)
     if cause.kind == OBSERVER:
@@ -118,7 +119,7 @@ def _with_share(one: Finding, cause: Cause, whole: Partition) -> Finding:
     """A setting or limit that explains active time, with the share of what it explains."""
     share = (one.share or 0.0) + whole.share(cause)
     aas = (one.aas or 0.0) + whole.aas(cause)
-    return one.model_copy(
+    explaining = one.model_copy(
         update={
             "class_": min(one.class_, ACTIVE),
             "share": min(1.0, share),
@@ -126,3 +127,4 @@ def _with_share(one: Finding, cause: Cause, whole: Partition) -> Finding:
             "active_s": (one.active_s or 0.0) + cause.seconds,
         }
     )
+    return explaining.with_time(cause.seconds_at)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pgtare.observing.findings.causes import HOT_LOCK
 from pgtare.observing.findings.model import OUTAGE, SETTING, Finding, FindingTraces
 from pgtare.observing.findings.observation import moment
 
@@ -64,6 +65,10 @@ class Episodes:
     ) -> list[EpisodeChange]:
         """Take what an evaluation found. at: s since 1970. seconds: since the one before."""
         now = {finding.key: finding for finding in findings}
+        for episode in (*self.open.values(), *self.closed.values()):
+            # if the clock was set back, what is over must not stay open until it gets there again
+            episode.seen_at = min(episode.seen_at, at)
+            episode.written_at = min(episode.written_at, at)
         changes = []
         for key, finding in now.items():
             if key in self.open:
@@ -106,8 +111,10 @@ class Episodes:
         every = _UPDATE_S if finding.class_ < SETTING else _SETTING_S
         due = at - episode.written_at >= every
         changed = finding.class_ < before.class_ or finding.title != before.title
+        # windows overlap, so what was counted at the evaluation before is left out
+        late_s = finding.active_after(episode.seen_at)
+        episode.active_s += late_s if late_s is not None else (finding.aas or 0.0) * seconds
         episode.seen_at = at
-        episode.active_s += (finding.aas or 0.0) * seconds
         if not (risen or due or changed):
             return None
         episode.finding, episode.written_at = finding, at
@@ -145,8 +152,11 @@ class Episodes:
 
 
 def _is_urgent(finding: Finding) -> bool:
-    """Whether it opens at once: an outage, a setting, or several that wait for long."""
-    if finding.class_ == OUTAGE or (
+    """Whether it opens at once: an outage, a setting, or several that wait for long.
+
+    Who holds a lock is often not known at the first look, and named at the next.
+    """
+    if (finding.class_ == OUTAGE and finding.kind != HOT_LOCK) or (
         finding.key.startswith("setting/") and finding.quality == "exact"
     ):
         return True

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pgtare.observing.findings.causes import Cause
 from pgtare.observing.findings.model import ACTIVE, LIMIT, OUTAGE, Finding, Who
 from pgtare.observing.findings.observation import Observation, SampledSession, moment
-from pgtare.observing.findings.partition import Cause, Partition
+from pgtare.observing.findings.partition import Partition
 
 #: A limit that is reached sooner is an outage, s.
 _HOUR_S = 3600.0
@@ -27,7 +28,7 @@ def of_cause(
         "active_s": cause.seconds,
         "quality": "sampled" if observation.waited_s is None else "exact",
     }
-    return Finding(**fields | more)
+    return Finding(**fields | more).with_time(cause.seconds_at)
 
 
 def of_limit(

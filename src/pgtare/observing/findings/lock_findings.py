@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
+from pgtare.observing.findings.causes import Cause
 from pgtare.observing.findings.finding_parts import of_cause, who
 from pgtare.observing.findings.model import INFORMATION, Finding, Remedy, Who
 from pgtare.observing.findings.observation import Observation, SampledSession, moment
-from pgtare.observing.findings.partition import Cause, Partition, is_unknown
+from pgtare.observing.findings.partition import Partition, is_unknown
 from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
 from pgtare.observing.findings.words import named, share_line, short, spent, table_of
 

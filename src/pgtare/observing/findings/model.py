@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, PrivateAttr
 
 from pgtare.kit.document import Model
 
@@ -111,6 +111,22 @@ class Finding(Model):
     figures: dict[str, float] = Field(
         default={}, description="what was seen, as numbers with the unit in the name"
     )
+
+    _active_at: dict[float, float] = PrivateAttr(default_factory=dict)
+
+    def with_time(self, seconds_at: Mapping[float, float]) -> Finding:
+        """The same, with more of its active time, s, by sample, s since 1970."""
+        found = self.model_copy()
+        found._active_at = dict(self._active_at)
+        for at, seconds in seconds_at.items():
+            found._active_at[at] = found._active_at.get(at, 0.0) + seconds
+        return found
+
+    def active_after(self, at: float) -> float | None:
+        """Active time in samples after this one, s; `None`: not known by sample."""
+        if not self._active_at:
+            return None
+        return sum(seconds for when, seconds in self._active_at.items() if when > at)
 
     @property
     def commands(self) -> list[str]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 
 from pgtare.postgres.backend_types import is_background
 
 #: Waits that are nobody's fault: a session paces itself.
-_PACING = frozenset({"Timeout/PgSleep", "Timeout/VacuumDelay", "Timeout/VacuumTruncate"})
+PACING = frozenset({"Timeout/PgSleep", "Timeout/VacuumDelay", "Timeout/VacuumTruncate"})
 
 #: A statement: its database, and its identifier or, if the server gives none, its text.
 StatementKey = tuple[str, int | str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SampledSession:
     """What a session did in one sample.
 
@@ -44,19 +45,19 @@ class SampledSession:
     xact_us: int | None = None
     client: str = ""
 
-    @property
+    @cached_property
     def label(self) -> str:
         """Class and name of the event; CPU if it does not wait."""
         return f"{self.type}/{self.event}" if self.type else "CPU"
 
-    @property
+    @cached_property
     def is_active(self) -> bool:
         """Whether its time counts: that of a client, at work, and not pacing itself."""
         return (
             (self.state in ("active", "fastpath function call") or self._hides_its_state)
             and not is_background(self.backend_type)
             and self.type != "Activity"
-            and self.label not in _PACING
+            and self.label not in PACING
         )
 
     @property
@@ -64,14 +65,10 @@ class SampledSession:
         """Whether it waits for a lock, but does not say what it does (track_activities = off)."""
         return self.state == "disabled" and self.type == "Lock"
 
-    @property
+    @cached_property
     def statement(self) -> StatementKey:
         """Its statement."""
         return self.database, self.query_id if self.query_id is not None else self.text
-
-    def since(self, at: float) -> float:
-        """When it began to do what it does, s since 1970."""
-        return at - (self.query_age_s or 0.0)
 
 
 @dataclass(frozen=True)

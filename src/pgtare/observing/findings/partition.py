@@ -4,35 +4,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
 
+from pgtare.observing.findings.causes import (
+    CLIENT,
+    HOT_LOCK,
+    LOCK,
+    LOG,
+    OBSERVER,
+    STATEMENT,
+    SYNC,
+    Cause,
+    Tally,
+)
 from pgtare.observing.findings.observation import (
-    AwaitedLock,
+    PACING,
     Observation,
     SampledSession,
     SessionsSample,
-    StatementKey,
 )
 from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
 from pgtare.observing.findings.roots import BlockerGraph, RootPath, gate, paths
+from pgtare.observing.findings.wait_ages import LOG_EVENTS, SYNC_EVENT, WaitAges
 
-#: Waits for the log: its buffers, its writing, its syncs.
-LOG_EVENTS = frozenset(
-    f"{kind}/{event}"
-    for kind, event in (
-        ("IO", "WALSync"),
-        ("IO", "WalSync"),
-        ("IO", "WALWrite"),
-        ("IO", "WalWrite"),
-        ("LWLock", "WALWrite"),
-        ("LWLock", "WALInsert"),
-        ("LWLock", "WALBufMapping"),
-        ("IO", "WALSyncMethodAssign"),
-        ("IO", "WalSyncMethodAssign"),
-    )
-)
-SYNC_EVENT = "IPC/SyncRep"
 #: LWLocks of what observes the server.
 OBSERVERS = {
     "LWLock/pg_stat_statements": "pg_stat_statements",
@@ -48,132 +42,10 @@ _SHORT_LOCKS = frozenset({"Lock/extend", "Lock/frozenid", "Lock/spectoken"})
 _MANY_ROOTS, _QUARTER = 3, 0.25
 #: A root whose transaction is younger in each sample holds nobody up for long, s.
 _SHORT_S = 1.0
-_OUTAGE_WAIT_S = 5.0
 #: An outage takes this share of all active time, and so many sessions.
 _OUTAGE_SHARE, _OUTAGE_SESSIONS = 0.5, 2.0
 #: Sessions that wait for each other for less may do so one after the other, s.
 _SHORT_RING_S = 0.5
-
-Name = TypeVar("Name")
-
-LOCK, HOT_LOCK, LOG, SYNC, CLIENT, STATEMENT, RESOURCE, CPU, OBSERVER = (
-    "lock",
-    "hotlock",
-    "log",
-    "syncrep",
-    "client",
-    "statement",
-    "resource",
-    "cpu",
-    "observer",
-)
-
-
-class Tally(dict[Name, float]):
-    """Seconds by name."""
-
-    def add(self, name: Name, seconds: float) -> None:
-        """Add to one of them."""
-        self[name] = self.get(name, 0.0) + seconds
-
-    def join(self, other: Tally[Name]) -> None:
-        """Add all of another one."""
-        for name, seconds in other.items():
-            self.add(name, seconds)
-
-    def most(self, count: int = 1) -> list[Name]:
-        """The names with the most seconds, the largest first."""
-        return sorted(self, key=lambda name: -self[name])[:count]
-
-
-@dataclass
-class Cause:
-    """What active time goes to. seconds: of all its sessions.
-
-    name: of an observer, client or resource. root, gate: as they were seen last. first_at, last_at:
-    s since 1970. since: when the longest wait or statement began. waits: how long each victim has
-    waited, by process. paths: from each waiter to the root. changes_hands: of a lock, whether it
-    was seen with one holder after another.
-    """
-
-    kind: str
-    key: str
-    name: str = ""
-    seconds: float = 0.0
-    events: Tally[str] = field(default_factory=Tally)
-    statements: Tally[StatementKey] = field(default_factory=Tally)
-    applications: Tally[tuple[str, str]] = field(default_factory=Tally)
-    objects: Tally[str] = field(default_factory=Tally)
-    objects_behind: Tally[str] = field(default_factory=Tally)
-    direct: Tally[StatementKey] = field(default_factory=Tally)
-    waits: dict[int, float] = field(default_factory=dict)
-    most_waiters: int = 0
-    first_at: float = 0.0
-    last_at: float = 0.0
-    since: float = 0.0
-    root: SampledSession | None = None
-    prepared: AwaitedLock | None = None
-    gate: SampledSession | None = None
-    ring: bool = False
-    waiters: dict[int, SampledSession] = field(default_factory=dict)
-    paths: dict[int, RootPath] = field(default_factory=dict)
-    xact_ages: list[float] = field(default_factory=list)
-    xacts: set[int | None] = field(default_factory=set)
-    changes_hands: bool = False
-
-    def add(self, at: float, seconds: float, one: SampledSession, object_: str = "") -> None:
-        """Add a part of a sample's time of one session."""
-        self.seconds += seconds
-        self.events.add(one.label, seconds)
-        self.statements.add(one.statement, seconds)
-        self.applications.add((one.role, one.application), seconds)
-        if object_:
-            self.objects.add(object_, seconds)
-        waited = one.query_age_s or 0.0
-        self.waits[one.pid] = max(self.waits.get(one.pid, 0.0), waited)
-        self.waiters[one.pid] = one
-        began = one.since(at)
-        self.first_at = min(self.first_at or at, at)
-        self.since = min(self.since or began, began)
-        self.last_at = max(self.last_at, at)
-
-    def take(self, other: Cause) -> None:
-        """Take over all of another cause's time."""
-        self.seconds += other.seconds
-        self.events.join(other.events)
-        self.statements.join(other.statements)
-        self.applications.join(other.applications)
-        self.objects.join(other.objects)
-        self.objects_behind.join(other.objects_behind)
-        self.waits |= other.waits
-        self.waiters |= other.waiters
-        self.most_waiters = max(self.most_waiters, other.most_waiters)
-        self.first_at = min(self.first_at or other.first_at, other.first_at)
-        self.since = min(self.since or other.since, other.since)
-        self.last_at = max(self.last_at, other.last_at)
-
-    @property
-    def object(self) -> str:
-        """What is locked, for the most time; empty: not known.
-
-        What waits behind others may wait for what these hold.
-        """
-        return next(iter(self.objects.most() or self.objects_behind.most()), "")
-
-    @property
-    def event(self) -> str:
-        """The event that took the most of the time."""
-        return next(iter(self.events.most()), "CPU")
-
-    @property
-    def longest_wait_s(self) -> float:
-        """The longest of all waits."""
-        return max(self.waits.values(), default=0.0)
-
-    @property
-    def is_outage(self) -> bool:
-        """Whether three sessions at least have waited for five seconds."""
-        return sum(1 for waited in self.waits.values() if waited >= _OUTAGE_WAIT_S) >= 3
 
 
 @dataclass(frozen=True)
@@ -209,53 +81,52 @@ def partition(observation: Observation) -> Partition:
     """Give every active second to a cause."""
     causes = _Causes()
     graph = BlockerGraph(observation)
-    factors = _factors(observation)
+    factors, unseen_s = _factors(observation)
     # who holds something and does nothing is in those samples only that asked for blockers
     anywhere = _by_process(observation.samples)
-    active_s = on_cpu_s = 0.0
-    for sample in observation.samples:
+    active_s, on_cpu_s = sum(unseen_s.values()), unseen_s.get("CPU", 0.0)
+    waits = WaitAges(observation.samples)
+    later = [*map(_waiting, observation.samples[1:]), None]
+    for sample, still in zip(observation.samples, later, strict=False):
         edges = graph.edges(sample)
-        rows = {one.pid: one for one in sample.sessions}
+        rows = _Rows({one.pid: one for one in sample.sessions}, anywhere, sample.at, still)
+        waits.look(sample)
         for one in sample.sessions:
             if not one.is_active:
                 continue
             seconds = sample.weight_s * factors.get(one.label, 1.0)
             active_s += seconds
             on_cpu_s += seconds if one.type is None else 0.0
+            waited_s = waits.waited_s(sample.at, one)
             if one.type == "Lock":
-                _lock(
-                    causes,
-                    observation,
-                    sample,
-                    one,
-                    edges,
-                    _Rows(rows, anywhere, sample.at),
-                    seconds,
-                )
+                _lock(causes, observation, one, edges, rows, seconds, waited_s)
             else:
-                _work(causes, one).add(sample.at, seconds, one)
-        _count_waiters(causes, sample)
-    found = [cause for cause in _hot(causes.values()) if cause.seconds]
+                _work(causes, one).add(sample.at, seconds, one, waited_s)
+    times = [sample.at for sample in observation.samples]
+    before = dict(zip(times, [*times[:1], *times], strict=False))
+    found = [cause for cause in _hot(causes.values(), before) if cause.seconds]
     for cause in found:
         _mark_gate(cause)
     found.sort(key=lambda cause: (-cause.seconds, cause.key))
     return Partition(tuple(found), active_s, observation.seconds, on_cpu_s)
 
 
-def _factors(observation: Observation) -> dict[str, float]:
-    """What makes of each event's samples the time that was counted, where it was."""
-    if observation.waited_s is None:
-        return {}
+def _factors(observation: Observation) -> tuple[dict[str, float], dict[str, float]]:
+    """What makes of each event's samples the time that was counted; time that no sample shows."""
     sampled: Tally[str] = Tally()
     for sample in observation.samples:
         for one in sample.sessions:
             if one.is_active:
                 sampled.add(one.label, sample.weight_s)
-    return {
-        label: observation.waited_s[label] / seconds
-        for label, seconds in sampled.items()
-        if label in observation.waited_s and seconds
+    counted = {
+        label: seconds
+        for label, seconds in (observation.waited_s or {}).items()
+        if label not in PACING and not label.startswith("Activity/")
     }
+    return (
+        {label: counted[label] / s for label, s in sampled.items() if label in counted and s},
+        {label: seconds for label, seconds in counted.items() if not sampled.get(label)},
+    )
 
 
 def _work(causes: _Causes, one: SampledSession) -> Cause:
@@ -276,11 +147,19 @@ def _work(causes: _Causes, one: SampledSession) -> Cause:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Sessions by process: in this sample, and in all, with the times of these."""
+    """Sessions by process: in this sample, and in all, with the times of these.
+
+    still: those that wait for a lock in the next sample, with their statements; None: the last.
+    """
 
     now: Mapping[int, SampledSession]
     anywhere: Mapping[int, Sequence[tuple[float, SampledSession]]]
     at: float
+    still: frozenset[tuple[int, int | None]] | None
+
+    def went_on(self, one: SampledSession) -> bool:
+        """Whether the next sample, if there is one, shows that its wait has ended."""
+        return self.still is not None and (one.pid, one.query_us) not in self.still
 
     def nearest(self, pid: int) -> SampledSession | None:
         """What the process did at the time nearest to this sample: later it does other things."""
@@ -288,6 +167,10 @@ class _Rows:
             return self.now[pid]
         rows = self.anywhere.get(pid, ())
         return min(rows, key=lambda row: abs(row[0] - self.at))[1] if rows else None
+
+
+def _waiting(sample: SessionsSample) -> frozenset[tuple[int, int | None]]:
+    return frozenset((one.pid, one.query_us) for one in sample.sessions if one.type == "Lock")
 
 
 def _by_process(
@@ -303,11 +186,11 @@ def _by_process(
 def _lock(
     causes: _Causes,
     observation: Observation,
-    sample: SessionsSample,
     one: SampledSession,
     edges: Mapping[int, tuple[int, ...]],
     rows: _Rows,
     seconds: float,
+    waited_s: float,
 ) -> None:
     """Give the time of a wait for a lock to its roots."""
     lock = observation.locks.get(one.pid)
@@ -315,7 +198,11 @@ def _lock(
     ends = [path for path in paths(one.pid, edges) if not path.ring or _is_ring(path, rows)]
     if not ends or one.label in _SHORT_LOCKS or object_ == NOTIFY:
         key = f"{HOT_LOCK}/{one.label}/{object_}"
-        causes.of(HOT_LOCK, key, one.label).add(sample.at, seconds, one, object_)
+        if one.label not in _SHORT_LOCKS and object_ != NOTIFY:
+            went_on = rows.went_on(one)
+            key += f"@{rows.at}/{went_on}"  # whose it is depends on who held it then
+            causes.of(HOT_LOCK, key, one.label).went_on = went_on
+        causes.of(HOT_LOCK, key, one.label).add(rows.at, seconds, one, waited_s, object_)
         return
     for path in ends:
         root = rows.nearest(path.root)
@@ -324,10 +211,10 @@ def _lock(
         if now is not None and not path.ring:
             handed_on = _handed_on(causes, now)
             if handed_on is not None:
-                handed_on.add(sample.at, part, one)
+                handed_on.add(rows.at, part, one, waited_s)
                 continue
         cause = _root_cause(causes, observation, one, path, root)
-        cause.add(sample.at, part, one, "" if path.between else object_)
+        cause.add(rows.at, part, one, waited_s, "" if path.between else object_)
         if path.between and object_:
             cause.objects_behind.add(object_, part)
         if not path.between:
@@ -379,17 +266,11 @@ def _root_cause(
     return cause
 
 
-def _count_waiters(causes: _Causes, sample: SessionsSample) -> None:
-    for cause in causes.values():
-        if cause.last_at == sample.at:
-            now = sum(
-                1 for one in sample.sessions if one.pid in cause.waiters and one.type == "Lock"
-            )
-            cause.most_waiters = max(cause.most_waiters, now)
+def _hot(causes: Iterable[Cause], before: Mapping[float, float]) -> list[Cause]:
+    """Fold the roots of an object into one cause where none of them holds it for long.
 
-
-def _hot(causes: Iterable[Cause]) -> list[Cause]:
-    """Fold the roots of an object into one cause where none of them holds it for long."""
+    before: when the sample before one was taken.
+    """
     by_object: dict[tuple[str, str], list[Cause]] = defaultdict(list)
     found: list[Cause] = []
     listed = list(causes)
@@ -401,21 +282,36 @@ def _hot(causes: Iterable[Cause]) -> list[Cause]:
             event = _lock_event(cause)
             # of what was not looked up, it is most likely what the others wait for
             known = cause.object if cause.object != ANY_ROWS else ""
+            known = known or _object_then(cause, listed)
             object_ = known or next(iter(objects[event].most()), "")
             by_object[event, object_].append(cause)
         else:
             found.append(cause)
+    others: dict[str, Cause] = {}
     for (event, object_), group in by_object.items():
         roots = [cause for cause in group if cause.kind == LOCK]
         known_s = sum(cause.seconds for cause in group if not is_unknown(cause))
         if not _nobody_is_root(roots, known_s):
-            found += _with_unknown(roots, group)
+            found += _with_unknown(roots, group, before, others)
             continue
         hot = Cause(HOT_LOCK, f"{HOT_LOCK}/{event}/{object_}", event, changes_hands=True)
         for cause in group:
             hot.take(cause)
         found.append(hot)
-    return found
+    return [*found, *others.values()]
+
+
+def _object_then(cause: Cause, causes: Iterable[Cause]) -> str:
+    """What most sessions waited for in the sample of waits of which nobody knows more."""
+    if not is_unknown(cause):
+        return ""
+    at, event = cause.first_at, _lock_event(cause)
+    roots = [
+        one
+        for one in causes
+        if one.kind == LOCK and one.seconds_at.get(at) and _lock_event(one) == event
+    ]
+    return max(roots, key=lambda one: one.seconds_at[at]).object if roots else ""
 
 
 def is_unknown(cause: Cause) -> bool:
@@ -423,15 +319,37 @@ def is_unknown(cause: Cause) -> bool:
     return cause.kind == HOT_LOCK and cause.name not in _SHORT_LOCKS and cause.object != NOTIFY
 
 
-def _with_unknown(roots: list[Cause], group: list[Cause]) -> list[Cause]:
-    """The causes of an object: waits of which nobody knows more are for the root that most have."""
-    unknown = [cause for cause in group if is_unknown(cause)]
-    if not roots or not unknown:
-        return group
-    largest = max(roots, key=lambda cause: cause.seconds)
-    for cause in unknown:
+def _with_unknown(
+    roots: list[Cause],
+    group: list[Cause],
+    before: Mapping[float, float],
+    others: dict[str, Cause],
+) -> list[Cause]:
+    """The causes of an object: waits of which nobody knows more are for a root of that sample.
+
+    That is the one for which most others waited then. Waits of a time at which no root was seen,
+    and those that ended while a root stayed, are causes of their own, in `others`.
+    """
+    found = [cause for cause in group if not is_unknown(cause)]
+    seen = {root.key: (root.since, root.last_at) for root in roots}
+    known_s = {root.key: dict(root.seconds_at) for root in roots}
+    for cause in filter(is_unknown, group):
+        at = cause.first_at
+        there = [
+            one
+            for one in roots
+            if seen[one.key][0] <= at
+            and before[at] <= seen[one.key][1]
+            and not (cause.went_on and at < seen[one.key][1])
+        ]
+        key = cause.key.rpartition("@")[0]
+        largest = max(
+            there, key=lambda one: (known_s[one.key].get(at, 0.0), one.seconds), default=None
+        )
+        if largest is None:
+            largest = others.setdefault(key, Cause(HOT_LOCK, key, cause.name))
         largest.take(cause)
-    return [cause for cause in group if not is_unknown(cause)]
+    return found
 
 
 def _lock_event(cause: Cause) -> str:

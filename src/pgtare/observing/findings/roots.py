@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from pgtare.observing.findings.observation import (
     Observation,
+    SampledSession,
     SessionsSample,
 )
 
 #: Longer paths are not followed.
 _LONGEST = 50
+#: States in which each sample has a session.
+_SAMPLED = ("active", "idle in transaction", "fastpath")
 
 
 @dataclass(frozen=True)
@@ -27,25 +30,62 @@ class RootPath:
     ring: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Whom a session waited for at one time, and what these did then, as far as it was seen."""
+
+    at: float
+    blockers: tuple[int, ...]
+    holders: list[SampledSession | None]
+
+    def left(self, rows: Mapping[int, SampledSession]) -> tuple[int, ...]:
+        """Those of them that are still in the same transaction. rows: sessions of another time."""
+        pairs = zip(self.blockers, self.holders, strict=True)
+        return tuple(pid for pid, holder in pairs if _is_there(holder, rows))
+
+
+def _is_there(holder: SampledSession | None, rows: Mapping[int, SampledSession]) -> bool:
+    """Whether one may still hold what it held."""
+    if holder is None or holder.xact_us is None:
+        return True
+    now = rows.get(holder.pid)
+    if now is not None:
+        return (now.started_us, now.xact_us) == (holder.started_us, holder.xact_us)
+    # others are in samples only if they were asked for
+    return holder.backend_type != "client backend" or not holder.state.startswith(_SAMPLED)
+
+
 class BlockerGraph:
     """The edges of each sample; what one does not show, another of the same statement may."""
 
     def __init__(self, observation: Observation) -> None:
         self._locks = observation.locks
-        self._known: dict[tuple[int, int | None], tuple[int, ...]] = {}
+        self._known: dict[tuple[int, int | None], list[_Asked]] = {}
         for sample in observation.samples:  # a later sample may know whom an earlier wait was for
             self._learn(sample)
 
     def _learn(self, sample: SessionsSample) -> None:
+        rows = {one.pid: one for one in sample.sessions}
         for one in sample.sessions:
             if one.blockers:
-                self._known[one.pid, one.query_us] = one.blockers
+                asked = _Asked(sample.at, one.blockers, [rows.get(pid) for pid in one.blockers])
+                self._known.setdefault((one.pid, one.query_us), []).append(asked)
+
+    def _inherited(
+        self, one: SampledSession, at: float, rows: Mapping[int, SampledSession]
+    ) -> tuple[int, ...]:
+        """Whom it waited for when it was asked at the nearest time, if these are there now."""
+        known = self._known.get((one.pid, one.query_us), ())
+        there = [(abs(asked.at - at), left) for asked in known if (left := asked.left(rows))]
+        return min(there, key=lambda pair: pair[0])[1] if there else ()
 
     def edges(self, sample: SessionsSample) -> dict[int, tuple[int, ...]]:
         """Whom each waiter of a sample waits for, as far as it is known."""
-        waiting = [one for one in sample.sessions if one.type == "Lock"]
+        rows = {one.pid: one for one in sample.sessions}
         found = {
-            one.pid: one.blockers or self._known.get((one.pid, one.query_us), ()) for one in waiting
+            one.pid: one.blockers or self._inherited(one, sample.at, rows)
+            for one in sample.sessions
+            if one.type == "Lock"
         }
         of_lock: dict[str, tuple[int, ...]] = {}  # by what is locked, wholly named
         for pid, blockers in found.items():

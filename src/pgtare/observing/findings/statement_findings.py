@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
+from pgtare.observing.findings.causes import Cause
 from pgtare.observing.findings.finding_parts import of_cause
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy
 from pgtare.observing.findings.observation import (
@@ -16,7 +17,7 @@ from pgtare.observing.findings.observation import (
     StatementTotals,
     TableTotals,
 )
-from pgtare.observing.findings.partition import Cause, Partition
+from pgtare.observing.findings.partition import Partition
 from pgtare.observing.findings.words import share_line, short, spent, table_of
 
 #: A table that is read from end to end: so many rows a second, and rows a scan.

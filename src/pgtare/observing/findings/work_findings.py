@@ -6,10 +6,11 @@ import re
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
+from pgtare.observing.findings.causes import CPU, RESOURCE, Cause
 from pgtare.observing.findings.finding_parts import of_cause
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy
 from pgtare.observing.findings.observation import Observation, moment
-from pgtare.observing.findings.partition import CPU, RESOURCE, Cause, Partition
+from pgtare.observing.findings.partition import Partition
 from pgtare.observing.findings.statement_findings import CROWDED, contention
 from pgtare.observing.findings.words import share_line, short, spent
 
@@ -46,7 +47,7 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     """Commits that wait for the log."""
     commits = observation.state.per_s("commits")
     aas = whole.aas(cause)
-    each = aas / commits if commits else None
+    each = _each_commit_s(cause, whole, observation)
     slow = (each is not None and each >= _SLOW_COMMIT_S) or cause.is_outage
     if not slow and not (busy and whole.share(cause) >= 0.5 and aas >= 1.0):
         return None
@@ -80,13 +81,21 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     )
 
 
+def _each_commit_s(cause: Cause, whole: Partition, observation: Observation) -> float | None:
+    """How long each commit waits, s; None if nothing was committed, or that is not known."""
+    commits = observation.state.per_s("commits")
+    return whole.aas(cause) / commits if commits else None
+
+
 def _statement(cause: Cause, observation: Observation) -> str:
     texts = (observation.text(key) for key in cause.statements.most(3))
     return next((text for text in texts if text), "")
 
 
-def sync_rep(cause: Cause, whole: Partition, observation: Observation) -> Finding:
-    """Commits that wait for a standby."""
+def sync_rep(
+    cause: Cause, whole: Partition, observation: Observation, *, busy: bool
+) -> Finding | None:
+    """Commits that wait for a standby, which is no fault as long as each waits for a moment."""
     wanted = observation.state.settings.get("synchronous_standby_names", "")
     listed = [name for name in _STANDBY.findall(wanted) if name not in ("FIRST", "ANY")]
     names = [name for name in listed if not name.isdigit()]
@@ -95,21 +104,29 @@ def sync_rep(cause: Cause, whole: Partition, observation: Observation) -> Findin
     if "*" in names and not there:
         missing = ["any standby"]
     outage = whole.is_large(cause) and cause.longest_wait_s >= _CLIENT_S
+    each = _each_commit_s(cause, whole, observation)
+    slow = bool(missing) or outage or cause.is_outage or each is None or each >= _SLOW_COMMIT_S
+    if not slow and not (busy and whole.share(cause) >= 0.5 and whole.aas(cause) >= 1.0):
+        return None
     found = _base(cause, whole, observation, outage=outage)
     if missing:
         title = f"commits wait for a synchronous standby that is not connected: {missing[0]}"
     else:
-        title = f"commits wait for a synchronous standby that is slow: {', '.join(names)}"
+        state = "that is slow" if slow else "as they should"
+        title = f"commits wait for a synchronous standby {state}: {', '.join(names)}"
     connected = ", ".join(sorted(there)) or "none"
     return _with(
         found,
+        class_=found.class_ if slow else INFORMATION,
+        level=found.level if slow else "info",
         object=missing[0] if missing else ", ".join(names),
         victims=sorted(cause.waits),
         title=title,
         evidence=[
             *found.evidence,
             f"synchronous_standby_names = '{wanted}', connected standbys: {connected}",
-            f"the longest wait: {spent(cause.longest_wait_s)}",
+            f"the longest wait: {spent(cause.longest_wait_s)}"
+            + (f"; each commit waits {spent(each)}" if each is not None else ""),
         ],
         why="a commit returns only when these standbys have its part of the log",
         remedy=[
@@ -189,10 +206,13 @@ def resources(
             kind = CPU if event == "CPU" else RESOURCE
             common = events.setdefault(key, Cause(kind, key, event))
             common.seconds += seconds
+            for at, spent_s in cause.seconds_at.items():
+                common.seconds_at.add(at, spent_s * seconds / cause.seconds)
             common.events.add(event, seconds)
             common.statements.add(next(iter(cause.statements)), seconds)
             common.waiters |= cause.waiters
             common.first_at = min(common.first_at or cause.first_at, cause.first_at)
+            common.last_at = max(common.last_at, cause.last_at)
     found = []
     for common in events.values():
         made = _resource(common, whole, observation)
