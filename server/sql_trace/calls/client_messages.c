@@ -126,6 +126,8 @@ failed(const char *body, size_t length)
 		trigger_error(record.sqlstate, strcmp(routine, "DeadLockReport") == 0 ? detail : NULL);
 	/* of several statements in a pipeline, it may be another one */
 	secret |= text_is_secret(debug_query_string);
+	/* a deferred trigger may quote what an earlier request put into its table */
+	secret |= trace.secret_transaction && transaction_is_known();
 	record.text = trace.text;
 	record.length = message ? (uint32) strlen(message) : 0;
 	/* no look into catalogs now: the answer for this role must be known */
