@@ -339,3 +339,15 @@ def test_trace_of_a_role_that_may_not_look(tracer: Cluster, onlooker: Connection
             assert drain(plain, onlooker.info.backend_pid)[3]
     finally:
         onlooker.execute("DROP OWNED BY plain; DROP ROLE plain")
+
+
+@pytest.mark.parametrize("before", ["", "x"])
+def test_a_long_message_is_cut_between_letters(
+    client: Connection, onlooker: Connection, before: str
+) -> None:
+    with tracing_session(onlooker, client, 4) as trace, pytest.raises(psycopg.DataError):
+        client.execute(f"SELECT '{before}{'ö' * 1000}'::int".encode())
+    (error,) = trace.of("error")
+    assert error.message.endswith("ööö")
+    assert error.stored == len(error.message.encode()) > 1000
+    assert error.length > 2000
