@@ -270,6 +270,9 @@ CASES = (
         "in a deferred trigger's message",
         *("BEGIN", "INSERT INTO walls VALUES ('plain') -- password", "COMMIT"),
         *("BEGIN", "INSERT INTO walls VALUES ('hush') -- password", "COMMIT"),
+        "SET sql_trace.level = 0",
+        *("BEGIN", "INSERT INTO walls VALUES ('hush') -- password"),
+        *("SET sql_trace.level = 12", "COMMIT"),
     ),
     _case(
         "handed on at COMMIT",
