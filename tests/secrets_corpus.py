@@ -30,6 +30,14 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
+class Called:
+    """A function that the client calls past SQL, as libpq does for large objects."""
+
+    function: str
+    value: str
+
+
+@dataclass(frozen=True)
 class Copied:
     """COPY FROM STDIN, with these lines."""
 
@@ -45,7 +53,7 @@ class Stopped:
     terminate: bool = False
 
 
-Step = str | Bound | Pipeline | Copied | Stopped
+Step = str | Bound | Pipeline | Called | Copied | Stopped
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,13 @@ SETUP = (
     "CREATE TABLE gates (v text)",
     "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON gates DEFERRABLE INITIALLY DEFERRED "
     "FOR EACH ROW EXECUTE FUNCTION echoes()",
+    "CREATE FUNCTION open_gate(x text) RETURNS void LANGUAGE plpgsql AS $$BEGIN "
+    "EXECUTE 'INSERT INTO gates VALUES (' || quote_literal(x) || ') /* pass' || 'word */'; END$$",
+    "CREATE FUNCTION refuses() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
+    "RAISE EXCEPTION 'not %', NEW.v; END$$",
+    "CREATE TABLE walls (v text)",
+    "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON walls DEFERRABLE INITIALLY DEFERRED "
+    "FOR EACH ROW EXECUTE FUNCTION refuses()",
     "CREATE FUNCTION unparsed() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
     "EXECUTE 'alter role r password ''' || (SELECT v FROM vault); END$$",
     "CREATE FUNCTION unparsed_reported() RETURNS void LANGUAGE plpgsql AS $$BEGIN "
@@ -235,6 +250,30 @@ CASES = (
     _case("handed on by a procedure", "CALL keep('hush') -- password"),
     _case("handed on by a trigger", "INSERT INTO doors VALUES ('hush') -- password"),
     _case("handed on by a deferred trigger", "INSERT INTO gates VALUES ('hush') -- password"),
+    _case(
+        "handed on at Sync",
+        Bound("INSERT INTO gates VALUES ($1) -- password", ("hush",)),
+        Pipeline(
+            (("gate", "INSERT INTO gates VALUES ($1) -- password"), ("one", "SELECT 1")),
+            (("gate", ("hush",)), ("one", ())),
+        ),
+    ),
+    _case("handed on after a call past SQL", Called("open_gate", "hush")),
+    _case(
+        "handed on by a call past SQL",
+        "BEGIN",
+        "INSERT INTO gates VALUES ('plain') -- password",
+        Called("echo", "hush"),
+        "ROLLBACK",
+    ),
+    _case(
+        "in a deferred trigger's message",
+        *("BEGIN", "INSERT INTO walls VALUES ('plain') -- password", "COMMIT"),
+        *("BEGIN", "INSERT INTO walls VALUES ('hush') -- password", "COMMIT"),
+        "SET sql_trace.level = 0",
+        *("BEGIN", "INSERT INTO walls VALUES ('hush') -- password"),
+        *("SET sql_trace.level = 12", "COMMIT"),
+    ),
     _case(
         "handed on at COMMIT",
         "BEGIN",

@@ -21,6 +21,13 @@ def query_message(sql: str) -> bytes:
     return message(b"Q", sql.encode() + b"\0")
 
 
+def call_message(function: int, *values: bytes) -> bytes:
+    """A call of a function by its OID, with values as text and a result as text."""
+    given = b"".join(struct.pack("!i", len(value)) + value for value in values)
+    body = struct.pack("!ihh", function, 0, len(values)) + given + struct.pack("!h", 0)
+    return message(b"F", body)
+
+
 #: A parameterless statement of the extended protocol, in two halves.
 PARSE_SELECT = message(b"P", b"\0SELECT 1\0" + struct.pack("!h", 0))
 BIND_EXECUTE_SYNC = (

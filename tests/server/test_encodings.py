@@ -134,7 +134,11 @@ def test_a_database_and_a_trace_of_it(
     stream = StreamBuilder()
     stream.session(encoding=encoding)
     stream.text(1, raw)
-    assert record_decoder.decode([(0, stream.data)]).texts[1].text == text
+    stream.plan(2, b'[{"id": 0, "relation": "public.\\"' + raw + b'\\""}]')
+    read = record_decoder.decode([(0, stream.data)])
+    assert read.texts[1].text == text
+    assert read.plans == {2: [{"id": 0, "relation": f'public."{text}"'}]}
+    assert read.notes == []
 
 
 @pytest.mark.parametrize(

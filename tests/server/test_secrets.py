@@ -20,11 +20,12 @@ from pgtare.observing.trace.output import export, page, show
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests import secrets_corpus
-from tests.secrets_corpus import NEAR_MISSES, Bound, Case, Copied, Pipeline, Step, Stopped
+from tests.secrets_corpus import NEAR_MISSES, Bound, Called, Case, Copied, Pipeline, Step, Stopped
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session, set_search_path
 from tests.trace_records import Trace, trace_of
 from tests.trace_worker import SETTINGS, latest, place
+from tests.wire_protocol import Wire, call_message
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -62,6 +63,12 @@ class Player:
                     connection.exec_prepared(f"p{number}".encode(), given)
                 else:
                     connection.exec_params(text, given)
+            case Called(function, value):
+                found = self.connection.pgconn.exec_(f"SELECT '{function}'::regproc::oid".encode())
+                oid = int(found.get_value(0, 0) or b"")
+                with Wire(self.connection) as wire:
+                    wire.send(call_message(oid, numbered(value, number).encode()))
+                    wire.read_until_ready()
             case Copied(sql, lines):
                 connection.exec_(sql.encode())
                 connection.put_copy_data(numbered(lines, number).encode())

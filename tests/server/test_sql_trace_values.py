@@ -339,3 +339,38 @@ def test_trace_of_a_role_that_may_not_look(tracer: Cluster, onlooker: Connection
             assert drain(plain, onlooker.info.backend_pid)[3]
     finally:
         onlooker.execute("DROP OWNED BY plain; DROP ROLE plain")
+
+
+@pytest.mark.parametrize("before", ["", "x"])
+def test_a_long_message_is_cut_between_letters(
+    client: Connection, onlooker: Connection, before: str
+) -> None:
+    with tracing_session(onlooker, client, 4) as trace, pytest.raises(psycopg.DataError):
+        client.execute(f"SELECT '{before}{'ö' * 1000}'::int".encode())
+    (error,) = trace.of("error")
+    assert error.message.endswith("ööö")
+    assert error.stored == len(error.message.encode()) > 1000
+    assert error.length > 2000
+
+
+@pytest.mark.parametrize("values", [None, ("hush",)])
+def test_statement_found_by_its_identifier_in_a_deferred_trigger(
+    client: Connection, onlooker: Connection, values: tuple[str] | None
+) -> None:
+    """At Sync nobody knows any more what the client sent."""
+    onlooker.execute(
+        "CREATE TABLE late (v text); CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN EXECUTE 'SELECT ' || quote_literal(NEW.v); RETURN NEW; END$$; "
+        "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION late()"
+    )
+    try:
+        (plan,) = one(client, "EXPLAIN (VERBOSE, FORMAT json) SELECT 'any'")
+        client.execute(f"SET sql_trace.query_ids = '{plan['Query Identifier']}'".encode())
+        value = "'hush'" if values is None else "%s"
+        client.execute(f"INSERT INTO late VALUES ({value}) -- password".encode(), values)
+        trace = trace_of(onlooker, client.info.backend_pid)
+    finally:
+        onlooker.execute("DROP TABLE late; DROP FUNCTION late()")
+    assert trace.calls("execute")
+    assert set(trace.texts().values()) == {""}

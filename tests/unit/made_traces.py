@@ -149,8 +149,8 @@ class StreamBuilder:
     def waitring(self, zero: int = 0) -> None:
         self.record(RecordKind.WAITRING, 0, struct.pack("<qqII", BEGAN_US, zero, 1, 0))
 
-    def plan(self, plan: int, nodes: list[dict[str, Any]], text: int = 0) -> None:
-        raw = json.dumps(nodes).encode()
+    def plan(self, plan: int, nodes: list[dict[str, Any]] | bytes, text: int = 0) -> None:
+        raw = nodes if isinstance(nodes, bytes) else json.dumps(nodes).encode()
         body = struct.pack("<QQII", plan, text, len(raw), len(nodes)) + raw
         self.record(RecordKind.PLAN, 0, body)
 

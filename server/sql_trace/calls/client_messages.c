@@ -17,6 +17,7 @@
 #include "../core/level.h"
 #include "../core/module.h"
 
+#include "mb/pg_wchar.h"
 #include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
 
@@ -25,6 +26,8 @@
 /* Messages that tell something, and of those the ones that do without a trace, too */
 #define TELLING_ALWAYS (MESSAGE('E') | MESSAGE('S') | MESSAGE('Z'))
 #define TELLING (TELLING_ALWAYS | MESSAGE('2') | MESSAGE('C') | MESSAGE('s') | MESSAGE('I'))
+
+#define MOST_OF_MESSAGE 1024	/* bytes of an error's message */
 
 static ProtocolHooks hooks;
 
@@ -126,12 +129,16 @@ failed(const char *body, size_t length)
 		trigger_error(record.sqlstate, strcmp(routine, "DeadLockReport") == 0 ? detail : NULL);
 	/* of several statements in a pipeline, it may be another one */
 	secret |= text_is_secret(debug_query_string);
+	/* a deferred trigger may quote what an earlier request put into its table */
+	secret |= trace.secret_transaction && transaction_is_known();
 	record.text = trace.text;
 	record.length = message ? (uint32) strlen(message) : 0;
 	/* no look into catalogs now: the answer for this role must be known */
 	shown = LEVEL_BINDS(trace.now_level) && !secret && !trace.secret && !trace.secret_met &&
 		!secrets_of_role_known();
-	record.stored = shown ? Min(record.length, 1024) : 0;
+	if (shown && message != NULL)	/* it is in the client's encoding */
+		record.stored = (uint32) pg_encoding_mbcliplen(pg_get_client_encoding(), message,
+													   (int) record.length, MOST_OF_MESSAGE);
 	if (!record_begin(RECORD_ERROR, trace.depth, trace.current, timeline_now(),
 					sizeof(record) + record.stored, &record.header))
 		return;

@@ -157,7 +157,9 @@ note_error(void *arg)
 	context = AllocSetContextCreate(ErrorContext, "error for sql_trace", ALLOCSET_SMALL_SIZES);
 	before = MemoryContextSwitchTo(context);
 	error = CopyErrorData();
-	trace.secret_met = tells(error->message) || tells(error->detail) || tells(error->hint) ||
+	/* within no call, a function raises it: a deferred trigger, which may quote what was not seen */
+	trace.secret_met = (trace.unseen && trace.depth == 0 && error->context != NULL) ||
+		tells(error->message) || tells(error->detail) || tells(error->hint) ||
 		tells(error->context) || tells(error->internalquery);
 	MemoryContextSwitchTo(before);
 	MemoryContextDelete(context);

@@ -221,8 +221,8 @@ static bool
 may_be_deferred(const char *text)
 {
 	return (trace.secret_transaction || (trace.unseen && trace.depth == 0)) &&
-		debug_query_string != NULL && text != debug_query_string &&
-		strcmp(text, debug_query_string) != 0;
+		(debug_query_string == NULL ||	/* at Sync, or in a call of a function */
+		 (text != debug_query_string && strcmp(text, debug_query_string) != 0));
 }
 
 /* Both halves of a product: each bit of the word changes half of the bits. */

@@ -406,8 +406,11 @@ level_match(int64 query_id)
 		trace.now_level = query_level;
 		trace.last_end = timeline_now();	/* what was before is not in the trace */
 		trace.on = true;
-		/* what runs around it has not been looked at, except for what the client sent */
-		if (text_is_secret(debug_query_string))
+		/*
+		 * What runs around it has not been looked at, except for what the client sent.
+		 * That is not known at Sync, when deferred triggers run.
+		 */
+		if (debug_query_string == NULL || text_is_secret(debug_query_string))
 			secrets_hide(-1);
 		if (LEVEL_WAITS(query_level))
 			timeline_follow_waits();

@@ -6,6 +6,7 @@ Whatever the bytes, decoding ends with what could be understood and a note of wh
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -56,6 +57,8 @@ _QUERY_ID, _ROWS, _PLAN = 0x100, 0x200, 0x400
 _BEGAN, _COMMITTED = 1, 2
 #: No record holds more fetches: it takes longer than that.
 _MOST_FETCHES = 1 << 32
+
+_NOT_ASCII = re.compile(rb"[\x80-\xff]+")
 
 _BIND_STATES = ("null", "whole", "cut", "redacted", "omitted")
 _SEVERITIES = {1: "ERROR", 2: "FATAL", 3: "PANIC"}
@@ -316,11 +319,15 @@ class _Decoder:
     def _plan(self, r: bytes, when: int, call: int) -> None:
         plan, _, stored = struct.unpack_from("<QQI", r, 32)
         try:
-            nodes = json.loads(self._str(r[56 : 56 + stored]))
+            nodes = json.loads(_NOT_ASCII.sub(self._in_json, r[56 : 56 + stored]).decode())
         except RecursionError as ex:
             raise ValueError("a plan too deep") from ex
         if isinstance(nodes, list):
             self.into.plans[plan] = [node for node in nodes if isinstance(node, dict)]
+
+    def _in_json(self, letters: re.Match[bytes]) -> bytes:
+        """What is written as `\\xNN` is no escape of JSON."""
+        return self._str(letters[0]).replace("\\", "\\\\").encode()
 
     def _rowsources(self, r: bytes, when: int, call: int) -> None:
         plan, sampling, count = struct.unpack_from("<QII", r, 32)
