@@ -166,6 +166,7 @@ def test_sessions_that_wait_for_each_other_are_a_ring() -> None:
     behind = waiter(3, 1, xact_age_s=1.0)
     (found,) = compute.findings(seen(waiter(1, 2, xact_age_s=3.0), waiter(2, 1), behind))
     assert "in a ring: web (pid 1), web (pid 2)" in found.title
+    assert "in the same order" in found.remedy[-1].does
     # who only waits behind them is no part of it
     assert found.remedy[0].command.startswith("SELECT pg_cancel_backend(1)")
 

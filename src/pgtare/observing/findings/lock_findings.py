@@ -19,7 +19,11 @@ _LOCK_TIMEOUT = Remedy(
     does="before each ALTER TABLE, in its session: it gives up instead of holding up all others, "
     "and is tried again later",
 )
-
+_SAME_ORDER = Remedy(
+    command="",
+    does="have all transactions take their locks in the same order (rows by SELECT … ORDER BY … "
+    "FOR UPDATE), and clients retry what fails with SQLSTATE 40P01",
+)
 _ASK = Remedy(
     command="SELECT pid, pg_blocking_pids(pid), wait_event, left(query, 60) FROM pg_stat_activity "
     "WHERE wait_event_type = 'Lock';",
@@ -143,6 +147,7 @@ def _ring(cause: Cause, whole: Partition, observation: Observation) -> Finding:
     sessions = sorted(inside, key=lambda one: one.xact_age_s or 0.0)
     title = f"sessions wait for each other in a ring: {', '.join(map(named, sessions[:3]))}"
     fixes = [remedies.cancel(sessions[0], "cancels the youngest of them")] if sessions else []
+    fixes.append(_SAME_ORDER)
     return _finding(cause, whole, title, ["a deadlock in the making"], fixes, observation)
 
 
