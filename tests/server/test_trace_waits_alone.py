@@ -146,7 +146,7 @@ def test_a_hang_is_recorded(timed: Cluster, observer: Connection, tmp_path: Path
             book = ledger(load(out))
             (process,) = [p for p in book.processes if p.ring.pid == pid]
             lines = {line.name: line.ns for line in profile(book, "class").lines}
-            assert lines["Lock"] == pytest.approx(1e9, rel=0.3)
+            assert lines["Lock"] >= 0.7e9  # a busy machine ends a recording late
             assert (process.end - process.begin) == pytest.approx(lines["Lock"], rel=0.01)
             assert process.calls["query_id"].tolist() != [0]
             (note,) = [note for note in book.notes if "waited throughout" in note]

@@ -70,6 +70,7 @@ def test_trace_on_for_all_processes(binaries: Binaries) -> None:
             rows(
                 connection,
                 "SELECT backend_type, array_agg(DISTINCT wait_event::text) "
+                "FILTER (WHERE wait_event IS NOT NULL) "  # markers have none
                 "FROM wait_event_timing_rings() r, wait_event_trace(r.pid) "
                 "WHERE backend_type IN ('walsender', 'checkpointer', 'walwriter') GROUP BY 1",
             )
