@@ -61,7 +61,7 @@ PARTS = (
     ),
     Part(
         "storm",
-        "nothing breaks: processes, postmaster, agent and driver killed, settings flipped",
+        "nothing breaks: all is killed, settings are flipped, a standby is promoted",
         ("bench", "storm", "--minutes", "{time}"),
         60,
     ),

@@ -31,6 +31,7 @@ import numpy as np
 import psutil
 import psycopg
 import scipy
+from psycopg.conninfo import make_conninfo
 from rich.console import Console
 from rich.table import Table
 from tests.servers import with_everything
@@ -154,7 +155,7 @@ def main(args: argparse.Namespace) -> int:
         try:
             with running(Path(name)) as (cluster, agent, known), _weighing(cluster, soak):
                 _read(soak, cluster, agent, known, 60 * args.minutes, stop)
-                soak.wrong += faults(cluster)
+                soak.wrong += faults(cluster.dsn(), cluster.log_path)
                 if not stop.made:
                     soak.wrong += idle(cluster)
         except (PgtareError, psycopg.Error, psutil.Error) as ex:
@@ -221,10 +222,10 @@ def start_load(cluster: Cluster, directory: Path, name: str) -> subprocess.Popen
     )
 
 
-def weigh_command(cluster: Cluster, *instruments: str, seconds: int) -> list[str]:
-    """What weighs instruments on the traffic of the loads."""
+def weigh_command(dsn: str, *instruments: str, seconds: int) -> list[str]:
+    """What weighs instruments on the traffic of a database."""
     words = [sys.executable, "-m", "pgtare", "weigh", *instruments]
-    return [*words, "--dsn", cluster.dsn(DATABASE), "--duration", str(seconds)]
+    return [*words, "--dsn", dsn, "--duration", str(seconds)]
 
 
 @contextlib.contextmanager
@@ -233,7 +234,9 @@ def _weighing(cluster: Cluster, soak: Soak) -> Iterator[None]:
     over = threading.Event()
 
     def weigh() -> None:
-        command = weigh_command(cluster, "track_io_timing", "pg_stat_statements", seconds=30)
+        command = weigh_command(
+            cluster.dsn(DATABASE), "track_io_timing", "pg_stat_statements", seconds=30
+        )
         while not over.is_set():
             try:
                 done = subprocess.run(
@@ -322,20 +325,20 @@ def _size(path: Path) -> int | None:
     return None
 
 
-_BAD_WORDS = ("PANIC", "TRAP: ", "was terminated by")
+BAD_WORDS = ("PANIC", "TRAP: ", "was terminated by")
 
 
-def faults(cluster: Cluster, words: Sequence[str] = _BAD_WORDS) -> list[str]:
-    """What the server says of itself that must not be. words: those that its log must not have."""
+def faults(dsn: str, log: Path, words: Sequence[str] = BAD_WORDS) -> list[str]:
+    """What a server says of itself that must not be. words: those that its log must not have."""
     found = []
-    dsn = cluster.dsn(options="-c statement_timeout=60s")
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    bounded = make_conninfo(dsn, options="-c statement_timeout=60s")
+    with psycopg.connect(bounded, autocommit=True) as connection:
         for function in ("pgtare.info()", "wait_event_timing_info()"):
             query = f"SELECT slots_installed, slots_intact FROM {function}"
             ((slots, intact),) = connection.execute(query.encode()).fetchall()
             if not slots or slots != intact:
                 found.append(f"{intact} of {slots} call slots of {function} are intact")
-    text = cluster.log_path.read_text(errors="replace")
+    text = log.read_text(errors="replace")
     return found + [f"the log has {word}" for word in words if word in text]
 
 

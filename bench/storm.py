@@ -3,8 +3,9 @@
 Once a minute one of these happens: a process of the server is killed (signal 9);
 the modules' settings (but texts) are flipped, ten times, with a reload after each; the server is
 restarted; the postmaster is killed; the extensions are dropped and made anew; the agent is killed;
-`pgtare weigh` is killed in the middle. All of them happen in turn, in random order. Each time the
-server must answer again within two minutes, and weigh. No other PostgreSQL may run on the machine.
+`pgtare weigh` is killed in the middle; a standby is made and promoted. All of them happen in turn,
+in random order. Each time the server must answer again within two minutes, and weigh. No other
+PostgreSQL may run on the machine.
 
 The exit status is 1 if the server does not answer or weigh, if a process ends by a signal that
 nobody sent, if its log has PANIC or TRAP, if the agent ends by itself or reads nothing any more, if
@@ -31,11 +32,13 @@ from typing import Any
 import psutil
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 from tests.servers import with_everything
 
 from bench.agent_runs import AgentProcess
 from bench.harness import say
 from bench.soak import (
+    BAD_WORDS,
     DATABASE,
     LOADS,
     SETTINGS,
@@ -47,10 +50,12 @@ from bench.soak import (
     watching,
     weigh_command,
 )
+from bench.truth.standby import standby
 from pgtare.errors import MeasurementError, PgtareError
 from pgtare.keeping.spool import reader
 from pgtare.postgres.binaries import from_wheel
 from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import find_pgbench
 from pgtare.postgres.modules import PRELOAD_ORDER, loadable
 from pgtare.postgres.signals import StopRequest, asked_to_stop
 
@@ -148,6 +153,27 @@ class Storm:
         self.cluster.kill()
         self.cluster.start()
 
+    def fail_over(self) -> None:
+        """To a standby that is made under the load; waits are read there before and after."""
+        read = "SELECT sum(waits) > 0 FROM pg_stat_wait_event_timing"
+        settings = {name: str(value) for name, value in SETTINGS.items()}
+        with standby(self.cluster, settings) as other:
+            with psycopg.connect(other.dsn, autocommit=True) as connection:
+                for promote in ("SELECT pg_is_in_recovery()", "SELECT pg_promote(true, 60)"):
+                    if connection.execute(read.encode()).fetchall() != [(True,)]:
+                        self.wrong.append("a standby times no waits")
+                    connection.execute(promote.encode())
+            dsn = make_conninfo(other.dsn, dbname=DATABASE)
+            pgbench = [str(find_pgbench(self.cluster.binaries)), "-n", "-c", "4", "-T", "600", dsn]
+            quiet = subprocess.DEVNULL
+            with subprocess.Popen(pgbench, stdout=quiet, stderr=quiet) as load:
+                try:
+                    if self._weigh(3, dsn).wait(_ANSWERS_S):
+                        self.wrong.append("nothing can be weighed on a promoted standby")
+                finally:
+                    load.kill()
+            self.wrong += [f"a standby: {one}" for one in faults(other.dsn, other.log, BAD_WORDS)]
+
     def make_extensions_anew(self) -> None:
         """While they are in use."""
         for database in ("postgres", DATABASE):
@@ -173,10 +199,10 @@ class Storm:
         weighing.kill()
         weighing.wait()
 
-    def _weigh(self, seconds: int) -> subprocess.Popen[bytes]:
-        quiet = subprocess.DEVNULL
+    def _weigh(self, seconds: int, dsn: str = "") -> subprocess.Popen[bytes]:
+        dsn, quiet = dsn or self.cluster.dsn(DATABASE), subprocess.DEVNULL
         return subprocess.Popen(
-            weigh_command(self.cluster, "track_io_timing", seconds=seconds),
+            weigh_command(dsn, "track_io_timing", seconds=seconds),
             stdin=quiet,
             stdout=quiet,
             stderr=quiet,
@@ -188,7 +214,10 @@ class Storm:
         deadline, why = time.monotonic() + _ANSWERS_S, ""
         while time.monotonic() < deadline:
             try:
-                self.wrong += [f"after {after}: {one}" for one in faults(self.cluster, ())]
+                self.wrong += [
+                    f"after {after}: {one}"
+                    for one in faults(self.cluster.dsn(), self.cluster.log_path, ())
+                ]
                 self.keep_loads()
                 time.sleep(2)
                 if self._weigh(3).wait(_ANSWERS_S) == 0:
@@ -255,6 +284,7 @@ def _play(storm: Storm, minutes: float, pause_s: float, stop: StopRequest) -> No
     events: list[Callable[[], None]] = [
         *(storm.kill_a_process, storm.flip_settings, storm.restart, storm.kill_postmaster),
         *(storm.make_extensions_anew, storm.kill_the_agent, storm.kill_a_weighing),
+        storm.fail_over,
     ]
     began, queue = time.monotonic(), events[:0]
     while time.monotonic() < began + 60 * minutes:
