@@ -1,9 +1,9 @@
 """Arbitrary calls of every SQL function of the modules, by ordinary roles: the server goes on.
 
 Four roles call at random: one without any right, one in pg_monitor, one that may execute every
-function, and a superuser, who has them called for the other sessions. Arguments are values that fit
-their names, or any that fit their types: limits of numbers, NaN, empty and very long texts, arrays
-with NULLs, of two dimensions, or with another lower bound. Rows are fetched to the end or not.
+function, and a superuser. Arguments are values that fit their names, or any that fit their types:
+limits of numbers, NaN, empty and very long texts, arrays with NULLs, of two dimensions, or with
+another lower bound. Rows are fetched to the end or not.
 The exit status is 1 if a process of the server ends, if a function raises an internal error
 (SQLSTATE XX…), or if a session does not go on afterwards.
 """
@@ -22,10 +22,9 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import sql
 from tests.servers import crashes, stopped_at_once, with_everything
-from tests.versions.servers import DEBIAN15
+from tests.versions.servers import installed
 
 from bench.harness import say
-from pgtare.postgres.binaries import from_pg_config, from_wheel
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.modules import PRELOAD_ORDER
 from pgtare.postgres.settings import Value
@@ -155,7 +154,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Call until the time is over or something is wrong."""
     seed = random.randrange(10**9) if args.seed is None else args.seed
-    binaries = from_wheel() if args.version == 18 else from_pg_config(DEBIAN15)
+    binaries = installed(args.version)
     with stopped_at_once(with_everything(binaries, SETTINGS)) as cluster:
         say(f"seed {seed}, PostgreSQL {args.version}")
         calls = attack(cluster, seed, seconds=60 * args.minutes)

@@ -20,19 +20,16 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psycopg
 from rich.console import Console
 from rich.table import Table
+from tests.versions.servers import DEBIAN15, installed
 
 from bench.incident_stage import INCIDENTS, Named, Stage, stage
 from pgtare.errors import PgtareError, UsageError
-from pgtare.postgres.binaries import from_pg_config, from_wheel
 
 TAKES = "half an hour, with postgresql-15"
-
-DEBIAN = Path("/usr/lib/postgresql/15/bin/pg_config")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -44,15 +41,14 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print a table for each server and one of all; 1, if in any run something was not named."""
-    if 15 in args.versions and not DEBIAN.exists():
-        raise UsageError(f"there is no {DEBIAN}: apt-get install postgresql-15, or --versions 18")
+    if 15 in args.versions and not DEBIAN15.exists():
+        raise UsageError(f"there is no {DEBIAN15}: apt-get install postgresql-15, or --versions 18")
     chosen = [i for i in INCIDENTS if not args.incidents or i.__name__ in args.incidents]
     progress = Progress(len(args.versions) * len(chosen) * args.runs)
     found: dict[int, dict[str, list[Named]]] = {}
     try:
         for major in args.versions:
-            binaries = from_wheel() if major == 18 else from_pg_config(DEBIAN)
-            with stage(binaries, args.one_in) as on:
+            with stage(installed(major), args.one_in) as on:
                 runs(on, chosen, args.runs, found.setdefault(major, {}), progress)
     except KeyboardInterrupt:
         sys.stderr.write("ended early: what follows is what was measured\n")

@@ -25,10 +25,10 @@ from tests.random_requests.play import Played, play, shrunk
 from tests.random_requests.statements import TABLES
 from tests.servers import stopped_at_once, tracing
 from tests.sessions import Connection, session
-from tests.versions.servers import DEBIAN15
+from tests.versions.servers import installed
 
 from bench.harness import say
-from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.settings import Value
 
@@ -81,7 +81,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Play all, print sums; 1 at the first difference."""
     seed = random.randrange(10**9) if args.seed is None else args.seed
-    binaries = from_wheel() if args.version == 18 else from_pg_config(DEBIAN15)
+    binaries = installed(args.version)
     with _server(binaries, args.processes) as cluster:
         if args.only is not None:
             return _again(cluster, seed, [int(n) for n in args.only.split(",") if n])

@@ -214,7 +214,7 @@ def test_two_hundred_short_calibrations_agree_with_a_long_one() -> None:
     step = gaps[gaps > 1].min(initial=widths[0])
     step_ppm = 1e6 * step / hz(before, after) * NS / 1_900_000
     near_ppm = max(5, 1.2 * step_ppm)
-    # beside others a process can lose its processor within a bracket, whose width shows that
+    # on a busy machine a process may lose its processor within a bracket: then the bracket is wide
     wide = np.array([(a.width + b.width) / (b.ticks - a.ticks) for a, b in brackets])
     assert np.percentile(off_ppm, 90) <= near_ppm
     assert np.all(off_ppm <= near_ppm + 1e6 * wide)

@@ -37,6 +37,11 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def installed(major: int) -> Binaries:
+    """The installation of 15 (Debian's) or 18 (the wheel's) that tests use."""
+    return from_wheel() if major == 18 else from_pg_config(DEBIAN15)
+
+
 def server(major: int) -> Binaries:
     """The installation of a major version; fetched if it is not here. UsageError says why not."""
     if major == 16:

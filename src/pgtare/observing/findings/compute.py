@@ -53,31 +53,26 @@ def findings(
         )
     }
     recent_at = 0.0 if recent_s is None else observation.until - recent_s
-    found, small = [], []
-    for cause in whole.causes:
-        share, aas = whole.share(cause), whole.aas(cause)
-        if cause.kind == STATEMENT and share < LEAST_SHARE:
-            small.append(cause)  # one of many is seen now and then only
-        if cause.last_at < recent_at:
-            continue
-        if share < LEAST_SHARE or (aas < LEAST_SESSIONS and not cause.is_outage):
-            continue
-        made = _of(cause, whole, observation, busy=busy)
+
+    def counts(cause: Cause) -> bool:
+        few = whole.aas(cause) < LEAST_SESSIONS and not cause.is_outage
+        return cause.last_at >= recent_at and whole.share(cause) >= LEAST_SHARE and not few
+
+    own = [(one, _of(one, whole, observation, busy=busy)) for one in whole.causes if counts(one)]
+    # one of many statements is seen now and then only
+    small = [
+        cause
+        for cause in whole.causes
+        if cause.kind == STATEMENT and whole.share(cause) < LEAST_SHARE
+    ]
+    common = work_findings.resources(small, whole, observation)
+    found = []
+    for cause, one in (*own, *(pair for pair in common if counts(pair[0]))):
         explained_by = _explained(cause, explaining, observation)
-        if made is not None and (explained_by is None or made.class_ == OUTAGE):
-            found.append(made)  # what only explains work does not say that all stands still
+        if one is not None and (explained_by is None or one.class_ == OUTAGE):
+            found.append(one)  # what only explains work does not say that all stands still
         elif explained_by is not None:
             explaining[explained_by] = _with_share(explaining[explained_by], cause, whole)
-    for common, made in work_findings.resources(small, whole, observation):
-        if whole.share(common) < LEAST_SHARE or whole.aas(common) < LEAST_SESSIONS:
-            continue
-        if common.last_at < recent_at:
-            continue
-        explained_by = _explained(common, explaining, observation)
-        if explained_by is None:
-            found.append(made)
-        else:
-            explaining[explained_by] = _with_share(explaining[explained_by], common, whole)
     return ranked([*found, *explaining.values()])
 
 

@@ -79,6 +79,11 @@ class SessionsSample:
     weight_s: float
     sessions: tuple[SampledSession, ...]
 
+    @cached_property
+    def by_process(self) -> Mapping[int, SampledSession]:
+        """The same by process."""
+        return {one.pid: one for one in self.sessions}
+
 
 @dataclass(frozen=True)
 class AwaitedLock:
@@ -336,7 +341,7 @@ class Observation:
 
 def with_holders(sample: SessionsSample, holders: Iterable[SampledSession]) -> SessionsSample:
     """The sample with those who hold others up, idle ones too, and what their statements say."""
-    found = {one.pid: one for one in sample.sessions}
+    found = dict(sample.by_process)
     for holder in holders:
         one, known = holder, found.get(holder.pid)
         if known is not None:

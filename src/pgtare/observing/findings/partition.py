@@ -89,7 +89,7 @@ def partition(observation: Observation) -> Partition:
     later = [*map(_waiting, observation.samples[1:]), None]
     for sample, still in zip(observation.samples, later, strict=False):
         edges = graph.edges(sample)
-        rows = _Rows({one.pid: one for one in sample.sessions}, anywhere, sample.at, still)
+        rows = _Rows(sample.by_process, anywhere, sample.at, still)
         waits.look(sample)
         for one in sample.sessions:
             if not one.is_active:
@@ -197,12 +197,13 @@ def _lock(
     object_ = lock.object if lock is not None else ""
     ends = [path for path in paths(one.pid, edges) if not path.ring or _is_ring(path, rows)]
     if not ends or one.label in _SHORT_LOCKS or object_ == NOTIFY:
-        key = f"{HOT_LOCK}/{one.label}/{object_}"
+        key, went_on = f"{HOT_LOCK}/{one.label}/{object_}", False
         if one.label not in _SHORT_LOCKS and object_ != NOTIFY:
             went_on = rows.went_on(one)
             key += f"@{rows.at}/{went_on}"  # whose it is depends on who held it then
-            causes.of(HOT_LOCK, key, one.label).went_on = went_on
-        causes.of(HOT_LOCK, key, one.label).add(rows.at, seconds, one, waited_s, object_)
+        cause = causes.of(HOT_LOCK, key, one.label)
+        cause.went_on = went_on
+        cause.add(rows.at, seconds, one, waited_s, object_)
         return
     for path in ends:
         root = rows.nearest(path.root)

@@ -65,7 +65,7 @@ class BlockerGraph:
             self._learn(sample)
 
     def _learn(self, sample: SessionsSample) -> None:
-        rows = {one.pid: one for one in sample.sessions}
+        rows = sample.by_process
         for one in sample.sessions:
             if one.blockers:
                 asked = _Asked(sample.at, one.blockers, [rows.get(pid) for pid in one.blockers])
@@ -81,7 +81,7 @@ class BlockerGraph:
 
     def edges(self, sample: SessionsSample) -> dict[int, tuple[int, ...]]:
         """Whom each waiter of a sample waits for, as far as it is known."""
-        rows = {one.pid: one for one in sample.sessions}
+        rows = sample.by_process
         found = {
             one.pid: one.blockers or self._inherited(one, sample.at, rows)
             for one in sample.sessions

@@ -66,7 +66,8 @@ class WaitAges:
 
 def _sort_of_wait(one: SampledSession) -> str:
     """What it waits for, if how long it has waited tells an outage from work."""
-    label = one.label
-    if one.type == "Lock" or label == SYNC_EVENT:
-        return label if label == SYNC_EVENT else "Lock"
-    return "log" if label in LOG_EVENTS else ""
+    if one.type == "Lock":
+        return "Lock"
+    if one.label == SYNC_EVENT:
+        return SYNC_EVENT
+    return "log" if one.label in LOG_EVENTS else ""

@@ -46,10 +46,9 @@ def _with(found: Finding, **changes: object) -> Finding:
 def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool) -> Finding | None:
     """Commits that wait for the log."""
     commits = observation.state.per_s("commits")
-    aas = whole.aas(cause)
     each = _each_commit_s(cause, whole, observation)
     slow = (each is not None and each >= _SLOW_COMMIT_S) or cause.is_outage
-    if not slow and not (busy and whole.share(cause) >= 0.5 and aas >= 1.0):
+    if not slow and not (busy and _takes_most(cause, whole)):
         return None
     found = _base(cause, whole, observation, outage=cause.is_outage and whole.is_large(cause))
     text = _statement(cause, observation)
@@ -81,6 +80,11 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     )
 
 
+def _takes_most(cause: Cause, whole: Partition) -> bool:
+    """Whether it is what the sessions are busy with."""
+    return whole.share(cause) >= 0.5 and whole.aas(cause) >= 1.0
+
+
 def _each_commit_s(cause: Cause, whole: Partition, observation: Observation) -> float | None:
     """How long each commit waits, s; None if nothing was committed, or that is not known."""
     commits = observation.state.per_s("commits")
@@ -106,7 +110,7 @@ def sync_rep(
     outage = whole.is_large(cause) and cause.longest_wait_s >= _CLIENT_S
     each = _each_commit_s(cause, whole, observation)
     slow = bool(missing) or outage or cause.is_outage or each is None or each >= _SLOW_COMMIT_S
-    if not slow and not (busy and whole.share(cause) >= 0.5 and whole.aas(cause) >= 1.0):
+    if not slow and not (busy and _takes_most(cause, whole)):
         return None
     found = _base(cause, whole, observation, outage=outage)
     if missing:
