@@ -109,8 +109,8 @@ def test_a_setting_and_a_watcher_are_weighed(server: Cluster, tmp_path: Path) ->
     assert windows_of["window_s"] == windows.WINDOW_S
     taken = {one["name"]: one for one in windows_of["watchers"]}
     assert taken["busy"]["by"] == "processor"
-    assert taken["busy"]["server_pct"]["lo"] > 1
-    assert taken["busy"]["processes_pct"]["lo"] > 0.1
+    assert taken["busy"]["server_pct"]["hi"] > 1
+    assert taken["busy"]["processes_pct"]["hi"] > 0.1
     assert taken["mem"]["processes_pct"] is None
     words = " ".join(out.split())
     assert "while the whole server has it on" in words
