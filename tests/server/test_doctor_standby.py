@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 STARTUP = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'startup'"
 REPLAYED = "SELECT count(*) FROM pg_class WHERE relname = 'fares'"
+ASLEEP = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
 
@@ -41,6 +42,7 @@ def test_the_query_that_holds_up_replay_is_the_root(wheel: Binaries) -> None:
         for made in (report, *shops):
             stack.callback(made.cancel_safe)
         pool.submit(report.execute, "SELECT fare, pg_sleep(90) FROM fares")
+        eventually(lambda: one(observer, ASLEEP) == 1)  # its snapshot has the row
         ours.execute("TRUNCATE fares")
         eventually(lambda: one(observer, WAITING) == 1)  # the startup process itself
         for made in shops:

@@ -15,7 +15,13 @@ from tests import trials
 from tests.servers import TRACING, run_program
 from tests.sessions import bare_session, rows, set_search_path
 
-pytestmark = [pytest.mark.server, pytest.mark.debian, pytest.mark.timeout(300)]
+#: Slow, as all modules are compiled anew; a part of the gate.
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.debian,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
 
 MODULES = ("wait_event_timing", "sql_trace", "pgtare")
 #: Without optimisation: the compiler takes half the time, and leaves nothing out.
