@@ -96,6 +96,8 @@ def in_process(*arguments: object) -> subprocess.CompletedProcess[str]:
         contextlib.redirect_stderr(err),
     ):
         patch.setattr(sys, "argv", command)
+        # `python -m pytest` would give its package to the name of the command
+        patch.setattr(sys.modules["__main__"], "__package__", None)
         patch.setenv("COLUMNS", "120")
         # a process registers its commands once; here it would be once for each call
         patch.setattr(cli.app, "registered_commands", [])

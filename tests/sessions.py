@@ -73,7 +73,13 @@ def setting(connection: Connection, name: str = "work_mem") -> tuple[str, str]:
     return found[0], found[1]
 
 
-def eventually(condition: Callable[[], object], seconds: float = 20.0) -> Any:
+def until_it_waits(onlooker: Connection, client: Connection, kind: str) -> None:
+    """Return when that session waits for something of the kind, as pg_stat_activity shows it."""
+    query = "SELECT wait_event_type = %s AND state = 'active' FROM pg_stat_activity WHERE pid = %s"
+    eventually(lambda: one(onlooker, query, kind, client.info.backend_pid))
+
+
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> Any:
     """What the condition returned as soon as that was true; TimeoutError if it never was.
 
     Asking takes at most a fifth of a processor, which others may need to make it true.

@@ -30,7 +30,7 @@ from tests.commands import failed, in_process
 from tests.json_documents import documents
 from tests.preloaded import preloaded
 from tests.servers import tracing
-from tests.sessions import Connection, eventually, one, rows, session
+from tests.sessions import Connection, eventually, one, rows, session, until_it_waits
 from tests.trace_records import call_texts, grant_usage
 from tests.trace_worker import place
 
@@ -185,6 +185,7 @@ def test_waits_while_a_statement_is_parsed(keeping: Cluster, admin: Connection) 
             holder.execute("BEGIN; LOCK TABLE queue")
             waiter = threading.Thread(target=client.execute, args=("SELECT * FROM queue",))
             waiter.start()
+            until_it_waits(admin, client, "Lock")
             time.sleep(0.3)
             holder.execute("ROLLBACK")
             waiter.join()
@@ -587,7 +588,8 @@ def test_a_blocker_in_the_middle_of_a_statement_is_not_called_idle(
         time.sleep(0.1)
         works = threading.Thread(target=blocker.execute, args=("SELECT pg_sleep(3)",))
         works.start()
-        time.sleep(0.3)
+        with session(cluster) as onlooker:
+            until_it_waits(onlooker, blocker, "Timeout")
         waiter = threading.Thread(target=victim.execute, args=("SELECT pg_advisory_lock(7)",))
         waiter.start()
         eventually(lambda: [k for k in kept(cluster) if k["id"] not in before])

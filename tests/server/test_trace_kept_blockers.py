@@ -17,7 +17,7 @@ from pgtare.observing.trace.file.reader import load
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process
-from tests.sessions import eventually, rows, session
+from tests.sessions import eventually, rows, session, until_it_waits
 from tests.trace_worker import server_that_keeps
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -55,6 +55,8 @@ def held_up(
             blocker.execute(query.encode())
         works = threading.Thread(target=blocker.execute, args=(statement.encode(),))
         works.start()
+        if "pg_sleep" in statement:
+            until_it_waits(admin, blocker, "Timeout")
         time.sleep(0.5)
         waits = threading.Thread(target=victim.execute, args=(CHANGE.encode(),))
         waits.start()

@@ -21,7 +21,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process
 from tests.servers import tracing
-from tests.sessions import Connection, eventually, one, rows, session
+from tests.sessions import Connection, eventually, one, rows, session, until_it_waits
 from tests.trace_records import grant_usage
 from tests.trace_worker import KEEPING, configure, server_that_keeps
 
@@ -92,7 +92,7 @@ def test_who_was_granted_it_has_traces_kept_and_disturbs_nobody(
         holder.execute("BEGIN; UPDATE hot SET n = n")
         waits = threading.Thread(target=waiter.execute, args=(b"UPDATE hot SET n = n + 1",))
         waits.start()
-        time.sleep(0.5)
+        until_it_waits(admin, waiter, "Lock")
         pids = [pid_of(holder), pid_of(waiter), pid_of(untraced), pid_of(holder), 1 << 30]
         before = rows(admin, "SELECT pid, records FROM pg_stat_sql_trace ORDER BY pid")
         began = time.monotonic()
