@@ -29,6 +29,8 @@ $(VENV)/.setup: requirements.lock pyproject.toml
 $(VENV)/.setup-dev: $(VENV)/.setup requirements-dev.lock
 	@echo "installing Python packages for tests into $(VENV)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@# Python compiles what the tests import; later, six processes would each do so at once
+	@$(BIN)/pytest --collect-only --quiet >/dev/null
 	@touch $@
 
 $(VENV)/.setup-agent: $(VENV)/.setup requirements-agent.lock

@@ -105,6 +105,8 @@ def pytest_configure() -> None:
     often than usual: that took one tenth of the processor's time of unit tests.
     """
     gc.set_threshold(100_000, 50, 100)
+    # jsonschema checks no such format here, and loading it takes a second in each process
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     if memory := memory_directory():
