@@ -250,7 +250,7 @@ def test_a_name_stays_a_name_in_a_command(name: str) -> None:
 def test_advisory_locks_have_the_numbers_that_were_asked_for() -> None:
     def words(class_: int, object_: int, part: int) -> str:
         row = (2, "t", "advisory", "ExclusiveLock", None, None, "app", class_, object_, part)
-        return read.locks([(*row, None, None, None, None)])[2].object
+        return read.locks([(*row, None, None, None, None, None)])[2].object
 
     assert words(2**32 - 1, 2**32 - 1, 1) == "advisory lock -1"
     assert words(0, 4711, 1) == "advisory lock 4711"

@@ -132,6 +132,31 @@ def test_a_wait_is_no_older_than_what_its_session_did_before() -> None:
     assert found.figures["longest_wait_s"] == 4.0
 
 
+def test_the_server_notes_since_when_a_lock_is_waited_for() -> None:
+    """A procedure in one transaction of hours, and a wait that began before the window."""
+    hours = 7200.0
+    calls = tuple(
+        session(pid, "Lock/transactionid", blockers=(1,), query_age_s=hours, xact_age_s=hours)
+        for pid in range(2, 8)
+    )
+    for waited_s, class_ in ((0.3, ACTIVE), (12.0, OUTAGE)):
+        locks = {pid: replace(ROWS, pid=pid, waited_s=waited_s) for pid in range(2, 8)}
+        samples = sampled((idle(1), *calls))
+        (found,) = compute.findings(Observation(samples, locks))
+        assert found.class_ == class_
+        assert found.figures["longest_wait_s"] == pytest.approx(waited_s)
+
+
+def test_a_statement_that_waits_again_and_again_is_no_outage() -> None:
+    """Its age says nothing of the waits before the one at the end either."""
+    ages = {"query_age_s": 7200.0, "xact_age_s": 7200.0}
+    waits = tuple(session(pid, "Lock/transactionid", blockers=(1,), **ages) for pid in range(2, 8))
+    locks = {pid: replace(ROWS, pid=pid, waited_s=0.3) for pid in range(2, 8)}
+    (found,) = compute.findings(Observation(sampled(*[(idle(1), *waits)] * 5), locks))
+    assert found.class_ == ACTIVE
+    assert found.figures["longest_wait_s"] == 3.0  # since the window began, at most
+
+
 def test_loads_that_write_much_log_are_no_outage_of_commits() -> None:
     samples = []
     for n in range(20):

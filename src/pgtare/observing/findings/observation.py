@@ -91,7 +91,7 @@ class AwaitedLock:
 
     tag: the same for two that wait for the same. object: what is locked, in words. relation: its
     table, if it is one. gid: of the prepared transaction that holds it; with its database, owner
-    and age.
+    and age. waited_s: how long it has waited, by the server; None if the server has not noted it.
     """
 
     pid: int
@@ -104,6 +104,7 @@ class AwaitedLock:
     owner: str | None = None
     prepared_age_s: float | None = None
     tag: str = ""
+    waited_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -309,7 +310,7 @@ class ServerState:
 class Observation:
     """One window of time of one server.
 
-    samples: the earliest first. locks: of the waiters, by process. waited_s: by event, as counted;
+    samples: the earliest first. locks: of those that waited at its end, by process. waited_s: by event, as counted;
     None if nobody counts.
     """
 

@@ -85,7 +85,7 @@ def partition(observation: Observation) -> Partition:
     # who holds something and does nothing is in those samples only that asked for blockers
     anywhere = _by_process(observation.samples)
     active_s, on_cpu_s = sum(unseen_s.values()), unseen_s.get("CPU", 0.0)
-    waits = WaitAges(observation.samples)
+    waits = WaitAges(observation)
     later = [*map(_waiting, observation.samples[1:]), None]
     for sample, still in zip(observation.samples, later, strict=False):
         edges = graph.edges(sample)

@@ -84,7 +84,7 @@ SELECT w.pid, concat_ws(' ', w.locktype, w.database, w.relation, w.page, w.tuple
     WHERE datname = current_database())) THEN coalesce(w.relation, r.relation)::regclass::text END,
   coalesce(w.relation, r.relation)::bigint, (SELECT datname FROM pg_database d
     WHERE d.oid = coalesce(w.database, r.database)), w.classid::bigint, w.objid::bigint,
-  w.objsubid::int, g.gid, g.where_prepared, g.owner, {_age("g.prepared")}
+  w.objsubid::int, g.gid, g.where_prepared, g.owner, {_age("g.prepared")}, {_age("w.waitstart")}
 FROM waiting w LEFT JOIN rows r ON r.pid = w.pid AND w.locktype <> 'relation'
 LEFT JOIN LATERAL (SELECT * FROM gone g WHERE g.locktype = w.locktype
     AND (g.database, g.relation, g.page, g.tuple, g.virtualxid, g.transactionid, g.classid,

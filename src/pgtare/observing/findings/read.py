@@ -112,9 +112,8 @@ def locks(rows: Iterable[Sequence[Any]]) -> dict[int, AwaitedLock]:
 
 
 def _lock(row: Sequence[Any]) -> AwaitedLock:
-    pid, tag, kind, mode, relation, oid, database, class_, object_, part, gid, where, owner, age = (
-        row
-    )
+    pid, tag, kind, mode, relation, oid, database, class_, object_, part = row[:10]
+    gid, where, owner, prepared_us, waited_us = row[10:]
     name = None if relation is None else plain(relation)
     if name is None and oid is not None:
         name = f"relation {oid} of database {database}"
@@ -131,7 +130,8 @@ def _lock(row: Sequence[Any]) -> AwaitedLock:
         words = NOTIFY if (class_, object_) == (_DATABASE_CLASS, 0) else f"an object ({object_})"
     elif kind == "extend":
         words = f"the end of {name}"
-    return AwaitedLock(pid, kind, mode, words, name, gid, where, owner, _seconds(age), tag)
+    prepared_s, waited_s = _seconds(prepared_us), _seconds(waited_us)
+    return AwaitedLock(pid, kind, mode, words, name, gid, where, owner, prepared_s, tag, waited_s)
 
 
 def _signed(number: int, bits: int) -> int:

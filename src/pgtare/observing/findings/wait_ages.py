@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from pgtare.observing.findings.observation import SampledSession, SessionsSample
+from pgtare.observing.findings.observation import Observation, SampledSession, SessionsSample
 
 #: Waits for the log: its buffers, its writing, its syncs.
 LOG_EVENTS = frozenset(
@@ -27,11 +25,19 @@ SYNC_EVENT = "IPC/SyncRep"
 class WaitAges:
     """How long sessions have waited, at most: a statement may run for hours and wait now and then.
 
-    A procedure that commits is one statement, too. And what goes on after it waited for the log or
-    a standby was no commit: how long that wait is counts from the first sample at most.
+    The server notes since when it waits for the locks that are waited for at the end. Of others:
+    a procedure that commits is one statement, too. And where a statement waits for one lock after
+    another, or goes on after it waited for the log or a standby and so was no commit, its wait
+    counts from the first sample at most.
     """
 
-    def __init__(self, samples: Sequence[SessionsSample]) -> None:
+    def __init__(self, observation: Observation) -> None:
+        samples, until = observation.samples, observation.until
+        self._since = {
+            pid: until - lock.waited_s
+            for pid, lock in observation.locks.items()
+            if lock.waited_s is not None
+        }
         self._first_at = samples[0].at if samples else 0.0
         self._works = {
             (one.pid, one.query_us)
@@ -57,8 +63,13 @@ class WaitAges:
         process = one.pid, one.started_us
         if not self._seen[process][0]:
             return statement_s
+        since = self._since.get(one.pid)
+        if one.type == "Lock" and since is not None and since <= at:
+            return at - since
         other = self._other.get(process)
-        if other is None and one.type != "Lock" and (one.pid, one.query_us) in self._works:
+        # its statement waits more than once
+        again = since is not None if one.type == "Lock" else (one.pid, one.query_us) in self._works
+        if other is None and again:
             other = self._first_at
         waited_s = statement_s if one.xact_age_s is None else min(statement_s, one.xact_age_s)
         return waited_s if other is None else min(waited_s, at - other)
