@@ -69,7 +69,7 @@ def test_who_holds_up_others_is_found_once_though_the_agent_is_killed(
     with held_up(plain) as holder:
         pid = holder.info.backend_pid
         agent = started(*words)
-        eventually(lambda: spool.exists() and bool(findings(spool, "--open")), 90)
+        eventually(lambda: (spool / "spool.json").exists() and bool(findings(spool, "--open")), 90)
         os.kill(agent.pid, signal.SIGKILL)
         agent.communicate()
         started(*words)
