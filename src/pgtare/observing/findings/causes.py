@@ -50,8 +50,9 @@ class Cause:
     name: of an observer, client or resource. root, gate: as they were seen last. first_at, last_at:
     s since 1970. since: when the longest wait or statement began. waits: how long each victim has
     waited, by process. waiting: who waited for a lock, by sample. paths: from each waiter to the
-    root. changes_hands: of a lock, whether it was seen with one holder after another. went_on:
-    whether the sample after it shows that these waits have ended.
+    root. beside: who holds it at the same time as the root, by sample. changes_hands: of a lock,
+    whether it was seen with one holder after another. went_on: whether the sample after it shows
+    that these waits have ended.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class Cause:
     ring: bool = False
     waiters: dict[int, SampledSession] = field(default_factory=dict)
     paths: dict[int, RootPath] = field(default_factory=dict)
+    beside: dict[float, dict[int, SampledSession]] = field(default_factory=dict)
     xact_ages: list[float] = field(default_factory=list)
     xacts: set[int | None] = field(default_factory=set)
     changes_hands: bool = False
@@ -135,6 +137,12 @@ class Cause:
     def most_waiters(self) -> int:
         """The most sessions that waited for a lock at one time."""
         return max(map(len, self.waiting.values()), default=0)
+
+    @property
+    def others(self) -> list[SampledSession]:
+        """Who held it next to the root when the cause was seen last, the oldest first."""
+        found = self.beside.get(self.last_at, {}).values()
+        return sorted(found, key=lambda one: (-(one.xact_age_s or 0.0), one.pid))
 
     @property
     def longest_wait_s(self) -> float:

@@ -24,6 +24,11 @@ _SAME_ORDER = Remedy(
     does="have all transactions take their locks in the same order (rows by SELECT … ORDER BY … "
     "FOR UPDATE), and clients retry what fails with SQLSTATE 40P01",
 )
+_THE_LAST = Remedy(
+    command="",
+    does="end the others that hold it, too, if they do not end by themselves: it is free when the "
+    "last of them has ended",
+)
 _ASK = Remedy(
     command="SELECT pid, pg_blocking_pids(pid), wait_event, left(query, 60) FROM pg_stat_activity "
     "WHERE wait_event_type = 'Lock';",
@@ -47,11 +52,18 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
         return _election(cause, whole, root, observation)
     title = f"{named(root)} {_does(root)} and holds {object_}"
     evidence = [_state(root)]
+    others = cause.others
+    if others:
+        title += ", and so do others"
+        listed = ", ".join(map(named, others[:3])) + (" …" if len(others) > 3 else "")
+        held = numbers.counted(len(others), "other session holds", "other sessions hold")
+        evidence.append(f"{held} it as well: {listed}")
     fixes: list[Remedy] = []
     if cause.gate is not None:
         gate = cause.gate
         said = f" with «{short(gate.text)}»" if gate.text else ""
-        title += f"; {named(gate)} waits for it{said}, and the others behind that"
+        it = "them" if others else "it"
+        title += f"; {named(gate)} waits for {it}{said}, and the others behind that"
         if remedies.may_be_ended(gate):
             fixes.append(
                 remedies.cancel(
@@ -59,6 +71,8 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
                 )
             )
     fixes += remedies.end(root)
+    if others:
+        fixes.append(_THE_LAST)
     if root.state.startswith("idle in transaction"):
         fixes.append(remedies.idle_timeout(root.role))
     elif root.state == "idle":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -205,30 +206,49 @@ def _lock(
         cause.went_on = went_on
         cause.add(rows.at, seconds, one, waited_s, object_)
         return
-    for path in ends:
+    path = _last_to_go(ends, rows)
+    root = rows.nearest(path.root)
+    now = rows.now.get(path.root)
+    if now is not None and not path.ring:
+        handed_on = _handed_on(causes, now)
+        if handed_on is not None:
+            handed_on.add(rows.at, seconds, one, waited_s)
+            return
+    cause = _root_cause(causes, observation, one, path, root)
+    cause.add(rows.at, seconds, one, waited_s, "" if path.between else object_)
+    if path.between and object_:
+        cause.objects_behind.add(object_, seconds)
+    if not path.between:
+        cause.direct.add(one.statement, seconds)
+    cause.paths[one.pid] = path
+    cause.ring |= path.ring
+    if root is not None:
+        cause.root = root
+        cause.xacts.add(root.xact_us)
+        cause.xact_ages.append(root.xact_age_s if root.xact_age_s is not None else 1e9)
+    for passed in map(rows.nearest, path.between):
+        if passed is not None:
+            cause.waiters.setdefault(passed.pid, passed)
+    for other in (rows.nearest(end.root) for end in ends if end.root != path.root):
+        if other is not None and other.type != "Lock":
+            cause.beside.setdefault(rows.at, {})[other.pid] = other
+
+
+def _last_to_go(ends: Sequence[RootPath], rows: _Rows) -> RootPath:
+    """Of all that a session waits for at once, what will most likely hold it the longest.
+
+    A prepared transaction does not end by itself. Then comes the oldest transaction. Who is known
+    to wait for a lock as well, but not for whose, is no holder, as long as there is one.
+    """
+
+    def rank(path: RootPath) -> tuple[bool, float, int]:
         root = rows.nearest(path.root)
-        part = seconds / len(ends)
-        now = rows.now.get(path.root)
-        if now is not None and not path.ring:
-            handed_on = _handed_on(causes, now)
-            if handed_on is not None:
-                handed_on.add(rows.at, part, one, waited_s)
-                continue
-        cause = _root_cause(causes, observation, one, path, root)
-        cause.add(rows.at, part, one, waited_s, "" if path.between else object_)
-        if path.between and object_:
-            cause.objects_behind.add(object_, part)
-        if not path.between:
-            cause.direct.add(one.statement, part)
-        cause.paths[one.pid] = path
-        cause.ring |= path.ring
-        if root is not None:
-            cause.root = root
-            cause.xacts.add(root.xact_us)
-            cause.xact_ages.append(root.xact_age_s if root.xact_age_s is not None else 1e9)
-        for passed in map(rows.nearest, path.between):
-            if passed is not None:
-                cause.waiters.setdefault(passed.pid, passed)
+        if root is None:
+            return False, 0.0 if path.root == 0 else math.inf, path.root
+        began_us = root.xact_us or root.query_us
+        return root.type == "Lock", began_us or math.inf, path.root
+
+    return min(ends, key=rank)
 
 
 def _is_ring(path: RootPath, rows: _Rows) -> bool:
@@ -363,13 +383,23 @@ def _nobody_is_root(roots: list[Cause], all_s: float) -> bool:
     if not roots or any(cause.ring for cause in roots):
         return False
     if len(roots) > _MANY_ROOTS and all(cause.seconds < _QUARTER * all_s for cause in roots):
-        return True
+        return not _stay(roots)
     if sum(len(cause.xacts) for cause in roots) < 2:
         return False  # one transaction holds it in all samples, however young it is
     return all(
         cause.root is not None and cause.xact_ages and max(cause.xact_ages) < _SHORT_S
         for cause in roots
     )
+
+
+def _stay(roots: list[Cause]) -> bool:
+    """Whether most of the time is for roots that hold it side by side: not one after the other."""
+    all_s = max(root.last_at for root in roots) - min(root.first_at for root in roots)
+    long_s = max(_SHORT_S, all_s / 2)
+    staying = [
+        root for root in roots if len(root.xacts) == 1 and root.last_at - root.first_at >= long_s
+    ]
+    return sum(root.seconds for root in staying) >= sum(root.seconds for root in roots) / 2
 
 
 def _mark_gate(cause: Cause) -> None:

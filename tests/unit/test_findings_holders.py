@@ -1,0 +1,72 @@
+"""Findings of who holds what others wait for, and of commits, from made-up samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pgtare.observing.findings import compute
+from pgtare.observing.findings.model import OUTAGE
+from pgtare.observing.findings.observation import (
+    AwaitedLock,
+    ServerCounters,
+    ServerState,
+)
+from tests.unit.test_findings import NOW, idle, seen, session, waiter
+
+ROWS = AwaitedLock(2, "transactionid", "ShareLock", "rows of hot", "hot", tag="hot")
+TABLE = AwaitedLock(2, "relation", "AccessShareLock", "hot", "hot")
+ALTER = "ALTER TABLE hot ADD x int"
+
+
+def committing(commits: int, **more: object) -> ServerState:
+    """A server that commits so often in ten seconds."""
+    made = ServerState(before=ServerCounters(NOW), after=ServerCounters(NOW + 10, commits=commits))
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+# several hold it at once
+
+
+@pytest.mark.parametrize("readers", [2, 3, 5])
+def test_several_that_hold_a_table_at_once_are_one_outage(readers: int) -> None:
+    """What waits for all of them waits for the oldest, and for the others as well."""
+    reading = [
+        session(pid, "Timeout/PgSleep", text="SELECT slow()", xact_us=1_700_000_000_000_000 - pid)
+        for pid in range(1, readers + 1)
+    ]
+    holders = tuple(range(1, readers + 1))
+    alter = session(6, "Lock/relation", blockers=holders, text=ALTER)
+    queue = [session(pid, "Lock/relation", blockers=(6,)) for pid in range(7, 20)]
+    locks = {6: replace(TABLE, pid=6)}
+    (found,) = compute.findings(seen(*reading, alter, *queue, locks=locks))
+    assert (found.kind, found.class_) == ("lock", OUTAGE)
+    assert found.root is not None
+    assert found.gate is not None
+    assert (found.root.pid, found.gate.pid) == (readers, 6)
+    assert found.remedy[0].command.startswith("SELECT pg_cancel_backend(6)")
+    oldest = f"web (pid {readers}) runs «SELECT slow()»"
+    assert found.title.startswith(f"{oldest} and holds hot, and so do others; web (pid 6) waits")
+    (told,) = (one for one in found.evidence if "it as well: " in one)
+    assert "web (pid 1)" in told
+    assert any("free when the last of them" in one.does for one in found.remedy)
+
+
+def test_who_waits_itself_holds_nothing_up_for_as_long_as_a_holder() -> None:
+    """Nobody was asked for whom pid 2 waits, and its transaction is older than the holder's."""
+    waits = session(2, "Lock/relation", xact_us=5)
+    others = [session(pid, "Lock/transactionid", blockers=(1, 2)) for pid in range(3, 9)]
+    found = next(
+        one for one in compute.findings(seen(idle(1), waits, *others)) if one.kind == "lock"
+    )
+    assert found.root is not None
+    assert found.root.pid == 1
+
+
+def test_sessions_that_each_hold_another_row_for_long_are_no_queue() -> None:
+    holders = [idle(pid, xact_us=pid) for pid in range(1, 6)]
+    waiting = [waiter(10 + pid, pid) for pid in range(1, 6)]
+    locks = {10 + pid: replace(ROWS, pid=10 + pid, tag="") for pid in range(1, 6)}
+    found = compute.findings(seen(*holders, *waiting, locks=locks))
+    assert [one.kind for one in found] == ["lock"] * 5
