@@ -70,3 +70,32 @@ def test_sessions_that_each_hold_another_row_for_long_are_no_queue() -> None:
     locks = {10 + pid: replace(ROWS, pid=10 + pid, tag="") for pid in range(1, 6)}
     found = compute.findings(seen(*holders, *waiting, locks=locks))
     assert [one.kind for one in found] == ["lock"] * 5
+
+
+# the gate
+
+
+def test_a_session_that_waits_for_the_root_alone_takes_no_gate_away() -> None:
+    held = idle(1)
+    direct = waiter(2, 1)
+    alter = session(3, "Lock/relation", blockers=(1, 2), text=ALTER)
+    queue = [session(pid, "Lock/relation", blockers=(3,)) for pid in range(4, 20)]
+    (found,) = compute.findings(seen(held, direct, alter, *queue, locks={2: ROWS}))
+    assert found.gate is not None
+    assert found.gate.pid == 3
+    assert found.remedy[0].command.startswith("SELECT pg_cancel_backend(3)")
+    assert "and others behind that" in found.title
+    assert "16 wait behind web (pid 3)" in found.evidence
+    # of many that wait for the root itself, few are behind it
+    direct_ones = [waiter(pid, 1) for pid in range(20, 40)]
+    (found,) = compute.findings(seen(held, *direct_ones, alter, *queue[:2], locks={20: ROWS}))
+    assert found.gate is None
+
+
+def test_the_gate_is_the_one_that_waits_for_a_table() -> None:
+    """A session that waits for a row of the root is nearer to it."""
+    alter = session(3, "Lock/relation", blockers=(2,), text=ALTER)
+    queue = [session(pid, "Lock/relation", blockers=(3,)) for pid in range(4, 9)]
+    (found,) = compute.findings(seen(idle(1), waiter(2, 1), alter, *queue, locks={2: ROWS}))
+    assert found.gate is not None
+    assert found.gate.pid == 3

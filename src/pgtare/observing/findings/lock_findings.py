@@ -10,6 +10,7 @@ from pgtare.observing.findings.model import INFORMATION, Finding, Remedy, Who
 from pgtare.observing.findings.observation import Observation, SampledSession, moment
 from pgtare.observing.findings.partition import Partition, is_unknown
 from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
+from pgtare.observing.findings.roots import behind
 from pgtare.observing.findings.words import named, share_line, short, spent, table_of
 
 #: A victim that waits so long shows that it is no queue of short waits, s.
@@ -63,12 +64,11 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
         gate = cause.gate
         said = f" with «{short(gate.text)}»" if gate.text else ""
         it = "them" if others else "it"
-        title += f"; {named(gate)} waits for {it}{said}, and the others behind that"
+        title += f"; {named(gate)} waits for {it}{said}, and others behind that"
+        evidence.append(f"{behind(gate.pid, cause.paths):,} wait behind {named(gate)}")
         if remedies.may_be_ended(gate):
             fixes.append(
-                remedies.cancel(
-                    gate, "lets the others go on that wait behind it, at the least cost"
-                )
+                remedies.cancel(gate, "lets those go on that wait behind it, at the least cost")
             )
     fixes += remedies.end(root)
     if others:

@@ -404,6 +404,7 @@ def _stay(roots: list[Cause]) -> bool:
 
 def _mark_gate(cause: Cause) -> None:
     """Of those in between, a session that waits for a whole relation: an ALTER TABLE, mostly."""
-    pid = gate(cause.paths) if cause.kind == LOCK and not cause.ring else None
-    found = cause.waiters.get(pid) if pid is not None else None
-    cause.gate = found if found is not None and found.event == "relation" else None
+    if cause.kind == LOCK and not cause.ring:
+        for_tables = {pid for pid, one in cause.waiters.items() if one.event == "relation"}
+        pid = gate(cause.paths, for_tables)
+        cause.gate = cause.waiters[pid] if pid is not None else None
