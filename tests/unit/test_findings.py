@@ -278,7 +278,7 @@ def test_a_leader_and_those_who_stand_by_alarm_nobody() -> None:
         seen(leader, *(replace(one, application="shop") for one in others), locks={2: lock})
     )
     assert (found.level, found.kind) == ("critical", "lock")
-    assert "pg_advisory_unlock" in found.remedy[0].command
+    assert "pg_advisory_unlock" in found.remedy[0].does
 
 
 @pytest.mark.parametrize("kind", ["autovacuum worker", "walsender", "startup"])

@@ -98,7 +98,8 @@ def test_whom_a_statement_waited_for_is_not_whom_it_waits_for_when_that_has_ende
     assert of_root == {1: 2.0, 2: 1.0}
     # what holds a lock outside of a transaction is idle, and only seen if asked for
     rests = session(1, "Client/ClientRead", state="idle", xact_us=None)
-    causes = partition(Observation(sampled((rests, waiter(3, 1)), (waiter(3),)))).causes
+    asked, then = session(3, "Lock/advisory", blockers=(1,)), session(3, "Lock/advisory")
+    causes = partition(Observation(sampled((rests, asked), (then,)))).causes
     assert [cause.seconds for cause in causes] == [2.0]
     # nor is it known whom it waits for when nobody who was named is there
     gone = (waiter(3), session(1, xact_us=7))

@@ -10,8 +10,10 @@ from pgtare.observing.findings import compute
 from pgtare.observing.findings.model import OUTAGE
 from pgtare.observing.findings.observation import (
     AwaitedLock,
+    Observation,
     ServerCounters,
     ServerState,
+    SessionsSample,
 )
 from tests.unit.test_findings import NOW, idle, seen, session, waiter
 
@@ -99,3 +101,47 @@ def test_the_gate_is_the_one_that_waits_for_a_table() -> None:
     (found,) = compute.findings(seen(idle(1), waiter(2, 1), alter, *queue, locks={2: ROWS}))
     assert found.gate is not None
     assert found.gate.pid == 3
+
+
+# a holder that was seen idle
+
+
+def test_a_holder_that_is_idle_has_let_the_row_go() -> None:
+    """Whom others wait for is looked up a moment after they were seen to wait."""
+    young = {"query_age_s": 0.01, "xact_age_s": 0.01}
+    for pids in ((1, 2, 3), (1, 1, 1)):
+        samples = []
+        for n in range(9):
+            gone = session(
+                pids[n % 3],
+                "Client/ClientRead",
+                state="idle",
+                xact_us=None,
+                xact_age_s=None,
+                query_age_s=0.01,
+            )
+            waiting = [waiter(pid, gone.pid, query_us=n, **young) for pid in (4, 5)]
+            samples.append(SessionsSample(NOW + n, 1.0, (gone, *waiting)))
+        (found,) = compute.findings(Observation(samples, {4: ROWS, 5: ROWS}))
+        assert (found.kind, found.root) == ("hotlock", None)
+        assert found.title.startswith("sessions queue for rows of hot")
+        assert not any("terminate" in one.command for one in found.remedy)
+
+
+def test_an_idle_holder_of_an_advisory_lock_is_ended_outside_of_a_transaction_only() -> None:
+    lock = AwaitedLock(2, "advisory", "ExclusiveLock", "advisory lock 42")
+    holder = session(1, "Client/ClientRead", state="idle", xact_us=None, xact_age_s=None)
+    waiting = [
+        session(pid, "Lock/advisory", blockers=(1,), application="shop") for pid in range(2, 9)
+    ]
+    (found,) = compute.findings(seen(holder, *waiting, locks={2: lock}))
+    assert found.title == "web (pid 1) is idle and holds advisory lock 42"
+    first, second = found.remedy
+    assert first.command == ""
+    assert "pg_advisory_unlock()" in first.does
+    assert " AND xact_start IS NULL AND state = 'idle';" in second.command
+    # what waits behind one of them waits for it as well
+    behind = session(20, "Lock/relation", blockers=(2,))
+    (found,) = compute.findings(seen(holder, *waiting, behind, locks={2: lock}))
+    assert found.title.startswith("web (pid 1) is idle and holds advisory lock 42")
+    assert found.share == 1.0

@@ -79,9 +79,10 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
         fixes.insert(
             0,
             Remedy(
-                command="SELECT pg_advisory_unlock(…);",
-                does="in its own session, if the application still knows it: the lock is the "
-                "session's, so it outlasts transactions",
+                command="",
+                does="call pg_advisory_unlock() with the lock's key in its own session, if the "
+                "application still knows it: the lock is the session's, so it outlasts "
+                "transactions",
             ),
         )
     if cause.gate is not None:

@@ -196,7 +196,11 @@ def _lock(
     """Give the time of a wait for a lock to its roots."""
     lock = observation.locks.get(one.pid)
     object_ = lock.object if lock is not None else ""
-    ends = [path for path in paths(one.pid, edges) if not path.ring or _is_ring(path, rows)]
+    ends = [
+        path
+        for path in paths(one.pid, edges)
+        if (_is_ring(path, rows) if path.ring else not _has_let_go(one, path, rows))
+    ]
     if not ends or one.label in _SHORT_LOCKS or object_ == NOTIFY:
         key, went_on = f"{HOT_LOCK}/{one.label}/{object_}", False
         if one.label not in _SHORT_LOCKS and object_ != NOTIFY:
@@ -249,6 +253,17 @@ def _last_to_go(ends: Sequence[RootPath], rows: _Rows) -> RootPath:
         return root.type == "Lock", began_us or math.inf, path.root
 
     return min(ends, key=rank)
+
+
+def _has_let_go(one: SampledSession, path: RootPath, rows: _Rows) -> bool:
+    """Whether a root is outside of a transaction by now, so that it holds advisory locks only.
+
+    Those whom others wait for are looked up a moment after these.
+    """
+    root = rows.nearest(path.root)
+    first = rows.nearest(path.between[-1]) if path.between else one
+    for_advisory = first is not None and first.label == "Lock/advisory"
+    return root is not None and root.state == "idle" and not for_advisory
 
 
 def _is_ring(path: RootPath, rows: _Rows) -> bool:
