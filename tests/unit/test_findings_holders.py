@@ -145,3 +145,24 @@ def test_an_idle_holder_of_an_advisory_lock_is_ended_outside_of_a_transaction_on
     (found,) = compute.findings(seen(holder, *waiting, behind, locks={2: lock}))
     assert found.title.startswith("web (pid 1) is idle and holds advisory lock 42")
     assert found.share == 1.0
+
+
+# advisory locks
+
+
+def test_an_advisory_lock_that_was_never_given_back_is_no_election() -> None:
+    lock = AwaitedLock(2, "advisory", "ExclusiveLock", "advisory lock 42")
+    holder = session(1, "Client/ClientRead", state="idle", xact_us=None, xact_age_s=None)
+    many = [session(pid, "Lock/advisory", blockers=(1,)) for pid in range(2, 42)]
+    (found,) = compute.findings(seen(holder, *many, locks={2: lock}))
+    assert (found.level, found.class_) == ("critical", OUTAGE)
+    # who stands by does nothing else in its transaction
+    begun = {"xact_us": 1_699_999_999_000_000}
+    two = [session(pid, "Lock/advisory", blockers=(1,), **begun) for pid in (2, 3)]
+    (found,) = compute.findings(seen(holder, *two, locks={2: lock}))
+    assert found.level != "info"
+    # a driver that sends Parse and Execute has its statement begin some µs after its transaction
+    parsed = {"xact_us": 1_700_000_000_000_001 - 400}
+    two = [session(pid, "Lock/advisory", blockers=(1,), **parsed) for pid in (2, 3)]
+    (found,) = compute.findings(seen(holder, *two, locks={2: lock}))
+    assert found.level == "info"

@@ -15,6 +15,8 @@ from pgtare.observing.findings.words import named, share_line, short, spent, tab
 
 #: A victim that waits so long shows that it is no queue of short waits, s.
 _LONG_WAIT_S = 5.0
+#: More sessions than these stand by for no leader.
+_MOST_CANDIDATES = 8
 _LOCK_TIMEOUT = Remedy(
     command="SET lock_timeout = '2s';",
     does="before each ALTER TABLE, in its session: it gives up instead of holding up all others, "
@@ -167,11 +169,16 @@ def _ring(cause: Cause, whole: Partition, observation: Observation) -> Finding:
 
 
 def _is_election(cause: Cause, root: SampledSession) -> bool:
-    """Whether sessions stand by for a leader: of one role and application, for an advisory lock."""
+    """Whether sessions stand by for a leader: of one role and application, for an advisory lock.
+
+    They are few, and do nothing else in their transactions: what does work waits for its turn.
+    """
     sessions = cause.waiters.values()
     return (
         set(cause.events) == {"Lock/advisory"}
         and cause.gate is None
+        and len(sessions) <= _MOST_CANDIDATES
+        and all(one.is_whole_transaction for one in sessions)
         and all((one.role, one.application) == (root.role, root.application) for one in sessions)
         and all((one.query_age_s or 0.0) > (root.xact_age_s or 0.0) for one in sessions)
     )

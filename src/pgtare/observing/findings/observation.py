@@ -12,6 +12,10 @@ from pgtare.postgres.backend_types import is_background
 #: Waits that are nobody's fault: a session paces itself.
 PACING = frozenset({"Timeout/PgSleep", "Timeout/VacuumDelay", "Timeout/VacuumTruncate"})
 
+#: Drivers that send Parse, Bind and Execute have the statement begin later than the transaction,
+#: by less than this; BEGIN and its answer take longer, mostly, µs.
+_AT_ONCE_US = 1000
+
 #: A statement: its database, and its identifier or, if the server gives none, its text.
 StatementKey = tuple[str, int | str]
 
@@ -59,6 +63,13 @@ class SampledSession:
             and self.type != "Activity"
             and self.label not in PACING
         )
+
+    @property
+    def is_whole_transaction(self) -> bool:
+        """Whether its statement began its transaction: the messages of one come at once."""
+        if self.query_us is None or self.xact_us is None:
+            return False
+        return self.query_us - self.xact_us <= _AT_ONCE_US
 
     @property
     def _hides_its_state(self) -> bool:
