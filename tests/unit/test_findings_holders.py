@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pgtare.observing.findings import compute
-from pgtare.observing.findings.model import OUTAGE
+from pgtare.observing.findings import compute, read
+from pgtare.observing.findings.model import ACTIVE, OUTAGE
 from pgtare.observing.findings.observation import (
     AwaitedLock,
     Observation,
@@ -166,3 +166,34 @@ def test_an_advisory_lock_that_was_never_given_back_is_no_election() -> None:
     two = [session(pid, "Lock/advisory", blockers=(1,), **parsed) for pid in (2, 3)]
     (found,) = compute.findings(seen(holder, *two, locks={2: lock}))
     assert found.level == "info"
+
+
+# builds of an index that wait for older transactions
+
+
+def test_an_index_build_that_waits_for_an_older_transaction_is_let_finish() -> None:
+    row = (2, "t", "virtualxid", "ShareLock", None, None, None, None, None, None)
+    locks = read.locks([(*row, None, None, None, None, None)])
+    dump = session(1, "Client/ClientWrite", application="pg_dump", text="COPY hot TO stdout")
+    state = ServerState(texts={8: "CREATE INDEX CONCURRENTLY ON hot (x)"})
+    build = session(2, "Lock/virtualxid", blockers=(1,), application="psql", query_id=8)
+    observation = seen(dump, build, locks=locks, state=state)
+    (found,) = (one for one in compute.findings(observation) if one.kind == "lock")
+    assert "virtualxid" not in found.title
+    assert found.title.startswith(
+        "psql (pid 2) waits with «CREATE INDEX CONCURRENTLY ON hot (x)» until the transaction of "
+        "pg_dump (pid 1) has ended"
+    )
+    assert (found.object, found.class_) == (None, ACTIVE)
+    first, second, third, *_ = found.remedy
+    assert first.command == ""
+    assert second.command.startswith("SELECT pg_cancel_backend(2)")
+    assert "INVALID" in second.does
+    assert third.command.startswith("SELECT pg_cancel_backend(1)")
+    # others wait behind the build: it is the one to cancel
+    behind = [session(pid, "Lock/relation", blockers=(2,)) for pid in range(3, 8)]
+    observation = seen(dump, build, *behind, locks={**locks, 3: TABLE})
+    (found,) = (one for one in compute.findings(observation) if one.kind == "lock")
+    assert "others wait behind that" in found.title
+    assert found.class_ == OUTAGE
+    assert found.remedy[0].command.startswith("SELECT pg_cancel_backend(2)")

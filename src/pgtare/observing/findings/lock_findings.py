@@ -6,7 +6,7 @@ from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
 from pgtare.observing.findings.causes import Cause
 from pgtare.observing.findings.finding_parts import of_cause, who
-from pgtare.observing.findings.model import INFORMATION, Finding, Remedy, Who
+from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy, Who
 from pgtare.observing.findings.observation import Observation, SampledSession, moment
 from pgtare.observing.findings.partition import Partition, is_unknown
 from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
@@ -51,6 +51,9 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
     if root is None:
         title = f"a session that could not be looked at holds {object_}"
         return _finding(cause, whole, title, [], [], observation)
+    builds = _waiting_for_the_end(cause)
+    if builds:
+        return _older_transaction(cause, whole, root, builds, observation)
     if _is_election(cause, root):
         return _election(cause, whole, root, observation)
     title = f"{named(root)} {_does(root)} and holds {object_}"
@@ -166,6 +169,48 @@ def _ring(cause: Cause, whole: Partition, observation: Observation) -> Finding:
     fixes = [remedies.cancel(sessions[0], "cancels the youngest of them")] if sessions else []
     fixes.append(_SAME_ORDER)
     return _finding(cause, whole, title, ["a deadlock in the making"], fixes, observation)
+
+
+def _waiting_for_the_end(cause: Cause) -> list[SampledSession]:
+    """Those that wait until the root's transaction has ended, if all do that wait for it.
+
+    An index that is built CONCURRENTLY waits so for all transactions that may miss it.
+    """
+    direct = [cause.waiters[pid] for pid, path in cause.paths.items() if not path.between]
+    return direct if all(one.label == "Lock/virtualxid" for one in direct) else []
+
+
+def _older_transaction(
+    cause: Cause,
+    whole: Partition,
+    root: SampledSession,
+    builds: list[SampledSession],
+    observation: Observation,
+) -> Finding:
+    build = builds[0]
+    text = build.text or observation.text(build.statement)
+    with_ = f" with «{short(text)}»" if text else ""
+    others = len(cause.paths) > len(builds)
+    title = (
+        f"{named(build)} waits{with_} until the transaction of {named(root)} has ended, which "
+        f"{_does(root).rstrip(',')}" + ("; others wait behind that" if others else "")
+    )
+    cancels = remedies.cancel(
+        build,
+        "gives the build up, then drop the index that it leaves INVALID (DROP INDEX CONCURRENTLY)",
+    )
+    fixes = [cancels, *remedies.end(root)]
+    if not others:
+        finish = "let the transaction finish: nobody who reads or writes waits for the build"
+        fixes.insert(0, Remedy(command="", does=finish))
+    found = _finding(cause, whole, title, [_state(root)], fixes, observation)
+    changes: dict[str, object] = {
+        "why": "what is done CONCURRENTLY waits for all transactions that began before it, and "
+        "might use the table as it was"
+    }
+    if not others:
+        changes |= {"class_": ACTIVE, "level": "warning"}
+    return found.model_copy(update=changes)
 
 
 def _is_election(cause: Cause, root: SampledSession) -> bool:

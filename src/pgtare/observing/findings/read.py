@@ -128,6 +128,8 @@ def _lock(row: Sequence[Any]) -> AwaitedLock:
         words = f"advisory lock {key}"
     elif kind == "object":
         words = NOTIFY if (class_, object_) == (_DATABASE_CLASS, 0) else f"an object ({object_})"
+    elif kind == "virtualxid":
+        words = ""  # a transaction that has to end, whatever it holds
     elif kind == "extend":
         words = f"the end of {name}"
     prepared_s, waited_s = _seconds(prepared_us), _seconds(waited_us)
