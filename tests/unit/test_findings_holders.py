@@ -12,6 +12,7 @@ from pgtare.observing.findings.observation import (
     AwaitedLock,
     Observation,
     ServerCounters,
+    ServerNow,
     ServerState,
     SessionsSample,
 )
@@ -197,3 +198,54 @@ def test_an_index_build_that_waits_for_an_older_transaction_is_let_finish() -> N
     assert "others wait behind that" in found.title
     assert found.class_ == OUTAGE
     assert found.remedy[0].command.startswith("SELECT pg_cancel_backend(2)")
+
+
+# standbys
+
+
+def standbys(names: str, *connected: str, commits: int = 40_000) -> ServerState:
+    return committing(
+        commits,
+        settings={"synchronous_standby_names": names},
+        now=ServerNow(standbys=connected),
+    )
+
+
+MOMENT = [session(pid, "IPC/SyncRep", query_age_s=0.002) for pid in range(2, 8)]
+
+
+@pytest.mark.parametrize(
+    ("names", "connected"),
+    [
+        ("FIRST 1 (a, b)", ("a",)),
+        ("any 1 (a, b)", ("b",)),
+        ("2 (a, b, c)", ("c", "a")),
+        ("a, b", ("b",)),
+        ("Berlin", ("berlin",)),
+        ('FIRST 1 ("New York", "42")', ("new york",)),
+        ("2 (a)", ("a", "a")),
+        ("*", ("x",)),
+    ],
+)
+def test_a_spare_standby_that_is_not_there_delays_nobody(
+    names: str, connected: tuple[str, ...]
+) -> None:
+    assert compute.findings(seen(*MOMENT, state=standbys(names, *connected))) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "connected", "missing"),
+    [
+        ("FIRST 2 (a, b, c)", ("a",), "b"),
+        ("ANY 1 (a, b)", ("x",), "a"),
+        ("a, b", (), "a"),
+        ('"New York"', ("york",), "New York"),
+        ("*", (), "any standby"),
+        ("2 (*)", ("x",), "any standby"),
+    ],
+)
+def test_fewer_standbys_than_wanted_are_named(
+    names: str, connected: tuple[str, ...], missing: str
+) -> None:
+    (found,) = compute.findings(seen(*MOMENT, state=standbys(names, *connected)))
+    assert found.title.endswith(f"that is not connected: {missing}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
@@ -18,7 +19,9 @@ from pgtare.observing.findings.words import share_line, short, spent
 _SLOW_COMMIT_S = 0.01
 #: A statement that waits so long for its client is worth telling, s; and one that is a fault.
 _CLIENT_S, _LONG_CLIENT_S = 5.0, 60.0
-_STANDBY = re.compile(r"[\w.*-]+")
+#: synchronous_standby_names: how many are wanted, of which; one of the names, in quotes or not.
+_WANTED = re.compile(r"\s*(?:(?:FIRST|ANY)\s+)?(\d+)\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
+_STANDBY = re.compile(r'"((?:[^"]|"")*)"|([\w.*-]+)')
 
 
 def _base(cause: Cause, whole: Partition, observation: Observation, outage: bool) -> Finding:
@@ -96,17 +99,26 @@ def _statement(cause: Cause, observation: Observation) -> str:
     return next((text for text in texts if text), "")
 
 
+def _standbys(wanted: str, connected: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names of a setting; those of them that are missing, if fewer are there than wanted."""
+    counted = _WANTED.fullmatch(wanted)
+    number, listed = (int(counted[1]), counted[2]) if counted else (1, wanted)
+    names = [quoted.replace('""', '"') or plain for quoted, plain in _STANDBY.findall(listed)]
+    known, there = ({name.casefold() for name in these} for these in (names, connected))
+    if sum("*" in known or name.casefold() in known for name in connected) >= number:
+        return names, []
+    if "*" in known:
+        return names, ["any standby"]
+    return names, [name for name in names if name.casefold() not in there]
+
+
 def sync_rep(
     cause: Cause, whole: Partition, observation: Observation, *, busy: bool
 ) -> Finding | None:
     """Commits that wait for a standby, which is no fault as long as each waits for a moment."""
     wanted = observation.state.settings.get("synchronous_standby_names", "")
-    listed = [name for name in _STANDBY.findall(wanted) if name not in ("FIRST", "ANY")]
-    names = [name for name in listed if not name.isdigit()]
+    names, missing = _standbys(wanted, observation.state.now.standbys)
     there = set(observation.state.now.standbys)
-    missing = [name for name in names if name != "*" and name not in there]
-    if "*" in names and not there:
-        missing = ["any standby"]
     outage = whole.is_large(cause) and cause.longest_wait_s >= _CLIENT_S
     each = _each_commit_s(cause, whole, observation)
     slow = bool(missing) or outage or cause.is_outage or each is None or each >= _SLOW_COMMIT_S
