@@ -11,6 +11,7 @@ from pgtare.observing.findings.model import ACTIVE, OUTAGE
 from pgtare.observing.findings.observation import (
     AwaitedLock,
     Observation,
+    SampledSession,
     ServerCounters,
     ServerNow,
     ServerState,
@@ -249,3 +250,45 @@ def test_fewer_standbys_than_wanted_are_named(
 ) -> None:
     (found,) = compute.findings(seen(*MOMENT, state=standbys(names, *connected)))
     assert found.title.endswith(f"that is not connected: {missing}")
+
+
+# the log
+
+
+def test_loads_that_queue_to_write_to_the_log_are_no_commits() -> None:
+    loads = [session(pid, "LWLock/WALInsert") for pid in range(1, 5)]
+    (found,) = compute.findings(seen(*loads, state=committing(10)))
+    assert found.title == "sessions queue to write to the log (WAL)"
+    assert not any("commit" in one for one in (found.why, *found.evidence))
+    assert not any("synchronous_commit" in one.command for one in found.remedy)
+    # and those that write it, and work in between, in one statement
+    samples = [
+        SessionsSample(
+            NOW + n,
+            1.0,
+            tuple(session(pid, (None, "IO/WalWrite")[(n + pid) % 2]) for pid in range(1, 5)),
+        )
+        for n in range(10)
+    ]
+    (found,) = compute.findings(Observation(samples, state=committing(10)))
+    assert found.title == "sessions queue to write to the log (WAL)"
+
+
+def test_slow_commits_show_among_many_transactions_that_only_read() -> None:
+    def commits(event: str, age_s: float, **more: object) -> list[SampledSession]:
+        begun = {"xact_us": 1_699_999_999_000_000, "query_age_s": age_s} | more
+        return [session(pid, event, **begun) for pid in (1, 2)]
+
+    slow = commits("IO/WalSync", 0.05)
+    (found,) = compute.findings(seen(*slow, state=committing(20_000)))
+    assert (found.kind, found.class_) == ("log", ACTIVE)
+    assert any("each commit waits 100 ms for the log" in one for one in found.evidence)
+    replicated = commits("IPC/SyncRep", 0.05)
+    state = standbys("berlin", "berlin", commits=20_000)
+    (found,) = compute.findings(seen(*replicated, state=state))
+    assert (found.kind, found.class_) == ("syncrep", ACTIVE)
+    assert compute.findings(seen(*commits("IO/WalSync", 0.002), state=committing(20_000))) == []
+    # a statement that is its own transaction may have worked for as long as it is old
+    own = {"xact_us": 1_700_000_000_000_001, "xact_age_s": 0.05}
+    alone = commits("IO/WalSync", 0.05, **own)
+    assert compute.findings(seen(*alone, state=committing(20_000))) == []

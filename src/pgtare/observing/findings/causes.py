@@ -52,7 +52,8 @@ class Cause:
     waited, by process. waiting: who waited for a lock, by sample. paths: from each waiter to the
     root. beside: who holds it at the same time as the root, by sample. changes_hands: of a lock,
     whether it was seen with one holder after another. went_on: whether the sample after it shows
-    that these waits have ended.
+    that these waits have ended. writing_s: of the log, the time of statements that write to it and
+    do not commit. commit_waits: how long those had waited that did nothing but commit, s.
     """
 
     kind: str
@@ -82,6 +83,8 @@ class Cause:
     xacts: set[int | None] = field(default_factory=set)
     changes_hands: bool = False
     went_on: bool = False
+    writing_s: float = 0.0
+    commit_waits: list[float] = field(default_factory=list)
 
     def add(
         self, at: float, seconds: float, one: SampledSession, waited_s: float, object_: str = ""
@@ -102,6 +105,16 @@ class Cause:
         self.first_at = min(self.first_at or at, at)
         self.since = min(self.since or began, began)
         self.last_at = max(self.last_at, at)
+
+    def add_commit(self, seconds: float, one: SampledSession, waited_s: float, may: bool) -> None:
+        """Note what waits for the log or a standby. may: whether it may be a commit.
+
+        A statement that is its own transaction has worked before, nobody knows for how long.
+        """
+        if not may:
+            self.writing_s += seconds
+        elif one.xact_us is not None and not one.is_whole_transaction:
+            self.commit_waits.append(waited_s)
 
     def take(self, other: Cause) -> None:
         """Take over all of another cause's time."""

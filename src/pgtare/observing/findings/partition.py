@@ -102,7 +102,10 @@ def partition(observation: Observation) -> Partition:
             if one.type == "Lock":
                 _lock(causes, observation, one, edges, rows, seconds, waited_s)
             else:
-                _work(causes, one).add(sample.at, seconds, one, waited_s)
+                cause = _work(causes, one)
+                cause.add(sample.at, seconds, one, waited_s)
+                if cause.kind in (LOG, SYNC):
+                    cause.add_commit(seconds, one, waited_s, waits.may_commit(one))
     times = [sample.at for sample in observation.samples]
     before = dict(zip(times, [*times[:1], *times], strict=False))
     found = [cause for cause in _hot(causes.values(), before) if cause.seconds]

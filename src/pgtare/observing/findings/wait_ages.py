@@ -20,6 +20,8 @@ LOG_EVENTS = frozenset(
     )
 )
 SYNC_EVENT = "IPC/SyncRep"
+#: Waits of what is written to the log, before there is a commit.
+_INSERT_EVENTS = frozenset({"LWLock/WALInsert", "LWLock/WALBufMapping"})
 
 
 class WaitAges:
@@ -56,6 +58,10 @@ class WaitAges:
             if was != sort:
                 self._other[process] = at
             self._seen[process] = sort, sample.at
+
+    def may_commit(self, one: SampledSession) -> bool:
+        """Whether one that waits for the log or a standby may do so to commit."""
+        return one.label not in _INSERT_EVENTS and (one.pid, one.query_us) not in self._works
 
     def waited_s(self, at: float, one: SampledSession) -> float:
         """How long one of the last sample's sessions has waited; its statement's age at most."""

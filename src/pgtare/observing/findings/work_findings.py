@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from statistics import median
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
@@ -17,6 +18,21 @@ from pgtare.observing.findings.words import share_line, short, spent
 
 #: A commit that waits so long for the log is slow, s.
 _SLOW_COMMIT_S = 0.01
+#: From fewer commits that were seen to wait, nothing is concluded.
+_FEW_SEEN = 5
+_LESS_LOG = [
+    Remedy(
+        command="",
+        does="let fewer sessions load or change much at once; make indexes after a load, not "
+        "before",
+    ),
+    Remedy(
+        command="",
+        does="write less: after each checkpoint a page goes to the log as a whole once, so a "
+        "larger max_wal_size and wal_compression help; what can be lost needs no log (UNLOGGED "
+        "tables)",
+    ),
+]
 #: A statement that waits so long for its client is worth telling, s; and one that is a fault.
 _CLIENT_S, _LONG_CLIENT_S = 5.0, 60.0
 #: synchronous_standby_names: how many are wanted, of which; one of the names, in quotes or not.
@@ -48,7 +64,6 @@ def _with(found: Finding, **changes: object) -> Finding:
 
 def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool) -> Finding | None:
     """Commits that wait for the log."""
-    commits = observation.state.per_s("commits")
     each = _each_commit_s(cause, whole, observation)
     slow = (each is not None and each >= _SLOW_COMMIT_S) or cause.is_outage
     if not slow and not (busy and _takes_most(cause, whole)):
@@ -56,14 +71,29 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     found = _base(cause, whole, observation, outage=cause.is_outage and whole.is_large(cause))
     text = _statement(cause, observation)
     evidence = list(found.evidence)
-    if each is not None:
-        evidence.append(f"{commits:,.0f} commits a second, each waits {spent(each)} for the log")
+    level = {} if slow else {"class_": INFORMATION, "level": "info"}
     if text:
         evidence.append(f"the most by «{short(text)}»")
+    if cause.writing_s >= cause.seconds / 2:
+        return _with(
+            found,
+            **level,
+            title="sessions queue to write to the log (WAL)",
+            evidence=evidence,
+            why="all that changes goes to the log first: through buffers that sessions share, "
+            "then to the disk",
+            remedy=_LESS_LOG,
+        )
+    if each is not None:
+        commits = observation.state.per_s("commits") or 0.0
+        evidence.insert(
+            1,
+            f"each commit waits {spent(each)} for the log; {commits:,.0f} commits a second, with "
+            "those of transactions that only read",
+        )
     return _with(
         found,
-        class_=found.class_ if slow else INFORMATION,
-        level=found.level if slow else "info",
+        **level,
         title="commits wait until the log (WAL) is on its disk",
         evidence=evidence,
         why="a commit returns when its part of the log is on disk, and the disk takes so long",
@@ -89,9 +119,16 @@ def _takes_most(cause: Cause, whole: Partition) -> bool:
 
 
 def _each_commit_s(cause: Cause, whole: Partition, observation: Observation) -> float | None:
-    """How long each commit waits, s; None if nothing was committed, or that is not known."""
+    """How long each commit waits, s; None if nothing was committed, or that is not known.
+
+    Transactions that only read are counted as commits, too, so it is twice what a commit that was
+    seen to wait had waited by then, if that is more: a sample falls into the middle of a wait.
+    """
     commits = observation.state.per_s("commits")
-    return whole.aas(cause) / commits if commits else None
+    if not commits:
+        return None
+    seen_s = 2 * median(cause.commit_waits) if len(cause.commit_waits) >= _FEW_SEEN else 0.0
+    return max(whole.aas(cause) / commits, seen_s)
 
 
 def _statement(cause: Cause, observation: Observation) -> str:
