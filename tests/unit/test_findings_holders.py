@@ -292,3 +292,28 @@ def test_slow_commits_show_among_many_transactions_that_only_read() -> None:
     own = {"xact_us": 1_700_000_000_000_001, "xact_age_s": 0.05}
     alone = commits("IO/WalSync", 0.05, **own)
     assert compute.findings(seen(*alone, state=committing(20_000))) == []
+
+
+# locks of other kinds
+
+
+def test_a_table_that_many_extend_has_a_remedy_of_its_own() -> None:
+    lock = AwaitedLock(2, "extend", "ExclusiveLock", "the end of hot", "hot")
+    loads = [session(pid, "Lock/extend", blockers=(1,), query_age_s=0.1) for pid in range(2, 9)]
+    (found,) = compute.findings(seen(idle(1), *loads, locks={pid: lock for pid in range(2, 9)}))
+    assert "the end of hot" in found.title
+    assert "row" not in found.why
+    assert "fewer sessions" in found.remedy[0].does
+
+
+def test_how_long_a_lock_was_waited_for_counts_from_when_the_locks_were_read() -> None:
+    """The agent reads them every five seconds at most, and keeps those of earlier readings."""
+    hours = {"query_age_s": 7200.0, "xact_age_s": 7200.0}
+    waits = [session(pid, "Lock/transactionid", blockers=(1,), **hours) for pid in range(2, 8)]
+    locks = {pid: replace(ROWS, pid=pid, waited_s=2.0, read_at=NOW - 4) for pid in range(2, 8)}
+    (found,) = compute.findings(seen(idle(1), *waits, locks=locks))
+    assert found.figures["longest_wait_s"] == pytest.approx(6.0)
+    # of an earlier wait it says nothing: one of the last sample is no older than its statement
+    waits = [replace(one, query_age_s=0.5) for one in waits]
+    (found,) = compute.findings(seen(idle(1), *waits, locks=locks, samples=1))
+    assert found.figures["longest_wait_s"] == 0.5

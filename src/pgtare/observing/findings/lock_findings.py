@@ -320,6 +320,17 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
                 "their own, with synchronous_commit = off where they may be lost",
             )
         ]
+    elif cause.event == "Lock/extend":
+        title = f"sessions queue for {what}{said}: each holds it for a moment only"
+        why = "one session at a time makes a table or an index longer, while others wait"
+        fixes = [
+            Remedy(
+                command="",
+                does="let fewer sessions load into one table at once, or into partitions of it, "
+                "with COPY or many rows a statement; PostgreSQL 16 and later add many pages at "
+                "a time",
+            )
+        ]
     elif unseen:
         title = f"sessions wait for {what}{said}: who holds it was not seen"
         why = "what waits for a lock goes on when its holder's transaction ends, not before"

@@ -103,6 +103,7 @@ class AwaitedLock:
     tag: the same for two that wait for the same. object: what is locked, in words. relation: its
     table, if it is one. gid: of the prepared transaction that holds it; with its database, owner
     and age. waited_s: how long it has waited, by the server; None if the server has not noted it.
+    read_at: when the server said that, s since 1970; None: as the last sample was taken.
     """
 
     pid: int
@@ -116,6 +117,7 @@ class AwaitedLock:
     prepared_age_s: float | None = None
     tag: str = ""
     waited_s: float | None = None
+    read_at: float | None = None
 
 
 @dataclass(frozen=True)
