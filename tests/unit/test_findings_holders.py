@@ -16,6 +16,7 @@ from pgtare.observing.findings.observation import (
     ServerNow,
     ServerState,
     SessionsSample,
+    StatementTotals,
 )
 from tests.unit.test_findings import NOW, idle, seen, session, waiter
 
@@ -292,6 +293,22 @@ def test_slow_commits_show_among_many_transactions_that_only_read() -> None:
     own = {"xact_us": 1_700_000_000_000_001, "xact_age_s": 0.05}
     alone = commits("IO/WalSync", 0.05, **own)
     assert compute.findings(seen(*alone, state=committing(20_000))) == []
+
+
+def test_slow_commits_of_single_statements_show_by_their_calls() -> None:
+    """Two sessions at 20 calls a second, among 2,000 transactions that only read."""
+    slow = [session(pid, "IO/WalSync", query_age_s=0.06, xact_age_s=0.06) for pid in (1, 2)]
+    calls = {("app", 7): StatementTotals(calls=200, exec_s=1)}
+    (found,) = compute.findings(seen(*slow, state=committing(20_000, statements=calls)))
+    assert (found.kind, found.class_) == ("log", ACTIVE)
+    assert any("each commit waits 100 ms" in one for one in found.evidence)
+    # a procedure that commits a thousand times is one call: each commit is as old as its wait
+    procedure = {("app", 7): StatementTotals(calls=1, exec_s=1)}
+    fast = [replace(one, query_age_s=60.0, xact_age_s=0.002) for one in slow]
+    assert compute.findings(seen(*fast, state=committing(20_000, statements=procedure))) == []
+    # statements of which nothing is known count by all commits
+    other = {("app", 8): StatementTotals(calls=1, exec_s=1)}
+    assert compute.findings(seen(*slow, state=committing(20_000, statements=other))) == []
 
 
 # locks of other kinds

@@ -53,7 +53,8 @@ class Cause:
     root. beside: who holds it at the same time as the root, by sample. changes_hands: of a lock,
     whether it was seen with one holder after another. went_on: whether the sample after it shows
     that these waits have ended. writing_s: of the log, the time of statements that write to it and
-    do not commit. commit_waits: how long those had waited that did nothing but commit, s.
+    do not commit. commits_s: that of the others, by statement. commit_waits: how long these had
+    waited, s; ended_waits: those that ended a transaction of several statements.
     """
 
     kind: str
@@ -84,7 +85,9 @@ class Cause:
     changes_hands: bool = False
     went_on: bool = False
     writing_s: float = 0.0
+    commits_s: Tally[StatementKey] = field(default_factory=Tally)
     commit_waits: list[float] = field(default_factory=list)
+    ended_waits: list[float] = field(default_factory=list)
 
     def add(
         self, at: float, seconds: float, one: SampledSession, waited_s: float, object_: str = ""
@@ -113,8 +116,11 @@ class Cause:
         """
         if not may:
             self.writing_s += seconds
-        elif one.xact_us is not None and not one.is_whole_transaction:
-            self.commit_waits.append(waited_s)
+            return
+        self.commits_s.add(one.statement, seconds)
+        self.commit_waits.append(waited_s)
+        if one.xact_us is not None and not one.is_whole_transaction:
+            self.ended_waits.append(waited_s)
 
     def take(self, other: Cause) -> None:
         """Take over all of another cause's time."""

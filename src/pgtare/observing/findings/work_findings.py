@@ -121,14 +121,26 @@ def _takes_most(cause: Cause, whole: Partition) -> bool:
 def _each_commit_s(cause: Cause, whole: Partition, observation: Observation) -> float | None:
     """How long each commit waits, s; None if nothing was committed, or that is not known.
 
-    Transactions that only read are counted as commits, too, so it is twice what a commit that was
-    seen to wait had waited by then, if that is more: a sample falls into the middle of a wait.
+    Transactions that only read are counted as commits, too. So there are two other ways, and the
+    longest counts: by calls of the statements that wait; and of what ends a transaction of several
+    statements, twice what it had waited when it was seen, as a sample falls into the middle.
     """
-    commits = observation.state.per_s("commits")
+    state = observation.state
+    commits = state.per_s("commits")
     if not commits:
         return None
-    seen_s = 2 * median(cause.commit_waits) if len(cause.commit_waits) >= _FEW_SEEN else 0.0
-    return max(whole.aas(cause) / commits, seen_s)
+    counted = [key for key in cause.commits_s if key in state.statements]
+    calls = sum(state.statements[key].calls for key in counted) / observation.counted_s
+    by_calls_s = 0.0
+    if calls and whole.seconds:
+        by_calls_s = sum(cause.commits_s[key] for key in counted) / whole.seconds / calls
+    # a procedure that commits again and again is one call
+    by_calls_s = min(by_calls_s, _by_waits_s(cause.commit_waits))
+    return max(whole.aas(cause) / commits, by_calls_s, _by_waits_s(cause.ended_waits))
+
+
+def _by_waits_s(waits: list[float]) -> float:
+    return 2 * median(waits) if len(waits) >= _FEW_SEEN else 0.0
 
 
 def _statement(cause: Cause, observation: Observation) -> str:
