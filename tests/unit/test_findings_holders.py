@@ -171,6 +171,39 @@ def test_an_advisory_lock_that_was_never_given_back_is_no_election() -> None:
     assert found.level == "info"
 
 
+def turns(holders: tuple[int, ...], waiting: tuple[int, ...]) -> Observation:
+    """A session that holds an advisory lock in each sample, now at work and now idle."""
+    samples = []
+    for n in range(12):
+        pid = holders[n % len(holders)]
+        young = {"query_us": n, "query_age_s": 0.01, "state_age_s": 0.01}
+        holder = session(pid, xact_us=n, xact_age_s=0.01, **young)
+        if n % 3 == 0:
+            holder = session(pid, state="idle", xact_us=None, xact_age_s=None, **young)
+        others = [
+            session(one, "Lock/advisory", blockers=(pid,), query_us=n, xact_us=n)
+            for one in waiting
+            if one != pid
+        ]
+        samples.append(SessionsSample(NOW + n, 1.0, (holder, *others)))
+    lock = AwaitedLock(2, "advisory", "ExclusiveLock", "advisory lock 42")
+    return Observation(samples, dict.fromkeys(waiting, lock))
+
+
+def test_workers_that_take_an_advisory_lock_in_turns_hold_it_for_a_moment() -> None:
+    """Between the statement that it guards and the one that gives it back the holder is idle."""
+    workers = tuple(range(1, 7))
+    found = compute.findings(turns(workers, workers))
+    assert [one.kind for one in found] == ["hotlock"]
+    found = compute.findings(turns((1, 2, 1, 2), (1, 2, 3)))
+    assert [one.kind for one in found] == ["hotlock"]
+
+
+def test_a_leader_that_works_in_short_transactions_holds_its_lock_all_the_time() -> None:
+    found = next(one for one in compute.findings(turns((1,), (2, 3))) if one.kind != "statement")
+    assert (found.kind, found.level) == ("lock", "info")
+
+
 # builds of an index that wait for older transactions
 
 

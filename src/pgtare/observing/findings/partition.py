@@ -231,8 +231,11 @@ def _lock(
     cause.ring |= path.ring
     if root is not None:
         cause.root = root
-        cause.xacts.add(root.xact_us)
-        cause.xact_ages.append(root.xact_age_s if root.xact_age_s is not None else 1e9)
+        # one that is outside of a transaction has done nothing since its last statement
+        idle = root.state == "idle"
+        cause.xacts.add(root.query_us if idle else root.xact_us)
+        age_s = root.state_age_s if idle else root.xact_age_s
+        cause.xact_ages.append(age_s if age_s is not None else 1e9)
     for passed in map(rows.nearest, path.between):
         if passed is not None:
             cause.waiters.setdefault(passed.pid, passed)
@@ -402,8 +405,10 @@ def _nobody_is_root(roots: list[Cause], all_s: float) -> bool:
         return False
     if len(roots) > _MANY_ROOTS and all(cause.seconds < _QUARTER * all_s for cause in roots):
         return not _stay(roots)
-    if sum(len(cause.xacts) for cause in roots) < 2:
-        return False  # one transaction holds it in all samples, however young it is
+    # one transaction holds it in all samples, however young it is; or one session does
+    of_session = all(_lock_event(cause) == "Lock/advisory" for cause in roots)
+    if sum(1 if of_session else len(cause.xacts) for cause in roots) < 2:
+        return False
     return all(
         cause.root is not None and cause.xact_ages and max(cause.xact_ages) < _SHORT_S
         for cause in roots
