@@ -310,8 +310,8 @@ class ServerState:
 class Observation:
     """One window of time of one server.
 
-    samples: the earliest first. locks: of those that waited at its end, by process. waited_s: by event, as counted;
-    None if nobody counts.
+    samples: the earliest first. locks: of those that waited at its end, by process. waited_s: by
+    event, as counted; None if nobody counts.
     """
 
     samples: Sequence[SessionsSample]
