@@ -147,8 +147,8 @@ class TableTotals:
 
 #: A slot that keeps only rows of the catalogues, as a logical one does (`catalog_xmin`).
 CATALOGUES = "catalogues"
-#: A session of another database that has no transaction number: nothing of this database has to be
-#: kept for it, but all databases share some catalogues, and nothing younger is taken for frozen.
+#: The snapshot of a session of another database: no rows of this one have to be kept for it, but
+#: all databases share some catalogues, and no database counts as frozen past it.
 ELSEWHERE = "elsewhere"
 
 

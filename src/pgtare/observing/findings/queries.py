@@ -167,22 +167,25 @@ FROM held h LEFT JOIN pg_stat_activity a USING (pid)
 GROUP BY a.usename, a.application_name ORDER BY 3 DESC LIMIT 1""",
 )
 #: A snapshot is as old as the oldest transaction with a number of any database, so one without is
-#: named last. Whose slot was invalidated keeps nothing.
+#: named last. Of sessions of other databases the number is all that counts here (`here`). A slot
+#: that was invalidated keeps nothing.
 HORIZON = Query(
     "horizon",
     "what keeps vacuum from removing rows: the oldest of each kind",
     f"""WITH sessions AS MATERIALIZED (SELECT coalesce(application_name, '') AS name, pid,
     greatest(age(backend_xmin), age(backend_xid)) AS age, age(backend_xid) AS xid_age,
-    {_age("xact_start")} AS us, xact_start, datname,
-    datname IS NULL OR datname = current_database() OR backend_xid IS NOT NULL AS is_here
+    CASE WHEN datname <> current_database() THEN age(backend_xid)
+      ELSE greatest(age(backend_xmin), age(backend_xid)) END AS here,
+    {_age("xact_start")} AS us, xact_start, datname
   FROM pg_stat_activity a WHERE pid <> pg_backend_pid() AND backend_type <> 'walsender'
     AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = a.pid)
     AND coalesce(backend_xmin, backend_xid) IS NOT NULL),
 slots AS MATERIALIZED (SELECT * FROM pg_replication_slots WHERE wal_status IS DISTINCT FROM 'lost')
-(SELECT 'session', name, pid, age, us, datname FROM sessions WHERE is_here
+(SELECT 'session', name, pid, here, us, datname FROM sessions WHERE here IS NOT NULL
+  ORDER BY here DESC, xid_age DESC NULLS LAST, xact_start LIMIT 1)
+UNION ALL (SELECT '{ELSEWHERE}', name, pid, age, us, datname FROM sessions
+  WHERE datname <> current_database()
   ORDER BY age DESC, xid_age DESC NULLS LAST, xact_start LIMIT 1)
-UNION ALL (SELECT '{ELSEWHERE}', name, pid, age, us, datname FROM sessions WHERE NOT is_here
-  ORDER BY age DESC, xact_start LIMIT 1)
 UNION ALL (SELECT 'prepared', gid, NULL, age(transaction), {_age("prepared")}, database
   FROM pg_prepared_xacts ORDER BY 4 DESC LIMIT 1)
 UNION ALL (SELECT 'slot', slot_name, NULL, age(xmin), NULL, database
