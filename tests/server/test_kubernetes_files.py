@@ -74,9 +74,16 @@ def test_one_agent_with_a_volume_and_few_rights(agent: dict[str, Any], pod: Any)
 
 def test_secrets_are_in_a_mounted_file_alone(pod: Any) -> None:
     secret = documents("secret-example.yaml")["Secret"]
-    mounted = {each["name"]: each.get("secret") for each in pod["volumes"]}["servers"]
-    assert mounted["secretName"] == secret["metadata"]["name"]
+    volume = {each["name"]: each for each in pod["volumes"]}["servers"]
+    mounted, authority = (each["secret"] for each in volume["projected"]["sources"])
+    assert mounted["name"] == secret["metadata"]["name"]
     assert {item["key"] for item in mounted["items"]} <= set(secret["stringData"])
+    # who answers must be who was meant, before libpq says the password
+    places = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    (item,) = authority["items"]
+    for entry in service_file().values():
+        assert entry["sslmode"] == "verify-full"
+        assert entry["sslrootcert"] == f"{places['servers']}/{item['path']}"
     (variable,) = pod["containers"][0]["env"]
     assert set(variable) == {"name", "value"}
     text = (KUBERNETES / "agent.yaml").read_text()
@@ -143,6 +150,7 @@ def test_the_agent_runs_as_in_the_pod(
             connection.execute("CREATE ROLE watcher LOGIN PASSWORD 'change-me' IN ROLE pg_monitor")
         ((section, entry),) = service_file().items()
         where = conninfo_to_dict(cluster.dsn(tcp=True))
+        del entry["sslrootcert"]  # it has no certificate
         entry |= {key: str(where[key]) for key in ("host", "port", "dbname")} | {
             "sslmode": "prefer"
         }

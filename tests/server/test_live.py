@@ -19,6 +19,7 @@ import pytest
 from pgtare.postgres.binaries import Binaries
 from tests.commands import refused, start_pgtare
 from tests.servers import serving, stopped_at_once
+from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -81,6 +82,23 @@ def test_a_first_look(wheel: Binaries, tmp_path: Path, monkeypatch: pytest.Monke
         _, alive = psutil.wait_procs(children, timeout=5)
         assert alive == []
         assert list(tmp_path.glob("pgtare-live-*")) == []
+
+
+@pytest.mark.parametrize("deadly", [signal.SIGHUP, signal.SIGTERM])
+def test_the_connection_string_goes_when_the_terminal_does(
+    wheel: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadly: signal.Signals
+) -> None:
+    """Also before the page is served."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with stopped_at_once(serving(wheel)) as cluster:
+        live = start_pgtare("live", "--dsn", cluster.dsn(), "--listen", "127.0.0.1:0")
+        try:
+            eventually(lambda: list(tmp_path.glob("pgtare-live-*/agent.toml")))
+            live.send_signal(deadly)
+            live.communicate(timeout=60)
+        finally:
+            live.kill()
+    assert list(tmp_path.glob("pgtare-live-*")) == []
 
 
 @pytest.mark.slow

@@ -89,8 +89,9 @@ def test_who_keeps_rows_from_being_frozen_is_named_and_ended_first() -> None:
         ((session,), "cron (pid 9), which is idle in transaction, keeps", "SELECT pg_terminate"),
         ((session, prepared), "the prepared transaction 'pay-1' keeps", "ROLLBACK PREPARED"),
         ((session, slot), "the replication slot cdc keeps", ""),
-        ((elsewhere, young), "vacuum does not freeze the rows", "VACUUM (FREEZE"),
-        ((), "vacuum does not freeze the rows", "VACUUM (FREEZE"),
+        ((elsewhere, young), "the prepared transaction 'pay-1' keeps", "ROLLBACK PREPARED"),
+        ((young,), "vacuum does not freeze the rows", "VACUUM (VERBOSE)"),
+        ((), "vacuum does not freeze the rows", "VACUUM (VERBOSE)"),
     ):
         state = ServerState(settings=FREEZE, after=OLD, now=ServerNow(horizon=horizon))
         (found,) = limits.check(state, samples)
@@ -151,7 +152,8 @@ def test_what_an_old_transaction_holds_up_names_it(
     counters: ServerCounters, key: str | None, level: str
 ) -> None:
     assert limits.has_to_do_with_age(MULTIXACTS, counters) == (key is not None)
-    state = ServerState(settings=MULTIXACTS, after=counters, now=ServerNow(oldest=idle(9)))
+    old = ServerNow(oldest=idle(9, xact_age_s=60.0))
+    state = ServerState(settings=MULTIXACTS, after=counters, now=old)
     found = list(limits.check(state))
     assert [one.key for one in found] == ([] if key is None else [key])
     for one in found:

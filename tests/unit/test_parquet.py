@@ -29,6 +29,24 @@ def full(as_root: None) -> Iterator[Path]:
         yield path
 
 
+def test_nobody_else_may_read_it_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+
+    def seen(path: Path) -> None:
+        found.append(path.stat().st_mode & 0o777)
+
+    monkeypatch.setattr(parquet, "sync", lambda path: seen(path) if path.is_file() else None)
+    monkeypatch.setattr(os, "chmod", lambda *_: None)
+    before = os.umask(0o022)
+    try:
+        parquet.write(tmp_path / "r.parquet", COLUMNS)
+    finally:
+        os.umask(before)
+    assert found == [0o600]
+
+
 def test_what_has_no_room_is_not_there(full: Path) -> None:
     with pytest.raises(OSError, match="No space left") as caught:
         parquet.write(full / "r.parquet", COLUMNS)

@@ -114,6 +114,19 @@ def test_roles_have_no_more_than_they_need() -> None:
         list(roles.statements("pgtare", ("env='x'",)))
 
 
+def test_labels_may_be_added_one_by_one() -> None:
+    """What a later run makes shows no role more, and no two labels have one role."""
+    runs = [list(roles.statements("pgtare", (f"env={name}",))) for name in ("prod", "test")]
+    for_all = [{one for one in run if "POLICY IF NOT EXISTS pgtare_all" in one} for run in runs]
+    assert for_all[0] == for_all[1]
+    for run in runs:
+        others = [one for one in run if " POLICY " in one and "pgtare_all" not in one]
+        assert all(" AS RESTRICTIVE TO pgtare_page_env_" in one for one in others)
+    labels = ("env=a.b", "env=a-b", "env=a_b", "a_b=c", "a=b_c", "env=prod")
+    made = [one for one in roles.statements("pgtare", labels) if one.startswith("CREATE ROLE")]
+    assert len(set(made)) == len(made) == 3 + len(labels)
+
+
 def test_a_cluster_has_replicated_and_distributed_tables() -> None:
     text = "\n".join(store_schema.statements("pgtare", "main"))
     assert (

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 
 HIDDEN = "(hidden)"
+#: A connection string without any of these holds no secret.
+_OF_SECRETS = ("@", "password", "secret", "key")
 
 
 def command_line() -> list[str]:
@@ -25,10 +27,12 @@ def command_line() -> list[str]:
 
 
 def _without_password(dsn: str) -> str:
-    if "password" not in dsn and "@" not in dsn:
+    if not any(word in dsn for word in _OF_SECRETS):
         return dsn
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    from pgtare.postgres.load.connection import UNSAFE
 
     try:
         parts = conninfo_to_dict(dsn)
@@ -37,7 +41,7 @@ def _without_password(dsn: str) -> str:
     # libpq takes a part of a password that holds @ or / for the host, the port or the database
     if "://" in dsn and any("@" in str(parts.get(name)) for name in ("host", "port", "dbname")):
         return HIDDEN
-    secret = {name for name in parts if "password" in name}
+    secret = {name for name in parts if "password" in name or name in UNSAFE}
     if not secret:
         return dsn
     return make_conninfo(
@@ -57,9 +61,19 @@ def _named_without_commands(switch: str) -> str:
     return f"{name}: {HIDDEN}" if colon else HIDDEN
 
 
+def _assigned_without_secret(reload: str) -> str:
+    """The value of a setting that may hold a secret is left out."""
+    from pgtare.postgres.private_settings import is_private
+
+    setting, equals, _ = reload.partition("=")
+    name = setting.rpartition(":")[2].strip()
+    return f"{setting}= {HIDDEN}" if equals and is_private(name.lower()) else reload
+
+
 #: Options that hold connection strings, and how their values are shown.
 _SHOWN: dict[str, Callable[[str], str]] = {
     "--dsn": _without_password,
     "--server": _named_without_password,
     "--switch": _named_without_commands,
+    "--reload": _assigned_without_secret,
 }

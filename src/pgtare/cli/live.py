@@ -16,6 +16,7 @@ import typer
 from pgtare import cli
 from pgtare.cli.durations import Duration, duration_s, stop_after
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.postgres import signals
 
 if TYPE_CHECKING:
     from pgtare.keeping.live.access import ListenAddress, ProxyRules
@@ -88,7 +89,7 @@ def live(
     if tls_cert is not None and tls_key is not None:
         page_server.check_certificate(tls_cert, tls_key)
         certificate = tls_cert, tls_key
-    with contextlib.ExitStack() as opened:
+    with signals.unwind_at_exit_signals(), contextlib.ExitStack() as opened:
         listening = opened.enter_context(contextlib.closing(page_server.bound(address)))
         address = access.ListenAddress(address.host, listening.getsockname()[1], address.tls)
         source: Path | StoreAddress | None

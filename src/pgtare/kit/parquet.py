@@ -55,11 +55,13 @@ def write(path: Path, columns: Mapping[str, np.ndarray[Any, Any]]) -> None:
     staging = path.with_name(f".{path.name}.partial")
     quoted = str(staging).replace("'", "''")
     try:
+        staging.unlink(missing_ok=True)
+        staging.touch(mode=0o600)  # nobody else reads what is only half written either
         with duckdb.connect(config=_CONFIG) as connection:
             connection.execute(
-                f"COPY (FROM contiguous) TO '{quoted}' (FORMAT parquet, COMPRESSION zstd)"
+                f"COPY (FROM contiguous) TO '{quoted}' (FORMAT parquet, COMPRESSION zstd, "
+                "USE_TMP_FILE false)"
             )
-        os.chmod(staging, 0o600)
         sync(staging)
         os.replace(staging, path)
         sync(path.absolute().parent)

@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.postgres import directories, modules, own_session, registry
+from pgtare.postgres import directories, modules, own_session, pooler, registry
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.module_usage import PRELOAD_SETTINGS, names_library
 
@@ -50,13 +50,13 @@ def on_server(dsn: str) -> Iterator[Leftover]:
     try:
         with own_session.connect(dsn) as connection:
             wanted = (list(PRELOAD_SETTINGS), _OWN)
-            settings = connection.execute(_IN_FILES, wanted).fetchall()
-            by_hand = connection.execute(_BY_HAND, wanted).fetchall()
-            names = [str(name) for (name,) in connection.execute(_DATABASES).fetchall()]
+            settings = pooler.rows(connection, _IN_FILES, *wanted)
+            by_hand = pooler.rows(connection, _BY_HAND, *wanted)
+            names = [str(name) for (name,) in pooler.rows(connection, _DATABASES)]
         for database in names:
             place = make_conninfo(dsn, dbname=database)
             with own_session.connect(place) as connection:
-                found = connection.execute(_EXTENSIONS, (_OWN,)).fetchall()
+                found = pooler.rows(connection, _EXTENSIONS, _OWN)
             for (extension,) in found:
                 drop = sql.SQL("DROP EXTENSION {}").format(sql.Identifier(str(extension)))
                 yield Leftover(
@@ -115,7 +115,7 @@ def _statements(dsn: str, change: sql.Composed) -> Callable[[], None]:
         try:
             with own_session.connect(dsn) as connection:
                 connection.execute(change)
-                connection.execute("SELECT pg_reload_conf()")
+                connection.execute("SELECT pg_catalog.pg_reload_conf()")
         except psycopg.Error as ex:
             raise UsageError(own_session.first_line(ex)) from ex
 

@@ -8,13 +8,14 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.postgres import own_session
+from pgtare.postgres import own_session, pooler
 
 PRELOAD_SETTINGS = (
     "shared_preload_libraries",
     "session_preload_libraries",
     "local_preload_libraries",
 )
+_DATABASES = "SELECT datname FROM pg_database WHERE datallowconn ORDER BY 1"
 
 
 def uses_on_server(dsn: str, module: str, pkglibdir: Path) -> list[str]:
@@ -26,14 +27,10 @@ def uses_on_server(dsn: str, module: str, pkglibdir: Path) -> list[str]:
         with own_session.connect(dsn) as connection:
             _check_installation(connection, pkglibdir)
             uses = _settings_naming(connection, module)
-            databases = connection.execute(
-                "SELECT datname FROM pg_database WHERE datallowconn ORDER BY 1"
-            ).fetchall()
+            databases = pooler.rows(connection, _DATABASES)
         for (database,) in databases:
             with own_session.connect(make_conninfo(dsn, dbname=database)) as other:
-                if other.execute(
-                    "SELECT 1 FROM pg_extension WHERE extname = %s", (module,)
-                ).fetchone():
+                if pooler.rows(other, "SELECT FROM pg_extension WHERE extname = %s", module):
                     uses.append(f"extension in database {database}")
     except (psycopg.Error, MeasurementError) as ex:
         reason = " ".join(str(ex).split())
@@ -69,8 +66,8 @@ def names_library(value: str, module: str) -> bool:
 def _check_installation(
     connection: psycopg.Connection[tuple[object, ...]], pkglibdir: Path
 ) -> None:
-    row = connection.execute("SELECT setting FROM pg_config WHERE name = 'PKGLIBDIR'").fetchone()
-    theirs = str(row[0]) if row else ""
+    found = pooler.rows(connection, "SELECT setting FROM pg_config WHERE name = 'PKGLIBDIR'")
+    theirs = str(found[0][0]) if found else ""
     if Path(theirs).resolve() != pkglibdir.resolve():
         raise UsageError(
             f"the server of --dsn loads its libraries from {theirs}, not from {pkglibdir}: "
@@ -81,23 +78,26 @@ def _check_installation(
 def _settings_naming(connection: psycopg.Connection[tuple[object, ...]], module: str) -> list[str]:
     wanted = list(PRELOAD_SETTINGS)
     uses: dict[str, None] = {}  # a set that keeps its order
-    in_files = connection.execute(
-        "SELECT name, setting, sourcefile FROM pg_file_settings WHERE name = ANY(%s)", (wanted,)
+    in_files = pooler.rows(
+        connection,
+        "SELECT name, setting, sourcefile FROM pg_file_settings WHERE name = ANY(%s)",
+        wanted,
     )
     for name, value, file in in_files:
         if names_library(str(value), module):
             uses[f"{name} in {file}"] = None
-    in_force = connection.execute(
-        "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (wanted,)
+    in_force = pooler.rows(
+        connection, "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", wanted
     )
     for name, value in in_force:
         if names_library(str(value), module):
             uses[f"{name} as now in force"] = None
-    for_roles = connection.execute(
+    for_roles = pooler.rows(
+        connection,
         "SELECT coalesce(r.rolname, 'all roles'), coalesce(d.datname, 'all databases'), c "
         "FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) c "
         "LEFT JOIN pg_roles r ON r.oid = s.setrole "
-        "LEFT JOIN pg_database d ON d.oid = s.setdatabase"
+        "LEFT JOIN pg_database d ON d.oid = s.setdatabase",
     )
     for role, database, assignment in for_roles:
         name, _, value = str(assignment).partition("=")

@@ -66,6 +66,11 @@ def connect(
         raise MeasurementError(f"cannot connect to the server: {why}") from ex
 
 
+def find_as_usual(conn: psycopg.Connection[Any]) -> None:
+    """Let names be found as the role and the database say: what users give is theirs."""
+    conn.execute("RESET search_path")
+
+
 def _open(
     dsn: str, kind: type[pooler.Connection], parameters: Mapping[str, str]
 ) -> pooler.Connection:

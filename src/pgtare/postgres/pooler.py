@@ -30,7 +30,8 @@ BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE"
 BEGIN_READ_ONLY = f"{BEGIN} READ ONLY"
 _ASK_PID = f"{BEGIN_READ_ONLY}; {PID}; COMMIT".encode()
 LIKE_OURS = (
-    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE"
+    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE; "
+    f"SET {CLOSED_PATH}"
 )
 #: Looks at whose session answers, before it is taken for ours alone, and the pause between two.
 _LOOKS = 6
@@ -114,8 +115,9 @@ def look(conn: Connection) -> None:
     """Find out whether there is a pooler, and whether it allows transactions.
 
     Raises UsageError if it does not. Without a pooler, each statement's own transaction is like
-    ours from then on. A pooler gives each client a key of its own, with a number
-    in it that is no process's, or another's.
+    ours from then on, and finds only names with their schema: who owns the database chooses its
+    search path, and what that finds would run with our rights. A pooler gives each client a key of
+    its own, with a number in it that is no process's, or another's.
     """
     conn.pooled = _pid(conn) != conn.info.backend_pid
     if not conn.pooled:  # the session is ours alone, and ends with us

@@ -30,7 +30,9 @@ _RINGS = """
 SELECT pid, started, ended, leader_pid, backend_type FROM {waits}.wait_event_timing_rings()
 WHERE pid <> {own} AND (ended IS NULL OR ended >= %s)
 """
-_DRAIN = "SELECT next, lost, started, records FROM {waits}.wait_event_trace_drain(%s, %s)"
+_DRAIN = (
+    "SELECT next, lost, started, records FROM {waits}.wait_event_trace_drain(%s::int4, %s::int8)"
+)
 _NAMES = """
 SELECT event, wait_event_type, wait_event
 FROM unnest(%s::bigint[]) AS event, {waits}.wait_event_timing_event(event)

@@ -172,8 +172,10 @@ class Trials:
         try:
             row = self.conn.execute(
                 # each argument of its own type: no other function can fit better
-                "SELECT pgtare.trial_start(%s::text[], %s::text[], %s::bigint[], %s::int[],"
-                " %s::bigint, %s::double precision, %s::name, %s::name, %s::text,"
+                "SELECT pgtare.trial_start(%s::pg_catalog.text[], %s::pg_catalog.text[],"
+                " %s::bigint[], %s::int[],"
+                " %s::bigint, %s::double precision, %s::pg_catalog.name,"
+                " %s::pg_catalog.name, %s::pg_catalog.text,"
                 " %s::double precision, %s::int, %s::bool, %s::int[], %s::int, %s::int,"
                 " %s::int, %s::int)",
                 (

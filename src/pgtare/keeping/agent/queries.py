@@ -174,6 +174,6 @@ FROM {{trace}}.sql_trace_kept() k LEFT JOIN pg_roles r ON r.oid = k.userid
 LEFT JOIN pg_database d ON d.oid = k.dbid ORDER BY k.id
 """
 #: Asks for the traces of sessions to be kept. It waits for nobody, and writes no table.
-KEEP = "SELECT pid, id, file, missing FROM {keep}.sql_trace_keep_for_finding(%s::int[], %s)"
+KEEP = "SELECT pid, id, file, missing FROM {keep}.sql_trace_keep_for_finding(%s::int[], %s::text)"
 #: Whether the server writes kept traces: then the right to call the above is worth asking for.
 KEEPS = "SELECT directory IS NOT NULL FROM {trace}.sql_trace_kept_info()"

@@ -6,6 +6,7 @@ the third role may delete what is partial; no service should have it.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 
@@ -48,16 +49,13 @@ def statements(
 
 
 def _policies(database: str, on: str, groups: list[tuple[str, str]]) -> Iterator[str]:
-    roles = ", ".join(role for role, _ in groups)
+    """All rows for all, but for roles of labels: these may come one by one, in any order."""
     for name in TABLES:
-        yield (
-            f"CREATE ROW POLICY IF NOT EXISTS pgtare_all{on} ON {database}.{name} USING 1 "
-            f"TO ALL EXCEPT {roles}"
-        )
+        yield f"CREATE ROW POLICY IF NOT EXISTS pgtare_all{on} ON {database}.{name} USING 1 TO ALL"
         for role, text in groups:
             yield (
                 f"CREATE ROW POLICY IF NOT EXISTS {role}{on} ON {database}.{name} "
-                f"USING {_condition(name, text, database)} TO {role}"
+                f"USING {_condition(name, text, database)} AS RESTRICTIVE TO {role}"
             )
 
 
@@ -73,7 +71,11 @@ def _condition(table: str, label: str, database: str) -> str:
 
 
 def _label_role(text: str) -> str:
+    """Its name says which label it is; where that could be two labels, it ends in a number."""
     found = _LABEL.fullmatch(text)
     if found is None:
         raise UsageError(f"--label {text}: write a label as NAME=VALUE, as in env=prod")
-    return f"{PAGE}_{found[1]}_{re.sub(r'[^A-Za-z0-9_]', '_', found[2])}"
+    name, value = found[1], found[2]
+    role = f"{PAGE}_{name}_{re.sub(r'[^A-Za-z0-9]', '_', value)}"
+    plain = f"{name}{value}".isalnum()
+    return role if plain else f"{role}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"

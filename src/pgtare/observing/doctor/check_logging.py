@@ -196,6 +196,7 @@ def _plans(settings: Settings) -> Finding | None:
         ],
         sure="likely",
         because="the settings were read; `pgtare weigh auto_explain` tells its cost here",
+        figures={"sample_rate": share},
     )
 
 

@@ -72,7 +72,7 @@ SETTINGS = Query(
 WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
   OR name LIKE 'pg\\_stat\\_statements.%' OR name LIKE 'auto\\_explain.%'
   OR name LIKE 'wait\\_event\\_timing.%' OR name LIKE 'pgaudit.%'
-  OR name IN ('compute_query_id', 'logging_collector', 'shared_preload_libraries',
+  OR name IN ('archive_mode', 'compute_query_id', 'logging_collector', 'shared_preload_libraries',
     'autovacuum_freeze_max_age', 'autovacuum_multixact_freeze_max_age',
     'autovacuum_vacuum_cost_limit', 'vacuum_cost_limit',
     'checkpoint_completion_target', 'checkpoint_timeout', 'max_connections',

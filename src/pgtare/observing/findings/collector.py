@@ -107,7 +107,7 @@ class FindingInputs:
             self._try("counters", lambda: read.counters(self.reader, self.kind.version), None),
             statements,
             of_tables,
-            self._try("slots", lambda: read.slots(self.reader), ()),
+            self._try("slots", lambda: read.slots(self.reader, self.kind.version), ()),
             is_part=query_ids is not None,
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pgtare.observing.findings import (
     limits,
     lock_findings,
+    remedies,
     server_findings,
     statement_findings,
     work_findings,
@@ -22,13 +23,15 @@ from pgtare.observing.findings.causes import (
     SYNC,
     Cause,
 )
-from pgtare.observing.findings.model import ACTIVE, OUTAGE, Finding, ranked
+from pgtare.observing.findings.model import ACTIVE, INFORMATION, OUTAGE, Finding, ranked
 from pgtare.observing.findings.observation import Observation
 from pgtare.observing.findings.partition import Partition, partition
 from pgtare.observing.findings.statement_findings import names_table
 
 #: A cause of less is a row of the profile, no finding.
 LEAST_SHARE, LEAST_SESSIONS = 0.1, 0.5
+#: Of all statements: timing explains what they take if so many are timed.
+_TIMED_SHARE = 0.5
 
 
 def findings(
@@ -68,12 +71,17 @@ def findings(
     common = work_findings.resources(small, whole, observation)
     found = []
     for cause, one in (*own, *(pair for pair in common if counts(pair[0]))):
-        explained_by = _explained(cause, explaining, observation)
+        explained_by = _explained(cause, one, explaining, observation)
         if one is not None and (explained_by is None or one.class_ == OUTAGE):
             found.append(one)  # what only explains work does not say that all stands still
         elif explained_by is not None:
             explaining[explained_by] = _with_share(explaining[explained_by], cause, whole)
-    return ranked([*found, *explaining.values()])
+    all_of_them = ranked([*found, *explaining.values()])
+    if not observation.state.standby:
+        return all_of_them
+    return [
+        one.model_copy(update={"remedy": remedies.of_standby(one.remedy)}) for one in all_of_them
+    ]
 
 
 def _of(cause: Cause, whole: Partition, observation: Observation, *, busy: bool) -> Finding | None:
@@ -93,14 +101,14 @@ def _of(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
 
 
 def _explained(
-    cause: Cause, explaining: dict[str, Finding], observation: Observation
+    cause: Cause, own: Finding | None, explaining: dict[str, Finding], observation: Observation
 ) -> str | None:
-    """The key of the limit or setting that a cause's time comes from."""
+    """The key of the limit or setting that a cause's time comes from. own: its own finding."""
     for key, one in explaining.items():
         if cause.kind == STATEMENT:
             text = observation.text(next(iter(cause.statements)))
             dead = one.kind == "horizon" and one.object and names_table(text, one.object)
-            timed = one.kind == "plans" and cause.event == "CPU"
+            timed = cause.event == "CPU" and _times_most(one) and not _has_reason(own)
             if dead or timed:
                 return key
         if cause.kind == LOG and one.kind == "checkpoints":
@@ -108,6 +116,16 @@ def _explained(
         if one.kind == "evictions" and (cause.kind == CPU or cause.name == "pg_stat_statements"):
             return key
     return None
+
+
+def _times_most(one: Finding) -> bool:
+    """Whether auto_explain times the plans of most statements, which makes each of them slower."""
+    return one.kind == "plans" and one.figures.get("sample_rate", 1.0) >= _TIMED_SHARE
+
+
+def _has_reason(own: Finding | None) -> bool:
+    """Whether a statement's finding says why it takes its time."""
+    return own is not None and own.class_ != INFORMATION
 
 
 def _with_share(one: Finding, cause: Cause, whole: Partition) -> Finding:

@@ -17,13 +17,28 @@ from pgtare.observing.findings.observation import (
     SessionsSample,
     Slot,
 )
-from pgtare.observing.findings.server_findings import held_by, oldest_holder, session_of_process
+from pgtare.observing.findings.server_findings import (
+    held_by,
+    oldest_holder,
+    session_of_process,
+    where,
+)
 from pgtare.observing.findings.words import named, spent
 
 #: Of all connections that ordinary roles may have.
 _MANY, _ALL = 0.85, 0.97
 #: A slot that keeps so much, where nothing limits it, is worth telling; or of its limit so much.
 _KEPT_BYTES, _KEPT_SHARE = 4 << 30, 0.5
+#: Why a slot was invalidated: before version 16 always since WAL was removed.
+_IDLE = "idle_timeout"
+_INVALIDATED = {
+    "wal_removed": "has lost WAL that its consumer still needs",
+    "rows_removed": "was invalidated: rows that it needs were removed",
+    "wal_level_insufficient": "was invalidated: wal_level of the primary is too low for it",
+    "conflict": "was invalidated: rows that it needs were removed, or wal_level of the primary is "
+    "too low for it",
+    _IDLE: "was given up: nobody read it for idle_replication_slot_timeout",
+}
 #: What VACUUM may do before it pauses, as servers have it, and as much as can be set.
 _COST_LIMIT, _MOST_COST_LIMIT = 200.0, 10_000.0
 #: Transaction numbers end here; autovacuum begins at autovacuum_freeze_max_age.
@@ -32,17 +47,20 @@ _PAST_FREEZE = 1.05
 _MULTIXACT_FREEZE = "autovacuum_multixact_freeze_max_age"
 #: Of the queue of notifications; the server warns from a half on.
 _NOTIFY_LONG, _NOTIFY_FULL = 0.5, 0.9
+#: A transaction that has been open for less holds up nothing that takes so long to fill, s.
+_OLD_S = 60.0
 #: Of the lock table. Beyond its size it borrows memory, of which there is little.
 _LOCKS_MANY, _LOCKS_FULL = 0.9, 1.2
 
 
 def check(state: ServerState, samples: Sequence[SessionsSample] = ()) -> Iterator[Finding]:
     """All limits that are reached, or come near. samples: what sessions did."""
+    # rows are frozen by the primary alone
+    frozen = () if state.standby else (_transaction_numbers(state, samples), _multixacts(state))
     for made in (
         _connections(state),
         *(_slot(slot, state) for slot in state.slots),
-        _transaction_numbers(state, samples),
-        _multixacts(state),
+        *frozen,
         _notifications(state),
         _lock_table(state),
     ):
@@ -137,20 +155,21 @@ def _end_idle(role: str, application: str) -> Remedy:
 
 
 def _slot(slot: Slot, state: ServerState) -> Finding | None:
+    if slot.status == "lost":
+        return _lost_slot(slot)
     most = state.number("max_slot_wal_keep_size")  # MB; -1: no limit
     limit = most * (1 << 20) if most is not None and most >= 0 else None
-    lost = slot.status == "lost"
     near = slot.status == "unreserved" or (limit and slot.kept_bytes >= _KEPT_SHARE * limit)
     stuck = slot.active and slot.position == state.slots_before.get(slot.name, -1)
-    if slot.active and not lost and slot.status != "unreserved" and not (near and stuck):
+    if slot.active and slot.status != "unreserved" and not (near and stuck):
         return None  # its consumer keeps up by itself
-    if not lost and not near and slot.kept_bytes < _KEPT_BYTES:
+    if not near and slot.kept_bytes < _KEPT_BYTES:
         return None
-    rate = state.per_s("wal_bytes")
+    rate, past = state.per_s("wal_bytes"), slot.safe_bytes is not None and slot.safe_bytes <= 0
     left = slot.safe_bytes / rate if slot.safe_bytes is not None and rate else None
-    if lost:
-        title = f"the replication slot {slot.name} has lost WAL that its consumer still needs"
-    elif slot.active:
+    if past:
+        left = 0.0
+    if slot.active:
         title = (
             f"{slot.application or 'its consumer'} (pid {slot.pid}) reads the replication slot "
             f"{slot.name}, but {'confirms nothing' if stuck else 'is far behind'}, and WAL is kept"
@@ -163,36 +182,54 @@ def _slot(slot: Slot, state: ServerState) -> Finding | None:
     ]
     if limit:
         evidence.append(f"max_slot_wal_keep_size = {numbers.volume(int(limit))}")
-    if left is not None:
+    if past:
+        evidence.append("it keeps more than it may: it is lost at the next checkpoint")
+    elif left is not None:
         evidence.append(f"at {numbers.volume(int(rate or 0))} a second it is lost in {spent(left)}")
     return of_limit(
         f"slot/{slot.name}",
-        reached=lost,
+        reached=False,
         left_s=left,
         object=slot.name,
         title=title,
         evidence=evidence,
-        why="its consumer cannot go on from it, and must begin anew"
-        if lost
-        else "WAL that a slot keeps fills the disk, or, past max_slot_wal_keep_size, the slot is "
+        why="WAL that a slot keeps fills the disk, or, past max_slot_wal_keep_size, the slot is "
         "given up and its consumer must begin anew",
-        remedy=_slot_remedies(slot, lost=lost),
+        remedy=_slot_remedies(slot),
         sure="certain",
         because="the server lists its slots",
         figures={"kept_bytes": float(slot.kept_bytes)},
     )
 
 
-def _slot_remedies(slot: Slot, *, lost: bool) -> list[Remedy]:
-    if lost:
-        return [
+def _lost_slot(slot: Slot) -> Finding:
+    """A slot that was invalidated, for whichever reason: it keeps nothing any more."""
+    reason = slot.reason or "wal_removed"
+    said = _INVALIDATED.get(reason, f"was invalidated ({reason})")
+    return of_limit(
+        f"slot/{slot.name}",
+        reached=reason != _IDLE,
+        object=slot.name,
+        title=f"the replication slot {slot.name} {said}",
+        evidence=[
+            f"the {slot.kind} slot {slot.name}, status lost"
+            + (f" ({slot.reason})" if slot.reason else "")
+        ],
+        why="its consumer cannot go on from it, and must begin anew",
+        remedy=[
             Remedy(
                 command="",
-                does="make its consumer anew: a standby from a backup, a subscriber by a copy of "
-                "the data",
+                does="make its consumer anew, if there still is one: a standby from a backup, a "
+                "subscriber by a copy of the data",
             ),
             remedies.drop_slot(slot.name, "then: nothing can be read from it any more"),
-        ]
+        ],
+        sure="certain",
+        because="the server lists its slots",
+    )
+
+
+def _slot_remedies(slot: Slot) -> list[Remedy]:
     if not slot.active:
         return [
             Remedy(command="", does="bring its consumer (subscriber, standby, CDC) back"),
@@ -228,12 +265,14 @@ def _transaction_numbers(state: ServerState, samples: Sequence[SessionsSample]) 
     fixes: list[Remedy] = []
     if holder is not None:
         session = session_of_process(samples, holder.pid)
-        name, fixes = held_by(holder, session)
+        name, fixes = held_by(holder, session, state.slots)
         title = (
             f"{name} keeps vacuum from freezing the rows of database {after.xid_database} "
             "(transaction numbers, wraparound)"
         )
-        evidence.append(f"{name} keeps the horizon {holder.age_xids:,} transactions back")
+        evidence.append(
+            f"{name} keeps the horizon {holder.age_xids:,} transactions back{where(holder)}"
+        )
     return of_limit(
         "xid",
         reached=reached,
@@ -244,19 +283,26 @@ def _transaction_numbers(state: ServerState, samples: Sequence[SessionsSample]) 
         why="at 2 billion the server takes no more writes until the rows are frozen",
         remedy=[
             *fixes,
-            Remedy(
-                command="VACUUM (FREEZE, VERBOSE);",
-                does=f"in database {after.xid_database}"
+            _vacuum(
+                f"in database {after.xid_database}"
                 + (", once that is over" if fixes else "")
-                + ": says which tables, and what keeps it back",
-                risk="reads and writes whole tables",
-                privilege="the tables' owners",
+                + ": says which tables, and what keeps it back"
             ),
             *_faster_autovacuum(state),
         ],
         sure="certain",
         because="the server counts them",
         figures={"xid_age": float(after.xid_age)},
+    )
+
+
+def _vacuum(does: str) -> Remedy:
+    """Freezes what is old enough, and no more, of all tables of a database."""
+    return Remedy(
+        command="VACUUM (VERBOSE);",
+        does=does,
+        risk="reads and writes whole tables",
+        privilege="a superuser, for the catalogues as well; or the tables' owners",
     )
 
 
@@ -280,16 +326,13 @@ def _faster_autovacuum(state: ServerState) -> list[Remedy]:
 def _freeze_holder(state: ServerState) -> HorizonHolder | None:
     """Who keeps the oldest rows of the oldest database from being frozen; None: nobody does.
 
-    Sessions hold up their own database only. A slot's is only where it decodes.
+    It may be in any database: no database counts as frozen past the oldest snapshot of all, since
+    they share some catalogues.
     """
     if state.after is None:
         return None
-    age, database = state.after.xid_age, state.after.xid_database
-    return oldest_holder(
-        one
-        for one in state.now.horizon
-        if one.age_xids >= 0.5 * age and (one.is_slot or one.database in (None, database))
-    )
+    age = state.after.xid_age
+    return oldest_holder(one for one in state.now.horizon if one.age_xids >= 0.5 * age)
 
 
 def _multixacts(state: ServerState) -> Finding | None:
@@ -297,32 +340,32 @@ def _multixacts(state: ServerState) -> Finding | None:
     if freeze is None or after is None or after.multixact_age < _PAST_FREEZE * freeze:
         return None
     reached = after.multixact_age >= 0.9 * _LAST_XID
-    said, fixes = _oldest(state.now.oldest)
+    one = _oldest(state)
     return of_limit(
         "multixact",
         reached=reached,
-        root=who(state.now.oldest),
+        root=who(one),
         object=after.multixact_database,
         title=f"vacuum does not freeze the multixacts of database {after.multixact_database} fast "
-        f"enough{said}",
+        f"enough{_said(one)}",
         evidence=[
             f"{after.multixact_age:,} multixacts since its oldest one; {_MULTIXACT_FREEZE} = "
             f"{freeze:,.0f}, and the end is at 2 billion, or where their members fill 4 billion",
-            *_age(state.now.oldest),
+            *_age(one),
         ],
         why="rows that several transactions lock, as foreign keys do, take multixacts; without any "
         "left such locks fail",
         remedy=[
-            *fixes,
-            Remedy(
-                command="VACUUM (FREEZE, VERBOSE);",
-                does=f"in database {after.multixact_database}, once that is over",
-                risk="reads and writes whole tables",
-                privilege="the tables' owners",
+            *_ended(one),
+            _vacuum(
+                f"in database {after.multixact_database}"
+                + (", once that is over" if one is not None else "")
             ),
         ],
-        sure="likely",
-        because="no view tells who needs the oldest multixact; it is an old transaction",
+        sure="likely" if one is not None else "certain",
+        because="no view tells who needs the oldest multixact; it is an old transaction"
+        if one is not None
+        else "the server counts them",
         figures={"multixact_age": float(after.multixact_age)},
     )
 
@@ -331,30 +374,42 @@ def _notifications(state: ServerState) -> Finding | None:
     usage = state.after.notify_usage if state.after is not None else 0.0
     if usage < _NOTIFY_LONG:
         return None
-    reached = usage >= _NOTIFY_FULL
-    said, fixes = _oldest(state.now.oldest)
+    reached, one = usage >= _NOTIFY_FULL, _oldest(state)
     return of_limit(
         "notify",
         reached=reached,
-        root=who(state.now.oldest),
+        root=who(one),
         object="notifications",
-        title=f"the queue of notifications (NOTIFY) is {'' if reached else 'half '}full{said}",
-        evidence=[f"pg_notification_queue_usage() = {usage:.2f}", *_age(state.now.oldest)],
+        title=f"the queue of notifications (NOTIFY) is {'' if reached else 'half '}full"
+        + _said(one),
+        evidence=[f"pg_notification_queue_usage() = {usage:.2f}", *_age(one)],
         why="a session that listens, and stays in a transaction, keeps all notifications since it "
         "began; when the queue is full, transactions with NOTIFY fail",
-        remedy=fixes,
-        sure="likely",
-        because="who listens cannot be seen; it is a session with an old transaction",
+        remedy=_ended(one),
+        sure="likely" if one is not None else "certain",
+        because="who listens cannot be seen; it is a session with an old transaction"
+        if one is not None
+        else "the server says how full it is",
         figures={"usage": usage},
     )
 
 
-def _oldest(one: SampledSession | None) -> tuple[str, list[Remedy]]:
-    """The words for a title, and what ends a transaction, the oldest or that with most locks."""
-    if one is None:
-        return "", []
-    said = f": the transaction of {named(one)} is the oldest"
-    return said, [*remedies.end(one), *remedies.not_again(one)]
+def _oldest(state: ServerState) -> SampledSession | None:
+    """Who has the oldest transaction, if it is old: on a busy server another one each moment."""
+    one = state.now.oldest
+    return one if one is not None and (one.xact_age_s or 0.0) >= _OLD_S else None
+
+
+def _said(one: SampledSession | None) -> str:
+    """The words for a title."""
+    return "" if one is None else f": the transaction of {named(one)} is the oldest"
+
+
+def _ended(one: SampledSession | None) -> list[Remedy]:
+    """What ends a transaction, the oldest or that with most locks; replay cannot be ended."""
+    if one is None or one.backend_type == "startup":
+        return []
+    return [*remedies.end(one), *remedies.not_again(one)]
 
 
 def _age(one: SampledSession | None) -> list[str]:
@@ -396,11 +451,11 @@ def _lock_table(state: ServerState) -> Finding | None:
         why="a statement that finds no room fails with «out of shared memory», whoever it is; each "
         "partition and index that a transaction touches takes a place until it ends",
         remedy=[
-            *_oldest(one)[1],
+            *_ended(one),
             Remedy(
                 command=f"ALTER SYSTEM SET max_locks_per_transaction = {2 * each:.0f};",
                 does="gives twice the room",
-                risk="needs a restart",
+                risk="needs a restart; standbys need as much: raise it on all standbys first",
                 privilege="ALTER SYSTEM",
             ),
         ],

@@ -91,9 +91,7 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
             ),
         )
     if cause.gate is not None:
-        fixes.append(
-            _LOCK_TIMEOUT if remedies.may_be_ended(cause.gate) else remedies.REPLAY_CANCELS
-        )
+        fixes += remedies.of_gate(cause.gate, _LOCK_TIMEOUT)
     return _finding(cause, whole, title, evidence, fixes, observation)
 
 
@@ -166,7 +164,8 @@ def _ring(cause: Cause, whole: Partition, observation: Observation) -> Finding:
     inside = [one for one in cause.waiters.values() if one.pid in members]
     sessions = sorted(inside, key=lambda one: one.xact_age_s or 0.0)
     title = f"sessions wait for each other in a ring: {', '.join(map(named, sessions[:3]))}"
-    fixes = [remedies.cancel(sessions[0], "cancels the youngest of them")] if sessions else []
+    ended = list(filter(remedies.may_be_ended, sessions))
+    fixes = [remedies.cancel(ended[0], "cancels the youngest of them")] if ended else []
     fixes.append(_SAME_ORDER)
     return _finding(cause, whole, title, ["a deadlock in the making"], fixes, observation)
 

@@ -160,14 +160,17 @@ class TableTotals:
 
 #: A slot that keeps only rows of the catalogues, as a logical one does (`catalog_xmin`).
 CATALOGUES = "catalogues"
+#: The snapshot of a session of another database: no rows of this one have to be kept for it, but
+#: all databases share some catalogues, and no database counts as frozen past it.
+ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True)
 class HorizonHolder:
     """What keeps vacuum from removing rows: a session, a slot, a prepared transaction or a standby.
 
-    kind: session, slot, prepared, standby, or CATALOGUES. name: of a slot, a transaction or a
-    standby. age_xids: transactions since its snapshot.
+    kind: session, slot, prepared, standby, CATALOGUES or ELSEWHERE. name: of a slot, a transaction
+    or a standby. age_xids: transactions since its snapshot.
     """
 
     kind: str
@@ -182,12 +185,18 @@ class HorizonHolder:
         """Whether a replication slot does, of whichever rows."""
         return self.kind in ("slot", CATALOGUES)
 
+    @property
+    def keeps_rows_here(self) -> bool:
+        """Whether it keeps dead rows of users' tables in the connected database."""
+        return self.kind not in (CATALOGUES, ELSEWHERE)
+
 
 @dataclass(frozen=True)
 class Slot:
     """A replication slot. kept_bytes: of WAL. safe_bytes: until it is lost; None: no limit.
 
     pid, application: of who reads it. position: up to which that was confirmed, in bytes of WAL.
+    reason: why nothing can be read from it any more, as the server names it; None: not known.
     """
 
     name: str
@@ -199,6 +208,7 @@ class Slot:
     pid: int | None = None
     application: str = ""
     position: int | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)

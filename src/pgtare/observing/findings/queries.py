@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgtare.observing.findings.observation import CATALOGUES
+from pgtare.observing.findings.observation import CATALOGUES, ELSEWHERE
 
 #: Of a statement's text so much is fetched, in characters.
 TEXT_CHARACTERS = 600
@@ -66,10 +66,11 @@ BLOCKERS = Query(
 FROM pg_stat_activity WHERE pid = ANY(%s)""",
     "sessions wait for locks",
 )
+#: Predicate locks (SIReadLock) have a table of their own, and nobody waits for them.
 LOCKS = Query(
     "locks",
     "what is locked that sessions wait for, and the prepared transactions that hold it",
-    f"""WITH locks AS MATERIALIZED (SELECT * FROM pg_locks),
+    f"""WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE mode <> 'SIReadLock'),
 waiting AS MATERIALIZED (SELECT * FROM locks WHERE NOT granted AND pid IS NOT NULL
   ORDER BY waitstart LIMIT 1000),
 rows AS (SELECT DISTINCT ON (pid) pid, database, relation FROM locks
@@ -124,15 +125,26 @@ COUNTERS_BEFORE_17 = Query(
     ),
     "PostgreSQL 15 or 16",
 )
-SLOTS = Query(
-    "slots",
-    "replication slots, and the WAL that they keep",
-    """SELECT slot_name, slot_type, active, coalesce(pg_wal_lsn_diff(
+_TELLS_SLOTS = "replication slots, and the WAL that they keep"
+#: {} why a slot was invalidated.
+_SLOTS = """SELECT slot_name, slot_type, active, coalesce(pg_wal_lsn_diff(
     CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END,
     restart_lsn), 0)::bigint, coalesce(wal_status, ''), safe_wal_size, active_pid,
   coalesce(application_name, ''),
-  pg_wal_lsn_diff(coalesce(confirmed_flush_lsn, restart_lsn), '0/0')::bigint
-FROM pg_replication_slots LEFT JOIN pg_stat_replication ON pid = active_pid""",
+  pg_wal_lsn_diff(coalesce(confirmed_flush_lsn, restart_lsn), '0/0')::bigint, {reason}
+FROM pg_replication_slots LEFT JOIN pg_stat_replication ON pid = active_pid"""
+SLOTS = Query(
+    "slots", _TELLS_SLOTS, _SLOTS.format(reason="invalidation_reason"), "PostgreSQL 17 or later"
+)
+#: A slot whose WAL was removed is `conflicting`, too, and has no position any more.
+SLOTS_16 = Query(
+    "slots of 16",
+    _TELLS_SLOTS,
+    _SLOTS.format(reason="CASE WHEN conflicting AND restart_lsn IS NOT NULL THEN 'conflict' END"),
+    "PostgreSQL 16",
+)
+SLOTS_BEFORE_16 = Query(
+    "slots before 16", _TELLS_SLOTS, _SLOTS.format(reason="NULL"), "PostgreSQL 15"
 )
 OLDEST = Query(
     "oldest transaction",
@@ -145,7 +157,8 @@ FROM pg_stat_activity WHERE backend_type = 'client backend' AND xact_start IS NO
 LOCK_TABLE = Query(
     "lock table",
     "how many locks there are, and who has the most",
-    """WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE NOT fastpath),
+    """WITH locks AS MATERIALIZED
+  (SELECT * FROM pg_locks WHERE NOT fastpath AND mode <> 'SIReadLock'),
 held AS (SELECT pid, count(*) AS n FROM locks GROUP BY pid)
 SELECT (SELECT count(*) FROM locks), (SELECT count(*) FROM (SELECT DISTINCT locktype, database,
     relation, page, tuple, virtualxid, transactionid, classid, objid, objsubid FROM locks) o),
@@ -153,21 +166,32 @@ SELECT (SELECT count(*) FROM locks), (SELECT count(*) FROM (SELECT DISTINCT lock
 FROM held h LEFT JOIN pg_stat_activity a USING (pid)
 GROUP BY a.usename, a.application_name ORDER BY 3 DESC LIMIT 1""",
 )
+#: A snapshot is as old as the oldest transaction with a number of any database, so one without is
+#: named last. Of sessions of other databases the number is all that counts here (`here`). A slot
+#: that was invalidated keeps nothing.
 HORIZON = Query(
     "horizon",
     "what keeps vacuum from removing rows: the oldest of each kind",
-    f"""(SELECT 'session', coalesce(application_name, ''), pid,
-    greatest(age(backend_xmin), age(backend_xid)), {_age("xact_start")}, datname
+    f"""WITH sessions AS MATERIALIZED (SELECT coalesce(application_name, '') AS name, pid,
+    greatest(age(backend_xmin), age(backend_xid)) AS age, age(backend_xid) AS xid_age,
+    CASE WHEN datname <> current_database() THEN age(backend_xid)
+      ELSE greatest(age(backend_xmin), age(backend_xid)) END AS here,
+    {_age("xact_start")} AS us, xact_start, datname
   FROM pg_stat_activity a WHERE pid <> pg_backend_pid() AND backend_type <> 'walsender'
-    AND datname = current_database()
     AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = a.pid)
-    AND coalesce(backend_xmin, backend_xid) IS NOT NULL ORDER BY 4 DESC, xact_start LIMIT 1)
+    AND coalesce(backend_xmin, backend_xid) IS NOT NULL),
+slots AS MATERIALIZED (SELECT * FROM pg_replication_slots WHERE wal_status IS DISTINCT FROM 'lost')
+(SELECT 'session', name, pid, here, us, datname FROM sessions WHERE here IS NOT NULL
+  ORDER BY here DESC, xid_age DESC NULLS LAST, xact_start LIMIT 1)
+UNION ALL (SELECT '{ELSEWHERE}', name, pid, age, us, datname FROM sessions
+  WHERE datname <> current_database()
+  ORDER BY age DESC, xid_age DESC NULLS LAST, xact_start LIMIT 1)
 UNION ALL (SELECT 'prepared', gid, NULL, age(transaction), {_age("prepared")}, database
-  FROM pg_prepared_xacts WHERE database = current_database() ORDER BY 4 DESC LIMIT 1)
+  FROM pg_prepared_xacts ORDER BY 4 DESC LIMIT 1)
 UNION ALL (SELECT 'slot', slot_name, NULL, age(xmin), NULL, database
-  FROM pg_replication_slots WHERE xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)
+  FROM slots WHERE xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)
 UNION ALL (SELECT '{CATALOGUES}', slot_name, NULL, age(catalog_xmin), NULL, database
-  FROM pg_replication_slots WHERE catalog_xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)
+  FROM slots WHERE catalog_xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)
 UNION ALL (SELECT 'standby', application_name, pid, age(backend_xmin), NULL, NULL
   FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)""",
 )

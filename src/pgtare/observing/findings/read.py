@@ -160,9 +160,12 @@ def lock_table(reader: Reader) -> LockTable | None:
     return LockTable(locks, objects, theirs, sessions, holder)
 
 
-def slots(reader: Reader) -> tuple[Slot, ...]:
-    """All replication slots."""
-    return tuple(Slot(*row) for row in reader.rows(queries.SLOTS))
+def slots(reader: Reader, version: int) -> tuple[Slot, ...]:
+    """All replication slots; version: of PostgreSQL, as 18."""
+    query = queries.SLOTS if version >= 17 else queries.SLOTS_BEFORE_16
+    if version == 16:
+        query = queries.SLOTS_16
+    return tuple(Slot(*row) for row in reader.rows(query))
 
 
 def now(reader: Reader, *, oldest: bool = False) -> ServerNow:

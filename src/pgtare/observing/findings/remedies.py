@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from pgtare.observing.findings.model import Remedy
 from pgtare.observing.findings.observation import SampledSession, moment
 
+#: Reading the settings anew is a function's call, which can be granted.
+_ALTER_SYSTEM = "ALTER SYSTEM, and EXECUTE on pg_reload_conf()"
 _GONE = "no row: it is gone already"
 _SIGNAL = "pg_signal_backend, or the same role; a superuser's session takes a superuser"
 #: What goes on when queries of a standby hold up what it applies.
 REPLAY_CANCELS = Remedy(
     command="",
-    does="wait: after max_standby_streaming_delay the server cancels what uses the table on this "
-    "standby; on the primary nothing waits",
+    does="wait: after max_standby_streaming_delay (never, if that is -1) the server cancels what "
+    "uses the table on this standby; on the primary nothing waits",
 )
 #: What the server says of a vacuum that does not give way.
 _WRAPAROUND = "(to prevent wraparound)"
 #: Processes that no remedy may end.
-_UNTOUCHED = ("walsender", "startup", "walreceiver", "checkpointer", "walwriter")
+_UNTOUCHED = (
+    "autovacuum worker",
+    "walsender",
+    "startup",
+    "walreceiver",
+    "checkpointer",
+    "walwriter",
+)
+#: What writes, so that a standby cannot do it.
+_WRITES = re.compile(r"(ALTER (ROLE|DATABASE)|ANALYZE|CREATE|ROLLBACK PREPARED|VACUUM)\b")
 
 
 def literal(text: str) -> str:
@@ -51,8 +65,27 @@ def set_at_once(name: str, value: str, comment: str = "") -> str:
 def setting(setting_name: str, value: str, does: str, risk: str = "") -> Remedy:
     """A setting of the whole server."""
     return Remedy(
-        command=set_at_once(setting_name, value), does=does, risk=risk, privilege="ALTER SYSTEM"
+        command=set_at_once(setting_name, value), does=does, risk=risk, privilege=_ALTER_SYSTEM
     )
+
+
+def setting_reset(setting_name: str, does: str) -> Remedy:
+    """Take a setting of the whole server back."""
+    return Remedy(
+        command=f"ALTER SYSTEM RESET {setting_name}; SELECT pg_reload_conf();",
+        does=does,
+        privilege=_ALTER_SYSTEM,
+    )
+
+
+def of_standby(fixes: Iterable[Remedy]) -> list[Remedy]:
+    """The same for a standby, which takes no writes."""
+    return [
+        one.model_copy(update={"does": f"on the primary: {one.does}"})
+        if _WRITES.match(one.command)
+        else one
+        for one in fixes
+    ]
 
 
 def role_setting(role: str, setting_name: str, value: str, does: str, risk: str) -> Remedy:
@@ -124,20 +157,27 @@ def end(one: SampledSession) -> list[Remedy]:
     """What makes a session let go, the gentlest first."""
     if one.backend_type == "startup":
         return [REPLAY_CANCELS]
-    if not may_be_ended(one):
-        return [Remedy(command="", does=f"let the {one.backend_type} finish: it must not be ended")]
     if one.backend_type == "autovacuum worker":
         does = "let autovacuum finish: it gives way to others by itself"
         if _WRAPAROUND in one.text:
             does = "let autovacuum finish: it prevents wraparound, and must not be ended"
         return [Remedy(command="", does=does)]
+    if not may_be_ended(one):
+        return [Remedy(command="", does=f"let the {one.backend_type} finish: it must not be ended")]
     if one.state == "active":
         return [cancel(one, "cancels its statement"), terminate(one, "if that does not help")]
     return [terminate(one, "ends the session, and so its transaction and locks")]
 
 
+def of_gate(one: SampledSession, otherwise: Remedy) -> list[Remedy]:
+    """What is to be done about a session that others are behind, which waits itself."""
+    return end(one) if not may_be_ended(one) else [otherwise]
+
+
 def not_again(one: SampledSession) -> list[Remedy]:
-    """What keeps other transactions of its role from staying open so long."""
+    """What keeps other transactions of its role from staying open so long, if it has one."""
+    if not one.role:
+        return []
     if one.state.startswith("idle"):
         return [idle_timeout(one.role)]
     return [

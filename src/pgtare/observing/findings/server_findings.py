@@ -8,16 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
 from pgtare.observing.findings.finding_parts import of_limit, who
-from pgtare.observing.findings.model import LIMIT, SETTING, Finding, Remedy
+from pgtare.observing.findings.model import LIMIT, SETTING, Finding, Remedy, Sure
 from pgtare.observing.findings.observation import (
-    CATALOGUES,
+    ELSEWHERE,
     HorizonHolder,
     Observation,
     SampledSession,
+    ServerState,
     SessionsSample,
+    Slot,
     TableTotals,
 )
-from pgtare.observing.findings.words import spent
+from pgtare.observing.findings.words import named, spent
 
 #: Checkpoints are asked for if max_wal_size is full after so many s at the present rate.
 _SOON_S = 60.0
@@ -29,6 +31,12 @@ _YOUNG_S = 2.0
 _DEAD_TIMES, _DEAD_ROWS = 10.0, 10_000
 #: A snapshot that is so old keeps rows that nobody should need, s.
 _OLD_S = 60.0
+#: Those that hold the horizon, or only see one that another holds, the likelier first.
+_SESSIONS = ("session", ELSEWHERE)
+_END_ON_STANDBY = Remedy(
+    command="",
+    does="end the long transaction on that standby, or turn hot_standby_feedback off there",
+)
 
 
 def check(observation: Observation) -> Iterator[Finding]:
@@ -60,6 +68,7 @@ def _checkpoints(observation: Observation) -> Finding | None:
         kind="checkpoints",
         class_=SETTING,
         level="warning",
+        quality="exact",
         object="max_wal_size",
         title="checkpoints are requested before their time, because max_wal_size is too small",
         evidence=[
@@ -91,23 +100,26 @@ def _rounded(megabytes: float) -> int:
 
 def _dead_rows(observation: Observation) -> Finding | None:
     state = observation.state
-    # what only keeps rows of catalogues keeps none of a user's table
-    holder = oldest_holder(one for one in state.now.horizon if one.kind != CATALOGUES)
+    holder = oldest_holder(one for one in state.now.horizon if one.keeps_rows_here)
     if holder is None:
         return None
+    old_s = _age_s(holder, state)
     tables = [
         table
         for table in state.tables.values()
         if table.dead >= _DEAD_ROWS
         and table.dead >= _DEAD_TIMES * max(table.live, 1)
-        and _is_older(holder, table)
+        and old_s > _least_age_s(holder, table)
     ]
     if not tables:
         return None
     table = max(tables, key=lambda one: one.dead)
     session = session_of_process(observation.samples, holder.pid)
-    age = "" if holder.age_s is None else f", {spent(holder.age_s)} old"
-    name, fixes = held_by(holder, session)
+    age = f", {'some ' if holder.age_s is None else ''}{spent(old_s)} old"
+    name, fixes = held_by(holder, session, state.slots)
+    sure: Sure = "likely" if holder.age_s is None else "certain"
+    if table.vacuumed_age_s is None:
+        sure = "possible"
     return Finding(
         key=f"horizon/{holder.kind}/{holder.pid or holder.name}",
         kind="horizon",
@@ -118,13 +130,15 @@ def _dead_rows(observation: Observation) -> Finding | None:
         title=f"the old snapshot of {name} keeps vacuum from removing dead rows of {table.name}",
         evidence=[
             f"{table.name}: {table.dead:,} dead rows, {table.live:,} live ones",
-            f"{name} keeps the horizon (xmin) {holder.age_xids:,} transactions back{age}",
+            f"{name} keeps the horizon (xmin) {holder.age_xids:,} transactions back{age}"
+            f"{where(holder)}",
         ],
         why="every statement walks over dead rows that vacuum may not remove while somebody may "
         "still see them",
         remedy=fixes,
-        sure="possible" if table.vacuumed_age_s is None else "certain",
+        sure=sure,
         because="the server names the oldest snapshot, and counts dead rows"
+        + ("; its age is taken from the transactions since then" if holder.age_s is None else "")
         + ("; vacuum has not been there yet" if table.vacuumed_age_s is None else ""),
         figures={"dead_rows": float(table.dead), "live_rows": float(table.live)},
     )
@@ -132,15 +146,42 @@ def _dead_rows(observation: Observation) -> Finding | None:
 
 def oldest_holder(holders: Iterable[HorizonHolder]) -> HorizonHolder | None:
     """Who keeps the horizon: sessions that see it as the oldest are as old by their snapshots."""
-    return min(holders, key=lambda one: (-one.age_xids, one.kind == "session"), default=None)
+
+    def order(one: HorizonHolder) -> tuple[float, ...]:
+        sees = _SESSIONS.index(one.kind) + 1 if one.kind in _SESSIONS else 0
+        return -one.age_xids, sees, -(one.age_s or 0.0)
+
+    return min(holders, key=order, default=None)
 
 
-def _is_older(holder: HorizonHolder, table: TableTotals) -> bool:
-    if holder.age_s is None:
-        return holder.age_xids > 0
-    if table.vacuumed_age_s is None:
-        return holder.age_s >= _OLD_S
-    return holder.age_s > table.vacuumed_age_s
+def _age_s(holder: HorizonHolder, state: ServerState) -> float:
+    """How old its snapshot is, s; of a slot or standby by the transactions since then.
+
+    Only some transactions take a number, as the age of the oldest database shows if vacuum has not
+    changed it meanwhile.
+    """
+    if holder.age_s is not None:
+        return holder.age_s
+    rate = state.per_s("xid_age") or state.per_s("commits")
+    return holder.age_xids / rate if rate else 0.0
+
+
+def _least_age_s(holder: HorizonHolder, table: TableTotals) -> float:
+    """How old a snapshot must be, s, to have kept rows from the last vacuum.
+
+    That of a slot or standby is always some seconds old, as standbys report it now and then only.
+    """
+    vacuumed_s = table.vacuumed_age_s
+    if vacuumed_s is None:
+        return _OLD_S
+    return vacuumed_s if holder.age_s is not None else max(vacuumed_s, _OLD_S)
+
+
+def where(holder: HorizonHolder) -> str:
+    """The database of a session or prepared transaction, for a line of evidence."""
+    if holder.database is None or holder.is_slot:
+        return ""
+    return f", in database {holder.database}"
 
 
 def session_of_process(samples: Sequence[SessionsSample], pid: int | None) -> SampledSession | None:
@@ -152,26 +193,19 @@ def session_of_process(samples: Sequence[SessionsSample], pid: int | None) -> Sa
     return None
 
 
-def held_by(holder: HorizonHolder, session: SampledSession | None) -> tuple[str, list[Remedy]]:
+def held_by(
+    holder: HorizonHolder, session: SampledSession | None, slots: Iterable[Slot] = ()
+) -> tuple[str, list[Remedy]]:
     """Who keeps the horizon, in words, and what makes it let go, the gentlest first."""
     if holder.kind == "prepared":
         return f"the prepared transaction {remedies.literal(holder.name)}", [
             remedies.rollback_prepared(holder.name, holder.database, None)
         ]
     if holder.is_slot:
-        return f"the replication slot {holder.name}", [
-            Remedy(command="", does="bring its consumer back"),
-            remedies.drop_slot(holder.name),
-        ]
+        return f"the replication slot {holder.name}", _slot_remedies(holder, slots)
     if holder.kind == "standby":
-        return f"the standby {holder.name}", [
-            Remedy(
-                command="",
-                does="end the long transaction on that standby, or turn hot_standby_feedback off "
-                "there",
-            )
-        ]
-    name = f"{holder.name or 'a session'} (pid {holder.pid})"
+        return f"the standby {holder.name}", [_END_ON_STANDBY]
+    name = named(session) if session else f"{holder.name or 'a session'} (pid {holder.pid})"
     if session is None:
         return name, [
             Remedy(
@@ -181,6 +215,25 @@ def held_by(holder: HorizonHolder, session: SampledSession | None) -> tuple[str,
         ]
     state = "" if session.state == "active" else f", which is {session.state},"
     return f"{name}{state}", [*remedies.end(session), *remedies.not_again(session)]
+
+
+def _slot_remedies(holder: HorizonHolder, slots: Iterable[Slot]) -> list[Remedy]:
+    """What a slot needs; one that is being read cannot be dropped, and its consumer is there."""
+    reads = next((one for one in slots if one.name == holder.name and one.active), None)
+    if reads is None:
+        return [
+            Remedy(command="", does="bring its consumer back"),
+            remedies.drop_slot(holder.name),
+        ]
+    if reads.kind == "physical":
+        return [_END_ON_STANDBY]
+    return [
+        Remedy(
+            command="",
+            does="look at its consumer, which is connected: it confirms nothing, or a transaction "
+            "is open that began so long ago",
+        )
+    ]
 
 
 def _connections(observation: Observation) -> Finding | None:
@@ -204,6 +257,7 @@ def _connections(observation: Observation) -> Finding | None:
         kind="connections",
         class_=SETTING,
         level="warning",
+        quality="exact",
         title=f"new connections all the time{name}, each for a moment",
         evidence=[f"{rate:,.0f} new sessions a second", by],
         why="each connection starts a process, logs in and reads its catalogs: some milliseconds "
@@ -222,9 +276,12 @@ def _connections(observation: Observation) -> Finding | None:
 
 
 def _archive(observation: Observation) -> Finding | None:
-    after = observation.state.after
+    state = observation.state
+    after, mode = state.after, state.settings.get("archive_mode")
     if after is None or not after.archive_failing:
         return None
+    if mode == "off" or (mode == "on" and state.standby):
+        return None  # what failed was before, and is not tried again
     return of_limit(
         "archive",
         reached=False,
@@ -261,13 +318,18 @@ def _deadlocks(observation: Observation) -> Finding | None:
                 applications[one.application or one.role] += 1
     evidence = [f"{rate * 60:,.1f} deadlocks a minute: each ended a transaction with an error"]
     evidence += [f"waiting for locks: «{text}»" for text, _ in statements.most_common(2) if text]
-    name = f" of {applications.most_common(1)[0][0]}" if applications else ""
+    if applications:
+        # not in the title: the next one may be another, and the deadlocks are the same
+        evidence.append(
+            f"the most waits for locks are those of {applications.most_common(1)[0][0]}"
+        )
     return Finding(
         key="setting/deadlocks",
         kind="deadlocks",
         class_=SETTING,
         level="warning",
-        title=f"transactions{name} deadlock: they lock the same rows in different orders",
+        quality="exact",
+        title="transactions deadlock: they lock the same rows in different orders",
         evidence=evidence,
         why="each waits for the other until deadlock_timeout, then one is ended with an error",
         remedy=[

@@ -42,7 +42,16 @@ _LISTED_TABLES = re.compile(r"\bFROM\s+[\w.\"\s]+,", re.IGNORECASE)
 _READS = re.compile(r"\s*SELECT\b", re.IGNORECASE)
 _PARAMETER = re.compile(r"\$\d+")
 _FORCED = "force_generic_plan"
-#: What sessions queue for in an LWLock, and what helps.
+#: What builds indexes, which has maintenance_work_mem.
+_BUILDS = re.compile(r"\s*(CREATE\s+(UNIQUE\s+)?INDEX|REINDEX|CLUSTER|ALTER\s+TABLE)\b", re.I)
+#: Locks of pages are LWLocks up to version 18, and waits of the class Buffer from 19 on. There
+#: whoever waits for the pins of others to go (vacuum) queues for nothing.
+_QUEUES, _WAITS_FOR_PINS = ("LWLock/", "Buffer/"), "Buffer/BufferCleanup"
+_PAGES = (
+    "single pages that many sessions change at once",
+    "spread what they change over more pages: another key, a lower fillfactor",
+)
+#: What sessions queue for in memory, and what helps.
 _CONTENTION = {
     "LockManager": (
         "the table of locks: each execution locks more relations than a session can by itself "
@@ -50,10 +59,9 @@ _CONTENTION = {
         "let it name fewer partitions (a condition on the partition key), or prepare it so that "
         "partitions are pruned at plan time; drop indexes that nobody uses",
     ),
-    "BufferContent": (
-        "single pages that many sessions change at once",
-        "spread what they change over more pages: another key, a lower fillfactor",
-    ),
+    "BufferContent": _PAGES,
+    "BufferExclusive": _PAGES,
+    "BufferShare": _PAGES,
     "BufferMapping": (
         "the table of buffers, as pages come and go all the time",
         "raise shared_buffers, or read fewer pages",
@@ -200,16 +208,20 @@ def _generic(cause: Cause, whole: Partition, observation: Observation) -> Explan
     text = observation.text(next(iter(cause.statements)))
     if not _PARAMETER.search(text) or (cause.event != "CPU" and not cause.event.startswith("IO/")):
         return None
-    where = None
+    again = "for new sessions: the server decides again"
     for one in observation.state.role_settings:
         if one.value == _FORCED and one.role in ("", role) and one.database in ("", database):
             where = _altered(one)
+            reset = Remedy(
+                command=f"{where} RESET plan_cache_mode;",
+                does=again,
+                privilege="the right to alter it",
+            )
             break
     else:
-        if observation.state.settings.get("plan_cache_mode") == _FORCED:
-            where = "ALTER SYSTEM"
-    if where is None:
-        return None
+        if observation.state.settings.get("plan_cache_mode") != _FORCED:
+            return None
+        where, reset = "ALTER SYSTEM", remedies.setting_reset("plan_cache_mode", again)
     return Explanation(
         "generic",
         "runs a generic plan, made for any value of its parameters (plan_cache_mode)",
@@ -221,11 +233,7 @@ def _generic(cause: Cause, whole: Partition, observation: Observation) -> Explan
                 command="SET plan_cache_mode = force_custom_plan;",
                 does="in a session of its own, to see whether the statement is faster",
             ),
-            Remedy(
-                command=f"{where} RESET plan_cache_mode;",
-                does="for new sessions: the server decides again",
-                privilege="the right to alter it",
-            ),
+            reset,
         ),
         table_of(text),
     )
@@ -243,10 +251,10 @@ def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanat
     found = _totals(cause, observation)
     seconds = observation.counted_s
     blocks = found.temp_blocks if found is not None else 0.0
+    text = observation.text(next(iter(cause.statements)))
     waited = sum(s for event, s in cause.events.items() if event.startswith("IO/BufFile"))
     if blocks / seconds < _TEMP_BLOCKS_S and waited < 0.1 * cause.seconds:
         return None
-    text = observation.text(next(iter(cause.statements)))
     evidence, memory = [f"{numbers.percent(100 * waited / cause.seconds)} in temporary files"], None
     if found is not None and blocks:
         each = blocks * _BLOCK / max(found.calls, 1.0)
@@ -257,6 +265,22 @@ def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanat
         memory = min(_MOST_WORK_MEM, 2 ** max(22, (int(2.5 * each)).bit_length()))
     size = f"'{memory >> 20}MB'" if memory else "'64MB'"
     role = cause.applications.most()[0][0]
+    if _BUILDS.match(text):
+        return Explanation(
+            "spill",
+            "spills to temporary files: maintenance_work_mem is too small for the index",
+            tuple(evidence),
+            "what does not fit into maintenance_work_mem is sorted in files, in several passes",
+            (
+                Remedy(
+                    command=f"SET maintenance_work_mem = '{_MOST_WORK_MEM >> 20}MB';",
+                    does="in its session, before the statement; a very large index needs files "
+                    "all the same",
+                    risk="the statement and its workers together take as much",
+                ),
+            ),
+            table_of(text),
+        )
     return Explanation(
         "spill",
         "spills to temporary files: work_mem is too small for its sorts or hashes",
@@ -342,7 +366,7 @@ def _scan(cause: Cause, whole: Partition, observation: Observation) -> Explanati
 
 
 def _contention(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
-    events = {e: s for e, s in cause.events.items() if e.startswith("LWLock/")}
+    events = {e: s for e, s in cause.events.items() if is_queue(e)}
     if not events or whole.aas(cause) < 1.0:
         return None
     event = max(events, key=lambda name: events[name])
@@ -360,8 +384,13 @@ def _contention(cause: Cause, whole: Partition, observation: Observation) -> Exp
     )
 
 
+def is_queue(event: str) -> bool:
+    """Whether sessions that wait for it queue for something in shared memory."""
+    return event.startswith(_QUEUES) and event != _WAITS_FOR_PINS
+
+
 def contention(event: str) -> tuple[str, str]:
-    """What an LWLock protects, and what helps."""
+    """What a lock in shared memory protects, and what helps."""
     name = event.partition("/")[2]
     for part, words in _CONTENTION.items():
         if part.lower() in name.lower():

@@ -13,7 +13,7 @@ from pgtare.observing.findings.finding_parts import of_cause
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy
 from pgtare.observing.findings.observation import Observation, moment
 from pgtare.observing.findings.partition import Partition
-from pgtare.observing.findings.statement_findings import CROWDED, contention
+from pgtare.observing.findings.statement_findings import CROWDED, contention, is_queue
 from pgtare.observing.findings.words import share_line, short, spent
 
 #: A commit that waits so long for the log is slow, s.
@@ -315,7 +315,7 @@ def _resource(common: Cause, whole: Partition, observation: Observation) -> Find
                 )
             ],
         )
-    if not common.name.startswith("LWLock/"):
+    if not is_queue(common.name):
         return None
     why, does = contention(common.name)
     return _with(

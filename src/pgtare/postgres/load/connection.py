@@ -11,8 +11,8 @@ from pgtare.errors import UsageError
 from pgtare.postgres import chosen_host
 from pgtare.postgres.own_session import unreadable
 
-# Secrets for which libpq has no environment variable.
-_UNSAFE = ("sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret")
+#: Secrets for which libpq has no environment variable.
+UNSAFE = ("sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret")
 
 
 def client_connection(
@@ -29,7 +29,7 @@ def client_connection(
         parameters = conninfo_to_dict(chosen_host.one_host(dsn))
     except psycopg.ProgrammingError as ex:
         raise UsageError(unreadable(ex, dsn)) from ex
-    for secret in _UNSAFE:
+    for secret in UNSAFE:
         if parameters.get(secret):
             raise UsageError(
                 f"{secret} cannot be handed to the load without showing it in the list of"

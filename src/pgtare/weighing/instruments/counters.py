@@ -11,10 +11,19 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from pgtare.postgres.own_session import first_line
+from pgtare.postgres.pooler import CLOSED_PATH
 from pgtare.weighing.instruments.model import Chosen, Entry, SqlRule
 
 #: A counter that cannot be read in this time counts as unreadable.
 STATEMENT_TIMEOUT_MS = 5000
+#: The schema of an extension; on a private server one of ours may be there without its extension,
+#: and only superusers make functions in C.
+_PLACE = """
+SELECT quote_ident(nspname) FROM pg_namespace WHERE oid IN (
+    SELECT extnamespace FROM pg_extension WHERE extname = %s
+    UNION ALL SELECT pronamespace FROM pg_proc JOIN pg_language ON pg_language.oid = prolang
+        WHERE proname = %s AND lanname = 'c') LIMIT 1
+"""
 
 
 @dataclass(frozen=True)
@@ -42,17 +51,21 @@ def snapshot(
     """Read every counter that the proof rules of `items` need on this server.
 
     Each statement runs by itself, in a read-only transaction that is rolled back, for at most
-    STATEMENT_TIMEOUT_MS. Nothing is raised: what cannot be read (no privilege, no such view, a lost
-    connection) says why in its Reading. Take the second snapshot a second or more after the load's
-    last transaction, as sessions report most counters with that delay.
+    STATEMENT_TIMEOUT_MS. It finds the names of pg_catalog and of the extension that the instrument
+    needs, and no others: those of the database's owner would run with our rights. Nothing is
+    raised: what cannot be read (no privilege, no such view, a lost connection) says why in its
+    Reading. Take the second snapshot a second or more after the load's last transaction, as
+    sessions report most counters with that delay.
     """
     version = conn.info.server_version // 10000 if major is None else major
-    wanted: dict[str, None] = {}
+    wanted: dict[str, str] = {}
     for item in items:
+        entry = item.entry if isinstance(item, Chosen) else item
         for rule in _rules(item):
             if isinstance(rule, SqlRule) and rule.applies(version):
-                wanted.update(dict.fromkeys(rule.statements))
-    return Snapshot(version, {sql: _read(conn, sql) for sql in wanted})
+                extension = entry.needs.extension if entry else None
+                wanted |= dict.fromkeys(rule.statements, extension or "")
+    return Snapshot(version, {sql: _read(conn, sql, each) for sql, each in wanted.items()})
 
 
 def _rules(item: Entry | Chosen) -> Iterable[object]:
@@ -61,10 +74,15 @@ def _rules(item: Entry | Chosen) -> Iterable[object]:
     return [*item.proof, *(rule for v in item.variants.values() for rule in v.proof or [])]
 
 
-def _read(conn: psycopg.Connection[Any], sql: str) -> Reading:
+def _read(conn: psycopg.Connection[Any], sql: str, extension: str) -> Reading:
     try:
         with conn.transaction(force_rollback=True), conn.cursor(row_factory=tuple_row) as cur:
             cur.execute("SET LOCAL transaction_read_only = on")
+            cur.execute(f"SET LOCAL {CLOSED_PATH}".encode())
+            if extension:
+                function = f"{extension}_library_version"
+                for (place,) in cur.execute(_PLACE, (extension, function)).fetchall():
+                    cur.execute(f"SET LOCAL search_path = pg_catalog, {place}, pg_temp".encode())
             cur.execute(f"SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}")
             # A binary result makes psycopg use the extended protocol, which takes one statement
             # only: a catalogue's text cannot end the read-only transaction and go on.

@@ -225,6 +225,7 @@ class Bench:
             key = (cluster, module, where)
             if key not in self._with_functions and carries(cluster, module):
                 with own_session.connect(where) as conn:
+                    own_session.find_as_usual(conn)
                     conn.execute(loadable(cluster.binaries, module).create_sql.encode())
                 self._with_functions.add(key)
 
@@ -307,6 +308,7 @@ def _proving(base: Variant, name: str) -> Variant:
 def make_ready(dsn: str, workload: Workload, variant: str = "a variant", setup: str = "") -> None:
     """Let a run find extensions, tables and cache of a workload as every run finds them."""
     with _telling(variant, workload), own_session.connect(dsn) as conn:
+        own_session.find_as_usual(conn)
         for extension in workload.extensions:
             conn.execute(f'CREATE EXTENSION IF NOT EXISTS "{_identifier(extension)}"'.encode())
         if setup:

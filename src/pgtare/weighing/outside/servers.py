@@ -14,6 +14,7 @@ import psycopg
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.postgres import pooler
+from pgtare.postgres.private_settings import is_private
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.outside.loops import Seat
 from pgtare.weighing.outside.session import driven_session, end
@@ -21,7 +22,7 @@ from pgtare.weighing.outside.transactions import Source
 from pgtare.weighing.outside.wire import Wire
 from pgtare.weighing.weigh import outside_schema
 from pgtare.weighing.weigh.request import Request, ServerAddress
-from pgtare.weighing.weigh.result import is_private, system_identifier
+from pgtare.weighing.weigh.result import system_identifier
 
 #: In a trial of this many s or more, sessions are made anew this often in all, and no more often
 #: than this, in s: two sessions may differ for as long as they last, so each counts as one.
@@ -55,7 +56,8 @@ _OF_PLACE = frozenset(
     }
 )
 _SETTINGS = (
-    "SELECT name, setting || coalesce(' ' || unit, '') FROM pg_catalog.pg_settings"
+    "SELECT name, setting || coalesce(' ' || unit, ''), vartype = 'string'"
+    " FROM pg_catalog.pg_settings"
     " WHERE source NOT IN ('session', 'client', 'override') OR context = 'internal'"
 )
 _SERVER = """
@@ -180,8 +182,8 @@ def look(server: ServerAddress, control: psycopg.Connection[Any]) -> FoundServer
     identifier = system_identifier(control)
     settings = {
         str(name): str(value)
-        for name, value in pooler.rows(control, _SETTINGS)
-        if name not in _OF_PLACE and not is_private(str(name))
+        for name, value, is_text in pooler.rows(control, _SETTINGS)
+        if name not in _OF_PLACE and not is_private(str(name), is_text=is_text)
     }
     return FoundServer(server.name, str(version), standby, identifier, started, settings)
 

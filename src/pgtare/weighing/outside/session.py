@@ -60,6 +60,7 @@ def driven_session(
     with contextlib.closing(own_session.connect(dsn, client_encoding="UTF8")) as conn:
         if pooler.rows(conn, _LIFE) != pooler.rows(control, _LIFE):
             raise MeasurementError(_ELSEWHERE)
+        own_session.find_as_usual(conn)
         for line in (*_HARMLESS, *_ITS_OWN, *(() if writes else (_READ_ONLY,))):
             try:
                 conn.execute(line.encode())

@@ -36,7 +36,7 @@ class WatcherInfo(Model):
         "of the server's configuration"
     )
     setting: str | None = Field(description="of the server, if it is one, or shows it")
-    value: str | None = Field(description="of that, while it is on")
+    value: str | None = Field(description="of that, while it is on; `null` if it may hold a secret")
     sessions: list[str] = Field(description="names of sessions that were there only then")
     windows: int = Field(description="in how many windows it was on")
     acted_in: int | None = Field(

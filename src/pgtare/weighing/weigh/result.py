@@ -15,6 +15,7 @@ from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.results import ArmEstimate, TrialEstimate
 from pgtare.kit import machine
 from pgtare.postgres import pooler
+from pgtare.postgres.private_settings import is_private
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.trials import ModuleInfo
 from pgtare.weighing.weigh import schema
@@ -22,9 +23,6 @@ from pgtare.weighing.weigh.participation import Shares
 from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.recording import TrialRecording
 from pgtare.weighing.weigh.warnings import of_estimate, of_recording
-
-#: Settings that may hold secrets or commands never leave the server.
-_PRIVATE = ("password", "conninfo", "command", "krb_", "ssl_passphrase")
 
 
 def _arm(arm: ArmEstimate, design: Arm, proof: Proof | None) -> schema.ArmResult:
@@ -140,11 +138,6 @@ def build(
     )
 
 
-def is_private(name: str) -> bool:
-    """Whether a setting may hold a secret."""
-    return any(word in name for word in _PRIVATE)
-
-
 def system_identifier(conn: psycopg.Connection[Any]) -> str | None:
     """Of the server's data directory; None if the role may not read it."""
     ((may_read,),) = pooler.rows(
@@ -167,7 +160,8 @@ def describe_server(
     """
     rows = pooler.rows(
         conn,
-        "SELECT name, setting || coalesce(' ' || unit, '') FROM pg_catalog.pg_settings"
+        "SELECT name, setting || coalesce(' ' || unit, ''), vartype = 'string'"
+        " FROM pg_catalog.pg_settings"
         " WHERE source NOT IN ('default', 'override', 'client', 'session') OR name = ANY(%s)"
         " ORDER BY name",
         list(weighed),
@@ -183,5 +177,9 @@ def describe_server(
         "standby": standby,
         "database": conn.info.dbname,
         "module": dataclasses.asdict(info) if info else None,
-        "settings": {str(name): value for name, value in rows if not is_private(str(name))},
+        "settings": {
+            str(name): value
+            for name, value, is_text in rows
+            if not is_private(str(name), is_text=is_text and name not in weighed)
+        },
     }

@@ -112,6 +112,7 @@ def _throwaway(request: Request, say: Say) -> Iterator[WeighTarget]:
             say(f"loading a pgbench database of scale {request.scale}")
         database = initialise(found, cluster.dsn(), request.scale)
         with own_session.connect(database.dsn) as conn:
+            own_session.find_as_usual(conn)
             for own in (module, *others.values()):
                 conn.execute(own.create_sql.encode())
             _create_extensions(conn, request.chosen, frozenset(others))
@@ -125,7 +126,6 @@ def _preloads(chosen: tuple[Chosen, ...]) -> list[str]:
 
 def _own(found: Binaries, chosen: tuple[Chosen, ...]) -> dict[str, Loadable]:
     """Those of pgtare's own modules that the instruments need, ready to be loaded."""
-    # In public: proof of activity names their views without a schema.
     return {
         name: loadable(found, name, schema="public")
         for name in _preloads(chosen)
@@ -164,6 +164,7 @@ def _load_on_running(
     try:
         with own_session.connect(database.dsn) as conn:
             try:
+                own_session.find_as_usual(conn)
                 conn.execute("CREATE EXTENSION pgtare")
                 _create_extensions(conn, request.chosen)
             except psycopg.Error as ex:

@@ -17,6 +17,7 @@ from pgtare.estimate.arrays import Floats, Ints
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial.design import LEAST_WINDOWS, Design
 from pgtare.estimate.trial.windows import difference, held_up, windows_that_stand_out
+from pgtare.postgres.private_settings import is_private
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.outside.loops import Loops
 from pgtare.weighing.switches import COMMAND_S, Switch
@@ -218,7 +219,7 @@ class Schedule:
             name=switch.name,
             kind=switch.kind,
             setting=switch.setting or None,
-            value=switch.value or None,
+            value=None if is_private(switch.setting) else switch.value or None,
             sessions=[_named([kind]) for kind in self._kinds(arm)],
             shared=[_named([kind]) for kind in self._shared(arm)],
             by=by,

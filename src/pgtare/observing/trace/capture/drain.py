@@ -51,7 +51,7 @@ LEFT JOIN pg_stat_activity a ON a.pid = r.pid AND r.ended IS NULL
 LEFT JOIN {waits}.pg_stat_wait_event_timing_sessions s ON s.pid = r.pid AND r.ended IS NULL
 WHERE r.backend_type = 'client backend' AND r.pid <> {own} AND (r.ended IS NULL OR r.ended >= %s)
 """
-DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s, %s)"
+DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s::int4, %s::int8)"
 
 
 @dataclass

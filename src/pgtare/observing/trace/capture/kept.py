@@ -129,7 +129,7 @@ def read(server: Server | Path, kept: KeptTrace) -> Trace:
 def _fetch(server: Server, number: int) -> bytes:
     try:
         with _rights(server):
-            ((data,),) = server.rows("SELECT {trace}.sql_trace_kept_file(%s)", number)
+            ((data,),) = server.rows("SELECT {trace}.sql_trace_kept_file(%s::int8)", number)
     except psycopg.errors.UndefinedObject as ex:
         raise MeasurementError(
             f"{ex.diag.message_primary}: `pgtare trace kept --dsn …` lists those that there are"

@@ -13,8 +13,7 @@ SEE = "pg_read_all_stats"
 
 def set_level(server: Server) -> str:
     """The right to trace sessions of others, and to end that."""
-    level = "integer" if server.has_calls else "text"
-    return f"EXECUTE ON FUNCTION {server.setter_name}(integer, {level})"
+    return f"EXECUTE ON FUNCTION {server.setter_name}(integer, {server.setter_takes})"
 
 
 def others_hidden(server: Server) -> str:

@@ -33,7 +33,7 @@ SELECT l.pid, coalesce(host(a.client_addr), ''), array_agg(l.objid::bigint::int 
 {_LOCKS} GROUP BY l.pid, a.client_addr ORDER BY l.pid
 """
 _GIVE_BACK = """
-SELECT {}(pid, NULL) FROM pg_stat_activity WHERE (pid, backend_start) IN
+SELECT {}(pid, NULL::{}) FROM pg_stat_activity WHERE (pid, backend_start) IN
 (SELECT * FROM unnest(%s::int[], %s::timestamptz[])) AND backend_type = 'client backend'
 """
 
@@ -99,7 +99,8 @@ def give_back(
     left = sorted(set(sessions) - owned(server, sessions, apart_from))
     # a session that has ended would only cause a warning; another with its number is not ours
     setter = f"{{trace}}.{server.setter}" if server.has_calls else f"{{waits}}.{server.setter}"
-    server.rows(_GIVE_BACK.format(setter), left, [sessions[pid] for pid in left])
+    query = _GIVE_BACK.format(setter, server.setter_takes)
+    server.rows(query, left, [sessions[pid] for pid in left])
 
 
 def reset_queries(server: Server) -> None:

@@ -63,6 +63,7 @@ class Server:
         self._names: dict[str, sql.Composable] = {"own": sql.Literal(own)}
         found = untraced_session.find_functions(conn, "sql_trace_drain", "wait_event_trace_drain")
         self.schemas = {function.name: function.schema for function in found}
+        self._quoted = {function.name: function.quoted_schema for function in found}
         self.has_waits = "wait_event_trace_drain" in self.schemas
         self.has_calls = "sql_trace_drain" in self.schemas and need is not Need.WAITS
         if not self.has_calls and not (self.has_waits and need is not Need.CALLS):
@@ -114,16 +115,21 @@ class Server:
 
     @property
     def setter_name(self) -> str:
-        """The same with its schema."""
+        """The same with its schema, as it is typed."""
         of = "sql_trace_drain" if self.has_calls else "wait_event_trace_drain"
-        return f"{self.schemas[of]}.{self.setter}"
+        return f"{self._quoted[of]}.{self.setter}"
+
+    @property
+    def setter_takes(self) -> str:
+        """The type of its level. Each argument has its own: no other function can fit better."""
+        return "integer" if self.has_calls else "text"
 
     def trace(self, pid: int, level: int) -> None:
         """Have a session traced, as long as nobody ends that."""
         if self.has_calls:
-            self.rows("SELECT {trace}.sql_trace_set(%s, %s)", pid, level)
+            self.rows("SELECT {trace}.sql_trace_set(%s::int4, %s::int4)", pid, level)
         else:
-            self.rows("SELECT {waits}.wait_event_timing_set(%s, 'trace')", pid)
+            self.rows("SELECT {waits}.wait_event_timing_set(%s::int4, 'trace'::text)", pid)
 
     def level(self, asked: int | None) -> int:
         """The level of a recording; if none was asked for, all that can be recorded."""

@@ -65,7 +65,7 @@ SELECT max(name) FROM pg_ls_dir(%s, true, false) name WHERE name LIKE 'trace-%%'
 # A trace that met a limit, or was asked to end, would begin anew. An idle session may have been
 # asked and not know it yet: then nothing tells.
 _STOP = """
-SELECT a.pid, s.level > 0 AND s.reason = 'sql_trace_set', {trace}.sql_trace_set(a.pid, NULL)
+SELECT a.pid, s.level > 0 AND s.reason = 'sql_trace_set', {trace}.sql_trace_set(a.pid, NULL::int4)
 FROM pg_stat_activity a
 LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
 WHERE a.backend_type = 'client backend' AND a.pid <> {own}

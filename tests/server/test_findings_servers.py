@@ -1,0 +1,90 @@
+"""Who keeps old rows, and how full the lock table is, as real servers show it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pgtare.observing.doctor.session import Session
+from pgtare.observing.findings import queries, read
+from pgtare.observing.findings.observation import ELSEWHERE
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from tests.servers import SLOWLY_ON_15
+from tests.sessions import eventually, one
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+#: So that a transaction keeps a predicate lock for each row that it reads.
+BY_ROW = {"max_pred_locks_per_page": 1000, "max_pred_locks_per_relation": 5000}
+
+
+@pytest.fixture(scope="module", params=SLOWLY_ON_15)
+def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    binaries: Binaries = request.getfixturevalue(request.param)
+    with Cluster(binaries, BY_ROW) as cluster:
+        with cluster.connect() as connection:
+            connection.execute("CREATE DATABASE crm")
+            for name in ("customers", "orders"):
+                connection.execute(
+                    f"CREATE TABLE {name} AS SELECT i AS id, 0 AS n FROM generate_series(1, 1000) i"
+                )
+                connection.execute(f"ALTER TABLE {name} ADD PRIMARY KEY (id)")
+        yield cluster
+
+
+def test_a_transaction_of_another_database_is_named_and_not_who_sees_it(server: Cluster) -> None:
+    with contextlib.ExitStack() as stack:
+        admin = stack.enter_context(server.connect())
+        cron, report = (stack.enter_context(server.connect("crm")) for _ in range(2))
+        web = stack.enter_context(server.connect())
+        theirs, reports = cron.info.backend_pid, report.info.backend_pid
+        report.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        report.execute("SELECT 1")
+        for _ in range(5):
+            admin.execute("SELECT pg_current_xact_id()")
+        cron.execute("BEGIN")
+        cron.execute("CREATE TABLE visits (id int)")
+        for _ in range(5):
+            admin.execute("SELECT pg_current_xact_id()")
+        report.execute("SELECT pg_current_xact_id()")  # all that others see of it is this number
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        stack.callback(web.cancel)
+        pool.submit(web.execute, "SELECT pg_sleep(90)")
+        asleep = "SELECT backend_xmin IS NOT NULL FROM pg_stat_activity WHERE pid = %s"
+        eventually(lambda: one(admin, asleep, web.info.backend_pid))
+        with Session(server.dsn()) as session:
+            found = {holder.kind: holder for holder in read.now(session).horizon}
+            assert read.slots(session, server.binaries.major) == ()
+    assert (found["session"].pid, found["session"].database) == (theirs, "crm")
+    assert (found[ELSEWHERE].pid, found[ELSEWHERE].database) == (reports, "crm")
+    assert found[ELSEWHERE].age_xids - 5 == found["session"].age_xids >= 5
+
+
+def test_what_a_serializable_transaction_has_read_is_not_in_the_lock_table(server: Cluster) -> None:
+    with contextlib.ExitStack() as stack:
+        admin = stack.enter_context(server.connect())
+        holder, reader = (stack.enter_context(server.connect()) for _ in range(2))
+        holder.execute("BEGIN")
+        holder.execute("UPDATE orders SET n = 1 WHERE id = 1")
+        waiter = reader.info.backend_pid
+        reader.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+        reader.execute("SET LOCAL enable_seqscan = off")
+        reader.execute("SET LOCAL enable_bitmapscan = off")
+        reader.execute("SELECT * FROM customers WHERE id BETWEEN 1 AND 1000")
+        kept = "SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock'"
+        assert one(admin, kept) > 500
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        stack.callback(reader.cancel)
+        pool.submit(reader.execute, "UPDATE orders SET n = 2 WHERE id = 1")
+        waits = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+        eventually(lambda: one(admin, waits, waiter))
+        with Session(server.dsn()) as session:
+            table = read.lock_table(session)
+            locks = read.locks(session.rows(queries.LOCKS))
+    assert table is not None
+    assert table.objects < 100
+    assert locks[waiter].object == "rows of orders"
