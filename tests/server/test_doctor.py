@@ -250,6 +250,46 @@ def test_a_server_that_answers_slowly_is_asked_who_holds_what_others_wait_for(
     assert found.root.pid == pid
 
 
+def test_an_alter_that_waits_for_three_readers_waits_for_the_oldest(healthy: Cluster) -> None:
+    alter = "ALTER TABLE read_by_all ADD x int"
+    with contextlib.ExitStack() as stack, Session(healthy.dsn()) as session:
+        with healthy.connect() as conn:
+            conn.execute("CREATE TABLE read_by_all ()")
+        readers = [stack.enter_context(healthy.connect()) for _ in range(3)]
+        for conn in readers:
+            conn.execute("BEGIN")
+            conn.execute("SELECT FROM read_by_all")
+        pid = readers[0].info.backend_pid
+        with _waiting(healthy, alter, 1):
+            report = examine(session, 1.0, {})
+        for conn in readers:
+            conn.execute("ROLLBACK")
+    (found,) = (one for one in report.findings if one.kind in ("lock", "hotlock"))
+    assert found.root is not None
+    assert found.root.pid == pid
+    assert any("2 other sessions hold it as well" in one for one in found.evidence)
+    with healthy.connect() as conn:
+        conn.execute("DROP TABLE read_by_all")
+
+
+def test_an_index_build_waits_until_an_older_transaction_has_ended(healthy: Cluster) -> None:
+    with contextlib.ExitStack() as stack, Session(healthy.dsn()) as session:
+        old = stack.enter_context(healthy.connect())
+        old.execute("CREATE TABLE built (x int)")
+        old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        old.execute("SELECT 1")
+        pid = old.info.backend_pid
+        build = "CREATE INDEX CONCURRENTLY ON built (x)"
+        with _waiting(healthy, build, 1):
+            report = examine(session, 1.0, {})
+        old.execute("ROLLBACK")
+        old.execute("DROP TABLE built")
+    (found,) = (one for one in report.findings if one.kind in ("lock", "hotlock"))
+    assert f"waits with «{build}» until the transaction of " in found.title
+    assert f"(pid {pid}) has ended, which is idle in transaction" in found.title
+    assert found.object is None
+
+
 def test_a_statement_that_has_never_ended_has_its_text(healthy: Cluster) -> None:
     """pg_stat_statements does not know it yet."""
     statement = "SELECT count(*) AS all_of_them FROM generate_series(1, 1000000000)"

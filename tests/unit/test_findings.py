@@ -278,7 +278,7 @@ def test_a_leader_and_those_who_stand_by_alarm_nobody() -> None:
         seen(leader, *(replace(one, application="shop") for one in others), locks={2: lock})
     )
     assert (found.level, found.kind) == ("critical", "lock")
-    assert "pg_advisory_unlock" in found.remedy[0].command
+    assert "pg_advisory_unlock" in found.remedy[0].does
 
 
 @pytest.mark.parametrize("kind", ["autovacuum worker", "walsender", "startup"])
@@ -420,7 +420,7 @@ def test_a_setting_takes_over_what_it_explains() -> None:
 
 
 def test_commits_that_wait_for_a_standby_name_it() -> None:
-    settings_ = {"synchronous_standby_names": "FIRST 1 (berlin, paris)"}
+    settings_ = {"synchronous_standby_names": "FIRST 2 (berlin, paris)"}
     state = ServerState(settings=settings_, now=ServerNow(standbys=("paris",)))
     (found,) = compute.findings(seen(*(session(p, "IPC/SyncRep") for p in (1, 2)), state=state))
     assert found.class_ == OUTAGE

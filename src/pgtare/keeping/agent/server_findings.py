@@ -107,7 +107,7 @@ class ServerFindings:
         try:
             sample = read.with_blockers(sample, lambda pids: _blockers(session, pids))
             if any(one.type == "Lock" for one in sample.sessions):
-                self._read_locks(session)
+                self._read_locks(session, at)
         except LookRefused:
             pass  # the next sample may bring it
         now = time.monotonic()
@@ -138,7 +138,7 @@ class ServerFindings:
                 found[label] = found.get(label, 0.0) + spent * seconds / covered
         return found
 
-    def _read_locks(self, session: ServerSession) -> None:
+    def _read_locks(self, session: ServerSession, at: float) -> None:
         began_s = time.monotonic()
         if began_s < self._locks_due:
             return
@@ -147,7 +147,7 @@ class ServerFindings:
             rows = session.rows(queries.LOCKS)
         took = time.monotonic() - began_s
         self._locks_due = began_s + max(_LOCKS_S, _LOCKS_TIMES * took)
-        self._locks |= read.locks(rows)
+        self._locks |= read.locks(rows, at)
 
     # now and then
 

@@ -50,8 +50,11 @@ class Cause:
     name: of an observer, client or resource. root, gate: as they were seen last. first_at, last_at:
     s since 1970. since: when the longest wait or statement began. waits: how long each victim has
     waited, by process. waiting: who waited for a lock, by sample. paths: from each waiter to the
-    root. changes_hands: of a lock, whether it was seen with one holder after another. went_on:
-    whether the sample after it shows that these waits have ended.
+    root. beside: who holds it at the same time as the root, by sample. changes_hands: of a lock,
+    whether it was seen with one holder after another. went_on: whether the sample after it shows
+    that these waits have ended. writing_s: of the log, the time of statements that write to it and
+    do not commit. commits_s: that of the others, by statement. commit_waits: how long these had
+    waited, s; ended_waits: those that ended a transaction of several statements.
     """
 
     kind: str
@@ -76,10 +79,15 @@ class Cause:
     ring: bool = False
     waiters: dict[int, SampledSession] = field(default_factory=dict)
     paths: dict[int, RootPath] = field(default_factory=dict)
+    beside: dict[float, dict[int, SampledSession]] = field(default_factory=dict)
     xact_ages: list[float] = field(default_factory=list)
     xacts: set[int | None] = field(default_factory=set)
     changes_hands: bool = False
     went_on: bool = False
+    writing_s: float = 0.0
+    commits_s: Tally[StatementKey] = field(default_factory=Tally)
+    commit_waits: list[float] = field(default_factory=list)
+    ended_waits: list[float] = field(default_factory=list)
 
     def add(
         self, at: float, seconds: float, one: SampledSession, waited_s: float, object_: str = ""
@@ -100,6 +108,19 @@ class Cause:
         self.first_at = min(self.first_at or at, at)
         self.since = min(self.since or began, began)
         self.last_at = max(self.last_at, at)
+
+    def add_commit(self, seconds: float, one: SampledSession, waited_s: float, may: bool) -> None:
+        """Note what waits for the log or a standby. may: whether it may be a commit.
+
+        A statement that is its own transaction has worked before, nobody knows for how long.
+        """
+        if not may:
+            self.writing_s += seconds
+            return
+        self.commits_s.add(one.statement, seconds)
+        self.commit_waits.append(waited_s)
+        if one.xact_us is not None and not one.is_whole_transaction:
+            self.ended_waits.append(waited_s)
 
     def take(self, other: Cause) -> None:
         """Take over all of another cause's time."""
@@ -135,6 +156,12 @@ class Cause:
     def most_waiters(self) -> int:
         """The most sessions that waited for a lock at one time."""
         return max(map(len, self.waiting.values()), default=0)
+
+    @property
+    def others(self) -> list[SampledSession]:
+        """Who held it next to the root when the cause was seen last, the oldest first."""
+        found = self.beside.get(self.last_at, {}).values()
+        return sorted(found, key=lambda one: (-(one.xact_age_s or 0.0), one.pid))
 
     @property
     def longest_wait_s(self) -> float:

@@ -142,7 +142,7 @@ class FindingInputs:
         return self._try("lock table", lambda: read.lock_table(self.reader), none)
 
     def _read_locks(self) -> dict[int, AwaitedLock]:
-        return read.locks(self.reader.rows(queries.LOCKS))
+        return read.locks(self.reader.rows(queries.LOCKS), self.samples[-1].at)
 
     def observation(
         self,

@@ -6,14 +6,17 @@ from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
 from pgtare.observing.findings.causes import Cause
 from pgtare.observing.findings.finding_parts import of_cause, who
-from pgtare.observing.findings.model import INFORMATION, Finding, Remedy, Who
+from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy, Who
 from pgtare.observing.findings.observation import Observation, SampledSession, moment
 from pgtare.observing.findings.partition import Partition, is_unknown
 from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
+from pgtare.observing.findings.roots import behind
 from pgtare.observing.findings.words import named, share_line, short, spent, table_of
 
 #: A victim that waits so long shows that it is no queue of short waits, s.
 _LONG_WAIT_S = 5.0
+#: More sessions than these stand by for no leader.
+_MOST_CANDIDATES = 8
 _LOCK_TIMEOUT = Remedy(
     command="SET lock_timeout = '2s';",
     does="before each ALTER TABLE, in its session: it gives up instead of holding up all others, "
@@ -23,6 +26,11 @@ _SAME_ORDER = Remedy(
     command="",
     does="have all transactions take their locks in the same order (rows by SELECT … ORDER BY … "
     "FOR UPDATE), and clients retry what fails with SQLSTATE 40P01",
+)
+_THE_LAST = Remedy(
+    command="",
+    does="end the others that hold it, too, if they do not end by themselves: it is free when the "
+    "last of them has ended",
 )
 _ASK = Remedy(
     command="SELECT pid, pg_blocking_pids(pid), wait_event, left(query, 60) FROM pg_stat_activity "
@@ -43,31 +51,43 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
     if root is None:
         title = f"a session that could not be looked at holds {object_}"
         return _finding(cause, whole, title, [], [], observation)
+    builds = _waiting_for_the_end(cause)
+    if builds:
+        return _older_transaction(cause, whole, root, builds, observation)
     if _is_election(cause, root):
         return _election(cause, whole, root, observation)
     title = f"{named(root)} {_does(root)} and holds {object_}"
     evidence = [_state(root)]
+    others = cause.others
+    if others:
+        title += ", and so do others"
+        listed = ", ".join(map(named, others[:3])) + (" …" if len(others) > 3 else "")
+        held = numbers.counted(len(others), "other session holds", "other sessions hold")
+        evidence.append(f"{held} it as well: {listed}")
     fixes: list[Remedy] = []
     if cause.gate is not None:
         gate = cause.gate
         said = f" with «{short(gate.text)}»" if gate.text else ""
-        title += f"; {named(gate)} waits for it{said}, and the others behind that"
+        it = "them" if others else "it"
+        title += f"; {named(gate)} waits for {it}{said}, and others behind that"
+        evidence.append(f"{behind(gate.pid, cause.paths):,} wait behind {named(gate)}")
         if remedies.may_be_ended(gate):
             fixes.append(
-                remedies.cancel(
-                    gate, "lets the others go on that wait behind it, at the least cost"
-                )
+                remedies.cancel(gate, "lets those go on that wait behind it, at the least cost")
             )
     fixes += remedies.end(root)
+    if others:
+        fixes.append(_THE_LAST)
     if root.state.startswith("idle in transaction"):
         fixes.append(remedies.idle_timeout(root.role))
     elif root.state == "idle":
         fixes.insert(
             0,
             Remedy(
-                command="SELECT pg_advisory_unlock(…);",
-                does="in its own session, if the application still knows it: the lock is the "
-                "session's, so it outlasts transactions",
+                command="",
+                does="call pg_advisory_unlock() with the lock's key in its own session, if the "
+                "application still knows it: the lock is the session's, so it outlasts "
+                "transactions",
             ),
         )
     if cause.gate is not None:
@@ -150,12 +170,59 @@ def _ring(cause: Cause, whole: Partition, observation: Observation) -> Finding:
     return _finding(cause, whole, title, ["a deadlock in the making"], fixes, observation)
 
 
+def _waiting_for_the_end(cause: Cause) -> list[SampledSession]:
+    """Those that wait until the root's transaction has ended, if all do that wait for it.
+
+    An index that is built CONCURRENTLY waits so for all transactions that may miss it.
+    """
+    direct = [cause.waiters[pid] for pid, path in cause.paths.items() if not path.between]
+    return direct if all(one.label == "Lock/virtualxid" for one in direct) else []
+
+
+def _older_transaction(
+    cause: Cause,
+    whole: Partition,
+    root: SampledSession,
+    builds: list[SampledSession],
+    observation: Observation,
+) -> Finding:
+    build = builds[0]
+    text = build.text or observation.text(build.statement)
+    with_ = f" with «{short(text)}»" if text else ""
+    others = len(cause.paths) > len(builds)
+    title = (
+        f"{named(build)} waits{with_} until the transaction of {named(root)} has ended, which "
+        f"{_does(root).rstrip(',')}" + ("; others wait behind that" if others else "")
+    )
+    cancels = remedies.cancel(
+        build,
+        "gives the build up, then drop the index that it leaves INVALID (DROP INDEX CONCURRENTLY)",
+    )
+    fixes = [cancels, *remedies.end(root)]
+    if not others:
+        finish = "let the transaction finish: nobody who reads or writes waits for the build"
+        fixes.insert(0, Remedy(command="", does=finish))
+    found = _finding(cause, whole, title, [_state(root)], fixes, observation)
+    changes: dict[str, object] = {
+        "why": "what is done CONCURRENTLY waits for all transactions that began before it, and "
+        "might use the table as it was"
+    }
+    if not others:
+        changes |= {"class_": ACTIVE, "level": "warning"}
+    return found.model_copy(update=changes)
+
+
 def _is_election(cause: Cause, root: SampledSession) -> bool:
-    """Whether sessions stand by for a leader: of one role and application, for an advisory lock."""
+    """Whether sessions stand by for a leader: of one role and application, for an advisory lock.
+
+    They are few, and do nothing else in their transactions: what does work waits for its turn.
+    """
     sessions = cause.waiters.values()
     return (
         set(cause.events) == {"Lock/advisory"}
         and cause.gate is None
+        and len(sessions) <= _MOST_CANDIDATES
+        and all(one.is_whole_transaction for one in sessions)
         and all((one.role, one.application) == (root.role, root.application) for one in sessions)
         and all((one.query_age_s or 0.0) > (root.xact_age_s or 0.0) for one in sessions)
     )
@@ -250,6 +317,17 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
                 command="",
                 does="send fewer notifications (NOTIFY), or send them in short transactions of "
                 "their own, with synchronous_commit = off where they may be lost",
+            )
+        ]
+    elif cause.event == "Lock/extend":
+        title = f"sessions queue for {what}{said}: each holds it for a moment only"
+        why = "one session at a time makes a table or an index longer, while others wait"
+        fixes = [
+            Remedy(
+                command="",
+                does="let fewer sessions load into one table at once, or into partitions of it, "
+                "with COPY or many rows a statement; PostgreSQL 16 and later add many pages at "
+                "a time",
             )
         ]
     elif unseen:

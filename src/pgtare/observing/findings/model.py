@@ -97,7 +97,8 @@ class Finding(Model):
     )
     root: Who | None = Field(default=None, description="whom the others wait for")
     gate: Who | None = Field(
-        default=None, description="who waits for the root itself, and has all others behind it"
+        default=None,
+        description="who waits for a table, with half or more of the others behind it",
     )
     query_id: str | None = Field(default=None, description="identifier of its statement")
     object: str | None = Field(default=None, description="the table or other object")

@@ -12,6 +12,10 @@ from pgtare.postgres.backend_types import is_background
 #: Waits that are nobody's fault: a session paces itself.
 PACING = frozenset({"Timeout/PgSleep", "Timeout/VacuumDelay", "Timeout/VacuumTruncate"})
 
+#: Drivers that send Parse, Bind and Execute have the statement begin later than the transaction,
+#: by less than this; BEGIN and its answer take longer, mostly, µs.
+_AT_ONCE_US = 1000
+
 #: A statement: its database, and its identifier or, if the server gives none, its text.
 StatementKey = tuple[str, int | str]
 
@@ -61,6 +65,13 @@ class SampledSession:
         )
 
     @property
+    def is_whole_transaction(self) -> bool:
+        """Whether its statement began its transaction: the messages of one come at once."""
+        if self.query_us is None or self.xact_us is None:
+            return False
+        return self.query_us - self.xact_us <= _AT_ONCE_US
+
+    @property
     def _hides_its_state(self) -> bool:
         """Whether it waits for a lock, but does not say what it does (track_activities = off)."""
         return self.state == "disabled" and self.type == "Lock"
@@ -92,6 +103,7 @@ class AwaitedLock:
     tag: the same for two that wait for the same. object: what is locked, in words. relation: its
     table, if it is one. gid: of the prepared transaction that holds it; with its database, owner
     and age. waited_s: how long it has waited, by the server; None if the server has not noted it.
+    read_at: when the server said that, s since 1970; None: as the last sample was taken.
     """
 
     pid: int
@@ -105,6 +117,7 @@ class AwaitedLock:
     prepared_age_s: float | None = None
     tag: str = ""
     waited_s: float | None = None
+    read_at: float | None = None
 
 
 @dataclass(frozen=True)

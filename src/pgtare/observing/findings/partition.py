@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,7 +102,10 @@ def partition(observation: Observation) -> Partition:
             if one.type == "Lock":
                 _lock(causes, observation, one, edges, rows, seconds, waited_s)
             else:
-                _work(causes, one).add(sample.at, seconds, one, waited_s)
+                cause = _work(causes, one)
+                cause.add(sample.at, seconds, one, waited_s)
+                if cause.kind in (LOG, SYNC):
+                    cause.add_commit(seconds, one, waited_s, waits.may_commit(one))
     times = [sample.at for sample in observation.samples]
     before = dict(zip(times, [*times[:1], *times], strict=False))
     found = [cause for cause in _hot(causes.values(), before) if cause.seconds]
@@ -195,7 +199,11 @@ def _lock(
     """Give the time of a wait for a lock to its roots."""
     lock = observation.locks.get(one.pid)
     object_ = lock.object if lock is not None else ""
-    ends = [path for path in paths(one.pid, edges) if not path.ring or _is_ring(path, rows)]
+    ends = [
+        path
+        for path in paths(one.pid, edges)
+        if (_is_ring(path, rows) if path.ring else not _has_let_go(one, path, rows))
+    ]
     if not ends or one.label in _SHORT_LOCKS or object_ == NOTIFY:
         key, went_on = f"{HOT_LOCK}/{one.label}/{object_}", False
         if one.label not in _SHORT_LOCKS and object_ != NOTIFY:
@@ -205,30 +213,63 @@ def _lock(
         cause.went_on = went_on
         cause.add(rows.at, seconds, one, waited_s, object_)
         return
-    for path in ends:
+    path = _last_to_go(ends, rows)
+    root = rows.nearest(path.root)
+    now = rows.now.get(path.root)
+    if now is not None and not path.ring:
+        handed_on = _handed_on(causes, now)
+        if handed_on is not None:
+            handed_on.add(rows.at, seconds, one, waited_s)
+            return
+    cause = _root_cause(causes, observation, one, path, root)
+    cause.add(rows.at, seconds, one, waited_s, "" if path.between else object_)
+    if path.between and object_:
+        cause.objects_behind.add(object_, seconds)
+    if not path.between:
+        cause.direct.add(one.statement, seconds)
+    cause.paths[one.pid] = path
+    cause.ring |= path.ring
+    if root is not None:
+        cause.root = root
+        # one that is outside of a transaction has done nothing since its last statement
+        idle = root.state == "idle"
+        cause.xacts.add(root.query_us if idle else root.xact_us)
+        age_s = root.state_age_s if idle else root.xact_age_s
+        cause.xact_ages.append(age_s if age_s is not None else 1e9)
+    for passed in map(rows.nearest, path.between):
+        if passed is not None:
+            cause.waiters.setdefault(passed.pid, passed)
+    for other in (rows.nearest(end.root) for end in ends if end.root != path.root):
+        if other is not None and other.type != "Lock":
+            cause.beside.setdefault(rows.at, {})[other.pid] = other
+
+
+def _last_to_go(ends: Sequence[RootPath], rows: _Rows) -> RootPath:
+    """Of all that a session waits for at once, what will most likely hold it the longest.
+
+    A prepared transaction does not end by itself. Then comes the oldest transaction. Who is known
+    to wait for a lock as well, but not for whose, is no holder, as long as there is one.
+    """
+
+    def rank(path: RootPath) -> tuple[bool, float, int]:
         root = rows.nearest(path.root)
-        part = seconds / len(ends)
-        now = rows.now.get(path.root)
-        if now is not None and not path.ring:
-            handed_on = _handed_on(causes, now)
-            if handed_on is not None:
-                handed_on.add(rows.at, part, one, waited_s)
-                continue
-        cause = _root_cause(causes, observation, one, path, root)
-        cause.add(rows.at, part, one, waited_s, "" if path.between else object_)
-        if path.between and object_:
-            cause.objects_behind.add(object_, part)
-        if not path.between:
-            cause.direct.add(one.statement, part)
-        cause.paths[one.pid] = path
-        cause.ring |= path.ring
-        if root is not None:
-            cause.root = root
-            cause.xacts.add(root.xact_us)
-            cause.xact_ages.append(root.xact_age_s if root.xact_age_s is not None else 1e9)
-        for passed in map(rows.nearest, path.between):
-            if passed is not None:
-                cause.waiters.setdefault(passed.pid, passed)
+        if root is None:
+            return False, 0.0 if path.root == 0 else math.inf, path.root
+        began_us = root.xact_us or root.query_us
+        return root.type == "Lock", began_us or math.inf, path.root
+
+    return min(ends, key=rank)
+
+
+def _has_let_go(one: SampledSession, path: RootPath, rows: _Rows) -> bool:
+    """Whether a root is outside of a transaction by now, so that it holds advisory locks only.
+
+    Those whom others wait for are looked up a moment after these.
+    """
+    root = rows.nearest(path.root)
+    first = rows.nearest(path.between[-1]) if path.between else one
+    for_advisory = first is not None and first.label == "Lock/advisory"
+    return root is not None and root.state == "idle" and not for_advisory
 
 
 def _is_ring(path: RootPath, rows: _Rows) -> bool:
@@ -363,17 +404,30 @@ def _nobody_is_root(roots: list[Cause], all_s: float) -> bool:
     if not roots or any(cause.ring for cause in roots):
         return False
     if len(roots) > _MANY_ROOTS and all(cause.seconds < _QUARTER * all_s for cause in roots):
-        return True
-    if sum(len(cause.xacts) for cause in roots) < 2:
-        return False  # one transaction holds it in all samples, however young it is
+        return not _stay(roots)
+    # one transaction holds it in all samples, however young it is; or one session does
+    of_session = all(_lock_event(cause) == "Lock/advisory" for cause in roots)
+    if sum(1 if of_session else len(cause.xacts) for cause in roots) < 2:
+        return False
     return all(
         cause.root is not None and cause.xact_ages and max(cause.xact_ages) < _SHORT_S
         for cause in roots
     )
 
 
+def _stay(roots: list[Cause]) -> bool:
+    """Whether most of the time is for roots that hold it side by side: not one after the other."""
+    all_s = max(root.last_at for root in roots) - min(root.first_at for root in roots)
+    long_s = max(_SHORT_S, all_s / 2)
+    staying = [
+        root for root in roots if len(root.xacts) == 1 and root.last_at - root.first_at >= long_s
+    ]
+    return sum(root.seconds for root in staying) >= sum(root.seconds for root in roots) / 2
+
+
 def _mark_gate(cause: Cause) -> None:
     """Of those in between, a session that waits for a whole relation: an ALTER TABLE, mostly."""
-    pid = gate(cause.paths) if cause.kind == LOCK and not cause.ring else None
-    found = cause.waiters.get(pid) if pid is not None else None
-    cause.gate = found if found is not None and found.event == "relation" else None
+    if cause.kind == LOCK and not cause.ring:
+        for_tables = {pid for pid, one in cause.waiters.items() if one.event == "relation"}
+        pid = gate(cause.paths, for_tables)
+        cause.gate = cause.waiters[pid] if pid is not None else None

@@ -106,12 +106,12 @@ def plain(relation: str) -> str:
     return relation.removeprefix("public.")
 
 
-def locks(rows: Iterable[Sequence[Any]]) -> dict[int, AwaitedLock]:
-    """What rows of `queries.LOCKS` say, by process that waits."""
-    return {row[0]: _lock(row) for row in rows}
+def locks(rows: Iterable[Sequence[Any]], at: float | None = None) -> dict[int, AwaitedLock]:
+    """What rows of `queries.LOCKS` say, by process that waits. at: when they were read."""
+    return {row[0]: _lock(row, at) for row in rows}
 
 
-def _lock(row: Sequence[Any]) -> AwaitedLock:
+def _lock(row: Sequence[Any], at: float | None) -> AwaitedLock:
     pid, tag, kind, mode, relation, oid, database, class_, object_, part = row[:10]
     gid, where, owner, prepared_us, waited_us = row[10:]
     name = None if relation is None else plain(relation)
@@ -128,10 +128,14 @@ def _lock(row: Sequence[Any]) -> AwaitedLock:
         words = f"advisory lock {key}"
     elif kind == "object":
         words = NOTIFY if (class_, object_) == (_DATABASE_CLASS, 0) else f"an object ({object_})"
+    elif kind == "virtualxid":
+        words = ""  # a transaction that has to end, whatever it holds
     elif kind == "extend":
         words = f"the end of {name}"
     prepared_s, waited_s = _seconds(prepared_us), _seconds(waited_us)
-    return AwaitedLock(pid, kind, mode, words, name, gid, where, owner, prepared_s, tag, waited_s)
+    return AwaitedLock(
+        pid, kind, mode, words, name, gid, where, owner, prepared_s, tag, waited_s, at
+    )
 
 
 def _signed(number: int, bits: int) -> int:

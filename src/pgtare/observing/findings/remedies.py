@@ -107,7 +107,9 @@ def _which(one: SampledSession, *, statement: bool) -> str:
     parts = [f"pid = {one.pid}", f"backend_start = '{_time(one.started_us)}'"]
     if one.xact_us is not None:
         parts.append(f"xact_start = '{_time(one.xact_us)}'")
-    if not statement and one.state.startswith("idle in transaction"):
+    elif one.state == "idle":
+        parts.append("xact_start IS NULL")
+    if not statement and one.state.startswith("idle"):
         parts.append(f"state = '{one.state}'")
     if statement and one.query_us is not None:
         parts.append(f"query_start = '{_time(one.query_us)}'")

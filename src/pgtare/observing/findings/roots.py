@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgtare.observing.findings.observation import (
@@ -122,21 +123,22 @@ def paths(pid: int, edges: Mapping[int, Sequence[int]]) -> list[RootPath]:
     return [RootPath(min(ring), tuple(sorted(ring)), ring=True)]
 
 
-def gate(paths_to_root: Mapping[int, RootPath]) -> int | None:
-    """Who has all others behind it on their way to the root: two at least, or None.
+def behind(node: int, paths_to_root: Mapping[int, RootPath]) -> int:
+    """How many waiters have a session in between on their way to the root."""
+    return sum(node in path.between for path in paths_to_root.values())
 
-    paths_to_root: by waiter.
+
+def gate(paths_to_root: Mapping[int, RootPath], eligible: Collection[int]) -> int | None:
+    """Who has the most others behind it: two at least, and half of all that wait; or None.
+
+    paths_to_root: by waiter. eligible: who may be the gate. Of several, the nearest to the root.
     """
-    shared: set[int] | None = None
-    passed = {node for path in paths_to_root.values() for node in path.between}
-    for waiter, path in paths_to_root.items():
-        if waiter in passed:
-            continue
-        shared = set(path.between) if shared is None else shared & set(path.between)
-    if not shared:
-        return None
-    behind = sum(1 for path in paths_to_root.values() if shared & set(path.between))
-    if behind < 2:
+    passed = Counter(
+        node for path in paths_to_root.values() for node in path.between if node in eligible
+    )
+    most = max(passed.values(), default=0)
+    if most < max(2, len(paths_to_root) / 2):
         return None
     order = max((path.between for path in paths_to_root.values()), key=len)
-    return next(node for node in reversed(order) if node in shared)
+    nearest = [node for node in (*reversed(order), *passed) if passed[node] == most]
+    return nearest[0]

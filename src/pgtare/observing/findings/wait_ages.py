@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pgtare.observing.findings.observation import Observation, SampledSession, SessionsSample
 
 #: Waits for the log: its buffers, its writing, its syncs.
@@ -20,6 +22,8 @@ LOG_EVENTS = frozenset(
     )
 )
 SYNC_EVENT = "IPC/SyncRep"
+#: Waits of what is written to the log, before there is a commit.
+_INSERT_EVENTS = frozenset({"LWLock/WALInsert", "LWLock/WALBufMapping"})
 
 
 class WaitAges:
@@ -34,7 +38,7 @@ class WaitAges:
     def __init__(self, observation: Observation) -> None:
         samples, until = observation.samples, observation.until
         self._since = {
-            pid: until - lock.waited_s
+            pid: (until if lock.read_at is None else lock.read_at) - lock.waited_s
             for pid, lock in observation.locks.items()
             if lock.waited_s is not None
         }
@@ -57,6 +61,10 @@ class WaitAges:
                 self._other[process] = at
             self._seen[process] = sort, sample.at
 
+    def may_commit(self, one: SampledSession) -> bool:
+        """Whether one that waits for the log or a standby may do so to commit."""
+        return one.label not in _INSERT_EVENTS and (one.pid, one.query_us) not in self._works
+
     def waited_s(self, at: float, one: SampledSession) -> float:
         """How long one of the last sample's sessions has waited; its statement's age at most."""
         statement_s = one.query_age_s or 0.0
@@ -65,7 +73,8 @@ class WaitAges:
             return statement_s
         since = self._since.get(one.pid)
         if one.type == "Lock" and since is not None and since <= at:
-            return at - since
+            # locks that were read earlier may be of an earlier statement
+            return min(at - since, math.inf if one.query_age_s is None else statement_s)
         other = self._other.get(process)
         # its statement waits more than once
         again = since is not None if one.type == "Lock" else (one.pid, one.query_us) in self._works

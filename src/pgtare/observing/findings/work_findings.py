@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from statistics import median
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
@@ -16,9 +18,26 @@ from pgtare.observing.findings.words import share_line, short, spent
 
 #: A commit that waits so long for the log is slow, s.
 _SLOW_COMMIT_S = 0.01
+#: From fewer commits that were seen to wait, nothing is concluded.
+_FEW_SEEN = 5
+_LESS_LOG = [
+    Remedy(
+        command="",
+        does="let fewer sessions load or change much at once; make indexes after a load, not "
+        "before",
+    ),
+    Remedy(
+        command="",
+        does="write less: after each checkpoint a page goes to the log as a whole once, so a "
+        "larger max_wal_size and wal_compression help; what can be lost needs no log (UNLOGGED "
+        "tables)",
+    ),
+]
 #: A statement that waits so long for its client is worth telling, s; and one that is a fault.
 _CLIENT_S, _LONG_CLIENT_S = 5.0, 60.0
-_STANDBY = re.compile(r"[\w.*-]+")
+#: synchronous_standby_names: how many are wanted, of which; one of the names, in quotes or not.
+_WANTED = re.compile(r"\s*(?:(?:FIRST|ANY)\s+)?(\d+)\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
+_STANDBY = re.compile(r'"((?:[^"]|"")*)"|([\w.*-]+)')
 
 
 def _base(cause: Cause, whole: Partition, observation: Observation, outage: bool) -> Finding:
@@ -45,7 +64,6 @@ def _with(found: Finding, **changes: object) -> Finding:
 
 def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool) -> Finding | None:
     """Commits that wait for the log."""
-    commits = observation.state.per_s("commits")
     each = _each_commit_s(cause, whole, observation)
     slow = (each is not None and each >= _SLOW_COMMIT_S) or cause.is_outage
     if not slow and not (busy and _takes_most(cause, whole)):
@@ -53,14 +71,29 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     found = _base(cause, whole, observation, outage=cause.is_outage and whole.is_large(cause))
     text = _statement(cause, observation)
     evidence = list(found.evidence)
-    if each is not None:
-        evidence.append(f"{commits:,.0f} commits a second, each waits {spent(each)} for the log")
+    level = {} if slow else {"class_": INFORMATION, "level": "info"}
     if text:
         evidence.append(f"the most by «{short(text)}»")
+    if cause.writing_s >= cause.seconds / 2:
+        return _with(
+            found,
+            **level,
+            title="sessions queue to write to the log (WAL)",
+            evidence=evidence,
+            why="all that changes goes to the log first: through buffers that sessions share, "
+            "then to the disk",
+            remedy=_LESS_LOG,
+        )
+    if each is not None:
+        commits = observation.state.per_s("commits") or 0.0
+        evidence.insert(
+            1,
+            f"each commit waits {spent(each)} for the log; {commits:,.0f} commits a second, with "
+            "those of transactions that only read",
+        )
     return _with(
         found,
-        class_=found.class_ if slow else INFORMATION,
-        level=found.level if slow else "info",
+        **level,
         title="commits wait until the log (WAL) is on its disk",
         evidence=evidence,
         why="a commit returns when its part of the log is on disk, and the disk takes so long",
@@ -86,9 +119,28 @@ def _takes_most(cause: Cause, whole: Partition) -> bool:
 
 
 def _each_commit_s(cause: Cause, whole: Partition, observation: Observation) -> float | None:
-    """How long each commit waits, s; None if nothing was committed, or that is not known."""
-    commits = observation.state.per_s("commits")
-    return whole.aas(cause) / commits if commits else None
+    """How long each commit waits, s; None if nothing was committed, or that is not known.
+
+    Transactions that only read are counted as commits, too. So there are two other ways, and the
+    longest counts: by calls of the statements that wait; and of what ends a transaction of several
+    statements, twice what it had waited when it was seen, as a sample falls into the middle.
+    """
+    state = observation.state
+    commits = state.per_s("commits")
+    if not commits:
+        return None
+    counted = [key for key in cause.commits_s if key in state.statements]
+    calls = sum(state.statements[key].calls for key in counted) / observation.counted_s
+    by_calls_s = 0.0
+    if calls and whole.seconds:
+        by_calls_s = sum(cause.commits_s[key] for key in counted) / whole.seconds / calls
+    # a procedure that commits again and again is one call
+    by_calls_s = min(by_calls_s, _by_waits_s(cause.commit_waits))
+    return max(whole.aas(cause) / commits, by_calls_s, _by_waits_s(cause.ended_waits))
+
+
+def _by_waits_s(waits: list[float]) -> float:
+    return 2 * median(waits) if len(waits) >= _FEW_SEEN else 0.0
 
 
 def _statement(cause: Cause, observation: Observation) -> str:
@@ -96,17 +148,26 @@ def _statement(cause: Cause, observation: Observation) -> str:
     return next((text for text in texts if text), "")
 
 
+def _standbys(wanted: str, connected: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names of a setting; those of them that are missing, if fewer are there than wanted."""
+    counted = _WANTED.fullmatch(wanted)
+    number, listed = (int(counted[1]), counted[2]) if counted else (1, wanted)
+    names = [quoted.replace('""', '"') or plain for quoted, plain in _STANDBY.findall(listed)]
+    known, there = ({name.casefold() for name in these} for these in (names, connected))
+    if sum("*" in known or name.casefold() in known for name in connected) >= number:
+        return names, []
+    if "*" in known:
+        return names, ["any standby"]
+    return names, [name for name in names if name.casefold() not in there]
+
+
 def sync_rep(
     cause: Cause, whole: Partition, observation: Observation, *, busy: bool
 ) -> Finding | None:
     """Commits that wait for a standby, which is no fault as long as each waits for a moment."""
     wanted = observation.state.settings.get("synchronous_standby_names", "")
-    listed = [name for name in _STANDBY.findall(wanted) if name not in ("FIRST", "ANY")]
-    names = [name for name in listed if not name.isdigit()]
+    names, missing = _standbys(wanted, observation.state.now.standbys)
     there = set(observation.state.now.standbys)
-    missing = [name for name in names if name != "*" and name not in there]
-    if "*" in names and not there:
-        missing = ["any standby"]
     outage = whole.is_large(cause) and cause.longest_wait_s >= _CLIENT_S
     each = _each_commit_s(cause, whole, observation)
     slow = bool(missing) or outage or cause.is_outage or each is None or each >= _SLOW_COMMIT_S
