@@ -30,8 +30,8 @@ BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE"
 BEGIN_READ_ONLY = f"{BEGIN} READ ONLY"
 _ASK_PID = f"{BEGIN_READ_ONLY}; {PID}; COMMIT".encode()
 LIKE_OURS = (
-    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE; "
-    f"SET {CLOSED_PATH}"
+    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED NOT DEFERRABLE",
+    f"SET {CLOSED_PATH}",
 )
 #: Looks at whose session answers, before it is taken for ours alone, and the pause between two.
 _LOOKS = 6
@@ -121,7 +121,7 @@ def look(conn: Connection) -> None:
     """
     conn.pooled = _pid(conn) != conn.info.backend_pid
     if not conn.pooled:  # the session is ours alone, and ends with us
-        conn.execute(LIKE_OURS.encode())
+        conn.execute("; ".join(LIKE_OURS).encode())
         return
     try:
         conn.execute("BEGIN")

@@ -211,7 +211,7 @@ def listing() -> str:
         "-- Whether there is a pooler (behind one BEGIN and ROLLBACK are tried, too)",
         f"{BEGIN_READ_ONLY}; {PID}; COMMIT;",
         "-- Without one, each statement's own transaction is like those below",
-        f"{LIKE_OURS};",
+        *(f"{statement};" for statement in LIKE_OURS),
         "-- Around each query (ROLLBACK after one that failed)",
         "COMMIT;",
         f"{BEGIN_READ_ONLY};",
