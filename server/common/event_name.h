@@ -8,17 +8,21 @@
 
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "utils/wait_event.h"
 
 /*
  * The server raises an error for a number that nobody has given a name (17 and
  * later); one such wait must not close a view, nor end a process.  It holds
- * nothing at that point.
+ * nothing at that point.  An error forgets what holds interrupts off: who holds
+ * them off around this goes on doing so.
  */
 static inline const char *
 event_name(uint32 event)
 {
 	MemoryContext context = CurrentMemoryContext;
+	uint32		holdoff = InterruptHoldoffCount;
+	uint32		cancel_holdoff = QueryCancelHoldoffCount;
 	const char *volatile name = NULL;
 
 	PG_TRY();
@@ -29,6 +33,8 @@ event_name(uint32 event)
 	{
 		MemoryContextSwitchTo(context);
 		FlushErrorState();
+		InterruptHoldoffCount = holdoff;
+		QueryCancelHoldoffCount = cancel_holdoff;
 	}
 	PG_END_TRY();
 	return name ? name : "???";

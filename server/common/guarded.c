@@ -91,10 +91,11 @@ guarded_run(const char *name, void (*work) (void *argument),
 			report_failure(failed, argument, report);
 		else
 			FlushErrorState();
-		QueryCancelHoldoffCount = cancel_holdoff;
-		InterruptHoldoffCount = 1;
 	}
 	PG_END_TRY();
+	/* the work may have caught errors of its own, which set both to 0 */
+	QueryCancelHoldoffCount = cancel_holdoff;
+	InterruptHoldoffCount = 1;
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
 	if (temporary)

@@ -111,11 +111,18 @@ sql_skipped(Shared *shared, uint64 n)
 		pg_atomic_fetch_add_u64(&shared->skipped, n);
 }
 
-/* Values beyond the columns of the row are left out. */
+/*
+ * Values beyond the columns of the row are left out.  Those with memory of their own
+ * were made for this row, and go: there may be millions of rows.
+ */
 void
 sql_put_row(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	TupleDesc	columns = result->setDesc;
 
-	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	tuplestore_putvalues(result->setResult, columns, values, nulls);
+	for (int i = 0; i < columns->natts; i++)
+		if (!nulls[i] && !TupleDescAttr(columns, i)->attbyval)
+			pfree(DatumGetPointer(values[i]));
 }

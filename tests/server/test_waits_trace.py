@@ -2,9 +2,11 @@
 
 import itertools
 import math
+import re
 import struct
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -287,6 +289,25 @@ def test_records_are_never_torn(traced: Connection, observer: Connection) -> Non
     # every record was either read or counted as lost
     assert end == received + lost + missing + len(records)
     assert drain(observer, pid, end)[1:] == (0, [])
+
+
+def peak_memory(pid: int) -> int:
+    """Bytes that a process has had at most, with what it has touched of its ring."""
+    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(line) * 1024
+
+
+def test_reading_a_long_trace_takes_little_memory(timed: Cluster) -> None:
+    """Rows go to a file beyond work_mem, and nothing else is kept of them."""
+    records = 1 << 18
+    with session(timed, options="-c work_mem=64kB") as long:
+        pid = long.info.backend_pid
+        long.execute(f"SET wait_event_timing.trace_ring_records = {records}".encode())
+        long.execute("SET wait_event_timing.capture = trace")
+        long.execute("SELECT wait_event_timing_benchmark(%s)", (records,))
+        before = peak_memory(pid)
+        assert one(long, "SELECT count(*) FROM wait_event_trace(%s)", pid) > records // 2
+        assert peak_memory(pid) - before < 4 * 1024 * 1024
 
 
 def test_foreign_trace_needs_privilege(timed: Cluster, traced: Connection) -> None:

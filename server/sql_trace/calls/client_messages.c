@@ -2,9 +2,9 @@
  * client_messages.c
  *		Messages to the client tell what has no hook.
  *
- * BindComplete ends a bind, ReadyForQuery a request, ErrorResponse carries an
- * error.  Whatever happens here must not fail, nor allocate: an error may be
- * under way.
+ * ParseComplete ends a parse, BindComplete a bind, ReadyForQuery a request,
+ * ErrorResponse carries an error.  Whatever happens here must not fail, nor
+ * allocate: an error may be under way.
  *-------------------------------------------------------------------------
  */
 #include "fetches.h"
@@ -25,7 +25,8 @@
 
 /* Messages that tell something, and of those the ones that do without a trace, too */
 #define TELLING_ALWAYS (MESSAGE('E') | MESSAGE('S') | MESSAGE('Z'))
-#define TELLING (TELLING_ALWAYS | MESSAGE('2') | MESSAGE('C') | MESSAGE('s') | MESSAGE('I'))
+#define TELLING (TELLING_ALWAYS | MESSAGE('1') | MESSAGE('2') | MESSAGE('C') | MESSAGE('s') | \
+				 MESSAGE('I'))
 
 #define MOST_OF_MESSAGE 1024	/* bytes of an error's message */
 
@@ -180,6 +181,8 @@ notice(char type, const char *body, size_t length)
 		else if (trace.on)
 			failed(body, length);
 	}
+	else if (type == '1')		/* ParseComplete: the next message's source may be in its place */
+		text_forget();
 	else if (trace.on && type != '3')	/* CommandComplete, PortalSuspended, EmptyQueryResponse */
 		answered();
 	return hooks.chained->putmessage(type, body, length);

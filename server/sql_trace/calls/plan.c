@@ -14,6 +14,7 @@
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
+#include "nodes/memnodes.h"
 #include "nodes/nodeFuncs.h"
 #include "parser/parsetree.h"
 #include "tcop/pquery.h"
@@ -42,7 +43,9 @@ typedef struct Walk
 /*
  * Plans that the server keeps and uses again, by their address: to walk one again
  * would give what is known already.  Each plan comes from the planner, so that an
- * address means the same plan until the planner runs, and with it the same text.
+ * address means the same plan until the planner runs, and with it the same text.  A
+ * planner's hook in front of ours may not call it, so the memory of a plan tells as
+ * well that it goes: what is known of it is forgotten then.
  */
 #define KEPT 64					/* power of two */
 
@@ -343,6 +346,12 @@ plan_made(void)
 	plans_made++;
 }
 
+static inline Kept *
+place_of(const PlannedStmt *plan)
+{
+	return &kept[(uintptr_t) plan / 64 % KEPT];
+}
+
 /*
  * What is known of a plan that the server keeps, or NULL.  A copy of one, as a
  * cursor has, can be where another copy was, though nothing has been planned.
@@ -356,7 +365,7 @@ kept_of(const PlannedStmt *plan)
 		portal->stmts != portal->cplan->stmt_list || list_length(portal->stmts) != 1 ||
 		linitial(portal->stmts) != plan)
 		return NULL;
-	return &kept[(uintptr_t) plan / 64 % KEPT];
+	return place_of(plan);
 }
 
 static bool
@@ -380,6 +389,32 @@ is_held(const Kept *of)
 	if (likely((one & other & IN_DICTIONARY) != 0))
 		return dictionary_holds(one) && dictionary_holds(other);
 	return text_is_held(one) && text_is_held(other);
+}
+
+/* The memory of a plan is given back. */
+static void
+plan_goes(void *plan)
+{
+	Kept	   *of = place_of(plan);
+
+	if (of->plan == plan)
+		of->plan = NULL;
+}
+
+/* Have that called for the plan that the portal runs, once. */
+static void
+watch_plan(const PlannedStmt *plan)
+{
+	MemoryContext context = ActivePortal->cplan->context;
+	MemoryContextCallback *call;
+
+	for (call = context->reset_cbs; call != NULL; call = call->next)
+		if (call->func == plan_goes)
+			return;
+	call = MemoryContextAlloc(context, sizeof(*call));
+	call->func = plan_goes;
+	call->arg = unconstify(PlannedStmt *, plan);
+	MemoryContextRegisterResetCallback(context, call);
 }
 
 /* The text and the plan of a statement, if it is one that ran before and the ring still has both */
@@ -434,9 +469,12 @@ plan_of(const QueryDesc *queryDesc, uint64 call, uint64 text)
 	if (id == 0)
 		id = write_plan(queryDesc, walk.hash, call, text, &position);
 	if (of != NULL && !walk.varies)
+	{
+		watch_plan(queryDesc->plannedstmt);
 		*of = (Kept) {
-		.plan = queryDesc->plannedstmt,.made = plans_made,.hash = walk.hash,.id = id,
-		.position = position,.rings = text_rings
-	};
+			.plan = queryDesc->plannedstmt,.made = plans_made,.hash = walk.hash,.id = id,
+			.position = position,.rings = text_rings
+		};
+	}
 	return id;
 }

@@ -66,7 +66,8 @@ static Source sources[COMPARED];
 static struct
 {
 	const char *source;
-	TimestampTz message;		/* its statement timestamp: nothing else can be there until the next */
+	TimestampTz message;		/* its statement timestamp; one that is parsed later has the same if the
+								 * clock stands still, so what is known ends with each Parse message */
 	int			location;
 	int			length;
 	uint64		id;
@@ -328,7 +329,7 @@ write_text(uint64 id, const char *text, int length, int stored, int64 query_id, 
 	return record.text;
 }
 
-/* A request begins: its sources are others, wherever they are. */
+/* A request begins, or a Parse message has ended: the next sources are others, wherever they are. */
 void
 text_forget(void)
 {

@@ -120,6 +120,7 @@ MODULE_LOCK_LEADS(KeptShared);
 /* kept_places.c */
 extern void kept_shmem_init(void);
 extern KeptShared *kept_get(void);
+extern KeptShared *kept_get_or_error(void);
 extern KeptTrace *kept_take_place(KeptShared *shared, const Firing *trigger,
 								  const TraceEntry *trace_entry, int64 incident, bool live);
 extern void kept_give_up_place(KeptShared *shared, KeptTrace *place);

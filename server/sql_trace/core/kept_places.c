@@ -70,6 +70,13 @@ kept_get(void)
 	return module_shmem_get(&memory);
 }
 
+/* The same, for functions that are of no use without it */
+KeptShared *
+kept_get_or_error(void)
+{
+	return module_shmem_get_or_error(&memory);
+}
+
 /* The caller holds the lock, and lets go of what is freed afterwards. */
 static void
 free_memory(KeptTrace *kept, Freed *freed)

@@ -127,7 +127,7 @@ sql_trace_keep_for_finding(PG_FUNCTION_ARGS)
 	int			n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 	const int32 *pids = (const int32 *) ARR_DATA_PTR(array);
 	Shared	   *shared = shmem_get_or_error();
-	KeptShared *kept = kept_get();
+	KeptShared *kept = kept_get_or_error();
 	KeptTrace	asked = {0};
 
 	if (n > MOST_SESSIONS || array_contains_nulls(array))
@@ -135,8 +135,6 @@ sql_trace_keep_for_finding(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("the traces of at most %d sessions are kept for a finding", MOST_SESSIONS)));
 	check_label(label);
-	if (kept == NULL)
-		elog(ERROR, "sql_trace has no memory for kept traces");
 	asked.is_live = true;
 	asked.incident = incident_of(shared, kept, pids, n);
 	asked.trigger.cause = CAUSE_FINDING;

@@ -3,7 +3,8 @@
  *		The background worker that writes kept traces to files.
  *
  * Each is one file (keeper_files.c).  What is in a file takes no shared memory any more.
- * When the volume is full, what is kept stays in memory.
+ * When the volume is full, what is kept stays in memory.  So does a trace that cannot be a file,
+ * for which no other has to wait.
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
@@ -34,44 +35,82 @@ typedef struct Work
 {
 	const KeptTrace *kept;
 	int			directory;
+	bool		unfit;			/* it cannot be a file, whatever becomes of the directory */
+	bool		ended;			/* of a live ring: its place has been filled or given up */
 } Work;
+
+/* By place, what is not to be tried again until the configuration is reloaded */
+static int64 unfit[MAX_PLACES];
+static bool failure_reported = false;	/* until a trace has been written */
+
+/* This trace cannot be written, others may be: that is no matter of the directory. */
+static void
+report_unfit(void *argument, const char *why)
+{
+	Work	   *work = argument;
+	const KeptTrace *kept = work->kept;
+
+	work->unfit = true;
+	if (!failure_reported)
+		ereport(WARNING,
+				(errmsg("sql_trace cannot write the kept trace " INT64_FORMAT " to a file: %s",
+						kept->id, why),
+				 kept->is_live ? 0 :
+				 errhint("It stays in memory, and is tried again when the configuration is reloaded.")));
+	failure_reported = true;
+}
+
+static void
+report_not_looked(void *argument, const char *cause)
+{
+	if (!failure_reported)
+		ereport(WARNING, (errmsg("sql_trace cannot look who holds up others: %s", cause)));
+	failure_reported = true;
+}
+
+/* Is there room for a file of that size, or can room be made? */
+static bool
+has_room(Work *work, uint64 size, bool for_finding)
+{
+	if (size > keeper_most_size(for_finding))
+	{
+		report_unfit(work, "it would be larger than sql_trace.keep_files_size allows");
+		return false;
+	}
+	return keeper_has_room(work->directory, size, for_finding);
+}
 
 static void
 write_kept(void *argument)
 {
-	const Work *work = argument;
+	Work	   *work = argument;
 	TraceFile	file;
 	char		name[KEPT_FILE_NAME];
 
-	if (!kept_file(work->kept, &file) || !keeper_has_room(work->directory, file.memory.len, false))
+	if (!kept_file(work->kept, &file) || !has_room(work, file.memory.len, false))
 		return;
 	keeper_name_file(work->kept, name, sizeof(name));
 	if (!keeper_write_file(work->directory, name, file.memory.data, file.memory.len))
 		return;
 	kept_written(work->kept->id, name);
-	keeper_reported = false;
+	keeper_reported = failure_reported = false;
 	keeper_refused_at = 0;
-}
-
-static void
-report_failure(void *argument, const char *cause)
-{
-	keeper_refuse(cause);
 }
 
 /* Write what a session has done that holds up another, as far as its ring tells by now. */
 static void
 write_blocker(void *argument)
 {
-	const Work *work = argument;
+	Work	   *work = argument;
 	TraceFile	file;
 	char		name[KEPT_FILE_NAME];
 	bool		done;
 
 	keeper_name_file(work->kept, name, sizeof(name));
-	done = kept_file(work->kept, &file) && keeper_has_room(work->directory, file.memory.len, false) &&
+	done = kept_file(work->kept, &file) && has_room(work, file.memory.len, false) &&
 		keeper_write_file(work->directory, name, file.memory.data, file.memory.len);
 	kept_end_file(work->kept, done ? name : NULL);
+	work->ended = true;
 }
 
 /* Does a session have the ring of which somebody asked for the trace?  Where that is now */
@@ -91,7 +130,7 @@ is_there(const KeptTrace *kept, RingHandle *handle)
 static void
 write_asked(void *argument)
 {
-	const Work *work = argument;
+	Work	   *work = argument;
 	KeptTrace	kept = *work->kept;
 	RingHandle	after = 0;
 	TraceFile	file;
@@ -102,7 +141,7 @@ write_asked(void *argument)
 		is_there(&kept, &kept.trace.handle) && kept_file(&kept, &file) &&
 		/* else it may be of another session by now */
 		is_there(&kept, &after) && after == kept.trace.handle &&
-		keeper_has_room(work->directory, file.memory.len, true) &&
+		has_room(work, file.memory.len, true) &&
 		keeper_write_file(work->directory, name, file.memory.data, file.memory.len))
 		kept_written(kept.id, name);
 	else
@@ -138,20 +177,22 @@ write_blockers(int directory, int (*of) (Blocker *found, int most))
 
 	found.look = of;
 	found.n = 0;
-	(void) guarded_run("sql_trace", look, report_failure, &found);
+	(void) guarded_run("sql_trace", look, report_not_looked, &found);
 	for (int i = 0; i < found.n; i++)
 	{
 		const Blocker *blocker = &found.blocker[i];
 		KeptTrace	kept;
-		Work		work = {&kept, directory};
+		Work		work = {.kept = &kept,.directory = directory};
 		Firing		firing = {
 			.cause = blocker->is_deadlock ? CAUSE_DEADLOCK : CAUSE_BLOCKER,
 			.value = blocker->victim,
 			.at = GetCurrentTimestamp()
 		};
 
-		if (kept_begin_file(&firing, &blocker->trace, blocker->incident, &kept) &&
-			!guarded_run("sql_trace", write_blocker, report_failure, &work))
+		if (!kept_begin_file(&firing, &blocker->trace, blocker->incident, &kept))
+			continue;
+		(void) guarded_run("sql_trace", write_blocker, report_unfit, &work);
+		if (!work.ended)
 			kept_end_file(&kept, NULL);
 	}
 	MemoryContextSwitchTo(before);
@@ -173,17 +214,19 @@ write_all_kept(int directory)
 	{
 		MemoryContext before = MemoryContextSwitchTo(context);
 		KeptTrace	kept;
-		Work		work = {&kept, directory};
+		Work		work = {.kept = &kept,.directory = directory};
 
 		LWLockAcquire(&shared->lock, LW_SHARED);
 		kept = shared->kept[i];
 		LWLockRelease(&shared->lock);
-		if (kept.id != 0 && kept.trace.handle != 0 && directory >= 0)
-			(void) guarded_run("sql_trace", write_kept, report_failure, &work);
+		if (kept.id != 0 && kept.trace.handle != 0 && directory >= 0 && kept.id != unfit[i])
+			(void) guarded_run("sql_trace", write_kept, report_unfit, &work);
 		else if (kept_is_asked(&kept) &&
 				 (directory < 0 ||
-				  !guarded_run("sql_trace", write_asked, report_failure, &work)))
+				  !guarded_run("sql_trace", write_asked, report_unfit, &work)))
 			(void) kept_forget(kept.id);
+		if (work.unfit)
+			unfit[i] = kept.id;
 		MemoryContextSwitchTo(before);
 		MemoryContextReset(context);
 	}
@@ -256,8 +299,9 @@ sql_trace_keeper_main(Datum argument)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			keeper_reported = false;
+			keeper_reported = failure_reported = false;
 			keeper_refused_at = 0;
+			memset(unfit, 0, sizeof(unfit));
 			if (directory >= 0)
 				close(directory);
 			directory = -1;

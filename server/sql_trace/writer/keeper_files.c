@@ -42,6 +42,7 @@ keeper_directory(void)
 	return keep_directory && keep_directory[0] != '\0' ? keep_directory : NULL;
 }
 
+/* The directory takes nothing, so nothing is written for a while. */
 void
 keeper_refuse(const char *why)
 {
@@ -197,19 +198,21 @@ make_room(int directory, KeptFiles *files)
 	return true;
 }
 
+/* So much may all files have together, those for findings or all others. */
+uint64
+keeper_most_size(bool for_findings)
+{
+	return most_kb * KIBIBYTE / (for_findings ? 4 : 1);
+}
+
+/* Is there room for another of that size, which may be one alone?  Older ones make way. */
 bool
 keeper_has_room(int directory, uint64 size, bool for_finding)
 {
 	KeptFiles	files = {0};
 	int			most = for_finding ? (most_files + 3) / 4 : most_files;
-	uint64		most_size = most_kb * KIBIBYTE / (for_finding ? 4 : 1);
+	uint64		most_size = keeper_most_size(for_finding);
 
-	if (size > most_size)
-	{
-		if (!for_finding)
-			keeper_refuse("it would be larger than sql_trace.keep_files_size allows");
-		return false;
-	}
 	look_at_files(directory, for_finding, &files);
 	if (files.n > 0)
 		qsort(files.file, files.n, sizeof(KeptFile), compare_files);

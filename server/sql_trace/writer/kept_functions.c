@@ -27,10 +27,11 @@ PG_FUNCTION_INFO_V1(sql_trace_kept_forget);
 static KeptShared *
 shared_or_error(void)
 {
-	KeptShared *shared = kept_get();
+	KeptShared *shared;
 
-	if (shared == NULL)
-		(void) shmem_get_or_error();
+	/* a session that loads the library may have one memory and not the other */
+	(void) shmem_get_or_error();
+	shared = kept_get_or_error();
 	if (!has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -174,5 +175,6 @@ Datum
 sql_trace_kept_forget(PG_FUNCTION_ARGS)
 {
 	(void) shmem_get_or_error();
+	(void) kept_get_or_error();
 	PG_RETURN_BOOL(kept_forget(PG_GETARG_INT64(0)));
 }

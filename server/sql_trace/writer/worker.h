@@ -135,6 +135,7 @@ extern TimestampTz keeper_refused_at;
 extern const char *keeper_directory(void);
 extern void keeper_refuse(const char *why);
 extern void keeper_remove_unfinished(int directory);
+extern uint64 keeper_most_size(bool for_findings);
 extern bool keeper_has_room(int directory, uint64 size, bool for_finding);
 extern bool keeper_write_file(int directory, const char *name, const char *data, Size size);
 extern void keeper_name_file(const KeptTrace *kept, char *name, Size size);
