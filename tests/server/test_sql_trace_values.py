@@ -359,18 +359,18 @@ def test_statement_found_by_its_identifier_in_a_deferred_trigger(
 ) -> None:
     """At Sync nobody knows any more what the client sent."""
     onlooker.execute(
-        "CREATE TABLE late (v text); CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS "
+        "CREATE TABLE slow (v text); CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS "
         "$$BEGIN EXECUTE 'SELECT ' || quote_literal(NEW.v); RETURN NEW; END$$; "
-        "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED "
-        "FOR EACH ROW EXECUTE FUNCTION late()"
+        "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION slow()"
     )
     try:
         (plan,) = one(client, "EXPLAIN (VERBOSE, FORMAT json) SELECT 'any'")
         client.execute(f"SET sql_trace.query_ids = '{plan['Query Identifier']}'".encode())
         value = "'hush'" if values is None else "%s"
-        client.execute(f"INSERT INTO late VALUES ({value}) -- password".encode(), values)
+        client.execute(f"INSERT INTO slow VALUES ({value}) -- password".encode(), values)
         trace = trace_of(onlooker, client.info.backend_pid)
     finally:
-        onlooker.execute("DROP TABLE late; DROP FUNCTION late()")
+        onlooker.execute("DROP TABLE slow; DROP FUNCTION slow()")
     assert trace.calls("execute")
     assert set(trace.texts().values()) == {""}
