@@ -328,8 +328,8 @@ def entry_with(sql: str) -> Entry:
 @pytest.mark.parametrize(
     ("sql", "error"),
     [
-        ("DELETE FROM pgbench_tellers RETURNING 1", "read-only transaction"),
-        ("COMMIT; DELETE FROM pgbench_tellers", "multiple commands"),
+        ("DELETE FROM public.pgbench_tellers RETURNING 1", "read-only transaction"),
+        ("COMMIT; DELETE FROM public.pgbench_tellers", "multiple commands"),
         ("SELECT pg_sleep(60)", "statement timeout"),
         ("SELECT 1, 2", "does not return one number"),
         ("SELECT 'x'", "does not return one number"),

@@ -93,6 +93,9 @@ def test_who_was_granted_it_has_traces_kept_and_disturbs_nobody(
         waits = threading.Thread(target=waiter.execute, args=(b"UPDATE hot SET n = n + 1",))
         waits.start()
         until_it_waits(admin, waiter, "Lock")
+        # the record of a request follows its answer, and then the next is read
+        reads = "SELECT wait_event = 'ClientRead' FROM pg_stat_activity WHERE pid = %s"
+        eventually(lambda: one(admin, reads, pid_of(holder)))
         pids = [pid_of(holder), pid_of(waiter), pid_of(untraced), pid_of(holder), 1 << 30]
         before = rows(admin, "SELECT pid, records FROM pg_stat_sql_trace ORDER BY pid")
         began = time.monotonic()

@@ -1,7 +1,7 @@
 """Names of statements hold no literal that somebody sent."""
 
+import functools
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pgtare.postgres.sql_text import CUT, LITERAL, MOST_READ, normalised
+from tests.processor_time import least_s
 
 CASES = [
     ("SELECT 1", "SELECT ?"),
@@ -133,13 +134,7 @@ def test_a_long_literal_is_not_walked_letter_by_letter(quote: str) -> None:
 
 
 def _took_s(text: str, read: Callable[[str], object] = normalised) -> float:
-    """Processor time of the fastest of three readings."""
-    took = []
-    for _ in range(3):
-        began = time.process_time()
-        read(text)
-        took.append(time.process_time() - began)
-    return min(took)
+    return least_s(functools.partial(read, text))
 
 
 #: Texts of about n characters that were read again and again, or whose rest was.
