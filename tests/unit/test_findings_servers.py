@@ -247,7 +247,6 @@ def counted(**after: int) -> ServerState:
 @pytest.mark.parametrize(
     ("grown", "kind"),
     [
-        ({"checkpoints_requested": 1, "wal_bytes": 300 << 20}, "checkpoints"),
         ({"deadlocks": 1}, "deadlocks"),
         ({"new_sessions": 1_000}, "connections"),
     ],
@@ -259,6 +258,23 @@ def test_what_the_server_counts_is_told_when_it_is_seen_once(
     assert found.kind == kind
     (change,) = Episodes().evaluate([found], NOW, 10.0)
     assert change.change == "open"
+
+
+@pytest.mark.parametrize(
+    ("times", "apart", "told"), [(2, 1, True), (2, 4, False), (4, 4, True), (4, 12, False)]
+)
+def test_checkpoints_are_told_when_max_wal_size_is_full_again_and_again(
+    times: int, apart: int, told: bool
+) -> None:
+    """A batch that fills it once or twice is no reason to change a setting."""
+    state = counted(checkpoints_requested=1, wal_bytes=300 << 20)
+    (found,) = server_findings.check(Observation([], state=state))
+    assert found.kind == "checkpoints"
+    episodes, changes = Episodes(), []
+    for n in range(times * apart):
+        now = [] if n % apart else [found]
+        changes += [one.change for one in episodes.evaluate(now, NOW + 10.0 * n, 10.0)]
+    assert ("open" in changes) == told
 
 
 def test_deadlocks_have_one_title_whoever_waits() -> None:

@@ -15,6 +15,8 @@ Change = Literal["open", "update", "close"]
 
 #: Of so many evaluations in a row, so many must show it.
 _LOOKS, _NEEDED = 3, 2
+#: A setting that is too small for a batch is so a few times; one that is shows in the long run.
+_LOOKS_AT_SETTINGS, _NEEDED_OF_SETTINGS = 30, 4
 #: One that is not seen for so long is closed, s; one that comes back sooner than this is the same.
 _CLOSED_S, _SAME_S = 60.0, 600.0
 #: Open findings are written anew after so long, s, or if share or sessions rose by so much.
@@ -121,9 +123,11 @@ class Episodes:
         return EpisodeChange("update", episode)
 
     def _may_open(self, finding: Finding, at: float, seconds: float) -> EpisodeChange | None:
-        seen = self._seen.setdefault(finding.key, deque(maxlen=_LOOKS))
+        looks = _LOOKS_AT_SETTINGS if finding.class_ == SETTING else _LOOKS
+        seen = self._seen.setdefault(finding.key, deque(maxlen=looks))
         seen.append(True)
-        if sum(seen) < _NEEDED and not _is_urgent(finding):
+        lately = sum(list(seen)[-_LOOKS:]) >= _NEEDED
+        if not (lately or sum(seen) >= _NEEDED_OF_SETTINGS or _is_urgent(finding)):
             return None
         earlier = self.closed.pop(finding.key, None)
         since = finding.since.timestamp() if finding.since is not None else at

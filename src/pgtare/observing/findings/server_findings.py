@@ -68,7 +68,6 @@ def _checkpoints(observation: Observation) -> Finding | None:
         kind="checkpoints",
         class_=SETTING,
         level="warning",
-        quality="exact",
         object="max_wal_size",
         title="checkpoints are requested before their time, because max_wal_size is too small",
         evidence=[
