@@ -93,7 +93,7 @@ def test_the_connection_string_goes_when_the_terminal_does(
     with stopped_at_once(serving(wheel)) as cluster:
         live = start_pgtare("live", "--dsn", cluster.dsn(), "--listen", "127.0.0.1:0")
         try:
-            eventually(lambda: list(tmp_path.glob("pgtare-live-*/agent.toml")))
+            eventually(lambda: list(tmp_path.glob("pgtare-live-*/spool")))  # its agent is at work
             live.send_signal(deadly)
             live.communicate(timeout=60)
         finally:
