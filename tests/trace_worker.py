@@ -16,7 +16,7 @@ from pgtare.postgres.os_account import server_account
 from pgtare.postgres.settings import Value
 from tests.places import ON_DISK
 from tests.servers import tracing
-from tests.sessions import Connection, eventually
+from tests.sessions import Connection, eventually, session
 
 SETTINGS = {
     "sql_trace.worker_reserve": 0,
@@ -65,6 +65,22 @@ def server_that_keeps(binaries: Binaries, statements: str) -> Iterator[tuple[Clu
             with cluster.connect() as admin:
                 admin.execute(statements.encode())
             yield cluster, path / "kept"
+
+
+@contextlib.contextmanager
+def traced(
+    cluster: Cluster, level: int = 12, ring: str = "256kB", **settings: object
+) -> Iterator[Connection]:
+    """A session of the application shop with a ring of that size, and triggers."""
+    given = {"level": level, "ring_size": ring, **settings}
+    options = " ".join(f"-c sql_trace.{name}={value}" for name, value in given.items())
+    with session(cluster, application_name="shop", options=options) as client:
+        yield client
+
+
+def forget_all(connection: Connection) -> None:
+    """Let go of all traces that are kept."""
+    connection.execute("SELECT count(sql_trace_kept_forget(id)) FROM sql_trace_kept()")
 
 
 def configure(cluster: Cluster, **settings: Value) -> None:

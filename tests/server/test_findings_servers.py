@@ -14,7 +14,7 @@ from pgtare.observing.findings.observation import ELSEWHERE
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.servers import SLOWLY_ON_15
-from tests.sessions import eventually, one
+from tests.sessions import eventually, one, until_it_waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -80,8 +80,7 @@ def test_what_a_serializable_transaction_has_read_is_not_in_the_lock_table(serve
         pool = stack.enter_context(ThreadPoolExecutor(1))
         stack.callback(reader.cancel)
         pool.submit(reader.execute, "UPDATE orders SET n = 2 WHERE id = 1")
-        waits = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
-        eventually(lambda: one(admin, waits, waiter))
+        until_it_waits(admin, reader, "Lock")
         with Session(server.dsn()) as session:
             table = read.lock_table(session)
             locks = read.locks(session.rows(queries.LOCKS))

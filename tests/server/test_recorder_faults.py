@@ -22,7 +22,7 @@ from pgtare.postgres.settings import Value
 from tests.servers import crash, tracing
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.small_shared_memory import Volume, small_shm
-from tests.trace_worker import place
+from tests.trace_worker import forget_all, place
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -62,7 +62,7 @@ def recording(each_server: Binaries) -> Iterator[Recording]:
 def admin(recording: Recording) -> Iterator[Connection]:
     """A session that is not recorded; nothing is kept."""
     with session(recording.cluster, options="-c sql_trace.recorder=off") as connection:
-        connection.execute("SELECT count(sql_trace_kept_forget(id)) FROM sql_trace_kept()")
+        forget_all(connection)
         yield connection
 
 

@@ -32,7 +32,7 @@ from tests.preloaded import preloaded
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session, until_it_waits
 from tests.trace_records import call_texts, grant_usage
-from tests.trace_worker import place
+from tests.trace_worker import forget_all, place, traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -61,19 +61,6 @@ def admin(keeping: Cluster) -> Iterator[Connection]:
     with session(keeping) as connection:
         forget_all(connection)
         yield connection
-
-
-@contextlib.contextmanager
-def traced(cluster: Cluster, **settings: object) -> Iterator[Connection]:
-    """A session at level 12 with a small ring, and triggers."""
-    options = "-c sql_trace.level=12 -c sql_trace.ring_size=256kB"
-    options += "".join(f" -c sql_trace.{name}={value}" for name, value in settings.items())
-    with session(cluster, application_name="shop", options=options) as client:
-        yield client
-
-
-def forget_all(connection: Connection) -> None:
-    connection.execute("SELECT count(sql_trace_kept_forget(id)) FROM sql_trace_kept()")
 
 
 def kept(cluster: Cluster, *options: str) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process
 from tests.sessions import eventually, rows, session, until_it_waits
-from tests.trace_worker import server_that_keeps
+from tests.trace_worker import server_that_keeps, traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -72,12 +72,6 @@ def held_up(
     number = str(number)
     shown = in_process("trace", "kept", number, "--dsn", cluster.dsn()).stdout
     return found, kept(cluster, number)["session"], shown
-
-
-def traced(cluster: Cluster, **settings: object) -> Any:
-    options = "-c sql_trace.level=12 -c sql_trace.ring_size=256kB"
-    options += "".join(f" -c sql_trace.{name}={value}" for name, value in settings.items())
-    return session(cluster, options=options)
 
 
 @pytest.mark.parametrize(

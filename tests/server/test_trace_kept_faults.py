@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.module_sources import write_waiter
 from tests.servers import SESSIONS_LOAD_MODULES
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.small_shared_memory import Volume, small_shm
-from tests.trace_worker import configure, server_that_keeps
+from tests.trace_worker import configure, forget_all, server_that_keeps, traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -43,16 +42,8 @@ def filing(
 @pytest.fixture
 def admin(filing: tuple[Cluster, Path]) -> Iterator[Connection]:
     with session(filing[0]) as connection:
-        connection.execute("SELECT count(sql_trace_kept_forget(id)) FROM sql_trace_kept()")
+        forget_all(connection)
         yield connection
-
-
-@contextlib.contextmanager
-def traced(cluster: Cluster, ring: str = "256kB", **settings: object) -> Iterator[Connection]:
-    options = f"-c sql_trace.level=12 -c sql_trace.ring_size={ring}"
-    options += "".join(f" -c sql_trace.{name}={value}" for name, value in settings.items())
-    with session(cluster, options=options) as client:
-        yield client
 
 
 def provoke(client: Connection) -> None:
@@ -92,7 +83,7 @@ def test_trace_that_is_too_large_for_the_directory(
     configure(cluster, keep_files_size="64kB")
     try:
         with (
-            traced(cluster, "4MB", keep_sqlstates="22012") as large,
+            traced(cluster, ring="4MB", keep_sqlstates="22012") as large,
             traced(cluster, keep_sqlstates="22012") as small,
         ):
             small.execute("SELECT 1")

@@ -19,11 +19,12 @@ from pgtare.observing.trace.analysis.moment import moment
 from pgtare.observing.trace.file.reader import load
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from tests import trace_worker
 from tests.commands import in_process
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session, until_it_waits
 from tests.trace_records import grant_usage
-from tests.trace_worker import KEEPING, configure, server_that_keeps
+from tests.trace_worker import KEEPING, configure, forget_all, server_that_keeps
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -44,15 +45,14 @@ def filing(each_server: Binaries) -> Iterator[tuple[Cluster, Path]]:
 @pytest.fixture
 def admin(filing: tuple[Cluster, Path]) -> Iterator[Connection]:
     with session(filing[0]) as connection:
-        connection.execute("SELECT count(sql_trace_kept_forget(id)) FROM sql_trace_kept()")
+        forget_all(connection)
         yield connection
 
 
 @contextlib.contextmanager
 def traced(cluster: Cluster, **settings: object) -> Iterator[Connection]:
-    options = "-c sql_trace.level=8 -c sql_trace.ring_size=256kB"
-    options += "".join(f" -c sql_trace.{name}={value}" for name, value in settings.items())
-    with session(cluster, options=options) as client:
+    """A session that has been traced already, with its waits."""
+    with trace_worker.traced(cluster, level=8, **settings) as client:
         client.execute("SELECT 1")
         yield client
 
