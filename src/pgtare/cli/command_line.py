@@ -70,7 +70,7 @@ def _assigned_without_secret(reload: str) -> str:
     return f"{setting}= {HIDDEN}" if equals and is_private(name.lower()) else reload
 
 
-#: Options that hold connection strings, and how their values are shown.
+#: Options whose values may hold a secret, and how these are shown.
 _SHOWN: dict[str, Callable[[str], str]] = {
     "--dsn": _without_password,
     "--server": _named_without_password,

@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 from pgtare.errors import PgtareError, UsageError
 from pgtare.postgres import directories, modules, own_session, pooler, registry
 from pgtare.postgres.binaries import Binaries
-from pgtare.postgres.module_usage import PRELOAD_SETTINGS, names_library
+from pgtare.postgres.module_usage import DATABASES, PRELOAD_SETTINGS, names_library
 
 _IN_FILES = """
 SELECT DISTINCT name, setting FROM pg_file_settings
@@ -27,7 +27,6 @@ SELECT name, setting, sourcefile, sourceline FROM pg_file_settings
 WHERE sourcefile <> current_setting('data_directory') || '/postgresql.auto.conf'
   AND (name = ANY(%s) OR split_part(name, '.', 1) = ANY(%s)) ORDER BY 3, 4
 """
-_DATABASES = "SELECT datname FROM pg_database WHERE datallowconn ORDER BY 1"
 _EXTENSIONS = "SELECT extname FROM pg_extension WHERE extname = ANY(%s) ORDER BY 1"
 _OWN = list(modules.PRELOAD_ORDER)
 
@@ -52,7 +51,7 @@ def on_server(dsn: str) -> Iterator[Leftover]:
             wanted = (list(PRELOAD_SETTINGS), _OWN)
             settings = pooler.rows(connection, _IN_FILES, *wanted)
             by_hand = pooler.rows(connection, _BY_HAND, *wanted)
-            names = [str(name) for (name,) in pooler.rows(connection, _DATABASES)]
+            names = [str(name) for (name,) in pooler.rows(connection, DATABASES)]
         for database in names:
             place = make_conninfo(dsn, dbname=database)
             with own_session.connect(place) as connection:

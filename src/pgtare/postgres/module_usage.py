@@ -15,7 +15,7 @@ PRELOAD_SETTINGS = (
     "session_preload_libraries",
     "local_preload_libraries",
 )
-_DATABASES = "SELECT datname FROM pg_database WHERE datallowconn ORDER BY 1"
+DATABASES = "SELECT datname FROM pg_database WHERE datallowconn ORDER BY 1"
 
 
 def uses_on_server(dsn: str, module: str, pkglibdir: Path) -> list[str]:
@@ -27,7 +27,7 @@ def uses_on_server(dsn: str, module: str, pkglibdir: Path) -> list[str]:
         with own_session.connect(dsn) as connection:
             _check_installation(connection, pkglibdir)
             uses = _settings_naming(connection, module)
-            databases = pooler.rows(connection, _DATABASES)
+            databases = pooler.rows(connection, DATABASES)
         for (database,) in databases:
             with own_session.connect(make_conninfo(dsn, dbname=database)) as other:
                 if pooler.rows(other, "SELECT FROM pg_extension WHERE extname = %s", module):

@@ -50,7 +50,7 @@ class Cause:
     name: of an observer, client or resource. root, gate: as they were seen last. first_at, last_at:
     s since 1970. since: when the longest wait or statement began. waits: how long each victim has
     waited, by process. waiting: who waited for a lock, by sample. paths: from each waiter to the
-    root. beside: who holds it at the same time as the root, by sample. changes_hands: of a lock,
+    root. beside: those who hold it together with the root, by sample. changes_hands: of a lock,
     whether it was seen with one holder after another. went_on: whether the sample after it shows
     that these waits have ended. writing_s: of the log, the time of statements that write to it and
     do not commit. commits_s: that of the others, by statement. commit_waits: how long these had

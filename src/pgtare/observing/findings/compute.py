@@ -30,7 +30,7 @@ from pgtare.observing.findings.statement_findings import names_table
 
 #: A cause of less is a row of the profile, no finding.
 LEAST_SHARE, LEAST_SESSIONS = 0.1, 0.5
-#: Of all statements: timing explains what they take if so many are timed.
+#: If auto_explain times such a share of all statements, it explains the time that they take.
 _TIMED_SHARE = 0.5
 
 

@@ -156,8 +156,8 @@ def oldest_holder(holders: Iterable[HorizonHolder]) -> HorizonHolder | None:
 def _age_s(holder: HorizonHolder, state: ServerState) -> float:
     """How old its snapshot is, s; of a slot or standby by the transactions since then.
 
-    Only some transactions take a number, as the age of the oldest database shows if vacuum has not
-    changed it meanwhile.
+    Only some transactions take a number. How fast they do shows in the age of the oldest database,
+    unless vacuum has just made that smaller.
     """
     if holder.age_s is not None:
         return holder.age_s
