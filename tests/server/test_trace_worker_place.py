@@ -1,5 +1,6 @@
 """Where the background worker writes: nowhere else, and nothing where it cannot."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -196,6 +197,15 @@ def _give_away(path: Path) -> None:
     path.chmod(0o777)
 
 
+@contextlib.contextmanager
+def _halted(process: int) -> Iterator[None]:
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
 @pytest.mark.parametrize(
     ("spoil", "parent", "why"),
     [
@@ -220,8 +230,9 @@ def test_places_that_others_can_change(
     cluster, directory = writing
     place = directory.parent if parent else directory
     log = said(cluster)
-    spoil(place)
-    clear(directory)  # so that another one is to begin
+    with _halted(worker_of(latest(directory))):  # it sees the whole change, and no part of it
+        spoil(place)
+        clear(directory)  # so that another one is to begin
     try:
         eventually(lambda: REFUSED in log())
         assert why.format(place.name) in log()
@@ -232,7 +243,7 @@ def test_places_that_others_can_change(
             place.with_name("real").rename(place)
         server_account().give(place)
         place.chmod(0o700)
-    cluster.reload()
+        cluster.reload()
     written(directory, app, "in a safe place")
 
 
