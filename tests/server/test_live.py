@@ -84,16 +84,24 @@ def test_a_first_look(wheel: Binaries, tmp_path: Path, monkeypatch: pytest.Monke
         assert list(tmp_path.glob("pgtare-live-*")) == []
 
 
-@pytest.mark.parametrize("deadly", [signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("deadly", "once"),
+    [(signal.SIGHUP, "spool"), (signal.SIGTERM, "agent.toml")],
+    ids=["its agent is at work", "its agent is being started"],
+)
 def test_the_connection_string_goes_when_the_terminal_does(
-    wheel: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadly: signal.Signals
+    wheel: Binaries,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    deadly: signal.Signals,
+    once: str,
 ) -> None:
     """Also before the page is served."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with stopped_at_once(serving(wheel)) as cluster:
         live = start_pgtare("live", "--dsn", cluster.dsn(), "--listen", "127.0.0.1:0")
         try:
-            eventually(lambda: list(tmp_path.glob("pgtare-live-*/spool")))  # its agent is at work
+            eventually(lambda: list(tmp_path.glob(f"pgtare-live-*/{once}")))
             live.send_signal(deadly)
             live.communicate(timeout=60)
         finally:

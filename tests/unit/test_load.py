@@ -280,6 +280,21 @@ def test_a_child_does_not_outlive_an_owner_that_is_killed(
     assert gone(pid)
 
 
+def test_a_signal_while_a_child_is_forked_is_not_lost() -> None:
+    """Python forgets what handlers raise then: it only prints that."""
+    own = [0]
+
+    def signal_once() -> None:
+        if own:
+            own.clear()
+            signal.raise_signal(signal.SIGINT)
+
+    os.register_at_fork(after_in_parent=signal_once)
+    with pytest.raises(KeyboardInterrupt):
+        Child(["sleep", "600"], os.environ)
+    assert not [one for one in psutil.Process().children() if "600" in one.cmdline()]
+
+
 def test_an_interrupted_wait_kills_the_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -104,9 +102,10 @@ def live(
         server = page_server.PageServer(source, rules, listening, certificate, pages=pages)
         opened.enter_context(server)
         _say_address(address, proxy, rules.login_address())
-        with _until_signal() as stop:
-            stop_after(lasting_s, stop.set)
-            while not stop.wait(_NAP_S):
+        over = threading.Event()
+        stop_after(lasting_s, over.set)
+        with signals.asked_to_stop() as asked:
+            while not (asked.made or over.wait(_NAP_S)):
                 for step in steps:
                     step()
                 if not server.alive:
@@ -148,8 +147,9 @@ def _rows(
     for note in check(dsn):
         cli.say(f"note: {note}", err=True)
     directory = spool or scratch / "spool"
-    look = FirstLook(dsn, directory, scratch, quick=spool is None)
-    opened.callback(look.stop)
+    with signals.deferred():
+        look = FirstLook(dsn, directory, scratch, quick=spool is None)
+        opened.callback(look.stop)
 
     def rest() -> None:
         for step in steps:
@@ -171,19 +171,3 @@ def _say_address(address: ListenAddress, proxy: ProxyRules | None, login: str) -
 
 def _say_again(login: str) -> None:
     cli.say(f"A browser has logged in. For another one, open {login}")
-
-
-@contextlib.contextmanager
-def _until_signal() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set."""
-    stop = threading.Event()
-
-    def end(signum: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

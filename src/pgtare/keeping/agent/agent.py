@@ -92,8 +92,8 @@ class Agent:
         self._lock = threading.Lock()
         self._rows: dict[str, list[pa.Table]] = {}
         self._readings: dict[tuple[str, str], pa.Table | None] = {}
-        self._stopping = threading.Event()
-        self._reloading = False
+        # set by handlers of signals: an Event's wait() holds the lock that its set() would wait for
+        self._stopping = self._reloading = False
         self._cpu_s = 0.0
         self._committed_at: float | None = None
         self._commit_s = 0.0
@@ -119,13 +119,13 @@ class Agent:
 
     def stop(self) -> None:
         """End after a last commit; may be called by any thread."""
-        self._stopping.set()
+        self._stopping = True
 
     def _until_stopped(self, began: float) -> None:
         interval_s = self.config.intervals.waits
         grid = LookGrid(interval_s, min(_COMMIT_LATER_S, interval_s / 4))
         due = time.monotonic() + grid.wait_s(time.time())
-        while not self._stopping.wait(min(_NAP_S, max(0.0, due - time.monotonic()))):
+        while not self._stopping:
             if self._reloading:
                 self._reloading = False
                 self._read_again()
@@ -135,6 +135,7 @@ class Agent:
                 self._maintain(interval_s)
                 free_memory.give_back()
                 due = time.monotonic() + grid.wait_s(time.time(), 0.0)
+            time.sleep(min(_NAP_S, max(0.0, due - time.monotonic())))
 
     def _give_up_if_hopeless(self, ran_s: float) -> None:
         """Raise what keeps every server from being watched, if trying again cannot help.
@@ -257,7 +258,7 @@ class Agent:
         """Do all upkeep of the spool that is due, for at most a small part of the interval."""
         until = time.monotonic() + _UPKEEP_SHARE * interval_s
         while self.spool.maintain(datetime.now(UTC)):
-            if time.monotonic() > until or self._stopping.is_set():
+            if time.monotonic() > until or self._stopping:
                 return
 
     def _own_figures(self) -> None:
@@ -289,7 +290,7 @@ class Agent:
         """SIGTERM and Ctrl-C stop after a last commit, SIGHUP reads the configuration again."""
 
         def stop(signum: int, frame: FrameType | None) -> None:
-            self._stopping.set()
+            self._stopping = True
 
         def reload(signum: int, frame: FrameType | None) -> None:
             self._reloading = True

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
+from pgtare.postgres import signals
+
 _KEPT_LINES = 200
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -36,30 +38,31 @@ class Child:
         self._lock = threading.Lock()
         self._stderr: deque[str] = deque(maxlen=_KEPT_LINES)
         self._stdout: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._popen = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=dict(env),
-            start_new_session=True,
-            preexec_fn=die_with(os.getpid()),
-        )
-        self._readers = [
-            threading.Thread(target=self._read, args=(pipe, kept), daemon=True)
-            for pipe, kept in (
-                (self._popen.stderr, self._stderr),
-                (self._popen.stdout, self._stdout),
-            )
-        ]
-        try:
-            for reader in self._readers:
-                reader.start()
-        except BaseException:  # Ctrl-C between fork and here
-            self._kill()
-            raise
+        with contextlib.ExitStack() as failed:
+            # an exception of a signal that comes while Python forks is printed, and lost
+            with signals.deferred():
+                self._popen = subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    errors="replace",
+                    env=dict(env),
+                    start_new_session=True,
+                    preexec_fn=die_with(os.getpid()),
+                )
+                self._readers = [
+                    threading.Thread(target=self._read, args=(pipe, kept), daemon=True)
+                    for pipe, kept in (
+                        (self._popen.stderr, self._stderr),
+                        (self._popen.stdout, self._stdout),
+                    )
+                ]
+                failed.callback(self._kill)
+                for reader in self._readers:
+                    reader.start()
+            failed.pop_all()
 
     @property
     def pid(self) -> int:
