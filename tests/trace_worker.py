@@ -1,7 +1,9 @@
 """Servers whose background worker writes traces, and what it has written."""
 
 import contextlib
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -118,6 +120,16 @@ def another(directory: Path, before: Path, since_ns: int | None = None) -> Path:
 def worker_of(recording: Path) -> int:
     """The process that writes, or wrote, a recording."""
     return int(recording.name.split("-")[2].partition(".")[0])
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that does nothing meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def find_statement(recording: Path, text: str) -> Trace | None:

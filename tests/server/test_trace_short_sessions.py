@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import time
@@ -17,7 +16,7 @@ from pgtare.postgres.cluster import Cluster
 from tests.commands import pgtare, start_pgtare
 from tests.sessions import Connection, eventually, one, session
 from tests.trace_rings import DATA, KEPT, SMALLEST, end, ring_of, short, since, size, unread
-from tests.trace_worker import latest, with_statement, worker_of
+from tests.trace_worker import latest, stopped, with_statement, worker_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -28,16 +27,6 @@ MANY = 64
 def onlooker(writing: tuple[Cluster, Path]) -> Iterator[Connection]:
     with session(writing[0]) as connection:
         yield connection
-
-
-@contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """A process that does nothing meanwhile."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def unread_notes(trace: Trace) -> list[str]:

@@ -1,6 +1,5 @@
 """Where the background worker writes: nowhere else, and nothing where it cannot."""
 
-import contextlib
 import os
 import shutil
 import signal
@@ -15,7 +14,15 @@ from pgtare.observing.trace.file.reader import load
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.os_account import server_account
 from tests.sessions import Connection, eventually, session
-from tests.trace_worker import another, configure, find_statement, latest, work, worker_of
+from tests.trace_worker import (
+    another,
+    configure,
+    find_statement,
+    latest,
+    stopped,
+    work,
+    worker_of,
+)
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -197,15 +204,6 @@ def _give_away(path: Path) -> None:
     path.chmod(0o777)
 
 
-@contextlib.contextmanager
-def _halted(process: int) -> Iterator[None]:
-    os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(process, signal.SIGCONT)
-
-
 @pytest.mark.parametrize(
     ("spoil", "parent", "why"),
     [
@@ -230,7 +228,7 @@ def test_places_that_others_can_change(
     cluster, directory = writing
     place = directory.parent if parent else directory
     log = said(cluster)
-    with _halted(worker_of(latest(directory))):  # it sees the whole change, and no part of it
+    with stopped(worker_of(latest(directory))):  # it sees the whole change, and no part of it
         spoil(place)
         clear(directory)  # so that another one is to begin
     try:
