@@ -5,6 +5,10 @@ these trials, on the same session of the same server, come trials in slices, in 
 held for thousands of transactions without a switch: the gold standard. Over the rounds, the mean
 difference of the answers from the gold standard must lie within its own 95 % t interval, and under
 5 % of the gold standard or 0.1 µs. The exit status is 1 if one does not.
+
+The server writes its log to a file, as a cluster of pgtare's own does. With `--collector` the
+logging collector writes it: a third process that needs a processor, beside the session and its
+client. How often it is asleep when a line comes depends on how long lines have been coming.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ MOST_SHARE, MOST_US = 0.05, 0.1
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=10, help="of each trial")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--collector", action="store_true", help="log through the collector")
 
 
 def design(names: Sequence[str], seed: int, *, held: bool) -> Design:
@@ -60,7 +65,10 @@ def main(args: argparse.Namespace) -> int:
     libraries = [module.library, "pg_stat_statements", "auto_explain"]
     companies = {"alone": (), "with three": ONE, "with nine": SEVEN}
     found: dict[tuple[str, str], list[float]] = {}
-    settings = {"pgtare.ring_memory": "128MB", "logging_collector": "on"}
+    settings = {
+        "pgtare.ring_memory": "128MB",
+        "logging_collector": "on" if args.collector else "off",
+    }
     with (
         harness.server(libraries, settings) as target,
         own_session.connect(target.dsn) as conn,

@@ -13,6 +13,7 @@ from pgtare.keeping.agent.reading import statements_table, waits_table
 from pgtare.keeping.agent.server_looks import activity_difference
 from pgtare.keeping.agent.server_session import _Int8Array
 from pgtare.keeping.agent.texts import StatementTexts, storable, text_hash
+from pgtare.observing.findings.statement_texts import TextFile
 from pgtare.postgres.wait_counters.counter_table import BUCKETS, SUMS
 from pgtare.postgres.wait_counters.epoch import Origin, Taken
 
@@ -113,7 +114,7 @@ def test_statements_that_set_nothing_stay_as_they_are() -> None:
 
 
 def test_a_text_is_given_once_and_asked_for_once() -> None:
-    texts = StatementTexts()
+    texts = StatementTexts(TextFile())
     assert texts.unknown([0, 1, 2, 3]) == [1, 2, 3]
     new = texts.learn([1, 2, 3], [(1, "SELECT 1"), (2, "SELECT ?"), (3, "CREATE ROLE a")])
     assert new == {text_hash("SELECT ?"): "SELECT ?"}
@@ -123,7 +124,7 @@ def test_a_text_is_given_once_and_asked_for_once() -> None:
 
 def test_only_so_many_texts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_texts, "_MOST", 5)
-    texts = StatementTexts()
+    texts = StatementTexts(TextFile())
     for number in range(100):
         new = texts.learn([number], [(number, f"SELECT FROM t{number}")])
         assert list(new.values()) == [f"SELECT FROM t{number}"]

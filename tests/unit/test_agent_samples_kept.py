@@ -9,6 +9,7 @@ import pytest
 
 from pgtare.keeping.agent.server_findings import ServerFindings
 from pgtare.keeping.agent.server_session import ServerSession
+from pgtare.observing.findings.statement_texts import TextFile
 
 
 def row(pid: int) -> tuple[Any, ...]:
@@ -21,7 +22,7 @@ def row(pid: int) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(("sessions", "most"), [(10, 20), (150, 20), (500, 5), (2000, 4)])
 def test_one_of_a_group_counts_for_all_of_it(sessions: int, most: int) -> None:
-    findings = ServerFindings(None)
+    findings = ServerFindings(None, TextFile())
     rows = [row(pid) for pid in range(sessions)]
     for second in range(20):
         findings.see(cast(ServerSession, None), rows, 1_000.0 + second, 1.0)
@@ -33,7 +34,7 @@ def test_one_of_a_group_counts_for_all_of_it(sessions: int, most: int) -> None:
 @pytest.mark.parametrize(("burst", "every"), [(300, 2), (300, 3), (300, 7)])
 def test_a_burst_of_sessions_is_neither_missed_nor_always_the_one(burst: int, every: int) -> None:
     random.seed(1)
-    findings = ServerFindings(None)
+    findings = ServerFindings(None, TextFile())
     quiet, busy = ([row(pid) for pid in range(n)] for n in (10, burst))
     seen_s = counted = 0.0
     seconds = 600 * every

@@ -236,7 +236,7 @@ def test_a_name_stays_a_name_in_a_command(name: str) -> None:
     )
     (found,) = compute.findings(seen(session(1, role=name), state=state))
     assert found.remedy[1].command == f"ALTER ROLE {quoted} RESET plan_cache_mode;"
-    spills = {KEY: StatementTotals(calls=10, exec_s=20, temp_blocks=50_000)}
+    spills = {KEY: StatementTotals(calls=10, exec_s=20, temp_blocks=20_000)}
     (found,) = compute.findings(
         seen(session(1, role=name), state=statement_state(statements=spills))
     )
@@ -333,7 +333,7 @@ def test_a_table_without_statistics_is_told_with_the_statement() -> None:
     state = statement_state(processors=1.0, tables=table(50, 10_000_000, analyzed=False))
     (found,) = compute.findings(seen(session(1), session(2), state=state))
     assert "no ANALYZE of orders is known since counters were reset" in found.evidence
-    assert found.remedy[0].command == "ANALYZE orders;"
+    assert found.remedy[0].command == "ANALYZE public.orders;"
     known = replace(state, tables=table(50, 10_000_000))
     (found,) = compute.findings(seen(session(1), session(2), state=known))
     assert not any("ANALYZE" in one for one in (*found.evidence, found.remedy[0].command))
@@ -344,12 +344,12 @@ def test_sequential_scans_explain_a_statement() -> None:
     (found,) = compute.findings(seen(session(1), session(2), state=state))
     assert (found.kind, found.class_, found.level) == ("statement", ACTIVE, "warning")
     assert "reads orders from end to end" in found.title
-    assert found.remedy[0].command == "CREATE INDEX CONCURRENTLY ON orders (customer_ref);"
+    assert found.remedy[0].command == "CREATE INDEX CONCURRENTLY ON public.orders (customer_ref);"
     # what an UPDATE sets is no condition; of two tables nothing tells whose a column is
     for text, command in (
         (
             "UPDATE orders SET state = $1, seen = $2 WHERE customer_ref = $3",
-            "CREATE INDEX CONCURRENTLY ON orders (customer_ref);",
+            "CREATE INDEX CONCURRENTLY ON public.orders (customer_ref);",
         ),
         ("UPDATE orders SET state = $1", ""),
         ("SELECT * FROM orders o JOIN customers c ON c.id = o.customer_ref WHERE c.name = $1", ""),

@@ -158,10 +158,11 @@ def test_what_an_old_transaction_holds_up_names_it(
     assert [one.key for one in found] == ([] if key is None else [key])
     for one in found:
         assert (one.level, one.root.pid if one.root else 0) == (level, 9)
-        assert one.title.endswith(": the transaction of cron (pid 9) is the oldest")
-        commands = [each.command for each in one.remedy]
+        assert "cron (pid 9)" in " ".join((one.title, *one.evidence))
+        commands = [each.command for each in one.remedy if each.command]
         assert commands[0].startswith("SELECT pg_terminate_backend(9)")
-        assert "idle_in_transaction_session_timeout" in commands[1]
+        if one.key == "limit/multixact":
+            assert "idle_in_transaction_session_timeout" in commands[1]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pgtare.keeping.agent.server_findings import PART, ServerFindings
 from pgtare.observing.findings.episodes import Episode
 from pgtare.observing.findings.model import Finding
+from pgtare.observing.findings.statement_texts import TextFile
 from tests.unit.live_findings import finding_row, findings_of_shop
 from tests.unit.live_rows import SHOP, STORY, finding_table
 from tests.unit.spool_rows import at
@@ -62,7 +63,7 @@ def test_nothing_is_shown_before_its_commit_is_written() -> None:
 
 
 def test_the_next_agent_goes_on_with_what_is_open() -> None:
-    before = ServerFindings(None)
+    before = ServerFindings(None, TextFile())
     for key, these in (("a", before.episodes.open), ("b", before.episodes.closed)):
         finding = Finding(
             **{"key": key, "kind": "lock", "class": 0, "level": "critical", "title": "t"},

@@ -19,6 +19,7 @@ from pgtare.keeping.agent import queries
 from pgtare.keeping.agent.finding_traces import TracesAsked
 from pgtare.keeping.agent.rows import Batch, RowInterval
 from pgtare.keeping.agent.server_session import LookRefused, ServerSession
+from pgtare.keeping.agent.texts import LIMIT_S as TEXTS_LIMIT_S
 from pgtare.observing.doctor.checks import RepeatedChecks, server_kind
 from pgtare.observing.doctor.session import Session
 from pgtare.observing.findings import compute, read
@@ -26,6 +27,7 @@ from pgtare.observing.findings.collector import CountedTotals, FindingInputs, Lo
 from pgtare.observing.findings.episodes import Episode, EpisodeChange, Episodes, began
 from pgtare.observing.findings.model import Finding, FindingTraces
 from pgtare.observing.findings.observation import AwaitedLock, SessionsSample, moment
+from pgtare.observing.findings.statement_texts import FindingTexts, TextFile
 
 #: The window that findings are computed of, and how often, in s.
 WINDOW_S, EVALUATION_S = 20.0, 10.0
@@ -43,18 +45,17 @@ _ROWS, _MOST_PASSED = 3000, 5
 #: Sessions at work from which on their statements are looked up, counted if that is more: sampled,
 #: those on a processor are too few, as our own session keeps them from it.
 _BUSY = 0.2
-#: Texts of statements are remembered, the most.
-_MOST_TEXTS = 1000
 PART = "findings"
 
 
 class ServerFindings:
     """Samples, locks and counters of the last seconds; open findings.
 
-    stored: open findings of an earlier agent, as `reading` wrote them.
+    stored: open findings of an earlier agent, as `reading` wrote them. text_file: of the server's
+    statements, which others read as well.
     """
 
-    def __init__(self, stored: pa.Table | None) -> None:
+    def __init__(self, stored: pa.Table | None, text_file: TextFile) -> None:
         self.episodes = _read_back(stored)
         self.samples: deque[SessionsSample] = deque()
         """those that findings are computed of"""
@@ -70,7 +71,7 @@ class ServerFindings:
         self._started: datetime | None = None
         self._tables_at = 0.0
         self._lock_table = LockTableLooks()
-        self._texts: dict[int, str] = {}
+        self._texts = FindingTexts(text_file)
         self._waited: deque[tuple[float, float, Mapping[str, float]]] = deque()
         self._traces = TracesAsked()
 
@@ -184,14 +185,16 @@ class ServerFindings:
         elif before is not None:
             totals = replace(totals, tables=before.tables)
         self._totals = totals
+        texts: dict[int, str] = {}
         if may_be_slow:
-            self._remember_texts(collector, active)
+            texts = collector.texts(self._texts, Session.within(session.conn, TEXTS_LIMIT_S))
         observation = collector.observation(
             facts.settings,
             before or CountedTotals(),
             totals,
             counted,
-            texts=self._texts,
+            sources=facts.sources,
+            texts=texts,
             lock_table=self._lock_table.look(collector),
         )
         checks = [one for one in self._checked if one.kind != "kept"]
@@ -206,13 +209,6 @@ class ServerFindings:
             if change.change == "open" and change.episode.traces is None:
                 change.episode.traces = self._traces.keep(session, change.episode.finding)
         return [*ended, *changes]
-
-    def _remember_texts(self, collector: FindingInputs, active: Mapping[int, float]) -> None:
-        missing = [query_id for query_id in active if query_id not in self._texts]
-        if missing:
-            if len(self._texts) > _MOST_TEXTS:
-                self._texts.clear()
-            self._texts |= collector.texts(missing)
 
     def _forget_locks(self) -> None:
         waiting = {

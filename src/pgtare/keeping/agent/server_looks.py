@@ -31,6 +31,7 @@ from pgtare.keeping.agent.server_session import LookRefused, ServerSession
 from pgtare.keeping.agent.texts import StatementTexts
 from pgtare.kit import numbers
 from pgtare.observing.findings import read
+from pgtare.observing.findings.statement_texts import MOST_BYTES, TextFile
 from pgtare.postgres.backend_types import BACKGROUND
 from pgtare.postgres.wait_counters import difference as differences
 from pgtare.postgres.wait_counters import epoch
@@ -118,10 +119,10 @@ class ServerLooks:
         self._roles: dict[int, str] = {}
         self._databases: dict[int, str] = {}
         self._names_read = 0.0
-        self._texts = StatementTexts()
+        self._texts = StatementTexts(TextFile())
         self._settings: str | None = None
         self._recordings = stored_recordings(stored)
-        self.findings = ServerFindings(stored(server_findings.PART))
+        self.findings = ServerFindings(stored(server_findings.PART), self._texts.file)
         self.description = ServerDescription(name, agent, stored)
         self.notes: dict[str, str] = {}
         """what is to be logged of looks that brought rows: events, and why"""
@@ -287,20 +288,20 @@ class ServerLooks:
         found: list[tuple[int, str]] = []
         try:
             size = self._size_of_texts(session)
-            if size is not None and size > texts.MOST_BYTES:
-                self._texts.pause_if_large(size)
+            if size is not None and size > MOST_BYTES:
+                self._texts.file.pause_if_large(size)
                 raise LookRefused(
-                    f"their file is larger than {numbers.volume(texts.MOST_BYTES)}: "
+                    f"their file is larger than {numbers.volume(MOST_BYTES)}: "
                     "SELECT pg_stat_statements_reset(); begins a new one"
                 )
             with session.look("texts", texts.LIMIT_S):
                 ((length, ids, wanted),) = session.rows(queries.TEXTS, asked)
-            self._texts.pause_if_large(max(length, size or 0), time.monotonic() - began)
+            self._texts.file.pause_if_large(max(length, size or 0), time.monotonic() - began)
             found = [] if ids is None else list(zip(map(int, ids), wanted, strict=True))
         except LookRefused as ex:
             # it is not loaded, too slow, or holds what this encoding does not have: rows go on
             if ex.slow:
-                self._texts.pause_if_large(None, texts.LIMIT_S)
+                self._texts.file.pause_if_large(None, texts.LIMIT_S)
             self.notes["no_texts"] = f"texts of pg_stat_statements were not read: {ex}"
         new = self._new_texts = self._texts.learn(asked, found)
         batch.add("texts", {"text_hash": list(new), "text": list(new.values())}, interval, len(new))

@@ -1,29 +1,21 @@
 """Texts of statements: those of pg_stat_statements, without literals and without secrets.
 
-However few texts are asked for, the server reads the file of all of them, under a lock that new
-statements wait for. So a file that is large, or slow to read, is read at most once in ten minutes.
+A file of them that is large, or slow to read, is read at most once in ten minutes.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections.abc import Collection, Iterable
 
-from pgtare.observing.doctor.collect import LARGEST_FILE
+from pgtare.observing.findings.statement_texts import AGAIN_S, TextFile
 from pgtare.postgres.sql_text import storable
 
-#: A text that was missing is requested again after this many s.
-_AGAIN_S = 1800.0
 #: The most statements, and the most texts, that are remembered.
 _MOST = 50_000
 #: A look at texts that takes longer than this is given up, s; other looks have more time.
 LIMIT_S = 1.0
-#: A file of more bytes is not read at all. One of 8 MiB, or that takes 0.1 s, is large.
-MOST_BYTES, _LARGE_BYTES, _SLOW_S = LARGEST_FILE, 8 << 20, 0.1
-#: Looks at a large file are this far apart, s.
-LARGE_PAUSE_S = 600.0
 
 
 def text_hash(text: str) -> int:
@@ -35,12 +27,12 @@ def text_hash(text: str) -> int:
 class StatementTexts:
     """Which texts of a server are known. hashes: by query identifier."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: TextFile) -> None:
+        self.file = file
         self.hashes: dict[int, int] = {}
         self._asked: dict[int, float] = {}
         self._given: set[int] = set()
         self._wanted: set[int] = set()
-        self._not_before = -math.inf
 
     def unknown(self, query_ids: Iterable[int]) -> list[int]:
         """Statements whose texts should be read now, with earlier ones that had to wait.
@@ -54,19 +46,9 @@ class StatementTexts:
                 for query_id in query_ids
                 if query_id
                 and query_id not in self.hashes
-                and now - self._asked.get(query_id, -_AGAIN_S) >= _AGAIN_S
+                and now - self._asked.get(query_id, -AGAIN_S) >= AGAIN_S
             }
-        return sorted(self._wanted) if now >= self._not_before else []
-
-    def pause_if_large(self, size: int | None, took_s: float = 0.0) -> bool:
-        """Leave the file alone for ten minutes if it is large. Returns whether it is.
-
-        size: in bytes, None if unknown. took_s: how long it took to read.
-        """
-        large = (size or 0) >= _LARGE_BYTES or took_s >= _SLOW_S
-        if large:
-            self._not_before = time.monotonic() + LARGE_PAUSE_S
-        return large
+        return sorted(self._wanted) if self.file.may_be_read else []
 
     def learn(self, asked: Iterable[int], found: Iterable[tuple[int, str]]) -> dict[int, str]:
         """Note the texts that were requested. Returns those that are new, by hash."""

@@ -218,7 +218,6 @@ def _debugging(settings: Settings) -> Finding | None:
         found.append("log_min_messages")
     if not found:
         return None
-    resets = " ".join(f"ALTER SYSTEM RESET {name};" for name in found)
     return of_setting(
         "logging",
         name="debugging",
@@ -226,7 +225,9 @@ def _debugging(settings: Settings) -> Finding | None:
         title=f"output for debugging is on: {', '.join(found)}",
         evidence=[f"{name} = {settings[name]}" for name in found],
         why="it writes many lines for each statement",
-        remedy=[f"{resets} SELECT pg_reload_conf();"],
+        remedy=[
+            set_at_once(name, "warning" if name == "log_min_messages" else "off") for name in found
+        ],
         sure="certain",
         because="the settings were read",
     )

@@ -72,6 +72,7 @@ def server_kind(facts: DoctorFacts, *, local: bool) -> ServerKind:
         statements=facts.statements.schema if facts.statements else None,
         waits=facts.waits.schema if facts.waits else None,
         local=local,
+        may_stat_file=facts.may_stat_file,
     )
 
 

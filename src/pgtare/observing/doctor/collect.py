@@ -23,6 +23,8 @@ from pgtare.observing.doctor.observed import (
     Texts,
 )
 from pgtare.observing.doctor.session import Session, Unreadable
+from pgtare.observing.findings.read import size_of_texts
+from pgtare.observing.findings.statement_texts import MOST_BYTES
 from pgtare.postgres.module_versions import Mismatch, ModuleVersions, mismatch
 from pgtare.postgres.settings import preload_statement
 from pgtare.postgres.wait_counters.model import Event
@@ -33,8 +35,6 @@ TRACE = "sql_trace"
 TEXTS = "texts of pg_stat_statements"
 #: So many clock probes are made; the fastest counts.
 _CLOCK_PROBES = 20
-#: Texts of a larger file are not fetched: the server would load all of it into memory.
-LARGEST_FILE = 512 * 1024 * 1024
 #: A larger table is read at both ends of an interval only.
 LARGEST_SAMPLED = 10_000
 _GRANT = "GRANT pg_read_all_stats TO {role};"
@@ -48,7 +48,9 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         queries.IDENTITY
     )
     found = session.rows(queries.EXTENSIONS)
-    settings = dict(session.rows(queries.SETTINGS))
+    read_settings = session.rows(queries.SETTINGS)
+    settings = {name: value for name, value, _ in read_settings}
+    sources = {name: source for name, _, source in read_settings if source is not None}
     if superuser and any(name == STATEMENTS for name, *_ in found):
         session.stay_out()
     where = _PRIMARY if standby else ""
@@ -104,6 +106,7 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
             sees_all=sees_all,
         ),
         settings=settings,
+        sources=sources,
         statements=statements,
         waits=waits,
         may_stat_file=may_stat,
@@ -275,12 +278,11 @@ def read_texts(session: Session, facts: DoctorFacts) -> Texts:
     size = None
     if facts.may_stat_file:
         try:
-            rows = session.rows(queries.TEXT_FILE)
-            size = int(rows[0][0]) if rows and rows[0][0] is not None else None
+            size = size_of_texts(session)
         except Unreadable:
             size = None
-    if size is not None and size > LARGEST_FILE:
-        limit = f"{LARGEST_FILE // 1024**2} MB"
+    if size is not None and size > MOST_BYTES:
+        limit = f"{MOST_BYTES // 1024**2} MB"
         why = f"their file is larger than {limit}, all of which the server would load"
         remedy = "SELECT pg_stat_statements_reset();  -- starts the file anew"
         return Texts(None, size, (Unseen(what=TEXTS, why=why, remedy=remedy),))

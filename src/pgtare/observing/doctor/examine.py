@@ -23,6 +23,7 @@ from pgtare.observing.doctor.session import Session, Unreadable
 from pgtare.observing.findings import compute
 from pgtare.observing.findings.collector import FindingInputs, LockTableLooks
 from pgtare.observing.findings.observation import Observation
+from pgtare.observing.findings.statement_texts import FindingTexts, TextFile
 
 #: How often sessions are looked at, in s.
 SAMPLE_S = 0.05
@@ -47,12 +48,21 @@ def watch(
     facts = read_facts(session)
     collector = FindingInputs(session, checks.server_kind(facts, local=session.is_local))
     first, begun, locks = read_look(session, facts), collector.totals(), LockTableLooks()
+    texts = FindingTexts(TextFile())
     while True:
         samples = _samples(session, facts, first, collector, interval_s, tick)
         facts = _again(session, facts)
         last, ended = read_look(session, facts), collector.totals()
         waited_s, table = _waited(first, last), locks.look(collector)
-        seen = collector.observation(facts.settings, begun, ended, waited_s, lock_table=table)
+        seen = collector.observation(
+            facts.settings,
+            begun,
+            ended,
+            waited_s,
+            sources=facts.sources,
+            texts=collector.texts(texts),
+            lock_table=table,
+        )
         yield _report(session, facts, first, last, samples, weights, seen, collector.unseen)
         first, begun = last, ended
         collector = FindingInputs(session, checks.server_kind(facts, local=session.is_local))

@@ -50,7 +50,8 @@ class DoctorFacts:
     """What does not change while one looks.
 
     settings: name → value in the setting's unit, as text, without what the doctor's own session
-    sets for itself. unseen: what could not be read.
+    sets for itself. sources: of those that are from no configuration file, as pg_settings names
+    them. unseen: what could not be read.
     """
 
     server: Server
@@ -61,6 +62,7 @@ class DoctorFacts:
     clock: Clock | None
     unseen: tuple[Unseen, ...] = ()
     kept: tuple[KeptByCause, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def table_size(self) -> int:

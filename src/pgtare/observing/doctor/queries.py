@@ -68,7 +68,10 @@ GROUP BY cause ORDER BY 2 DESC, 1""",
 SETTINGS = Query(
     "settings",
     "settings that observe, log, or size what observes",
-    """SELECT name, coalesce(reset_val, setting) FROM pg_settings
+    """SELECT name, coalesce(reset_val, setting),
+  CASE WHEN source IN ('command line', 'environment variable', 'global', 'database', 'user',
+    'database user') THEN source END
+FROM pg_settings
 WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
   OR name LIKE 'pg\\_stat\\_statements.%' OR name LIKE 'auto\\_explain.%'
   OR name LIKE 'wait\\_event\\_timing.%' OR name LIKE 'pgaudit.%'
@@ -77,7 +80,7 @@ WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
     'autovacuum_vacuum_cost_limit', 'vacuum_cost_limit',
     'checkpoint_completion_target', 'checkpoint_timeout', 'max_connections',
     'max_locks_per_transaction', 'max_prepared_transactions', 'max_slot_wal_keep_size',
-    'max_wal_size', 'plan_cache_mode',
+    'max_wal_size', 'maintenance_work_mem', 'plan_cache_mode', 'work_mem',
     'reserved_connections', 'superuser_reserved_connections', 'synchronous_standby_names')""",
 )
 DATABASES = Query(
@@ -121,12 +124,6 @@ TEXTS_WITH_AGES = Query(
     "what the statements say, and since when each of them is in the table",
     _TEXTS.format(age="extract(epoch FROM clock_timestamp() - stats_since)::float8"),
     "pg_stat_statements 1.11 or later (PostgreSQL 17)",
-)
-TEXT_FILE = Query(
-    "text file",
-    "the size of the file that holds the texts",
-    """SELECT size FROM pg_stat_file('pg_stat_tmp/pgss_query_texts.stat', true)""",
-    "the role may execute pg_stat_file",
 )
 CLOCK = Query(
     "clock",

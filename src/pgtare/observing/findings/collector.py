@@ -24,6 +24,7 @@ from pgtare.observing.findings.observation import (
     TableTotals,
 )
 from pgtare.observing.findings.read import Reader
+from pgtare.observing.findings.statement_texts import FindingTexts
 
 #: So many statements are looked up, those that were seen most.
 _MOST_STATEMENTS = 10
@@ -44,6 +45,7 @@ class ServerKind:
     """What decides how a server is read. version: as 18. local: on this machine.
 
     statements, waits: schemas of pg_stat_statements and wait_event_timing; None: not there.
+    may_stat_file: whether the role may ask how large a file is.
     """
 
     version: int
@@ -52,6 +54,7 @@ class ServerKind:
     statements: str | None = None
     waits: str | None = None
     local: bool = False
+    may_stat_file: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,12 +154,14 @@ class FindingInputs:
         last: CountedTotals,
         waited_s: Mapping[str, float] | None,
         *,
-        texts: Mapping[int, str] | None = None,
+        sources: Mapping[str, str],
+        texts: Mapping[int, str],
         lock_table: LockTable | None = None,
     ) -> Observation:
         """All of it, between two readings of totals.
 
-        waited_s: by event, as counted. texts: of statements; None: read now.
+        sources: of settings that are from no configuration file. waited_s: by event, as counted.
+        texts: of statements.
         """
         oldest = limits.has_to_do_with_age(settings, last.counters)
         if self.refused > _MOST_REFUSED * self.looks:
@@ -164,6 +169,7 @@ class FindingInputs:
         grown = read.grown(first.statements, last.statements, only_known=last.is_part)
         state = ServerState(
             settings=settings,
+            sources=sources,
             role_settings=self._try(
                 "settings of roles", lambda: read.role_settings(self.reader), ()
             ),
@@ -174,7 +180,7 @@ class FindingInputs:
             now=self._try("server", lambda: read.now(self.reader, oldest=oldest), ServerNow()),
             statements=grown,
             history=first.statements,
-            texts=self.texts(list(self.active_statements())) if texts is None else texts,
+            texts=texts,
             tables=last.tables,
             tables_before=first.tables,
             lock_table=lock_table,
@@ -192,10 +198,19 @@ class FindingInputs:
                     seen[one.query_id] += 1
         return {name: n / len(self.samples) for name, n in seen.most_common(_MOST_STATEMENTS)}
 
-    def texts(self, query_ids: Sequence[int]) -> dict[int, str]:
-        """What these statements say, as far as pg_stat_statements or their sessions have them."""
-        schema = self.kind.statements
-        return self._try("texts", lambda: read.texts(self.reader, schema, query_ids), {})
+    def texts(self, texts: FindingTexts, reader: Reader | None = None) -> dict[int, str]:
+        """What the active statements say, as far as pg_stat_statements or their sessions know.
+
+        reader: with other limits of time than the other inputs have.
+        """
+        kind, active = self.kind, list(self.active_statements())
+        return self._try(
+            "texts",
+            lambda: texts.read(
+                reader or self.reader, kind.statements, active, sized=kind.may_stat_file
+            ),
+            {},
+        )
 
 
 class LockTableLooks:

@@ -76,7 +76,10 @@ def findings(
             found.append(one)  # what only explains work does not say that all stands still
         elif explained_by is not None:
             explaining[explained_by] = _with_share(explaining[explained_by], cause, whole)
-    all_of_them = ranked([*found, *explaining.values()])
+    all_of_them = [
+        remedies.where_else(one, observation.state.sources)
+        for one in ranked([*found, *explaining.values()])
+    ]
     if not observation.state.standby:
         return all_of_them
     return [

@@ -98,9 +98,12 @@ def _connections(state: ServerState) -> Finding | None:
             one.sessions if one.state.startswith("idle in transaction") else 0
         )
     (role, application), largest = holders.most_common(1)[0]
-    name, quoted = application or role, remedies.identifier(role)
+    name = application or role
     resting, open_ = idle[role, application], within[role, application]
     theirs = sum(count for (of, _), count in holders.items() if of == role)
+    room = max(1, int(0.6 * usable))
+    now = next((one.limit for one in state.now.connections if one.role == role), None)
+    may_be_limited = theirs > room and now is not None and (now < 0 or now > room)
     reached = used >= _ALL * usable
     return of_limit(
         "connections",
@@ -129,16 +132,21 @@ def _connections(state: ServerState) -> Finding | None:
                 "ends sessions that do nothing for so long, of new sessions",
                 "pools that do not expect it report errors",
             ),
-            Remedy(
-                command=f"ALTER ROLE {quoted} CONNECTION LIMIT {max(1, int(0.6 * usable))};",
-                does="keeps room for the others",
-                risk=f"further connections of the role are refused; it has {theirs} now",
-                privilege="the right to alter the role",
-            ),
+            *([_limited(role, room, theirs)] if may_be_limited else []),
         ],
         sure="certain",
         because="the sessions were counted",
         figures={"connections": float(used), "usable_connections": usable},
+    )
+
+
+def _limited(role: str, room: int, theirs: int) -> Remedy:
+    """What keeps a role from taking all connections."""
+    return Remedy(
+        command=f"ALTER ROLE {remedies.identifier(role)} CONNECTION LIMIT {room};",
+        does="keeps room for the others",
+        risk=f"further connections of the role are refused; it has {theirs} now",
+        privilege="the right to alter the role",
     )
 
 
@@ -380,16 +388,28 @@ def _notifications(state: ServerState) -> Finding | None:
         reached=reached,
         root=who(one),
         object="notifications",
-        title=f"the queue of notifications (NOTIFY) is {'' if reached else 'half '}full"
-        + _said(one),
+        title=f"the queue of notifications (NOTIFY) is {'' if reached else 'half '}full",
         evidence=[f"pg_notification_queue_usage() = {usage:.2f}", *_age(one)],
         why="a session that listens, and stays in a transaction, keeps all notifications since it "
         "began; when the queue is full, transactions with NOTIFY fail",
-        remedy=_ended(one),
-        sure="likely" if one is not None else "certain",
-        because="who listens cannot be seen; it is a session with an old transaction"
-        if one is not None
-        else "the server says how full it is",
+        remedy=[
+            Remedy(
+                command="",
+                does="look into the server's log for «NOTIFY queue is»: it names the process that "
+                "keeps the most; end its transaction, or let its application stay in none",
+            ),
+            *(
+                each.model_copy(
+                    update={"does": f"if it is the one that the log names: {each.does}"}
+                )
+                for each in (remedies.end(one) if one is not None else [])
+            ),
+        ],
+        sure="certain" if one is None else "possible",
+        because="the server says how full it is"
+        if one is None
+        else "who listens cannot be seen; it is a session with an old transaction, perhaps the "
+        "oldest",
         figures={"usage": usage},
     )
 

@@ -213,12 +213,16 @@ class Slot:
 
 @dataclass(frozen=True)
 class ConnectionCount:
-    """Sessions of one role and application in one state."""
+    """Sessions of one role and application in one state.
+
+    limit: of the role's connections, -1 without; None if it is a superuser, whom none holds for.
+    """
 
     role: str
     application: str
     state: str
     sessions: int
+    limit: int | None = -1
 
 
 @dataclass(frozen=True)
@@ -286,11 +290,13 @@ class RoleSetting:
 class ServerState:
     """Everything about the server that samples of sessions do not show.
 
+    sources: of settings that are from no configuration file, as pg_settings names them.
     processors: None if not known. texts: of statements, by identifier. history: of statements
     before this window. standby: whether it is one. slots_before: positions of slots.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
     role_settings: Sequence[RoleSetting] = ()
     processors: float | None = None
     standby: bool = False

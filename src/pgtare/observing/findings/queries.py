@@ -133,8 +133,12 @@ _SLOTS = """SELECT slot_name, slot_type, active, coalesce(pg_wal_lsn_diff(
   coalesce(application_name, ''),
   pg_wal_lsn_diff(coalesce(confirmed_flush_lsn, restart_lsn), '0/0')::bigint, {reason}
 FROM pg_replication_slots LEFT JOIN pg_stat_replication ON pid = active_pid"""
+#: A slot that a standby has from its primary is read there.
 SLOTS = Query(
-    "slots", _TELLS_SLOTS, _SLOTS.format(reason="invalidation_reason"), "PostgreSQL 17 or later"
+    "slots",
+    _TELLS_SLOTS,
+    _SLOTS.format(reason="invalidation_reason") + "\nWHERE NOT (synced AND pg_is_in_recovery())",
+    "PostgreSQL 17 or later",
 )
 #: A slot whose WAL was removed is `conflicting`, too, and has no position any more.
 SLOTS_16 = Query(
@@ -199,7 +203,9 @@ CONNECTIONS = Query(
     "connections",
     "how many sessions each role and application has",
     """SELECT coalesce(usename, ''), coalesce(application_name, ''), coalesce(state, ''),
-  count(*)::int FROM pg_stat_activity WHERE backend_type = 'client backend' GROUP BY 1, 2, 3""",
+  count(*)::int, min(CASE WHEN NOT rolsuper THEN rolconnlimit END)
+FROM pg_stat_activity LEFT JOIN pg_roles r ON r.oid = usesysid
+WHERE backend_type = 'client backend' GROUP BY 1, 2, 3""",
 )
 STANDBYS = Query(
     "standbys",
@@ -208,12 +214,12 @@ STANDBYS = Query(
 )
 ROLE_SETTINGS = Query(
     "settings of roles",
-    "which roles and databases have a plan_cache_mode of their own",
+    "which roles and databases have a plan_cache_mode or work_mem of their own",
     """SELECT coalesce(r.rolname, ''), coalesce(d.datname, ''), split_part(s.one, '=', 1),
   split_part(s.one, '=', 2)
 FROM pg_db_role_setting c CROSS JOIN LATERAL unnest(c.setconfig) s(one)
   LEFT JOIN pg_roles r ON r.oid = c.setrole LEFT JOIN pg_database d ON d.oid = c.setdatabase
-WHERE s.one LIKE 'plan\\_cache\\_mode=%'""",
+WHERE s.one LIKE 'plan\\_cache\\_mode=%' OR s.one LIKE 'work\\_mem=%'""",
 )
 #: %s: identifiers; NULL: all.
 CALLS = Query(
@@ -240,13 +246,23 @@ SOME_TEXTS = Query(
 WHERE queryid = ANY(%s) GROUP BY 1""",
     "pg_stat_statements is there",
 )
+TEXT_FILE = Query(
+    "text file",
+    "the size of the file that holds the texts",
+    """SELECT size FROM pg_stat_file('pg_stat_tmp/pgss_query_texts.stat', true)""",
+    "the role may execute pg_stat_file",
+)
+#: Whether a table has statistics is not for everybody to see, and the time of its last ANALYZE is
+#: lost in a crash, as counters are. Then it is taken to have some, unless it never had any, or most
+#: of its rows came later.
 TABLES = Query(
     "tables",
     "sequential scans and dead rows by table, in a database of not too many tables",
     f"""SELECT t.relid::regclass::text, coalesce(t.seq_scan, 0), coalesce(t.seq_tup_read, 0),
   t.n_live_tup, t.n_dead_tup, {_age("greatest(t.last_vacuum, t.last_autovacuum)")},
   greatest(t.last_analyze, t.last_autoanalyze) IS NOT NULL
-FROM pg_stat_user_tables t
+    OR NOT (c.reltuples < 0 OR t.n_mod_since_analyze > c.reltuples / 2)
+FROM pg_stat_user_tables t JOIN pg_class c ON c.oid = t.relid
 WHERE (t.seq_tup_read > 100000 OR t.n_dead_tup > 10000 OR (t.idx_tup_fetch > 100000
     AND greatest(t.last_analyze, t.last_autoanalyze) IS NULL))
   AND (SELECT count(*) FROM pg_class WHERE relkind = 'r') < {MOST_TABLES}""",

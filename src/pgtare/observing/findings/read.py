@@ -183,7 +183,7 @@ def now(reader: Reader, *, oldest: bool = False) -> ServerNow:
 
 
 def role_settings(reader: Reader) -> tuple[RoleSetting, ...]:
-    """Plan cache modes that roles and databases have of their own."""
+    """What roles and databases have of their own."""
     return tuple(RoleSetting(*row) for row in reader.rows(queries.ROLE_SETTINGS))
 
 
@@ -199,14 +199,20 @@ def calls(
     }
 
 
-def texts(reader: Reader, schema: str | None, query_ids: Sequence[int]) -> dict[int, str]:
-    """Texts of statements, without literals; of those under way if nothing else knows them."""
-    found: dict[int, str] = {}
-    if schema is not None and query_ids:
-        found = _texts(reader.rows(queries.SOME_TEXTS, schema, (list(query_ids),)))
-    if missing := [query_id for query_id in query_ids if query_id not in found]:
-        found |= _texts(reader.rows(queries.TEXTS_UNDER_WAY, None, (missing,)))
-    return found
+def texts(reader: Reader, schema: str, query_ids: Sequence[int]) -> dict[int, str]:
+    """Texts of statements, without literals. The server reads the texts of all statements."""
+    return _texts(reader.rows(queries.SOME_TEXTS, schema, (list(query_ids),)))
+
+
+def texts_under_way(reader: Reader, query_ids: Sequence[int]) -> dict[int, str]:
+    """Texts of statements as their sessions sent them."""
+    return _texts(reader.rows(queries.TEXTS_UNDER_WAY, None, (list(query_ids),)))
+
+
+def size_of_texts(reader: Reader) -> int | None:
+    """How large the file of all texts is, in bytes; None if there is none."""
+    rows = reader.rows(queries.TEXT_FILE)
+    return int(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
 def _texts(rows: Iterable[Sequence[Any]]) -> dict[int, str]:

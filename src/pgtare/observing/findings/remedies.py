@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from pgtare.observing.findings.model import Remedy
+from pgtare.observing.findings.model import Finding, Remedy
 from pgtare.observing.findings.observation import SampledSession, moment
 
 #: Reading the settings anew is a function's call, which can be granted.
 _ALTER_SYSTEM = "ALTER SYSTEM, and EXECUTE on pg_reload_conf()"
-_GONE = "no row: it is gone already"
-_SIGNAL = "pg_signal_backend, or the same role; a superuser's session takes a superuser"
+_GONE = "no row: it is gone already, or your role may not see it"
+_SIGNAL = (
+    "pg_signal_backend and pg_read_all_stats, or the same role; a superuser's session takes a "
+    "superuser"
+)
 #: What goes on when queries of a standby hold up what it applies.
 REPLAY_CANCELS = Remedy(
     command="",
@@ -29,6 +32,15 @@ _UNTOUCHED = (
     "checkpointer",
     "walwriter",
 )
+#: Where a setting may come from besides configuration files.
+_SOURCES = {
+    "command line": "the command line that starts the server",
+    "environment variable": "the environment of the server",
+    "global": "ALTER ROLE ALL … SET",
+    "database": "ALTER DATABASE … SET of this database",
+    "user": "ALTER ROLE … SET of this role",
+    "database user": "ALTER ROLE … IN DATABASE … SET of this role",
+}
 #: What writes, so that a standby cannot do it.
 _WRITES = re.compile(r"(ALTER (ROLE|DATABASE)|ANALYZE|CREATE|ROLLBACK PREPARED|VACUUM)\b")
 
@@ -41,6 +53,11 @@ def literal(text: str) -> str:
 def identifier(text: str) -> str:
     """A name as SQL has it, always in quotes."""
     return _escaped(text, '"')
+
+
+def table(name: str) -> str:
+    """A table's name for a command: with its schema, which `plain` leaves out."""
+    return name if re.match(r'(?:"(?:[^"]|"")+"|[^".]+)\.', name) else f"public.{name}"
 
 
 def _escaped(text: str, quote: str) -> str:
@@ -69,13 +86,22 @@ def setting(setting_name: str, value: str, does: str, risk: str = "") -> Remedy:
     )
 
 
-def setting_reset(setting_name: str, does: str) -> Remedy:
-    """Take a setting of the whole server back."""
-    return Remedy(
-        command=f"ALTER SYSTEM RESET {setting_name}; SELECT pg_reload_conf();",
-        does=does,
-        privilege=_ALTER_SYSTEM,
-    )
+def where_else(one: Finding, sources: Mapping[str, str]) -> Finding:
+    """The finding, whose remedies name what ALTER SYSTEM does not override.
+
+    sources: of settings that are not from a configuration file, as pg_settings names them.
+    """
+    sql = " ".join(each.command for each in one.remedy)
+    said = [
+        Remedy(
+            command="",
+            does=f"{name} is set by {_SOURCES.get(source, source)}, which goes before ALTER "
+            "SYSTEM: change it there",
+        )
+        for name, source in sources.items()
+        if re.search(rf"\bALTER SYSTEM SET {re.escape(name)} ", sql)
+    ]
+    return one.model_copy(update={"remedy": [*said, *one.remedy]}) if said else one
 
 
 def of_standby(fixes: Iterable[Remedy]) -> list[Remedy]:

@@ -32,8 +32,14 @@ _CONTENDED = 0.3
 _SLOWER, _HISTORY_CALLS = 2.0, 20
 #: Sessions that want a processor, for each there is: fewer is what a busy server has.
 CROWDED = 1.5
-_MOST_WORK_MEM = 1 << 30
-_COMPARED = re.compile(r"\b([a-z_][a-z0-9_]*)\s*=\s*(?:\$\d+|\?)", re.IGNORECASE)
+#: More memory than this is not offered, MB; for all sessions of a role less.
+_MOST_MB, _MOST_OF_ROLE_MB = 1024, 64
+_COMPARED = re.compile(
+    r"""(?<![\w"])([a-z_][a-z0-9_]*|"[^"]+")\s*=\s*(?:\$\d+|\?)""", re.IGNORECASE
+)
+_HAS_CONDITIONS = re.compile(r"\b(WHERE|HAVING|ON)\b", re.IGNORECASE)
+#: With it one index on all of these columns does not fit.
+_OR = re.compile(r"\bOR\b", re.IGNORECASE)
 #: What is set is no condition: an index on it would be in the way of each update.
 _SET = re.compile(r"\bSET\b.*?(?=\b(?:FROM|WHERE)\b|$)", re.IGNORECASE | re.DOTALL)
 #: What may name a table: with two of them nothing tells whose a column is.
@@ -41,7 +47,7 @@ _NAMES_TABLE = re.compile(r"\b(?:FROM|JOIN|USING)\b|^\s*UPDATE\b", re.IGNORECASE
 _LISTED_TABLES = re.compile(r"\bFROM\s+[\w.\"\s]+,", re.IGNORECASE)
 _READS = re.compile(r"\s*SELECT\b", re.IGNORECASE)
 _PARAMETER = re.compile(r"\$\d+")
-_FORCED = "force_generic_plan"
+_MODE, _FORCED = "plan_cache_mode", "force_generic_plan"
 #: What builds indexes, which has maintenance_work_mem.
 _BUILDS = re.compile(r"\s*(CREATE\s+(UNIQUE\s+)?INDEX|REINDEX|CLUSTER|ALTER\s+TABLE)\b", re.I)
 #: Locks of pages are LWLocks up to version 18, and waits of the class Buffer from 19 on. There
@@ -137,7 +143,7 @@ def statement(
         remedy=[
             *(
                 Remedy(
-                    command=f"ANALYZE {name};",
+                    command=f"ANALYZE {remedies.table(name)};",
                     does="without statistics of it, as after an upgrade, the planner guesses",
                     privilege="the table's owner, or MAINTAIN",
                 )
@@ -152,6 +158,8 @@ def statement(
 
 
 def _not_analyzed(text: str, observation: Observation) -> list[str]:
+    if observation.state.standby:
+        return []  # nothing is analyzed there: it has the statistics of the primary
     tables = observation.state.tables.items()
     return [name for name, one in tables if not one.analyzed and names_table(text, name)][:3]
 
@@ -210,6 +218,8 @@ def _generic(cause: Cause, whole: Partition, observation: Observation) -> Explan
         return None
     again = "for new sessions: the server decides again"
     for one in observation.state.role_settings:
+        if one.name != _MODE:
+            continue
         if one.value == _FORCED and one.role in ("", role) and one.database in ("", database):
             where = _altered(one)
             reset = Remedy(
@@ -219,9 +229,9 @@ def _generic(cause: Cause, whole: Partition, observation: Observation) -> Explan
             )
             break
     else:
-        if observation.state.settings.get("plan_cache_mode") != _FORCED:
+        if observation.state.settings.get(_MODE) != _FORCED:
             return None
-        where, reset = "ALTER SYSTEM", remedies.setting_reset("plan_cache_mode", again)
+        where, reset = "the whole server", remedies.setting(_MODE, "auto", again)
     return Explanation(
         "generic",
         "runs a generic plan, made for any value of its parameters (plan_cache_mode)",
@@ -242,7 +252,7 @@ def _generic(cause: Cause, whole: Partition, observation: Observation) -> Explan
 def _altered(one: RoleSetting) -> str:
     database = remedies.identifier(one.database)
     if not one.role:
-        return f"ALTER DATABASE {database}"
+        return f"ALTER DATABASE {database}" if one.database else "ALTER ROLE ALL"
     within = f" IN DATABASE {database}" if one.database else ""
     return f"ALTER ROLE {remedies.identifier(one.role)}{within}"
 
@@ -255,54 +265,85 @@ def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanat
     waited = sum(s for event, s in cause.events.items() if event.startswith("IO/BufFile"))
     if blocks / seconds < _TEMP_BLOCKS_S and waited < 0.1 * cause.seconds:
         return None
-    evidence, memory = [f"{numbers.percent(100 * waited / cause.seconds)} in temporary files"], None
+    evidence = [f"{numbers.percent(100 * waited / cause.seconds)} in temporary files"]
+    each = 0.0
     if found is not None and blocks:
         each = blocks * _BLOCK / max(found.calls, 1.0)
         evidence = [
             f"{numbers.volume(blocks * _BLOCK)} written to temporary files, "
             f"{numbers.volume(each)} a call"
         ]
-        memory = min(_MOST_WORK_MEM, 2 ** max(22, (int(2.5 * each)).bit_length()))
-    size = f"'{memory >> 20}MB'" if memory else "'64MB'"
-    role = cause.applications.most()[0][0]
-    if _BUILDS.match(text):
-        return Explanation(
-            "spill",
-            "spills to temporary files: maintenance_work_mem is too small for the index",
-            tuple(evidence),
-            "what does not fit into maintenance_work_mem is sorted in files, in several passes",
-            (
-                Remedy(
-                    command=f"SET maintenance_work_mem = '{_MOST_WORK_MEM >> 20}MB';",
-                    does="in its session, before the statement; a very large index needs files "
-                    "all the same",
-                    risk="the statement and its workers together take as much",
-                ),
-            ),
-            table_of(text),
-        )
+    builds = _BUILDS.match(text) is not None
+    name = "maintenance_work_mem" if builds else "work_mem"
+    of_what = "the index" if builds else "its sorts or hashes"
     return Explanation(
         "spill",
-        "spills to temporary files: work_mem is too small for its sorts or hashes",
+        f"spills to temporary files: {name} is too small for {of_what}",
         tuple(evidence),
-        "what does not fit into work_mem is written to files and read again",
-        (
-            Remedy(
-                command=f"SET work_mem = {size};",
-                does="in its session or transaction, before the statement",
-                risk="each sort and hash of each session may take as much",
-            ),
-            remedies.role_setting(
-                role,
-                "work_mem",
-                size,
-                "for all new sessions of the role",
-                "each sort and hash of each of its sessions may take as much",
-            ),
-            remedies.setting("log_temp_files", "'10MB'", "logs which statements spill"),
-        ),
+        f"what does not fit into {name} is written to files and read again",
+        tuple(_more_maintenance(observation) if builds else _more_memory(cause, observation, each)),
         table_of(text),
     )
+
+
+def _more_maintenance(observation: Observation) -> Iterator[Remedy]:
+    now = (observation.state.number("maintenance_work_mem") or 0.0) / 1024
+    if now < _MOST_MB:
+        yield Remedy(
+            command=f"SET maintenance_work_mem = '{_MOST_MB}MB';",
+            does="in its session, before the statement; a very large index needs files all the "
+            "same",
+            risk="the statement and its workers together take as much",
+        )
+    else:
+        yield Remedy(command="", does=f"let it be: it has {now:,.0f} MB of memory already")
+
+
+def _more_memory(cause: Cause, observation: Observation, each: float) -> Iterator[Remedy]:
+    """Each: what a call wrote to files, in bytes; 0: not known."""
+    role, database = cause.applications.most()[0][0], next(iter(cause.statements))[0]
+    now = _work_mem_mb(observation, role, str(database))
+    wanted = 2 ** max(2, (int(2.5 * each) >> 20).bit_length()) if each else 4 * (now or 16)
+    size = min(_MOST_MB, int(wanted))
+    risk = "each sort of each session may take as much, each hash hash_mem_multiplier times that"
+    if now is not None and size <= now:
+        yield Remedy(
+            command="",
+            does=f"see its plan: it spills although its sessions have {now:,.3g} MB for each sort "
+            "or hash (work_mem), unless they set less themselves",
+        )
+    else:
+        yield Remedy(
+            command=f"SET work_mem = '{size}MB';",
+            does="in its session or transaction, before the statement"
+            + ("" if now is None else f"; it has {now:,.3g} MB now, if it did not set its own"),
+            risk=risk,
+        )
+        if size <= _MOST_OF_ROLE_MB:
+            yield remedies.role_setting(
+                role, "work_mem", f"'{size}MB'", "for all new sessions of the role", risk
+            )
+    yield remedies.setting("log_temp_files", "'10MB'", "logs which statements spill")
+
+
+def _work_mem_mb(observation: Observation, role: str, database: str) -> float | None:
+    """What sessions of a role have; None if it is not known."""
+    kib = observation.state.number("work_mem")
+    found = None if kib is None else kib / 1024
+    for own in (("", ""), ("", database), (role, ""), (role, database)):  # the last one holds
+        for one in observation.state.role_settings:
+            if one.name == "work_mem" and (one.role, one.database) == own:
+                found = _megabytes(one.value)
+    return found
+
+
+def _megabytes(value: str) -> float | None:
+    """A setting whose unit is kB, as somebody wrote it; None if it cannot be read."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB)?\s*", value)
+    if found is None:
+        return None
+    powers = {"B": -2, "kB": -1, "MB": 0, "GB": 1, "TB": 2}
+    return float(found[1]) * 1024.0 ** powers[found[2] or "kB"]
 
 
 def scanned(observation: Observation) -> dict[str, TableTotals]:
@@ -320,9 +361,15 @@ def scanned(observation: Observation) -> dict[str, TableTotals]:
 
 
 def names_table(text: str, table: str) -> bool:
-    """Whether a statement's text names a table."""
-    bare = table.rpartition(".")[2].strip('"')
-    return re.search(rf"(?<!\w){re.escape(bare)}(?!\w)", text, re.IGNORECASE) is not None
+    """Whether a statement's text names a table: with its schema, or with none."""
+    schema, _, bare = table.rpartition(".")
+    own = (schema or "public").strip('"').casefold()
+    places = re.finditer(
+        rf"(?:(\w+|\"[^\"]+\")\s*\.\s*)?(?<!\w)\"?{re.escape(bare.strip(chr(34)))}\"?(?!\w)",
+        text,
+        re.IGNORECASE,
+    )
+    return any(not one[1] or one[1].strip('"').casefold() == own for one in places)
 
 
 def _scan(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
@@ -334,23 +381,30 @@ def _scan(cause: Cause, whole: Partition, observation: Observation) -> Explanati
     seconds = observation.counted_s
     conditions = _SET.sub("", text)
     columns = list(dict.fromkeys(_COMPARED.findall(conditions)))
-    if columns and (len(_NAMES_TABLE.findall(text)) > 1 or _LISTED_TABLES.search(text)):
+    unclear = (
+        not columns
+        or _OR.search(conditions)
+        or len(_NAMES_TABLE.findall(text)) > 1
+        or _LISTED_TABLES.search(text)
+    )
+    if not _HAS_CONDITIONS.search(conditions):
+        fix = Remedy(
+            command="",
+            does="no index helps if it needs all rows: run it less often, or keep its result",
+        )
+    elif unclear:
         fix = Remedy(
             command="",
             does=f"if few rows of {table.name} match its conditions, an index on the column that "
             "these compare finds them: see the plan first",
         )
-    elif columns:
+    else:
         fix = Remedy(
-            command=f"CREATE INDEX CONCURRENTLY ON {table.name} ({', '.join(columns[:3])});",
+            command=f"CREATE INDEX CONCURRENTLY ON {remedies.table(table.name)} "
+            f"({', '.join(columns[:3])});",
             does="if few rows match: then an index finds them; see the plan first",
             risk="it takes room, and every change of the table keeps it up to date",
             privilege="the table's owner",
-        )
-    else:
-        fix = Remedy(
-            command="",
-            does="no index helps if it needs all rows: run it less often, or keep its result",
         )
     return Explanation(
         "scan",

@@ -194,17 +194,38 @@ def sync_rep(
             + (f"; each commit waits {spent(each)}" if each is not None else ""),
         ],
         why="a commit returns only when these standbys have its part of the log",
-        remedy=[
-            Remedy(command="", does="bring the standby back, or its network"),
-            remedies.setting(
-                "synchronous_standby_names",
-                "''",
-                "commits no longer wait, those that wait now included",
-                "what commits from now on is lost if this server is lost before a standby has it",
-            ),
-        ],
+        remedy=_standby_remedies(wanted, outage=bool(missing) or outage, slow=slow),
         sure="certain",
     )
+
+
+def _standby_remedies(wanted: str, *, outage: bool, slow: bool) -> list[Remedy]:
+    """wanted: synchronous_standby_names, to set it again."""
+    if not slow:
+        return [Remedy(command="", does="nothing: this is what synchronous replication costs")]
+    if not outage:
+        return [
+            Remedy(
+                command="",
+                does="look at the standby and the network to it: it answers late, and each commit "
+                "waits for its answer",
+            )
+        ]
+    return [
+        Remedy(command="", does="bring the standby back, or its network"),
+        remedies.setting(
+            "synchronous_standby_names",
+            "''",
+            "if that takes too long: commits no longer wait, those that wait now included",
+            "what commits from now on is lost if this server is lost before a standby has it; "
+            "where a cluster manager (Patroni, …) sets it, use the manager's own command",
+        ),
+        remedies.setting(
+            "synchronous_standby_names",
+            remedies.literal(wanted),
+            "after that, when the standby is back: commits wait again",
+        ),
+    ]
 
 
 def client(cause: Cause, whole: Partition, observation: Observation) -> Finding | None:

@@ -221,7 +221,8 @@ def describe(plan: Plan) -> list[str]:
     lines = [
         "weighing from outside: settings are switched in one session of our own, which runs "
         f"{name_of_load(plan.request)}; your application's sessions are not touched",
-        "the server works at most a quarter of the time of one processor for it",
+        "the server works for it at most a quarter of the time; a parallel plan on several "
+        "processors",
     ]
     logging = [arm.name for arm in plan.design.arms if planning.logs_everything(arm)]
     if logging:
@@ -235,7 +236,8 @@ def _describe_servers(plan: Plan) -> list[str]:
     lines = [
         f"comparing {', '.join(named[1:])} with {named[0]}: sessions of our own on each in turn, "
         f"which run {name_of_load(plan.request)}; your application's sessions are not touched",
-        "the servers together work at most a quarter of the time of one processor for it",
+        "the servers together work for it at most a quarter of the time; a parallel plan on "
+        "several processors",
     ]
     for one, other in itertools.combinations(plan.servers, 2):
         if other.is_the_same(one):

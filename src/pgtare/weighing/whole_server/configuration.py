@@ -42,23 +42,39 @@ _HARMFUL = frozenset(
         "autovacuum",
         "fsync",
         "full_page_writes",
+        "ignore_checksum_failure",
+        "ignore_invalid_pages",
+        "ignore_system_indexes",
         "log_duration",
+        "log_executor_stats",
+        "log_min_duration_sample",
         "log_min_duration_statement",
         "log_min_error_statement",
+        "log_min_messages",
         "log_parser_stats",
         "log_planner_stats",
-        "log_executor_stats",
         "log_statement",
         "log_statement_stats",
+        "log_transaction_sample_rate",
         "max_slot_wal_keep_size",
-        "pgaudit.log",
+        "password_encryption",
         "primary_conninfo",
+        "primary_slot_name",
+        "recovery_target_action",
         "restore_command",
+        "row_security",
+        "session_replication_role",
+        "ssl",
         "synchronous_commit",
         "synchronous_standby_names",
+        "transform_null_equals",
+        "wal_keep_size",
+        "wal_recycle",
         "zero_damaged_pages",
     }
 )
+#: And all of these: what they write is what others send.
+_WRITE_STATEMENTS = ("auto_explain.", "debug_", "pgaudit.")
 #: So do those that end what others run, or keep it from writing.
 _ENDS_OTHERS = ("_timeout", "_read_only")
 _CONTEXT = """
@@ -167,7 +183,8 @@ class Before:
 
 def harms(name: str) -> bool:
     """Whether a setting for the whole server may hurt others: it needs to be allowed by name."""
-    return name.lower() in _HARMFUL or name.lower().endswith(_ENDS_OTHERS)
+    lower = name.lower()
+    return lower in _HARMFUL or lower.endswith(_ENDS_OTHERS) or lower.startswith(_WRITE_STATEMENTS)
 
 
 def look(
