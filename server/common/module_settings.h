@@ -13,6 +13,7 @@
 #include "miscadmin.h"
 
 #include "clock_trust.h"
+#include "module_shmem.h"
 #include "pg_compat.h"
 
 /*
@@ -26,7 +27,7 @@ module_place(const char *name)
 
 	if (*loaded != NULL)
 	{
-		ereport(WARNING,
+		ereport(warning_in_leader(),
 				(errmsg("another copy of %s is loaded already, this one is not usable", name),
 				 errhint("Name the same file in \"shared_preload_libraries\", in "
 						 "\"session_preload_libraries\" and in LOAD.")));
@@ -35,7 +36,7 @@ module_place(const char *name)
 	if (!HAVE_NAMED_DSM && !process_shared_preload_libraries_in_progress)
 	{
 		*loaded = loaded;
-		ereport(WARNING,
+		ereport(warning_in_leader(),
 				(errmsg("%s is not usable in this session", name),
 				 errhint("Before PostgreSQL 17 the server itself must load it: add "
 						 "%s to \"shared_preload_libraries\" and restart.", name)));

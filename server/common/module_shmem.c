@@ -11,6 +11,7 @@
 #include "storage/shmem.h"
 #include "utils/resowner.h"
 
+#include "guarded.h"
 #include "pg_compat.h"
 #if HAVE_NAMED_DSM
 #include "storage/dsm_registry.h"
@@ -140,12 +141,27 @@ attach_or_warn(ModuleShmem *shmem)
 }
 
 static void
+attach_guarded(void *shmem)
+{
+	attach(shmem);
+}
+
+/* The leader has been told. */
+static void
+without_a_word(void *shmem, const char *cause)
+{
+	((ModuleShmem *) shmem)->attached = NULL;
+}
+
+static void
 attach_in_session(ModuleShmem *shmem)
 {
 	if (MyProc == NULL || !IsTransactionState() || (shmem->may_attach && !shmem->may_attach()))
 		return;
-	/* in a parallel worker the segment is there, and no subtransaction can be had */
-	if (IsParallelWorker() || IsInParallelMode())
+	/* in parallel mode no subtransaction can be had; a worker goes on without, as its leader may */
+	if (IsParallelWorker())
+		(void) guarded_run(shmem->name, attach_guarded, without_a_word, shmem);
+	else if (IsInParallelMode())
 		attach(shmem);
 	else
 		attach_or_warn(shmem);

@@ -13,9 +13,17 @@
 
 #include "postgres.h"
 
+#include "access/parallel.h"
 #include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
+
+/* Once for a session: what its parallel workers report is shown by it, for each of them. */
+static inline int
+warning_in_leader(void)
+{
+	return IsParallelWorker() ? DEBUG1 : WARNING;
+}
 
 /* What the memory begins with */
 typedef struct ModuleLock

@@ -113,6 +113,19 @@ find_or_warn(const char *module)
 	CurrentResourceOwner = owner;
 }
 
+static void
+find_guarded(void *unused)
+{
+	find_or_make();
+}
+
+/* The leader has been told. */
+static void
+without_a_word(void *unused, const char *cause)
+{
+	memory = NULL;
+}
+
 void
 ring_memory_init(const char *module)
 {
@@ -125,8 +138,10 @@ ring_memory_init(const char *module)
 	}
 	else if (MyProc != NULL && IsTransactionState())
 	{
-		/* in a parallel worker no subtransaction can be had, and its leader has made them */
-		if (IsParallelWorker() || IsInParallelMode())
+		/* in parallel mode no subtransaction can be had; a worker goes on without, as its leader may */
+		if (IsParallelWorker())
+			(void) guarded_run(module, find_guarded, without_a_word, NULL);
+		else if (IsInParallelMode())
 			find_or_make();
 		else
 			find_or_warn(module);

@@ -26,7 +26,7 @@ _PG_init(void)
 	 */
 	if (settings_find("pgtare.enabled") != NULL)
 	{
-		ereport(WARNING,
+		ereport(warning_in_leader(),
 				(errmsg("another copy of pgtare is loaded already, this one is not usable"),
 				 errhint("Name the same file in \"shared_preload_libraries\", in "
 						 "\"session_preload_libraries\" and in LOAD.")));

@@ -116,7 +116,7 @@ pgtare_shmem_init(void)
 	if (memory.dynamic && memory.attached)
 		before_shmem_exit(detach_at_exit, (Datum) 0);
 	if (memory.dynamic && !HAVE_NAMED_DSM)
-		ereport(WARNING,
+		ereport(warning_in_leader(),
 				(errmsg("pgtare is not usable in this session"),
 				 errhint("Before PostgreSQL 17 the server itself must load it: add pgtare to "
 						 "\"shared_preload_libraries\" and restart.")));

@@ -9,12 +9,16 @@
  * vary, so that slices never march in step with the server's own rhythms.
  *
  * A session steps over the slices that passed while it was not looking: some
- * nanoseconds each, 2,000 of them for a minute at 30 ms.
+ * nanoseconds each, 2,000 of them for a minute at 30 ms.  If they were very many, it
+ * goes on with the next requests; until it is in step its units end after their slices.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "pgtare.h"
+
+/* At once: about a millisecond */
+#define MOST_STEPS 50000
 
 /* Where the session is in the schedule */
 static struct
@@ -69,13 +73,14 @@ slice_follow(int64 now_ticks)
 	const TrialDef *def = session.def;
 	uint64		ignored = 0;
 	int64		now_ns;
+	int			steps = 0;
 
 	if (!slice_over(now_ticks))
 		return;
 	now_ns = clock_ns(&def->rate, now_ticks - def->start_ticks, &ignored);
 	do
 		enter(slice.number + 1);
-	while (slice.end_ns <= now_ns);
+	while (slice.end_ns <= now_ns && ++steps < MOST_STEPS);
 	set_end();
 }
 

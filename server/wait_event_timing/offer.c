@@ -35,7 +35,17 @@ claim(void)
 	return !capture.block.rests || recorder_claim();
 }
 
-/* As if another session had requested it */
+/* Nobody has requested anything. */
+static void
+as_configured(void)
+{
+	capture.asked_for_waits = 0;
+	pg_atomic_write_u32(&capture.slot->asked, 0);
+	pg_memory_barrier();
+	pg_atomic_write_u32(&capture.slot->level, pg_atomic_read_u32(&capture.slot->configured));
+}
+
+/* As if another session had requested it; what cannot be traced is not wanted any longer. */
 static bool
 trace(WaitsWanted wanted, uint64 most)
 {
@@ -46,18 +56,22 @@ trace(WaitsWanted wanted, uint64 most)
 	capture.most = most;
 	if (wanted != WAITS_OFF)
 	{
+		uint32		level = pg_atomic_read_u32(&capture.slot->level);
 		uint32		before = pg_atomic_fetch_add_u32(&capture.slot->asked, 1);
 
 		capture.asked_for_waits = before == 0 || before == capture.asked_for_waits ? before + 1 : 0;
 		pg_write_barrier();
 		pg_atomic_write_u32(&capture.slot->level, CAPTURE_TRACE);
 		ring_open();
-		return capture.ring != NULL;
+		if (capture.ring != NULL)
+			return true;
+		if (capture.asked_for_waits != 0)
+			as_configured();
+		else					/* somebody else wants something, too */
+			pg_atomic_write_u32(&capture.slot->level, level);
+		return false;
 	}
-	capture.asked_for_waits = 0;
-	pg_atomic_write_u32(&capture.slot->asked, 0);
-	pg_memory_barrier();
-	pg_atomic_write_u32(&capture.slot->level, pg_atomic_read_u32(&capture.slot->configured));
+	as_configured();
 	return true;
 }
 

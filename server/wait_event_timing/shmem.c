@@ -127,7 +127,7 @@ may_attach(void)
 
 	if (total_size() <= most)
 		return true;
-	ereport(WARNING,
+	ereport(warning_in_leader(),
 			(errmsg("wait_event_timing is not usable in this session"),
 			 errdetail("For %d connections it needs %zu MB of dynamic shared memory, and "
 					   "takes at most %zu MB.", MaxBackends, total_size() / (1024 * 1024) + 1,

@@ -166,6 +166,23 @@ def test_a_transaction_keeps_its_arm_over_slices(server: Cluster) -> None:
     assert flagged(rows, UnitFlag.STRADDLED) == [True] * 10
 
 
+@pytest.mark.slow
+def test_a_session_that_idled_for_many_slices_catches_up_in_steps(server: Cluster) -> None:
+    """One request is not held up for all of them: it ends after its slice, and the next goes on."""
+    brief = Slices(kinds=(0, 1), min_us=1_000, max_us=1_000, guard_us=0)
+    with trial(server, slices=brief, seconds=120.0) as running, bare_session(server) as client:
+        client.execute("SELECT 1")
+        time.sleep(55)
+        for _ in range(5):
+            client.execute("SELECT 1")
+        rows = running.observed(client, 6)
+    begin, _ = bounds(running.design, rows)
+    assert flagged(rows, UnitFlag.STRADDLED)[1]
+    behind_ns = rows["start_ns"] - begin
+    assert behind_ns[1] > 1_000_000_000
+    assert behind_ns[-1] < 1_000_000_000
+
+
 def test_a_session_that_joins_late_is_in_step(server: Cluster) -> None:
     with trial(server, slices=SHORT) as running, bare_session(server) as early:
         early.execute("SELECT 1")

@@ -112,6 +112,25 @@ def short_session(cluster: Cluster, onlooker: Connection, statements: int = 3) -
     return pid
 
 
+def test_waits_that_get_no_ring_are_not_captured_for_ever(
+    small: Server, onlooker: Connection
+) -> None:
+    """When nobody wants them any more, the session is as its settings say."""
+    cluster = small[0]
+    cluster.configure({"wait_event_timing.trace_memory": "0"})
+    cluster.reload()
+    query = "SELECT capture FROM wait_event_timing_sessions() WHERE pid = %s"
+    try:
+        with session(cluster) as client:
+            for level in (12, 0):
+                client.execute(f"SET sql_trace.level = {level}".encode())
+                client.execute("SELECT pg_sleep(0.001)")
+                assert one(onlooker, query, client.info.backend_pid) == "off"
+    finally:
+        cluster.configure({"wait_event_timing.trace_memory": None})
+        cluster.reload()
+
+
 def ended(onlooker: Connection) -> list[tuple[int, int]]:
     """Traces of calls that sessions have left: processes and their memory."""
     found = rows(onlooker, "SELECT pid, ring_bytes FROM pg_stat_sql_trace WHERE ended IS NOT NULL")

@@ -2,6 +2,7 @@
 
 import contextlib
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -9,7 +10,7 @@ import pytest
 from psycopg.types.numeric import Int4, Int8
 
 from pgtare.postgres.cluster import Cluster
-from tests.sessions import Connection, eventually, one, session
+from tests.sessions import Connection, eventually, one, rows, session
 from tests.trace_records import Record, Trace, drain, trace_of, traced, tracing_session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -297,6 +298,38 @@ def test_secrets_far_behind_what_is_kept(client: Connection, onlooker: Connectio
     assert b"hush" not in data
     texts = [t for t in trace_of(onlooker, pid).of("text") if t.length > lengths[0]]
     assert [t.flags & 2 for t in texts] == [2] * len(lengths)
+
+
+@contextlib.contextmanager
+def bound_record(
+    tracer: Cluster, onlooker: Connection, shift: int, size: int
+) -> Iterator[tuple[int, int, int]]:
+    """A session that has bound what looks like a record of an error; shift: bytes before it.
+
+    Yields its process, the end of its trace, and how many bytes are from that record to the end.
+    """
+    mark = b"here it begins: "
+    value = b"." * shift + mark + struct.pack("<IHH", size, 8, 0) + b"\x01" * 16
+    with session(tracer) as client:
+        client.execute("SET sql_trace.level = 4")
+        client.execute("SELECT length(%b::bytea)", (value,))
+        pid = client.info.backend_pid
+        ((end, data),) = rows(onlooker, "SELECT next, data FROM sql_trace_drain(%s, 0)", pid)
+        yield pid, end, len(data) - bytes(data).index(mark) - len(mark)
+
+
+def test_a_value_is_no_place_to_read_from(tracer: Cluster, onlooker: Connection) -> None:
+    """However well the sizes fit from there on."""
+    for shift in range(8):
+        with bound_record(tracer, onlooker, shift, 0) as (_, _, left):
+            if left % 8 == 0:
+                break
+    assert left % 8 == 0
+    with bound_record(tracer, onlooker, shift, left) as (pid, end, again):
+        assert again == left
+        with pytest.raises(psycopg.Error, match="no record begins at this position"):
+            drain(onlooker, pid, end - left)
+        assert drain(onlooker, pid, end)[3] == []
 
 
 def test_trace_of_a_role_that_may_not_look(tracer: Cluster, onlooker: Connection) -> None:

@@ -257,6 +257,9 @@ def test_full_disk_under_a_session_preload(wheel: Binaries, as_root: None, size:
             with session(cluster) as connection:
                 assert one(connection, "SELECT 1") == 1
                 connection.execute("SELECT pg_sleep(0.001)")
+                # its workers go on without the module as well, and without a word
+                connection.execute("SET debug_parallel_query = on")
+                assert one(connection, "SELECT count(*) > 0 FROM pg_class")
             said = [
                 line
                 for line in cluster.log_path.read_text()[before:].splitlines()

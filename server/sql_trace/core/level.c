@@ -373,10 +373,11 @@ level_ring_lost(void)
 	changed = true;
 }
 
-/* The ring of waits has been taken. */
+/* The ring of waits has been taken: what wants them still has them traced anew. */
 void
 level_waits_lost(void)
 {
+	(void) timeline_want_waits(WAITS_OFF, 0);
 	waits_wanted = WAITS_OFF;
 	settled = false;
 }

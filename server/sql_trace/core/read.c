@@ -124,7 +124,7 @@ drain(Ring *ring, uint64 from, bool named)
 	size = Min(head - from, Min(ring->size, MAX_DRAIN));
 	buffer = palloc(room + size + FUSED_ROOM);
 	copy = ring_copy(ring, from, buffer + room, size);
-	if (!copy.sound)
+	if (!copy.sound || !ring_begins_record(ring, from))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("no record begins at this position of the trace"),

@@ -95,6 +95,38 @@ ring_read(const Ring *ring, uint64 from, uint64 n, char *to)
 }
 
 /*
+ * Whether a record begins there.  Values that clients sent may look like records, so
+ * this is found by the sizes of those before it.
+ */
+bool
+ring_begins_record(const Ring *ring, uint64 position)
+{
+	uint64		at = pg_atomic_read_u64(&unconstify(Ring *, ring)->drained);
+
+	if (at > position)
+		at = 0;
+	while (at < position)
+	{
+		uint64		tail = pg_atomic_read_u64(&unconstify(Ring *, ring)->tail);
+		RecordHeader header;
+
+		if (at < tail)
+		{
+			at = tail;
+			continue;
+		}
+		ring_read(ring, at, Min(sizeof(header), position - at), (char *) &header);
+		pg_read_barrier();
+		if (pg_atomic_read_u64(&unconstify(Ring *, ring)->tail) > at)
+			continue;			/* it has been overwritten meanwhile */
+		if (position - at < sizeof(header) || !record_size_fits(header.size, position - at))
+			return false;
+		at += header.size;
+	}
+	return true;
+}
+
+/*
  * How many bytes from the beginning are whole records; "first": what the first
  * one takes, though it may not be whole; "sound": nothing else is there
  */

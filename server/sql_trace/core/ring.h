@@ -123,6 +123,7 @@ typedef struct RingCopy
 /* ring.c */
 extern void ring_reset(void);
 extern uint64 ring_head(void);
+extern bool ring_begins_record(const Ring *ring, uint64 position);
 extern RingCopy ring_copy(Ring *ring, uint64 from, char *buffer, Size room);
 extern void ring_note_drained(Ring *ring, uint64 position);
 extern void ring_read(const Ring *ring, uint64 from, uint64 n, char *to);
