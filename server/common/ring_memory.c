@@ -20,6 +20,8 @@
 #include "storage/shmem.h"
 #include "utils/resowner.h"
 
+#include "guarded.h"
+
 #define NAME "pgtare ring memory 1"
 
 /* The share of rings, and how much of it those take that are only kept to be read */
