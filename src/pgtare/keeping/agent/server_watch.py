@@ -95,9 +95,12 @@ class ServerWatch(threading.Thread):
             began_us = time.time_ns() // 1000
             beyond = False
             try:
-                with ServerSession(self.server.dsn, earlier=self._session) as session:
-                    self._session = session.identity
-                    self._watch(session)
+                try:
+                    with ServerSession(self.server.dsn, earlier=self._session) as session:
+                        self._session = session.identity
+                        self._watch(session)
+                finally:
+                    reached, self.connected = self.connected, False
             except PgtareError as ex:
                 self.failure = ex
                 beyond = self._note_beyond(ex, began_us)
@@ -110,9 +113,8 @@ class ServerWatch(threading.Thread):
             except Exception as ex:  # one server must not end the watch of the others
                 self.failure = MeasurementError(f"{type(ex).__name__}: {ex}")
                 self._log.once("error", "failed", self.name_of_server, str(self.failure))
-            reached = self.connected and not beyond
+            reached = reached and not beyond
             pause = _FIRST_PAUSE_S if reached else min(_LONGEST_PAUSE_S, 2 * pause)
-            self.connected = False
             self.stop.wait(pause)
 
     def _note_beyond(self, error: BaseException, began_us: int) -> bool:
