@@ -49,7 +49,11 @@ Collect = Callable[[str, Batch], None]
 
 
 class ServerWatch(threading.Thread):
-    """One server that is watched, until `stop` is set. alone: no other one is watched."""
+    """One server that is watched, until `stop` is set.
+
+    alone: no other one is watched. earlier: the watch that this one goes on for; its session may
+    still hold the lock.
+    """
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class ServerWatch(threading.Thread):
         log: AgentLog,
         *,
         alone: bool = False,
+        earlier: ServerWatch | None = None,
     ) -> None:
         super().__init__(name=f"watch {looks.name}", daemon=True)
         self.looks, self.server, self.intervals = looks, server, intervals
@@ -67,8 +72,9 @@ class ServerWatch(threading.Thread):
         self.failure: PgtareError | None = None
         """why the server is not watched now"""
         self.connected = False
-        self.was_connected = False
-        self._session: SessionIdentity | None = None
+        self.was_connected: bool = earlier is not None and earlier.was_connected
+        self.began = time.monotonic()
+        self._session: SessionIdentity | None = earlier._session if earlier is not None else None
         """the last session that held the lock"""
         self._collect, self._log = collect, log
         self._refused: set[str] = set()
