@@ -266,6 +266,18 @@ def test_rows_go_on_if_texts_are_refused() -> None:
     assert asked_for(again) == []
 
 
+def test_a_session_that_ends_while_texts_are_read_is_not_ended_so_again_at_once() -> None:
+    looks = new_looks()
+    counters(looks, with_texts(1, 0, 100))
+    session = with_texts(2, 60, 100)
+    session.refusals[queries.TEXTS] = ServerGone("an answer is longer than 64 MiB")
+    with pytest.raises(ServerGone):
+        counters(looks, session)
+    again = with_texts(3, 120, 100)
+    assert column(counters(looks, again), STATEMENTS, "calls") == [2]
+    assert asked_for(again) == []
+
+
 def test_activity_is_not_lost_if_the_server_goes_while_recordings_are_read() -> None:
     looks = new_looks()
     activity(looks, 1000, at_s=3600)

@@ -27,7 +27,7 @@ from pgtare.keeping.agent.description import ServerDescription
 from pgtare.keeping.agent.reading import UnsteadyReading, WaitsReading
 from pgtare.keeping.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
 from pgtare.keeping.agent.server_findings import EVALUATION_S, ServerFindings
-from pgtare.keeping.agent.server_session import LookRefused, ServerSession
+from pgtare.keeping.agent.server_session import LookRefused, ServerGone, ServerSession
 from pgtare.keeping.agent.texts import StatementTexts
 from pgtare.kit import numbers
 from pgtare.observing.findings import read
@@ -303,6 +303,10 @@ class ServerLooks:
             if ex.slow:
                 self._texts.file.pause_if_large(None, texts.LIMIT_S)
             self.notes["no_texts"] = f"texts of pg_stat_statements were not read: {ex}"
+        except ServerGone:
+            # an answer without end, perhaps: the next session goes without texts for a while
+            self._texts.file.pause_if_large(None, texts.LIMIT_S)
+            raise
         new = self._new_texts = self._texts.learn(asked, found)
         batch.add("texts", {"text_hash": list(new), "text": list(new.values())}, interval, len(new))
 
