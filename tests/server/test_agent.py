@@ -344,6 +344,17 @@ def test_the_spool_says_which_data_directory_it_is(watched: Cluster) -> None:
         assert renamed["system_identifier"] == identifier
 
 
+def test_the_time_of_checks_and_of_findings_is_that_of_looks(watched: Cluster) -> None:
+    with ServerSession(role_dsn(watched)) as opened:
+        looks = new_looks()
+        looks.begin(opened)
+        looks.check(opened)
+        checked = opened.seconds["findings"]
+        assert checked > 0
+        looks.evaluate(opened)
+        assert opened.seconds["findings"] > checked
+
+
 def test_texts_are_cut_and_no_more_are_read_than_an_answer_may_have(watched: Cluster) -> None:
     """A cut text has the hash of the whole one."""
     with watched.connect() as connection, ServerSession(role_dsn(watched)) as opened:

@@ -327,11 +327,6 @@ class ServerLooks:
         rows: int,
     ) -> None:
         """What the agent costs this server, and what its counters lack."""
-        spent = dict(session.seconds)
-        figures = [
-            (f"look_{name}", seconds - self._seconds.get(name, 0.0), "s")
-            for name, seconds in spent.items()
-        ]
         lost = [
             (name, float(count - self._losses[name]), "waits")
             for name, count in found.info.losses.items()
@@ -339,8 +334,17 @@ class ServerLooks:
         ]
         busy = [("busy_buckets", float(found.busy), "buckets")] if found.busy else []
         unread = [("unread_types", float(len(found.unread)), "types")] if len(found.unread) else []
-        self._seconds, self._losses = spent, found.info.losses
+        self._losses = found.info.losses
+        figures = self._time_of_looks(session)
         batch.figures(interval, [*figures, *lost, *busy, *unread, ("rows", float(rows), "rows")])
+
+    def _time_of_looks(self, session: ServerSession) -> list[tuple[str, float, str]]:
+        """Since the last time, as figures of the agent's table."""
+        before, self._seconds = self._seconds, dict(session.seconds)
+        return [
+            (f"look_{name}", seconds - before.get(name, 0.0), "s")
+            for name, seconds in self._seconds.items()
+        ]
 
     # Samples
 
@@ -405,6 +409,8 @@ class ServerLooks:
             changed = settings if settings != self._settings else None
             batch.activity(interval, grown, self._databases, self._processors, changed)
             batch.tick(interval, ACTIVITY)
+            if session.offer.waits is None:  # else they come with the counters
+                batch.figures(interval, self._time_of_looks(session))
             self._settings = settings
         self._activity = origin, taken, matrix
         batch.readings["activity-info"] = moment_table(origin, taken)
