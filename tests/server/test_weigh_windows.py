@@ -18,10 +18,12 @@ import pytest
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.directories import DIRECTORY_VARIABLE
 from pgtare.weighing.switches import Switch
-from pgtare.weighing.whole_server import configuration
+from pgtare.weighing.whole_server import configuration, guardian_client, restore_file
 from pgtare.weighing.whole_server.changer import check_alone
 from pgtare.weighing.whole_server.configuration import Before
+from pgtare.weighing.whole_server.guardian_client import SwitchGuard
 from pgtare.weighing.whole_server.watcher_time import WatcherTime, active_share
 from tests import windows
 from tests.commands import in_process, read, refused
@@ -266,6 +268,18 @@ def test_a_command_that_never_returns_is_not_said_to_have_ended(
     again.send_signal(signal.SIGINT)
     _, err = again.communicate(timeout=60)
     assert f"in a shell, which switches never on: {command}" in " ".join(err.split())
+
+
+def test_a_slow_command_that_puts_back_is_waited_for(
+    server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "own"))
+    monkeypatch.setattr(guardian_client, "PATIENCE_S", 0.5)
+    slow = Switch("x", "commands", on="sleep 1.5", off="true")
+    guard = SwitchGuard(server.dsn(), restore_file.make("a server", [slow], [None]))
+    guard.set([False])
+    assert [one.text for one in guard.put_back()] == ["x is on again"]
+    assert not restore_files(tmp_path)
 
 
 @pytest.mark.slow
