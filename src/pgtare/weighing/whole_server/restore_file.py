@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ def left_over(server: str) -> Iterator[RestoreFile]:
                 raise UsageError(
                     "another weighing switches this server, or its guardian still tries to put "
                     f"back what it changed: wait for it. If it cannot, do what {path} says, end it "
-                    "(pkill -f pgtare.weighing.whole_server.guardian) and remove that file"
+                    f"(fuser -k {shlex.quote(str(path))}) and remove that file"
                 ) from None
             if path.exists():
                 yield RestoreFile(
