@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -196,6 +197,49 @@ def test_a_server_that_is_killed_has_its_setting_back(wheel: Binaries, tmp_path:
         eventually(lambda: not restore_files(tmp_path))
 
 
+def test_a_server_whose_files_got_other_rights_has_its_setting_back(
+    wheel: Binaries, tmp_path: Path
+) -> None:
+    """Some containers change the owner of all files whenever they start."""
+    with Cluster(wheel, {}) as cluster:
+        weighed = windows.start(cluster.dsn(), [SETTING], tmp_path)
+        for value in ("5MB", "4MB", "5MB", "4MB", "5MB"):
+            eventually(lambda wanted=value: entries(cluster)[-1] == (wanted,))
+        cluster.stop(mode="immediate")
+        weighed.communicate(timeout=60)
+        assert (cluster.data_directory / "postgresql.auto.conf").read_text().count("5MB") == 1
+        for path in cluster.data_directory.rglob("*"):
+            path.chmod(path.stat().st_mode)
+        cluster.start()
+        eventually(lambda: entries(cluster) == [("4MB",)])
+        eventually(lambda: not restore_files(tmp_path))
+
+
+def test_a_copy_with_our_entry_is_told_from_the_server_by_its_place(
+    wheel: Binaries, server: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = ("work_mem", "5MB")
+    with session(server) as conn:
+        original = configuration.look(conn, SETTING)
+    with Cluster(wheel, {}) as copy, session(copy) as conn:
+        now = configuration.look(conn, SETTING)
+        identifier = now.server.partition("/")[0]
+        with pytest.raises(MeasurementError, match="another server"):
+            configuration.require_same(conn, replace(now, server=f"{identifier}/1"), left)
+        configuration.change(conn, *left, now.entry)
+        configuration.require_same(conn, replace(now, server=f"{identifier}/1"), left)
+        elsewhere = replace(now, server=f"{identifier}/1", place=original.place)
+        with pytest.raises(MeasurementError, match="another server"):
+            configuration.require_same(conn, elsewhere, left)
+        with pytest.raises(MeasurementError, match="another server"):
+            configuration.require_same(conn, replace(now, server="7/1"), left)
+        with pytest.raises(MeasurementError, match="another server"):
+            configuration.require_same(conn, replace(now, server=f"{identifier}/1"))
+        monkeypatch.setattr(configuration, "_PLACE", "SELECT '' WHERE false")  # as on a standby
+        with pytest.raises(MeasurementError, match="another server"):
+            configuration.require_same(conn, replace(elsewhere, place=None), left)
+
+
 def test_what_is_left_of_one_server_is_not_put_back_on_its_copy(
     wheel: Binaries, server: Cluster, tmp_path: Path
 ) -> None:
@@ -210,8 +254,9 @@ def test_what_is_left_of_one_server_is_not_put_back_on_its_copy(
     left = entries(server)
     with Cluster(wheel, {}) as copy:
         elsewhere = windows.start(copy.dsn(), [SETTING], tmp_path, seconds=1)
-        elsewhere.communicate(timeout=60)
+        _, err = elsewhere.communicate(timeout=60)
         assert len(restore_files(tmp_path)) == 1
+        assert str(restore_files(tmp_path)[0]) in "".join(err.split())
         assert entries(server) == left
         with session(copy) as conn, pytest.raises(MeasurementError, match="another server"):
             configuration.require_same(conn, Before(None, "4MB", "7/1"))

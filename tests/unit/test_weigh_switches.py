@@ -114,6 +114,20 @@ def test_what_a_weighing_holds_names_how_to_end_that_one(
     os.close(other.lock)
 
 
+def test_what_may_be_left_of_this_server_under_another_name_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The time of its files has changed, or it is a copy's."""
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    files = [restore_file.make(server, [], []) for server in ("7/1", "7/2", "77/1", "db:5432")]
+    assert list(restore_file.left_over("7/3")) == []  # they are held, as others may weigh copies
+    for file in files:
+        os.close(file.lock)
+    assert [file.server for file in restore_file.left_over("7/2")] == ["7/1", "7/2"]
+    assert [file.server for file in restore_file.left_over("db:5432")] == ["db:5432"]
+    assert list(restore_file.left_over("/run:5432")) == []
+
+
 def test_an_own_share_is_within_blocks() -> None:
     """Blocks drift; a difference of 2 is found all the same, and a window that is missing."""
     blocks = np.repeat(np.arange(8), 3)
