@@ -28,6 +28,7 @@ from pgtare.observing.doctor.examine import examine
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.inventory import InventoryServer
+from pgtare.postgres.sql_text import storable
 from pgtare.postgres.wait_counters.counter_table import ACTIVE_NS, SUMS
 from tests.agent_rows import (
     TICK_S,
@@ -341,6 +342,42 @@ def test_the_spool_says_which_data_directory_it_is(watched: Cluster) -> None:
         assert again.changed({"env": "prod"}, None).rows == {}
         renamed = again.changed({"env": "test"}, None).rows["servers"][0].to_pylist()[0]
         assert renamed["system_identifier"] == identifier
+
+
+def test_the_time_of_checks_and_of_findings_is_that_of_looks(watched: Cluster) -> None:
+    with ServerSession(role_dsn(watched)) as opened:
+        looks = new_looks()
+        looks.begin(opened)
+        looks.check(opened)
+        checked = opened.seconds["findings"]
+        assert checked > 0
+        looks.evaluate(opened)
+        assert opened.seconds["findings"] > checked
+
+
+def test_texts_are_cut_and_no_more_are_read_than_an_answer_may_have(watched: Cluster) -> None:
+    """A cut text has the hash of the whole one."""
+    with watched.connect() as connection, ServerSession(role_dsn(watched)) as opened:
+        for number in range(4):
+            array = ", ".join(["x"] * (50_000 + number))
+            connection.execute(f"SELECT ARRAY[{array}] FROM (SELECT 1 AS x) a".encode())
+        found = rows(
+            connection,
+            "SELECT queryid, query FROM pg_stat_statements WHERE length(query) > 140000",
+        )
+        assert len(found) == 4
+        whole = {int(query_id): str(text) for query_id, text in found}
+        with opened.look("texts"):
+            ((length, ids, texts),) = opened.rows(queries.TEXTS, list(whole))
+            short = queries.TEXTS.replace(str(queries.MOST_TEXTS_BYTES), "300000")
+            ((_, fewer, _),) = opened.rows(short, list(whole))
+            assert opened.rows(queries.TEXTS, [-1])[0][1:] == (None, None)
+    assert length > 4 * 140_000
+    assert sorted(ids) == sorted(whole)
+    for query_id, text in zip(ids, texts, strict=True):
+        assert len(text) < len(whole[query_id])
+        assert storable(text) == storable(whole[query_id])
+    assert len(fewer) == 2
 
 
 def test_a_session_that_broke_off_does_not_lock_its_watch_out(watched: Cluster) -> None:

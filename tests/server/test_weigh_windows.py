@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,10 +19,12 @@ import pytest
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.directories import DIRECTORY_VARIABLE
 from pgtare.weighing.switches import Switch
-from pgtare.weighing.whole_server import configuration
+from pgtare.weighing.whole_server import configuration, guardian_client, restore_file
 from pgtare.weighing.whole_server.changer import check_alone
 from pgtare.weighing.whole_server.configuration import Before
+from pgtare.weighing.whole_server.guardian_client import SwitchGuard
 from pgtare.weighing.whole_server.watcher_time import WatcherTime, active_share
 from tests import windows
 from tests.commands import in_process, read, refused
@@ -194,6 +197,49 @@ def test_a_server_that_is_killed_has_its_setting_back(wheel: Binaries, tmp_path:
         eventually(lambda: not restore_files(tmp_path))
 
 
+def test_a_server_whose_files_got_other_rights_has_its_setting_back(
+    wheel: Binaries, tmp_path: Path
+) -> None:
+    """Some containers change the owner of all files whenever they start."""
+    with Cluster(wheel, {}) as cluster:
+        weighed = windows.start(cluster.dsn(), [SETTING], tmp_path)
+        for value in ("5MB", "4MB", "5MB", "4MB", "5MB"):
+            eventually(lambda wanted=value: entries(cluster)[-1] == (wanted,))
+        cluster.stop(mode="immediate")
+        weighed.communicate(timeout=60)
+        assert (cluster.data_directory / "postgresql.auto.conf").read_text().count("5MB") == 1
+        for path in cluster.data_directory.rglob("*"):
+            path.chmod(path.stat().st_mode)
+        cluster.start()
+        eventually(lambda: entries(cluster) == [("4MB",)])
+        eventually(lambda: not restore_files(tmp_path))
+
+
+def test_a_copy_with_our_entry_is_told_from_the_server_by_its_place(
+    wheel: Binaries, server: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = ("work_mem", "5MB")
+    with session(server) as conn:
+        original = configuration.look(conn, SETTING)
+    with Cluster(wheel, {}) as copy, session(copy) as conn:
+        now = configuration.look(conn, SETTING)
+        identifier = now.server.partition("/")[0]
+        with pytest.raises(MeasurementError, match="another server"):
+            configuration.require_same(conn, replace(now, server=f"{identifier}/1"), left)
+        configuration.change(conn, *left, now.entry)
+        configuration.require_same(conn, replace(now, server=f"{identifier}/1"), left)
+        elsewhere = replace(now, server=f"{identifier}/1", place=original.place)
+        with pytest.raises(MeasurementError, match="another server"):
+            configuration.require_same(conn, elsewhere, left)
+        with pytest.raises(MeasurementError, match="another server"):
+            configuration.require_same(conn, replace(now, server="7/1"), left)
+        with pytest.raises(MeasurementError, match="another server"):
+            configuration.require_same(conn, replace(now, server=f"{identifier}/1"))
+        monkeypatch.setattr(configuration, "_PLACE", "SELECT '' WHERE false")  # as on a standby
+        with pytest.raises(MeasurementError, match="another server"):
+            configuration.require_same(conn, replace(elsewhere, place=None), left)
+
+
 def test_what_is_left_of_one_server_is_not_put_back_on_its_copy(
     wheel: Binaries, server: Cluster, tmp_path: Path
 ) -> None:
@@ -208,8 +254,9 @@ def test_what_is_left_of_one_server_is_not_put_back_on_its_copy(
     left = entries(server)
     with Cluster(wheel, {}) as copy:
         elsewhere = windows.start(copy.dsn(), [SETTING], tmp_path, seconds=1)
-        elsewhere.communicate(timeout=60)
+        _, err = elsewhere.communicate(timeout=60)
         assert len(restore_files(tmp_path)) == 1
+        assert str(restore_files(tmp_path)[0]) in "".join(err.split())
         assert entries(server) == left
         with session(copy) as conn, pytest.raises(MeasurementError, match="another server"):
             configuration.require_same(conn, Before(None, "4MB", "7/1"))
@@ -266,6 +313,18 @@ def test_a_command_that_never_returns_is_not_said_to_have_ended(
     again.send_signal(signal.SIGINT)
     _, err = again.communicate(timeout=60)
     assert f"in a shell, which switches never on: {command}" in " ".join(err.split())
+
+
+def test_a_slow_command_that_puts_back_is_waited_for(
+    server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "own"))
+    monkeypatch.setattr(guardian_client, "PATIENCE_S", 0.5)
+    slow = Switch("x", "commands", on="sleep 1.5", off="true")
+    guard = SwitchGuard(server.dsn(), restore_file.make("a server", [slow], [None]))
+    guard.set([False])
+    assert [one.text for one in guard.put_back()] == ["x is on again"]
+    assert not restore_files(tmp_path)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,24 +12,49 @@ import pytest
 from pgtare.keeping.agent.agent import Agent
 from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import AgentConfig
-from pgtare.keeping.agent.server_session import AgentLocked
+from pgtare.keeping.agent.server_session import AgentLocked, SessionIdentity
+from pgtare.keeping.agent.server_watch import ServerWatch
 
 CONFIG = {"spool": Path("/spool"), "servers": {"shop": {"dsn": ""}}}
 
 
-def agent_locked_out(*, was_connected: bool) -> Agent:
+def agent_locked_out(*, was_connected: bool, for_s: float = 60.0) -> Agent:
     agent = Agent(AgentConfig.model_validate(CONFIG), cast(Any, None), AgentLog())
-    watch = SimpleNamespace(failure=AgentLocked("locked"), was_connected=was_connected)
+    watch = SimpleNamespace(
+        failure=AgentLocked("locked"), was_connected=was_connected, began=time.monotonic() - for_s
+    )
     agent._watches = cast(Any, {"shop": watch})
     return agent
 
 
 def test_an_agent_that_never_got_the_lock_ends_after_a_while() -> None:
-    agent = agent_locked_out(was_connected=False)
-    agent._give_up_if_hopeless(1.0)
+    agent_locked_out(was_connected=False, for_s=1.0)._give_up_if_hopeless()
     with pytest.raises(AgentLocked):
-        agent._give_up_if_hopeless(60.0)
+        agent_locked_out(was_connected=False)._give_up_if_hopeless()
 
 
 def test_an_agent_that_lost_its_session_waits_for_the_lock() -> None:
-    agent_locked_out(was_connected=True)._give_up_if_hopeless(60.0)
+    agent_locked_out(was_connected=True)._give_up_if_hopeless()
+
+
+def test_a_watch_that_a_reload_begins_anew_goes_on_for_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The session of the one before may still hold the lock: it is ended, and nobody gives up."""
+    for method in ("start", "join"):
+        monkeypatch.setattr(ServerWatch, method, lambda *_: None)
+    spool = SimpleNamespace(
+        reading=lambda *_: None, commit=lambda *_: "", take_notes=list, trouble=None
+    )
+    config = AgentConfig.model_validate(CONFIG)
+    agent = Agent(config, cast(Any, spool), AgentLog())
+    agent._adapt(config)
+    before = agent._watches["shop"]
+    before.was_connected, before._session = True, SessionIdentity(4711, "today")
+    moved = {**CONFIG, "servers": {"shop": {"dsn": "host=elsewhere"}}}
+    agent._adapt(AgentConfig.model_validate(moved))
+    after = agent._watches["shop"]
+    assert after is not before
+    assert after._session == before._session
+    after.failure, after.began = AgentLocked("locked"), time.monotonic() - 60
+    agent._give_up_if_hopeless()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from pgtare.keeping.agent.agent_log import AgentLog
@@ -38,3 +40,15 @@ def test_reasons_without_end_are_not_all_written(capsys: pytest.CaptureFixture[s
 def test_a_login_of_very_many_rounds_is_told_from_a_usual_one() -> None:
     assert _ITERATIONS.search(b"r=abc,s=QSXCR+Q6sek8bf92,i=2147483647")
     assert not _ITERATIONS.search(b"r=abc,s=QSXCR+Q6sek8bf92,i=4096")
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        AgentLog().once("error", "unreachable", "shop", "it is down")
+        with pytest.raises(OSError, match="No space left"):
+            full.flush()
+        monkeypatch.undo()
+        with pytest.raises(OSError, match="No space left"):
+            full.close()
+    AgentLog().write("info", "stopped")

@@ -62,9 +62,14 @@ def activity(
     booted_s: int = 0,
     system_identifier: int = 1,
     recordings: Exception | None = None,
+    seconds: float = 0.0,
 ) -> Batch:
-    """A look at a server whose only database has so many commits. recordings: fails to read."""
+    """A look at a server whose only database has so many commits, in a new session.
+
+    recordings: fails to read. seconds: of looks at sessions before.
+    """
     session = AnsweredSession(system_identifier)
+    session.seconds = {"sessions": seconds}
     if recordings is not None:
         session.offer.trace, session.refusals = "public", {queries.RECORDINGS: recordings}
     session.answers = {
@@ -85,6 +90,15 @@ def test_activity_is_what_databases_did_since_the_last_look() -> None:
     looks = new_looks()
     assert activity(looks, 1000, at_s=3600).rows == {}
     assert column(activity(looks, 1007, at_s=3660), ACTIVITY, "commits") == [7]
+
+
+def test_without_the_module_the_time_of_looks_comes_with_activity() -> None:
+    looks = new_looks()
+    assert column(activity(looks, 1000, at_s=3600, seconds=0.25), "agent", "kind") == []
+    batch = activity(looks, 1007, at_s=3660, seconds=0.5)
+    assert column(batch, "agent", "kind") == ["look_sessions"]
+    assert column(batch, "agent", "value") == [0.5]
+    assert column(batch, "agent", "covered_ns") == column(batch, ACTIVITY, "covered_ns")[:1]
 
 
 def test_activity_of_another_server_is_a_new_baseline() -> None:
@@ -263,6 +277,18 @@ def test_rows_go_on_if_texts_are_refused() -> None:
     assert ["invalid byte" in note for note in looks.notes.values()] == [True]
     again = with_texts(3, 120, 100)
     assert column(counters(looks, again), STATEMENTS, "calls") == [1]
+    assert asked_for(again) == []
+
+
+def test_a_session_that_ends_while_texts_are_read_is_not_ended_so_again_at_once() -> None:
+    looks = new_looks()
+    counters(looks, with_texts(1, 0, 100))
+    session = with_texts(2, 60, 100)
+    session.refusals[queries.TEXTS] = ServerGone("an answer is longer than 64 MiB")
+    with pytest.raises(ServerGone):
+        counters(looks, session)
+    again = with_texts(3, 120, 100)
+    assert column(counters(looks, again), STATEMENTS, "calls") == [2]
     assert asked_for(again) == []
 
 

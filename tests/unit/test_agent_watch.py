@@ -101,3 +101,24 @@ def test_pauses_grow_to_ten_seconds_and_begin_anew_once_connected(
     monkeypatch.setattr(watch.stop, "wait", pause)
     watch.run()
     assert pauses == [2, 4, 8, 10, 10, 1, 2]
+
+
+def test_a_server_that_went_is_not_connected_even_if_nothing_can_be_logged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = Brought().watch
+
+    def goes_away(_: object) -> None:
+        watch.connected = True
+        raise ServerGone("it is restarted")
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    session = nullcontext(SimpleNamespace(identity=None))
+    monkeypatch.setattr(server_watch, "ServerSession", lambda *_, **__: session)
+    monkeypatch.setattr(watch, "_watch", goes_away)
+    monkeypatch.setattr(watch._log, "once", fails)
+    with pytest.raises(OSError, match="no space left"):
+        watch.run()
+    assert not watch.connected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -200,3 +201,16 @@ def test_a_damaged_segment_is_left_out(tmp_path: Path) -> None:
     (spool / segment.name).write_bytes(b"cut")
     found = QueryWorker(spool).answer(request("findings", {}, {}))
     assert (found["rows"], found["damaged"]) == ([], [segment.name])
+
+
+def test_segments_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    spool = make_spool(tmp_path / "spool")
+    found = QueryWorker(spool)
+    found.answer(request("findings", {}, {}))
+    known = set(found._checked)
+    assert known
+    found._checked.add("segments/gone")
+    found._damaged.add("segments/gone")
+    os.utime(spool / manifest.NEWEST, (0, 0))  # as if it were replaced
+    found.answer(request("findings", {}, {}))
+    assert (found._checked, found._damaged) == (known, set())

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.keeping.live import page_parts, percentiles, row_sources, time_window
+from pgtare.keeping.live import live_charts, page_parts, percentiles, row_sources, time_window
 from pgtare.keeping.live.page_parts import PageColumn, PageRow, PageTable, TreeNode
-from pgtare.keeping.live.time_window import US
+from pgtare.keeping.live.time_window import US, TimeWindow
 from pgtare.keeping.live.views import blockers
 from pgtare.keeping.spool import manifest, reader
 from tests.live_pages import ServedPage, served
@@ -164,6 +164,19 @@ def test_percentile_class(share: float, wanted: int) -> None:
     counts[3], counts[4], counts[31] = 50, 45, 5
     assert percentiles.percentile_class(counts, share) == wanted
     assert percentiles.bounds_ns(31) == (1 << 38, None)
+
+
+def test_counts_that_are_negative_are_not_drawn() -> None:
+    """Waits outside of statements are a difference, which may be less than nothing."""
+    assert percentiles.percentile_class([-5, 3, *[0] * 30], 0.5) is None
+    assert percentiles.percentile_class([-1, 3, *[0] * 30], 0.5) == 1
+    at_us = NEWEST_US - 60 * 10**6
+    window = TimeWindow(at_us, NEWEST_US, "minute")
+    row = {"bucket_us": at_us, **{f"in_h{number:02d}": 0 for number in range(32)}}
+    rows = [row | {"in_h03": -5, "in_h04": 100}]
+    chart = live_charts.heat_chart("latency", rows, window, 60 * 10**6)
+    assert chart.data[0]["z"] == [[2.0]]
+    assert chart.data[0]["y"] == [live_charts.class_words(4)]
 
 
 # What a tour asks
@@ -410,6 +423,7 @@ def test_csv_is_safe_in_a_spreadsheet() -> None:
 def test_cells() -> None:
     shown = page_parts.shown_cell
     assert [shown(0.0, "aas"), shown(12.345, "aas"), shown(None, "aas")] == ["0", "12.3", "–"]
+    assert shown(-0.25, "aas") == "−0.250"
     assert [shown(-0.25, "change"), shown(1_500, "ns"), shown(0.051, "share")] == [
         "−0.250",
         "1.50 µs",

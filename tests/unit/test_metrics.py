@@ -294,6 +294,13 @@ def test_counters_are_left_out_while_there_is_no_new_reading() -> None:
     assert value(again, count) == [7]
 
 
+def test_the_time_of_a_reading_goes_back_with_the_clock() -> None:
+    found = exporter()
+    for ts in (at(3600), at(10)):
+        commit(found, ticks=tick(ts=ts))
+        assert value(found, "pgtare_last_reading_timestamp_seconds") == [ts.timestamp()]
+
+
 def test_a_pair_that_comes_later_begins_with_zero() -> None:
     clock = Clock()
     found = exporter(clock)

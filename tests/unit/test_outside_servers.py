@@ -1,7 +1,13 @@
-"""What is told of servers that are compared."""
+"""What is told of servers that are compared, and of their replicas."""
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+import pytest
+
+from pgtare.postgres import pooler
+from pgtare.weighing.outside import recording
 from pgtare.weighing.outside.servers import FoundServer, infos
 from pgtare.weighing.weigh.report import wording
 
@@ -21,3 +27,22 @@ def test_settings_that_only_one_server_shows_come_last() -> None:
     assert list(told[0].settings) == ["jit", "work_mem", "allow_alter_system"]
     listed = "jit (on / off), work_mem (4 MB / 8 MB), allow_alter_system (on / –)"
     assert wording._differing(told) == f"Their settings differ: {listed}."
+
+
+def test_a_replica_that_was_late_before_may_be_so_and_one_that_falls_behind_may_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lags: list[tuple[int, float]] = []
+    monkeypatch.setattr(pooler, "rows", lambda *_: lags)
+    state = recording._State(cast(Any, None), {"a": cast(Any, None)}, 0.0, lambda: True)
+    for now in (
+        [(1, 3600.0), (2, 0.0)],
+        [(1, 3609.0), (2, 9.0)],
+        [(1, 3600.0), (3, 300.0)],  # a new one is late, too
+        [(1, 3600.0), (3, 309.0)],
+    ):
+        lags[:] = now
+        state.check_replicas()
+    lags[:] = [(1, 3600.0), (2, 11.0), (3, 0.0)]
+    with pytest.raises(recording._Harm, match="a replica of a is 11 s behind"):
+        state.check_replicas()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from pgtare.cli.command_line import command_line
 from pgtare.errors import UsageError
 from pgtare.estimate.trial import clopper_pearson
 from pgtare.estimate.trial.windows import difference
+from pgtare.postgres.directories import DIRECTORY_VARIABLE
 from pgtare.weighing.switches import Switch, check_names
 from pgtare.weighing.whole_server import configuration, restore_file
 from pgtare.weighing.whole_server.configuration import Before
@@ -95,6 +98,34 @@ def test_what_is_put_back_by_hand_names_psql_and_the_shell() -> None:
         "    start",
         "    now",
     ]
+
+
+def test_what_a_weighing_holds_names_how_to_end_that_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    held = restore_file.make("7/1", [], [])
+    other = restore_file.make("8/1", [], [])
+    with pytest.raises(UsageError) as refusal:
+        list(restore_file.left_over("7/1"))
+    assert f"(fuser -k {held.path})" in str(refusal.value)
+    assert str(other.path) not in str(refusal.value)
+    os.close(held.lock)
+    os.close(other.lock)
+
+
+def test_what_may_be_left_of_this_server_under_another_name_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The time of its files has changed, or it is a copy's."""
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    files = [restore_file.make(server, [], []) for server in ("7/1", "7/2", "77/1", "db:5432")]
+    assert list(restore_file.left_over("7/3")) == []  # they are held, as others may weigh copies
+    for file in files:
+        os.close(file.lock)
+    assert [file.server for file in restore_file.left_over("7/2")] == ["7/1", "7/2"]
+    assert [file.server for file in restore_file.left_over("db:5432")] == ["db:5432"]
+    assert list(restore_file.left_over("/run:5432")) == []
 
 
 def test_an_own_share_is_within_blocks() -> None:

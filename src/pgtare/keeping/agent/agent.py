@@ -26,7 +26,7 @@ from pgtare.keeping.agent.server_session import STATEMENT_TIMEOUT_S, AgentLocked
 from pgtare.keeping.agent.server_watch import ServerWatch
 from pgtare.postgres.inventory import InventoryServer
 
-#: How long the start waits for a server that another agent watches, in s: that agent may have been
+#: How long a new watch waits for a server that another agent watches, in s: the other may have been
 #: killed without the server having noticed yet.
 _LOCKED_S = 15.0
 #: Commits come this much later than the looks, in s, so that they hold the newest.
@@ -104,13 +104,12 @@ class Agent:
         Raises PgtareError if no server can be watched and none ever will, or if the spool cannot be
         written.
         """
-        began = time.monotonic()
         with self._signals():
             self.log.write("info", "started", servers=len(self.config.servers), agent=self.uuid)
             free_memory.use_one_arena()
             self._adapt(self.config)
             try:
-                self._until_stopped(began)
+                self._until_stopped()
             finally:
                 watched = list(self._watches)
                 self._stop(watched)
@@ -121,7 +120,7 @@ class Agent:
         """End after a last commit; may be called by any thread."""
         self._stopping = True
 
-    def _until_stopped(self, began: float) -> None:
+    def _until_stopped(self) -> None:
         interval_s = self.config.intervals.waits
         grid = LookGrid(interval_s, min(_COMMIT_LATER_S, interval_s / 4))
         due = time.monotonic() + grid.wait_s(time.time())
@@ -129,7 +128,7 @@ class Agent:
             if self._reloading:
                 self._reloading = False
                 self._read_again()
-            self._give_up_if_hopeless(time.monotonic() - began)
+            self._give_up_if_hopeless()
             if time.monotonic() >= due:
                 self._commit()
                 self._maintain(interval_s)
@@ -137,7 +136,7 @@ class Agent:
                 due = time.monotonic() + grid.wait_s(time.time(), 0.0)
             time.sleep(min(_NAP_S, max(0.0, due - time.monotonic())))
 
-    def _give_up_if_hopeless(self, ran_s: float) -> None:
+    def _give_up_if_hopeless(self) -> None:
         """Raise what keeps every server from being watched, if trying again cannot help.
 
         A watch that has had the lock goes on: its own earlier session may hold it for a while.
@@ -149,7 +148,7 @@ class Agent:
             or (
                 isinstance(watch.failure, AgentLocked)
                 and not watch.was_connected
-                and ran_s > _LOCKED_S
+                and time.monotonic() - watch.began > _LOCKED_S
             )
         ]
         if in_vain and len(in_vain) == len(self._watches):
@@ -168,6 +167,7 @@ class Agent:
             for name, watch in self._watches.items()
             if not same_looks or config.servers.get(name) != watch.server
         ]
+        earlier = {name: self._watches[name] for name in changed}
         self._stop(changed)
         self.config = config
         if changed:
@@ -175,9 +175,9 @@ class Agent:
             self._commit()
         for name, server in config.servers.items():
             if name not in self._watches:
-                self._begin(name, server)
+                self._begin(name, server, earlier.get(name))
 
-    def _begin(self, name: str, server: InventoryServer) -> None:
+    def _begin(self, name: str, server: InventoryServer, earlier: ServerWatch | None) -> None:
         looks = ServerLooks(
             name,
             self.uuid,
@@ -186,7 +186,13 @@ class Agent:
         )
         alone = len(self.config.servers) == 1
         watch = ServerWatch(
-            looks, server, self.config.intervals, self._collect, self.log, alone=alone
+            looks,
+            server,
+            self.config.intervals,
+            self._collect,
+            self.log,
+            alone=alone,
+            earlier=earlier,
         )
         self._watches[name] = watch
         watch.start()

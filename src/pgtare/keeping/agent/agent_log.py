@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
@@ -30,13 +31,14 @@ class AgentLog:
         self._last: dict[tuple[str, str], dict[str, float]] = {}
 
     def write(self, level: LogLevel, event: str, server: str = "", **more: object) -> None:
-        """Write one line."""
+        """Write one line, if standard error takes it."""
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         fields = {"at": at, "level": level, "event": event}
         fields |= {"server": server} if server else {}
         fields |= {name: shortened(str(value)) for name, value in more.items()}
         line = " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
-        with self._lock:
+        # a full disk, or a reader that has gone, must not end what is logged
+        with self._lock, contextlib.suppress(OSError, ValueError):
             sys.stderr.write(plain(line) + "\n")
             sys.stderr.flush()
 

@@ -8,6 +8,7 @@ however many rows it has.
 from __future__ import annotations
 
 from pgtare.observing.findings import queries as of_findings
+from pgtare.postgres.sql_text import CUT, MOST_READ
 
 #: Between two names, and between two rows of names: characters that no name of an event has.
 NAME_END, ROW_END = "\x1f", "\x1e"
@@ -156,14 +157,22 @@ WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
 """
 #: How large the file of all texts is. Members of pg_monitor may not ask.
 TEXTS_SIZE = "SELECT size FROM pg_stat_file('pg_stat_tmp/pgss_query_texts.stat', true)"
+#: Of texts, so many bytes are read at once; the others another time.
+MOST_TEXTS_BYTES = 16 << 20
+#: Of a text, more than is named, so that a cut one has the same name and hash as the whole.
+_TEXT_CHARACTERS = MOST_READ + len(CUT) + 1
 #: How long all texts are together, then the ones asked for. However few they are, the server reads
 #: the whole file; so it is read once for both.
-TEXTS = """
-WITH asked AS (SELECT %s::bigint[] AS ids)
-SELECT coalesce(sum(octet_length(query)), 0)::bigint,
-  array_agg(queryid) FILTER (WHERE queryid = ANY(ids) AND query IS NOT NULL),
-  array_agg(query) FILTER (WHERE queryid = ANY(ids) AND query IS NOT NULL)
-FROM {texts}.pg_stat_statements(true), asked
+TEXTS = f"""
+WITH texts AS (SELECT queryid, sum(octet_length(query)) AS length,
+    left(min(query COLLATE "C") FILTER (WHERE queryid = ANY(%s::bigint[])), {_TEXT_CHARACTERS})
+      AS text
+  FROM {{texts}}.pg_stat_statements(true) GROUP BY 1),
+chosen AS (SELECT *, text IS NOT NULL
+    AND sum(octet_length(text)) OVER (ORDER BY queryid) <= {MOST_TEXTS_BYTES} AS fits FROM texts)
+SELECT coalesce(sum(length), 0)::bigint, array_agg(queryid) FILTER (WHERE fits),
+  array_agg(text) FILTER (WHERE fits)
+FROM chosen
 """
 #: Traces that the server kept because of a trigger. Of what was traced there is nothing in them.
 RECORDINGS = f"""

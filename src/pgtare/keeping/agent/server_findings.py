@@ -154,7 +154,7 @@ class ServerFindings:
 
     def check(self, session: ServerSession) -> None:
         """Look at settings, and at what observes."""
-        self._checked = self._checks.again(Session.within(session.conn, _LIMIT_S))
+        self._checked = self._checks.again(_reader(session, _LIMIT_S))
 
     @property
     def is_checked(self) -> bool:
@@ -169,7 +169,7 @@ class ServerFindings:
         now, elapsed = time.time(), time.monotonic()
         seconds = EVALUATION_S if self._evaluated is None else elapsed - self._evaluated
         self._evaluated = elapsed
-        reader = Session.within(session.conn, _LIMIT_S)
+        reader = _reader(session, _LIMIT_S)
         collector = FindingInputs(reader, server_kind(facts, local=reader.is_local))
         collector.samples, collector.locks = list(self.samples), self._locks
         active = collector.active_statements()
@@ -187,7 +187,7 @@ class ServerFindings:
         self._totals = totals
         texts: dict[int, str] = {}
         if may_be_slow:
-            texts = collector.texts(self._texts, Session.within(session.conn, TEXTS_LIMIT_S))
+            texts = collector.texts(self._texts, _reader(session, TEXTS_LIMIT_S))
         observation = collector.observation(
             facts.settings,
             before or CountedTotals(),
@@ -231,6 +231,15 @@ class ServerFindings:
                 ),
             }
         )
+
+
+def _reader(session: ServerSession, limit_s: float) -> Session:
+    """Reads in the agent's session, where the time is counted as that of a look."""
+
+    def count(seconds: float) -> None:
+        session.seconds[PART] += seconds
+
+    return Session.within(session.conn, limit_s, count)
 
 
 def _blockers(session: ServerSession, pids: list[int]) -> list[tuple[Any, ...]]:

@@ -27,7 +27,7 @@ from pgtare.keeping.agent.description import ServerDescription
 from pgtare.keeping.agent.reading import UnsteadyReading, WaitsReading
 from pgtare.keeping.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInterval
 from pgtare.keeping.agent.server_findings import EVALUATION_S, ServerFindings
-from pgtare.keeping.agent.server_session import LookRefused, ServerSession
+from pgtare.keeping.agent.server_session import LookRefused, ServerGone, ServerSession
 from pgtare.keeping.agent.texts import StatementTexts
 from pgtare.kit import numbers
 from pgtare.observing.findings import read
@@ -303,6 +303,10 @@ class ServerLooks:
             if ex.slow:
                 self._texts.file.pause_if_large(None, texts.LIMIT_S)
             self.notes["no_texts"] = f"texts of pg_stat_statements were not read: {ex}"
+        except ServerGone:
+            # an answer without end, perhaps: the next session goes without texts for a while
+            self._texts.file.pause_if_large(None, texts.LIMIT_S)
+            raise
         new = self._new_texts = self._texts.learn(asked, found)
         batch.add("texts", {"text_hash": list(new), "text": list(new.values())}, interval, len(new))
 
@@ -323,11 +327,6 @@ class ServerLooks:
         rows: int,
     ) -> None:
         """What the agent costs this server, and what its counters lack."""
-        spent = dict(session.seconds)
-        figures = [
-            (f"look_{name}", seconds - self._seconds.get(name, 0.0), "s")
-            for name, seconds in spent.items()
-        ]
         lost = [
             (name, float(count - self._losses[name]), "waits")
             for name, count in found.info.losses.items()
@@ -335,8 +334,17 @@ class ServerLooks:
         ]
         busy = [("busy_buckets", float(found.busy), "buckets")] if found.busy else []
         unread = [("unread_types", float(len(found.unread)), "types")] if len(found.unread) else []
-        self._seconds, self._losses = spent, found.info.losses
+        self._losses = found.info.losses
+        figures = self._time_of_looks(session)
         batch.figures(interval, [*figures, *lost, *busy, *unread, ("rows", float(rows), "rows")])
+
+    def _time_of_looks(self, session: ServerSession) -> list[tuple[str, float, str]]:
+        """Since the last time, as figures of the agent's table."""
+        before, self._seconds = self._seconds, dict(session.seconds)
+        return [
+            (f"look_{name}", seconds - before.get(name, 0.0), "s")
+            for name, seconds in self._seconds.items()
+        ]
 
     # Samples
 
@@ -401,6 +409,8 @@ class ServerLooks:
             changed = settings if settings != self._settings else None
             batch.activity(interval, grown, self._databases, self._processors, changed)
             batch.tick(interval, ACTIVITY)
+            if session.offer.waits is None:  # else they come with the counters
+                batch.figures(interval, self._time_of_looks(session))
             self._settings = settings
         self._activity = origin, taken, matrix
         batch.readings["activity-info"] = moment_table(origin, taken)

@@ -49,7 +49,11 @@ Collect = Callable[[str, Batch], None]
 
 
 class ServerWatch(threading.Thread):
-    """One server that is watched, until `stop` is set. alone: no other one is watched."""
+    """One server that is watched, until `stop` is set.
+
+    alone: no other one is watched. earlier: the watch that this one goes on for; its session may
+    still hold the lock.
+    """
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class ServerWatch(threading.Thread):
         log: AgentLog,
         *,
         alone: bool = False,
+        earlier: ServerWatch | None = None,
     ) -> None:
         super().__init__(name=f"watch {looks.name}", daemon=True)
         self.looks, self.server, self.intervals = looks, server, intervals
@@ -67,8 +72,9 @@ class ServerWatch(threading.Thread):
         self.failure: PgtareError | None = None
         """why the server is not watched now"""
         self.connected = False
-        self.was_connected = False
-        self._session: SessionIdentity | None = None
+        self.was_connected: bool = earlier is not None and earlier.was_connected
+        self.began = time.monotonic()
+        self._session: SessionIdentity | None = earlier._session if earlier is not None else None
         """the last session that held the lock"""
         self._collect, self._log = collect, log
         self._refused: set[str] = set()
@@ -95,9 +101,12 @@ class ServerWatch(threading.Thread):
             began_us = time.time_ns() // 1000
             beyond = False
             try:
-                with ServerSession(self.server.dsn, earlier=self._session) as session:
-                    self._session = session.identity
-                    self._watch(session)
+                try:
+                    with ServerSession(self.server.dsn, earlier=self._session) as session:
+                        self._session = session.identity
+                        self._watch(session)
+                finally:
+                    reached, self.connected = self.connected, False
             except PgtareError as ex:
                 self.failure = ex
                 beyond = self._note_beyond(ex, began_us)
@@ -110,9 +119,8 @@ class ServerWatch(threading.Thread):
             except Exception as ex:  # one server must not end the watch of the others
                 self.failure = MeasurementError(f"{type(ex).__name__}: {ex}")
                 self._log.once("error", "failed", self.name_of_server, str(self.failure))
-            reached = self.connected and not beyond
+            reached = reached and not beyond
             pause = _FIRST_PAUSE_S if reached else min(_LONGEST_PAUSE_S, 2 * pause)
-            self.connected = False
             self.stop.wait(pause)
 
     def _note_beyond(self, error: BaseException, began_us: int) -> bool:

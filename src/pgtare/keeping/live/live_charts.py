@@ -130,8 +130,13 @@ def _shape(shade: ChartShade, window: TimeWindow) -> Json:
 def heat_chart(
     id_: str, rows: Sequence[Mapping[str, Any]], window: TimeWindow, step_us: int
 ) -> LiveChart:
-    """How many waits ended in each class of duration, over time."""
-    counts = {row["bucket_us"]: [row[f"in_h{i:02d}"] for i in range(32)] for row in rows}
+    """How many waits ended in each class of duration, over time.
+
+    Counts outside of statements are differences: where one is negative, nothing is drawn.
+    """
+    counts = {
+        row["bucket_us"]: [max(0, row[f"in_h{i:02d}"] or 0) for i in range(32)] for row in rows
+    }
     used = [i for i in range(32) if any(values[i] for values in counts.values())]
     low, high = (min(used), max(used) + 1) if used else (0, 1)
     times = list(range(*_bucket_range(window, step_us), step_us))

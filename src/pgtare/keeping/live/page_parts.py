@@ -178,7 +178,8 @@ def shown_cell(value: Any, kind: ColumnKind) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return numbers.NONE
     if kind == "aas":
-        return numbers.plain(value, numbers.decimals(None, value)) if value else "0"
+        sign = numbers.MINUS if value < 0 else ""
+        return sign + numbers.plain(value, numbers.decimals(None, value)) if value else "0"
     if kind == "change":
         return numbers.signed(value, numbers.decimals(None, value))
     if kind == "share":

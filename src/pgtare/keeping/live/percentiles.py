@@ -17,9 +17,12 @@ def summed(rows: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def percentile_class(counts: Sequence[int], share: float) -> int | None:
-    """The class in which a percentile lies, exactly; None if nothing was counted."""
+    """The class in which a percentile lies, exactly; None if nothing was counted.
+
+    Counts may be negative, as differences are.
+    """
     total = sum(counts)
-    if not total:
+    if total <= 0:
         return None
     seen = 0
     for number, count in enumerate(counts):

@@ -139,6 +139,8 @@ class QueryWorker:
         if self._manifest is None or read_at is None or read_at != self._read_at:
             self._manifest, _ = reader.newest(self._root)
             self._read_at = read_at
+            self._checked.intersection_update(self._manifest.segments)
+            self._damaged.intersection_update(self._manifest.segments)
         return self._manifest
 
     def _check(self, found: SpoolManifest, relation: str, last_try: bool) -> None:

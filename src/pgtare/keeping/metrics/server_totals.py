@@ -153,7 +153,7 @@ class ServerTotals:
         # the rows of one commit may come in any order
         known = ticks.group_by("source").aggregate([("ts", "max"), ("covered_ns", "max")])
         for source, ts, covered_ns in _pairs(known, "source", "ts_max", "covered_ns_max"):
-            self.last_readings[source] = max(ts.timestamp(), self.last_readings.get(source, 0.0))
+            self.last_readings[source] = ts.timestamp()
             step_s = max(interval_s, min(covered_ns / 1e9, _SLOWEST * interval_s))
             self._until_s[source] = now_s + _STALE_INTERVALS * step_s
 

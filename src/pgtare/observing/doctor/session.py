@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -42,15 +43,22 @@ class Session:
         )
         self._settings: tuple[str, ...] = queries.SET_UP
         self._limit_s: float = queries.TIMEOUT_S
+        self._spent: Callable[[float], None] = lambda _: None
 
     @classmethod
-    def within(cls, conn: psycopg.Connection[Any], limit_s: float = queries.TIMEOUT_S) -> Session:
+    def within(
+        cls,
+        conn: psycopg.Connection[Any],
+        limit_s: float = queries.TIMEOUT_S,
+        spent: Callable[[float], None] = lambda _: None,
+    ) -> Session:
         """A session by a connection of the caller's own, who closes it.
 
-        limit_s: after so long the server gives a query up.
+        limit_s: after so long the server gives a query up. spent: gets the time of each
+        transaction, in s.
         """
         session = cls.__new__(cls)
-        session._conn, session._limit_s = conn, limit_s
+        session._conn, session._limit_s, session._spent = conn, limit_s, spent
         session._settings = (*queries.SET_UP, f"statement_timeout = '{round(1000 * limit_s)}ms'")
         return session
 
@@ -87,12 +95,16 @@ class Session:
     def _send(
         self, text: str | sql.Composed, values: Sequence[Any] | None = None
     ) -> list[tuple[Any, ...]]:
-        with (
-            self._telling(),
-            pooler.transaction(self._conn, *self._settings, read_only=True),
-        ):
-            statement = text.encode() if isinstance(text, str) else text
-            return self._conn.execute(statement, values).fetchall()
+        began = time.monotonic()
+        try:
+            with (
+                self._telling(),
+                pooler.transaction(self._conn, *self._settings, read_only=True),
+            ):
+                statement = text.encode() if isinstance(text, str) else text
+                return self._conn.execute(statement, values).fetchall()
+        finally:
+            self._spent(time.monotonic() - began)
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:

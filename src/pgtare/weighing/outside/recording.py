@@ -27,13 +27,17 @@ from pgtare.weighing.weigh.recording import StoppedBy
 WARM_UP, WARM_UP_S = 20, 5.0
 _LOOK_S, _LOOK_SHARE = 1.0, 0.05
 _TICK_S = 0.1
-#: The server is asked about replicas this often, in s; with this lag, in s, the driver stops.
+#: The server is asked about replicas this often, in s; if one lags so much more, in s, than when it
+#: was seen first, the driver stops.
 _HEALTH_S, MOST_LAG_S = 5.0, 10.0
 #: It also stops if of so many blocks in a row more than this share end in an error.
 _RECENT, MOST_ERRORS = 50, 0.2
 #: And if a transaction takes so many times as long as in the beginning, for as many blocks.
 _SLOWER = 5.0
-_LAG = "SELECT max(extract(epoch FROM replay_lag)) FROM pg_catalog.pg_stat_replication"
+_LAGS = """
+SELECT pid, coalesce(extract(epoch FROM replay_lag), 0)::float8
+FROM pg_catalog.pg_stat_replication
+"""
 
 #: Called about once a second with seconds run and the runs so far; why the trial ends now, or None.
 Look = Callable[[float, npt.NDArray[Any]], StoppedBy | None]
@@ -134,6 +138,7 @@ class _State:
     recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_RECENT))
     took_s: dict[str, deque[float]] = field(default_factory=dict)  # by server
     first_s: dict[str, float] = field(default_factory=dict)
+    first_lag_s: dict[tuple[str, int], float] = field(default_factory=dict)  # by server, process
     failed: int = 0
     blocks: int = 0
     busy_s: float = 0.0
@@ -174,12 +179,16 @@ class _State:
             raise _Harm(f"{name or 'the server'} answers {times}")
 
     def check_replicas(self) -> None:
-        """Raises _Harm if a replica lags behind; a role that may not see that sees none."""
+        """Raises _Harm if a replica falls behind; a role that may not see that sees none do so."""
         for name, control in self.controls.items():
-            ((lag,),) = pooler.rows(control, _LAG)
-            if lag is not None and float(lag) > MOST_LAG_S:
-                whose = f" of {name}" if name else ""
-                raise _Harm(f"a replica{whose} is {float(lag):.0f} s behind")
+            for pid, lag_s in pooler.rows(control, _LAGS):
+                first_s = self.first_lag_s.setdefault((name, pid), lag_s)
+                if lag_s > first_s + MOST_LAG_S:
+                    whose = f" of {name}" if name else ""
+                    raise _Harm(
+                        f"a replica{whose} is {lag_s:.0f} s behind; when it was seen first, it was "
+                        f"{first_s:.0f} s behind"
+                    )
 
     def renew(self, seconds: float) -> None:
         """New sessions if it is time for them, and the rest after what they ran."""

@@ -127,7 +127,7 @@ class Changer:
             before = self.before[index]
             assert before is not None
             conn = self.connect()
-            configuration.require_same(conn, before)
+            configuration.require_same(conn, before, (switch.setting, switch.value))
             said = configuration.put_back(conn, switch.setting, switch.value, before)
             self.on[index] = False
             return [said]

@@ -85,10 +85,19 @@ _BOOLEANS = frozenset({"on", "off", "true", "false", "yes", "no", "1", "0"})
 _VALUE = "SELECT pg_catalog.current_setting(%s)"
 #: As a number: a session may have any style of dates.
 _LOADED = "SELECT extract(epoch FROM pg_catalog.pg_conf_load_time())::text"
-#: What tells a server from its copies and standbys: when its directory was made.
+#: What tells a server from its copies and standbys: when its directory was made, or its files were
+#: given another owner or other rights.
 _IDENTITY = """
 SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text || '/' ||
        extract(epoch FROM (pg_catalog.pg_stat_file('PG_VERSION', true)).change)::bigint
+"""
+#: Where the files of a server are that is no standby, and when the first was written, if the role
+#: may see that. Another owner changes neither.
+_PLACE = """
+SELECT setting || ' ' ||
+       extract(epoch FROM (pg_catalog.pg_stat_file('PG_VERSION', true)).modification)::bigint
+FROM pg_catalog.pg_settings
+WHERE name = 'data_directory' AND NOT pg_catalog.pg_is_in_recovery()
 """
 _ENTRY = """
 SELECT setting FROM pg_catalog.pg_file_settings
@@ -174,11 +183,13 @@ class Before:
     """A setting before anything was changed.
 
     entry: of postgresql.auto.conf, if it has one. server: what tells the server from others.
+    place: where its files are, and since when; None: it is a standby, or the role may not see that.
     """
 
     entry: str | None
     value: str
     server: str
+    place: str | None = None
 
 
 def harms(name: str) -> bool:
@@ -243,7 +254,7 @@ def look(
         raise UsageError(
             f"--reload {switch.name}: {name} is {value} already: there is nothing to weigh"
         )
-    return Before(entry, value, str(server[0]))
+    return Before(entry, value, str(server[0]), _place(conn))
 
 
 def _rights(conn: psycopg.Connection[Any], switch: Switch, why: str) -> str:
@@ -261,11 +272,40 @@ def identity(conn: psycopg.Connection[Any]) -> str | None:
     return str(row[0]) if row else None
 
 
-def require_same(conn: psycopg.Connection[Any], before: Before) -> None:
-    """Raise MeasurementError if this is another server than the one that was changed."""
+def require_same(
+    conn: psycopg.Connection[Any], before: Before, left: tuple[str, str] | None = None
+) -> None:
+    """Raise MeasurementError if this is another server than the one that was changed.
+
+    left: a setting, and the entry that we left there. It tells the server from its copies if all
+    files were given another owner or other rights, as some containers do when they start.
+    """
     row = conn.execute(_IDENTITY).fetchone()
-    if row is None or str(row[0]) != before.server:
+    now = str(row[0]) if row else ""
+    if now == before.server:
+        return
+    if (
+        left is None
+        or not is_copy(now, before.server)
+        or before.place is None
+        or before.place != _place(conn)
+        or _entry(conn, left[0]) != left[1]
+    ):
         raise MeasurementError("another server answers at this address than the one changed")
+
+
+def is_copy(server: str, other: str) -> bool:
+    """Whether two that are told apart have the same system identifier.
+
+    They may be one, whose files were given another owner meanwhile.
+    """
+    identifier, mark, _ = server.partition("/")
+    return bool(identifier and mark) and other.startswith(f"{identifier}/") and server != other
+
+
+def _place(conn: psycopg.Connection[Any]) -> str | None:
+    row = conn.execute(_PLACE).fetchone()
+    return str(row[0]) if row else None
 
 
 def refuse_pending(conn: psycopg.Connection[Any]) -> None:

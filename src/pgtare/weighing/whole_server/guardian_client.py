@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.weighing.switches import COMMAND_S
 from pgtare.weighing.whole_server.changer import Changer
 from pgtare.weighing.whole_server.commands import end_group
 from pgtare.weighing.whole_server.configuration import PutBack
 from pgtare.weighing.whole_server.restore_file import RestoreFile
 
 _MODULE = "pgtare.weighing.whole_server.guardian"
-#: How long the command waits at its end until everything is put back, in s.
+#: How long the command waits at its end until everything is put back, in s, besides the time that
+#: commands may take.
 PATIENCE_S = 30.0
 _KILLED = "the process that would put things back was killed, so it was done at once"
 
@@ -80,8 +82,13 @@ class SwitchGuard:
         """Everything as it was. Raises MeasurementError if that is not so yet."""
         if self._over:
             return []
+        commands = sum(
+            touched and switch.kind == "commands"
+            for touched, switch in zip(self._instead.touched, self.file.switches, strict=True)
+        )
         try:
-            done = self._ask({"do": "put back"}, wait_s=PATIENCE_S)["done"]
+            wait_s = PATIENCE_S + commands * COMMAND_S
+            done = self._ask({"do": "put back"}, wait_s)["done"]
         except MeasurementError as ex:
             if self._over:
                 raise

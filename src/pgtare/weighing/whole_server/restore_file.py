@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -78,9 +79,10 @@ def by_hand(switches: Sequence[Switch], before: Sequence[Before | None]) -> list
 
 
 def left_over(server: str) -> Iterator[RestoreFile]:
-    """Files of this server that nobody holds any more, each locked.
+    """Files that nobody holds any more, each locked: of this server, and of its copies.
 
-    Raises UsageError if a weighing that runs holds one.
+    A copy may be this server before its files were given another owner. Raises UsageError if a
+    weighing of this server that runs holds one.
     """
     for path in sorted(_directory().glob("*.txt")):
         try:
@@ -89,20 +91,25 @@ def left_over(server: str) -> Iterator[RestoreFile]:
             continue
         try:
             document = _document(lock)
-            if document is None or document["server"] != server:
+            if document is None:
+                continue
+            of_copy = configuration.is_copy(document["server"], server)
+            if document["server"] != server and not of_copy:
                 continue
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                if of_copy:
+                    continue
                 raise UsageError(
                     "another weighing switches this server, or its guardian still tries to put "
                     f"back what it changed: wait for it. If it cannot, do what {path} says, end it "
-                    "(pkill -f pgtare.weighing.whole_server.guardian) and remove that file"
+                    f"(fuser -k {shlex.quote(str(path))}) and remove that file"
                 ) from None
             if path.exists():
                 yield RestoreFile(
                     path,
-                    server,
+                    document["server"],
                     tuple(Switch(**one) for one in document["switches"]),
                     tuple(Before(**one) if one else None for one in document["before"]),
                     lock,

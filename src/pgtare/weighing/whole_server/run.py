@@ -203,7 +203,15 @@ def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stag
     Returns the sessions that did so: the server may show them a little longer.
     """
     sessions = []
-    for file in restore_file.left_over(_key(control)):
+    server = _key(control)
+    for file in restore_file.left_over(server):
+        if file.server != server:
+            stages.say(
+                f"a weighing that was killed has left {file.path}. It was of a copy of this server "
+                "or of this one before its files got another owner: if it was this one, do what "
+                "the file says; then remove the file"
+            )
+            continue
         by_hand = restore_file.by_hand(file.switches, file.before)
         stages.say("\n".join(["first, what a weighing that was killed has left:", *by_hand]))
         changer = Changer(dsn, file.switches, file.before, touched=[True for _ in file.switches])

@@ -80,7 +80,7 @@ async def latency_sections(request: ViewRequest, source: RowSource) -> list[Page
     )
     counts = percentiles.summed(found)
     total = sum(counts)
-    if not total:
+    if total <= 0:
         return []
     chart = live_charts.heat_chart("latency", found, request.window, step_us)
     lines = []
