@@ -308,3 +308,13 @@ def test_a_large_file_is_left_alone_for_others_as_well() -> None:
     other = Texts(9 << 20)
     FindingTexts(file).read(other, "public", [8], sized=True)
     assert other.asked == [queries.TEXTS_UNDER_WAY.name]
+
+
+def test_a_statement_that_has_ended_since_has_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    texts, server = FindingTexts(TextFile()), Texts(1 << 20)
+    assert texts.read(server, "public", [8], sized=True) == {}
+    now += 61.0
+    texts.read(server, "public", [8], sized=True)
+    assert server.asked.count(queries.SOME_TEXTS.name) == 2

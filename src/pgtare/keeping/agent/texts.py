@@ -9,9 +9,11 @@ import hashlib
 import time
 from collections.abc import Collection, Iterable
 
-from pgtare.observing.findings.statement_texts import AGAIN_S, TextFile
+from pgtare.observing.findings.statement_texts import TextFile
 from pgtare.postgres.sql_text import storable
 
+#: A text that was missing is requested again after this many s.
+_AGAIN_S = 1800.0
 #: The most statements, and the most texts, that are remembered.
 _MOST = 50_000
 #: A look at texts that takes longer than this is given up, s; other looks have more time.
@@ -46,7 +48,7 @@ class StatementTexts:
                 for query_id in query_ids
                 if query_id
                 and query_id not in self.hashes
-                and now - self._asked.get(query_id, -AGAIN_S) >= AGAIN_S
+                and now - self._asked.get(query_id, -_AGAIN_S) >= _AGAIN_S
             }
         return sorted(self._wanted) if self.file.may_be_read else []
 

@@ -18,8 +18,9 @@ from pgtare.observing.findings.read import Reader
 MOST_BYTES, _LARGE_BYTES, _SLOW_S = 512 << 20, 8 << 20, 0.1
 #: Looks at a large file are this far apart, s.
 LARGE_PAUSE_S = 600.0
-#: A text that was missing is requested again after this many s.
-AGAIN_S = 1800.0
+#: A text that was missing is requested again after so many s: it is there when its statement has
+#: ended for the first time.
+_AGAIN_S = 60.0
 #: Texts of statements are remembered, the most.
 _MOST = 1000
 
@@ -74,7 +75,7 @@ class FindingTexts:
         asked = [
             each
             for each in wanted
-            if each not in self._known and began - self._asked.get(each, -AGAIN_S) >= AGAIN_S
+            if each not in self._known and began - self._asked.get(each, -_AGAIN_S) >= _AGAIN_S
         ]
         if schema is None or not asked or not self._file.may_be_read:
             return
