@@ -18,6 +18,8 @@ from pgtare.kit.option_values import span
 if TYPE_CHECKING:
     from pgtare.keeping.findings.history import KeptFinding, Stretch
 
+#: The stretch that is shown if none is named.
+_SINCE = "24h"
 #: How often --follow looks, in s.
 _FOLLOW_S = 5.0
 #: Reads the rows of a stretch of time.
@@ -34,7 +36,7 @@ def findings(
     password_file: Annotated[
         Path | None, typer.Option(help="With --store: a file with the user's password.")
     ] = None,
-    since: Annotated[str, typer.Option(help="The last so long, for example 24h or 7d.")] = "24h",
+    since: Annotated[str, typer.Option(help="The last so long, for example 24h or 7d.")] = _SINCE,
     begin: Annotated[
         str | None,
         typer.Option("--from", help="Begin, local time: '2026-11-24 14:00'. Instead of --since."),
@@ -68,8 +70,12 @@ def findings(
     """
     if (spool is None) == (store is None):
         raise UsageError("name either --spool DIR or --store clickhouse://…")
-    if follow and (begin or end or against or json or output):
+    if follow and (begin or end or against or json or output or only_open or since != _SINCE):
         raise UsageError("--follow goes with --spool or --store and --server alone")
+    if against is not None and (json or output or only_open):
+        raise UsageError("--against prints all findings of two times: leave out --open, --json")
+    if password_file is not None and store is None:
+        raise UsageError("--password-file goes with --store")
     if end is not None and begin is None:
         raise UsageError("--to goes with --from: give both ends, as '2026-11-24 14:00'")
     rows = _of_spool(spool) if spool is not None else _of_store(str(store), password_file)

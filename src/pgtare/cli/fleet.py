@@ -35,6 +35,9 @@ from pgtare.postgres.load import parse_participation
 from pgtare.weighing.instruments import Chosen, choose, load_catalogue
 from pgtare.weighing.weigh.request import new_seed
 
+#: What goes with --resume.
+_RESUMED = frozenset({"catalogue", "inventory", "json", "output", "resume", "skip_unready", "yes"})
+
 if TYPE_CHECKING:
     from pgtare.weighing.fleet.directory import FleetDesign, FleetDirectory
     from pgtare.weighing.fleet.readiness import Readiness
@@ -158,6 +161,7 @@ def doctor(
 
 @app.command("weigh")
 def weigh(
+    ctx: typer.Context,
     inventory: InventoryFile,
     instruments: Instruments = None,
     arm: Arms = None,
@@ -209,8 +213,7 @@ def weigh(
     destination = Destination(json, output)
     servers = inventories.read(inventory)
     if resume is not None:
-        if instruments or arm or inject_ns:
-            raise UsageError("--resume goes on with what was begun: name no instruments")
+        _refuse_with_resume(ctx)
         design = FleetDirectory.open(resume).state.design
     else:
         design = FleetDesign(
@@ -246,6 +249,21 @@ def weigh(
         raise UsageError("nothing was done: --yes goes on without a question")
     directory = run.run(prepared, console, command_line())
     _deliver(directory, destination)
+
+
+def _refuse_with_resume(ctx: typer.Context) -> None:
+    """Refuse what would be ignored, as the design is that of what was begun."""
+    given = [
+        max(param.opts, key=len)
+        for param in ctx.command.params
+        if param.name is not None
+        and param.name not in _RESUMED
+        and getattr(ctx.get_parameter_source(param.name), "name", "") == "COMMANDLINE"
+    ]
+    if given:
+        raise UsageError(
+            f"--resume goes on with what was begun: leave out {', '.join(sorted(given))}"
+        )
 
 
 def _chosen(design: FleetDesign, catalogue: list[Path] | None) -> tuple[Chosen, ...]:
