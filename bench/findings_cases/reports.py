@@ -312,7 +312,7 @@ CASES = (
         cause=STATEMENT,
         root=r"\bcabins\b",
         also=r"statistics|never analy[sz]ed",
-        remedy=r"\bANALYZE cabins",
+        remedy=r"\bANALYZE (public\.)?cabins",
         prepare=_prepare_cabins,
     ),
     Case(

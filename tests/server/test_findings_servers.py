@@ -87,3 +87,30 @@ def test_what_a_serializable_transaction_has_read_is_not_in_the_lock_table(serve
     assert table is not None
     assert table.objects < 100
     assert locks[waiter].object == "rows of orders"
+
+
+def test_statistics_are_known_though_counters_were_lost(server: Cluster) -> None:
+    """As after a crash. Whoever may not read a table does not say that it has none."""
+    with server.connect() as admin:
+        admin.execute("DROP ROLE IF EXISTS watcher")
+        admin.execute("CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher")
+        admin.execute("CREATE TABLE cabins AS SELECT i AS id FROM generate_series(1, 200000) i")
+        admin.execute("ALTER TABLE cabins SET (autovacuum_enabled = off)")
+
+        def analyzed(role: str) -> bool:
+            admin.execute("SELECT pg_stat_reset_single_table_counters('cabins'::regclass)")
+            admin.execute("SELECT count(*) FROM cabins")
+            admin.execute("SELECT pg_stat_force_next_flush()")
+            admin.execute("SELECT 1")
+            with Session(f"{server.dsn()} user={role}") as session:
+                return read.tables(session)["cabins"].analyzed
+
+        owner: str = one(admin, "SELECT current_user")
+        try:
+            assert not analyzed("watcher")  # its rows were never counted
+            admin.execute("VACUUM cabins")
+            assert (analyzed(owner), analyzed("watcher")) == (False, True)
+            admin.execute("ANALYZE cabins")
+            assert (analyzed(owner), analyzed("watcher")) == (True, True)
+        finally:
+            admin.execute("DROP TABLE cabins")

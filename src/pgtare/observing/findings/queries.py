@@ -252,16 +252,19 @@ TEXT_FILE = Query(
     """SELECT size FROM pg_stat_file('pg_stat_tmp/pgss_query_texts.stat', true)""",
     "the role may execute pg_stat_file",
 )
-#: Whether a table has statistics is not for everybody to see, and the time of its last ANALYZE is
-#: lost in a crash, as counters are. Then it is taken to have some, unless it never had any, or most
-#: of its rows came later.
+#: The time of a table's last ANALYZE is lost in a crash, as counters are. Whether it has statistics
+#: is for those to see who may read it; for others it is taken to have some, unless it never had any
+#: or most of its rows came later.
 TABLES = Query(
     "tables",
     "sequential scans and dead rows by table, in a database of not too many tables",
     f"""SELECT t.relid::regclass::text, coalesce(t.seq_scan, 0), coalesce(t.seq_tup_read, 0),
   t.n_live_tup, t.n_dead_tup, {_age("greatest(t.last_vacuum, t.last_autovacuum)")},
   greatest(t.last_analyze, t.last_autoanalyze) IS NOT NULL
-    OR NOT (c.reltuples < 0 OR t.n_mod_since_analyze > c.reltuples / 2)
+    OR CASE WHEN has_table_privilege(c.oid, 'SELECT') AND NOT row_security_active(c.oid)
+      THEN EXISTS (SELECT FROM pg_stats s
+        WHERE (s.schemaname, s.tablename) = (t.schemaname, t.relname))
+      ELSE NOT (c.reltuples < 0 OR t.n_mod_since_analyze > c.reltuples / 2) END
 FROM pg_stat_user_tables t JOIN pg_class c ON c.oid = t.relid
 WHERE (t.seq_tup_read > 100000 OR t.n_dead_tup > 10000 OR (t.idx_tup_fetch > 100000
     AND greatest(t.last_analyze, t.last_autoanalyze) IS NULL))
