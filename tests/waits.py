@@ -16,7 +16,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.settings import Value
 from tests.servers import run_program
-from tests.sessions import Connection, eventually, one, rows, session
+from tests.sessions import Connection, eventually, one, rows, session, until_it_waits
 
 #: Parts of the table of statements that are busy.
 SKIPPED = "SELECT skipped FROM wait_event_timing_statements() WHERE wait_event IS NULL"
@@ -58,7 +58,12 @@ def see_every_class(cluster: Cluster, directory: Path) -> None:
 
     The server has CLASS_SETTINGS and preloads pg_prewarm; it can read what is in `directory`.
     """
-    with session(cluster) as first, session(cluster) as second:
+    buffer = "Buffer" if cluster.binaries.major >= 19 else "BufferPin"
+    with (
+        session(cluster) as first,
+        session(cluster) as second,
+        session(cluster) as onlooker,
+    ):
         first.execute("CREATE TABLE t AS SELECT generate_series(1, 200000) AS i")
         first.execute(
             "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;"
@@ -71,14 +76,14 @@ def see_every_class(cluster: Cluster, directory: Path) -> None:
         first.execute("BEGIN; DECLARE c CURSOR FOR SELECT i FROM pinned; FETCH c")
         vacuum = threading.Thread(target=second.execute, args=("VACUUM (FREEZE) pinned",))
         vacuum.start()
-        time.sleep(0.3)
+        until_it_waits(onlooker, second, buffer)
         first.execute("COMMIT")
         vacuum.join()
         # Lock
         first.execute("SELECT pg_advisory_lock(1)")
         waiter = threading.Thread(target=second.execute, args=("SELECT pg_advisory_lock(1)",))
         waiter.start()
-        time.sleep(0.2)
+        until_it_waits(onlooker, second, "Lock")
         first.execute("SELECT pg_advisory_unlock(1)")
         waiter.join()
         script = directory / "insert.sql"
@@ -86,7 +91,6 @@ def see_every_class(cluster: Cluster, directory: Path) -> None:
         # LWLock: commits of several sessions queue for the WAL
         options = ("-n", "-c", 8, "-j", 2, "-t", 100)
         run_program(cluster, "pgbench", *options, "-f", script, cluster.dsn())
-        buffer = "Buffer" if cluster.binaries.major >= 19 else "BufferPin"
         others = {buffer, "Activity", "Client", "Extension", "IPC", "Timeout", "IO"}
         wanted = others | {"LWLock", "Lock"}
         query = "SELECT DISTINCT wait_event_type FROM pg_stat_wait_event_timing_system"
