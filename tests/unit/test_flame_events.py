@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pgtare.observing.flame.events import Reader, Scheduler
 from pgtare.observing.flame.frames import is_idle, own, plain
 from pgtare.observing.flame.recording import BLOCKED, RUNNABLE, Collected
@@ -131,6 +133,18 @@ def test_a_wait_is_cut_where_events_were_lost() -> None:
     samples = collected.samples()
     assert samples.weight_ns.tolist() == [100_000]
     assert scheduler.unmatched == 1
+
+
+@pytest.mark.parametrize("state", ["X", "Z"])
+def test_an_exited_process_waits_for_nothing(state: str) -> None:
+    exits = TEXT[: TEXT.index("postgres 1 [001]")].replace("prev_state=S", f"prev_state={state}")
+    collected = Collected()
+    scheduler = Scheduler(lambda pid: pid == 7, collected)
+    for event in Reader(lambda file, offset: "?").events(exits.splitlines(keepends=True)):
+        scheduler.take(event)
+    scheduler.end(20_000_000_000)
+    assert scheduler.switches == 1
+    assert len(collected) == 0
 
 
 def test_one_process_weights_several() -> None:
