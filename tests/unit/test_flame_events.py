@@ -169,6 +169,7 @@ def test_waits_for_something_to_do_are_idle() -> None:
         ("arm: base", *latch),
         (*latch, "woken by interrupt", "hrtimer_wakeup_[k]"),
         (asleep[0], "wait: Client/ClientRead", asleep[1]),
+        (asleep[0], f"{asleep[1]} in transaction (aborted)"),
     ):
         assert is_idle(idle), idle
     for busy in (
