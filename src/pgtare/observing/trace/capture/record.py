@@ -33,6 +33,7 @@ from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.observing.trace.file.reader import unread_note, unwritten_note
 from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.file.writer import Writer
+from pgtare.observing.waits import run_queue
 from pgtare.postgres import pooler, signals
 from pgtare.postgres.wait_counters.reader import Reader
 
@@ -116,7 +117,7 @@ class TraceRecorder:
         self.drain = Drain(server, self.writer, self.choice, waits=server.has_waits)
         self.until: datetime | None = None
         self.notes: list[str] = []
-        self._schedstat = server.local
+        self._schedstat = run_queue.is_local(server.conn.info.host, pooler.backend_pid(server.conn))
 
     def _check(self, path: Path) -> None:
         self.server.level(None if self.target.armed_only else self.target.level)
