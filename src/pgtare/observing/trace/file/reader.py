@@ -169,6 +169,7 @@ def _sums(end: dict[str, Any] | None, name: str, keys: tuple[str, ...]) -> tuple
 def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | Damage]:
     """The sound blocks and the damages of a trace, file after file. Raises UsageError."""
     recording: bytes | None = None
+    numbers: set[int] = set()
     for file in blocks.files_of(path):
         for found in blocks.scan(file, tables):
             if isinstance(found, FileHeader):
@@ -178,10 +179,25 @@ def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | D
                         "name one file, or move the others away"
                     )
                 recording = found.recording
+                numbers.add(found.number)
             elif isinstance(found, Block) and (wrong := _wrong(found)):
                 yield Damage(file, 0, 0, f"block {found.number:,} {wrong}")
             else:
                 yield found
+    if path.is_dir():
+        yield from _missing(path, numbers)
+
+
+def _missing(directory: Path, numbers: set[int]) -> Iterator[Damage]:
+    """The files of a recording that are not there; those next to each other are one damage."""
+    present = [-1, *sorted(numbers)]
+    for before, after in itertools.pairwise(present):
+        absent = [number for number in range(before + 1, after)]
+        absent = [n for n in absent if not (directory / blocks.file_name(n)).exists()]
+        if absent:
+            more = f", and {len(absent) - 1:,} after it" if len(absent) > 1 else ""
+            file = directory / blocks.file_name(absent[0])
+            yield Damage(file, -1, 0, f"the file is missing{more}")
 
 
 def _wrong(block: Block) -> str | None:
