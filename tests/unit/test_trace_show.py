@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import struct
 from pathlib import Path
@@ -26,12 +27,13 @@ from pgtare.observing.trace.file.writer import Writer
 from pgtare.observing.trace.output import show, waterfall
 from pgtare.observing.trace.output.export import tables
 from pgtare.observing.trace.output.page import page
-from tests.commands import refused
+from tests.commands import in_process, refused
 from tests.sample_trace import ROWS, two_requests, two_requests_ledger
 from tests.terminal import printed
 from tests.unit.made_traces import (
     BEGAN_NS,
     MS,
+    NO_RESERVE,
     StreamBuilder,
     define_events,
     ring,
@@ -171,6 +173,40 @@ def test_a_plan_of_two_sessions_is_one(tmp_path: Path) -> None:
     (plan,) = statement.plans
     assert (plan.executions, plan.nodes[0].calls, plan.nodes[0].time_ns) == (2, 6, 8 * MS)
     assert "row source of 2 executions" in printed(show.statements_view([statement]), 120)
+
+
+def test_kept_files_that_cannot_be_read_are_left_out_of_the_list(tmp_path: Path) -> None:
+    """One that is still empty, one of something else, one that goes meanwhile."""
+    told = {
+        "id": 3,
+        "pid": 4711,
+        "role": "app",
+        "database": "shop",
+        "application": "web",
+        "cause": "request",
+        "detail": "120 ms",
+        "query_id": 5,
+        "at": "2026-11-28T07:37:06+00:00",
+        "incident": 0,
+    }
+    place = tmp_path / "kept"
+    place.mkdir()
+    bad = [place / f"kept-{name}.pgtrace" for name in ("empty", "foreign", "gone")]
+    bad[0].touch()
+    bad[1].write_bytes(b"something else entirely")
+    bad[2].symlink_to(place / "nowhere")
+    (place / "nothing of ours").touch()
+    command = ("trace", "kept", "--directory", place)
+    assert "kept-empty.pgtrace is empty" in refused(*command)
+    Writer(place / "kept-x.pgtrace", json.dumps({"kept": told}).encode(), NO_RESERVE).close(b"{}")
+    found = json.loads(in_process(*command, "--json").stdout)
+    assert [kept["id"] for kept in found["traces"]] == [3]
+    assert [[path.name in note for path in bad] for note in found["notes"]] == [
+        [True, False, False],
+        [False, True, False],
+        [False, False, True],
+    ]
+    assert in_process(*command).stdout.count("note: left out: ") == 3
 
 
 def test_an_export_is_refused_before_its_trace_is_read(tmp_path: Path) -> None:
