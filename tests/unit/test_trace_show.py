@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from rich.cells import cell_len
 
 from pgtare.errors import UsageError
+from pgtare.kit import parquet
 from pgtare.kit.numbers import volume
 from pgtare.observing.trace.analysis import ledger as ledgers
 from pgtare.observing.trace.analysis import merge
@@ -24,7 +26,7 @@ from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.records import CallKind, RecordKind
 from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.file.writer import Writer
-from pgtare.observing.trace.output import show, waterfall
+from pgtare.observing.trace.output import export, show, waterfall
 from pgtare.observing.trace.output.export import tables
 from pgtare.observing.trace.output.page import page
 from tests.commands import in_process, refused
@@ -287,6 +289,37 @@ def test_every_colour_is_explained(book: Ledger) -> None:
     used = set(re.findall(r'class="bar (\w+)"><title', drawn))
     assert used
     assert used <= known | {"k2", "k7"}  # as k1 and k6
+
+
+@pytest.mark.parametrize("format_", export.FORMATS)
+@pytest.mark.parametrize("made", [True, False])
+def test_an_interrupted_export_leaves_nothing(
+    book: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str, made: bool
+) -> None:
+    """Its files could not be told from those of a complete one."""
+
+    def cut(columns: export.Columns, rows: int) -> Iterator[str]:
+        yield "{}\n"
+        assert (tmp_path / "tables" / "processes.jsonl").exists()
+        raise KeyboardInterrupt
+
+    if format_ == "jsonl":
+        monkeypatch.setattr(export, "_lines", cut)
+    else:
+        written = parquet.write
+
+        def second(path: Path, columns: export.Columns) -> None:
+            written(path, columns)
+            if path.stem == "calls":
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(parquet, "write", second)
+    if not made:
+        (tmp_path / "tables").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(KeyboardInterrupt):
+        export.write(book, tmp_path / "tables", format_)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_numbers_of_calls_that_cannot_be_are_exported(tmp_path: Path) -> None:
