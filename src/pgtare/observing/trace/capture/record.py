@@ -290,6 +290,15 @@ class TraceRecorder:
             if not why:
                 stopped, why = ex.limit, str(ex)
         self.notes += alike("process", self.drain.unreadable())
+        # times of calls have their own clock, and waits follow it
+        behind = {} if self.server.has_calls else self.drain.behind()
+        self.notes += alike(
+            "process",
+            (
+                (pid, f"the clock of its trace was {ns / 1e9:.0f} s behind; its times are moved")
+                for pid, ns in behind.values()
+            ),
+        )
         losses = {str(pid): lost for pid, lost in self.drain.losses().items()}
         unwritten = dict(zip(("bytes", "waits"), self._unwritten(), strict=True))
         document: dict[str, Any] = {
@@ -301,6 +310,7 @@ class TraceRecorder:
             "until": self.until.isoformat() if self.until else None,
             "unwritten": unwritten,
             "unread": dataclasses.asdict(self.drain.unread),
+            "behind": {str(ring): ns for ring, (_, ns) in behind.items()},
         }
         try:
             self.writer.close(json.dumps(document).encode())
