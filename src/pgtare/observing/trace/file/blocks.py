@@ -85,6 +85,13 @@ def file_name(number: int) -> str:
     return f"trace-{number:05}{SUFFIX}"
 
 
+def numbers_in(directory: Path) -> set[int]:
+    """The numbers of a recording's files, by their names."""
+    names = (path.name for path in directory.glob(f"trace-*{SUFFIX}"))
+    stems = (name.removeprefix("trace-").removesuffix(SUFFIX) for name in names)
+    return {int(stem) for stem in stems if stem.isdecimal()}
+
+
 def file_header(header: FileHeader) -> bytes:
     """The first bytes of a file."""
     head = _FILE.pack(MAGIC, VERSION, 0, header.number, header.recording, 0)[:-4]

@@ -192,15 +192,21 @@ def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | D
 
 
 def _missing(directory: Path, numbers: set[int]) -> Iterator[Damage]:
-    """The files of a recording that are not there; those next to each other are one damage."""
-    present = [-1, *sorted(numbers)]
-    for before, after in itertools.pairwise(present):
-        absent = [number for number in range(before + 1, after)]
-        absent = [n for n in absent if not (directory / blocks.file_name(n)).exists()]
-        if absent:
-            more = f", and {len(absent) - 1:,} after it" if len(absent) > 1 else ""
-            file = directory / blocks.file_name(absent[0])
-            yield Damage(file, -1, 0, f"the file is missing{more}")
+    """The files of a recording that are not there; those next to each other are one damage.
+
+    numbers: of those whose header could be read.
+    """
+    there = numbers | blocks.numbers_in(directory)
+    for before, after in itertools.pairwise([-1, *sorted(numbers)]):
+        first = before + 1
+        while first in there and first < after:
+            first += 1
+        if first < after:
+            more = after - first - 1 - sum(first < number < after for number in there)
+            file = directory / blocks.file_name(first)
+            yield Damage(
+                file, -1, 0, "the file is missing" + f", and {more:,} after it" * (more > 0)
+            )
 
 
 def _wrong(block: Block) -> str | None:
