@@ -19,7 +19,7 @@ from pgtare.estimate.arrays import Floats
 from pgtare.estimate.inference import NAN
 from pgtare.estimate.trial import quantiles
 from pgtare.estimate.trial.analysis_request import Question
-from pgtare.estimate.trial.answer import Answer, Basis, Reason, ReasonKind
+from pgtare.estimate.trial.answer import WITHHOLD, Answer, Basis, Reason, ReasonKind
 from pgtare.estimate.trial.comparison import Comparisons
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.effects import Effects, Strata, effects_of
@@ -115,7 +115,7 @@ def analyse_bursts(rows: npt.NDArray[Any], asked: Question) -> TrialEstimate:
             return arm
         answer = _beside(arm.answer, paced, disturbed)
         if asked.design.grouping == "windows":
-            answer = _by_windows(answer, paced, 100 * asked.margin)
+            answer = _by_windows(answer, 100 * asked.margin)
         return replace(arm, answer=answer)
 
     arms = tuple(
@@ -296,7 +296,14 @@ def _beside(answer: Answer, waiting: Answer | None, disturbed: float) -> Answer:
     ):
         waiting = None
     if waiting is not None:
-        answer = replace(answer, waiting_us=waiting.us, waiting_pct=waiting.pct)
+        stands = waiting.because(*WITHHOLD, ReasonKind.FEW_BLOCKS) is None
+        answer = replace(
+            answer,
+            waiting_us=waiting.us,
+            waiting_pct=waiting.pct,
+            waiting_stands=stands,
+            most_pct=max(answer.most_pct, waiting.most_pct) if stands else math.inf,
+        )
     if answer.verdict != "equivalent":
         return answer
     if not disturbed <= DISTURBED_MANY:
@@ -309,19 +316,15 @@ def _beside(answer: Answer, waiting: Answer | None, disturbed: float) -> Answer:
     return answer
 
 
-def _by_windows(answer: Answer, paced: Answer | None, margin_pct: float) -> Answer:
-    """The answer with its bound, where the usual cost is that something is held up now and then.
+def _by_windows(answer: Answer, margin_pct: float) -> Answer:
+    """The answer where the usual cost is that something is held up now and then.
 
-    Bursts are a small part of the time and may not have met it: the bound is that of both loops,
-    and there is none from too few windows.
+    Bursts are a small part of the time and may not have met it: without the other loop there is no
+    bound, nor from too few windows.
     """
-    most_pct = math.inf
-    if answer.waiting_pct is not None and paced is not None:
-        most_pct = max(answer.most_pct, paced.most_pct)
-    if answer.because(ReasonKind.FEW_BLOCKS):
-        most_pct = math.inf
-    answer = replace(answer, most_pct=most_pct)
-    if answer.verdict == "equivalent" and not most_pct <= margin_pct:
+    if answer.waiting_pct is None or answer.because(ReasonKind.FEW_BLOCKS):
+        answer = replace(answer, most_pct=math.inf)
+    if answer.verdict == "equivalent" and not answer.most_pct <= margin_pct:
         reason = Reason(ReasonKind.TAIL_OPEN)
         return replace(answer, verdict="inconclusive", reasons=(reason,))
     return answer

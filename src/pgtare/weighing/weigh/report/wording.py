@@ -152,8 +152,6 @@ def _at_most(answer: Answer, than: str) -> str:
         return "no answer"
     if hi is None:
         return "undecided"
-    if answer.waiting_pct is not None and answer.waiting_pct.hi is not None:
-        hi = max(hi, answer.waiting_pct.hi)
     return f"at most {rounded_up(hi)} %{than}" if hi > 0 else "undecided"
 
 
