@@ -100,6 +100,36 @@ def test_statements_come_from_the_trace_of_calls_where_that_has_them(wheel: Bina
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "label"),
+    [
+        ({"wait_event_timing.capture": "trace"}, "wait: Timeout/PgSleep"),
+        ({"sql_trace.level": 4}, "statement: SELECT pg_sleep(0.02)"),
+    ],
+    ids=["waits", "calls"],
+)
+def test_one_of_both_traces_is_enough(
+    wheel: Binaries, settings: dict[str, str | int], label: str
+) -> None:
+    """Sessions that only one module traces: of the other there is no recording."""
+    needs_perf()
+
+    def sleep(connection: psycopg.Connection, number: int) -> None:
+        connection.execute("SELECT pg_sleep(0.02)")
+
+    with tracing(wheel, settings) as cluster, repeating(cluster.dsn(), 2, sleep):
+        done = in_process("flame", "off", "--dsn", cluster.dsn(), "-d", "2s", "--json")
+    assert done.returncode == 0, done.stderr
+    sleeps = {
+        s: ns
+        for s, ns in _stacks(done.stdout).items()
+        if any(frame.startswith("pg_sleep") for frame in s)
+    }
+    labelled = sum(ns for s, ns in sleeps.items() if label in s)
+    assert labelled > 0.9 * sum(sleeps.values()) > 0
+
+
+@pytest.mark.slow
 def test_without_traces_it_says_so_and_labels_nothing(timed: Cluster) -> None:
     """A session that is between requests at both ends of a recording did not wait in between."""
     needs_perf("on")

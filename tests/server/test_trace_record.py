@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import psycopg
 import pytest
 
@@ -25,6 +26,7 @@ from pgtare.observing.trace.file.records import CallKind
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process, pgtare, refused, start_pgtare
+from tests.loads import traffic
 from tests.sample_trace import by
 from tests.servers import binaries_slowly_on_15, tracing
 from tests.sessions import Connection, one, session
@@ -397,6 +399,19 @@ def test_without_privilege(tracer: Cluster, onlooker: Connection, tmp_path: Path
     onlooker.execute(grants.encode())
     assert "none was traced" in in_process(*statement).stdout
     onlooker.execute(f"{grants.replace('GRANT', 'REVOKE').replace(' TO ', ' FROM ')}".encode())
+
+
+@pytest.mark.parametrize("title", ["postgres: somebody", "sshd: somebody"])
+def test_times_of_the_kernel_only_of_a_server_that_is_here(
+    tracer: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, title: str
+) -> None:
+    """Through a tunnel, the process of that number here is another one."""
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda process: [title])
+    path = tmp_path / "rec"
+    with traffic(tracer.dsn(), 1, "SELECT 1"):
+        done = in_process("trace record {} --duration 1s --reserve 0 --dsn {}", path, tracer.dsn())
+    assert done.returncode == 0, done.stderr
+    assert bool(load(path).processor) == title.startswith("postgres:")
 
 
 def test_statements_without_identifiers(tracer: Cluster, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pgtare.observing.trace.analysis.profile import GROUPINGS, profile
 from pgtare.observing.trace.file.reader import load
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.wait_ring import WaitRing, epoch_ns
 from tests.commands import failed, in_process, pgtare, refused, start_pgtare, words
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, role, session
@@ -86,6 +87,45 @@ def test_what_settings_trace_is_recorded_with_armed(
     failed(done, 1)
     assert "wait_event_timing.capture = trace" in done.stdout
     assert not rec.exists()
+
+
+@on_one_server
+def test_a_clock_that_was_set_forward_cuts_nothing_off(
+    timed: Cluster,
+    watched: Connection,
+    observer: Connection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The session is traced since before: its ring counts from the clock as it was then."""
+    behind_ns = 3600 * 10**9
+    monkeypatch.setattr(
+        WaitRing, "started_ns", property(lambda ring: epoch_ns(ring.started) - behind_ns)
+    )
+    watched.execute("SET wait_event_timing.capture = trace")
+    watched.execute("SELECT pg_sleep(0.01)")
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.is_set():
+            watched.execute("SELECT pg_sleep(0.02)")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    out = tmp_path / "recording"
+    options = ("--armed", "--duration", "2s", "--reserve", "0", "--dsn", timed.dsn())
+    try:
+        done = in_process("trace", "record", out, *options)
+    finally:
+        ended.set()
+        thread.join()
+    assert done.returncode == 0, done.stderr
+    assert "3600 s behind" in done.stdout
+    book = ledger(load(out))
+    (process,) = [p for p in book.processes if p.ring.pid == watched.info.backend_pid]
+    assert 1.5e9 < process.end - process.begin < 2.5e9
+    lines = {line.name: line.ns for line in profile(book, "class").lines}
+    assert lines["Timeout"] > 1.5e9
 
 
 @on_one_server

@@ -123,6 +123,8 @@ def test_ctrl_c_before_the_trial_leaves_nothing(tmp_path: Path) -> None:
         (["track_io_timing", "--unit", "slice", "--slice-ms", "45-15"], "as in --slice-ms 15-45"),
         (["track_io_timing", "--unit", "slice", "--slice-ms", "0.1-5"], "from 1 to 1000"),
         (["track_io_timing", "--unit", "slice", "--slice-ms", "30"], "shortest and the longest"),
+        (["track_io_timing", "--slice-ms", "50-150"], "--slice-ms is for --unit slice or both"),
+        (["--inject-ns", "500", "--at-most", "3%"], "a limit of instruments: name one"),
     ],
 )
 def test_bad_input_is_refused_at_once(arguments: list[str], wanted: str) -> None:

@@ -48,7 +48,7 @@ def bill(*arguments: object, status: int = 0) -> dict[str, Any]:
 
 def per_second(server: MadeServer, result: WeighResult) -> float:
     """Transactions of the whole server: those that took part, and the share that they were."""
-    seen = sum(arm.n + arm.excluded for arm in result.arms)
+    seen = sum(arm.n + arm.excluded for arm in result.arms) + result.design.lost
     return seen / SECONDS / ((server.took_part_pct or 100.0) / 100)
 
 

@@ -295,10 +295,12 @@ def test_what_the_end_of_a_trial_in_slices_leaves_open_is_nobody_s_fault() -> No
 def test_aborted_units_are_counted_by_arm() -> None:
     design = design_of(3)
     obs = simulate(design, 60, stalls=0)
-    runs = np.flatnonzero((obs["arm"] == 2) & (obs["position"] == 5) & (obs["block"] < 50))
+    runs = np.flatnonzero((obs["arm"] == 2) & (obs["position"] == 9) & (obs["block"] < 50))
     obs["flags"][runs[:20]] = int(UnitFlag.ABORTED)
     found = analyse(obs, design, proven={"i2": True})
     assert [arm.aborted for arm in found.arms] == [0, 0, 20]
+    obs["flags"] |= int(UnitFlag.ABORTED)  # those that are in no figure as well
+    assert all(arm.aborted == arm.n for arm in analyse(obs, design, proven={"i2": True}).arms)
     assert found.arms[1].p_aborted == 1.0
     assert found.arms[2].p_aborted is not None
     assert found.arms[2].p_aborted < 1e-4

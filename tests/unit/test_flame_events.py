@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pgtare.observing.flame.events import Reader, Scheduler
 from pgtare.observing.flame.frames import is_idle, own, plain
 from pgtare.observing.flame.recording import BLOCKED, RUNNABLE, Collected
@@ -133,6 +135,18 @@ def test_a_wait_is_cut_where_events_were_lost() -> None:
     assert scheduler.unmatched == 1
 
 
+@pytest.mark.parametrize("state", ["X", "Z"])
+def test_an_exited_process_waits_for_nothing(state: str) -> None:
+    exits = TEXT[: TEXT.index("postgres 1 [001]")].replace("prev_state=S", f"prev_state={state}")
+    collected = Collected()
+    scheduler = Scheduler(lambda pid: pid == 7, collected)
+    for event in Reader(lambda file, offset: "?").events(exits.splitlines(keepends=True)):
+        scheduler.take(event)
+    scheduler.end(20_000_000_000)
+    assert scheduler.switches == 1
+    assert len(collected) == 0
+
+
 def test_one_process_weights_several() -> None:
     collected = Collected()
     scheduler = Scheduler(lambda pid: pid == 7, collected, weights={7: 2.5})
@@ -155,6 +169,7 @@ def test_waits_for_something_to_do_are_idle() -> None:
         ("arm: base", *latch),
         (*latch, "woken by interrupt", "hrtimer_wakeup_[k]"),
         (asleep[0], "wait: Client/ClientRead", asleep[1]),
+        (asleep[0], f"{asleep[1]} in transaction (aborted)"),
     ):
         assert is_idle(idle), idle
     for busy in (

@@ -1,12 +1,18 @@
-"""Which processes are watched where not all can be."""
+"""Which processes are watched where not all can be, and how often they are sampled."""
 
 from __future__ import annotations
 
+import os
 import random
+from pathlib import Path
+from typing import cast
 
 import pytest
 
-from pgtare.observing.flame.record import choose
+from pgtare.observing.flame import perf
+from pgtare.observing.flame.perf import Collector
+from pgtare.observing.flame.processes import FlameTarget
+from pgtare.observing.flame.record import FlameRecorder, choose
 
 
 def test_all_are_watched_where_that_can_be_read() -> None:
@@ -36,3 +42,31 @@ def test_no_more_than_can_be_distinguished() -> None:
     found = choose(many, 10_000, 150, random.Random(1))
     assert len(found) == 150
     assert sum(found.values()) == pytest.approx(1500)
+
+
+class _OneSample:
+    """What perf prints of one sample of this process."""
+
+    def lines(self) -> list[str]:
+        pid = os.getpid()
+        return [f"postgres  {pid}/{pid}  10.000001000: cpu-clock: \n", "\t    1 f (/x)\n", "\n"]
+
+
+@pytest.mark.parametrize(("allowed", "rate", "notes"), [("100", 100, 1), ("5000", 499, 0)])
+def test_a_sample_counts_as_long_as_the_kernel_allows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, allowed: str, rate: int, notes: int
+) -> None:
+    """perf lowers a rate that is too high, and then each sample represents more time."""
+    setting = tmp_path / "perf_event_max_sample_rate"
+    setting.write_text(f"{allowed}\n")
+    monkeypatch.setattr(perf, "_MOST_RATE", setting)
+    monkeypatch.setattr(perf, "find_perf", lambda: "perf")
+    monkeypatch.setattr(perf, "check_allowed", lambda mode, pids: None)
+    target = FlameTarget([os.getpid()], None, "this process")
+    recorder = FlameRecorder("on", target, 499, perf.FRAME_POINTERS)
+    arguments = recorder._arguments()
+    assert arguments[arguments.index("-F") + 1] == str(rate)
+    recorder._consume(cast(Collector, _OneSample()))
+    assert recorder.failure is None
+    assert recorder.collected.samples().weight_ns.tolist() == [10**9 // rate]
+    assert len([n for n in recorder._notes("time", "") if "max_sample_rate" in n]) == notes

@@ -33,6 +33,7 @@ from pgtare.weighing.instruments.proof import judge_counter, judge_flags
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.instruments.requirements import _facts
 from pgtare.weighing.instruments.toml_lines import line_of
+from pgtare.weighing.weigh.limit import with_together
 
 DOC = Path(__file__).parents[2] / "docs" / "instruments.md"
 
@@ -592,3 +593,15 @@ def test_an_arm_that_fails_transactions_is_not_verified() -> None:
     bad = proof_of("hasty: statement_timeout=1", base, [(1900, F.EXECUTED), (100, F.ABORTED)])
     assert bad.state == "missing"
     assert "5.0 % of its transactions ended in an error" in bad.evidence
+
+
+def test_all_together_need_not_be_without_what_one_must_be_without() -> None:
+    """compute_query_id alone times no plan as a whole; pg_stat_statements beside it does."""
+    entries = load_catalogue()
+    chosen = [entries.choose(name) for name in ("compute_query_id", "pg_stat_statements")]
+    alone = [rule for choice in chosen for rule in choice.rules if isinstance(rule, FlagRule)]
+    assert any(rule.expect == "none" for rule in alone)
+    together = with_together(chosen)[-1]
+    left = [rule for rule in together.rules if isinstance(rule, FlagRule)]
+    assert left
+    assert not any(rule.expect == "none" for rule in left)

@@ -275,6 +275,28 @@ def test_files_rotate_and_each_can_be_read_alone(tmp_path: Path) -> None:
     assert last.recording == {"server": "x"}
 
 
+@pytest.mark.parametrize("named", [[3], [0, 1, 2]])
+def test_files_that_are_missing_are_reported(tmp_path: Path, named: list[int]) -> None:
+    directory = tmp_path / "d"
+    writer = Writer(directory, b"{}", Limits(file=1000, reserve=0))
+    writer.define(Table.RINGS, ring(1, 7, "waits"))
+    for i in range(5):
+        writer.add(Table.WAITS, waits(1, [(0, (i * 500 + k) * 10**7, k * k) for k in range(500)]))
+        writer.flush()
+    writer.close(b'{"stopped_by": "time"}')
+    assert not load(directory).notes()
+    for number in named:
+        (directory / f"trace-{number:05}.pgtrace").unlink()
+    # one whose header is damaged is there
+    headless = directory / "trace-00004.pgtrace"
+    headless.write_bytes(bytes(8).join([blocks.MAGIC, headless.read_bytes()[16:]]))
+    more = ", and 2 after it" if len(named) > 1 else ""
+    first = directory / f"trace-{named[0]:05}.pgtrace"
+    assert [n for n in load(directory).notes() if "the file is missing" in n] == [
+        f"damaged: {first}: the file is missing{more}"
+    ]
+
+
 def test_size_and_reserve_end_a_trace_that_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "t.pgtrace"
     writer = Writer(path, b"{}", Limits(total=2000, reserve=0))

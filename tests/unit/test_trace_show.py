@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from rich.cells import cell_len
 
 from pgtare.errors import UsageError
+from pgtare.kit import parquet
 from pgtare.kit.numbers import volume
 from pgtare.observing.trace.analysis import ledger as ledgers
 from pgtare.observing.trace.analysis import merge
@@ -23,15 +26,16 @@ from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.records import CallKind, RecordKind
 from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.file.writer import Writer
-from pgtare.observing.trace.output import show, waterfall
+from pgtare.observing.trace.output import export, show, waterfall
 from pgtare.observing.trace.output.export import tables
 from pgtare.observing.trace.output.page import page
-from tests.commands import refused
+from tests.commands import in_process, refused
 from tests.sample_trace import ROWS, two_requests, two_requests_ledger
 from tests.terminal import printed
 from tests.unit.made_traces import (
     BEGAN_NS,
     MS,
+    NO_RESERVE,
     StreamBuilder,
     define_events,
     ring,
@@ -173,6 +177,40 @@ def test_a_plan_of_two_sessions_is_one(tmp_path: Path) -> None:
     assert "row source of 2 executions" in printed(show.statements_view([statement]), 120)
 
 
+def test_kept_files_that_cannot_be_read_are_left_out_of_the_list(tmp_path: Path) -> None:
+    """One that is still empty, one of something else, one that goes meanwhile."""
+    told = {
+        "id": 3,
+        "pid": 4711,
+        "role": "app",
+        "database": "shop",
+        "application": "web",
+        "cause": "request",
+        "detail": "120 ms",
+        "query_id": 5,
+        "at": "2026-11-28T07:37:06+00:00",
+        "incident": 0,
+    }
+    place = tmp_path / "kept"
+    place.mkdir()
+    bad = [place / f"kept-{name}.pgtrace" for name in ("empty", "foreign", "gone")]
+    bad[0].touch()
+    bad[1].write_bytes(b"something else entirely")
+    bad[2].symlink_to(place / "nowhere")
+    (place / "nothing of ours").touch()
+    command = ("trace", "kept", "--directory", place)
+    assert "kept-empty.pgtrace is empty" in refused(*command)
+    Writer(place / "kept-x.pgtrace", json.dumps({"kept": told}).encode(), NO_RESERVE).close(b"{}")
+    found = json.loads(in_process(*command, "--json").stdout)
+    assert [kept["id"] for kept in found["traces"]] == [3]
+    assert [[path.name in note for path in bad] for note in found["notes"]] == [
+        [True, False, False],
+        [False, True, False],
+        [False, False, True],
+    ]
+    assert in_process(*command).stdout.count("note: left out: ") == 3
+
+
 def test_an_export_is_refused_before_its_trace_is_read(tmp_path: Path) -> None:
     """The trace is not even there: it is not what the message is about."""
     taken = tmp_path / "taken"
@@ -251,6 +289,37 @@ def test_every_colour_is_explained(book: Ledger) -> None:
     used = set(re.findall(r'class="bar (\w+)"><title', drawn))
     assert used
     assert used <= known | {"k2", "k7"}  # as k1 and k6
+
+
+@pytest.mark.parametrize("format_", export.FORMATS)
+@pytest.mark.parametrize("made", [True, False])
+def test_an_interrupted_export_leaves_nothing(
+    book: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str, made: bool
+) -> None:
+    """Its files could not be told from those of a complete one."""
+
+    def cut(columns: export.Columns, rows: int) -> Iterator[str]:
+        yield "{}\n"
+        assert (tmp_path / "tables" / "processes.jsonl").exists()
+        raise KeyboardInterrupt
+
+    if format_ == "jsonl":
+        monkeypatch.setattr(export, "_lines", cut)
+    else:
+        written = parquet.write
+
+        def second(path: Path, columns: export.Columns) -> None:
+            written(path, columns)
+            if path.stem == "calls":
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(parquet, "write", second)
+    if not made:
+        (tmp_path / "tables").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(KeyboardInterrupt):
+        export.write(book, tmp_path / "tables", format_)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_numbers_of_calls_that_cannot_be_are_exported(tmp_path: Path) -> None:

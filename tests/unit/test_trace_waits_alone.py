@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,11 +14,15 @@ from pgtare.observing.trace.analysis.ledger import ledger
 from pgtare.observing.trace.analysis.over_time import over_time
 from pgtare.observing.trace.analysis.profile import GROUPINGS, profile
 from pgtare.observing.trace.analysis.statements import report
+from pgtare.observing.trace.capture import drain as drains
+from pgtare.observing.trace.capture.ring_selection import Choice
+from pgtare.observing.trace.capture.server import Server, Unread
+from pgtare.observing.trace.capture.target import Target
 from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.records import FAILED
 from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.file.writer import Writer
-from pgtare.postgres.wait_ring import RingRecordKind
+from pgtare.postgres.wait_ring import RECORD, RingRecordKind
 from tests.unit.made_traces import BEGAN_NS, MS, NO_RESERVE, define_events, ring, waits
 
 pytestmark = pytest.mark.timeout(180)
@@ -38,11 +45,22 @@ MARKS = [
 ]
 
 
-def recorded(path: Path) -> Path:
-    writer = Writer(path, b'{"calls": false, "level": 8}', NO_RESERVE)
+def recorded(
+    path: Path,
+    began_s: float | None = None,
+    end: bytes = b"{}",
+    more: tuple[tuple[int, int, int], ...] = (),
+) -> Path:
+    """began_s: when the recording began, after the ring. more: waits."""
+    recording: dict[str, object] = {"calls": False, "level": 8}
+    if began_s is not None:
+        recording["began"] = moment(began_s)
+    writer = Writer(path, json.dumps(recording).encode(), NO_RESERVE)
     writer.define(Table.RINGS, ring(1, 4711, "waits", user="app"))
     define_events(writer)
-    writer.add(Table.WAITS, waits(1, [(event, at * MS, n * MS) for event, at, n in WAITS]))
+    writer.add(
+        Table.WAITS, waits(1, [(event, at * MS, n * MS) for event, at, n in (*WAITS, *more)])
+    )
     kind, when, value = zip(*MARKS, strict=True)
     writer.add(
         Table.MARKS,
@@ -55,8 +73,12 @@ def recorded(path: Path) -> Path:
         },
     )
     writer.add(Table.TEXTS, {"query_id": np.array([101]), "text": [b"SELECT a FROM t"]})
-    writer.close(b"{}")
+    writer.close(end)
     return path
+
+
+def moment(after_s: float) -> str:
+    return (datetime.fromtimestamp(BEGAN_NS / 1e9, UTC) + timedelta(seconds=after_s)).isoformat()
 
 
 def test_statements_come_from_marks(tmp_path: Path) -> None:
@@ -94,3 +116,98 @@ def test_all_groupings_add_up_and_the_client_is_apart(tmp_path: Path) -> None:
     drawn = {name: float(v.mean()) * 40 * MS for name, v in times.active.items()}
     assert drawn == pytest.approx(lines, rel=1e-6)
     assert times.heat.sum() == 3  # without the client's
+
+
+@pytest.mark.parametrize(
+    ("behind_ms", "open_ms"),
+    [(60_000, 0), (59_998, 0), (60_000, 100), (59_998, 100), (60_500, 100)],
+)
+def test_times_of_a_clock_that_was_behind_are_moved(
+    tmp_path: Path, behind_ms: int, open_ms: int
+) -> None:
+    """By a minute. A wait that is under way at the end limits what is known of that.
+
+    open_ms: so long the client is waited for at the end, by the server's clock; 0: it is not.
+    """
+    end = {"behind": {"1": behind_ms * MS}, "until": moment(60.042 + open_ms / 1e3)}
+    more = ((2, 60_042, open_ms),) if open_ms else ()
+    path = recorded(tmp_path / "t.pgtrace", 60, json.dumps(end).encode(), more)
+    book = ledger(load(path))
+    (process,) = book.processes
+    assert process.begin - BEGAN_NS - 60_000 * MS <= 2 * MS
+    assert process.end - process.begin == pytest.approx((40 + open_ms) * MS, abs=2 * MS + 1000)
+    lines = {line.name: line.ns for line in profile(book, "class").lines}
+    assert lines["Timeout"] == pytest.approx(8 * MS, abs=100)
+    assert len(book.calls) == 3
+
+
+@pytest.mark.parametrize("behind", [{"1": -5}, {"1": "x"}, {"9": 5}, 7, None])
+def test_whatever_a_file_says_of_its_clock(tmp_path: Path, behind: object) -> None:
+    path = recorded(tmp_path / "t.pgtrace", end=json.dumps({"behind": behind}).encode())
+    (found,) = load(path).waits.values()
+    assert np.diff(found.start).tolist() == [11 * MS, 7 * MS, 2 * MS, 12 * MS]
+
+
+class _Rings:
+    """A server with one session, whose ring gives a batch of records (kind, when in s) a look."""
+
+    has_calls = False
+
+    def __init__(self, *batches: list[tuple[RingRecordKind, float]]) -> None:
+        self.batches = list(batches)
+        self.started = datetime.fromtimestamp(BEGAN_NS / 1e9, UTC)
+        self.read = 0
+
+    def unread(self) -> Unread:
+        return Unread()
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        if "pg_stat_wait_event_timing_sessions" in query:
+            names = ("app", "shop", "web", None)
+            return [(4711, self.started, None, *names, 8, None, None, self.started)]
+        if "wait_event_timing_rings" in query:
+            return [(4711, self.started, None, None, "client backend")]
+        if "wait_event_timing_event" in query:
+            return [(7, "Timeout", "PgSleep")]
+        records = [
+            (i, int(kind), 0, 7, 1, round(when * 1e9), 0)
+            for i, (kind, when) in enumerate(self.batches.pop(0))
+        ]
+        self.read += len(records)
+        return [(self.read, 0, self.started, np.array(records, RECORD).tobytes())]
+
+
+WAIT = RingRecordKind.WAIT
+
+
+@pytest.mark.parametrize(
+    ("batches", "behind_s"),
+    [
+        # set forward by a minute since the ring began; the first look finds what was before
+        (([(END, 39.0)], [(WAIT, 40.3), (END, 41.0)], [(END, 41.5)]), 60),
+        # right, and idle until the last look
+        (([(WAIT, 39.0)], [], [(END, 101.9)]), None),
+        # right, and in one statement: its waits are written late
+        (([(END, 39.0)], [(WAIT, 40.0)], [(BEGIN, 50.0), (WAIT, 50.1)]), None),
+    ],
+)
+def test_a_clock_that_is_behind_is_noticed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    batches: tuple[list[tuple[RingRecordKind, float]], ...],
+    behind_s: float | None,
+) -> None:
+    """The ring has been there for 100 s when the recording begins; a look each second."""
+    server = _Rings(*batches)
+    began = server.started + timedelta(seconds=100)
+    passed = iter(range(100))
+    monkeypatch.setattr(drains.time, "monotonic_ns", lambda: next(passed) * 10**9)
+    writer = Writer(tmp_path / "t.pgtrace", b"{}", NO_RESERVE)
+    choice = Choice(Target(8, armed_only=True), began)
+    drain = drains.Drain(cast(Server, server), writer, choice, waits=True)
+    for _ in batches:
+        drain.look()
+    writer.abandon()
+    found = [ns for _, ns in drain.behind().values()]
+    assert found == ([] if behind_s is None else [pytest.approx(behind_s * 1e9)])
+    assert drain.kept_waits == sum(k == WAIT for batch in batches[1:] for k, _ in batch)

@@ -7,6 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,9 +17,14 @@ import pytest
 from pgtare.estimate.arrays import Floats, Ints
 from pgtare.estimate.trial import clopper_pearson
 from pgtare.estimate.trial.bursts import BURST, PACED, RUN
+from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.windows import difference, held_up, windows_that_stand_out
 from pgtare.kit import machine
-from pgtare.weighing.whole_server.watcher_time import own_time
+from pgtare.kit.interval import Interval
+from pgtare.weighing.outside.loops import Loops
+from pgtare.weighing.switches import Switch
+from pgtare.weighing.whole_server.schedule import AFTER_OFF_S, Schedule
+from pgtare.weighing.whole_server.watcher_time import WatcherTime, WindowTime, own_time
 from tests.sessions import eventually
 
 TRIALS = 1_000
@@ -85,8 +93,75 @@ def test_what_is_held_up_is_a_share_of_the_time() -> None:
     rows["arm"] = np.tile([0, 1], 20_000)
     rows["run_us"][[1, 30_001]] += 1_000_000
     rows["transactions"][20_000:] = 1
-    found = held_up(rows, [(0, 0, 10.0), (0, 1, 10.0)])
+    found = held_up(rows, [(0, 0, 10.0), (0, 1, 10.0)], (0,))
     assert found == pytest.approx([0.0, 0.2], abs=1e-3)
+
+
+def test_what_is_held_up_often_is_known_by_the_base() -> None:
+    rows = np.zeros(40_000, RUN)
+    rows["transactions"], rows["loop"], rows["run_us"] = 1, BURST, 400
+    rows["arm"] = np.tile([0, 1], 20_000)
+    rows["run_us"][1::20] += 5_000
+    found = held_up(rows, [(0, 0, 100.0), (0, 1, 100.0)], (0,))
+    assert found == pytest.approx([0.0, 0.1], abs=1e-3)
+
+
+def test_a_process_that_acts_seldom_has_no_interval() -> None:
+    often, seldom = (
+        processes([0.02 + n / 1e4 if n % every == 0 else 0.001 for n in range(8)])
+        for every in (1, 3)
+    )
+    assert often.lo is not None
+    assert (seldom.lo, seldom.hi) == (None, None)
+    assert seldom.estimate is not None
+
+
+def test_ticks_that_are_open_at_both_ends_of_a_window_are_no_time() -> None:
+    found = processes([0.01 + 0.0001 * n for n in range(8)], unread_ns=20_000_000)
+    exact = processes([0.01 + 0.0001 * n for n in range(8)])
+    assert found.estimate == pytest.approx(exact.estimate)
+    assert (found.lo or 0.0) < (exact.lo or 0.0)
+    assert (found.hi or 0.0) > (exact.hi or 0.0)
+
+
+def processes(shares: list[float], unread_ns: float = 0.0) -> Interval:
+    """What is said of a process that took these shares of a processor in its windows."""
+    windows = []
+    for block, share in enumerate(shares):
+        for arm in range(3):
+            window = WindowTime(block, arm, seconds=15.0)
+            if arm == 2:
+                window.processes_ns[0] = 15e9 * share
+                window.unread_ns[0] = window.unread_before_ns[0] = unread_ns
+            windows.append(window)
+    watch = SimpleNamespace(windows=windows, sees_sessions=False, at_first=set())
+    of = schedule(Switch.parse("some: work"), watch)
+    found = of._watcher(0, np.zeros(len(windows))).processes_pct
+    assert found is not None
+    return found
+
+
+def schedule(switch: Switch, watch: SimpleNamespace, guard: Any = None) -> Schedule:
+    arms = (Arm("base", "base"), Arm("control", "control"), Arm(switch.name, "instrument"))
+    design = Design(arms, (0, 1, 2), 1, driven=True, grouping="windows")
+    return Schedule(
+        cast(Loops, None), guard, cast(WatcherTime, watch), design, [switch], 15.0, 8, Random(1)
+    )
+
+
+@pytest.mark.parametrize("words", ["some: work", "some: start | stop"])
+def test_a_window_is_no_fixed_part_of_what_begins_anew(
+    monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    guard = SimpleNamespace(set=lambda states: None)
+    one = schedule(Switch.parse(words), SimpleNamespace(windows=[]), guard)
+    for _ in range(50):
+        one._switch_to(0)
+    assert min(slept) < AFTER_OFF_S + 4
+    assert max(slept) > min(slept) + 10
+    assert one.seconds >= 8 * (3 * 16 + 7.5)
 
 
 FORKS = """

@@ -8,6 +8,8 @@ import pytest
 
 from pgtare.weighing.trials import Status
 from pgtare.weighing.weigh.participation import Traffic, shares
+from pgtare.weighing.weigh.transaction_rate import transaction_rate
+from tests.unit.sample_result import sample
 
 _STATUS = Status(
     running=False,
@@ -45,3 +47,15 @@ def test_a_part_that_exceeds_the_whole_has_no_share() -> None:
     lone = dataclasses.replace(_STATUS, observations=10_500, lost=0)
     assert shares(_BEFORE, after(10_000, 10.0), lone, 10.0).transactions_pct == 100.0
     assert shares(_BEFORE, _BEFORE, _STATUS, 10.0).transactions_pct is None
+
+
+def test_observations_that_were_lost_were_transactions() -> None:
+    """The share that took part counts them as well."""
+    result = sample().result
+    seen = sum(arm.n + arm.excluded for arm in result.arms)
+    before = transaction_rate(result)
+    result.design.lost = seen
+    after = transaction_rate(result)
+    assert before is not None
+    assert after is not None
+    assert after.per_s == pytest.approx(2 * before.per_s)

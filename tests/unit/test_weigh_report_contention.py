@@ -15,6 +15,7 @@ from pgtare.estimate.trial.design import Arm, Design, Slices
 from pgtare.estimate.trial.observations import Observations
 from pgtare.kit import numbers
 from pgtare.kit.chart import Chart
+from pgtare.kit.interval import Interval
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.trials import Population
 from pgtare.weighing.weigh.participation import Shares
@@ -190,3 +191,12 @@ def test_a_delay_of_all_sessions_at_once_has_no_known_truth() -> None:
         design = Design(arms, (0, 1), 1, Slices((0, 1)))
         obs = simulate(design, 60, levels_us=levels, own=(0, 80))
         assert wanted in shown(built(design, obs))
+
+
+def test_sessions_that_get_faster_bear_no_part_of_a_cost(result: WeighResult) -> None:
+    assert result.contention is not None
+    result.contention.state = "spillover"
+    result.contention.spillover_us = Interval(estimate=-2.3, lo=-3.1, hi=-1.5)
+    text = shown(result)
+    assert "falls on others" not in text
+    assert "Sessions without x are faster where half of them have it" in text

@@ -79,7 +79,7 @@ def test_blocks_have_room_for_what_settles() -> None:
     setting, commands = Switch.parse_reload("a: work_mem = 1MB"), Switch.parse("b: on | off")
     process = Switch.parse("c: run")
     assert least_s([setting], 15) == 8 * 3 * 16
-    assert block_s([commands], 15) == 3 * 16 + 10
+    assert block_s([commands], 15) == 3 * 16 + 10 + 7.5
     assert block_s([setting, process], 15) == 4 * 16 + 7.5
 
 

@@ -615,6 +615,15 @@ def test_what_the_figures_rest_on_is_there_on_request() -> None:
     assert "2 processors for 2 clients" in words(printed(result))
 
 
+def test_a_control_without_an_interval_covers_nothing() -> None:
+    result = sample().result
+    (control,) = [arm for arm in result.arms if arm.role == "control"]
+    assert control.answer is not None
+    control.answer.us.lo = control.answer.us.hi = None
+    assert "covers 0" not in all_words(result)
+    assert "no figure for the base arm measured again" in all_words(result)
+
+
 @pytest.mark.parametrize("mde", [None, float("nan")])
 def test_without_a_detectable_effect_none_is_named(mde: float | None) -> None:
     result = sample().result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,7 @@ def test_a_large_cost_is_shown_in_few_windows_and_none_with_fewer() -> None:
     few = some(recorded(rng, cost_us=20.0, blocks=LEAST_WINDOWS - 1)).answer
     assert few is not None
     assert few.verdict == "inconclusive"
+    assert few.most_pct == math.inf  # nor a bound
 
 
 def test_what_is_held_up_now_and_then_is_in_the_upper_end() -> None:
@@ -107,3 +109,16 @@ def test_what_is_held_up_now_and_then_is_in_the_upper_end() -> None:
     assert found.effect.total_pct.lo > 10
     assert found.answer.most_pct >= found.effect.total_pct.hi
     assert found.answer.verdict != "gain"
+
+
+def test_what_only_the_session_that_waits_has_met_is_in_the_upper_end() -> None:
+    """A watcher that holds up now and then: the bursts are a tenth of the time."""
+    rows = recorded(np.random.default_rng(3), runs=4_000)
+    for block in range(BLOCKS):
+        mine = np.flatnonzero((rows["epoch"] == block) & (rows["arm"] == 2))
+        rows["run_us"][mine[rows["loop"][mine] == PACED][:3]] += 200_000
+    found = some(rows).answer
+    assert found is not None
+    assert found.pct.hi < 10
+    assert found.most_pct > 300
+    assert found.verdict != "equivalent"

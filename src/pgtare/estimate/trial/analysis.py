@@ -143,7 +143,7 @@ class _Analysis:
             mean_us=self._mean_us(index),
             p50_us=float(p[0]),
             p99_us=float(p[1]),
-            aborted=self.selection.failed.failures(index, self.base_c).n,
+            aborted=int(self.selection.aborted[index]),
             open=self.unanswered[index].n,
             longest_open_us=self.unanswered[index].longest_us,
         )

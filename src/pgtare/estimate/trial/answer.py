@@ -85,7 +85,8 @@ class Answer:
     estimate is known to be too small, or too large. detectable_us: the smallest cost that such an
     interval shows with a power of 80 %. share_covered: of all transactions, in sessions that the
     answer is of. needed_s: further seconds that may decide it, None if not known. waiting_us,
-    waiting_pct: the same cost for sessions that wait between transactions, if a driver measured it.
+    waiting_pct: the same cost for sessions that wait between transactions, if a driver measured it;
+    waiting_stands: whether nothing else could have moved that figure.
     most_pct: what it costs at most, with what slow transactions add; infinite if too little of
     those is known.
     """
@@ -102,6 +103,7 @@ class Answer:
     needed_s: float | None = None
     waiting_us: Estimate | None = None
     waiting_pct: Estimate | None = None
+    waiting_stands: bool = True
     most_pct: float = math.nan
 
     def because(self, *kinds: ReasonKind) -> Reason | None:

@@ -58,6 +58,7 @@ class Selection:
     sessions: int  # with a whole block
     first_sessions: int  # that began during the trial
     used: Ints  # (K,) transactions of each arm that entered
+    aborted: Ints  # (K,) of these, those that failed
     excluded: Ints  # (K,) answered transactions of each arm left out
     discarded: dict[str, int]  # answered transactions left out, by reason
     foreign: int  # transactions of an arm that the design does not know
@@ -110,9 +111,9 @@ def select(obs: Observations, design: Design) -> Selection:
     position = rows["position"][kept]
     first = _first_runs(rows[in_first & usable]) if in_first.any() else None
     entered = kept & (rows["position"] >= DROPPED) & finished
-    used = np.bincount(arm[entered], minlength=n_arms)
     if first is not None:
-        used = used + np.bincount(arm[in_first & usable & finished], minlength=n_arms)
+        entered |= in_first & usable & finished
+    used = np.bincount(arm[entered], minlength=n_arms)
     sizes = np.bincount(backend[finished], minlength=len(covered))
     return Selection(
         later=LaterRuns(units.where(position >= DROPPED)),
@@ -129,6 +130,7 @@ def select(obs: Observations, design: Design) -> Selection:
         sessions=int(np.count_nonzero(covered)),
         first_sessions=len(np.unique(backend[in_first])),
         used=used,
+        aborted=np.bincount(arm[entered & (flags & UnitFlag.ABORTED != 0)], minlength=n_arms),
         excluded=np.bincount(arm[finished], minlength=n_arms) - used,
         discarded=_discarded(flags[finished]),
         foreign=len(obs) - int(np.count_nonzero(obs["arm"] < n_arms)),

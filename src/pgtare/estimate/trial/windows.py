@@ -66,18 +66,38 @@ def windows_that_stand_out(
     return int(clear.sum())
 
 
-def held_up(rows: npt.NDArray[Any], windows: Sequence[tuple[int, int, float]]) -> Floats:
-    """Share of each window in which a transaction was held up.
+def acts_seldom(values: Floats, arms: Ints, arm: int) -> bool:
+    """Whether a process took nearly all of its time in fewer than half of its windows.
+
+    values: (W,) of each window. It is not there in the others, so that only its own are compared.
+    """
+    mine = values[(arms == arm) & np.isfinite(values)]
+    if not len(mine):
+        return False
+    usual = float(np.median(mine))
+    clear = mine > 2 * _BY_HALF * usual
+    most = (mine[clear] - usual).sum() >= _MOST_OF_IT * mine.sum()
+    return bool(0 < clear.sum() < len(mine) / 2 and most)
+
+
+def held_up(
+    rows: npt.NDArray[Any],
+    windows: Sequence[tuple[int, int, float]],
+    reference: Sequence[int],
+) -> Floats:
+    """Share of each window in which a transaction was seen to be held up.
 
     rows: of dtype RUN; windows: block, arm and seconds of each. A run was held up by what it took
-    more than nearly all runs of its loop, over all arms, a transaction.
+    more than nearly all runs of the base and its control in its loop, a transaction. What begins
+    between bursts is met by transactions that are left out, so that it is the least.
     """
     n = np.maximum(rows["transactions"], 1).astype(np.float64)
     each = transaction_us(rows)
     more = np.zeros(len(rows))
     for loop in np.unique(rows["loop"]):
         of_loop = rows["loop"] == loop
-        c = np.quantile(each[of_loop], WINDOW_QUANTILE)
+        of_base = of_loop & np.isin(rows["arm"], reference)
+        c = np.quantile(each[of_base], WINDOW_QUANTILE) if of_base.any() else np.inf
         more[of_loop] = n[of_loop] * np.maximum(each[of_loop] - c, 0.0)
     found = [
         more[(rows["epoch"] == block) & (rows["arm"] == arm)].sum() / (1e6 * seconds)

@@ -185,6 +185,9 @@ class Scheduler:
             leaving = event.tid
             if leaving and self.wanted(leaving):
                 self.switches += 1
+                if state[:1] in "XZ":  # it has exited, and waits for nothing
+                    self._away.pop(leaving, None)
+                    return
                 self._away[leaving] = _Away(
                     event.time_ns, frames.own(event.stack), runnable=state.startswith("R")
                 )

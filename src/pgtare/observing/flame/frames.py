@@ -43,6 +43,8 @@ _MAINS = {
 # Of several in one stack the innermost begins its work.
 _OUTER = {"ServerLoop", "PostmasterMain", "BackgroundWorkerMain", "StartBackgroundWorker"}
 _SESSIONS = frozenset({"backend", "parallel worker"})
+#: How the frame of a session that waited throughout ends, if it waited for its client.
+_IDLE_STATES = (" idle", " idle in transaction", " idle in transaction (aborted)")
 # What waits for something to do passes through nothing else.
 _LATCH = {"WaitLatch", "WaitLatchOrSocket", "WaitEventSetWait", "WaitEventSetWaitBlock"}
 _LATCH |= {"epoll_wait", "__select", "pg_usleep", "poll", "sigsuspend", "ppoll"}
@@ -83,7 +85,7 @@ def is_idle(stack: Stack) -> bool:
     if not own:
         return False
     if len(own) > 1 and own[1].startswith(THROUGHOUT):
-        return own[0] not in _SESSIONS or own[1].endswith((" idle", " idle in transaction"))
+        return own[0] not in _SESSIONS or own[1].endswith(_IDLE_STATES)
     if own[0] in _SESSIONS:
         return not _CLIENT.isdisjoint(own)
     if own[0] in ("process", "startup process"):

@@ -136,7 +136,12 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
             found.asked = True
             found.server_pids = target.by_server_pid()
             if found.traced:
-                _fill(found, *(load(recorder.path) for recorder in recorders))
+                _fill(found, *(_recorded(recorder.path) for recorder in recorders))
+
+
+def _recorded(path: Path) -> Trace:
+    """A trace; an empty one if its recorder saw no session, and therefore left nothing."""
+    return load(path) if path.exists() else Trace(path)
 
 
 def _fill(found: FrameLabels, trace: Trace, calls: Trace | None = None) -> None:

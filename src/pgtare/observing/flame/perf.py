@@ -40,6 +40,7 @@ _MOST_COUNTERS = 2048
 FILTERED = 150  # pids in one filter of the kernel; above, by program name
 
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+_MOST_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
 _TRACING = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 # capabilities by number: CAP_SYS_ADMIN, CAP_PERFMON
 _ENOUGH = (1 << 21) | (1 << 38)
@@ -104,6 +105,13 @@ def paranoid() -> int:
     with contextlib.suppress(OSError, ValueError):
         return int(_PARANOID.read_text())
     return 4
+
+
+def possible_rate(rate: int) -> int:
+    """What the kernel allows of a rate, in samples a second; perf lowers it without an error."""
+    with contextlib.suppress(OSError, ValueError):
+        return max(1, min(rate, int(_MOST_RATE.read_text())))
+    return rate
 
 
 def _name(uid: int) -> str:

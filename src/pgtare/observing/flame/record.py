@@ -77,8 +77,8 @@ def choose(
 class FlameRecorder:
     """A recording that its owner stops, so that it can run during something else.
 
-    rate: samples a second of each computing process, for mode "on". walk: how stacks are walked;
-    None: as the program allows.
+    rate: samples a second of each computing process, for mode "on"; lowered to what the kernel
+    allows. walk: how stacks are walked; None: as the program allows.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class FlameRecorder:
     ) -> None:
         perf.find_perf()
         perf.check_allowed(mode, target.pids)
-        self.mode, self.target, self.rate = mode, target, rate
+        self.mode, self.target = mode, target
+        self.wanted_rate, self.rate = rate, perf.possible_rate(rate)
         self.waits = mode != "on"
         self.collected = Collected()
         self.walk = walk or self._way()
@@ -243,6 +244,11 @@ class FlameRecorder:
             yield f"The recording ended early, as perf ended by itself ({complaint})."
         if stopped_by == "full":
             yield f"The recording ended at {MOST_SAMPLES:,} samples."
+        if not self.waits and self.rate < self.wanted_rate:
+            yield (
+                f"Samples were taken {self.rate:,} times a second, not {self.wanted_rate:,}: more "
+                "is not allowed by kernel.perf_event_max_sample_rate."
+            )
         if reader.lost:
             yield (
                 f"{reader.lost:,} of {reader.events_read + reader.lost:,} events were lost, as "

@@ -97,6 +97,9 @@ class TraceKept(Document):
         description="triggers that kept nothing for lack of memory; `null` of a directory",
     )
     directory: str | None = Field(description="where the files are; `null`: there are none")
+    notes: list[str] = Field(
+        default=[], description="files of a directory that were left out, as they cannot be read"
+    )
 
 
 class InSameWait(Model):

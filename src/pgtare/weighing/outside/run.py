@@ -404,7 +404,7 @@ class OutsideRun:
             ended_early=got.trouble,
         )
         made = self._result(got, estimate, proofs, server)
-        made = with_limits(made, self.request, got.rows, design)
+        made = with_limits(made, self.request, live(got.rows, design) if decides else None)
         return Weighing(made, got.rows, design)
 
     def _say_if_too_short(self, each_s: float) -> None:

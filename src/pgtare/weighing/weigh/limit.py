@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from pgtare.errors import UsageError
-from pgtare.estimate.trial import MIN_BLOCKS, SLICE_BLOCKS, Live, LiveArm, live, width_reached
-from pgtare.estimate.trial.design import Design
-from pgtare.estimate.trial.observations import Observations
+from pgtare.estimate.trial import MIN_BLOCKS, SLICE_BLOCKS, Live, LiveArm, width_reached
 from pgtare.kit import files, numbers
-from pgtare.weighing.instruments import Chosen
+from pgtare.weighing.instruments import Chosen, FlagRule
 from pgtare.weighing.instruments.arms import union
 from pgtare.weighing.weigh.report import alarms, wording
 from pgtare.weighing.weigh.request import Request
@@ -41,7 +39,13 @@ def with_together(chosen: Sequence[Chosen]) -> tuple[Chosen, ...]:
         "{} and {} cannot be on together: the one sets {name} = {}, the other {}",
     )
     base = {name: value for choice in chosen for name, value in choice.base.items()}
-    rules = tuple(rule for choice in chosen for rule in choice.rules)
+    # what must not be seen where one is on alone may well be seen with all of them
+    rules = tuple(
+        rule
+        for choice in chosen
+        for rule in choice.rules
+        if not (isinstance(rule, FlagRule) and rule.expect == "none")
+    )
     return (*chosen, Chosen(TOGETHER, settings, base, rules))
 
 
@@ -101,14 +105,15 @@ def _state(arm: LiveArm, limit_pct: float) -> State:
     return "below" if most < limit_pct else "undecided"
 
 
-def with_limits(
-    result: WeighResult, request: Request, observations: Observations, design: Design
-) -> WeighResult:
-    """The result with what was decided, by a last look at all of the data, if limits are set."""
+def with_limits(result: WeighResult, request: Request, last: Live | None) -> WeighResult:
+    """The result with what was decided, if limits are set.
+
+    last: the look that ended the trial, or one at all of the data. What that look decided stands:
+    its intervals hold at any time.
+    """
     limits = limits_of(request)
-    if not limits:
+    if not limits or last is None:
         return result
-    last = live(observations, design)
     states = _states(last, limits)
     if not _enough(last, result.design.duration_s):
         states = dict.fromkeys(states, "undecided")
@@ -116,21 +121,26 @@ def with_limits(
     seen = {arm.name: arm for arm in last.arms}
     found = []
     for name, limit in limits.items():
-        state = states[name] if _stands(arms[name], result) else "undecided"
+        state = states[name] if _stands(arms[name]) else "undecided"
         waiting = state == "above" and not seen[name].least_pct > 100 * limit
+        if (waiting or state == "below") and not _waiting_stands(arms[name], result):
+            state, waiting = "undecided", False
         found.append(Limit(name=name, at_most_pct=100 * limit, state=state, waiting=waiting))
     return result.model_copy(update={"limits": found})
 
 
-def _stands(arm: ArmResult, result: WeighResult) -> bool:
-    """Whether what was seen stands after the whole analysis: proof, control, failures.
-
-    From outside, the figure of a session that waits must stand, too.
-    """
+def _stands(arm: ArmResult) -> bool:
+    """Whether what was seen stands after the whole analysis: proof, control, failures."""
     answer = wording.answer_of(arm)
-    if answer is None or wording.withheld(answer):
-        return False
-    return result.design.outside is None or answer.waiting_us is not None
+    return answer is not None and not wording.withheld(answer)
+
+
+def _waiting_stands(arm: ArmResult, result: WeighResult) -> bool:
+    """Whether that of a session that waits does, from outside."""
+    answer = wording.answer_of(arm)
+    if result.design.outside is None:
+        return True
+    return answer is not None and answer.waiting_us is not None and answer.waiting_stands
 
 
 def exit_status(result: WeighResult) -> int:

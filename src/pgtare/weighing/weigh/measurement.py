@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pgtare.errors import MeasurementError
-from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial import Live, analyse, live
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations, finished
 from pgtare.weighing.instruments import Snapshot, prove, proven, snapshot
@@ -87,8 +87,12 @@ class Measurement:
         *,
         warnings: tuple[str, ...] = (),
         steal_pct: float | None = None,
+        decided: Live | None = None,
     ) -> Weighing:
-        """Estimate, and make the result. load: its description."""
+        """Estimate, and make the result.
+
+        load: its description. decided: the look by which a limit was decided.
+        """
         got, after = self._recording, self._after
         assert got is not None
         assert after is not None
@@ -115,7 +119,9 @@ class Measurement:
             command,
             steal_pct=steal_pct,
         )
-        made = with_limits(made, request, got.observations, design)
+        if request.decides and decided is None:
+            decided = live(got.observations, design)
+        made = with_limits(made, request, decided)
         return Weighing(made, got.observations, design)
 
 

@@ -60,8 +60,8 @@ class WatcherInfo(Model):
         "percent of one processor; `null` if it is no process"
     )
     held_up_pct: Interval = Field(
-        description="interval: in how much more of the time a transaction of ours was held up, in "
-        "percent of the time: what it took more than 99.9 % of all runs"
+        description="interval: in how much more of the time a transaction of ours was seen to be "
+        "held up, in percent of the time: what it took more than 99.9 % of the base's runs"
     )
 
 

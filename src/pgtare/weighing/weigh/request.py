@@ -100,6 +100,8 @@ class Request:
         for option, limit in (("--at-most", self.at_most), ("--budget", self.budget)):
             if limit is not None and not 0 < limit < 10:
                 raise UsageError(f"{option} must be over 0 % and below 1000 %")
+            if limit is not None and not self.chosen and not self.servers and not self.switches:
+                raise UsageError(f"{option} is a limit of instruments: name one")
             if limit is not None and self.unit != "run":
                 raise UsageError(f"{option} decides by runs: leave out --unit {self.unit}")
         if not 0 <= self.seed < 1 << 64:
@@ -131,6 +133,8 @@ class Request:
             self._check_servers()
         elif self.load is None and self.dsn is None:
             raise UsageError("--load none weighs on a server's own traffic: name it with --dsn")
+        if self.slice_ms is not None and self.unit == "run":
+            raise UsageError("--slice-ms is for --unit slice or both")
         if self.unit == "both" and len(self.chosen) + len(self.inject_ns) != 1:
             raise UsageError(
                 "--unit both compares one instrument with the base: name one, or use --unit slice"

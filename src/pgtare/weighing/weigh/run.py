@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from rich.console import Console
 
-from pgtare.estimate.trial import live
+from pgtare.estimate.trial import Live, live
 from pgtare.estimate.trial.observations import Observations, finished
 from pgtare.kit.window import Window
 from pgtare.postgres import own_session, pooler
@@ -155,11 +155,14 @@ class _Run:
             ) as display,
             Window(pids, read=lambda: None) as window,
         ):
+            decided: list[Live] = []
 
             def look(seconds: float, data: Observations) -> recording.StoppedBy | None:
                 now = live(data, plan.design, limits=request.decides)
                 display.look(now)
-                return reason_to_stop(request, now, seconds)
+                reason = reason_to_stop(request, now, seconds)
+                decided[:] = [now] if reason == "decision" else []
+                return reason
 
             got = recording.record(
                 module,
@@ -179,6 +182,7 @@ class _Run:
             self.command,
             warnings=_waiting(window.run_delay_ns),
             steal_pct=window.steal_pct,
+            decided=decided[0] if decided else None,
         )
 
     def _local_pids(self, module: Trials, plan: WeighPlan) -> list[int]:

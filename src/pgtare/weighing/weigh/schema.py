@@ -103,6 +103,9 @@ class Answer(Model):
     waiting_pct: Interval | None = Field(
         default=None, description="that in percent of such a session's mean in the base"
     )
+    waiting_stands: bool = Field(
+        default=True, description="whether nothing else could have moved that figure"
+    )
 
 
 class Effect(Model):

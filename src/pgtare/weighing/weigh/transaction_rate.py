@@ -27,7 +27,7 @@ def transaction_rate(result: WeighResult) -> TransactionRate | None:
     design = result.design
     if design.outside is not None:
         return None
-    took_part = sum(arm.n + arm.excluded for arm in result.arms)
+    took_part = sum(arm.n + arm.excluded for arm in result.arms) + design.lost
     if not (design.duration_s > 0 and took_part > 0):
         return None
     share_pct = design.transactions_took_part_pct

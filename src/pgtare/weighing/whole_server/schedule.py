@@ -16,7 +16,12 @@ import numpy.typing as npt
 from pgtare.estimate.arrays import Floats, Ints
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial.design import LEAST_WINDOWS, Design
-from pgtare.estimate.trial.windows import difference, held_up, windows_that_stand_out
+from pgtare.estimate.trial.windows import (
+    acts_seldom,
+    difference,
+    held_up,
+    windows_that_stand_out,
+)
 from pgtare.postgres.private_settings import is_private
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.outside.loops import Loops
@@ -64,9 +69,9 @@ def least_s(switches: Sequence[Switch], each_s: float) -> float:
 
 def _settling_s(switch: Switch, each_s: float) -> float:
     """What is left out of a block because of a switch, besides SETTLE_S, on average."""
-    if switch.kind == "process":
-        return each_s / 2
-    return AFTER_OFF_S if switch.kind == "commands" else 0.0
+    if switch.kind == "setting":
+        return 0.0
+    return each_s / 2 + (AFTER_OFF_S if switch.kind == "commands" else 0.0)
 
 
 @dataclass
@@ -143,7 +148,7 @@ class Schedule:
         if self._on is not None and self.switches[self._on].kind == "commands":
             settling_s += AFTER_OFF_S
         self.guard.set([index == on for index in range(len(self.switches))])
-        if on is not None and self.switches[on].kind == "process":
+        if on is not None and self.switches[on].kind != "setting":
             # It begins anew in each window: without this always at the same point of its period.
             settling_s += self.rng.uniform(0.0, self.window_s)
         self._on = on
@@ -180,7 +185,7 @@ class Schedule:
     def described(self, rows: npt.NDArray[Any]) -> outside_schema.WindowsInfo:
         """The windows, and what each watcher took itself. rows: the runs, of dtype RUN."""
         ended = [(window.block, window.arm, window.seconds) for window in self._ended]
-        held = held_up(rows, ended)
+        held = held_up(rows, ended, self.design.reference)
         return outside_schema.WindowsInfo(
             window_s=self.window_s,
             watchers=[self._watcher(index, held) for index in range(len(self.switches))],
@@ -214,7 +219,12 @@ class Schedule:
         server = self._difference(arm, shares)
         acted = self._windows_that_stand_out(arm, shares)
         if acted is not None:
-            server = Estimate(server.estimate, math.nan, math.nan, math.nan)
+            server = _without_interval(server)
+        processes = None
+        if switch.kind == "process":
+            processes = self._processes(index)
+            if acts_seldom(self._process_shares(index), self._places()[1], arm):
+                processes = _without_interval(processes)
         return outside_schema.WatcherInfo(
             name=switch.name,
             kind=switch.kind,
@@ -226,9 +236,7 @@ class Schedule:
             windows=sum(window.arm == arm for window in self._ended),
             acted_in=acted,
             server_pct=schema.interval(server),
-            processes_pct=schema.interval(self._processes(index))
-            if switch.kind == "process"
-            else None,
+            processes_pct=schema.interval(processes) if processes is not None else None,
             held_up_pct=schema.interval(self._difference(arm, held)),
         )
 
@@ -249,22 +257,30 @@ class Schedule:
     def _processes(self, index: int, alpha: float = 0.05) -> Estimate:
         """What a switch's own processes took, in percent of one processor.
 
-        The interval holds what ticks leave unread, which more windows do not make less: half of it
-        is in the estimate.
+        The interval holds what ticks leave unread at both ends of a window, which more windows do
+        not make less.
         """
-        windows = self._ended
-        shares = [one.processes_ns.get(index, 0.0) / (1e9 * one.seconds) for one in windows]
-        found = self._difference(index + 2, np.array(shares), alpha)
-        mine = [one for one in windows if one.arm == index + 2]
+        found = self._difference(index + 2, self._process_shares(index), alpha)
+        mine = [one for one in self._ended if one.arm == index + 2]
         if not mine or math.isnan(found.estimate):
             return found
-        unread = (
-            100 * float(np.mean([one.unread_ns.get(index, 0) / one.seconds for one in mine])) / 1e9
+        before, after = (
+            100 * float(np.mean([ns.get(index, 0) / one.seconds for one, ns in each])) / 1e9
+            for each in (
+                [(one, one.unread_before_ns) for one in mine],
+                [(one, one.unread_ns) for one in mine],
+            )
         )
         lo, hi = found.lo, found.hi
-        if unread and math.isnan(lo):  # nothing varies: it may be all in what was not read
+        if before + after and math.isnan(lo):  # nothing varies: it may be all in what was not read
             lo = hi = found.estimate
-        return Estimate(found.estimate + unread / 2, found.se, lo, hi + unread)
+        return Estimate(found.estimate + (after - before) / 2, found.se, lo - before, hi + after)
+
+    def _process_shares(self, index: int) -> Floats:
+        """Share of one processor that a switch's own processes took, of each window."""
+        return np.array(
+            [one.processes_ns.get(index, 0.0) / (1e9 * one.seconds) for one in self._ended]
+        )
 
     def _difference(self, arm: int, shares: Floats, alpha: float = 0.05) -> Estimate:
         blocks, arms = self._places()
@@ -279,6 +295,10 @@ class Schedule:
         windows = self._ended
         blocks = np.array([window.block for window in windows], dtype=np.int64)
         return blocks, np.array([window.arm for window in windows], dtype=np.int64)
+
+
+def _without_interval(found: Estimate) -> Estimate:
+    return Estimate(found.estimate, math.nan, math.nan, math.nan)
 
 
 def _named(kinds: Sequence[watcher_time.Kind]) -> str:

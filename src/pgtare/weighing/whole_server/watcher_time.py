@@ -47,7 +47,8 @@ class WindowTime:
 
     kinds_ns: of these, sessions by their kind. active: sessions active at a time, by kind; seen:
     kinds of sessions that were there. processes_ns: of what the switches started here, by switch;
-    unread_ns: what these may have taken more, as children that have ended count in whole ticks.
+    unread_ns: what these may have taken more up to the end, as children that have ended count in
+    whole ticks; unread_before_ns: up to the beginning, which is in processes_ns.
     """
 
     block: int
@@ -59,6 +60,7 @@ class WindowTime:
     seen: set[Kind] = field(default_factory=set)
     processes_ns: dict[int, float] = field(default_factory=dict)
     unread_ns: dict[int, float] = field(default_factory=dict)
+    unread_before_ns: dict[int, float] = field(default_factory=dict)
 
 
 class WatcherTime:
@@ -132,8 +134,12 @@ class WatcherTime:
         if self._postmaster is not None and self.sees_sessions:
             window.server_ns = (window.server_ns or 0.0) + total - before
         for index, after in own.items():
-            window.processes_ns[index] = after.ns - own_before.get(index, OwnTime()).ns
-            window.unread_ns[index] = after.unread_ns
+            first = own_before.get(index, OwnTime())
+            window.processes_ns[index] = after.ns - first.ns
+            window.unread_ns[index], window.unread_before_ns[index] = (
+                after.unread_ns,
+                first.unread_ns,
+            )
         window.active = defaultdict(
             float, {kind: n / max(self._looks, 1) for kind, n in window.active.items()}
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,7 @@ from pgtare.observing.trace.analysis.time_scale import (
     shift_of_waits,
 )
 from pgtare.observing.trace.file import record_decoder
-from pgtare.observing.trace.file.reader import Ring, Trace, Waits
+from pgtare.observing.trace.file.reader import Ring, Trace, Waits, moment
 from pgtare.observing.trace.file.records import (
     ABORT,
     BEGIN,
@@ -242,12 +241,12 @@ def _traced_since(decoded: Stream) -> int:
 
 def _began(trace: Trace) -> int:
     """When the recording began, ns since 1970; 0: it does not say."""
-    return _moment(trace.recording.get("began"))
+    return moment(trace.recording.get("began"))
 
 
 def _until(trace: Trace) -> int:
     """When waits that had not ended were looked at, ns since 1970; 0: they were not."""
-    return _moment((trace.end or {}).get("until"))
+    return moment((trace.end or {}).get("until"))
 
 
 def _go_on(process: Process, until: int, base: int) -> None:
@@ -285,14 +284,6 @@ def _run_on(process: Process, trace: Trace) -> None:
     process.end = at
     answered = process.stream.requests["end"] + process.zero
     process.calls = with_call_under_way(process.calls, int(answered.max(initial=0)), at)
-
-
-def _moment(stated: object) -> int:
-    try:
-        when = datetime.fromisoformat(str(stated))
-        return round(when.timestamp() * 1e9)
-    except (ValueError, OverflowError):
-        return 0
 
 
 def _untraced(decoded: Stream) -> list[tuple[int, int]]:

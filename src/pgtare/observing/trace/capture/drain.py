@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from pgtare.postgres.wait_ring import Records, RingRecordKind, WaitRing, epoch_n
 _MUCH = 256 * 1024
 #: How much older than the recording a wait may be, in ns: clocks of rings drift.
 _SLACK = 10**9
+#: A ring's clock is behind the server's if its latest records always seem this much older, in ns.
+_BEHIND = 5 * 10**9
 #: The server tells begins of waits to the µs: ns.
 _STEP = 1000
 #: Where a record SESSION says when the session began.
@@ -75,6 +78,8 @@ class _Waits:
     """One ring of waits: its number in the trace, and how far it has been read.
 
     kept: anything of it is in the trace. reached: when the last wait of it ended, ns since 1970.
+    caught_up: all that it held at first has been read. behind: its clock is behind the server's by
+    no more than this, in ns; None: nothing has come since that shows it.
     """
 
     number: int
@@ -82,6 +87,8 @@ class _Waits:
     leader_pid: int | None
     kept: bool = False
     reached: int = 0
+    caught_up: bool = False
+    behind: int | None = None
 
     @property
     def pid(self) -> int:
@@ -134,6 +141,7 @@ class Drain:
     def __init__(self, server: Server, writer: Writer, choice: WhichRings, *, waits: bool) -> None:
         self.server, self.writer, self.choice, self.waits = server, writer, choice, waits
         self.began = choice.began
+        self._begun_ns = time.monotonic_ns()
         self.calls: dict[tuple[int, datetime], _Ring] = {}
         self.rings: dict[tuple[int, datetime], _Waits] = {}
         self.events: dict[int, int] = {}
@@ -174,6 +182,18 @@ class Drain:
                 calls, waits = found.get(of_waits.pid, (0, 0))
                 found[of_waits.pid] = calls, waits + of_waits.lost
         return found
+
+    def behind(self) -> dict[int, tuple[int, int]]:
+        """By ring of waits, its process and by how many ns its clock is behind, if it is.
+
+        It counts from the server's clock as it was when the ring began. That may have been set
+        forward since, or the machine may have been suspended.
+        """
+        return {
+            waits.number: (waits.pid, waits.behind)
+            for waits in self.rings.values()
+            if waits.behind is not None and waits.behind > _BEHIND
+        }
 
     def unreadable(self) -> list[tuple[int, str]]:
         """Processes whose rings could not be read to their end, and why."""
@@ -387,19 +407,34 @@ class Drain:
             if lost := ring.lost - lost_before:
                 self._tell_loss(waits.number, lost)
             much = records.nbytes >= _MUCH
-            if first and ring.started < self.began:
-                records = self._since(records, ring)
+            if ring.started < self.began:
+                if first:
+                    records = self._since(records, ring)
+                elif waits.caught_up:
+                    self._compare_clocks(waits, records)
             self._keep(waits, records)
             if not much:
+                waits.caught_up = True
                 return False
         return True
 
     def _since(self, records: Records, ring: WaitRing) -> Records:
-        """Without what was over before the recording began; clocks of rings may have drifted."""
-        waits = records["kind"] == RingRecordKind.WAIT
-        over = records["start_ns"] + np.where(waits, records["value"], 0).astype(np.int64)
-        since = epoch_ns(self.began) - ring.started_ns
-        return records[over >= min(since, int(over.max(initial=since))) - _SLACK]
+        """Without what was over before the recording began; clocks of rings may have drifted.
+
+        If the ring's clock is behind, what came between the begin and this look is left out, too.
+        """
+        return records[_over(records) >= epoch_ns(self.began) - ring.started_ns - _SLACK]
+
+    def _compare_clocks(self, waits: _Waits, records: Records) -> None:
+        """The latest of what a ring has got since the last look is hardly older than that look.
+
+        That is so if it is a mark; a wait may have ended long before a session writes it.
+        """
+        if not len(records) or records["kind"][-1] == RingRecordKind.WAIT:
+            return
+        now = epoch_ns(self.began) + time.monotonic_ns() - self._begun_ns
+        behind = now - waits.ring.started_ns - int(_over(records).max())
+        waits.behind = behind if waits.behind is None else min(waits.behind, behind)
 
     def _keep(self, ring: _Waits, records: Records) -> None:
         started_ns = ring.ring.started_ns
@@ -468,6 +503,12 @@ def rings(server: Server, ended_since: datetime | None) -> list[Traced]:
     """All rings of calls, or of sessions' waits alone; of ended sessions, those since then."""
     query = _SESSIONS if server.has_calls else _SESSIONS_OF_WAITS
     return [Traced(*row) for row in server.rows(query, ended_since)]
+
+
+def _over(records: Records) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """When each wait ended, and when each mark was made, in ns since the ring began."""
+    lengths = np.where(records["kind"] == RingRecordKind.WAIT, records["value"], 0)
+    return np.asarray(records["start_ns"] + lengths, np.int64)
 
 
 def _names(session: Traced) -> dict[str, str | None]:

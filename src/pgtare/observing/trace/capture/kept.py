@@ -12,11 +12,11 @@ from typing import Any
 import psycopg
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.kit import files
+from pgtare.kit import artefact, files
 from pgtare.observing.trace.capture.server import Server, require_outside, telling
 from pgtare.observing.trace.documents import KeptTrace, TraceKept
 from pgtare.observing.trace.file import blocks
-from pgtare.observing.trace.file.reader import Trace, load
+from pgtare.observing.trace.file.reader import Trace, load, recording_of
 
 #: What the server's worker names its files.
 _FILES = f"kept-*{blocks.SUFFIX}"
@@ -60,22 +60,36 @@ def _rights(server: Server) -> Any:
 
 
 def of_directory(path: Path) -> TraceKept:
-    """What the files of a directory tell. Raises UsageError if there is no such directory."""
+    """What the files of a directory tell; those that cannot be read are left out with a note.
+
+    Raises UsageError if there is no such directory, or none of its files can be read.
+    """
     if not path.is_dir():
         raise UsageError(f"{path} is no directory: name the server's sql_trace.keep_directory")
     try:
-        names = sorted(path.glob(_FILES))
-        traces = [found for name in names if (found := _of_file(name)) is not None]
+        names = sorted(name for name in path.iterdir() if name.match(_FILES))
     except PermissionError as ex:
         raise UsageError(
             f"{ex.filename} cannot be read: the files belong to the server's user"
         ) from ex
-    return TraceKept(traces=sorted(traces, key=lambda kept: kept.at), directory=str(path))
+    traces, notes = [], []
+    for name in names:
+        try:
+            if (found := _of_file(name)) is not None:
+                traces.append(found)
+        except OSError as ex:  # the server gave it up meanwhile
+            notes.append(str(artefact.unreadable(name, ex)))
+        except UsageError as ex:
+            notes.append(str(ex))
+    if notes and not traces:
+        raise UsageError(notes[0])
+    traces.sort(key=lambda kept: kept.at)
+    return TraceKept(traces=traces, directory=str(path), notes=notes)
 
 
 def _of_file(path: Path) -> KeptTrace | None:
     """None: it tells nothing of a trigger."""
-    told = load(path).recording.get("kept")
+    told = recording_of(path).get("kept")
     if not isinstance(told, Mapping):
         return None
     try:

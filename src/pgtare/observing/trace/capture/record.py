@@ -33,6 +33,7 @@ from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.observing.trace.file.reader import unread_note, unwritten_note
 from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.file.writer import Writer
+from pgtare.observing.waits import run_queue
 from pgtare.postgres import pooler, signals
 from pgtare.postgres.wait_counters.reader import Reader
 
@@ -116,7 +117,7 @@ class TraceRecorder:
         self.drain = Drain(server, self.writer, self.choice, waits=server.has_waits)
         self.until: datetime | None = None
         self.notes: list[str] = []
-        self._schedstat = server.local
+        self._schedstat = run_queue.is_local(server.conn.info.host, pooler.backend_pid(server.conn))
 
     def _check(self, path: Path) -> None:
         self.server.level(None if self.target.armed_only else self.target.level)
@@ -289,6 +290,15 @@ class TraceRecorder:
             if not why:
                 stopped, why = ex.limit, str(ex)
         self.notes += alike("process", self.drain.unreadable())
+        # times of calls have their own clock, and waits follow it
+        behind = {} if self.server.has_calls else self.drain.behind()
+        self.notes += alike(
+            "process",
+            (
+                (pid, f"the clock of its trace was {ns / 1e9:.0f} s behind; its times are moved")
+                for pid, ns in behind.values()
+            ),
+        )
         losses = {str(pid): lost for pid, lost in self.drain.losses().items()}
         unwritten = dict(zip(("bytes", "waits"), self._unwritten(), strict=True))
         document: dict[str, Any] = {
@@ -300,6 +310,7 @@ class TraceRecorder:
             "until": self.until.isoformat() if self.until else None,
             "unwritten": unwritten,
             "unread": dataclasses.asdict(self.drain.unread),
+            "behind": {str(ring): ns for ring, (_, ns) in behind.items()},
         }
         try:
             self.writer.close(json.dumps(document).encode())

@@ -55,7 +55,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Damage:
-    """A place where a file does not hold what was written, and whether it is only its end."""
+    """A place where a file does not hold what was written, and whether it is only its end.
+
+    offset: -1, if all of it is missing.
+    """
 
     path: Path
     offset: int
@@ -65,7 +68,8 @@ class Damage:
 
     def __str__(self) -> str:
         left_out = f" ({volume(self.size)} left out)" if self.size else ""
-        return f"{self.path}: {self.what} at byte {self.offset:,}{left_out}"
+        where = f" at byte {self.offset:,}" if self.offset >= 0 else ""
+        return f"{self.path}: {self.what}{where}{left_out}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,18 @@ class _Bad:
 
     what: str
     length: int = 0
+
+
+def file_name(number: int) -> str:
+    """How a file is named in the directory of its recording."""
+    return f"trace-{number:05}{SUFFIX}"
+
+
+def numbers_in(directory: Path) -> set[int]:
+    """The numbers of a recording's files, by their names."""
+    names = (path.name for path in directory.glob(f"trace-*{SUFFIX}"))
+    stems = (name.removeprefix("trace-").removesuffix(SUFFIX) for name in names)
+    return {int(stem) for stem in stems if stem.isdecimal()}
 
 
 def file_header(header: FileHeader) -> bytes:

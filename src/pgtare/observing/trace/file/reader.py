@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ Integers = npt.NDArray[np.int64]
 
 #: No moment is later, in ns since 1970 (the year 2043): sums of some of them have room in 64 bits.
 LATEST = 1 << 61
+#: Moments in documents are true to the µs, in ns.
+_STEP = 1000
 #: How a recording ends that is complete.
 _ENDS = ("time", "interrupt", "grab", "kept", None)
 #: Events beyond this number are not believed; a server has some hundreds.
@@ -169,6 +172,7 @@ def _sums(end: dict[str, Any] | None, name: str, keys: tuple[str, ...]) -> tuple
 def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | Damage]:
     """The sound blocks and the damages of a trace, file after file. Raises UsageError."""
     recording: bytes | None = None
+    numbers: set[int] = set()
     for file in blocks.files_of(path):
         for found in blocks.scan(file, tables):
             if isinstance(found, FileHeader):
@@ -178,10 +182,31 @@ def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | D
                         "name one file, or move the others away"
                     )
                 recording = found.recording
+                numbers.add(found.number)
             elif isinstance(found, Block) and (wrong := _wrong(found)):
                 yield Damage(file, 0, 0, f"block {found.number:,} {wrong}")
             else:
                 yield found
+    if path.is_dir():
+        yield from _missing(path, numbers)
+
+
+def _missing(directory: Path, numbers: set[int]) -> Iterator[Damage]:
+    """The files of a recording that are not there; those next to each other are one damage.
+
+    numbers: of those whose header could be read.
+    """
+    there = numbers | blocks.numbers_in(directory)
+    for before, after in itertools.pairwise([-1, *sorted(numbers)]):
+        first = before + 1
+        while first in there and first < after:
+            first += 1
+        if first < after:
+            more = after - first - 1 - sum(first < number < after for number in there)
+            file = directory / blocks.file_name(first)
+            yield Damage(
+                file, -1, 0, "the file is missing" + f", and {more:,} after it" * (more > 0)
+            )
 
 
 def _wrong(block: Block) -> str | None:
@@ -218,12 +243,46 @@ def load(path: Path) -> Trace:
     for ring, parts in columns[Table.MARKS].items():
         trace.marks[ring] = _concatenated(parts, "when_ns")
         trace.marks[ring]["when_ns"] = sane(trace.marks[ring]["when_ns"])
+    _by_the_servers_clock(trace)
     for ring, parts in columns[Table.PROCESSOR].items():
         joined = _concatenated(parts, "when_ns")
         trace.processor[ring] = {name: sane(values) for name, values in joined.items()}
     for chunks in trace.streams.values():
         chunks.sort(key=lambda chunk: chunk[0])
     return trace
+
+
+def _by_the_servers_clock(trace: Trace) -> None:
+    """Move the times of rings whose clock was behind the server's, as the recorder found.
+
+    Waits that were under way when it looked last end at that moment by the server's clock already.
+    The others ended before these began.
+    """
+    end_document = trace.end or {}
+    stated, until = end_document.get("behind"), moment(end_document.get("until"))
+    for ring in trace.rings:
+        behind = stated.get(str(ring)) if isinstance(stated, dict) else None
+        if not isinstance(behind, int) or behind <= 0:
+            continue
+        behind = min(behind, LATEST // 2)
+        if (waits := trace.waits.get(ring)) is not None:
+            end = waits.start + waits.length
+            under_way = abs(end - until) <= _STEP
+            if under_way.any() and not under_way.all():
+                apart = int(waits.start[under_way].min() - end[~under_way].max())
+                behind = max(min(behind, apart), 0)
+            waits.start = sane(waits.start + np.where(under_way, 0, behind))
+        if (marks := trace.marks.get(ring)) is not None:
+            marks["when_ns"] = sane(marks["when_ns"] + behind)
+
+
+def moment(stated: object) -> int:
+    """A moment that a document states, in ns since 1970; 0: it states none."""
+    try:
+        when = datetime.fromisoformat(str(stated))
+        return round(when.timestamp() * 1e9)
+    except (ValueError, OverflowError):
+        return 0
 
 
 def recording_of(path: Path) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class Writer:
     def _path(self, number: int) -> Path:
         if self.single:
             return self.target
-        return self.directory / f"trace-{number:05}{blocks.SUFFIX}"
+        return self.directory / blocks.file_name(number)
 
     def add(self, table: Table, columns: Mapping[str, Column]) -> None:
         """Take rows; they are on disk after the next flush.

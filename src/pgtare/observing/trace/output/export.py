@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -51,13 +52,22 @@ def write(ledger: Ledger, directory: Path, format_: str) -> dict[str, int]:
     """One file for each table, in a new directory; how many rows each has.
 
     Raises UsageError if the directory cannot be used, MeasurementError if a file cannot be
-    written.
+    written; then, and if it is interrupted, none of them stays.
     """
     check(directory, format_)
+    made = not directory.exists()
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
     except OSError as ex:
         raise UsageError(f"{directory} cannot be made: {ex.strerror}") from ex
+    try:
+        return _write_tables(ledger, directory, format_)
+    except BaseException:
+        _remove(directory, format_, made=made)
+        raise
+
+
+def _write_tables(ledger: Ledger, directory: Path, format_: str) -> dict[str, int]:
     written: dict[str, int] = {}
     for name, columns in tables(ledger).items():
         rows = len(next(iter(columns.values())))
@@ -74,6 +84,15 @@ def write(ledger: Ledger, directory: Path, format_: str) -> dict[str, int]:
             raise files.failure(f"{path} could not be written", ex) from ex
         written[path.name] = rows
     return written
+
+
+def _remove(directory: Path, format_: str, *, made: bool) -> None:
+    """Leave nothing of an export, which would look complete. made: the directory is ours, too."""
+    with contextlib.suppress(OSError):  # what ended the export is the error to report
+        for path in directory.glob(f"*.{format_}"):  # it was empty
+            path.unlink()
+        if made:
+            directory.rmdir()
 
 
 def _private(path: str, flags: int) -> int:

@@ -16,6 +16,7 @@ def kept_view(found: TraceKept) -> RenderableType:
     """The traces, the latest last, and what is not among them."""
     parts: list[RenderableType] = [_table(found)] if found.traces else [Text("no trace is kept")]
     parts += [Text(plain(line)) for line in _lines(found)]
+    parts += [Text(plain(f"note: left out: {note}")) for note in found.notes]
     return Group(*parts)
 
 

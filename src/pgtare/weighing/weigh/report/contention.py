@@ -25,6 +25,11 @@ def sentence(found: Contention) -> str:
     if found.state == "inconclusive":
         return f"What {found.name} costs other sessions: inconclusive; {found.reason}."
     spillover = f"{_amount(found.spillover_us)} ({_share(found.spillover_pct)})"
+    if found.state == "spillover" and (found.spillover_us.hi or 0.0) < 0:
+        return (
+            f"Sessions without {found.name} are faster where half of them have it: {spillover}. "
+            "That is no saving of its own."
+        )
     if found.state == "spillover":
         return (
             f"Part of the cost of {found.name} falls on others: where half of the sessions have "

@@ -134,7 +134,7 @@ def _outcomes(result: WeighResult) -> list[tuple[str, str]]:
 def control_sentence(arm: ArmResult) -> str:
     """How the control arm, which is the base again, came out."""
     answer, effect = wording.answer_of(arm), wording.figures(arm)
-    if answer is None or effect is None or answer.us.estimate is None:
+    if answer is None or effect is None or not numbers.bounded(answer.us):
         return "no figure for the base arm measured again"
     if alarms.misses_0_by_total(arm):
         total = wording.with_bounds(effect.total_us)

@@ -152,8 +152,6 @@ def _at_most(answer: Answer, than: str) -> str:
         return "no answer"
     if hi is None:
         return "undecided"
-    if answer.waiting_pct is not None and answer.waiting_pct.hi is not None:
-        hi = max(hi, answer.waiting_pct.hi)
     return f"at most {rounded_up(hi)} %{than}" if hi > 0 else "undecided"
 
 
@@ -222,7 +220,8 @@ def _windows(outside: OutsideInfo, windows: WindowsInfo) -> str:
     return (
         "This is what these statements pay in one session of our own, in windows of "
         f"{numbers.seconds(windows.window_s)}; “if it waits”, in µs, has pauses of "
-        f"{numbers.duration(outside.pause_us)}. What a watcher takes itself is not in it:"
+        f"{numbers.duration(outside.pause_us)}. What acts less often than every window is not "
+        "rightly in it. What a watcher takes itself is not in it:"
     )
 
 
@@ -260,6 +259,11 @@ def _watcher(found: WatcherInfo) -> str:
         parts.append("its own processes, which pgtare did not start, are not counted")
     if found.processes_pct is not None and numbers.bounded(found.processes_pct):
         parts.append(f"{_share(found.processes_pct)} of one processor in its own processes here")
+    elif found.processes_pct is not None and found.processes_pct.estimate is not None:
+        parts.append(
+            f"{numbers.estimate(found.processes_pct)} % of one processor in its own processes "
+            "here, most of it in few windows: too few for an interval"
+        )
     shared = ""
     if found.shared:
         advice = "; if they are its own, give it an application_name"
@@ -269,7 +273,8 @@ def _watcher(found: WatcherInfo) -> str:
         )
     held = ""
     if found.held_up_pct.lo is not None and found.held_up_pct.lo > 0:
-        held = f" It holds transactions up {_share(found.held_up_pct)} of the time."
+        least = numbers.percent(found.held_up_pct.lo)
+        held = f" It holds transactions up at least {least} of the time."
     return f"{found.name} itself: {', and '.join(parts)}.{held}{shared}"
 
 
