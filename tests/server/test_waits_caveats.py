@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.observing.waits import run_queue
+from pgtare.postgres import run_queue
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.wait_counters import rates
 from pgtare.postgres.wait_counters.model import Snapshot

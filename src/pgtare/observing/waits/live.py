@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from pgtare.observing.waits import run_queue
+from pgtare.postgres import run_queue
 from pgtare.postgres.wait_counters.cpu_samples import CpuSamples
 from pgtare.postgres.wait_counters.model import Snapshot
 from pgtare.postgres.wait_counters.rates import CountersReset, WaitsProfile, profile

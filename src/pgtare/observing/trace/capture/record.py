@@ -33,8 +33,7 @@ from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.observing.trace.file.reader import unread_note, unwritten_note
 from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.file.writer import Writer
-from pgtare.observing.waits import run_queue
-from pgtare.postgres import pooler, signals
+from pgtare.postgres import pooler, run_queue, signals
 from pgtare.postgres.wait_counters.reader import Reader
 
 #: Pause between two looks at the rings, in s, and the longest time before rows are on disk.
