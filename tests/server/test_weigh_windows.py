@@ -423,7 +423,7 @@ def test_a_providers_commands_are_waited_for(server: Cluster, tmp_path: Path) ->
         conn.execute("ALTER SYSTEM SET work_mem = '5MB'")  # it is on before
         conn.execute("SELECT pg_reload_conf()")
     try:
-        weighed = windows.start(server.dsn(), [switch], tmp_path, seconds=16, sql=SLOWER)
+        weighed = windows.start(server.dsn(), [switch], tmp_path, seconds=20, sql=SLOWER)
         _, err = weighed.communicate(timeout=120)
         assert weighed.returncode == 0, err
         found = {a["name"]: a for a in read(tmp_path / "w" / "result.json")["arms"]}

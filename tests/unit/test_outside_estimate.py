@@ -124,7 +124,7 @@ def test_a_figure_that_the_control_could_explain_decides_nothing() -> None:
 
 @pytest.mark.parametrize("as_servers", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_sessions_that_differ_are_what_counts_if_servers_are_compared(as_servers: bool) -> None:
-    """60 trials of 32 sessions an arm, which differ by 1 µs as long as they last; see above.
+    """60 trials of 32 sessions an arm, which differ by 3 µs as long as they last; see above.
 
     Blocks, of which each session has eight, would be taken for more than they tell.
     """
@@ -134,7 +134,7 @@ def test_sessions_that_differ_are_what_counts_if_servers_are_compared(as_servers
         rng = np.random.default_rng(seed)
         rows = recorded(rng, 256, cost_us=1.0)
         rows["epoch"] = rows["block"] // 16
-        lasting = rng.normal(0.0, 1.0, (int(rows["epoch"].max()) + 1, 3))
+        lasting = rng.normal(0.0, 3.0, (int(rows["epoch"].max()) + 1, 3))
         rows["run_us"] += np.rint(
             lasting[rows["epoch"], rows["arm"]] * rows["transactions"]
         ).astype(np.int32)
