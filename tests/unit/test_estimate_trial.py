@@ -75,7 +75,7 @@ def test_quiet_arm_with_a_long_trial_is_equivalent() -> None:
 def test_rare_but_dear_stalls_are_a_cost() -> None:
     """A tenth of a second in 0.012 % of the transactions is 17 % of the mean."""
     design = design_of(3)
-    obs = simulate(design, 1_000, backends=14, stalls=0, seed=6)
+    obs = simulate(design, 1_000, backends=14, stalls=0, seed=7)
     treated = np.flatnonzero((obs["arm"] == 2) & (obs["position"] >= 8))
     hit = np.random.default_rng(1).choice(treated, round(0.00012 * len(treated)), replace=False)
     obs["service_ns"][hit] += 100_000_000
