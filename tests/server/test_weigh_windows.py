@@ -197,48 +197,6 @@ def test_a_server_that_is_killed_has_its_setting_back(wheel: Binaries, tmp_path:
         eventually(lambda: not restore_files(tmp_path))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("switched", range(5), ids=["begun", "on", "off", "window", "base"])
-@pytest.mark.parametrize("victim", ["command", "guardian", "both", "server"])
-def test_all_is_as_it_was_whatever_is_killed_and_when(
-    wheel: Binaries, tmp_path: Path, victim: str, switched: int
-) -> None:
-    """switched: how often the setting was, on and off: the first two times it is tried out."""
-    mark = f"12{os.getpid() % 10_000:04}{switched}{len(victim)}"
-    file = tmp_path / "file"
-    file.touch()
-    switches = [SETTING, watcher(mark), toggled(file)]
-    with Cluster(wheel, {}) as cluster:
-        weighed = windows.start(cluster.dsn(), switches, tmp_path)
-        eventually(lambda: restore_files(tmp_path) and _guardian_or_none(tmp_path))
-        for value in ("5MB", "4MB", "5MB", "4MB")[:switched]:
-            eventually(lambda wanted=value: entries(cluster)[-1] == (wanted,))
-        guardian = guardian_of(tmp_path)
-        if victim == "both":
-            guardian.suspend()
-        if victim in ("command", "both"):
-            os.kill(weighed.pid, signal.SIGKILL)
-        if victim in ("guardian", "both"):
-            guardian.kill()
-        if victim == "server":
-            cluster.stop(mode="immediate")
-        weighed.communicate(timeout=90)
-        if victim == "server":
-            cluster.start()
-        if victim == "both":
-            windows.start(cluster.dsn(), switches, tmp_path, seconds=1).communicate(timeout=60)
-        eventually(lambda: entries(cluster) == [("4MB",)])
-        eventually(file.exists)
-        eventually(lambda: not running(mark))
-        eventually(lambda: not restore_files(tmp_path))
-
-
-def _guardian_or_none(place: Path) -> psutil.Process | None:
-    with contextlib.suppress(LookupError):
-        return guardian_of(place)
-    return None
-
-
 def test_a_server_whose_files_got_other_rights_has_its_setting_back(
     wheel: Binaries, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -28,7 +29,7 @@ from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
-PHASES = ("trying", "off", "on", "putting back")
+PHASES = ("begun", "trying", "off", "on", "putting back")
 
 
 @pytest.fixture
@@ -43,8 +44,19 @@ def slowly(path: Path) -> Switch:
     return Switch("file", "commands", on=f"sleep 1; touch {file}", off=f"rm -f {file}; sleep 1")
 
 
-def reach(phase: str, weighed: subprocess.Popen[str], cluster: Cluster, file: Path) -> None:
-    """Wait until a weighing is there; afterwards it stays for a second at least."""
+def has_guardian(place: Path) -> bool:
+    with contextlib.suppress(LookupError):
+        return guardian_of(place).is_running()
+    return False
+
+
+def reach(
+    phase: str, weighed: subprocess.Popen[str], cluster: Cluster, file: Path, place: Path
+) -> None:
+    """Wait until a weighing is there; but for its beginning, it stays for a second at least."""
+    if phase == "begun":
+        eventually(lambda: restore_files(place) and has_guardian(place))
+        return
     if phase == "trying":
         eventually(lambda: not file.exists())
         return
@@ -65,7 +77,7 @@ def test_everything_is_put_back(server: Cluster, tmp_path: Path, phase: str, vic
     file.touch()
     switches = [SETTING, slowly(file), watcher(mark)]
     weighed = windows.start(server.dsn(), switches, tmp_path, seconds=120)
-    reach(phase, weighed, server, file)
+    reach(phase, weighed, server, file, tmp_path)
     guardian = guardian_of(tmp_path)
     if victim == "both":
         guardian.suspend()

@@ -156,7 +156,7 @@ WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
     'shared_preload_libraries')
 """
 #: How large the file of all texts is. Members of pg_monitor may not ask.
-TEXTS_SIZE = "SELECT size FROM pg_stat_file('pg_stat_tmp/pgss_query_texts.stat', true)"
+TEXTS_SIZE = of_findings.TEXT_FILE.text
 #: Of texts, so many bytes are read at once; the others another time.
 MOST_TEXTS_BYTES = 16 << 20
 #: Of a text, more than is named, so that a cut one has the same name and hash as the whole.
