@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from pgtare.cli.command_line import command_line
@@ -15,7 +17,7 @@ from pgtare.estimate.trial import clopper_pearson
 from pgtare.estimate.trial.windows import difference
 from pgtare.postgres.directories import DIRECTORY_VARIABLE
 from pgtare.weighing.switches import Switch, check_names
-from pgtare.weighing.whole_server import configuration, restore_file
+from pgtare.weighing.whole_server import commands, configuration, restore_file
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.schedule import block_s, least_s, window_s
 from pgtare.weighing.whole_server.watcher_time import (
@@ -25,6 +27,7 @@ from pgtare.weighing.whole_server.watcher_time import (
     server_share,
     stayed,
 )
+from tests.sessions import eventually
 
 APPLICATION, WATCHER = ("app", "web", ""), ("monitor", "exporter", "")
 
@@ -183,3 +186,18 @@ def test_sessions_that_came_with_a_watcher_and_stayed_are_told() -> None:
     assert stayed([off, on, later], {APPLICATION}, 2, (0, 1)) == {WATCHER}
     assert stayed([off, on], {APPLICATION}, 2, (0, 1)) == set()
     assert stayed([off, on, later], {APPLICATION, WATCHER}, 2, (0, 1)) == set()
+
+
+def test_a_shell_that_loses_a_signal_ends_all_the_same() -> None:
+    """As one does that has just been forked: here it does not listen at first."""
+    watcher = "trap '' TERM; sleep 0.1; trap - TERM; while true; do sleep 0.01; done"
+    popen = commands._started(watcher)
+    try:
+        eventually(lambda: psutil.Process(popen.pid).children(recursive=True)[1:])
+        popen.send_signal(signal.SIGTERM)  # as the kernel does when the guardian is killed
+        popen.wait(30)
+        eventually(
+            lambda: not any(commands._group(one) == popen.pid for one in psutil.process_iter()), 10
+        )
+    finally:
+        commands.signal_group(popen.pid, signal.SIGKILL)

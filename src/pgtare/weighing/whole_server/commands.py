@@ -22,8 +22,13 @@ _STARTS_S = 0.5
 ENDS_S = 10.0
 _TAIL_BYTES = 300
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-#: A command with its shell, which takes all that it has started with it when it is ended.
-_LED = "trap 'trap - TERM; kill 0' TERM\n(\n{}\n) &\nwait $!"
+#: A command with its shell, which takes all that it has started with it when it is ended. It asks
+#: twice: a shell that has just been forked loses a signal while it sets up its own.
+_LED = """trap 'trap "" TERM; kill 0; sleep 0.2; kill 0' TERM
+(
+{}
+) &
+wait $!"""
 _libc = ctypes.CDLL(None)
 
 
