@@ -10,12 +10,14 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from pgtare.observing.trace.analysis.ledger import ledger
 from pgtare.observing.trace.analysis.profile import GROUPINGS, profile
+from pgtare.observing.trace.capture import open_waits, server
 from pgtare.observing.trace.file.reader import load
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
@@ -126,6 +128,24 @@ def test_a_clock_that_was_set_forward_cuts_nothing_off(
     assert 1.5e9 < process.end - process.begin < 2.5e9
     lines = {line.name: line.ns for line in profile(book, "class").lines}
     assert lines["Timeout"] > 1.5e9
+
+
+@on_one_server
+def test_a_wait_that_begins_as_waits_are_read_is_not_under_way(
+    timed: Cluster, sleeping: Connection, observer: Connection
+) -> None:
+    class Server:
+        """The server, slow to answer: who slept when the time was asked sleeps anew by then."""
+
+        def rows(self, query: str) -> list[tuple[Any, ...]]:
+            if "wait_start" in query:
+                time.sleep(0.2)
+                query = query.format(waits="public", own=0)
+            return observer.execute(query).fetchall()
+
+    now, waits = open_waits.look(cast("server.Server", Server()))
+    assert all(wait.started <= now for wait in waits)
+    assert sleeping.info.backend_pid not in {wait.pid for wait in waits}
 
 
 @on_one_server

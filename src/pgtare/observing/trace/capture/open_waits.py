@@ -46,9 +46,10 @@ class OpenWait:
 
 
 def look(server: Server) -> tuple[datetime, list[OpenWait]]:
-    """What time it is, and the waits under way."""
+    """What time it is, and the waits under way then; one that begins as they are read is none."""
     ((now,),) = server.rows("SELECT clock_timestamp()")
-    return now, [OpenWait(*row) for row in server.rows(_OPEN)]
+    found = [OpenWait(*row) for row in server.rows(_OPEN)]
+    return now, [wait for wait in found if wait.started <= now]
 
 
 def throughout(
