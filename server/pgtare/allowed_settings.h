@@ -141,7 +141,6 @@ static const ArmSetting arm_settings[] = {
 	{"maintenance_io_concurrency", 0, 0},
 	{"maintenance_work_mem", 0, 0},
 	{"max_parallel_maintenance_workers", 0, 0},
-	{"temp_buffers", 0, 0},
 	{"work_mem", 0, 0},
 };
 

@@ -293,6 +293,8 @@ settings_check(const char *name)
 	for (int i = 0; identity[i]; i++)
 		if (strcmp(conf->name, identity[i]) == 0)
 			refuse(conf->name, "It decides whose a session is or what its transactions mean.");
+	if (strcmp(conf->name, "temp_buffers") == 0)
+		refuse(conf->name, "A session keeps the value that it has at its first temporary table.");
 	if (pg_strncasecmp(name, "pgtare.", 7) == 0)
 		refuse(conf->name, "It belongs to the scale itself.");
 	if (conf->flags & GUC_REPORT)

@@ -14,7 +14,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.build import build_cached
 from pgtare.postgres.cluster import Cluster
 from tests.module_sources import write_module
-from tests.servers import crashes, weighable
+from tests.servers import weighable
 from tests.sessions import Connection, bare_session, eventually, one, setting
 from tests.trials import MARKER, Running, flagged, trial
 
@@ -400,18 +400,6 @@ class TestSettingThatFailsInOneSession:
                 assert one(operator, "SELECT pg_terminate_backend(%s, 5000)", pid) is True
             with pytest.raises(psycopg.OperationalError):
                 client.execute("SELECT 1")
-
-
-def test_temporary_buffers_of_a_session_that_uses_them(server: Cluster) -> None:
-    """PostgreSQL's own example of a setting that fails in some sessions only."""
-    with bare_session(server) as client:
-        client.execute("CREATE TEMP TABLE t AS SELECT generate_series(1, 1000)")
-        with trial(server, ({}, {"temp_buffers": "16MB"})) as running:
-            for _ in range(21):
-                client.execute("SELECT count(*) FROM t")
-            rows = running.observed(client, 20)
-    assert flagged(rows, UnitFlag.SWITCH_FAILED) == [arm == 1 for arm in rows["arm"]]
-    assert crashes(server) == []
 
 
 def test_session_without_the_library_of_a_setting_stays_outside(server: Cluster) -> None:

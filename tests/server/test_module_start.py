@@ -161,6 +161,7 @@ def test_null_population_means_everybody(server: Cluster, operator: Connection) 
             "default_transaction_read_only",
             "reported to the client",
         ),
+        ("temp_buffers", "its first temporary table"),
         ("pgtare.enabled PGTARE.enabled pgtare.ring_memory", "belongs to the scale itself"),
         # the last is a placeholder
         ("no_such_setting no.such a.b.c made.up", "unrecognized configuration parameter"),
