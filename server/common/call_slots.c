@@ -5,7 +5,7 @@
  * The executable reaches libc through slots of its global offset table, which
  * the dynamic linker fills from relocations of type JUMP_SLOT and GLOB_DAT.
  * We walk those relocations and put our own function into the slot.  Which
- * functions: ../pgtare/transaction_bounds.c (recv) and ../wait_event_timing/wrapped_calls.c.
+ * functions: ../pgtare/transaction_bounds.c (recv, send) and ../wait_event_timing/wrapped_calls.c.
  *
  * Traps, and what is done about them:
  *
@@ -201,6 +201,24 @@ look_up(void *handle, const char *name, const char *version)
 	return version ? dlvsym(handle, name, version) : dlsym(handle, name);
 }
 
+/*
+ * As the linker would resolve it: a preloaded library that comes first may define it
+ * without a version.
+ */
+static void *
+look_up_default(const Executable *exe, const char *name, const char *version)
+{
+	void	   *versioned = look_up(RTLD_DEFAULT, name, version),
+			   *first = dlsym(RTLD_DEFAULT, name);
+	Dl_info		of_versioned,
+				of_first;
+
+	if (first == NULL || inside(exe, first) || versioned == NULL ||
+		dladdr(first, &of_first) == 0 || dladdr(versioned, &of_versioned) == 0)
+		return versioned;
+	return of_first.dli_fbase == of_versioned.dli_fbase ? versioned : first;
+}
+
 /* What a slot really calls: its value, or the function it would resolve to. */
 static void *
 real_function(const Executable *exe, void *value, const char *name, const char *version)
@@ -209,7 +227,7 @@ real_function(const Executable *exe, void *value, const char *name, const char *
 
 	if (!inside(exe, found))
 		return found;			/* bound already, or replaced by another module */
-	found = look_up(RTLD_DEFAULT, name, version);
+	found = look_up_default(exe, name, version);
 	if (found == NULL || inside(exe, found))
 	{
 		void	   *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
