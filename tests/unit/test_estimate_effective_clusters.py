@@ -53,6 +53,15 @@ def test_the_confidence_sequence_allows_for_few_clusters() -> None:
         assert reference.p_value(1.001 * z) < 0.05 < reference.p_value(0.999 * z)
 
 
+@pytest.mark.parametrize("df", [2, 3, 10])
+def test_the_confidence_sequence_is_never_narrower_than_a_fixed_interval(df: int) -> None:
+    peeked, fixed = Reference(1_000, df, peeked=True), Reference(1_000, df)
+    for alpha in (0.05, 0.005, 1e-4, 1e-6):
+        assert peeked.multiplier(alpha) >= fixed.multiplier(alpha)
+    for z in (2.0, 9.2, 14.0, 50.0):
+        assert peeked.p_value(z) >= fixed.p_value(z)
+
+
 def test_values_that_do_not_vary_have_no_interval() -> None:
     reference = Reference(100, 99)
     for estimate, se in ((10.0, 0.0), (10.0, 1e-14), (1e-15, 1e-16), (0.0, 0.0)):

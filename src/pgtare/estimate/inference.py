@@ -61,26 +61,27 @@ class Reference:
             return self
         return replace(self, df=min(self.df, degrees_of_freedom(influence)))
 
-    @property
-    def _wider(self) -> float:
-        """The sequence is of normal estimates: by how much Student's 95 % interval is wider."""
-        return float(scipy.special.stdtrit(self.df, 0.975) / scipy.special.ndtri(0.975))
+    def _wider(self, alpha: float = 0.05) -> float:
+        """The sequence is of normal estimates: by how much Student's interval is wider."""
+        quantile = 1 - alpha / 2
+        return float(scipy.special.stdtrit(self.df, quantile) / scipy.special.ndtri(quantile))
 
     def multiplier(self, alpha: float = 0.05) -> float:
         """Half-width of the two-sided 1 - alpha interval, in standard errors."""
         if self.df < 1:
             return NAN
         if self.peeked:
-            return sequential.multiplier(self.blocks, alpha) * self._wider
+            return sequential.multiplier(self.blocks, alpha) * self._wider(alpha)
         return float(scipy.special.stdtrit(self.df, 1 - alpha / 2))
 
     def p_value(self, z: float) -> float:
         """Two-sided p-value of a studentised effect; NaN stays NaN."""
         if math.isnan(z) or self.df < 1:
             return NAN
+        fixed = float(2 * scipy.special.stdtr(self.df, -abs(z)))
         if self.peeked:
-            return sequential.p_value(z / self._wider, self.blocks)
-        return float(2 * scipy.special.stdtr(self.df, -abs(z)))
+            return max(sequential.p_value(z / self._wider(), self.blocks), fixed)
+        return fixed
 
     def p_of(self, effect: Expansion) -> float:
         """Two-sided p-value of an estimate; NaN if nothing varied."""
