@@ -286,6 +286,20 @@ def test_new_sessions_are_in_the_answer_and_named() -> None:
     assert answer(analyse(few.observations, design).arms[1]).basis == Basis.SETTLED
 
 
+def test_a_percentage_is_of_the_base_in_the_runs_that_are_compared() -> None:
+    """First runs are five times as long; too few sessions began with an instrument to use them."""
+    rng = np.random.default_rng(1)
+    design = simulated.design_of(8, 4)
+    slow_first = [np.r_[np.full(32, 150.0), np.full(200, 30.0)] for _ in range(60)]
+    sessions = simulated.new(slow_first, rng) + simulated.old([np.full(20_000, 30.0)])
+    obs = simulated.simulate(sessions, design).observations
+    obs["service_ns"] += rng.integers(0, 2_000, len(obs)).astype("<i8")
+    of = answer(analyse(obs, design).arms[1])
+    assert of.basis == Basis.SETTLED
+    half_us, half_pct = of.us.hi - of.us.estimate, of.pct.hi - of.pct.estimate
+    assert 30 < 100 * half_us / half_pct < 33  # with the first runs it is 38
+
+
 def test_margin_must_be_positive() -> None:
     with pytest.raises(ValueError, match="margin"):
         analyse(empty(), DESIGN, margin=0)

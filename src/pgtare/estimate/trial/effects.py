@@ -106,7 +106,7 @@ class Effects:
     strata: Strata
     arm: int
     c: float
-    base_us: float  # the base's mean of its own body, of which percentages are
+    base_us: float  # the base's mean of its own body in the same strata: percentages are of it
     peeked: bool = False
 
     @cached_property
@@ -182,7 +182,8 @@ def effects_of(
         c = weighted_threshold(
             strata.values(reference, arm), strata.values([arm], arm), strata.quantile
         )
-        found[arm] = Effects(strata, arm, c, base_us, peeked)
+        base = strata.mean(lambda units: units.body(base_c), 0, arm).value
+        found[arm] = Effects(strata, arm, c, base, peeked)
     return base_c, base_us, found
 
 
