@@ -102,7 +102,6 @@ class Seat:
     queued: list[tuple[str, str]] = field(default_factory=list)
     origin_us: int | None = None  # the first stamp, by its server's clock
     quickest_s: float = 0.0  # burst a transaction
-    paced_s: float = 0.0  # quickest transaction with its stamps
 
     def renewed(self, wire: Wire) -> Seat:
         """The same in a new session."""
@@ -137,6 +136,8 @@ class Loops:
     epoch: int = 0
     #: The arm of all runs now, if arms are switched for the whole server and not by us.
     window: int | None = None
+    #: By arm: the quickest transaction with pauses, with its stamps.
+    paced_s: dict[int, float] = field(default_factory=dict)
     #: How long the server waited for us before each of the latest transactions with pauses.
     pauses_us: deque[int] = field(default_factory=lambda: deque(maxlen=_PAUSES))
     _written: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -250,7 +251,7 @@ class Loops:
                 seat.wire.transaction(self.source.next())
                 seat.wire.stamp()
                 seat.wire.stamp()
-                answers = self._exchange(seat, seat.paced_s + PAUSE_S)
+                answers = self._exchange(seat, self.paced_s.get(arm, 0.0) + PAUSE_S)
                 if answers.error:
                     return self._failed(answers, seat)
                 if len(answers.stamps_us) != 3:
@@ -261,7 +262,7 @@ class Loops:
                 last_us = stamps[-1]
                 took_s = (stamps[-1] - stamps[0]) / 1e6
                 if took_s > 0:
-                    seat.paced_s = min(seat.paced_s or took_s, took_s)
+                    self.paced_s[arm] = min(self.paced_s.get(arm, took_s), took_s)
                     busy_s += took_s
                 if number >= self.lengths.paced_dropped:
                     found.append(self._since_origin(seat, np.array([stamps], dtype=np.int64)))

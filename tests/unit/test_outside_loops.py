@@ -1,0 +1,60 @@
+"""How long a session of a weighing from outside rests, by the loops that send to it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, cast
+
+from pgtare.estimate.trial.design import Arm, Design
+from pgtare.weighing.outside.loops import PAUSE_S, Loops, Seat
+from pgtare.weighing.outside.wire import Answers
+
+#: What a transaction takes, by the value of its arm's setting.
+TAKES_US = {"off": 100, "on": 400}
+
+
+class StandIn:
+    """In the place of a session: it answers at once, and keeps how long it was to be left alone."""
+
+    def __init__(self) -> None:
+        self.now, self.now_us = "", 0
+        self.rests: list[tuple[str, float]] = []
+        self.asked: list[str] = []
+        self.stamps = 0
+
+    def setting(self, _name: str, value: str) -> None:
+        self.now = value
+        self.asked.append(value)
+
+    def value(self, _: str) -> None:
+        self.asked.append(self.now)
+
+    def stamp(self) -> None:
+        self.stamps += 1
+
+    def transaction(self, _: Any) -> None:
+        pass
+
+    def exchange(self, sleep_s: float = 0.0) -> Answers:
+        answers = Answers(values=self.asked)
+        if self.stamps:
+            self.rests.append((self.now, sleep_s))
+            end = self.now_us + TAKES_US[self.now]
+            answers.stamps_us = [self.now_us, end - 10, end]
+            self.now_us = end + 200
+        self.asked, self.stamps = [], 0
+        return answers
+
+
+def test_a_dear_arm_has_as_long_a_pause_as_the_base() -> None:
+    """The client sleeps until the arm has surely done, and then for the pause."""
+    wire = StandIn()
+    seat = Seat(cast(Any, wire))
+    arms = (Arm("base", "base"), Arm("dear", "instrument"))
+    source: Any = type("Source", (), {"next": staticmethod(lambda: ())})()
+    settings = [{"x": "off"}, {"x": "on"}]
+    loops = Loops([seat, seat], source, Design(arms, (0, 1), 1), settings, random.Random(1))
+    for _ in range(2):
+        assert not loops.paced().error
+    latest = dict(wire.rests)
+    assert latest == {value: us / 1e6 + PAUSE_S for value, us in TAKES_US.items()}
