@@ -89,8 +89,8 @@ class Answer(Model):
         description="share of all transactions, from 0 to 1, in sessions that the answer is of"
     )
     most_pct: float | None = Field(
-        description="what it costs at most, in percent, with what slow transactions add; `null` if "
-        "too little is known of those"
+        description="what it costs at most, in percent; with what slow transactions add if these "
+        "are shown to add something, and always by windows and limits"
     )
     needed_s: float | None = Field(
         default=None, description="further seconds of measuring that may decide it"
