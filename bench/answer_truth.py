@@ -5,15 +5,8 @@ it was switched on. It counts what it really took. Each row is an arm of a trial
 session older than the trial; the truth is the mean that the injector counted, less that of the
 base, which runs the same code for a delay of 0.
 
-A transaction that an injector delays takes longer by more than it counted: what comes after the
-delay finds colder caches, by an amount that other guests of a machine change from minute to minute.
-So after each round a client reads the same delays by its own clock, without a trial: it holds each
-for hundreds of transactions, and never sleeps while it waits for one. The slope of the answers is
-divided by the slope of what this client read.
-
-The exit status is 1 if, pooled over the grid, that quotient is not within 1.00 ± 0.02 or the
-intercept not within ± 0.1 µs, or if more than 5 % of the arms with a settled delay of 0 are called
-a cost.
+The exit status is 1 if, pooled over the grid, the slope is not within 1.00 ± 0.02 or the intercept
+not within ± 0.1 µs, or if more than 5 % of the arms with a settled delay of 0 are called a cost.
 """
 
 from __future__ import annotations
@@ -21,7 +14,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +24,6 @@ import psycopg
 from bench import harness
 from bench.harness import say
 from pgtare.errors import MeasurementError
-from pgtare.estimate.arrays import Floats
 from pgtare.estimate.trial import Answer, analyse
 from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.postgres import own_session
@@ -47,8 +38,6 @@ TAKES = "8 minutes (--seconds, --rounds)"
 SETTLED_NS = (0, 200, 500, 1_000, 2_000, 4_000)
 COLD_NS = (0, 5_000, 15_000)
 STATEMENT = "SELECT 1"
-#: Transactions of a client, one after the other, with one delay; an eighth of them is dropped.
-HELD = 400
 SLOPE, INTERCEPT_US, FALSE_COSTS = 0.02, 0.1, 0.05
 
 
@@ -79,7 +68,6 @@ def main(args: argparse.Namespace) -> int:
     """Print a row for each arm, and the pooled lines."""
     module = loadable(from_wheel())
     rows: list[Row] = []
-    client: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as work:
         script = Path(work) / "script.sql"
         script.write_text(f"{STATEMENT};\n")
@@ -87,19 +75,16 @@ def main(args: argparse.Namespace) -> int:
         with (
             harness.server(libraries, {"pgtare.ring_memory": "128MB"}) as target,
             own_session.connect(target.dsn) as conn,
-            psycopg.connect(target.dsn, autocommit=True) as timed,
         ):
             conn.execute(module.create_sql.encode())
             create = Path(__file__).with_name("spinner") / "spinner--1.0.sql"
             library = libraries[1]
             conn.execute(create.read_text().replace("MODULE_PATHNAME", library).encode())
-            timed.pgconn.prepare(b"timed", STATEMENT.encode())
             for number in range(args.rounds):
                 for cold_ns in COLD_NS:
                     rows += trial(target, conn, script, cold_ns, args.seconds, number)
                     say(f"round {number + 1} of {args.rounds}, {cold_ns} ns cold")
-                client += by_client(conn, timed, args.seconds, number)
-    return judged(rows, client)
+    return judged(rows)
 
 
 def trial(
@@ -146,39 +131,7 @@ def counted(conn: psycopg.Connection[Any]) -> dict[int, float]:
     return {settled_ns: us - found[0] for settled_ns, us in found.items()}
 
 
-def by_client(
-    conn: psycopg.Connection[Any], timed: psycopg.Connection[Any], seconds: float, seed: int
-) -> list[tuple[float, float]]:
-    """What the injector counted, and what a client read, in µs, of each delay over 0."""
-    rng = np.random.default_rng(seed)
-    conn.execute("SELECT spinner_forget()")
-    blocks = []
-    began = time.monotonic()
-    while time.monotonic() - began < seconds:
-        means = {}
-        for settled_ns in rng.permutation(SETTLED_NS):
-            timed.execute(f"SET spinner.settled_ns = {settled_ns}".encode())
-            taken = [round_trip_ns(timed.pgconn) for _ in range(HELD)][HELD // 8 :]
-            means[int(settled_ns)] = float(np.median(taken)) / 1_000
-        blocks.append([means[settled_ns] - means[0] for settled_ns in SETTLED_NS])
-    truth = counted(conn)
-    read = np.mean(blocks, axis=0)
-    return [(truth[ns], float(us)) for ns, us in zip(SETTLED_NS, read, strict=True) if ns]
-
-
-def round_trip_ns(pgconn: psycopg.pq.abc.PGconn) -> int:
-    """One transaction by the client's clock. The client polls, as waking it takes varying time."""
-    began = time.perf_counter_ns()
-    pgconn.send_query_prepared(b"timed", [])
-    while pgconn.is_busy():
-        pgconn.consume_input()
-    took = time.perf_counter_ns() - began
-    while pgconn.get_result() is not None:
-        pass
-    return took
-
-
-def judged(rows: list[Row], client: list[tuple[float, float]]) -> int:
+def judged(rows: list[Row]) -> int:
     """Print what was found, and whether it is as it should be."""
     print("| settled ns | cold ns | truth µs | estimate µs, mean | s.e. | covered | cost |")
     print("|---|---|---|---|---|---|---|")
@@ -202,24 +155,8 @@ def judged(rows: list[Row], client: list[tuple[float, float]]) -> int:
         f"slope {slope:.4f} ± {errors[0]:.4f}, intercept {intercept:+.4f} ± {errors[1]:.4f} µs, "
         f"covered {share:.3f} of {len(rows)}, a settled 0 called a cost in {false} of {len(idle)}"
     )
-    truth, read = np.array(client).T
-    by_clock, error = client_slope(truth, read)
-    quotient = slope / by_clock
-    quotient_error = quotient * np.hypot(errors[0] / slope, error / by_clock)
-    print(
-        f"by a client's clock the slope is {by_clock:.4f} ± {error:.4f}: "
-        f"quotient {quotient:.4f} ± {quotient_error:.4f}"
-    )
-    good = abs(quotient - 1) <= SLOPE and abs(intercept) <= INTERCEPT_US
+    good = abs(slope - 1) <= SLOPE and abs(intercept) <= INTERCEPT_US
     return 0 if good and false <= FALSE_COSTS * len(idle) else 1
-
-
-def client_slope(truth: Floats, read: Floats) -> tuple[float, float]:
-    """The slope of what the client read, through 0, and its standard error over the rounds."""
-    slope = float(truth @ read / (truth @ truth))
-    rounds = truth.reshape(-1, len(SETTLED_NS) - 1), read.reshape(-1, len(SETTLED_NS) - 1)
-    each = np.sum(rounds[0] * rounds[1], axis=1) / np.sum(rounds[0] ** 2, axis=1)
-    return slope, float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else float("nan")
 
 
 def line(rows: list[Row]) -> tuple[tuple[float, float], tuple[float, float]]:

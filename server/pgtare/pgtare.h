@@ -64,8 +64,8 @@
 typedef struct Observation
 {
 	int64		start_ns;		/* request arrival, since the trial began */
-	int64		service_ns;		/* arrival to answer, summed over requests */
-	int64		client_ns;		/* waiting for the client inside the unit */
+	int64		service_ns;		/* arrival to answer without sending, over requests */
+	int64		client_ns;		/* waiting for the client, and sending to it */
 	int64		cpu_ns;			/* thread CPU of the cycle, -1: not taken */
 	uint32		backend;		/* ordinal of the session in the trial */
 	uint32		unit;			/* running number in the session */

@@ -9,9 +9,14 @@
  * next arm are applied if it is another.  A DISCARD ALL or RESET by itself, which a
  * pooler sends between its clients, is no unit: the arm is put in force again.
  *
- *		recv ... ReadyForQuery, flush | record, draw, switch | recv ...
- *		\_________ service time _____/
- *		         CPU time of the cycle: all but the middle part
+ * Sending is no service time: it wakes the client.  If that runs on the same
+ * processor, the session may have to wait in send() until the client has read the
+ * answer, the sooner the longer it has been running, so that an arm would be charged
+ * for its client.
+ *
+ *		recv ... ReadyForQuery | send | rest of flush | record, draw, switch | recv ...
+ *		\____ service time ____/      \_____________/
+ *		         CPU time of the cycle: all but "record, draw, switch"
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -32,7 +37,10 @@
 
 static ProtocolHooks hooks;
 static char ready_status = 0;	/* of the ReadyForQuery that waits for its flush */
+static int64 send_ticks = 0;	/* of the request under way: sending to the client */
+static int64 full_ticks = 0;	/* since when the client has to read before more can be sent */
 
+static ssize_t (*real_send) (int, const void *, size_t, int) = NULL;
 static ssize_t (*real_recv) (int, void *, size_t, int) = NULL;
 static ssize_t (*real_recv_chk) (int, void *, size_t, size_t, int) = NULL;
 
@@ -70,7 +78,9 @@ answered(char status)
 	ticks = session_ticks();
 	if (unit.phase == IDLE)
 		unit_request_begins(unit.ready_ticks, UNIT_NO_ARRIVAL);
-	unit.service_ticks += ticks - unit.request_ticks;
+	unit.service_ticks += ticks - unit.request_ticks - send_ticks;
+	unit.client_ticks += send_ticks;
+	send_ticks = 0;
 	unit.phase = IDLE;
 	if (status != 'I')
 	{
@@ -137,7 +147,10 @@ arrived(bool leaves)
 	if (GetCurrentStatementStartTimestamp() != unit.last_statement)
 		unit_request_begins(unit.ready_ticks, flags | UNIT_NO_ARRIVAL);
 	else
+	{
+		send_ticks = full_ticks = 0;	/* what came unasked, as notifications */
 		unit_request_begins(ticks, flags);
+	}
 }
 
 static void
@@ -204,6 +217,23 @@ pgtare_recv_chk(int fd, void *buffer, size_t length, size_t size, int flags)
 	return result;
 }
 
+static ssize_t
+pgtare_send(int fd, const void *buffer, size_t length, int flags)
+{
+	int64		from,
+				to;
+	ssize_t		result;
+
+	if (!session.joined || MyProcPort == NULL || fd != MyProcPort->sock)
+		return real_send(fd, buffer, length, flags);
+	from = full_ticks ? full_ticks : session_ticks();
+	result = real_send(fd, buffer, length, flags);
+	to = session_ticks();
+	send_ticks += to - from;
+	full_ticks = result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? to : 0;
+	return result;
+}
+
 /* Busy-wait inside the measured interval: a known effect, for calibration. */
 static void
 inject(void)
@@ -219,12 +249,13 @@ inject(void)
 static int
 pgtare_putmessage(char type, const char *body, size_t length)
 {
+	bool		ready = type == 'Z' && length > 0;
+	int			result;
+
 	switch (type)
 	{
 		case 'Z':				/* ReadyForQuery */
-			if (length > 0)
-				ready_status = body[0];
-			if (session.joined && ready_status == 'I')
+			if (session.joined && ready && body[0] == 'I')
 				inject();
 			break;
 		case 'C':				/* CommandComplete */
@@ -243,25 +274,28 @@ pgtare_putmessage(char type, const char *body, size_t length)
 		default:
 			break;
 	}
-	return hooks.chained->putmessage(type, body, length);
+	result = hooks.chained->putmessage(type, body, length);
+	if (ready)
+		ready_status = body[0];
+	return result;
 }
 
+/* What another module reports in the meantime is flushed within this flush, and is no answer. */
 static int
 pgtare_flush(void)
 {
-	int			result = hooks.chained->flush();
+	char		status = ready_status;
+	int			result;
 
-	if (ready_status)
-	{
-		char		status = ready_status;
-
-		ready_status = 0;
+	ready_status = 0;
+	result = hooks.chained->flush();
+	if (status)
 		answered(status);
-	}
 	return result;
 }
 
 static CallSlot slots[] = {
+	{"send", (void *) pgtare_send, (void **) &real_send, 0},
 	{"recv", (void *) pgtare_recv, (void **) &real_recv, 0},
 	{"__recv_chk", (void *) pgtare_recv_chk, (void **) &real_recv_chk, 0},
 };
@@ -278,14 +312,16 @@ bounds_install(void)
 	protocol_hooks_install(&hooks, pgtare_putmessage, pgtare_flush);
 }
 
+/* None if either end of a request cannot be timed. */
 int
 bounds_slots_installed(void)
 {
-	int			n = 0;
+	int			sends = slots[0].slots,
+				n = 0;
 
 	for (int i = 0; i < (int) lengthof(slots); i++)
 		n += slots[i].slots;
-	return n;
+	return sends > 0 && n > sends ? n : 0;
 }
 
 /* In this process, at this moment */

@@ -53,11 +53,14 @@ trial_init(void)
 	at_load = clock_pair(counter);
 }
 
-/* Sleeps for up to 20 ms if the library was loaded only just now. */
+/*
+ * Sleeps for up to 20 ms if the library was loaded only just now.  The kernel may have
+ * given up the counter since.
+ */
 ClockRate
 trial_clock_rate(void)
 {
-	return rate_since(counter, at_load, SHORTEST_BASE_NS);
+	return rate_since(counter && clock_trust().counter, at_load, SHORTEST_BASE_NS);
 }
 
 static void
@@ -309,12 +312,12 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 	if (bounds_slots_installed() == 0 && call_slots_problem())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the arrival of requests cannot be timed: %s", call_slots_problem())));
+				 errmsg("requests cannot be timed: %s", call_slots_problem())));
 	if (bounds_slots_installed() == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("this server's executable has no call slot for recv()"),
-				 errdetail("The arrival of requests cannot be timed.")));
+				 errmsg("this server's executable has no call slot for recv() or send()"),
+				 errdetail("Requests cannot be timed.")));
 	if (PG_ARGISNULL(4) || PG_ARGISNULL(5) || PG_ARGISNULL(10) || PG_ARGISNULL(11))
 		invalid("an argument of trial_start is null");
 

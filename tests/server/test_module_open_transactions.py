@@ -74,7 +74,7 @@ def test_transaction_under_way_at_the_end_of_the_trial(server: Cluster) -> None:
             assert flagged(rows, UnitFlag.OPEN) == [False] * 4 + [True]
             assert (last["unit"], last["requests"]) == (4, 1)
             assert 0.3e9 < last["service_ns"] < 1.5e9
-            assert last["client_ns"] == 0
+            assert last["client_ns"] < 0.3e9
             assert last["cpu_ns"] == -1
         client.execute("SELECT 1")
         assert len(opened(running, client)) == 5  # nothing is reported twice

@@ -45,8 +45,8 @@ NO_BLOCK = 0xFFFFFFFF
 OBSERVATION = np.dtype(
     [
         ("start_ns", "<i8"),  # request arrival, ns since the trial began
-        ("service_ns", "<i8"),  # request arrived -> answer flushed, summed over requests
-        ("client_ns", "<i8"),  # waiting for the client inside the transaction
+        ("service_ns", "<i8"),  # request arrived -> answered, without sending, over requests
+        ("client_ns", "<i8"),  # waiting for the client inside the transaction, and sending
         ("cpu_ns", "<i8"),  # thread CPU of the cycle, -1 if not taken
         ("backend", "<u4"),  # ordinal of the session in the trial, from 0
         ("unit", "<u4"),  # running number within the backend, from 0

@@ -331,8 +331,8 @@ def _notes(
         )
     if instruments and basis == "service":
         notes.append(
-            "Costs are of the time that transactions take; while an instrument waits, for example "
-            "for the log to be written, that is no processor's time (--basis cpu)."
+            "Costs are of the time that sessions take for transactions; while an instrument waits, "
+            "for example for the log to be written, that is no processor's time (--basis cpu)."
         )
     if instruments:
         notes.append(

@@ -223,8 +223,8 @@ def _waiting(run_delay_ns: tuple[int, int]) -> tuple[str, ...]:
         return ()
     return (
         f"The sessions waited for a processor {100 * waited / (ran + waited):.0f} % of the time "
-        "in which they could have run: a cost in the mean includes such waiting; read the CPU "
-        "column too.",
+        "in which they could have run: what of that falls between a request and its answer is in "
+        "a cost; read the CPU column too.",
     )
 
 

@@ -27,7 +27,8 @@ _OUTSIDE_CPU = "Work put off until later or done by others, such as the logging 
 _ALWAYS_NOT_SHOWN = (
     "Work put off until after the answer or done by others, such as flushing statistics and the "
     "logging process; CPU per cycle shows the part in the same backend.",
-    "Delay before the request is read: waking up and waiting for a processor.",
+    "Receiving the request and sending the answer, and waiting for a processor before them: to its "
+    "client, an instrument that leaves cold caches behind costs up to a fifth more.",
 )
 
 _DAY_S = 86_400

@@ -1,0 +1,43 @@
+/*
+ * Preloaded into a server: each send() takes as many nanoseconds longer, after it has
+ * been done, as the file says that PGTARE_SLOW_SEND names.  So it is for a session whose
+ * client is on the same processor and is woken by that call.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static const volatile int64_t *longer;
+
+__attribute__((constructor))
+static void
+attach(void)
+{
+	const char *path = getenv("PGTARE_SLOW_SEND");
+	int			fd = path ? open(path, O_RDONLY) : -1;
+	void	   *found;
+
+	if (fd < 0)
+		return;
+	found = mmap(NULL, sizeof(*longer), PROT_READ, MAP_SHARED, fd, 0);
+	if (found != MAP_FAILED)
+		longer = found;
+	close(fd);
+}
+
+ssize_t
+send(int fd, const void *buffer, size_t length, int flags)
+{
+	ssize_t		result = syscall(SYS_sendto, fd, buffer, length, flags, NULL, 0);
+	struct timespec nap = {.tv_nsec = longer ? *longer : 0};
+
+	if (nap.tv_nsec > 0 && result >= 0)
+		nanosleep(&nap, NULL);
+	return result;
+}
