@@ -185,9 +185,7 @@ def _effect_checks(recorded: tuple[Design, Observations]) -> list[Check]:
         slack = 0.1 + 0.01 * truth if truth else 0.0
         checks.append(
             Check(
-                f"delay of {arm.name}"
-                if truth
-                else f"control against base ({len(data):,})",
+                f"delay of {arm.name}" if truth else f"control against base ({len(data):,})",
                 _shown(Interval(estimate=effect.estimate, lo=lo, hi=hi)),
                 f"{truth:g} µs" + (f" to {truth + slack:g} µs" if slack else ""),
                 lo <= truth + slack and truth <= hi,
