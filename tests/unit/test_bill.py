@@ -189,6 +189,23 @@ def test_what_is_not_verified_is_not_counted(tmp_path: Path) -> None:
     assert "there is nothing to add up" in refused("bill", tmp_path / "m", status=1)
 
 
+def test_what_has_no_interval_is_not_counted(tmp_path: Path) -> None:
+    """Otherwise a small server would make the whole sum unbounded."""
+    write_fleet(tmp_path / "f", SERVERS[:2])
+    file = tmp_path / "f" / "servers" / "db2" / store.RESULT_FILE
+    document = json.loads(file.read_text())
+    for arm in document["arms"]:
+        if arm["role"] == "instrument":
+            arm["answer"]["us"] |= {"lo": None, "hi": None}
+    file.write_text(json.dumps(document))
+    found = bill(tmp_path / "f")
+    assert found["total"]["cores"]["lo"] > 0
+    assert {one["server"] for one in found["lines"]} == {"db1"}
+    assert {(one["server"], one["reason"]) for one in found["not_counted"]} == {
+        ("db2", "too few transactions for an interval")
+    }
+
+
 def test_a_weighing_from_outside_knows_no_rate_of_yours(tmp_path: Path) -> None:
     write_server(SERVERS[0], tmp_path / "m")
     file = tmp_path / "m" / store.RESULT_FILE

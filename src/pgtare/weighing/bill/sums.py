@@ -211,6 +211,8 @@ def _line(
         return "its weighing took no processor time (--no-cpu)"
     if interval.estimate is None or rate is None:
         return "nothing was measured"
+    if interval.lo is None or interval.hi is None:  # the whole sum would have none, either
+        return "too few transactions for an interval"
     us = _bounds(interval)
     cores = us.times(rate.per_s / 1e6)
     shown = BillLine(
