@@ -295,6 +295,15 @@ def test_a_damaged_server_is_left_out_by_name(tmp_path: Path) -> None:
     assert "db2 is left out" in done.stderr
 
 
+def test_servers_of_the_fleet_without_data_are_named(tmp_path: Path) -> None:
+    states = {"db8": ("waiting", ""), "db9": ("lost", "it no longer answers")}
+    write_fleet(tmp_path / "f", SERVERS[:1], states)
+    assert {one["server"]: one["reason"] for one in bill(tmp_path / "f")["not_counted"]} == {
+        "db8": "waiting",
+        "db9": "lost: it no longer answers",
+    }
+
+
 def spool_of(path: Path) -> Path:
     """The spool of an agent that takes 2 % of a core, and 0.5 s of looks an hour at db1."""
     with Spool.open(path, UNLIMITED) as spool:

@@ -22,7 +22,7 @@ class BillInput:
 
 
 def read(places: Sequence[Path]) -> BillInput:
-    """The results at these places. A damaged server of a fleet is left out.
+    """The results at these places. Servers of a fleet without sound data are left out.
 
     Raises UsageError if one of the places holds no result, or two have a server of one name.
     """
@@ -45,8 +45,9 @@ def read(places: Sequence[Path]) -> BillInput:
 
 
 def _read_fleet(prefix: Path, found: BillInput) -> None:
-    listing = raw_data.listing(prefix)
-    found.left_out.extend(listing.left_out)
+    records, listing = raw_data.read_records(prefix), raw_data.listing(prefix)
+    known = {*listing.servers, *(one.server for one in listing.left_out)}
+    found.left_out.extend([*listing.left_out, *raw_data.without_data(records, known)])
     for name in listing.servers:
         try:
             result = store.load_result(prefix / SERVERS / name / store.RESULT_FILE)

@@ -15,7 +15,7 @@ from pgtare.estimate import fleet
 from pgtare.estimate.inference import Estimate
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
-from pgtare.weighing.fleet import documents
+from pgtare.weighing.fleet import documents, raw_data
 from pgtare.weighing.fleet.raw_data import LeftOut, ServerRecord
 from pgtare.weighing.fleet.server_estimate import ArmFigures, ServerFigures
 from pgtare.weighing.weigh.schema import ArmRole, filled, interval, number
@@ -60,7 +60,8 @@ def combine_servers(
     if not servers:
         raise MeasurementError(_none(left_out))
     share = margin if margin is not None else min(one.margin_pct for one in servers) / 100
-    gone = [*left_out, *_not_there(servers, left_out, records)]
+    known = {one.name for one in servers} | {one.server for one in left_out}
+    gone = [*left_out, *raw_data.without_data(records, known)]
     arms = [_arm(name, role, servers, records, share) for name, role in _names(servers)]
     return documents.FleetWeighing(
         created=max(one.created for one in servers),
@@ -83,7 +84,7 @@ def _lost(one: ServerFigures, records: Mapping[str, ServerRecord]) -> str:
     """
     record = records.get(one.name)
     if record is not None and record.state == "lost":
-        said = _state(record)
+        said = record.words()
     else:
         counted = numbers.counted(one.transactions, "transaction")
         said = f"its trial was ended by the server after {counted}"
@@ -96,44 +97,15 @@ def _lost(one: ServerFigures, records: Mapping[str, ServerRecord]) -> str:
 def _before(record: ServerRecord) -> str:
     """What to know of a server that did not end its weighing, and has figures."""
     if record.state == "lost":
-        return f"{_state(record)}; an earlier trial of it is kept, and included in the estimate"
+        return f"{record.words()}; an earlier trial of it is kept, and included in the estimate"
     why = f" ({record.reason})" if record.reason else ""
     return f"{record.state}{why}; the figures are of what it gave before"
-
-
-def _state(record: ServerRecord) -> str:
-    """A state with its reason, and after how many transactions a server was lost."""
-    after = ""
-    if record.state == "lost" and record.transactions:
-        counted = numbers.counted(record.transactions, "transaction")
-        after = f" after {counted} in all its trials"
-    return f"{record.state}{after}{f': {record.reason}' if record.reason else ''}"
 
 
 def _none(left_out: Sequence[LeftOut]) -> str:
     first = left_out[0]
     more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
     return f"no server has data that can be estimated: {first.server}: {first.reason}{more}"
-
-
-def _not_there(
-    servers: Sequence[ServerFigures],
-    left_out: Sequence[LeftOut],
-    records: Mapping[str, ServerRecord],
-) -> list[LeftOut]:
-    """Servers of the inventory without any data."""
-    known = {one.name for one in servers} | {one.server for one in left_out}
-    found = []
-    for name in sorted(set(records) - known):
-        record = records[name]
-        if record.state in ("", "done"):
-            reason = "its data are not there"
-        elif record.state == "lost" and record.transactions:
-            reason = f"{_state(record)}; none of its observations are kept"
-        else:
-            reason = _state(record)
-        found.append(LeftOut(name, reason))
-    return found
 
 
 def _names(servers: Sequence[ServerFigures]) -> list[tuple[str, ArmRole]]:

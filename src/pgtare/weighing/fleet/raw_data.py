@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pgtare.errors import UsageError
-from pgtare.kit import artefact
+from pgtare.kit import artefact, numbers
 from pgtare.weighing.weigh import store
 
 SERVERS = "servers"
@@ -52,6 +52,14 @@ class ServerRecord:
     state: str = ""
     reason: str = ""
     transactions: int = 0
+
+    def words(self) -> str:
+        """The state with its reason, and after how many transactions a server was lost."""
+        after = ""
+        if self.state == "lost" and self.transactions:
+            counted = numbers.counted(self.transactions, "transaction")
+            after = f" after {counted} in all its trials"
+        return f"{self.state}{after}{f': {self.reason}' if self.reason else ''}"
 
 
 def listing(prefix: Path) -> Listing:
@@ -99,6 +107,21 @@ def read_records(prefix: Path) -> dict[str, ServerRecord]:
         return {str(one["name"]): _record(one) for one in document["servers"]}
     except (KeyError, TypeError, ValueError, AttributeError) as ex:
         raise artefact.damaged(path, "it does not list its servers") from ex
+
+
+def without_data(records: Mapping[str, ServerRecord], known: Collection[str]) -> list[LeftOut]:
+    """The servers of `fleet.json` that have no data. known: names of those that have some."""
+    found = []
+    for name in sorted(set(records) - set(known)):
+        record = records[name]
+        if record.state in ("", "done"):
+            reason = "its data are not there"
+        elif record.state == "lost" and record.transactions:
+            reason = f"{record.words()}; none of its observations are kept"
+        else:
+            reason = record.words()
+        found.append(LeftOut(name, reason))
+    return found
 
 
 def _record(one: Mapping[str, Any]) -> ServerRecord:
