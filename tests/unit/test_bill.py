@@ -271,6 +271,34 @@ def test_an_instrument_gives_way_only_to_one_that_is_counted(
     }
 
 
+@pytest.mark.parametrize(
+    ("track", "query_id", "state"),
+    [
+        ("top", "on", "on"),
+        ("top", "auto", "on"),  # the defaults of a server that has the library
+        ("none", "auto", "off"),
+        ("all", "auto", "unknown"),
+        ("top", "off", "off"),
+        ("", "auto", "unknown"),
+    ],
+)
+def test_query_ids_that_the_server_computes_as_needed(
+    fleet: tuple[Path, dict[str, WeighResult]], track: str, query_id: str, state: str
+) -> None:
+    """Without a setting of a library there is nothing that needs them for certain."""
+    result = fleet[1]["db3"]
+    names = ["compute_query_id", "pg_stat_statements.track"][: 2 if track else 1]
+
+    def settings(*values: str) -> dict[str, str]:
+        return dict(zip(names, values, strict=False))
+
+    base = result.arms[0].model_copy(update={"settings": settings("off", "none")})
+    arm = result.arms[-1].model_copy(update={"settings": settings("on", "top")})
+    now = {"settings": settings(query_id, track)}
+    result = result.model_copy(update={"arms": [base, arm], "server": now})
+    assert bill_overlap.state_now(arm, result) == state
+
+
 def test_processor_time_in_place_of_service_time(tmp_path: Path) -> None:
     write_server(SERVERS[0], tmp_path / "m")
     assert "took no processor time" in refused("bill", tmp_path / "m", "--basis", "cpu", status=1)

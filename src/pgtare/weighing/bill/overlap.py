@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pgtare.weighing.bill.document import NowState
 from pgtare.weighing.weigh.schema import ArmResult, WeighResult
 
+#: The setting whose value auto means on as soon as a loaded library needs query ids.
+_QUERY_ID = "compute_query_id"
+
 
 def not_counted(arms: Sequence[ArmResult], result: WeighResult) -> dict[str, str]:
     """The arms that are not counted next to the others, and why, by name.
@@ -55,9 +58,11 @@ def state_now(arm: ArmResult, result: WeighResult) -> NowState:
     changed = changes(arm, result)
     if not isinstance(settings, Mapping) or not changed:
         return "unknown"
-    states = [_matches(settings.get(name), value) for name, value in changed.items()]
-    if all(states):
+    unmet = {n: value for n, value in changed.items() if not _matches(settings.get(n), value)}
+    if not unmet:
         return "on"
+    if settings.get(_QUERY_ID) == "auto" and unmet == {_QUERY_ID: "on"} != changed:
+        return "on"  # what the other settings switch on has asked the server for query ids
     if any(_matches(settings.get(name), base.get(name)) for name in changed):
         return "off"
     return "unknown"
