@@ -102,6 +102,7 @@ def result_of(
             "settings": dict(server.settings),
             "system_identifier": server.identifier,
             "standby": False,
+            "database": "app",
         },
         machine={},
         **estimated(found, design, proofs),

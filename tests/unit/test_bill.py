@@ -114,6 +114,9 @@ def test_what_could_be_switched_off_and_rates_that_are_lower_bounds(
     whole = {one["server"]: one["whole_rate"] for one in found["servers"]}
     assert whole == {"db1": True, "db2": True, "db3": False}
     assert any("lower bounds: db3" in note for note in found["notes"])
+    assert any(
+        "the one database that was weighed on a server (app)" in note for note in found["notes"]
+    )
 
 
 def test_money_is_cores_times_the_price(fleet: tuple[Path, dict[str, WeighResult]]) -> None:

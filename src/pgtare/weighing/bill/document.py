@@ -39,7 +39,8 @@ class BillLine(Model):
         "the agent"
     )
     transactions_per_s: float | None = Field(
-        description="transactions of the server a second, during its trial; `null` for the agent"
+        description="transactions a second of the database that was weighed, during its trial; "
+        "`null` for the agent"
     )
     amount: BillAmount = Field(description="`cost_us` times `transactions_per_s`")
     verdict: str | None = Field(
@@ -58,7 +59,8 @@ class BillServer(Model):
     server: str = Field(description="name of the server")
     version: str = Field(description="version of PostgreSQL; empty if not known")
     transactions_per_s: float | None = Field(
-        description="transactions a second during the trial; `null` if it was not weighed"
+        description="transactions a second of the database that was weighed, during the trial; "
+        "`null` if none was"
     )
     whole_rate: bool = Field(
         description="whether those that took no part in the trial are in it; if not, rate and "

@@ -134,7 +134,7 @@ def make(
         lines=[line.shown for line in sorted(lines, key=lambda line: _dearest(line.bounds))],
         switch_off=_switch_off(lines, total, hints, price),
         not_counted=not_counted,
-        notes=[*notes, *_renamed(renamed), *_notes(lines, servers, basis)],
+        notes=[*notes, *_renamed(renamed), *_notes(lines, servers, weighed, basis)],
     )
 
 
@@ -319,8 +319,19 @@ def _literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+def _named(weighed: Iterable[Weighed]) -> str:
+    """The names of the databases that were weighed, in brackets."""
+    found = {
+        str(one.result.server["database"]) for one in weighed if "database" in one.result.server
+    }
+    return f" ({', '.join(sorted(found))})" if found else ""
+
+
 def _notes(
-    lines: Sequence[_Line], servers: Sequence[tuple[BillServer, Bounds]], basis: Basis
+    lines: Sequence[_Line],
+    servers: Sequence[tuple[BillServer, Bounds]],
+    weighed: Iterable[Weighed],
+    basis: Basis,
 ) -> list[str]:
     """What the sums assume."""
     instruments = [line for line in lines if line.shown.kind == "instrument"]
@@ -339,11 +350,12 @@ def _notes(
     if instruments:
         notes.append(
             "Costs are weigh's answers, when left on: what slow transactions add is not in them. "
-            "Rates are those of each trial."
+            "Rates are those of each trial, of the one database that was weighed on a server"
+            f"{_named(weighed)}: what instruments cost in its other databases is not in the sums."
         )
-    weighed = {line.shown.server for line in instruments}
-    others = sorted({line.shown.server for line in lines} - weighed - {""})
-    if weighed and others:
+    known = {line.shown.server for line in instruments}
+    others = sorted({line.shown.server for line in lines} - known - {""})
+    if known and others:
         notes.append(
             f"No weighing has the name of these servers, at which the agent looks: "
             f"{', '.join(others)}. If one of them was weighed under another name, which its system "

@@ -119,7 +119,9 @@ class FleetServer(Model):
     base_us: float | None = Field(description="body of its base, in µs")
     margin_pct: float = Field(description="margin of equivalence of its own verdicts, in percent")
     transactions: int = Field(description="transactions that entered, of all arms")
-    transactions_per_s: float | None = Field(description="transactions a second during its trial")
+    transactions_per_s: float | None = Field(
+        description="transactions a second of the database that was weighed, during its trial"
+    )
     whole_rate: bool = Field(
         description="whether those that took no part are in it; if not, it is a lower bound"
     )

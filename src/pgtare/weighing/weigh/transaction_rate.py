@@ -1,4 +1,4 @@
-"""How many transactions a second a server ran during a trial, those that took no part included."""
+"""How many transactions a second a database ran during a trial, also those that took no part."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TransactionRate:
 
 
 def transaction_rate(result: WeighResult) -> TransactionRate | None:
-    """The rate of the server's database during the trial.
+    """The rate of the database that was weighed, not of the server's others, during the trial.
 
     None if nothing was measured, or from outside, where transactions were the driver's own.
     """
