@@ -21,6 +21,7 @@ from pgtare.postgres import cluster as cluster_module
 from pgtare.postgres import processes, registry
 from pgtare.postgres.binaries import Binaries, from_pg_config
 from pgtare.postgres.cluster import Cluster
+from tests.commands import in_process
 from tests.servers import run_program
 from tests.sessions import eventually
 
@@ -293,6 +294,16 @@ def test_next_start_sweeps_what_a_killed_owner_left(wheel: Binaries) -> None:
         assert cluster.running
         assert not owner.directory.exists()
         assert owner.postmaster not in servers_below(owner.directory.parent)
+
+
+def test_uninstall_stops_what_a_killed_owner_left(wheel: Binaries, own_place: Path) -> None:
+    owner = Owner(wheel)
+    assert owner.end(signal.SIGKILL) == -signal.SIGKILL
+    assert psutil.pid_exists(owner.postmaster)
+    done = in_process("uninstall", "--yes")
+    assert done.returncode == 0, done.stdout
+    assert not psutil.pid_exists(owner.postmaster)
+    assert not own_place.exists()
 
 
 def test_sweep_spares_servers_whose_owner_lives(wheel: Binaries) -> None:

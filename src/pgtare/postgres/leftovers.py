@@ -130,9 +130,11 @@ def _uninstall(binaries: Binaries, module: str, dsn: str | None) -> None:
 
 
 def _remove(base: Path) -> None:
-    registry_in_use = registry.in_use() if (base / "servers").is_dir() else []
-    if registry_in_use:
-        raise PgtareError(f"a private server is in use ({registry_in_use[0]})")
+    if (base / "servers").is_dir():
+        registry.sweep()  # a server whose owner was killed runs on, and nobody needs it
+        in_use = registry.in_use()
+        if in_use:
+            raise PgtareError(f"a private server is in use ({in_use[0]})")
     pids = _running_from(base)
     if pids:
         raise PgtareError(f"process {pids[0]} runs a program of it")
