@@ -390,6 +390,27 @@ def test_uninstall_keeps_what_says_how_to_put_a_server_back(own_place: Path) -> 
     assert not own_place.exists()
 
 
+def test_uninstall_goes_on_after_a_database_that_cannot_be_entered(
+    wheel: Binaries, own_place: Path
+) -> None:
+    with Cluster(wheel) as cluster:
+        with cluster.connect(autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET pgtare.enabled = off")
+            for name in ("closed", "dropped"):
+                connection.execute(f"CREATE DATABASE {name}".encode())
+            connection.execute("UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'dropped'")
+        rules = cluster.directory / "pg_hba.conf"
+        rules.write_text(f"local closed all reject\n{rules.read_text()}")
+        cluster.reload()
+        listed = in_process("uninstall", "--dsn", cluster.dsn())
+        done = in_process("uninstall", "--dsn", cluster.dsn(), "--yes")
+    assert (listed.returncode, done.returncode) == (1, 1)
+    assert "database closed could not be looked at: cannot connect" in listed.stdout
+    assert "let the role of --dsn connect" in listed.stderr
+    assert "dropped" not in listed.stdout
+    assert "removed: setting pgtare.enabled" in done.stdout
+
+
 @pytest.mark.timeout(180)
 def test_what_is_built_is_there_while_something_else_is_being_built(
     wheel: Binaries, own_place: Path, source: Path

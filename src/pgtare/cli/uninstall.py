@@ -40,7 +40,7 @@ def uninstall(
     kept = False
     for leftover in found:
         line = leftover.what
-        if yes:
+        if yes and leftover.remove is not None:
             try:
                 leftover.remove()
                 line = f"removed: {leftover.what}"
@@ -58,4 +58,9 @@ def uninstall(
         raise MeasurementError(
             "something is in use and was left: restart the server without the modules, or end what "
             "uses them, then run the same command again"
+        )
+    if any(leftover.remove is None for leftover in found):
+        raise MeasurementError(
+            "a database could not be looked at: let the role of --dsn connect to it, then run the "
+            "same command again"
         )

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from pgtare.errors import PgtareError, UsageError
+from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.postgres import directories, modules, own_session, pooler, registry
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.module_usage import DATABASES, PRELOAD_SETTINGS, names_library
@@ -33,10 +33,13 @@ _OWN = list(modules.PRELOAD_ORDER)
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something that is left. remove: raises PgtareError if it is in use."""
+    """Something that is left. remove: raises PgtareError if it is in use.
+
+    remove is None for a place that could not be looked at: what is there is not known.
+    """
 
     what: str
-    remove: Callable[[], None]
+    remove: Callable[[], None] | None
 
 
 def on_server(dsn: str) -> Iterator[Leftover]:
@@ -54,8 +57,12 @@ def on_server(dsn: str) -> Iterator[Leftover]:
             names = [str(name) for (name,) in pooler.rows(connection, DATABASES)]
         for database in names:
             place = make_conninfo(dsn, dbname=database)
-            with own_session.connect(place) as connection:
-                found = pooler.rows(connection, _EXTENSIONS, _OWN)
+            try:
+                with own_session.connect(place) as connection:
+                    found = pooler.rows(connection, _EXTENSIONS, _OWN)
+            except MeasurementError as ex:
+                yield Leftover(f"database {database} could not be looked at: {ex}", None)
+                continue
             for (extension,) in found:
                 drop = sql.SQL("DROP EXTENSION {}").format(sql.Identifier(str(extension)))
                 yield Leftover(

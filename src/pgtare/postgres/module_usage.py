@@ -15,7 +15,8 @@ PRELOAD_SETTINGS = (
     "session_preload_libraries",
     "local_preload_libraries",
 )
-DATABASES = "SELECT datname FROM pg_database WHERE datallowconn ORDER BY 1"
+#: Databases that can be entered: a limit of -2 marks one whose DROP DATABASE was cut off.
+DATABASES = "SELECT datname FROM pg_database WHERE datallowconn AND datconnlimit <> -2 ORDER BY 1"
 
 
 def uses_on_server(dsn: str, module: str, pkglibdir: Path) -> list[str]:
