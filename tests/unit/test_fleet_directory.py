@@ -38,6 +38,16 @@ def made(path: Path) -> FleetDirectory:
     return FleetDirectory.create(path, state)
 
 
+def ended(how: str, blocks: int) -> Weighing:
+    """A trial of so many blocks, and by what it was ended."""
+    given = sample_result.sample(blocks=blocks)
+    design = given.result.design.model_copy(
+        update={"stopped_by": how, "partial": how in ("interrupt", "server")}
+    )
+    result = given.result.model_copy(update={"design": design})
+    return Weighing(result, given.observations, given.design)
+
+
 def test_a_directory_is_read_again(tmp_path: Path) -> None:
     directory = made(tmp_path / "x")
     directory.state.of("a").state = "done"
@@ -79,17 +89,29 @@ def test_what_a_server_gave_is_replaced_as_a_whole(
 
 def test_a_lost_trial_takes_no_place_of_one_that_can_be_estimated(tmp_path: Path) -> None:
     directory = made(tmp_path / "x")
-    whole, cut = (sample_result.sample(blocks=blocks) for blocks in (30, 20))
-    design = cut.result.design.model_copy(update={"stopped_by": "server", "partial": True})
-    lost = Weighing(cut.result.model_copy(update={"design": design}), cut.observations, cut.design)
+    whole, lost = ended("time", 30), ended("server", 20)
     assert directory.keep("a", lost)
     assert (directory.kept(), directory.usable()) == (["a"], [])
     assert directory.keep("a", lost)
-    assert directory.keep("a", Weighing(whole.result, whole.observations, whole.design))
+    assert directory.keep("a", whole)
     assert directory.usable() == ["a"]
     assert not directory.keep("a", lost)
     kept = store.load(tmp_path / "x" / "servers" / "a")
     assert len(kept.observations) == len(whole.observations)
+
+
+@pytest.mark.parametrize(
+    ("kept", "blocks", "replaced"),
+    [("time", 30, False), ("interrupt", 20, False), ("interrupt", 10, True), ("server", 30, True)],
+)
+def test_an_interrupted_trial_takes_no_place_of_a_better_one(
+    tmp_path: Path, kept: str, blocks: int, replaced: bool
+) -> None:
+    """A canary that was resumed sees less than what was interrupted before."""
+    directory = made(tmp_path / "x")
+    assert directory.keep("a", ended(kept, blocks))
+    assert directory.keep("a", ended("interrupt", 20)) == replaced
+    assert directory.keep("a", ended("time", 5))
 
 
 def test_nothing_that_connects_is_written(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class _Job(threading.Thread):
         self.began = time.monotonic()
         self.end: TrialEnd | None = None
         self.error: BaseException | None = None
-        self.kept = False
+        self.kept = self.whole = False
         self._cut_s: float | None = None
 
     def run(self) -> None:
@@ -63,6 +63,7 @@ class _Job(threading.Thread):
                     made = weighing.weighing(of.command)
                 if made is not None:
                     self.kept = of.directory.keep(self.server, made)
+                    self.whole = self.kept and made.result.design.stopped_by == "time"
         except BaseException as ex:
             self.error = ex
 
@@ -210,12 +211,14 @@ class Coordinator:
             server.state, server.reason = "lost", first_line(error)
         elif job.end is None:
             server.state, server.reason = "lost", NO_ANSWER
+        elif job.stage.last and job.whole:  # also if all was stopped just then
+            server.state, server.reason = "done", ""
         elif self.halt.wanted:
             server.state, server.reason = "stopped", self._why()
         elif not transactions:
             server.state, server.reason = "lost", "none of its sessions took part"
         elif job.stage.last:
-            server.state, server.reason = ("done", "") if job.kept else ("lost", "too little data")
+            server.state, server.reason = "lost", "too little data"
         else:
             server.state = "waiting"
         self.directory.save()

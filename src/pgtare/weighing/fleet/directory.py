@@ -25,6 +25,7 @@ from pgtare.postgres.inventory import InventoryServer
 from pgtare.weighing.fleet.raw_data import FLEET_FILE, SCHEMA, SERVERS, WHAT
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.measurement import Weighing
+from pgtare.weighing.weigh.schema import WeighResult
 
 RESULT_FILE = "result.json"
 #: What a server's earlier directory is called while a new one takes its place.
@@ -162,10 +163,11 @@ class FleetDirectory:
     def keep(self, name: str, weighing: Weighing) -> bool:
         """Write what a server gave, whole or not at all, in the place of what it gave before.
 
-        A trial in which the server was lost does not take the place of one that can be estimated;
-        returns whether it was written.
+        A trial in which the server was lost does not take the place of one that can be estimated,
+        nor does an interrupted one take that of a whole one, or of one that saw as much; returns
+        whether it was written.
         """
-        if weighing.result.design.stopped_by == "server" and name in self.usable():
+        if not self._better(weighing.result, name):
             return False
         target = self.path / SERVERS / name
         written, before = target.with_name(f".{name}.new"), target.with_name(f".{name}{_BEFORE}")
@@ -187,15 +189,31 @@ class FleetDirectory:
         return [name for name in self.kept() if self._usable(name)]
 
     def _usable(self, name: str) -> bool:
+        return self._estimable(name) is not None
+
+    def _estimable(self, name: str) -> WeighResult | None:
         try:
             result = store.load_result(self.path / SERVERS / name / store.RESULT_FILE)
         except PgtareError:  # the report says more
+            return None
+        return None if result.design.stopped_by == "server" else result
+
+    def _better(self, found: WeighResult, name: str) -> bool:
+        """Whether a result is of more use than the one that is kept."""
+        kept, ended = self._estimable(name), found.design.stopped_by
+        if kept is None or ended == "time":
+            return True
+        if ended == "server" or kept.design.stopped_by == "time":
             return False
-        return result.design.stopped_by != "server"
+        return _transactions(found) > _transactions(kept)
 
     def write_result(self, text: str) -> None:
         """Write `result.json`, whole; it is the last that is written."""
         files.write_text(self.path / RESULT_FILE, text + "\n")
+
+
+def _transactions(result: WeighResult) -> int:
+    return sum(arm.n + arm.excluded for arm in result.arms)
 
 
 def _claimed(path: Path) -> int:
