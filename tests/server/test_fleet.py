@@ -13,10 +13,16 @@ from typing import Any
 
 import pytest
 
+from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.observations import Observations
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.fleet import coordinator
+from pgtare.weighing.fleet.server_weighing import ServerWeighing
+from pgtare.weighing.fleet.stages import Stage
 from pgtare.weighing.weigh import store
+from pgtare.weighing.weigh.recording import Halt
+from pgtare.weighing.weigh.request import Request
 from tests.commands import in_process, pgtare, read, start_pgtare
 from tests.loads import during, traffic
 from tests.servers import weighable
@@ -131,6 +137,30 @@ def test_a_harmful_canary_is_stopped(fleet: dict[str, Cluster], tmp_path: Path) 
     assert states(out) == {"new": "stopped", "old": "waiting"}
     assert state["servers"][1]["transactions"] == 0
     nothing_runs(two(fleet))
+
+
+class Unwatched:
+    """A watcher that looks away."""
+
+    def new_trial(self, server: str) -> None: ...
+
+    def seen(self, server: str, design: Design, part: Observations) -> None: ...
+
+
+def test_a_connection_that_ended_before_the_trial_is_made_anew(fleet: dict[str, Cluster]) -> None:
+    """As by a firewall, or idle_session_timeout, while other servers are weighed."""
+    request = Request(chosen=(), inject_ns=(1000,), dsn=fleet["old"].dsn())
+    weighing = ServerWeighing("old", request)
+    seen = weighing.look()
+    assert weighing._module is not None
+    pid = weighing._module.conn.info.backend_pid
+    with bare_session(fleet["old"]) as operator:
+        operator.execute("SELECT pg_terminate_backend(%s)", (pid,))
+    try:
+        end = weighing.trial(Stage("all", ("old",), 1.0, 1.0, last=True), seen, Halt(), Unwatched())
+    finally:
+        weighing.close()
+    assert (end.transactions > 50, end.trouble) == (True, "")
 
 
 def until_stage(out: Path, stage: str) -> None:

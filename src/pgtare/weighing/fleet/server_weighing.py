@@ -78,6 +78,23 @@ class ServerWeighing:
 
     def look(self) -> ServerTraffic:
         """Connect, see whether the server can be weighed, and measure what it does."""
+        request, module = self.request, self._connected()
+        try:
+            planning.try_settings(module.conn, planning.arms_of(request))
+            there = planning.make_plan(module.conn, request)
+            before, began = _transactions(module), time.monotonic()
+            sample = self._sample(module, there)
+            counted = (_transactions(module) - before) / (time.monotonic() - began)
+            rate = max(0.0, counted, sample.transactions / _LOOK_S / request.participation)
+        except BaseException:
+            module.conn.close()
+            raise
+        self._module = module
+        self.sample = sample
+        return ServerTraffic(rate, there.sessions_there, 1.0)
+
+    def _connected(self) -> Trials:
+        """The module of a new session there, if the server is one that can be weighed."""
         request = self.request
         assert request.dsn is not None
         conn = own_session.connect(request.dsn, tcp_user_timeout=str(_VANISHED_MS))
@@ -86,18 +103,22 @@ class ServerWeighing:
             module = Trials(conn)
             self._info = module.require_module(*needs_of(request.chosen))
             planning.check_server(conn, request)
-            planning.try_settings(conn, planning.arms_of(request))
-            there = planning.make_plan(conn, request)
-            before, began = _transactions(module), time.monotonic()
-            sample = self._sample(module, there)
-            counted = (_transactions(module) - before) / (time.monotonic() - began)
-            rate = max(0.0, counted, sample.transactions / _LOOK_S / request.participation)
         except BaseException:
             conn.close()
             raise
-        self._module = module
-        self.sample = sample
-        return ServerTraffic(rate, there.sessions_there, 1.0)
+        return module
+
+    def _connect_again(self) -> None:
+        """A new session, if ours was ended while it waited for its turn."""
+        assert self._module is not None
+        try:
+            self._module.conn.execute("SELECT 1")
+        except psycopg.Error:
+            self._module.conn.close()
+            if not self._cut:
+                self._module = self._connected()
+        if self._cut:
+            raise MeasurementError(NO_ANSWER)
 
     def _sample(self, module: Trials, plan: WeighPlan) -> BaseSample:
         """What transactions are like: a trial whose arms set nothing, so it changes nothing."""
@@ -118,6 +139,7 @@ class ServerWeighing:
 
     def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher) -> TrialEnd:
         """The trial of a stage. A stage before the last one is drawn until somebody takes part."""
+        self._connect_again()
         end = TrialEnd(0, time.monotonic())
         for _ in range(1 if stage.last else _DRAWS):
             own = Halt(of=halt)
