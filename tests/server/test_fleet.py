@@ -163,6 +163,17 @@ def test_a_connection_that_ended_before_the_trial_is_made_anew(fleet: dict[str, 
     assert (end.transactions > 50, end.trouble) == (True, "")
 
 
+def test_sessions_that_idle_do_not_make_the_canary_blind(fleet: dict[str, Cluster]) -> None:
+    """What counts for the share that is drawn are the sessions at work."""
+    weighing = ServerWeighing("old", Request(chosen=(), inject_ns=(1000,), dsn=fleet["old"].dsn()))
+    with contextlib.ExitStack() as pool:
+        for _ in range(30):
+            pool.enter_context(bare_session(fleet["old"]))
+        seen = weighing.look()
+        weighing.close()
+    assert seen.sessions == 2
+
+
 def until_stage(out: Path, stage: str) -> None:
     def reached() -> bool:
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from pgtare.estimate.fleet import (
     detectable_harm,
 )
 from pgtare.estimate.trial.design import Design, transactions_of_block
-from pgtare.estimate.trial.observations import UNUSABLE, Observations, UnitFlag
+from pgtare.estimate.trial.observations import UNUSABLE, Observations, UnitFlag, finished
 from pgtare.estimate.trial.runs import DROPPED
 from pgtare.weighing.fleet.stages import ServerTraffic, Stage
 
@@ -33,6 +33,8 @@ Bools = npt.NDArray[np.bool_]
 ALPHA = 0.05
 #: Servers with the same value of this label share a load.
 LOAD_LABEL = "load"
+#: How long a server is looked at before the first trial, in s.
+LOOK_S = 3.0
 #: The base's quantile at which times are cut, and of how many transactions it is known.
 _QUANTILE, _FEWEST = 0.99, 200
 #: The cap of a server that ran nothing while it was looked at, in µs.
@@ -51,7 +53,8 @@ _WORDS = {
 class BaseSample:
     """What a server's transactions are like without any arm. Times in µs.
 
-    cap_us: where times are cut. mean_us, sd_us: of times cut there. slow, aborted: shares.
+    cap_us: where times are cut. mean_us, sd_us: of times cut there. slow, aborted: shares. per_s:
+    transactions a second of each session that finished some in the look, by its process.
     """
 
     cap_us: float
@@ -60,11 +63,13 @@ class BaseSample:
     slow: float
     aborted: float
     transactions: int
+    per_s: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Observations) -> BaseSample:
-        """The sample in rows of a trial that changes nothing."""
-        times = rows["service_ns"][(rows["flags"] & UnitFlag.OPEN) == 0] / 1000.0
+        """The sample in rows of a trial that changes nothing, of LOOK_S."""
+        ended = finished(rows)
+        times = ended["service_ns"] / 1000.0
         if not len(times):
             return cls(_NO_TRAFFIC_US, math.nan, math.nan, math.nan, math.nan, 0)
         known = len(times) >= _FEWEST
@@ -78,6 +83,10 @@ class BaseSample:
             slow=float((times > cap).mean()),
             aborted=float(((rows["flags"] & UnitFlag.ABORTED) != 0).mean()),
             transactions=len(times),
+            per_s={
+                int(pid): n / LOOK_S
+                for pid, n in zip(*np.unique(ended["pid"], return_counts=True), strict=True)
+            },
         )
 
 

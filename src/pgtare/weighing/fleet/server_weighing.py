@@ -17,7 +17,7 @@ from pgtare.errors import MeasurementError
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.observations import Observations, empty
 from pgtare.postgres import own_session, pooler
-from pgtare.weighing.fleet.fleet_guard import BaseSample
+from pgtare.weighing.fleet.fleet_guard import LOOK_S, BaseSample
 from pgtare.weighing.fleet.stages import ServerTraffic, Stage
 from pgtare.weighing.trials import Trials
 from pgtare.weighing.weigh import plan as planning
@@ -32,8 +32,6 @@ from pgtare.weighing.weigh.target import PURPOSE, needs_of
 LEASE = Lease(seconds=15.0, every_s=3.0)
 #: A host that has vanished is noticed after this many ms.
 _VANISHED_MS = 10_000
-#: How long transactions are looked at before the first trial, in s.
-_LOOK_S = 3.0
 #: Why a server is lost whose connection we cut.
 NO_ANSWER = "it no longer answers; the lease ends its trial"
 #: Draws until a session takes part, before a stage gives up.
@@ -73,7 +71,7 @@ class ServerWeighing:
         self.sample = BaseSample.of(empty())
         self._module: Trials | None = None
         self._measurement: Measurement | None = None
-        self._trials = 0
+        self._trials, self._run = 0, time.time_ns()
         self._cut = False
 
     def look(self) -> ServerTraffic:
@@ -85,13 +83,14 @@ class ServerWeighing:
             before, began = _transactions(module), time.monotonic()
             sample = self._sample(module, there)
             counted = (_transactions(module) - before) / (time.monotonic() - began)
-            rate = max(0.0, counted, sample.transactions / _LOOK_S / request.participation)
+            rate = max(0.0, counted, sample.transactions / LOOK_S / request.participation)
         except BaseException:
             module.conn.close()
             raise
         self._module = module
         self.sample = sample
-        return ServerTraffic(rate, there.sessions_there, 1.0)
+        active = round(len(sample.per_s) / request.participation)
+        return ServerTraffic(rate, active or there.sessions_there, 1.0)
 
     def _connected(self) -> Trials:
         """The module of a new session there, if the server is one that can be weighed."""
@@ -123,12 +122,12 @@ class ServerWeighing:
     def _sample(self, module: Trials, plan: WeighPlan) -> BaseSample:
         """What transactions are like: a trial whose arms set nothing, so it changes nothing."""
         arms = (Arm("base", "base"), Arm("control", "control"))
-        design = Design(arms, (0, 1), _seed(self.request.seed, self.name, 0))
+        design = Design(arms, (0, 1), self._seed(0))
         got = recording.record(
             module,
             design,
             plan.population,
-            _LOOK_S,
+            LOOK_S,
             cpu=False,
             load=None,
             look=None,
@@ -158,7 +157,7 @@ class ServerWeighing:
             self.request,
             participation=stage.share_of(traffic),
             duration_s=stage.seconds,
-            seed=_seed(self.request.seed, self.name, self._trials),
+            seed=self._seed_of(stage),
         )
         plan = planning.make_plan(module.conn, request)
         design = plan.design
@@ -192,6 +191,16 @@ class ServerWeighing:
                 self._measurement = measurement
         trouble = NO_ANSWER if got.trouble and self._cut else got.trouble
         return TrialEnd(len(got.observations), ended_s, trouble)
+
+    def _seed_of(self, stage: Stage) -> int:
+        """For the trial that begins. A resumed canary draws others than the one before."""
+        return self._seed(self._trials) if stage.last else self._seed(self._trials, self._run)
+
+    def _seed(self, *numbers: int) -> int:
+        """A seed made of the fleet's, the server and these."""
+        own = [self.request.seed, zlib.crc32(self.name.encode()), *numbers]
+        made = np.random.SeedSequence(own).generate_state(1, np.uint64)
+        return int(made[0] >> np.uint64(11))
 
     def weighing(self, command: list[str]) -> Weighing | None:
         """What the last trial gave, also if the server was lost in it; None if nothing.
@@ -230,9 +239,3 @@ def _transactions(module: Trials) -> int:
     )
     ((count,),) = pooler.rows(module.conn, query)
     return int(count or 0)
-
-
-def _seed(seed: int, name: str, trial: int) -> int:
-    """A seed of its own for each trial, from that of the fleet."""
-    made = np.random.SeedSequence([seed, zlib.crc32(name.encode()), trial])
-    return int(made.generate_state(1, np.uint64)[0] >> np.uint64(11))

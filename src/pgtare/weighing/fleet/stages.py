@@ -40,7 +40,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class ServerTraffic:
-    """What a server does without us. sessions: connected now, and of those to weigh."""
+    """What a server does without us. sessions: those at work now, of those to weigh."""
 
     transactions_per_s: float
     sessions: int
