@@ -87,7 +87,7 @@ def written(directory: Path) -> str:
     return "".join(path.read_text() for path in directory.rglob("*.json") if path.suffix == ".json")
 
 
-WEIGH = "fleet weigh {} --inventory {} --out {} --duration {} --canary 2s --yes"
+WEIGH = "fleet weigh {} --inventory {} --out {} --duration {} --canary 3s --yes"
 
 
 def test_a_fleet_is_weighed(fleet: dict[str, Cluster], tmp_path: Path) -> None:
@@ -136,6 +136,22 @@ def test_a_harmful_canary_is_stopped(fleet: dict[str, Cluster], tmp_path: Path) 
     assert breach["stopped_s"] < 1
     assert states(out) == {"new": "stopped", "old": "waiting"}
     assert state["servers"][1]["transactions"] == 0
+    nothing_runs(two(fleet))
+
+
+def test_a_canary_that_shows_the_guard_nothing_ends_all(
+    fleet: dict[str, Cluster], tmp_path: Path
+) -> None:
+    """300 ms more for each transaction: no block of any session ends in time."""
+    path = inventory(tmp_path, two(fleet))
+    out = tmp_path / "out"
+    line = "fleet weigh --inject-ns 300000000 --inventory {} --out {} --duration 9 --yes"
+    done = pgtare(f"{line} --canary 2s", path, out)
+    assert done.returncode == 1
+    assert "stage canary: no session finished a whole block of 72 transactions" in done.stderr
+    state = read(out / "fleet.json")
+    assert (state["ended_by"], state["stage"]) == ("blind", "canary")
+    assert states(out) == {"new": "waiting", "old": "waiting"}
     nothing_runs(two(fleet))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -108,6 +110,22 @@ def test_what_is_in_no_block_does_not_count() -> None:
         guard.see("a", DESIGN, rows)
     assert guard.crossing() is None
     assert guard.words() == "evidence of harm 1 of 60"
+
+
+def test_a_stage_without_a_whole_block_showed_nothing() -> None:
+    """As if each transaction took so long that no session came to the end of one."""
+    rng = np.random.default_rng(9)
+    guard = guard_of(rng)
+    rows = trial(60, rng)
+    for part in (rows[: 3 * RUN], rows[: 3 * RUN]):  # the second is of another trial
+        guard.new_trial("a")
+        guard.see("a", DESIGN, part)
+    assert "no session finished a whole block of 96 transactions" in guard.blind(STAGE)
+    guard.see("b", DESIGN, rows)
+    # in the look there were 50 blocks in 3 s
+    long, short = (dataclasses.replace(STAGE, seconds=seconds) for seconds in (60.0, 2.0))
+    assert "its sessions ran 3,936 transactions, and 128,000 at" in guard.blind(long)
+    assert guard.blind(short) == ""
 
 
 def test_blocks_of_an_earlier_trial_are_not_completed() -> None:

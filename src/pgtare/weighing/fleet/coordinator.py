@@ -105,6 +105,7 @@ class Coordinator:
         self.estimating = threading.Lock()
         self._console = console
         self._interrupted = False
+        self._blind = ""
         self._seen = 0
         self._stage_began = time.monotonic()
         self._crossing: Crossing | None = None
@@ -114,7 +115,10 @@ class Coordinator:
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Run all stages. Raises MeasurementError if no server is left; the directory says more."""
+        """Run all stages; the directory says more.
+
+        Raises MeasurementError if no server is left, or an early stage showed too little.
+        """
         state, design = self.directory.state, self.directory.state.design
         names = stages.order(
             {name: each for name, each in self.traffic.items() if state.of(name).state != "done"}
@@ -183,6 +187,12 @@ class Coordinator:
         if self._failure is not None:
             raise self._failure
         self._note_breach(stage)
+        if measured and not (stage.last or self.halt.wanted) and (why := self.guard.blind(stage)):
+            self._blind = (
+                f"stage {stage.name}: {why}; look whether an instrument hangs, or give a longer "
+                "--canary"
+            )
+            self._stop()
         return measured or self.halt.wanted
 
     def _begin(self, name: str, stage: Stage) -> _Job:
@@ -257,6 +267,8 @@ class Coordinator:
         state = self.directory.state
         if self._crossing is not None:
             state.ended_by = "breach"
+        elif self._blind:
+            state.ended_by = "blind"
         elif self._interrupted:
             state.ended_by = "interrupt"
         elif all(server.state == "lost" for server in state.servers):
@@ -268,6 +280,8 @@ class Coordinator:
         self.directory.save()
         for weighing in self.weighings.values():
             threading.Thread(target=weighing.close, daemon=True).start()
+        if state.ended_by == "blind":
+            raise MeasurementError(self._blind)
         if state.ended_by == "lost":
             reasons = "; ".join(f"{name}: {state.of(name).reason}" for name in names)
             raise MeasurementError(f"no server is left: {reasons}")

@@ -7,6 +7,7 @@ times are cut and from which on a transaction counts as slow, is frozen before i
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -41,6 +42,8 @@ _QUANTILE, _FEWEST = 0.99, 200
 _NO_TRAFFIC_US = 1e6
 #: Rows that wait for the rest of their blocks; more are of sessions that have gone.
 _MOST_PENDING = 200_000
+#: A stage whose sessions ran less than this share of what they ran before was far too slow.
+_FAR_FEWER = 0.1
 _OUTSIDE = UNUSABLE | UnitFlag.FIRST_RUN | UnitFlag.OPEN
 _WORDS = {
     "body": "its transactions took longer",
@@ -119,6 +122,8 @@ class FleetGuard:
         self._guards: dict[str, HarmGuard] = {}
         self._pending: dict[str, Observations] = {}
         self._instrumented = 0
+        self._whole_blocks = self._block_length = 0
+        self._came: dict[str, Counter[int]] = {}
 
     def begin(self, stage: Stage, arms: int, stages_left: int) -> None:
         """New guards for a stage, with their share of the α that is left.
@@ -130,7 +135,8 @@ class FleetGuard:
         self._left -= self._share * len(self._guards)
         self._servers = self._guarded(stage)
         self._guards, self._pending = {}, {}
-        self._instrumented = 0
+        self._instrumented = self._whole_blocks = 0
+        self._came = {}
         self._share = self._left / stages_left / max(arms, 1)
 
     def new_trial(self, server: str) -> None:
@@ -141,11 +147,14 @@ class FleetGuard:
         """Count what was read of a server."""
         guarded = _guarded_arms(design)
         self._instrumented += int(np.isin(part["arm"], guarded).sum())
+        self._came.setdefault(server, Counter()).update(part["pid"].tolist())
         rows = part[(part["flags"] & int(_OUTSIDE)) == 0]
         if server in self._pending:
             rows = np.concatenate([self._pending[server], rows])
         whole, rest = _whole_blocks(rows, len(design.block))
         self._pending[server] = rest[-_MOST_PENDING:]
+        self._block_length = round(transactions_of_block(design))
+        self._whole_blocks += len(np.unique(_block_of(whole)))
         if not len(whole):
             return
         for k in guarded:
@@ -164,6 +173,26 @@ class FleetGuard:
                 what = f"{name}: {_WORDS[found.harm]}"
                 return Crossing(name, found.server, what, found.e_value, self._instrumented)
         return None
+
+    def blind(self, stage: Stage) -> str:
+        """Why a stage that has ended showed too little for its guards; empty if it did not.
+
+        An instrument that all but stops transactions lets few blocks end, so it could pass.
+        """
+        if not self._whole_blocks:
+            return (
+                f"no session finished a whole block of {self._block_length} transactions, so the "
+                "guard saw nothing"
+            )
+        came = sum(count.total() for count in self._came.values())
+        planned = stage.seconds * sum(
+            self._samples[server].per_s.get(pid, 0.0)
+            for server, count in self._came.items()
+            for pid in count
+        )
+        if came >= _FAR_FEWER * planned:
+            return ""
+        return f"its sessions ran {came:,} transactions, and {planned:,.0f} at their earlier rate"
 
     def words(self) -> str:
         """How far the guard is from stopping the trials, for the progress line."""

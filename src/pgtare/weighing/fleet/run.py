@@ -115,6 +115,8 @@ class Prepared:
             f"{worst:,.0f} such transactions at most",
             f"about {_minutes(sum(stage.lasts_s(design.at_once) for stage in plan))} in all",
         ]
+        shorts = {name: self.weighings[name].too_short for name in ordered}
+        lines += [f"{name}: {short}" for name, short in shorts.items() if short]
         lines += [f"left out: {name}: {why}" for name, why in self.unready.items()]
         return lines
 
@@ -169,7 +171,7 @@ def limits_of(harm: float) -> HarmLimits:
 def run(prepared: Prepared, console: Console, command: list[str]) -> FleetDirectory:
     """Weigh. What was measured is in the directory, whatever ended it.
 
-    Raises MeasurementError if no server is left.
+    Raises MeasurementError if no server is left, or an early stage showed too little.
     """
     request = prepared.request
     directory = prepared.directory or FleetDirectory.create(

@@ -69,6 +69,7 @@ class ServerWeighing:
         assert request.dsn is not None
         self.name, self.request, self._lease = name, request, lease
         self.sample = BaseSample.of(empty())
+        self.too_short = ""  # why its sessions hold no whole block, by the look
         self._module: Trials | None = None
         self._measurement: Measurement | None = None
         self._trials, self._run = 0, time.time_ns()
@@ -88,7 +89,7 @@ class ServerWeighing:
             module.conn.close()
             raise
         self._module = module
-        self.sample = sample
+        self.sample, self.too_short = sample, there.too_short
         active = round(len(sample.per_s) / request.participation)
         return ServerTraffic(rate, active or there.sessions_there, 1.0)
 
