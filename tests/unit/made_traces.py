@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,11 @@ EVENTS = {
     2: ("Client", "ClientRead"),
     3: ("IO", "WalSync"),
 }
+
+
+def moment(after_s: float) -> str:
+    """A moment so long after the rings began, as documents state it."""
+    return (datetime.fromtimestamp(BEGAN_NS / 1e9, UTC) + timedelta(seconds=after_s)).isoformat()
 
 
 def padded(raw: bytes) -> bytes:
@@ -232,15 +238,19 @@ def write(
     began: str | None = None,
     first: int = 0,
     limits: Limits = NO_RESERVE,
+    until: str | None = None,
+    kept: dict[str, Any] | None = None,
 ) -> Path:
     """A trace of one session: its calls, and its waits in a ring of their own.
 
-    first: bytes of the stream that the recorder's first look found.
+    first: bytes of the stream that the recorder's first look found. until: when waits under way
+    were looked at. kept: why a trace was kept.
     """
     description = {
         "server": "180006",
         "costs": noted(NOTHING),
         **({"began": began} if began else {}),
+        **({"kept": kept} if kept else {}),
     }
     writer = Writer(path, json.dumps(description).encode(), limits)
     define_events(writer)
@@ -254,7 +264,7 @@ def write(
     if rows:
         writer.add(Table.WAITS, waits(2, rows))
     if close:
-        writer.close(b'{"stopped_by": "time"}')
+        writer.close(json.dumps({"stopped_by": "time", "until": until}).encode())
     else:
         writer.flush()
         writer.abandon()

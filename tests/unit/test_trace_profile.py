@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.records import BEGIN, COMMITTED, CallKind
 from pgtare.observing.trace.output.page import page
 from tests.sample_trace import by
-from tests.unit.made_traces import BEGAN_NS, MS, US, session_stream, trace, write
+from tests.unit.made_traces import MS, US, moment, session_stream, trace, write
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -306,6 +305,41 @@ def test_sums_of_row_sources_are_exact_only_if_all_are(tmp_path: Path) -> None:
     assert (node.lo_ns, node.time_ns, node.hi_ns) == (2 * MS - US, 2 * MS, 2 * MS)
 
 
+@pytest.mark.parametrize("idle_ms", [5, 2000])
+def test_a_session_that_is_blocked_at_the_end_waits_until_then(
+    tmp_path: Path, idle_ms: int
+) -> None:
+    """A lock that the parser takes: of that nothing is written before it has ended."""
+    b = session_stream(waits=True)
+    b.execution(0, 10 * MS)
+    rows = [(2, 10 * MS, idle_ms * MS), (1, (10 + idle_ms) * MS, (60_000 - 10 - idle_ms) * MS)]
+    path = write(tmp_path / "t.pgtrace", b.data, rows, until=moment(60))
+    found = by(ledgers.ledger(load(path)))
+    assert found["Timeout/PgSleep"] == pytest.approx((60_000 - 10 - idle_ms) * MS)
+    assert found["client"] == pytest.approx(idle_ms * MS)
+    assert sum(found.values()) == pytest.approx(60_000 * MS)
+
+
+def test_a_statement_within_another_that_is_blocked_at_the_end(tmp_path: Path) -> None:
+    """The records of the statements that it has run are the last that there are."""
+    b = session_stream(waits=True)
+    b.call(CallKind.EXECUTE, 2 * MS, 10 * MS, call=3, parent=2, depth=1)
+    rows = [(1, 3_000 * MS, 57_000 * MS)]
+    path = write(tmp_path / "t.pgtrace", b.data, rows, until=moment(60))
+    found = by(ledgers.ledger(load(path)))
+    assert found["Timeout/PgSleep"] == pytest.approx(57_000 * MS)
+    assert found["unaccounted"] == pytest.approx(2_998 * MS)
+
+
+def test_a_wait_of_a_request_that_is_not_traced_adds_nothing_at_the_end(tmp_path: Path) -> None:
+    b = session_stream(waits=True)
+    b.level(0, 12, 1, 0.2)
+    b.execution(0, 10 * MS)
+    rows = [(1, 3_000 * MS, 57_000 * MS)]
+    path = write(tmp_path / "t.pgtrace", b.data, rows, until=moment(60))
+    assert sum(by(ledgers.ledger(load(path))).values()) == pytest.approx(10 * MS)
+
+
 @pytest.mark.parametrize("off_s", [-40, 0, 3600])
 def test_a_clock_that_was_set_cuts_nothing_off(tmp_path: Path, off_s: int) -> None:
     """The session had been traced for a minute when the recording began, the clock set between."""
@@ -314,8 +348,7 @@ def test_a_clock_that_was_set_cuts_nothing_off(tmp_path: Path, off_s: int) -> No
     b.execution(59_000 * MS, 59_001 * MS)
     history = len(b.data)
     b.execution(61_000 * MS, 61_003 * MS)
-    began = datetime.fromtimestamp(BEGAN_NS / 1e9 + 60 + off_s, UTC).isoformat()
-    path = write(tmp_path / "t.pgtrace", b.data, began=began, first=history)
+    path = write(tmp_path / "t.pgtrace", b.data, began=moment(60 + off_s), first=history)
     found = by(ledgers.ledger(load(path)))
     # all that was recorded, and at most five seconds of what came before
     assert found["unaccounted"] >= 3 * MS

@@ -23,7 +23,7 @@ from pgtare.observing.trace.file.records import FAILED
 from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.file.writer import Writer
 from pgtare.postgres.wait_ring import RECORD, RingRecordKind
-from tests.unit.made_traces import BEGAN_NS, MS, NO_RESERVE, define_events, ring, waits
+from tests.unit.made_traces import BEGAN_NS, MS, NO_RESERVE, define_events, moment, ring, waits
 
 pytestmark = pytest.mark.timeout(180)
 #: Event, begin and length in ms: two requests, and what the client did before each.
@@ -75,10 +75,6 @@ def recorded(
     writer.add(Table.TEXTS, {"query_id": np.array([101]), "text": [b"SELECT a FROM t"]})
     writer.close(end)
     return path
-
-
-def moment(after_s: float) -> str:
-    return (datetime.fromtimestamp(BEGAN_NS / 1e9, UTC) + timedelta(seconds=after_s)).isoformat()
 
 
 def test_statements_come_from_marks(tmp_path: Path) -> None:

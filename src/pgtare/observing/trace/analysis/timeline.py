@@ -140,7 +140,7 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     calls = absolute_calls(decoded.calls, base)
     sharpen_calls(calls, arrivals)
     process.calls = calls[calls["end"] > begin]
-    _go_on(process, _until(trace), base)
+    _go_on(process, trace, base)
     _run_on(process, trace)
     started = sharpened(decoded.requests["start"] + base, arrivals)
     answered = decoded.requests["end"] + base
@@ -249,12 +249,12 @@ def _until(trace: Trace) -> int:
     return moment((trace.end or {}).get("until"))
 
 
-def _go_on(process: Process, until: int, base: int) -> None:
+def _go_on(process: Process, trace: Trace, base: int) -> None:
     """A session that waited when it was last looked at was there until then.
 
     So was the call in which it waited, of which nothing is written before it ends.
     """
-    stream, waits = process.stream, process.waits
+    stream, waits, until = process.stream, process.waits, _until(trace)
     if stream.ended or not until or not len(waits.start):
         return
     last = int(np.argmax(waits.start))
@@ -262,8 +262,11 @@ def _go_on(process: Process, until: int, base: int) -> None:
     if not goes_on or until <= process.end:
         return
     if stream.open is None:
-        # it waits for its client; if it does so since later, there were requests in between
-        if waits.start[last] - process.end <= _CLOSE:
+        # if it waits for its client since later, there were requests in between; any other wait
+        # is in a call of which nothing is written yet, or in a request that is not traced
+        event = trace.events.get(int(waits.event[last]))
+        in_call = event is not None and event.type != "Client" and _all_traced(stream)
+        if in_call or waits.start[last] - process.end <= _CLOSE:
             process.end = until
         return
     process.end = until
@@ -284,6 +287,12 @@ def _run_on(process: Process, trace: Trace) -> None:
     process.end = at
     answered = process.stream.requests["end"] + process.zero
     process.calls = with_call_under_way(process.calls, int(answered.max(initial=0)), at)
+
+
+def _all_traced(stream: Stream) -> bool:
+    """Whether each request of a session is traced by now."""
+    _, level, reason, rate = stream.levels[-1] if stream.levels else (0, 1, 0, 1.0)
+    return level > 0 and rate >= 1 and reason != BY_QUERY_ID
 
 
 def _untraced(decoded: Stream) -> list[tuple[int, int]]:
