@@ -168,6 +168,21 @@ def test_a_bind_begins_before_it_closes_the_portal_of_another_request(tmp_path: 
     assert by(book)["client"] == 20 * MS
 
 
+def test_a_bind_has_the_time_before_the_plan_within_it(tmp_path: Path) -> None:
+    """It waits for a lock first, and has a number only when the plan, which it made, is there."""
+    b = session_stream(waits=True)
+    b.text(1, "SELECT $1", 11)
+    statement = {"text": 1, "query_id": 11}
+    b.call(CallKind.PLAN, 30 * MS, 31 * MS, call=1, **statement)
+    b.call(CallKind.BIND, 0, 32 * MS, call=3, flags=ESTIMATED, busy=31 * MS, **statement)
+    b.call(CallKind.EXECUTE, 32 * MS, 33 * MS, call=2, **statement)
+    b.request(0, 33 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data, [(1, 1 * MS, 28 * MS)]))
+    assert by(book, "call") == pytest.approx({"bind": 31 * MS, "plan": MS, "execute": MS})
+    (found,) = statements.report(book)
+    assert [w.total_ns for w in found.waits] == [28 * MS]
+
+
 def test_between_fetches_in_one_record_the_time_is_their_callers(tmp_path: Path) -> None:
     b = session_stream()
     b.text(1, "CALL f()", 1)

@@ -10,6 +10,8 @@ from pgtare.observing.trace.file.records import ESTIMATED, POSTGRES_EPOCH_US, Ca
 
 Integers = npt.NDArray[np.int64]
 
+#: Estimates of starts are in whole µs, cut off: ns.
+_STEP = 1000
 #: No two rings of one session are further apart, in ns.
 _FAR = 1 << 59
 
@@ -69,15 +71,16 @@ def _after_predecessors(calls: npt.NDArray[np.void]) -> None:
     """Move starts that are estimates (true to the µs) behind the end of the call before.
 
     Calls are in the order of their ends and are numbered in that of their beginnings: what
-    ended before and has a lower number was over when this one began. A bind closes the portal of
-    the statement before it, whose execution had worked until its answer only.
+    ended before and has a lower number was over when this one began. A bind is numbered only when
+    it has been answered: calls that began later, such as its plan, are within it. It closes the
+    portal of the statement before it, whose execution had worked until its answer only.
     """
-    number = calls["call"]
+    number, start = calls["call"], calls["start"]
     end = np.where(calls["kind"] == CallKind.EXECUTE, worked_until(calls), calls["end"])
     for i in np.flatnonzero(calls["flags"] & ESTIMATED).tolist():
         for j in range(i - 1, max(i - 1000, -1), -1):
-            if number[j] < number[i]:
-                calls["start"][i] = min(max(calls["start"][i], end[j]), calls["end"][i])
+            if number[j] < number[i] and start[j] < start[i] + _STEP:
+                start[i] = min(max(start[i], end[j]), calls["end"][i])
                 break
 
 
