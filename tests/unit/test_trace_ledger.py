@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +12,17 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.observing.trace.analysis import ledger as ledgers
 from pgtare.observing.trace.analysis import merge, statements
+from pgtare.observing.trace.analysis import moment as moments
 from pgtare.observing.trace.analysis.ledger import Ledger
+from pgtare.observing.trace.analysis.over_time import over_time
 from pgtare.observing.trace.analysis.profile import GROUPINGS, Scope, profile
 from pgtare.observing.trace.analysis.tracing_cost import NOTHING
+from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.record_decoder import decode
-from pgtare.observing.trace.file.records import ESTIMATED, CallKind
+from pgtare.observing.trace.file.records import ESTIMATED, FAILED, CallKind
 from pgtare.observing.trace.output.page import page
 from tests.sample_trace import ROWS, by, two_requests, two_requests_ledger
-from tests.unit.made_traces import MS, US, StreamBuilder, session_stream, trace
+from tests.unit.made_traces import MS, US, StreamBuilder, moment, session_stream, trace, write
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -148,6 +152,30 @@ def test_a_cursor_is_idle_between_its_fetches(tmp_path: Path) -> None:
     assert found == pytest.approx(
         {"execute": 3 * MS, "fetch": MS, "client": 3 * MS, "between calls": 3 * MS}
     )
+
+
+def test_a_portal_that_is_open_does_not_work(tmp_path: Path) -> None:
+    """A cursor works for 10 ms, and is closed after another statement failed."""
+    b = session_stream(waits=True)
+    b.text(1, "SELECT of_cursor", 11)
+    b.text(2, "UPDATE blocked", 12)
+    cursor, blocked = ({"text": text, "query_id": text + 10} for text in (1, 2))
+    b.call(CallKind.EXECUTE, 0, 2 * MS, call=1, **cursor)
+    b.request(0, 12 * MS, status="T")
+    b.call(CallKind.EXECUTE, 10_000 * MS, 10_500 * MS, call=3, flags=FAILED, **blocked)
+    b.call(CallKind.EXECUTE, 2 * MS, 10_501 * MS, call=2, busy=10 * MS, **cursor)
+    b.call(CallKind.ROLLBACK, 10_501 * MS, 10_502 * MS, call=4, text=2)
+    b.request(9_999 * MS, 10_503 * MS)
+    kept = {"pid": 4711, "cause": "sqlstate", "at": moment(10.503)}
+    book = ledgers.ledger(load(write(tmp_path / "t.pgtrace", b.data, kept=kept)))
+    then = moments.moment(book)
+    assert then
+    assert then.statement == "UPDATE blocked"
+    # the beginning, and while the update ran
+    (active,) = over_time(book).active.values()
+    assert np.flatnonzero(active > 0.001).tolist() == [0, *range(171, 180)]
+    longest = re.findall(r"Its longest execution, ([\w. ]+)", page(book))
+    assert longest == ["500 ms", "10.0 ms"]
 
 
 def test_a_bind_begins_before_it_closes_the_portal_of_another_request(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ class _Book:
                 p.transactions.ravel(),
                 p.missing.ravel(),
                 p.calls["start"][self.shown],
-                _ends(p.calls)[self.shown],
+                ends_of_work(p.calls)[self.shown],
                 p.cpu[:, 0],
             ]
         )
@@ -365,10 +365,10 @@ def outermost(calls: npt.NDArray[np.void], moments: Integers) -> Integers:
 
 def _shown(calls: npt.NDArray[np.void]) -> Integers:
     """Calls that take time of their own."""
-    return np.flatnonzero(_ends(calls) > calls["start"])
+    return np.flatnonzero(ends_of_work(calls) > calls["start"])
 
 
-def _ends(calls: npt.NDArray[np.void]) -> Integers:
+def ends_of_work(calls: npt.NDArray[np.void]) -> Integers:
     """When each call was over for itself.
 
     An execution lasts until its portal is closed, but works in its first run only; each further
@@ -390,7 +390,7 @@ def _owners(
     """
     inner = np.full(len(moments), -1, np.int64)
     top = inner.copy()
-    start, end = calls["start"][shown], _ends(calls)[shown]
+    start, end = calls["start"][shown], ends_of_work(calls)[shown]
     order = np.lexsort((calls["call"][shown], -end, start))
     start, end, shown = start[order], end[order], shown[order]
     level = np.arange(len(start)) - np.searchsorted(np.sort(end), start, "right")

@@ -12,7 +12,7 @@ import numpy as np
 
 from pgtare.errors import UsageError
 from pgtare.observing.trace.analysis.kept_state import kept_at, kept_because, state_then
-from pgtare.observing.trace.analysis.ledger import Ledger
+from pgtare.observing.trace.analysis.ledger import Ledger, ends_of_work
 from pgtare.observing.trace.analysis.texts import statement_labels
 from pgtare.observing.trace.analysis.timeline import Process
 from pgtare.observing.trace.documents import IncidentSession, InSameWait, KeptTrace, TimeOf
@@ -165,15 +165,13 @@ def _answered(process: Process, end: int) -> bool:
 def _statement(ledger: Ledger, i: int, begin: int, end: int) -> str | None:
     """The name of the outermost statement that took longest in a span of time."""
     labels, calls = statement_labels(ledger), ledger.calls
+    ends = ends_of_work(calls)
     of = np.flatnonzero(
-        (ledger.call_process == i)
-        & (calls["depth"] == 0)
-        & (calls["start"] < end)
-        & (calls["end"] > begin)
+        (ledger.call_process == i) & (calls["depth"] == 0) & (calls["start"] < end) & (ends > begin)
     )
     if not len(of):
         return None
-    length = np.minimum(calls["end"][of], end) - np.maximum(calls["start"][of], begin)
+    length = np.minimum(ends[of], end) - np.maximum(calls["start"][of], begin)
     ns = np.bincount(labels.of_call[of], length)
     return labels.names[int(ns.argmax())]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.observing.trace.analysis.aggregate import BUCKETS, bucket
-from pgtare.observing.trace.analysis.ledger import CLIENT, CPU, MISSING, OWN, Ledger
+from pgtare.observing.trace.analysis.ledger import CLIENT, CPU, MISSING, OWN, Ledger, ends_of_work
 
 BINS = 180
 #: Classes of waits for something to do.
@@ -41,6 +41,7 @@ def over_time(ledger: Ledger) -> OverTime:
     begin = min((p.begin for p in ledger.processes), default=0)
     end = max((p.end for p in ledger.processes), default=0)
     found = OverTime(np.linspace(0.0, max((end - begin) / 1e9, 1e-3), BINS + 1))
+    worked_until = ends_of_work(ledger.calls)
     for component in np.unique(ledger.entries.component).tolist():
         name = ledger.name(CPU if component == OWN else component)
         kind = name.partition("/")[0]
@@ -50,8 +51,8 @@ def over_time(ledger: Ledger) -> OverTime:
         start = (e.begin - begin) / 1e9
         length = e.ns / 1e9
         if component < 0 and len(ledger.calls):
-            # one booking has the time of all pieces of a call: it is spread over the call
-            ends = (ledger.calls["end"][e.call] - begin) / 1e9
+            # one booking has the time of all pieces of a call: it is spread over the call's work
+            ends = (worked_until[e.call] - begin) / 1e9
             length = np.where(e.call >= 0, np.maximum(length, ends - start), length)
         weight = (e.ns / 1e9) / np.maximum(length, 1e-12)
         some = occupancy(start, start + length, found.edges_s, weight)

@@ -18,7 +18,7 @@ from pgtare.observing.trace.analysis import moment as moments
 from pgtare.observing.trace.analysis import plan_nodes
 from pgtare.observing.trace.analysis import profile as profiles
 from pgtare.observing.trace.analysis.kept_state import kept_because
-from pgtare.observing.trace.analysis.ledger import Ledger
+from pgtare.observing.trace.analysis.ledger import Ledger, ends_of_work
 from pgtare.observing.trace.analysis.over_time import OverTime, over_time
 from pgtare.observing.trace.analysis.profile import Profile, Scope
 from pgtare.observing.trace.analysis.statements import report
@@ -276,10 +276,11 @@ def _slowest(
     )
     if not len(of):
         return None
-    longest = int(of[np.argmax(c["end"][of] - c["start"][of])])
-    start, end = int(c["start"][longest]), int(c["end"][longest])
+    ends = ends_of_work(c[of])
+    longest = int(np.argmax(ends - c["start"][of]))
+    start, end = int(c["start"][of[longest]]), int(ends[longest])
     if end <= start:
         return None
     return waterfall.draw(
-        ledger, labels, int(ledger.call_process[longest]), start, end, "Its longest execution"
+        ledger, labels, int(ledger.call_process[of[longest]]), start, end, "Its longest execution"
     )
