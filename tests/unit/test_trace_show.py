@@ -38,10 +38,12 @@ from tests.unit.made_traces import (
     NO_RESERVE,
     StreamBuilder,
     define_events,
+    moment,
     ring,
     session_stream,
     trace,
     waits,
+    write,
 )
 
 
@@ -138,6 +140,23 @@ def test_parallel_workers_are_no_sessions_of_their_client(tmp_path: Path) -> Non
     writer.close(b"{}")
     (client,) = merge.clients(ledgers.ledger(load(path)), "application")
     assert (client.name, client.sessions) == ("app", 1)
+
+
+@pytest.mark.parametrize("busy_s", [605, 2])
+def test_of_a_call_from_before_the_recording_the_rest_counts(tmp_path: Path, busy_s: int) -> None:
+    """It began ten minutes before, or is a cursor that had worked for 2 s then."""
+    b = session_stream()
+    b.text(1, "SELECT long", 11)
+    b.level(0, 12, 1, 1.0)
+    times = {"start": 0, "end": 605_000 * MS, "busy": busy_s * 1000 * MS}
+    b.call(CallKind.EXECUTE, **times, text=1, query_id=11)
+    b.request(0, 605_000 * MS)
+    (found,) = report(
+        ledgers.ledger(load(write(tmp_path / "t.pgtrace", b.data, began=moment(600))))
+    )
+    call = found.calls["execute"]
+    elapsed_ns = 5_000 * MS if busy_s > 600 else 0
+    assert (call.elapsed_ns, call.max_ns, call.inner_ns) == (elapsed_ns, elapsed_ns, 0)
 
 
 @pytest.mark.parametrize("name", ["t.pgtrace", "directory"])

@@ -116,7 +116,9 @@ def _add_call(ledger: Ledger, statement: TracedStatement, i: int, own: _Own) -> 
     several = process.stream.fetches.get(int(call["call"]), 1)
     into.count += several
     into.failed += bool(call["flags"] & FAILED)
-    busy = float(call["busy"])
+    start, end, whole = (int(call[name]) for name in ("start", "end", "busy"))
+    # without what was before the recording
+    busy = float(max(min(whole, min(start + whole, end) - process.begin), 0))
     into.elapsed_ns += busy
     into.max_ns = max(into.max_ns, busy / several)
     into.cpu_ns += own[0][i]
