@@ -110,6 +110,19 @@ def test_statements_of_a_process_that_is_not_there(book: Ledger) -> None:
         report(book, pids=frozenset({4711, 7}))
 
 
+def test_utility_statements_are_sorted_by_how_often_they_ran(tmp_path: Path) -> None:
+    b = session_stream()
+    b.text(1, "BEGIN", 11)
+    b.text(2, "SELECT slow", 12)
+    for at in range(0, 20 * MS, MS):
+        b.call(CallKind.UTILITY, at, at + MS, text=1, query_id=11)
+    b.call(CallKind.EXECUTE, 20 * MS, 35 * MS, text=2, query_id=12)
+    b.request(0, 35 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    assert [s.text for s in report(book, "count")] == ["BEGIN", "SELECT slow"]
+    assert [s.text for s in report(book, "mean")] == ["SELECT slow", "BEGIN"]
+
+
 def test_calls_from_before_the_recording_are_no_part_of_it(tmp_path: Path) -> None:
     """A ring that was filled 20 s before the recorder came; the statement after that counts."""
     b = session_stream()

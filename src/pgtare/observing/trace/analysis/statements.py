@@ -23,17 +23,20 @@ from pgtare.observing.trace.file.records import (
 )
 from pgtare.postgres.sql_text import normalised
 
+
+def _runs(statement: TracedStatement) -> int:
+    """How often a statement ran; a utility statement has no execution."""
+    kinds = ("execute", "utility")
+    return sum(statement.calls[kind].count for kind in kinds if kind in statement.calls)
+
+
 #: Keys by which statements are sorted, largest first.
 SORTS: dict[str, Callable[[TracedStatement], float]] = {
     "elapsed": lambda s: s.sum("elapsed_ns"),
     "cpu": lambda s: s.sum("cpu_ns"),
     "waits": lambda s: s.sum("waited_ns"),
-    "count": lambda s: float(s.calls["execute"].count if "execute" in s.calls else 0),
-    "mean": lambda s: (
-        s.sum("elapsed_ns") / max(s.calls["execute"].count, 1)
-        if "execute" in s.calls
-        else s.sum("elapsed_ns")
-    ),
+    "count": lambda s: float(_runs(s)),
+    "mean": lambda s: s.sum("elapsed_ns") / max(_runs(s), 1),
     "longest": lambda s: max((c.max_ns for c in s.calls.values()), default=0.0),
     "rows": lambda s: s.sum("rows"),
     "reads": lambda s: float(s.buffers("shared_read")),
