@@ -34,6 +34,12 @@ CASES = [
     ("SET x = $1", "SET x = $1"),
     ("DO $$BEGIN PERFORM 'Alice' /* her */; END$$", "DO $$BEGIN PERFORM ? ; END$$"),
     ("DO LANGUAGE plpython3u $$print('Alice')$$", "DO LANGUAGE plpython3u ?"),
+    ('DO $$pw = "Alice"$$ LANGUAGE plpython3u', "DO ? LANGUAGE plpython3u"),
+    ('DO $$pw = "Alice"$$ /* her */ LANGUAGE plperl;', "DO ? LANGUAGE plperl;"),
+    ('DO $$pw = "Alice"$$ LANGUAGE plpgsql_like', "DO ? LANGUAGE plpgsql_like"),
+    ('DO $$pw = "Alice"$$ LANG', "DO ? LANG"),
+    ("DO $$PERFORM 'Alice'$$language PLpgSQL; END", "DO $$PERFORM ?$$language PLpgSQL; END"),
+    ("DO $$PERFORM 'Alice'$$ /* her */ -- name", "DO $$PERFORM ?$$"),
     ("DO 'BEGIN END'", "DO ?"),
     (
         "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS $$SELECT 7$$",
@@ -147,6 +153,8 @@ LONG: dict[str, Callable[[int], str]] = {
         + "".join(f"$a{i}$ " for i in reversed(range(n // 20)))
     ),
     "blocks side by side": lambda n: "DO $$SET x = 1$$; " * (n // 18),
+    "blocks and comments": lambda n: "DO $$$$ /**/ --\n; " * (n // 19),
+    "blocks and comments that nothing ends": lambda n: "DO $$$$ /*; " * (n // 12),
     "tags that are one another's": lambda n: "DO $a$" + "$b" * (n // 2),
     "comments to the end of the line": lambda n: "SELECT 1,--\n" * (n // 12),
     "comments behind a long blank": lambda n: "SELECT" + " " * (n // 2) + "/**/" * (n // 8),
@@ -188,8 +196,9 @@ def test_blocks_of_any_depth() -> None:
 def test_blocks_of_any_depth_whose_tags_are_few() -> None:
     """The second tag of a kind ends the first, and what is between them with it."""
     deep = DEEP // 2
-    assert normalised("DO $$ DO $$ x, " * deep) == "DO $$DO$$ x," + " DO ? x," * (deep - 1)
-    assert normalised("DO $a$ DO $b$ " * deep) == "DO $$DO $$DO$$$$" + " DO ?" * 3333
+    assert normalised("DO $$ DO $$; x, " * deep) == "DO $$DO$$; x," + " DO ?; x," * (deep - 1)
+    block = "DO $$; DO $$; DO$$$$; "
+    assert normalised("DO $a$; DO $b$; " * deep) == block * (2 * deep // 3) + "DO $$;$$"
 
 
 @pytest.mark.parametrize("closed", [DEEP, DEEP - 1, 0])
@@ -202,21 +211,21 @@ def test_comments_of_any_depth(closed: int) -> None:
     ("sql", "name"),
     [
         ("DO $a$SELECT $b$Alice$b$, 1$a$", "DO $$SELECT ?, ?$$"),
-        ("DO $a$SELECT $b$Alice$a$, 1$b$", "DO $$SELECT ?$$, ??"),
-        ("DO $a$SELECT $b$Alice$a$ $c", "DO $$SELECT ?$$"),
+        ("DO $a$SELECT $b$Alice$a$; 1$b$", "DO $$SELECT ?$$; ??"),
+        ("DO $a$SELECT $b$Alice$a$; $c", "DO $$SELECT ?$$;"),
         ("DO $a$SELECT $b$Alice", "DO $$SELECT ?$$"),
         ("DO $a$SELECT 'Alice$a$", "DO $$SELECT ?$$"),
-        ("DO $a$SELECT E'Alice\\$a$ kept", "DO $$SELECT ?$$ kept"),
-        ("DO $a$SELECT E'it\\'s', 'x'$a$ kept", "DO $$SELECT ?, ?$$ kept"),
-        ("DO $a$SELECT 1 /* Alice $a$ kept", "DO $$SELECT ?$$ kept"),
-        ("DO $a$SELECT 1 -- Alice $a$ kept", "DO $$SELECT ?$$ kept"),
-        ('DO $a$SELECT "kept$a$ kept', 'DO $$SELECT "kept$$ kept'),
-        ("DO $a$SELECT $b$a$ kept", "DO $$SELECT$$ kept"),
+        ("DO $a$SELECT E'Alice\\$a$; kept", "DO $$SELECT ?$$; kept"),
+        ("DO $a$SELECT E'it\\'s', 'x'$a$; kept", "DO $$SELECT ?, ?$$; kept"),
+        ("DO $a$SELECT 1 /* Alice $a$; kept", "DO $$SELECT ?$$; kept"),
+        ("DO $a$SELECT 1 -- Alice $a$; kept", "DO $$SELECT ?$$; kept"),
+        ('DO $a$SELECT "kept$a$; kept', 'DO $$SELECT "kept$$; kept'),
+        ("DO $a$SELECT $b$a$; kept", "DO $$SELECT$$; kept"),
         ("DO $a$SET x = Alice; DO $b$SET y = Alice$b$$a$", "DO $$SET x = ?; DO $$SET y = ?$$$$"),
-        ("DO $a$x$a$ $b$Alice$b$", "DO $$x$$ ?"),
+        ("DO $a$x$a$; $b$Alice$b$", "DO $$x$$; ?"),
         ("DO $$1$$; DO $$2$$", "DO $$?$$; DO $$?$$"),
         ("DO $$$$", "DO $$$$"),
-        ("DO $$$$$ x", "DO $$$$$ x"),
+        ("DO $$$$;$ x", "DO $$$$;$ x"),
     ],
 )
 def test_quotes_within_quotes(sql: str, name: str) -> None:
@@ -225,6 +234,8 @@ def test_quotes_within_quotes(sql: str, name: str) -> None:
 
 def test_a_huge_text_is_read_in_part() -> None:
     begin = "SELECT 'Alice', kept "
+    block = "DO $$" + begin + "+ a" * (1 << 20)
+    assert normalised(normalised(block)) == normalised(block)
     for sql in (begin + "+ a" * (1 << 20), begin + "'" + "Alice" * (1 << 20)):
         name = normalised(sql)
         assert name.startswith(f"SELECT {LITERAL}, kept ")

@@ -50,6 +50,13 @@ _KEPT = 10_000
 #: Of a longer text only so many characters are read; the name ends with the mark.
 MOST_READ = 1 << 17
 CUT = " …"
+#: Blanks and comments, but for comments within comments.
+_APART = r"(?:\s|--[^\r\n]*+|/\*(?:(?!/\*|\*/).)*+\*/)*+"
+#: What follows a block of PL/pgSQL. Behind any other, an unknown language has unknown literals.
+_AFTER_CODE = re.compile(
+    rf"{_APART}(?:LANGUAGE\s+plpgsql\b{_APART})?(?:;|(?:{CUT.strip()})?\Z)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def normalised(text: str) -> str:
@@ -234,7 +241,7 @@ class _Reader:
         elif quote:
             end = self._next(quote.group(), quote.end())
             after = self.end if end < 0 else end + len(quote.group())
-            if self._is_code():
+            if self._is_code() and _AFTER_CODE.match(text, after, self.end):
                 self._put("$$", quote.end())
                 self.around.append((after, self.end, self.start, self.begin))
                 self.end = self.end if end < 0 else end
