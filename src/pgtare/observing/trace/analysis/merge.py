@@ -162,6 +162,8 @@ def _applications(ledger: Ledger) -> tuple[list[str], Integers]:
     unique: dict[str, int] = {}
     e = ledger.entries
     of = np.zeros(len(e), np.int64)
+    by_process = np.argsort(e.process, kind="stable")
+    bounds = np.searchsorted(e.process[by_process], np.arange(len(ledger.processes) + 1))
     for i, session in enumerate(_sessions(ledger).tolist()):
         p = ledger.processes[session if session >= 0 else i]
         first = p.stream.session.get("application") or p.ring.application
@@ -170,7 +172,7 @@ def _applications(ledger: Ledger) -> tuple[list[str], Integers]:
             [unique.setdefault(name or "(no application)", len(unique)) for name in names], np.int64
         )
         since = np.array([p.zero + when for when, _ in p.stream.applications], np.int64)
-        mine = np.flatnonzero(e.process == i)
+        mine = by_process[bounds[i] : bounds[i + 1]]
         of[mine] = numbers[np.searchsorted(since, e.begin[mine], "right")]
     return list(unique), of
 

@@ -173,6 +173,8 @@ def _add_waits(ledger: Ledger, of: dict[int, TracedStatement]) -> None:
 
 
 def _add_plans(ledger: Ledger, of: dict[int, TracedStatement]) -> None:
+    if not any(process.stream.rowsources for process in ledger.processes):
+        return  # a table of all calls is large
     numbers = {
         (int(process), int(call)): i
         for i, (process, call) in enumerate(

@@ -6,6 +6,7 @@ Joins the ring of calls of a process with its rings of waits; all times become n
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -105,10 +106,14 @@ def processes(trace: Trace, tell: Callable[[float], None] = lambda _: None) -> l
     total, done = max(sum(sizes.values()), 1), 0
     found, taken = [], set()
     waiting = [ring for ring in trace.rings.values() if ring.kind == "waits"]
+    of_sessions: dict[int, list[Ring]] = defaultdict(list)
+    for ring in waiting:
+        if ring.leader_pid is None:
+            of_sessions[ring.pid].append(ring)
     for ring in trace.rings.values():
         if ring.kind != "sql" or ring.number not in trace.streams:
             continue
-        process, own = _of_calls(trace, ring, waiting)
+        process, own = _of_calls(trace, ring, of_sessions.get(ring.pid, []))
         taken |= own
         done += sizes[ring.number]
         tell(done / total)
@@ -123,7 +128,10 @@ def processes(trace: Trace, tell: Callable[[float], None] = lambda _: None) -> l
 
 
 def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | None, set[int]]:
-    """A process whose calls were traced, and the numbers of its rings of waits."""
+    """A process whose calls were traced, and the numbers of its rings of waits.
+
+    waiting: the rings of waits of sessions with its pid.
+    """
     decoded = record_decoder.decode(trace.streams[ring.number])
     base = int(decoded.session.get("started_ns", ring.started_ns))
     begin, end = base + decoded.begin, base + decoded.last
@@ -177,8 +185,6 @@ def _take_waits(
     parts: list[Waits] = []
     marked: list[Integers] = []
     for other in waiting:
-        if other.pid != process.ring.pid or other.leader_pid is not None:
-            continue
         shift = shift_of_waits(process.stream, other, base)
         if shift is None and _at_one_time(trace, process, other):
             shift = 0  # the record that ties them was overwritten: by the wall clock, to the µs
@@ -380,8 +386,7 @@ def _transactions(decoded: Stream, base: int, end: int) -> Integers:
 def _queue(trace: Trace, rings: set[int]) -> Integers:
     parts = [
         np.stack([p["when_ns"], p["queue_ns"]], axis=1)
-        for number, p in trace.processor.items()
-        if number in rings
+        for p in (trace.processor[number] for number in rings if number in trace.processor)
     ]
     return rising(np.concatenate(parts)) if parts else _none(2)
 
