@@ -23,7 +23,7 @@ from pgtare.observing.trace.file.records import FAILED
 from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.file.writer import Writer
 from pgtare.postgres.wait_ring import RECORD, RingRecordKind
-from tests.unit.made_traces import BEGAN_NS, MS, NO_RESERVE, define_events, moment, ring, waits
+from tests.unit.made_traces import BEGAN_NS, MS, NO_RESERVE, US, define_events, moment, ring, waits
 
 pytestmark = pytest.mark.timeout(180)
 #: Event, begin and length in ms: two requests, and what the client did before each.
@@ -144,13 +144,66 @@ def test_whatever_a_file_says_of_its_clock(tmp_path: Path, behind: object) -> No
     assert np.diff(found.start).tolist() == [11 * MS, 7 * MS, 2 * MS, 12 * MS]
 
 
+@pytest.mark.parametrize("lost_us", [(10_000_020, 40_000_500), (10_002_000, 40_000_000)])
+def test_what_was_overwritten_unread_is_not_recorded(
+    tmp_path: Path, lost_us: tuple[int, int]
+) -> None:
+    """For a minute, a statement of 1 ms begins every 10 ms.
+
+    Around the first gap are the begin of one execution and the end of another: they are not one.
+    """
+    path = tmp_path / "t.pgtrace"
+    writer = Writer(path, b'{"calls": false}', NO_RESERVE)
+    writer.define(Table.RINGS, ring(1, 4711, "waits"))
+    define_events(writer)
+    begin, end = (us * US for us in lost_us)
+    starts = range(0, 60_000 * MS, 10 * MS)
+    rows = [(2, at + MS + US, 9 * MS - 2 * US) for at in starts]
+    rows = [row for row in rows if not begin <= row[1] + row[2] < end]
+    made = [(kind, at + after) for at in starts for kind, after in ((BEGIN, 0), (END, MS))]
+    kinds, times = zip(*(mark for mark in made if not begin <= mark[1] < end), strict=True)
+    first = min(at for at in (*times, *(row[1] for row in rows)) if at >= end)
+    writer.add(Table.WAITS, waits(1, rows))
+    writer.add(
+        Table.MARKS,
+        {
+            "ring": np.ones(len(kinds), np.int64),
+            "kind": np.array([int(k) for k in kinds]),
+            "depth": np.zeros(len(kinds), np.int64),
+            "when_ns": np.array(times) + BEGAN_NS,
+            "value": np.full(len(kinds), 101),
+        },
+    )
+    writer.add(
+        Table.LOSSES,
+        {
+            "ring": np.array([1]),
+            "when_ns": np.array([BEGAN_NS + first]),
+            "lost": np.array([9000]),
+        },
+    )
+    writer.close(b"{}")
+    book = ledger(load(path))
+    lines = {line.name: line.ns for line in profile(book).lines}
+    assert lines["not recorded"] == pytest.approx(30_000 * MS, abs=10 * MS)
+    assert lines["client"] == pytest.approx(0.9 * 30_000 * MS, abs=20 * MS)
+    assert sum(lines.values()) == pytest.approx(60_000 * MS, abs=10 * MS)
+    (statement,) = report(book)
+    assert statement.calls["execute"].max_ns == MS
+    assert over_time(book).mean == pytest.approx(0.05, abs=0.001)
+
+
 class _Rings:
-    """A server with one session, whose ring gives a batch of records (kind, when in s) a look."""
+    """A server with one session, whose ring gives a batch of records (kind, when in s) a look.
+
+    lost: before each batch but the first, so many records were overwritten.
+    """
 
     has_calls = False
 
-    def __init__(self, *batches: list[tuple[RingRecordKind, float]]) -> None:
+    def __init__(self, *batches: list[tuple[RingRecordKind, float]], lost: int = 0) -> None:
         self.batches = list(batches)
+        self.lost = lost
         self.started = datetime.fromtimestamp(BEGAN_NS / 1e9, UTC)
         self.read = 0
 
@@ -169,8 +222,9 @@ class _Rings:
             (i, int(kind), 0, 7, 1, round(when * 1e9), 0)
             for i, (kind, when) in enumerate(self.batches.pop(0))
         ]
-        self.read += len(records)
-        return [(self.read, 0, self.started, np.array(records, RECORD).tobytes())]
+        lost = self.lost if self.read else 0
+        self.read += len(records) + lost
+        return [(self.read, lost, self.started, np.array(records, RECORD).tobytes())]
 
 
 WAIT = RingRecordKind.WAIT
@@ -207,3 +261,15 @@ def test_a_clock_that_is_behind_is_noticed(
     found = [ns for _, ns in drain.behind().values()]
     assert found == ([] if behind_s is None else [pytest.approx(behind_s * 1e9)])
     assert drain.kept_waits == sum(k == WAIT for batch in batches[1:] for k, _ in batch)
+
+
+def test_a_loss_is_written_with_the_begin_of_the_next_record(tmp_path: Path) -> None:
+    server = _Rings([(BEGIN, 1.0)], [(WAIT, 40.0), (END, 41.0)], lost=9000)
+    writer = Writer(tmp_path / "t.pgtrace", b"{}", NO_RESERVE)
+    choice = Choice(Target(8, armed_only=True), server.started)
+    drain = drains.Drain(cast(Server, server), writer, choice, waits=True)
+    drain.look()
+    drain.look()
+    writer.close(b"{}")
+    found = load(tmp_path / "t.pgtrace")
+    assert (found.losses, found.gaps) == ({1: 9000}, {1: [BEGAN_NS + 40_000 * MS]})

@@ -50,6 +50,8 @@ Integers = npt.NDArray[np.int64]
 _FIRST_LOOK = 5 * 10**9
 #: So close together two moments belong to each other, in ns: a session wakes in between.
 _CLOSE = 10**7
+#: A file rounds times of waits to this many ns.
+_ROUNDED = 16
 
 
 def _none(columns: int) -> Integers:
@@ -409,9 +411,10 @@ def _of_waits(trace: Trace, ring: Ring) -> Process | None:
         return None  # all of it was before
     if waits is not None:
         process.waits = waits
+    process.missing = _lost(trace, ring)
     if marks is not None:
         calls = _calls_of_marks(marks, None if ring.leader_pid is not None else process.end)
-        process.calls = calls[calls["end"] > process.begin]
+        process.calls = calls[(calls["end"] > process.begin) & ~_meet(calls, process.missing)]
         of = marks["kind"] == RingRecordKind.CPU
         process.cpu = rising(np.stack([marks["when_ns"][of], marks["value"][of]], axis=1))
     if ring.leader_pid is not None:
@@ -422,6 +425,30 @@ def _of_waits(trace: Trace, ring: Ring) -> Process | None:
         process.requests = _between_waits_for_clients(trace, process)
     process.queue = _queue(trace, {ring.number})
     return process
+
+
+def _lost(trace: Trace, ring: Ring) -> Integers:
+    """Gaps in a ring of waits alone: from the last moment known before each to the next record."""
+    gaps = trace.gaps.get(ring.number)
+    if not gaps or trace.recording.get("calls") is not False:
+        return _none(2)  # with calls, the server's worker may have written when it noticed
+    waits, marks = trace.waits.get(ring.number), trace.marks.get(ring.number)
+    start = end = np.zeros(0, np.int64)
+    if waits is not None:
+        start, end = waits.start, waits.start + waits.length
+    if marks is not None:
+        start, end = (np.concatenate([times, marks["when_ns"]]) for times in (start, end))
+    order = np.argsort(start, kind="stable")
+    start, reached = start[order], np.maximum.accumulate(end[order])
+    after = np.searchsorted(start, np.array(gaps, np.int64) - _ROUNDED)
+    after = after[(after > 0) & (after < len(start))]
+    return _apart(np.stack([reached[after - 1], start[after]], axis=1))
+
+
+def _meet(calls: npt.NDArray[np.void], spans: Integers) -> npt.NDArray[np.bool_]:
+    """Which calls have time in common with spans, which are in order and do not overlap."""
+    following = np.searchsorted(spans[:, 1], calls["start"], "right")
+    return np.asarray(np.append(spans[:, 0], FOREVER)[following] < calls["end"])
 
 
 def _between_waits_for_clients(trace: Trace, process: Process) -> Integers:

@@ -373,8 +373,11 @@ class Drain:
         ring.lost += lost
         self._tell_loss(ring.number, lost)
 
-    def _tell_loss(self, ring: int, lost: int) -> None:
-        when = np.array([epoch_ns(datetime.now(self.began.tzinfo))])
+    def _tell_loss(self, ring: int, lost: int, when_ns: int | None = None) -> None:
+        """when_ns: when the first record after it began; None: it is not known."""
+        if when_ns is None:
+            when_ns = epoch_ns(datetime.now(self.began.tzinfo))
+        when = np.array([when_ns])
         self.writer.add(
             Table.LOSSES, {"ring": np.array([ring]), "when_ns": when, "lost": np.array([lost])}
         )
@@ -405,7 +408,8 @@ class Drain:
             if ring.done:
                 return False
             if lost := ring.lost - lost_before:
-                self._tell_loss(waits.number, lost)
+                first_ns = int(records["start_ns"][0]) + ring.started_ns if len(records) else None
+                self._tell_loss(waits.number, lost, first_ns)
             much = records.nbytes >= _MUCH
             if ring.started < self.began:
                 if first:

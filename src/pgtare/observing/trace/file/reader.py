@@ -83,6 +83,7 @@ class Trace:
     texts: by query identifier, of statements that only rings of waits tell of.
     losses: by ring, rows that were overwritten unread (of streams: bytes); of NO_RING, bytes of the
     traces of sessions that ended and were given up before anybody had read them.
+    gaps: by ring, the times of these losses: see docs/trace-format.md.
     """
 
     path: Path
@@ -94,6 +95,7 @@ class Trace:
     marks: dict[int, dict[str, Integers]] = field(default_factory=dict)
     streams: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
     losses: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    gaps: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     processor: dict[int, dict[str, Integers]] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
     damages: list[Damage] = field(default_factory=list)
@@ -274,6 +276,7 @@ def _by_the_servers_clock(trace: Trace) -> None:
             waits.start = sane(waits.start + np.where(under_way, 0, behind))
         if (marks := trace.marks.get(ring)) is not None:
             marks["when_ns"] = sane(marks["when_ns"] + behind)
+        trace.gaps[ring] = [when + behind for when in trace.gaps[ring]]
 
 
 def moment(stated: object) -> int:
@@ -380,8 +383,12 @@ def _read_stream(trace: Trace, block: Block) -> None:
 
 
 def _read_losses(trace: Trace, block: Block) -> None:
-    for ring, lost in zip(_ints(block.columns["ring"]), _ints(block.columns["lost"]), strict=True):
+    c = block.columns
+    for ring, when, lost in zip(
+        _ints(c["ring"]), _ints(c["when_ns"]), _ints(c["lost"]), strict=True
+    ):
         trace.losses[ring] += lost
+        trace.gaps[ring].append(max(min(when, LATEST), -LATEST))
 
 
 def _read_texts(trace: Trace, block: Block) -> None:
