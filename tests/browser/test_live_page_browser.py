@@ -175,6 +175,20 @@ def test_new_rows_show_up_by_themselves(reader: Callable[..., Reader], spool: Pa
     assert opened.complaints == []
 
 
+def test_an_open_page_says_that_rows_have_stopped(reader: Callable[..., Reader]) -> None:
+    """No commit comes, so nothing but time tells it; the connection is silent as well."""
+    opened = reader()
+    page = opened.page
+    page.clock.install()
+    page.goto(f"{opened.url}/activity?last=1h")
+    opened.drawn("Activity")
+    page.wait_for_selector("#live-state:text-is('live')")
+    page.evaluate("for (const one of document.querySelectorAll('.alarm')) one.remove()")
+    page.clock.fast_forward(130_000)
+    page.wait_for_selector(".alarm:has-text('The newest rows are from')", timeout=30_000)
+    assert opened.complaints == []
+
+
 _seconds = itertools.count(1)
 
 

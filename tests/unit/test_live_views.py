@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
+import http.client
 import io
 import json
 import re
@@ -14,7 +16,14 @@ from typing import Any
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.keeping.live import live_charts, page_parts, percentiles, row_sources, time_window
+from pgtare.keeping.live import (
+    live_charts,
+    page_parts,
+    percentiles,
+    row_sources,
+    time_window,
+    view_routes,
+)
 from pgtare.keeping.live.page_parts import PageColumn, PageRow, PageTable, TreeNode
 from pgtare.keeping.live.time_window import US, TimeWindow
 from pgtare.keeping.live.views import blockers
@@ -457,6 +466,18 @@ def test_a_slow_query_is_stopped_and_the_next_one_answered(spool: Path) -> None:
     # a browser's test in this process leaves a loop of its own in the main thread
     with ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: asyncio.run(ask())).result()
+
+
+def test_a_silent_connection_is_heard(page: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By scripts, too, so that a page knows that it is not cut off."""
+    monkeypatch.setattr(view_routes, "_LOOK_S", 0.05)
+    monkeypatch.setattr(view_routes, "_ALIVE_S", 0.1)
+    connection = http.client.HTTPConnection("127.0.0.1", page.address.port, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("GET", "/updates", headers={"Cookie": page.cookie})
+        lines = iter(connection.getresponse().readline, b"")
+        assert b"event: alive\n" in lines
+        assert next(lines).startswith(b"data: ")
 
 
 def test_unknown_sources_are_refused() -> None:

@@ -129,7 +129,10 @@ class ViewRoutes:
         )
 
     async def _news(self, request: Request) -> AsyncIterator[str]:
-        """One event for each new commit, as long as the browser listens."""
+        """One event for each new commit, and one at times if there is none, while it is heard.
+
+        A page can tell a silence from a connection that is gone: scripts do not see comments.
+        """
         seen, silent_s = self._source.news(), 0.0
         yield "retry: 3000\n\n"
         while not await request.is_disconnected():
@@ -140,7 +143,7 @@ class ViewRoutes:
                 yield "event: commit\ndata: new rows\n\n"
             elif silent_s >= _ALIVE_S:
                 silent_s = 0.0
-                yield ": nothing new\n\n"
+                yield "event: alive\ndata: nothing new\n\n"
 
     def _html(self, name: str, asked: ViewRequest, page: ViewPage) -> str:
         window = asked.window

@@ -76,7 +76,8 @@
   }
 
   async function renew() {
-    const answer = await fetch(location.href, { cache: "no-store" });
+    const signal = AbortSignal.timeout(60000);
+    const answer = await fetch(location.href, { cache: "no-store", signal });
     if (!answer.ok) return say("no answer");
     const text = await answer.text();
     const news = new DOMParser().parseFromString(text, "text/html");
@@ -101,31 +102,55 @@
       const again = [...document.querySelectorAll("main a, main [id]")].find(found);
       if (again) again.focus({ preventScroll: true });
     }
-    say("renewed " + new Date().toISOString().slice(11, 19) + " UTC");
+    renewed = Date.now();
+    say("renewed " + new Date(renewed).toISOString().slice(11, 19) + " UTC");
     document.documentElement.dataset.renewed = String(++renewals);
   }
 
   const state = document.getElementById("live-state");
   const pause = document.getElementById("pause");
   let paused = false, running = false, stream = null, renewals = 0;
+  // When the server was heard last, and from when the page is.
+  let heard = 0, renewed = Date.now();
+  const silentMs = 45000, oldMs = 120000, freshMs = 10000;
 
   function say(words) { if (state) state.textContent = words; }
 
+  async function renewIfFree() {
+    if (paused || running || document.querySelector("main .select-outline")) return;
+    if (copying()) { say("not renewed: text is selected"); return; }
+    running = true;
+    try { await renew(); } catch { say("no answer"); } finally { running = false; }
+  }
+
   function listen() {
+    quiet();
+    heard = Date.now();
     stream = new EventSource("/updates");
-    stream.addEventListener("commit", async () => {
-      if (paused || running || document.querySelector("main .select-outline")) return;
-      if (copying()) { say("not renewed: text is selected"); return; }
-      running = true;
-      try { await renew(); } catch { say("no answer"); } finally { running = false; }
+    stream.addEventListener("alive", () => { heard = Date.now(); });
+    stream.addEventListener("commit", () => {
+      heard = Date.now();
+      renewIfFree();
     });
     stream.onerror = () => say("not connected; trying again");
-    stream.onopen = () => say("live");
+    stream.onopen = () => {
+      heard = Date.now();
+      say("live");
+      if (heard - renewed > freshMs) renewIfFree();
+    };
   }
 
   function quiet() {
     if (stream) stream.close();
     stream = null;
+  }
+
+  // No commit may come because the agent is gone; no event, because the connection is.
+  function lookAfter() {
+    if (paused || document.hidden) return;
+    const now = Date.now();
+    if (!stream || now - heard > silentMs) listen();
+    if (now - renewed > oldMs) renewIfFree();
   }
 
   function begin() {
@@ -139,6 +164,7 @@
       if (document.hidden) quiet();
       else if (!paused && !stream) listen();
     });
+    setInterval(lookAfter, 15000);
     listen();
   }
   const server = document.getElementById("server");
