@@ -21,6 +21,7 @@ from tests.unit.test_live_findings import LOCK_TITLE
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 WINDOW = "from=2026-11-02T13:00:00&to=2026-11-02T15:00:00"
+FAILED = '<p class="alarm">it took too long</p>'
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +188,25 @@ def test_an_open_page_says_that_rows_have_stopped(reader: Callable[..., Reader])
     page.clock.fast_forward(130_000)
     page.wait_for_selector(".alarm:has-text('The newest rows are from')", timeout=30_000)
     assert opened.complaints == []
+
+
+def test_a_refused_connection_is_tried_again(reader: Callable[..., Reader]) -> None:
+    """Browsers try again by themselves only if a connection is lost."""
+    opened = reader()
+    page = opened.page
+    page.clock.install()
+    page.route("**/updates", lambda route: route.fulfill(status=502), times=1)
+    page.goto(f"{opened.url}/activity?last=1h")
+    opened.drawn("Activity")
+    page.wait_for_selector("#live-state:text-is('not connected; trying again')")
+    page.clock.fast_forward(6000)
+    page.wait_for_selector("#live-state:text-is('live')")
+    page.route("**/activity?*", lambda route: route.fulfill(status=503, body=FAILED), times=1)
+    page.clock.fast_forward(130_000)
+    page.wait_for_selector("#live-state:text-is('no answer: it took too long')")
+    page.context.clear_cookies()
+    page.clock.fast_forward(130_000)
+    page.wait_for_selector("#live-state:has-text('the session has ended: Open this page by')")
 
 
 _seconds = itertools.count(1)

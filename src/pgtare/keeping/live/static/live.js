@@ -78,9 +78,13 @@
   async function renew() {
     const signal = AbortSignal.timeout(60000);
     const answer = await fetch(location.href, { cache: "no-store", signal });
-    if (!answer.ok) return say("no answer");
-    const text = await answer.text();
-    const news = new DOMParser().parseFromString(text, "text/html");
+    const news = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (!answer.ok) {
+      const ended = answer.status === 401 || answer.status === 403;
+      const why = news.querySelector(ended ? "body > p" : ".alarm");
+      const what = ended ? "the session has ended" : "no answer";
+      return say(why ? what + ": " + why.textContent : what);
+    }
     const fresh = news.getElementById("main");
     if (!fresh || paused) return;
     const found = mark(document.activeElement);
@@ -132,7 +136,14 @@
       heard = Date.now();
       renewIfFree();
     });
-    stream.onerror = () => say("not connected; trying again");
+    stream.onerror = () => {
+      say("not connected; trying again");
+      // The browser tries again if a connection is lost, but not if it was refused.
+      if (!stream || stream.readyState !== EventSource.CLOSED) return;
+      quiet();
+      if (Date.now() - renewed > freshMs) renewIfFree(); // which says why, if it is refused as well
+      setTimeout(() => { if (!paused && !document.hidden && !stream) listen(); }, 5000);
+    };
     stream.onopen = () => {
       heard = Date.now();
       say("live");
