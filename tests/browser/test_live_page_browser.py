@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,10 @@ from tests.unit.test_live_findings import LOCK_TITLE
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 WINDOW = "from=2026-11-02T13:00:00&to=2026-11-02T15:00:00"
+#: A link and a field above the view, in the page's script.
+EARLIER = "document.querySelector('.controls nav li:nth-last-child(3) a')"
+FROM = "document.querySelector('input[name=from]')"
+LIVE = "#live-state:text-matches('^(live|renewed)')"
 FAILED = '<p class="alarm">it took too long</p>'
 
 
@@ -151,15 +156,17 @@ def test_new_rows_show_up_by_themselves(reader: Callable[..., Reader], spool: Pa
     page = opened.page
     page.goto(f"{opened.url}/activity?last=1h")
     opened.drawn("Activity")
-    page.wait_for_selector("#live-state:text-is('live')")
+    page.wait_for_selector(LIVE)
     page.locator("main caption a").first.focus()
+    page.evaluate(f"{EARLIER}.href = '#'; {FROM}.value = ''")
     _find(spool, "open", "A new finding")
-    page.wait_for_selector("html[data-renewed='1']", timeout=15_000)
-    assert page.locator("li a:has-text('A new finding')").count() == 1
+    page.wait_for_selector("li a:has-text('A new finding')", timeout=15_000)
     assert page.evaluate("document.activeElement.textContent") == "CSV"
+    assert "from=" in page.evaluate(f"{EARLIER}.href")
+    assert page.evaluate(f"{FROM}.value") != ""
     opened.click("A new finding")
     opened.drawn("A new finding")
-    page.wait_for_selector("#live-state:text-is('live')")
+    page.wait_for_selector(LIVE)
     page.evaluate("getSelection().selectAllChildren(document.getElementById('command-1'))")
     _find(spool, "update", "A new finding", evidence="seen again")
     page.wait_for_selector("#live-state:text-is('not renewed: text is selected')", timeout=15_000)
@@ -176,6 +183,31 @@ def test_new_rows_show_up_by_themselves(reader: Callable[..., Reader], spool: Pa
     assert opened.complaints == []
 
 
+def test_a_renewal_takes_nothing_out_of_hand(reader: Callable[..., Reader], spool: Path) -> None:
+    opened = reader()
+    page = opened.page
+    page.goto(f"{opened.url}/activity?last=1h")
+    opened.drawn("Activity")
+    page.wait_for_selector(LIVE)
+    page.locator("details.window summary").click()
+    page.locator("input[name=from]").fill("2026-11-01T10:01:02")
+    page.mouse.move(5, 5)
+    page.mouse.down()
+    page.locator("#scroll-by_type").focus()
+    _find(spool, "open", "A held finding", key="held")
+    page.wait_for_timeout(2500)
+    assert page.locator("li a:has-text('A held finding')").count() == 0
+    page.mouse.up()
+    page.wait_for_selector("li a:has-text('A held finding')", timeout=15_000)
+    assert page.evaluate("document.activeElement.id") == "scroll-by_type"
+    assert page.locator("input[name=from]").input_value() == "2026-11-01T10:01:02"
+    page.select_option("#server", "cloud")
+    assert "server=" not in page.url
+    page.get_by_role("button", name="Choose").click()
+    page.wait_for_url("**server=cloud**")
+    assert opened.complaints == []
+
+
 def test_an_open_page_says_that_rows_have_stopped(reader: Callable[..., Reader]) -> None:
     """No commit comes, so nothing but time tells it; the connection is silent as well."""
     opened = reader()
@@ -183,7 +215,7 @@ def test_an_open_page_says_that_rows_have_stopped(reader: Callable[..., Reader])
     page.clock.install()
     page.goto(f"{opened.url}/activity?last=1h")
     opened.drawn("Activity")
-    page.wait_for_selector("#live-state:text-is('live')")
+    page.wait_for_selector(LIVE)
     page.evaluate("for (const one of document.querySelectorAll('.alarm')) one.remove()")
     page.clock.fast_forward(130_000)
     page.wait_for_selector(".alarm:has-text('The newest rows are from')", timeout=30_000)
@@ -195,15 +227,25 @@ def test_a_refused_connection_is_tried_again(reader: Callable[..., Reader]) -> N
     opened = reader()
     page = opened.page
     page.clock.install()
-    page.route("**/updates", lambda route: route.fulfill(status=502), times=1)
+    refused = ["/updates"]
+
+    def answer(route: Any) -> None:
+        if any(path in route.request.url for path in refused):
+            route.fulfill(status=503, body=FAILED)
+        else:
+            route.fallback()
+
+    page.route("**/*", answer)
     page.goto(f"{opened.url}/activity?last=1h")
     opened.drawn("Activity")
     page.wait_for_selector("#live-state:text-is('not connected; trying again')")
+    refused.clear()
     page.clock.fast_forward(6000)
-    page.wait_for_selector("#live-state:text-is('live')")
-    page.route("**/activity?*", lambda route: route.fulfill(status=503, body=FAILED), times=1)
+    page.wait_for_selector(LIVE)
+    refused.append("/activity")
     page.clock.fast_forward(130_000)
     page.wait_for_selector("#live-state:text-is('no answer: it took too long')")
+    refused.clear()
     page.context.clear_cookies()
     page.clock.fast_forward(130_000)
     page.wait_for_selector("#live-state:has-text('the session has ended: Open this page by')")

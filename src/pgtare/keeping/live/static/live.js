@@ -75,6 +75,30 @@
     return null;
   }
 
+  // A page that is drawn anew must not take away what the reader has in hand.
+  let pressed = false;
+  for (const name of ["pointerdown", "pointermove", "pointerup", "pointercancel"]) {
+    document.addEventListener(name, (event) => { pressed = event.buttons > 0; }, true);
+  }
+
+  function inHand() {
+    if (copying()) say("not renewed: text is selected");
+    return paused || copying() || document.querySelector("main .select-outline") !== null;
+  }
+
+  document.addEventListener("input", (event) => {
+    if (event.target.form) event.target.form.dataset.changed = "yes";
+  });
+
+  // Times move on in the links and forms above the view, too.
+  function renewControls(news) {
+    for (const name of ["#window-words", ".controls nav", ".controls form", ".window form"]) {
+      const old = document.querySelector(name), fresh = news.querySelector(name);
+      const inUse = old && (old.dataset.changed || old.contains(document.activeElement));
+      if (fresh && old && !inUse) old.replaceWith(fresh);
+    }
+  }
+
   async function renew() {
     const signal = AbortSignal.timeout(60000);
     const answer = await fetch(location.href, { cache: "no-store", signal });
@@ -86,7 +110,8 @@
       return say(why ? what + ": " + why.textContent : what);
     }
     const fresh = news.getElementById("main");
-    if (!fresh || paused) return;
+    while (pressed) await new Promise((done) => setTimeout(done, 100));
+    if (!fresh || inHand()) return;
     const found = mark(document.activeElement);
     const sideways = [...document.querySelectorAll("main .scroll")].map((one) => one.scrollLeft);
     const top = window.scrollY;
@@ -97,8 +122,7 @@
     document.querySelectorAll("main .scroll").forEach((one, number) => {
       one.scrollLeft = sideways[number] || 0;
     });
-    const words = news.getElementById("window-words");
-    if (words) document.getElementById("window-words").textContent = words.textContent;
+    renewControls(news);
     draw();
     showButtons();
     window.scrollTo(0, top);
@@ -121,8 +145,7 @@
   function say(words) { if (state) state.textContent = words; }
 
   async function renewIfFree() {
-    if (paused || running || document.querySelector("main .select-outline")) return;
-    if (copying()) { say("not renewed: text is selected"); return; }
+    if (running || inHand()) return;
     running = true;
     try { await renew(); } catch { say("no answer"); } finally { running = false; }
   }
@@ -178,8 +201,6 @@
     setInterval(lookAfter, 15000);
     listen();
   }
-  const server = document.getElementById("server");
-  if (server) server.addEventListener("change", () => server.form.requestSubmit());
 
   // Tables first: what draws the charts is large, and comes when they have been painted.
   function load() {
