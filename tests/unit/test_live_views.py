@@ -10,9 +10,11 @@ import io
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pgtare.errors import UsageError
@@ -28,9 +30,10 @@ from pgtare.keeping.live.page_parts import PageColumn, PageRow, PageTable, TreeN
 from pgtare.keeping.live.time_window import US, TimeWindow
 from pgtare.keeping.live.views import blockers
 from pgtare.keeping.spool import manifest, reader
+from pgtare.keeping.spool.writer import Spool
 from tests.live_pages import ServedPage, served
 from tests.unit.live_findings import HOSTILE_TEXT
-from tests.unit.live_rows import make_spool
+from tests.unit.live_rows import CLOUD, SHOP, UNLIMITED, few_rows, make_spool
 
 LAST_HOUR = "from=2026-11-02T14:00:00&to=2026-11-02T15:00:00"
 NEWEST_US = 1_793_631_600 * US
@@ -343,6 +346,38 @@ def test_a_sampled_server_is_in_no_exact_total(page: ServedPage) -> None:
     both = page.get(f"/breakdown?by=server&source=sampled&{LAST_HOUR}").text
     assert "cloud</a>" in both
     assert "shop</a>" in both
+
+
+def written(spool: Path, tables: dict[str, pa.Table]) -> Path:
+    """A spool with these rows more."""
+    with Spool.open(spool, UNLIMITED) as opened:
+        opened.commit(tables, {})
+    return spool
+
+
+def ticks(ts: datetime, server: str = SHOP) -> pa.Table:
+    sources = ["waits", "statements", "sessions"]
+    return few_rows("ticks", ts, server, source=sources, ticks=[1] * 3)
+
+
+def test_a_server_whose_rows_do_not_come_is_named(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    before = now - timedelta(minutes=5)
+    spool = written(tmp_path / "spool", {"ticks": ticks(before)})
+    with served(spool) as one:
+        one.log_in()
+        said = f"The newest rows are from {before:%Y-%m-%d %H:%M:%S} UTC. "
+        assert f"{said}No agent is writing to this spool." in one.get("/activity").text
+        own = few_rows("agent", now, "", kind=["cpu"], value=[0.1], unit=["s"])
+        written(spool, {"agent": own})
+        text = one.get("/activity").text
+        assert f"{said}The agent runs, but has not reached a server since then" in text
+        written(spool, {"ticks": ticks(now, CLOUD)})
+        text = one.get("/activity").text
+        assert "The newest rows" not in text
+        assert "No new rows of shop. The agent no longer watches them" in text
+        assert "No new rows" not in one.get("/activity?server=cloud").text
+        assert "No new rows" not in one.get(f"/activity?{LAST_HOUR}").text
 
 
 # Windows

@@ -17,7 +17,7 @@ from pgtare.keeping.live import page_parts
 from pgtare.keeping.live.live_source import LiveSource
 from pgtare.keeping.live.page_parts import PageLink, ViewPage
 from pgtare.keeping.live.page_shell import PageShell
-from pgtare.keeping.live.time_window import LAST_S, TimeWindow, iso, shown
+from pgtare.keeping.live.time_window import LAST_S, US, TimeWindow, iso, shown
 from pgtare.keeping.live.views import (
     activity,
     bill,
@@ -58,7 +58,7 @@ _FORGET = {"last": None, "from": None, "to": None, "at": None}
 _LOOK_S, _ALIVE_S = 1.0, 15.0
 #: The newest rows are said to be old after this, s.
 _OLD_S = 120
-#: An alarm names at most this many files.
+#: An alarm names at most this many files or servers.
 _MOST_NAMED = 3
 
 
@@ -156,13 +156,9 @@ class ViewRoutes:
             PageLink("later ›", asked.in_window(window.shifted(1))),
             PageLink("wider", asked.in_window(window.widened())),
         ]
-        age_s = time.time() - asked.newest_us / 1e6
         alarms = list(page.alarms)
-        if window.last is not None and age_s > _OLD_S:
-            alarms.append(
-                f"The newest rows are from {shown(asked.newest_us)} UTC. No agent is writing to "
-                f"this {self._source.what}."
-            )
+        if window.last is not None:
+            alarms += self._late(asked)
         if asked.damaged:
             alarms.append(_damaged_words(asked.damaged))
         kept = {
@@ -192,6 +188,23 @@ class ViewRoutes:
                 f"{asked.path}.csv", {**asked.words, **window.address(), "table": table.id}
             ),
         )
+
+    def _late(self, asked: ViewRequest) -> list[str]:
+        """What a reader of the newest rows must know if some do not come."""
+        old_us = time.time_ns() // 1000 - _OLD_S * US
+        if asked.newest_us > old_us:
+            late = asked.servers_until(asked.newest_us - _OLD_S * US)
+            if not late:
+                return []
+            return [
+                f"No new rows of {', '.join(late[:_MOST_NAMED])}"
+                f"{' and others' if len(late) > _MOST_NAMED else ''}. The agent no longer watches "
+                "them, or has not reached them: its log says why."
+            ]
+        why = f"No agent is writing to this {self._source.what}."
+        if asked.spans.get("agent", [0, 0])[1] > old_us:
+            why = "The agent runs, but has not reached a server since then: its log says why."
+        return [f"The newest rows are from {shown(asked.newest_us)} UTC. {why}"]
 
 
 def _damaged_words(names: Collection[str]) -> str:

@@ -90,6 +90,15 @@ class ViewRequest:
         """All servers that were watched in the window."""
         return sorted({row["host"] for row in self.coverage})
 
+    def servers_until(self, last_us: int) -> list[str]:
+        """Servers among those that are shown whose newest rows are from this time or before."""
+        newest: dict[str, int] = {}
+        for row in self.coverage:
+            newest[row["host"]] = max(newest.get(row["host"], 0), row["last_us"])
+        return sorted(
+            host for host, us in newest.items() if us <= last_us and self.server in (None, host)
+        )
+
     def watched(self, ticks: str) -> list[str]:
         """Servers that the rows of these ticks are of, among those that are shown."""
         return sorted(
