@@ -283,6 +283,23 @@ def test_a_damaged_file_is_named_where_its_rows_are_missing(tmp_path: Path) -> N
         assert "cannot be read" not in one.get(f"/findings?{before}").text
 
 
+def test_all_that_wait_are_counted(tmp_path: Path) -> None:
+    """Blockers are looked up for 20 sessions of a sample; a part of the minute was watched."""
+    ts = datetime(2026, 11, 2, 14, 0, 30, tzinfo=UTC)
+    waiting = {"pid": [*range(31)], "type": [None, *["Lock"] * 30]}
+    waiting |= {"blockers": [None, *[[100]] * 20, *[None] * 10], "state": ["active"] * 31}
+    waiting |= {"event": [None, *["transactionid"] * 30]}
+    rows = {"sessions": few_rows("sessions", ts, **waiting), "ticks": ticks(ts)}
+    with served(written(tmp_path / "spool", rows)) as one:
+        one.log_in()
+        (moment,) = table(one, f"/blockers.csv?table=moments&{LAST_HOUR}")
+        assert (moment["waiters"], moment["waited_ns"]) == ("30", str(30 * 10**10))
+        text = one.get(f"/blockers?{LAST_HOUR}").text
+        (found,) = re.findall(r'id="charts">(.*?)</script>', text)
+        assert json.loads(found)[0]["data"][0]["y"] == [30]
+        assert "Others that waited for locks: 10." in text
+
+
 def node(pid: int, *below: TreeNode) -> TreeNode:
     return TreeNode(f"one: process {pid}", "it is not in the samples", list(below))
 

@@ -40,25 +40,20 @@ _SESSIONS = (
     PageColumn("xact_age_us", "transaction since", "us"),
     PageColumn("blockers", "blocked by"),
 )
-_NOTE = (
-    "From samples of sessions, once a second, kept for two days. Blockers are looked up for "
-    "sessions that have waited for a lock for at least a second."
+_LOOKED_UP = (
+    "Blockers are looked up for 20 sessions a second, of those that have waited for a lock for at "
+    "least a second."
 )
+_NOTE = f"From samples of sessions, once a second, kept for two days. {_LOOKED_UP}"
 
 
 async def view(request: ViewRequest) -> ViewPage:
     """The view."""
     step_us = request.window.step_us()
     only = request.of_server
-    moments = await request.rows("lock_moments", only=only, grain="tick", step_us=step_us)
-    series = [
-        {
-            "bucket_us": row["bucket_us"],
-            "member": row["host"],
-            "aas": row["spent_ns"] / (step_us * 1000),
-        }
-        for row in moments
-    ]
+    grain = request.window.grain
+    moments = await request.rows("lock_moments", only=only, grain=grain, step_us=step_us)
+    series = [{**row, "member": row["host"]} for row in moments]
     chart = live_charts.activity_chart(
         "blocked", series, request.window, step_us, {}, None, by_class=False
     )
@@ -104,15 +99,22 @@ async def sessions_at(
     for row in rows:
         newest[row["host"]] = max(newest.get(row["host"], 0), row["seen_us"])
     now = [row for row in rows if row["seen_us"] == newest[row["host"]]]
-    involved = [
-        row for row in now if row["waits_for"] or row["process"] in also or _blocks(row, now)
-    ]
+    holders = {(row["host"], pid) for row in now for pid in row["waits_for"] or ()}
+
+    def is_in_tree(row: LiveRow) -> bool:
+        return bool(row["waits_for"]) or (row["host"], row["process"]) in holders
+
+    involved = [row for row in now if is_in_tree(row) or row["process"] in also]
     texts = await breakdown.texts(request, involved)
     trees = [node for host in sorted(newest) for node in trees_of(host, now, texts)]
     lines = [PageRow(_session(row), _href(request, row)) for row in involved]
     caption = f"Sessions at {time_window.shown(end)} UTC"
     table = PageTable("sessions", caption, _SESSIONS, lines)
-    notes = () if trees else ("No session waited for another one then.",)
+    cut = sum(row["wait_class"] == "Lock" and not is_in_tree(row) for row in now)
+    if cut:
+        notes = [f"Others that waited for locks: {cut}. {_LOOKED_UP}"]
+    else:
+        notes = [] if trees else ["No session waited for another one then."]
     title = title or f"At {time_window.shown(end)} UTC"
     return PageSection(title, notes, "sampled", table=table if lines else None, tree=trees)
 
@@ -166,12 +168,6 @@ def _words(
     since = f", transaction open for {numbers.duration(open_us)}" if open_us is not None else ""
     about = f"{row['condition'] or 'no state'}{since}{waits}{statement}"
     return f"{host}: process {pid}, {who}{where}{program}", about
-
-
-def _blocks(row: LiveRow, rows: Sequence[LiveRow]) -> bool:
-    return any(
-        row["process"] in (one["waits_for"] or []) and one["host"] == row["host"] for one in rows
-    )
 
 
 def _href(request: ViewRequest, row: LiveRow) -> str | None:
