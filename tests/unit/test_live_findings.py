@@ -233,3 +233,27 @@ def test_one_that_came_back_and_one_of_the_same_name(tmp_path: Path) -> None:
         address = f"/finding?server=cloud&key=log&{LAST_HOUR}"
         assert "open, since 2026-11-02 14:50:00" in one.get(address).text
         assert "open 2 times" in one.get(f"{address}&since=2026-11-02T14:10:00").text
+
+
+def test_one_that_is_open_for_days_is_shown_from_its_beginning(tmp_path: Path) -> None:
+    begin = END - timedelta(minutes=2500)
+    usual = {"key": "long", "since": begin, "class": 1, "level": "warning", "aas": 1.0}
+    rows = [
+        finding_row(
+            begin + timedelta(minutes=minute),
+            "update" if minute else "open",
+            **{**usual, "share": 0.2 if minute else 0.9},
+        )
+        for minute in range(2500)
+    ]
+    spool = tmp_path / "spool"
+    with Spool.open(spool, UNLIMITED) as opened:
+        opened.commit({"findings": finding_table(SHOP, rows)}, {})
+    with served(spool) as one:
+        one.log_in()
+        text = one.get(f"/finding?server=shop&key=long&{LAST_HOUR}").text
+    assert "20 % of active time when written last, 90 % at most" in text
+    (line,) = chart(text, "share")["data"]
+    assert set(line["y"][:2]) == {90}
+    assert set(line["y"][2:]) == {20}
+    assert 1000 < len(line["y"]) < 2100

@@ -21,7 +21,9 @@ from pgtare.kit import numbers
 _LOCKS = ("lock", "hotlock")
 #: A finding is computed from so much time before it is written, µs.
 _COMPUTED_US = 30 * US
-_MOST_ROWS, _MOST_TRACES = 2000, 10_000
+#: It is written no more often, µs.
+_WRITTEN_US = 10 * US
+_MOST_STEPS, _MOST_TRACES = 2000, 10_000
 _CLOSED = (
     "This finding is closed. The commands are of its time: look at what is there now before you "
     "run one."
@@ -52,7 +54,11 @@ async def view(request: ViewRequest) -> ViewPage:
     # a server's clock may be ahead of the agent's
     whole = TimeWindow(min(row["begun_us"], row["seen_us"]) - US, row["seen_us"], "tick")
     course = await request.rows(
-        "finding_shares", only=request.of_server, window=whole, most=_MOST_ROWS, **named
+        "finding_shares",
+        only=request.of_server,
+        window=whole,
+        step_us=max(_WRITTEN_US, (whole.to_us - whole.after_us) // _MOST_STEPS),
+        **named,
     )
     row["worst_urgency"] = min(one["urgency"] for one in course)
     worst = max(course, key=lambda one: one["share_then"] or 0.0)
@@ -133,7 +139,7 @@ async def _worst_second(
 
 def _course(request: ViewRequest, row: LiveRow, course: Sequence[LiveRow]) -> list[PageSection]:
     points = [
-        (one["seen_us"], 0.0 if one["last_change"] == "close" else 100 * one["share_then"])
+        (one["seen_us"], 0.0 if one["is_closed"] else 100 * one["share_then"])
         for one in reversed(course)
         if one["share_then"] is not None
     ]
