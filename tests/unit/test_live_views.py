@@ -245,6 +245,9 @@ def test_other_views(page: ServedPage, spool: Path) -> None:
     assert (setting["name"], setting["value"]) == ("track_io_timing", "on")
     (gap,) = table(page, "/activity.csv?table=gaps&last=6h")
     assert (gap["kind"], gap["from_ts"]) == ("absence", "2026-11-02T12:29:00Z")
+    within = "from=2026-11-02T12:29:10&to=2026-11-02T12:29:40"  # its row is of its end
+    assert table(page, f"/activity.csv?table=gaps&{within}") == [gap]
+    assert page.get("/activity.csv?table=gaps&last=2h").status == 404
     texts = table(page, f"/breakdown.csv?by=query_id&table=by_query_id&{LAST_HOUR}")
     assert HOSTILE_TEXT in {row["text"] for row in texts}
 

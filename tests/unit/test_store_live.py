@@ -16,7 +16,7 @@ from pgtare.keeping.live.store_worker import StoreWorker
 from pgtare.keeping.store import pushed_rows
 from pgtare.keeping.store.connection import StoreConnection
 from pgtare.keeping.store.pusher import SpoolPusher
-from tests.unit.live_rows import SHOP, make_spool
+from tests.unit.live_rows import LOCKED, SHOP, make_spool
 from tests.unit.spool_rows import newest
 from tests.unit.store_engine import engine, new_store
 from tests.unit.test_live_queries import WINDOW, request, variants
@@ -85,6 +85,15 @@ def test_long_windows_have_the_same_sums(
             "breakdown", {"rows": rows, "dimension": by}, {}, window=window, grain=grain
         )
         check(asked, of_spool, of_store)
+
+
+def test_recordings_are_those_that_began_in_a_window(
+    of_spool: QueryWorker, of_store: StoreWorker
+) -> None:
+    """The agent reads them later."""
+    begun = int(LOCKED[0].timestamp()) * 10**6
+    window = [begun, begun + 60 * 10**6]
+    check(request("recordings", {}, {}, window=window), of_spool, of_store)
 
 
 def test_the_state_is_that_of_the_spool(of_spool: QueryWorker, of_store: StoreWorker) -> None:

@@ -29,7 +29,7 @@ _LEVELS = {
     "activity": ("activity_1h", "activity"),
 }
 #: Relations that are read as a whole: their times are not those at which something happened.
-_WHOLE = ("texts", "recordings")
+WHOLE = ("texts", "recordings")
 #: Columns that a relation has on top of its table's: times as integers, in µs since 1970.
 _ADDED = {
     "findings": ", epoch_us(since) AS since_us, epoch_us(until) AS until_us",
@@ -104,7 +104,7 @@ def view(
     """The SELECT of a relation. left_out: segments that cannot be read."""
     if relation == "samples":
         return SAMPLES
-    if relation in _WHOLE:
+    if relation in WHOLE:
         window = (-(1 << 62), 1 << 62)
     parts = []
     for span in spans(relation, *window, grain, found.rolled_us):

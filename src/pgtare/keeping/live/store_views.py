@@ -60,6 +60,24 @@ def _relation(
     rolled_us: Mapping[str, Mapping[str, int]],
     partial: Collection[str],
 ) -> str:
+    if relation in spool_views.WHOLE:
+        parts = [_select(relation, database, "1", partial)]
+    else:
+        parts = _parts(relation, database, window, grain, rolled_us, partial)
+    columns = [f"*, {_MICROS}(ts) AS ts_us"]
+    if added := _ADDED.get(relation):
+        columns.append(added)
+    return f"SELECT {', '.join(columns)} FROM ({' UNION ALL '.join(parts)})"
+
+
+def _parts(
+    relation: str,
+    database: str,
+    window: tuple[int, int],
+    grain: Grain,
+    rolled_us: Mapping[str, Mapping[str, int]],
+    partial: Collection[str],
+) -> list[str]:
     groups: dict[tuple[RowsSpan, ...], list[str]] = {}
     for spool, marks in rolled_us.items():
         spans = spool_views.spans(relation, *window, grain, marks)
@@ -76,10 +94,7 @@ def _relation(
             parts.append(_select(span.table, database, condition, partial))
     if not parts:
         parts.append(_select(relation, database, "0", ()))
-    columns = [f"*, {_MICROS}(ts) AS ts_us"]
-    if added := _ADDED.get(relation):
-        columns.append(added)
-    return f"SELECT {', '.join(columns)} FROM ({' UNION ALL '.join(parts)})"
+    return parts
 
 
 def _select(table: str, database: str, condition: str, partial: Collection[str]) -> str:
