@@ -191,6 +191,20 @@ def test_counts_that_are_negative_are_not_drawn() -> None:
     assert chart.data[0]["y"] == [live_charts.class_words(4)]
 
 
+def test_every_class_has_a_colour_of_its_own() -> None:
+    classes = ["CPU", "IO", "LWLock", "Lock", "IPC", "Timeout", "Client", "Extension"]
+    rows = [{"member": one, "bucket_us": NEWEST_US, "aas": 1.0} for one in classes]
+
+    def chart(days: int) -> list[dict[str, Any]]:
+        window = TimeWindow(NEWEST_US - days * 86_400 * US // 2, NEWEST_US, "tick")
+        return live_charts.activity_chart("a", rows, window, US, {}, None, by_class=True).data
+
+    assert len({trace["marker"]["color"] for trace in chart(1)}) == len(classes)
+    assert {trace["hovertemplate"].split(": ")[0] for trace in chart(1)} == {"%{x|%H:%M:%S}"}
+    long = {trace["hovertemplate"].split(": ")[0] for trace in chart(2)}
+    assert long == {"%{x|%Y-%m-%d %H:%M}"}
+
+
 # What a tour asks
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pgtare.keeping.live.time_window import TimeWindow
 from pgtare.kit import plots
 from pgtare.kit.plots import Json
 
-#: Colours of wait classes, as everywhere else on the page; others take what is left.
+#: Colours of wait classes, as everywhere else on the page; others take what a chart has left.
 _CLASS_COLORS = {
     "CPU": "c3",
     "IO": "c1",
@@ -23,13 +24,14 @@ _CLASS_COLORS = {
     "Timeout": "c5",
     "BufferPin": "c6",
     "Buffer": "c6",
-    "Extension": "c0",
+    "Client": "c0",
 }
 _COLORS = ("c1", "c2", "c3", "c4", "c5", "c6", "c7", "c0")
 OTHERS = "(others)"
 _MOST_MEMBERS = 7
 _HEIGHT = 340
 _LONGEST_NAME = 44
+_DAY_S = 86_400
 #: Upper ends of the classes of a histogram, ns; the last has none.
 BOUNDS_NS = [1 << (number + 8) for number in range(31)]
 
@@ -66,12 +68,12 @@ def activity_chart(
         member = row["member"] if row["member"] in cells else OTHERS
         of_member = cells.setdefault(member, {})
         of_member[row["bucket_us"]] = of_member.get(row["bucket_us"], 0.0) + row["aas"]
-    free = iter(_COLORS * 10)
+    own = {member: _CLASS_COLORS.get(member) if by_class else None for member in cells}
+    free = itertools.cycle([one for one in _COLORS if one not in own.values()] or _COLORS)
+    hover = f"%{{x|{_hover_time(window)}}}: %{{y:.3~g}}<extra>%{{fullData.name}}</extra>"
     data: list[Json] = []
     for member, values in cells.items():
-        color = _CLASS_COLORS.get(member) if by_class else None
-        if color is None:
-            color = "c0" if member == OTHERS else next(free)
+        color = own[member] or ("c0" if member == OTHERS else next(free))
         times = sorted(values)
         data.append(
             {
@@ -82,7 +84,7 @@ def activity_chart(
                 "width": [step_us // 1000] * len(times),
                 "offset": 0,
                 "marker": {"color": color, "line": {"width": 0}},
-                "hovertemplate": "%{x|%H:%M:%S}: %{y:.3~g}<extra>%{fullData.name}</extra>",
+                "hovertemplate": hover,
             }
         )
     if processors:
@@ -155,7 +157,8 @@ def heat_chart(
                 "tickvals": list(range(10)),
                 "ticktext": [f"10<sup>{n}</sup>" for n in range(10)],
             },
-            "hovertemplate": "%{x|%H:%M:%S}, %{y}: %{customdata:,} waits<extra></extra>",
+            "hovertemplate": f"%{{x|{_hover_time(window)}}}, %{{y}}: %{{customdata:,}} waits"
+            "<extra></extra>",
         }
     ]
     layout = _frame(window, "")
@@ -242,6 +245,11 @@ def _frame(window: TimeWindow, title: str) -> Json:
     layout["legend"] = {"orientation": "h", "y": -0.16, "yanchor": "top", "traceorder": "normal"}
     layout["hovermode"] = "closest"
     return layout
+
+
+def _hover_time(window: TimeWindow) -> str:
+    """How a bar names its time: with the day, if there is more than one."""
+    return "%H:%M:%S" if window.seconds < _DAY_S else "%Y-%m-%d %H:%M"
 
 
 def _bucket_range(window: TimeWindow, step_us: int) -> tuple[int, int]:
