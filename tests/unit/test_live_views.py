@@ -508,6 +508,7 @@ def test_cells() -> None:
         "5.1 %",
     ]
     assert shown(NEWEST_US, "time") == "2026-11-02 15:00:00"
+    assert [shown("x" * 400, "text"), shown("x" * 401, "text")] == ["x" * 400, "x" * 400 + " …"]
 
 
 # The worker

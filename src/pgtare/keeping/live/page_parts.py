@@ -20,7 +20,8 @@ ColumnKind = Literal[
     "text", "aas", "ns", "us", "count", "bytes", "share", "time", "change", "ns_change"
 ]
 
-
+#: Characters that a cell shows; CSV has the whole text, as a statement's own page has.
+_LONGEST_CELL = 400
 #: What a spreadsheet takes for a formula.
 _FORMULA, _NUMBER = re.compile(r"[=+@\t\r-]"), re.compile(r"-?\d+")
 
@@ -172,7 +173,8 @@ def shown_cell(value: Any, kind: ColumnKind) -> str:
     if value is None:
         return numbers.NONE if kind != "text" else ""
     if kind == "text":
-        return str(value)
+        text = str(value)
+        return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]} …"
     if kind == "time":
         return time_window.shown(value)
     if isinstance(value, float) and not math.isfinite(value):
