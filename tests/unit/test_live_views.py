@@ -9,6 +9,9 @@ import http.client
 import io
 import json
 import re
+import socket
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pgtare.errors import UsageError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.keeping.live import (
     live_charts,
     page_parts,
@@ -29,9 +32,11 @@ from pgtare.keeping.live import (
 from pgtare.keeping.live.page_parts import PageColumn, PageRow, PageTable, TreeNode
 from pgtare.keeping.live.time_window import US, TimeWindow
 from pgtare.keeping.live.views import blockers
+from pgtare.keeping.live.worker_process import LiveAnswer, LiveQuery, WorkerProcess
 from pgtare.keeping.spool import manifest, reader
 from pgtare.keeping.spool.writer import Spool
 from tests.live_pages import ServedPage, served
+from tests.sessions import eventually
 from tests.unit.live_findings import HOSTILE_TEXT
 from tests.unit.live_rows import CLOUD, SHOP, UNLIMITED, few_rows, make_spool
 
@@ -515,9 +520,6 @@ def test_cells() -> None:
 
 
 def test_a_slow_query_is_stopped_and_the_next_one_answered(spool: Path) -> None:
-    from pgtare.errors import MeasurementError
-    from pgtare.keeping.live.worker_process import WorkerProcess
-
     async def ask() -> None:
         worker = WorkerProcess(spool, limit_s=0.001)
         try:
@@ -536,6 +538,32 @@ def test_a_slow_query_is_stopped_and_the_next_one_answered(spool: Path) -> None:
     # a browser's test in this process leaves a loop of its own in the main thread
     with ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: asyncio.run(ask())).result()
+
+
+def test_nothing_is_computed_for_a_browser_that_has_gone(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    go_on = threading.Event()
+    answer = WorkerProcess.answer
+
+    async def late(worker: WorkerProcess, query: LiveQuery) -> LiveAnswer:
+        asked.append(query.name)
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        return await answer(worker, query)
+
+    monkeypatch.setattr(WorkerProcess, "answer", late)
+    with served(spool) as one:
+        one.log_in()
+        with socket.create_connection(("127.0.0.1", one.address.port)) as browser:
+            head = f"GET /activity HTTP/1.1\r\nHost: 127.0.0.1:{one.address.port}\r\n"
+            browser.sendall(f"{head}Cookie: {one.cookie}\r\n\r\n".encode())
+            eventually(lambda: asked)
+        time.sleep(0.5)  # until the server knows
+        go_on.set()
+        assert one.get("/bill").status == 200
+        assert "series" not in asked  # of the activity
 
 
 def test_a_silent_connection_is_heard(page: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:

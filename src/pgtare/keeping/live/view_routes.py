@@ -89,7 +89,10 @@ class ViewRoutes:
     async def _page(self, request: Request) -> tuple[ViewRequest, ViewPage]:
         name = request.path_params["view"]
         words = {key: value for key, value in request.query_params.items() if "\0" not in value}
-        asked = await ViewRequest.of(f"/{name}", words, self._worker, time.time_ns() // 1000)
+        now_us = time.time_ns() // 1000
+        asked = await ViewRequest.of(
+            f"/{name}", words, self._worker, now_us, request.is_disconnected
+        )
         return asked, await VIEWS[name](asked)
 
     async def _view(self, request: Request) -> Response:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgtare.errors import UsageError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.keeping.live import page_parts, row_sources, time_window
 from pgtare.keeping.live.row_sources import RowSource
 from pgtare.keeping.live.spool_views import Grain
@@ -29,6 +29,8 @@ class ViewRequest:
     spans: Mapping[str, list[int]]
     newest_us: int
     window: TimeWindow
+    is_gone: Callable[[], Awaitable[bool]]
+    """whether nobody waits for the answer any more"""
     only: dict[str, str | int]
     left_out: list[str] = field(default_factory=list)
     coverage: list[LiveRow] = field(default_factory=list)
@@ -37,7 +39,12 @@ class ViewRequest:
 
     @classmethod
     async def of(
-        cls, path: str, words: Mapping[str, str], worker: WorkerProcess, now_us: int
+        cls,
+        path: str,
+        words: Mapping[str, str],
+        worker: WorkerProcess,
+        now_us: int,
+        is_gone: Callable[[], Awaitable[bool]],
     ) -> ViewRequest:
         """Understand an address. Raises UsageError, and MeasurementError if nothing answers."""
         state = await worker.state()
@@ -45,7 +52,7 @@ class ViewRequest:
         looks = [spans[name][1] for name in ("ticks", "sessions", "waits") if name in spans]
         newest_us = min(now_us, max(looks, default=now_us))
         window = time_window.window_of(words, newest_us, spans)
-        request = cls(path, words, worker, spans, newest_us, window, _only(words))
+        request = cls(path, words, worker, spans, newest_us, window, is_gone, _only(words))
         request.left_out = state.get("left_out", [])
         request.coverage = await request.rows("coverage")
         return request
@@ -60,7 +67,12 @@ class ViewRequest:
         grain: Grain = "hour",
         **values: Any,
     ) -> list[LiveRow]:
-        """The answer to a query of this window. grain: as coarse as the rows may be."""
+        """The answer to a query of this window. grain: as coarse as the rows may be.
+
+        Raises MeasurementError, also if the browser has gone: others wait for the worker.
+        """
+        if await self.is_gone():
+            raise MeasurementError("the browser no longer waits for this page")
         found = window or self.window
         query = LiveQuery(
             name,
