@@ -226,6 +226,38 @@ def test_which_statement_became_slower(page: ServedPage) -> None:
     assert "UPDATE stock SET left_over" in chart
 
 
+def test_all_statements_are_compared(tmp_path: Path) -> None:
+    """Also those that are far from the largest in one window, with texts of both."""
+    after = datetime(2026, 11, 2, 14, 10, tzinfo=UTC)
+    before = after - timedelta(days=7)
+
+    def statements(ts: datetime, active_s: dict[int, int]) -> pa.Table:
+        count = len(active_s)
+        usual = {"kind": ["statement"] * count, "type": ["IO"] * count, "idle": [False] * count}
+        ns = [10**9 * one for one in active_s.values()]
+        ids = [*active_s]
+        return few_rows("statements", ts, query_id=ids, text_hash=ids, active_ns=ns, **usual)
+
+    usual = {number: 1000 + number for number in range(1, 250)}
+    old = statements(before, {**usual, 900: 5, 901: 100_000})
+    new = statements(after, {**usual, 900: 9000})
+    spool = written(tmp_path / "spool", {"statements": old, "ticks": ticks(before)})
+    texts = few_rows("texts", before, text_hash=[900, 901], text=["grown", "gone"])
+    written(spool, {"statements": new, "ticks": ticks(after), "texts": texts})
+    windows = "&from2=2026-10-26T14:00:00&to2=2026-10-26T15:00:00"
+    with served(spool) as one:
+        one.log_in()
+        rows = table(one, f"/compare.csv?by=query_id&table=compare&{LAST_HOUR}{windows}")
+        text = one.get(f"/compare?by=query_id&{LAST_HOUR}{windows}").text
+        assert "The 200 largest changes." in text
+    assert len(rows) == 200
+    assert [(row["query_id"], row["text"], row["aas_before"]) for row in rows[:2]] == [
+        ("901", "gone", "10000.0"),
+        ("900", "grown", "0.5"),
+    ]
+    assert {row["aas_change"] for row in rows[2:]} == {"0.0"}
+
+
 @pytest.mark.parametrize("by", ["query_id", "event", "server"])
 def test_a_window_in_which_nothing_was_watched_is_blank(page: ServedPage, by: str) -> None:
     path = "from=2026-11-02T14:30:00&to=2026-11-02T15:00:00"

@@ -96,17 +96,17 @@ async def parts(
 
 
 async def members(
-    request: ViewRequest, by: str, source: RowSource
+    request: ViewRequest, by: str, source: RowSource, most: int = MOST
 ) -> tuple[list[LiveRow], LiveRow]:
     """The largest members of a dimension, and the sum of all."""
     identifiers = {"rows": source.rows, "dimension": by}
-    ask = {"only": request.only, "source": source.ticks}
+    ask = {"only": request.only, "source": source.ticks, "most": most}
     if by == "query_id":
         rows = await request.rows("statement_breakdown", identifiers=identifiers, **ask)  # type: ignore[arg-type]
     else:
         rows = await request.rows("breakdown", identifiers=identifiers, **ask)  # type: ignore[arg-type]
     totals = rows
-    if len(rows) >= MOST:
+    if len(rows) >= most:
         by_server = {**identifiers, "dimension": "server"}
         totals = await request.rows("breakdown", identifiers=by_server, **ask)  # type: ignore[arg-type]
     names = ("aas", "spent_ns", "waits_ended", "waited_ns")

@@ -17,7 +17,7 @@ from pgtare.keeping.live.page_parts import (
 from pgtare.keeping.live.row_sources import DIMENSION_WORDS, RowSource
 from pgtare.keeping.live.time_window import TimeWindow
 from pgtare.keeping.live.views import breakdown
-from pgtare.keeping.live.views.view_request import ViewRequest
+from pgtare.keeping.live.views.view_request import MOST, ViewRequest
 from pgtare.keeping.live.worker_process import LiveRow
 
 _FIGURES = (
@@ -29,6 +29,8 @@ _FIGURES = (
     PageColumn("per_transaction_change_ns", "change", "ns_change"),
 )
 _CHARTED = 12
+#: Members of each window that are compared; a table has the largest changes of all.
+_MOST_COMPARED = 20_000
 #: Active sessions, None in a window in which nothing was watched, and transactions a second.
 _Sum = tuple[float | None, float]
 _UNSEEN: _Sum = (None, 0.0)
@@ -49,20 +51,19 @@ async def view(request: ViewRequest) -> ViewPage:
     keys, tables = [], []
     sums: list[_Sum] = []
     watched = []
-    for window in (before, after):
-        part = replace(request, window=window)
+    parts = [replace(request, window=window) for window in (before, after)]
+    for part in parts:
         part.coverage = await part.rows("coverage")
-        rows, total = await breakdown.members(part, by, source)
+        rows, total = await breakdown.members(part, by, source, _MOST_COMPARED)
         keys.append({_key(row, by): row for row in rows})
         watched.append(set(part.watched(source.ticks)))
         each_s = (await breakdown.transactions(part, source.ticks))[1]
         sums.append((total["aas"] if watched[-1] else None, each_s))
         tables.append(rows)
-    known = await breakdown.texts(request, [*tables[0], *tables[1]]) if by == "query_id" else {}
-    lines, changes = [], []
+    found = {}
     for key in {**keys[0], **keys[1]}:
         server = {"query_id": key[0], "server": key[1]}.get(by)
-        values = _values(
+        found[key] = _values(
             [
                 (one[key]["aas"] if key in one else 0.0, each_s)
                 if _is_in(server, seen)
@@ -70,18 +71,26 @@ async def view(request: ViewRequest) -> ViewPage:
                 for one, seen, (_, each_s) in zip(keys, watched, sums, strict=True)
             ]
         )
+    largest = sorted(found, key=lambda key: -abs(found[key][2] or 0.0))[:MOST]
+    known: Mapping[tuple[str, int], str] = {}
+    if by == "query_id":
+        for part, of_part in zip(parts, keys, strict=True):
+            wanted = [of_part[key] for key in largest if key in of_part]
+            known = await breakdown.texts(part, wanted)
+    lines, changes = [], []
+    for key in largest:
         name, href, text = _name(request, by, key, known)
         words = [name, text] if by == "query_id" else [name]
-        lines.append(PageRow([*words, *values], href))
+        lines.append(PageRow([*words, *found[key]], href))
         label = text if key[1] == "statement" and text else f"{name} {text}".strip()
-        changes.append((abs(values[2] or 0.0), label, values[2] or 0.0))
+        changes.append((label, found[key][2] or 0.0))
     offset = 2 if by == "query_id" else 1
-    lines.sort(key=lambda line: -abs(line.values[offset + 2] or 0.0))
-    changes.sort(key=lambda one: -one[0])
     totals = _values(sums)
     columns = [PageColumn(by, DIMENSION_WORDS[by])]
     columns += [PageColumn("text", "text")] if by == "query_id" else []
     caption = f"Before: {before.words()}. After: {after.words()}."
+    if len(found) > MOST:
+        caption += f" The {MOST} largest changes."
     table = PageTable(
         "compare",
         caption,
@@ -89,7 +98,7 @@ async def view(request: ViewRequest) -> ViewPage:
         lines,
         PageRow(["all", *[""] * (offset - 1), *totals]) if lines else None,
     )
-    drawn = [(name, change) for _, name, change in changes[:_CHARTED] if change]
+    drawn = [(name, change) for name, change in changes[:_CHARTED] if change]
     chart = (
         live_charts.bar_chart(
             "change",
