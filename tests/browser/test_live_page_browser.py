@@ -251,6 +251,14 @@ def test_a_refused_connection_is_tried_again(reader: Callable[..., Reader]) -> N
     page.wait_for_selector("#live-state:has-text('the session has ended: Open this page by')")
 
 
+def test_a_link_of_another_site_leads_here(reader: Callable[..., Reader]) -> None:
+    opened = reader()
+    opened.page.goto(f"data:text/html,<a href='{opened.url}/findings?last=1h'>of a mail</a>")
+    opened.page.get_by_role("link").click()
+    opened.drawn("Findings", 0)
+    assert opened.page.url.endswith("/findings?last=1h")
+
+
 _seconds = itertools.count(1)
 
 

@@ -52,6 +52,21 @@ def test_a_token_lets_one_browser_in(page: ServedPage) -> None:
     assert page.get("/", {"Cookie": page.cookie + "x"}).status == 403
 
 
+def test_a_link_of_another_site_leads_here(page: ServedPage) -> None:
+    """Browsers do not send the cookie then, but if the page loads itself again."""
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    again = page.get("/activity", link)
+    assert (again.status, again.headers["connection"]) == (403, "close")
+    assert '<meta http-equiv="refresh" content="0">' in again.text
+    for path, headers in (
+        ("/activity", {**link, "Sec-Fetch-Site": "same-origin"}),
+        ("/activity", {**link, "Sec-Fetch-Mode": "no-cors"}),
+        ("/activity", {**link, "Cookie": f"{page.rules.cookie}=wrong"}),
+        ("/?token=used", link),
+    ):
+        assert "refresh" not in page.get(path, headers).text
+
+
 def test_a_head_request_leaves_the_token(page: ServedPage) -> None:
     path = page.token_path()
     refusal = page.get(path, method="HEAD")

@@ -33,6 +33,9 @@ LetIn = Callable[[tuple[str, int]], None]
 _COOKIE = "pgtare_live"
 _MOST_SESSIONS = 1000
 _PROXY_SECRET = "x-pgtare-secret"  # noqa: S105
+#: Browsers do not send the cookie if a link of another site leads here, as in a mail. They do if
+#: the page then loads itself, which is no link of another site: so it happens once.
+_AGAIN = '<!DOCTYPE html><title>pgtare live</title><meta http-equiv="refresh" content="0">'
 _HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -232,8 +235,11 @@ class AccessControl:
             session = self._rules.use(token)
             if session is not None:
                 return self._logged_in(session)
-        if self._rules.knows(_cookie(headers, self._rules.cookie)):
+        cookie = _cookie(headers, self._rules.cookie)
+        if self._rules.knows(cookie):
             return RedirectResponse("/", 303) if token else None
+        if not (cookie or token) and _by_link_of_others(headers):
+            return HTMLResponse(_AGAIN, 403, {"connection": "close"})
         return _words(
             403,
             "Open this page by the address that pgtare live printed. Each address works once; "
@@ -265,6 +271,12 @@ def _cookie(headers: Headers, name: str) -> str:
         if key == name:
             return value
     return ""
+
+
+def _by_link_of_others(headers: Headers) -> bool:
+    """Whether a link on a page of another site leads here."""
+    site, mode = (headers.get(f"sec-fetch-{name}") for name in ("site", "mode"))
+    return (site, mode) == ("cross-site", "navigate")
 
 
 def _words(status: int, words: str) -> Response:
