@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import re
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +27,10 @@ from pgtare.weighing.ladder.duet_clusters import (
     load_seed,
     roles_of_set,
 )
+from pgtare.weighing.ladder.evidence import SessionsLook
+from pgtare.weighing.ladder.study_sections import Variant, Workload
+from pgtare.weighing.ladder.study_servers import Serving
+from tests.loads import during
 from tests.servers import binaries_slowly_on_15
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -99,6 +107,31 @@ def test_roles_and_settings_go_together(block: DuetBlock) -> None:
     for roles in ((1, 0), (0, 1)):
         block.assign(roles)
         assert _shown(block, "duet.ms") == [str((BASE_MS, ARM_MS)[role]) for role in roles]
+
+
+def test_a_look_that_a_stuck_server_does_not_answer_is_given_up(block: DuetBlock) -> None:
+    """Closing its session would wait for the thread that looks."""
+    cluster = block.clusters[0]
+    look = SessionsLook(
+        Serving(cluster, cluster.binaries, cluster.dsn(), Variant(name="off"), Workload(name="W1"))
+    )
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(look)
+        with cluster.connect() as connection:
+            row = connection.execute(
+                "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgtare'"
+            ).fetchone()
+        assert row is not None
+        os.kill(row[0], signal.SIGSTOP)
+        try:
+            with during(look) as looking:
+                time.sleep(0.3)  # for the query to be sent
+                assert looking.is_alive()
+                stack.close()
+            assert not looking.is_alive()
+        finally:
+            os.kill(row[0], signal.SIGCONT)
+    assert look.seen.trouble
 
 
 def _shown(block: DuetBlock, name: str) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import os
+import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -97,11 +99,14 @@ class SessionsLook:
                 self._look = lambda: _ask(conn)
             else:
                 reader = self._stack.enter_context(open_reader(self._serving.cluster.dsn()))
+                conn = reader.conn
                 self._look = lambda: self._read(reader)
+            self._stack.callback(_hang_up, conn)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        with self._noting_trouble():
+            self._stack.close()
 
     def __call__(self) -> None:
         """Look."""
@@ -127,6 +132,13 @@ class SessionsLook:
 
 def _ask(conn: psycopg.Connection[Any]) -> None:
     conn.execute("SELECT * FROM pg_stat_activity").fetchall()
+
+
+def _hang_up(conn: psycopg.Connection[Any]) -> None:
+    """End a query of another thread that is under way: closing waits for it, however long."""
+    if conn.lock.locked():
+        with socket.socket(fileno=os.dup(conn.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
 
 
 def judge_capture(

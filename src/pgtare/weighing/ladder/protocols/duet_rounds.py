@@ -234,7 +234,7 @@ class DuetRounds(StudyProtocol):
 
             def read() -> list[ServerReading]:
                 # A server that left the load without an answer may leave us without one too.
-                if any(not run.whole for run in runs):
+                if any(judge(run, roles)[0] is None for run in runs):
                     return []
                 return [server_reading.read(*both) for both in zip(servings, conns, strict=True)]
 
