@@ -46,6 +46,13 @@ def test_each_workload_has_its_own_script(tmp_path: Path) -> None:
         assert workload.name in ("E1", "E2") or workload.name == f"E{distinct}"
 
 
+def test_in_a_script_scale_is_the_workload_s() -> None:
+    study, _ = study_file.read(STUDIES / "wait_event_timing.toml")
+    found = {w.name: study.load_spec(w, STUDIES, None).arguments() for w in study.workload}
+    assert "scale=10" in found["W5"]
+    assert "-D" not in found["W1"]  # pgbench counts the branches for its own scripts
+
+
 def test_a_value_that_is_missing_is_reported(tmp_path: Path) -> None:
     study = evictions()
     workload = study.the_workload("E1").model_copy(update={"values": {"scenarios": 3}})

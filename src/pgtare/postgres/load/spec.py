@@ -49,6 +49,7 @@ class LoadSpec:
 
     scripts, if given, replace the built-in one. jobs: pgbench's threads, by default as many as
     clients, but no more than cores. seed: pgbench's, so that the same rows are asked for again.
+    scale: what :scale is in scripts, pgbench's 1 if None; built-in ones look at the tables.
     Raises UsageError if something cannot be.
     """
 
@@ -59,6 +60,7 @@ class LoadSpec:
     jobs: int | None = None
     rate: float | None = None
     seed: int = field(default_factory=_new_seed)
+    scale: int | None = None
 
     def __post_init__(self) -> None:
         if self.builtin not in get_args(Builtin):
@@ -92,6 +94,8 @@ class LoadSpec:
             arguments.append(f"--rate={self.rate:.6g}")
         if not self.scripts:
             return [*arguments, "-b", self.builtin]
+        if self.scale is not None:
+            arguments += ["-D", f"scale={self.scale}"]
         for script in self.scripts:
             arguments += ["-f", f"{script.path}@{script.weight}"]
         return arguments

@@ -65,4 +65,5 @@ class DeclaredStudy(Section):
             protocol=workload.mode,
             clients=workload.clients,
             rate=rate,
+            scale=workload.scale,
         )
