@@ -149,6 +149,13 @@ def test_each_place_in_a_round_is_as_likely() -> None:
 DUET = STUDY.replace(
     'name = "W1"', 'name = "W1"\nclients = 1\nprotocol = "duet"\nmetric = "latency_p50_us"'
 ).replace("IO/DataFileRead", "Client/ClientRead")
+ACTIVITY = """
+[[workload.activity]]
+name = "calls"
+query = "SELECT 1"
+when = { work_mem = "4MB" }
+per_transaction = 1.0
+"""
 
 
 @pytest.mark.parametrize(
@@ -159,6 +166,16 @@ DUET = STUDY.replace(
         ("clients = 1", "clients = 1\nwrites = true", "it writes and the servers would share"),
         ("Client/ClientRead", "IO/DataFileRead", "share the page cache and the disk"),
         ("Client/ClientRead", "LWLock/*", "it is about waits of LWLock/*"),
+        (
+            'at_least = "80%"',
+            f'at_least = "80%"{ACTIVITY}',
+            "its activity is checked in whole runs",
+        ),
+        (
+            'name = "trace"',
+            'name = "trace"\ncompanion = ["true"]',
+            "the companion of trace runs in",
+        ),
         ("latency_p50_us", "tps", 'does not measure: test "latency_p50_us"'),
     ],
 )

@@ -83,7 +83,11 @@ class DuetRounds(StudyProtocol):
     section = ".duet"
 
     def why_not(self, study: DeclaredStudy, workload: Workload, cores: int) -> str:
-        if why := _spoiled(workload, len(study.variant), cores):
+        why = _spoiled(workload, len(study.variant), cores)
+        accompanied = [variant.name for variant in study.variant if variant.companion]
+        if not why and accompanied:
+            why = f"the companion of {accompanied[0]} runs in whole runs of one server only"
+        if why:
             return f"{why}: play it by rounds"
         if workload.metric == "tps":
             return 'it tests tps, which a duet does not measure: test "latency_p50_us"'
@@ -311,6 +315,8 @@ def _spoiled(workload: Workload, variants: int, cores: int) -> str:
         return "it writes and the servers would share the disk's queue"
     if workload.figure:
         return "its figures are counted in whole runs of one server"
+    if workload.activity:
+        return "its activity is checked in whole runs of one server"
     for expected in workload.profile:
         if expected.at_least is None:
             continue
