@@ -18,7 +18,7 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.study.duet import RoundStatistics
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
-from pgtare.postgres.load import LoadSpec, Script
+from pgtare.postgres.load import BenchDatabase, LoadSpec, Script
 from pgtare.postgres.load.duet_plan import Length
 from pgtare.weighing.ladder.duet_clusters import (
     DuetBlock,
@@ -57,8 +57,17 @@ def load(tmp_path: Path) -> LoadSpec:
 
 
 @pytest.fixture(scope="module")
-def block(wheel: Binaries) -> Iterator[DuetBlock]:
-    with DuetBlock(variants_of(wheel, runtime=True), scale=None) as running:
+def warmed() -> list[Cluster]:
+    """The clusters of the block whose data were made ready."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def block(wheel: Binaries, warmed: list[Cluster]) -> Iterator[DuetBlock]:
+    def warm(cluster: Cluster, _: BenchDatabase) -> None:
+        warmed.append(cluster)
+
+    with DuetBlock(variants_of(wheel, runtime=True), scale=None, warm=warm) as running:
         yield running
 
 
@@ -142,6 +151,14 @@ def _shown(block: DuetBlock, name: str) -> list[str]:
         assert row is not None
         shown.append(str(row[0]))
     return shown
+
+
+def test_data_are_made_ready_before_each_round(block: DuetBlock, warmed: list[Cluster]) -> None:
+    """Even if no server is started for it."""
+    for roles in ((1, 0), (0, 1)):
+        warmed.clear()
+        block.assign(roles)
+        assert warmed == block.clusters
 
 
 def test_an_overloaded_round_is_dropped_and_says_why(

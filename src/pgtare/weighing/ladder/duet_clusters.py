@@ -51,8 +51,8 @@ class DuetBlock:
     """Clusters for all variants of a block, up together, for `with`.
 
     Each has pgbench's tables at `scale`, or an empty database if that is None. prepare: called
-    once for each cluster, for extensions or tables of one's own; warm: after each start of a
-    server, for prewarming. Clusters begin as the variants in order, so that one that cannot start
+    once for each cluster, for extensions or tables of one's own; warm: before each round, for
+    prewarming. Clusters begin as the variants in order, so that one that cannot start
     says so before anything is measured (MeasurementError with the end of its log). Raises
     UsageError for variants that cannot share data directories.
     """
@@ -128,7 +128,7 @@ class DuetBlock:
         )
 
     def assign(self, roles: tuple[int, ...]) -> None:
-        """Let each cluster play the variant that `roles` gives it.
+        """Let each cluster play the variant that `roles` gives it, and make its data ready.
 
         If one has to be started anew, all are, so that none is younger than another.
         """
@@ -144,12 +144,12 @@ class DuetBlock:
             cluster.configure(self._configuration(variant))
             if cluster.running:
                 cluster.reload()
-                continue
-            cluster.binaries = variant.binaries
-            # A postmaster that was killed leaves its children, which hold the data directory.
-            kill_leftovers(cluster.data_directory)
-            with _naming(variant):
-                cluster.start()
+            else:
+                cluster.binaries = variant.binaries
+                # A postmaster that was killed leaves its children, which hold the data directory.
+                kill_leftovers(cluster.data_directory)
+                with _naming(variant):
+                    cluster.start()
             if self._warm is not None:
                 self._warm(cluster, database)
 
