@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pgtare.weighing.ladder import analysis
 from pgtare.weighing.ladder.planning import all_steps
-from pgtare.weighing.ladder.records import ALL, Run, Step, StudyFacts, Wait
+from pgtare.weighing.ladder.records import ALL, Rate, Run, Step, StudyFacts, Wait
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_file import parse
@@ -154,11 +154,21 @@ def runs(found: Study, effects: Mapping[str, float], seed: int = 7) -> dict[str,
     return made
 
 
-def analysed(found: Study, made: dict[str, Run], *, closed: bool = False) -> LadderResult:
+def analysed(
+    found: Study,
+    made: dict[str, Run],
+    *,
+    closed: bool = False,
+    rates_tps: Mapping[str, float] | None = None,
+) -> LadderResult:
     """The result of these runs."""
+    rates = {
+        name: Rate(workload=name, saturation={}, rate_tps=tps)
+        for name, tps in (rates_tps or {}).items()
+    }
     steps_ = all_steps(found, 7)
     return analysis.analyse(
-        found, facts(found), steps_, made, {}, directory=Path("d"), closed=closed, skipped={}
+        found, facts(found), steps_, made, rates, directory=Path("d"), closed=closed, skipped={}
     )
 
 

@@ -91,6 +91,13 @@ def test_it_is_what_the_estimator_of_duets_says(made: dict[str, Run]) -> None:
         assert compared.round_pct == pytest.approx(100 * np.expm1(expected[:, column]))
 
 
+def test_the_rate_of_an_open_load_is_what_each_server_gets(made: dict[str, Run]) -> None:
+    found = study(TEXT.replace('protocol = "duet"', 'protocol = "duet"\nload = "50%"'))
+    rates = {"W1": 9_000.0, "W1 by duet": 8_000.0}  # of the proof, of all servers together
+    (workload,) = simulated_study.analysed(found, made, rates_tps=rates).workloads
+    assert workload.rate_tps == 8_000 / len(NAMES)
+
+
 def test_a_round_that_failed_a_gate_takes_its_set(made: dict[str, Run]) -> None:
     key = at(made, 6)
     made[key] = made[key].model_copy(update={"failed": ("7 pages were swapped",)})

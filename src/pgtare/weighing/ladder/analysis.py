@@ -87,7 +87,8 @@ def _workload(
 ) -> OnWorkload:
     found = study.gathered(workload, runs)
     blocks, dropped = found.kept, found.dropped
-    words = study.played_by(workload).words
+    protocol = study.played_by(workload)
+    words = protocol.words
     proof = runs.get(proof_id(workload))
     why_not = _why_not(study, workload, proof, len(blocks), len(dropped), skipped)
     shown = state != "unfinished" and not why_not and len(blocks) >= FEWEST
@@ -118,7 +119,9 @@ def _workload(
         metric=workload.metric,
         unit=UNITS[workload.metric],
         clients=workload.clients,
-        rate_tps=rates[workload.name].rate_tps if workload.name in rates else None,
+        rate_tps=protocol.server_rate(
+            study, workload, {name: rate.rate_tps for name, rate in rates.items()}
+        ),
         proven=bool(proof and proof.usable),
         profile=tuple(_profile(workload, proof)),
         waits=proof.waits if proof else (),

@@ -126,6 +126,15 @@ class StudyProtocol(ABC):
         """The name under which the rate of an open-loop workload is kept."""
         return workload.name
 
+    def server_rate(
+        self, study: DeclaredStudy, workload: Workload, rates: Mapping[str, float]
+    ) -> float | None:
+        """The transactions a second that each server gets; None in a closed loop.
+
+        rates: by `rate_name`.
+        """
+        return rates.get(self.rate_name(workload))
+
     def rate(self, workload: Workload, context: StepContext) -> Rate:
         """Find the rate of an open-loop workload: its share of what the floor does at full speed.
 

@@ -109,7 +109,9 @@ class OnWorkload(Model):
     metric: str = _field("what is tested")
     unit: str = _field("the metric's unit")
     clients: int = _field("clients of the load")
-    rate_tps: float | None = _field("transactions a second of an open loop; `null` in a closed one")
+    rate_tps: float | None = _field(
+        "transactions a second that each server gets in an open loop; `null` in a closed one"
+    )
     proven: bool = _field("whether its waits were as stated")
     profile: tuple[str, ...] = _field("what its waits had to be and what was found, in words")
     waits: tuple[Wait, ...] = _field("its waits in the run that proves them, longest first")

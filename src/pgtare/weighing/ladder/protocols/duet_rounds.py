@@ -143,6 +143,13 @@ class DuetRounds(StudyProtocol):
         """The proof, a whole run of the same load, has a rate of its own."""
         return f"{workload.name} by {self.name}"
 
+    def server_rate(
+        self, study: DeclaredStudy, workload: Workload, rates: Mapping[str, float]
+    ) -> float | None:
+        """The share of saturation is that of all together, so the servers divide it."""
+        rate = super().server_rate(study, workload, rates)
+        return rate / len(study.members) if rate else None
+
     def rate(self, workload: Workload, context: StepContext) -> Rate:
         """Its share of what all its servers together do at full speed.
 
@@ -225,9 +232,8 @@ class DuetRounds(StudyProtocol):
         roles = tuple(names.index(name) for name in step.roles)
         block.assign(roles)
         servings = context.bench.servings(block, step.roles, workload)
-        rate = context.rates.get(self.rate_name(workload))
-        # The share of saturation is that of all together, so the servers divide it among them.
-        spec = study.load_spec(workload, context.directory, rate / len(names) if rate else None)
+        rate = self.server_rate(study, workload, context.rates)
+        spec = study.load_spec(workload, context.directory, rate)
         spec = dataclasses.replace(spec, seed=step.seed)
         length = Length(study.protocol.duet.run, warmup_s=study.protocol.duet.warm_up)
         runs: list[DuetRun] = []
