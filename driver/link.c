@@ -109,11 +109,11 @@ link_close(Link *link)
 
 /* ---------------- failing ---------------- */
 
-/* Keep the first thing that went wrong in a transaction. */
+/* Keep the first failure of a transaction; a conflict is none, and explains none after it. */
 static void
 note_failure(Link *link, Outcome outcome, const char *sqlstate, const char *message)
 {
-	if (link->outcome == OUTCOME_OK)
+	if (link->outcome == OUTCOME_OK || link->outcome == OUTCOME_CONFLICT)
 	{
 		snprintf(link->sqlstate, sizeof(link->sqlstate), "%s", sqlstate ? sqlstate : "");
 		snprintf(link->message, sizeof(link->message), "%s", message);
@@ -356,5 +356,6 @@ link_describe(const Link *link, int64_t now_ns, Record *record)
 			.script = (uint8_t) link->script,
 			.outcome = (uint8_t) link->outcome,
 	};
-	memcpy(record->sqlstate, link->sqlstate, sizeof(record->sqlstate));
+	/* without what an earlier transaction left behind its end */
+	memcpy(record->sqlstate, link->sqlstate, strlen(link->sqlstate));
 }

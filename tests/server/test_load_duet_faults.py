@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 import threading
 import time
@@ -21,6 +23,7 @@ from pgtare.postgres.load.duet_plan import DuetTarget, Length
 from pgtare.postgres.load.duet_records import Outcome, read_records
 from pgtare.postgres.signals import StopRequest
 from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, backend_of
+from tests.hostile_server import message
 from tests.loads import during
 from tests.servers import crash
 
@@ -179,6 +182,8 @@ END;
     assert outcomes["conflict"] > 5
     conflicts = run.records.rows[run.records.rows["outcome"] == Outcome.CONFLICT]
     assert set(conflicts["sqlstate"]) == {b"40001"}
+    others = run.records.rows[run.records.rows["outcome"] != Outcome.CONFLICT]
+    assert set(others["sqlstate"]) == {b""}
     counted = 0
     for cluster in pair:
         with cluster.connect() as connection:
@@ -187,6 +192,36 @@ END;
         assert row is not None
         counted += row[0]
     assert counted == outcomes["ok"]
+
+
+def _conflict_and_leave(listening: socket.socket) -> None:
+    """A server that has a conflict in each statement, and goes as that is rolled back."""
+    client, _ = listening.accept()
+    with client, client.makefile("rb") as received:
+        received.read(struct.unpack("!i", received.read(4))[0] - 4)  # the login
+        client.sendall(message(b"R", struct.pack("!i", 0)) + message(b"Z", b"I"))
+        while True:
+            _, size = struct.unpack("!ci", received.read(5))
+            text = received.read(size - 4)
+            if text == b"ROLLBACK\0":
+                return
+            conflict = message(b"E", b"SERROR\0C40001\0Ma conflict\0\0") + message(b"Z", b"E")
+            client.sendall(conflict if text > b"\0" else message(b"I") + message(b"Z", b"I"))
+
+
+def test_a_connection_lost_in_a_rollback_is_not_blamed_on_the_conflict(
+    driver: Path, script: Any, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        target = DuetTarget(
+            f"host=127.0.0.1 port={port} user=u dbname=d sslmode=disable gssencmode=disable"
+        )
+        spec = script(SELECT_1, protocol="simple")
+        with during(lambda: _conflict_and_leave(listening)):
+            run = run_duet(driver, [target], spec, Length(30), tmp_path / "r", pin=False)
+    assert "cluster 0 was lost: server closed the connection" in str(run.failure)
+    assert run.records.outcomes()["conflict"] == len(run.records.rows) == 1
 
 
 def test_settings_the_server_refuses_are_reported(
