@@ -207,9 +207,19 @@ all_finished(const Sink *sink)
 	return true;
 }
 
+static bool
+is_past(const struct timespec *time)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec > time->tv_sec ||
+		(now.tv_sec == time->tv_sec && now.tv_nsec >= time->tv_nsec);
+}
+
 /*
- * Write blocks until a time on CLOCK_MONOTONIC; false once all threads have
- * finished and everything is written.
+ * Write blocks until a time on CLOCK_MONOTONIC, even if there are always more;
+ * false once all threads have finished and everything is written.
  */
 bool
 sink_serve(Sink *sink, int64_t until_ns)
@@ -224,7 +234,11 @@ sink_serve(Sink *sink, int64_t until_ns)
 	for (;;)
 	{
 		if (write_one(sink))
+		{
+			if (is_past(&until))
+				break;
 			continue;
+		}
 		if (all_finished(sink))
 		{
 			more = false;

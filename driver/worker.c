@@ -39,7 +39,7 @@ conclude(Worker *w, Link *link)
 
 /* Closed loop: start the cycle's next transaction if none is under way. */
 static void
-take_turn(Worker *w, int64_t end_ns)
+take_turn(Worker *w)
 {
 	const Plan *plan = w->run->plan;
 
@@ -55,8 +55,8 @@ take_turn(Worker *w, int64_t end_ns)
 			cycle_next(plan, w->thread, &w->cycle);
 			w->turn = 0;
 		}
-		/* a cycle that was begun is finished */
-		if (w->turn == 0 && run_now(w->run) >= end_ns)
+		/* a cycle that was begun is finished; the end may have come in the last one */
+		if (w->turn == 0 && run_now(w->run) >= atomic_load(&w->run->end_ns))
 			return;
 		link = &w->links[w->cycle.order[w->turn++]];
 		if (link->state == LINK_IDLE && link_start(link, 0) == PROGRESS_FINISHED)
@@ -217,7 +217,7 @@ worker_main(void *argument)
 		if (open_loop)
 			next_ns = start_due(w, end_ns);
 		else
-			take_turn(w, end_ns);
+			take_turn(w);
 		for (int i = 0; i < run->plan->nclusters; i++)
 			waits |= in_use(&w->links[i]);
 		if ((!waits && next_ns == NEVER) || run_now(run) >= cut_ns)

@@ -50,6 +50,36 @@ def test_a_stop_keeps_what_was_measured(
     assert list(tmp_path.glob("*.plan")) == []
 
 
+def test_a_stop_is_seen_though_records_come_faster_than_they_are_written(
+    driver: Path, targets: Any, script: Any, tmp_path: Path
+) -> None:
+    slow = tmp_path / "slow.so"
+    source = Path(__file__).parents[1] / "slow_write.c"
+    subprocess.run(
+        [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", source, "-o", slow], check=True
+    )
+    slowed = _wrapped(driver, tmp_path, f"export LD_PRELOAD={slow}")
+    stop = StopRequest()
+
+    def ask() -> None:
+        time.sleep(3)
+        stop.made = True
+
+    with during(ask):
+        spec = script(SELECT_1, clients=2)
+        run = run_duet(slowed, targets, spec, Length(15), tmp_path / "r", stop=stop)
+    assert (run.ended, run.failure) == ("signal", None)
+    assert_nothing_lost(run.records)
+
+
+def _wrapped(driver: Path, directory: Path, before: str) -> Path:
+    """The driver, started by a shell that does something first."""
+    wrapper = directory / "wrapped"
+    wrapper.write_text(f'#!/bin/sh\n{before}\nexec {driver} "$@"\n')
+    wrapper.chmod(0o755)
+    return wrapper
+
+
 def test_ctrl_c_in_the_caller_ends_the_driver_and_leaves_its_records(
     driver: Path, targets: Any, pair: list[Cluster], script: Any, tmp_path: Path
 ) -> None:
@@ -138,6 +168,7 @@ def test_a_statement_that_cannot_be_prepared_is_reported_before_the_run(
     [
         ("\\set x random(0, 3)\nSELECT 1 / :x;", "prepared", "division by zero", b"22012"),
         ("\\set x random(0, 3)\n\\set y 1 / :x\nSELECT :y;", "prepared", "divides by zero", b""),
+        ("\\set y 1 / 0\nSELECT :y;", "prepared", "divides by zero", b""),
         ("BEGIN;\nSELECT 1;", "prepared", "leaves a transaction open", b""),
         ("COPY seen TO STDOUT;", "simple", "COPY", None),
         ("SELECT 1\\; COPY seen FROM STDIN;", "simple", "COPY", b""),
