@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "duet.h"
 
@@ -48,6 +49,18 @@ catch_signals(void)
 	/* a broken pipe is seen where it is written to */
 	action.sa_handler = SIG_IGN;
 	sigaction(SIGPIPE, &action, NULL);
+}
+
+/* A connection takes a file; the usual soft limit is for programs that use select(). */
+static void
+allow_all_files(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	(void) setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 /* Open all connections; false where one fails or a signal has come. */
@@ -174,6 +187,7 @@ main(int argc, char **argv)
 	}
 	memset(workers, 0, plan->nthreads * sizeof(Worker));
 	catch_signals();
+	allow_all_files();
 	if (!open_links(&run, workers))
 		return conclusion(&run, workers);
 

@@ -137,6 +137,15 @@ def test_a_crashed_server_ends_the_run_and_says_so(
     assert outcomes["ok"] > 500
 
 
+def test_a_low_limit_on_open_files_does_not_hold_for_connections(
+    driver: Path, targets: Any, script: Any, tmp_path: Path
+) -> None:
+    limited = _wrapped(driver, tmp_path, "ulimit -S -n 40")
+    run = run_duet(limited, targets, script(SELECT_1, clients=30), SHORT, tmp_path / "r")
+    assert run.whole, run.failure
+    assert run.records.n_threads == 30
+
+
 def test_a_refused_connection_is_reported(
     driver: Path, targets: Any, script: Any, tmp_path: Path
 ) -> None:
