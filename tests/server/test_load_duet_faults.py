@@ -293,6 +293,15 @@ def test_a_full_disk_ends_the_run_and_keeps_what_fitted(
     assert run.seconds < 30
 
 
+def test_a_disk_that_is_full_at_the_start_is_reported(
+    driver: Path, targets: Any, script: Any, small_disk: Path
+) -> None:
+    page = os.sysconf("SC_PAGE_SIZE")
+    (small_disk / "rest").write_bytes(bytes((1 << 20) - page))  # the plan takes the last page
+    with pytest.raises(MeasurementError, match=r"did not begin: cannot write .*No space left"):
+        run_duet(driver, targets, script(SELECT_1), SHORT, small_disk / "r")
+
+
 def test_a_directory_that_takes_no_files_is_reported(
     driver: Path, targets: Any, script: Any
 ) -> None:

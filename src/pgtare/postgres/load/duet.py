@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pgtare.errors import MeasurementError
 from pgtare.postgres.load.duet_plan import DuetTarget, Length, render_plan
-from pgtare.postgres.load.duet_records import Records, read_records
+from pgtare.postgres.load.duet_records import HEADER, Records, read_records
 from pgtare.postgres.load.process import Child
 from pgtare.postgres.load.spec import LoadSpec
 from pgtare.postgres.signals import StopRequest
@@ -132,7 +132,8 @@ def _conclude(
     length: Length,
 ) -> DuetRun:
     failure = _failure(child, status)
-    if not output.exists():
+    # without a header, as on a disk that was full
+    if not output.exists() or output.stat().st_size < HEADER.size:
         raise MeasurementError(f"the duet did not begin: {failure or 'it was interrupted'}")
     facts = dict(line.split(" ", 1) for line in child.stdout if " " in line)
     ended: Ending = "failure"

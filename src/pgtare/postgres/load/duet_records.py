@@ -13,7 +13,7 @@ import numpy as np
 from pgtare.errors import MeasurementError
 
 MAGIC = b"PGTDUET\0"
-_HEADER = struct.Struct("=8sIIIIqqq")
+HEADER = struct.Struct("=8sIIIIqqq")
 DTYPE = np.dtype(
     [
         ("scheduled_ns", "i8"),
@@ -85,10 +85,10 @@ def read_records(path: Path) -> Records:
     """
     try:
         with open(path, "rb") as file:
-            head = file.read(_HEADER.size)
-            if len(head) < _HEADER.size:
+            head = file.read(HEADER.size)
+            if len(head) < HEADER.size:
                 raise MeasurementError(f"{path} ends before its first record")
-            magic, size, clusters, threads, _, warmup, duration, _ = _HEADER.unpack(head)
+            magic, size, clusters, threads, _, warmup, duration, _ = HEADER.unpack(head)
             if magic != MAGIC or size != DTYPE.itemsize:
                 raise MeasurementError(f"{path} was not written by this version's duet driver")
             data = file.read()
