@@ -140,14 +140,14 @@ def test_waiting_until_a_client_reads_is_not_the_sessions_time(
 ) -> None:
     """It asks for more than fits into the sockets, and reads nothing for a while."""
     client.execute("SELECT 1")
-    client.pgconn.send_query(b"SELECT repeat('x', 100000000)")
+    client.pgconn.send_query(b"SELECT repeat('x', 20000000)")
     client.pgconn.flush()
-    time.sleep(1)
+    time.sleep(2)
     while client.pgconn.get_result() is not None:
         pass
     row = running.observed(client, 2)[1]
-    assert row["client_ns"] > 0.5e9
-    assert row["service_ns"] < 0.5e9 + row["cpu_ns"]
+    assert row["client_ns"] > 1e9
+    assert row["service_ns"] < 1e9
 
 
 @pytest.mark.parametrize("prepare", [False, True])

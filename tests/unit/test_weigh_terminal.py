@@ -608,7 +608,7 @@ def test_what_the_figures_rest_on_is_there_on_request() -> None:
         f"seed {design.seed}",
         "Locks that every arm shares",
         "flushing statistics",
-        "waking up",
+        "Receiving the request and sending the answer",
     ):
         assert expected in text
         assert expected not in words(printed(result))
