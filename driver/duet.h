@@ -213,12 +213,18 @@ extern void run_end(Run *run, Ending ending, const char *format, ...)
 			__attribute__((format(printf, 3, 4)));
 
 static inline int64_t
-run_now(const Run *run)
+read_clock(clockid_t id)
 {
 	struct timespec ts;
 
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec - run->zero_ns;
+	clock_gettime(id, &ts);
+	return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+static inline int64_t
+run_now(const Run *run)
+{
+	return read_clock(CLOCK_MONOTONIC) - run->zero_ns;
 }
 
 /* ---------------- connections ---------------- */

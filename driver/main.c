@@ -30,15 +30,6 @@ on_signal(int number)
 	signalled = 1;
 }
 
-static int64_t
-read_clock(clockid_t id)
-{
-	struct timespec ts;
-
-	clock_gettime(id, &ts);
-	return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
 static void
 catch_signals(void)
 {

@@ -207,16 +207,6 @@ all_finished(const Sink *sink)
 	return true;
 }
 
-static bool
-is_past(const struct timespec *time)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec > time->tv_sec ||
-		(now.tv_sec == time->tv_sec && now.tv_nsec >= time->tv_nsec);
-}
-
 /*
  * Write blocks until a time on CLOCK_MONOTONIC, even if there are always more;
  * false once all threads have finished and everything is written.
@@ -235,7 +225,7 @@ sink_serve(Sink *sink, int64_t until_ns)
 	{
 		if (write_one(sink))
 		{
-			if (is_past(&until))
+			if (read_clock(CLOCK_MONOTONIC) >= until_ns)
 				break;
 			continue;
 		}
