@@ -177,12 +177,14 @@ def effects_of(
     own, _ = strata.values(reference, 0)
     base_c = threshold(own, strata.quantile)
     base_us = strata.mean(lambda units: units.body(base_c), 0, 0).value
+    later = strata.later.units
+    settled_us = later.mean(later.body(base_c), 0).value
     found = {}
     for arm in arms:
         c = weighted_threshold(
             strata.values(reference, arm), strata.values([arm], arm), strata.quantile
         )
-        base = strata.mean(lambda units: units.body(base_c), 0, arm).value
+        base = base_us if strata.uses_first(arm) else settled_us
         found[arm] = Effects(strata, arm, c, base, peeked)
     return base_c, base_us, found
 
