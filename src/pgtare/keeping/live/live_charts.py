@@ -10,7 +10,7 @@ from typing import Any
 
 from pgtare.keeping.live import time_window
 from pgtare.keeping.live.page_parts import LiveChart
-from pgtare.keeping.live.time_window import TimeWindow
+from pgtare.keeping.live.time_window import DAY_US, US, TimeWindow
 from pgtare.kit import plots
 from pgtare.kit.plots import Json
 
@@ -31,7 +31,6 @@ OTHERS = "(others)"
 _MOST_MEMBERS = 7
 _HEIGHT = 340
 _LONGEST_NAME = 44
-_DAY_S = 86_400
 #: Upper ends of the classes of a histogram, ns; the last has none.
 BOUNDS_NS = [1 << (number + 8) for number in range(31)]
 
@@ -249,7 +248,7 @@ def _frame(window: TimeWindow, title: str) -> Json:
 
 def _hover_time(window: TimeWindow) -> str:
     """How a bar names its time: with the day, if there is more than one."""
-    return "%H:%M:%S" if window.seconds < _DAY_S else "%Y-%m-%d %H:%M"
+    return "%H:%M:%S" if window.seconds < DAY_US / US else "%Y-%m-%d %H:%M"
 
 
 def _bucket_range(window: TimeWindow, step_us: int) -> tuple[int, int]:

@@ -61,23 +61,7 @@ def _relation(
     partial: Collection[str],
 ) -> str:
     if relation in spool_views.WHOLE:
-        parts = [_select(relation, database, "1", partial)]
-    else:
-        parts = _parts(relation, database, window, grain, rolled_us, partial)
-    columns = [f"*, {_MICROS}(ts) AS ts_us"]
-    if added := _ADDED.get(relation):
-        columns.append(added)
-    return f"SELECT {', '.join(columns)} FROM ({' UNION ALL '.join(parts)})"
-
-
-def _parts(
-    relation: str,
-    database: str,
-    window: tuple[int, int],
-    grain: Grain,
-    rolled_us: Mapping[str, Mapping[str, int]],
-    partial: Collection[str],
-) -> list[str]:
+        return _union(relation, [_select(relation, database, "1", partial)])
     groups: dict[tuple[RowsSpan, ...], list[str]] = {}
     for spool, marks in rolled_us.items():
         spans = spool_views.spans(relation, *window, grain, marks)
@@ -94,7 +78,14 @@ def _parts(
             parts.append(_select(span.table, database, condition, partial))
     if not parts:
         parts.append(_select(relation, database, "0", ()))
-    return parts
+    return _union(relation, parts)
+
+
+def _union(relation: str, parts: Sequence[str]) -> str:
+    columns = [f"*, {_MICROS}(ts) AS ts_us"]
+    if added := _ADDED.get(relation):
+        columns.append(added)
+    return f"SELECT {', '.join(columns)} FROM ({' UNION ALL '.join(parts)})"
 
 
 def _select(table: str, database: str, condition: str, partial: Collection[str]) -> str:

@@ -11,6 +11,7 @@ from pgtare.errors import UsageError
 from pgtare.keeping.live.spool_views import Grain
 
 US = 1_000_000
+DAY_US = 86_400 * US
 #: Windows that end with the newest row, by their names in addresses, s.
 LAST_S = {
     "15m": 900,

@@ -18,6 +18,7 @@ from pgtare.keeping.live.page_parts import (
     address,
 )
 from pgtare.keeping.live.row_sources import DIMENSION_WORDS, RowSource
+from pgtare.keeping.live.time_window import DAY_US
 from pgtare.keeping.live.views.view_request import MOST, ViewRequest
 from pgtare.keeping.live.worker_process import LiveRow
 
@@ -32,7 +33,6 @@ _FIGURES = (
 )
 _SAMPLED_FIGURES = tuple(one for one in _FIGURES if one.name not in ("calls", "mean_ns", "max_ns"))
 _KINDS = {"rest": "(rest: statements without rows of their own)", "outside": "(outside statements)"}
-_DAY_US = 86_400_000_000
 _MOST_TEXTS = 50_000
 #: A chart over many hours reads hours if there are more rows of minutes than this.
 _MOST_CHARTED = 8_000_000
@@ -148,7 +148,7 @@ async def texts(request: ViewRequest, rows: Sequence[LiveRow]) -> Mapping[tuple[
         if len(known) > _MOST_TEXTS:
             known.clear()
         # a statement may have been seen counting at another time than sampling
-        window = replace(request.window, after_us=request.window.after_us - _DAY_US)
+        window = replace(request.window, after_us=request.window.after_us - DAY_US)
         found = await request.rows(
             "statement_texts",
             identifiers={"rows": "statements"},

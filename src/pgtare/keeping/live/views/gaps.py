@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pgtare.keeping.live.page_parts import PageColumn, PageRow, PageSection, PageTable
-from pgtare.keeping.live.time_window import US
+from pgtare.keeping.live.time_window import DAY_US
 from pgtare.keeping.live.views.view_request import ViewRequest
 
 _COLUMNS = (
@@ -15,14 +15,13 @@ _COLUMNS = (
     PageColumn("ts", "to", "time"),
     PageColumn("detail", "what is missing, and why"),
 )
-#: Gaps may end later than the newest row, if their server has not been reached since, µs.
-_DAY_US = 86_400 * US
 
 
 async def sections(request: ViewRequest) -> list[PageSection]:
     """A section on gaps, if there are any."""
     window = request.window
-    ended = replace(window, to_us=max(window.to_us, request.newest_us + _DAY_US))
+    # gaps may end later than the newest row, if their server has not been reached since
+    ended = replace(window, to_us=max(window.to_us, request.newest_us + DAY_US))
     rows = await request.rows("gaps", only=request.of_server, window=ended, until_us=window.to_us)
     if not rows:
         return []
