@@ -28,6 +28,7 @@ from bench.gold_standard import WEIGHED, design
 from pgtare.errors import MeasurementError
 from pgtare.estimate.arrays import Bools, Floats, Ints
 from pgtare.estimate.trial.observations import Observations
+from pgtare.estimate.trial.runs import DROPPED
 from pgtare.postgres import own_session
 from pgtare.postgres.binaries import from_wheel
 from pgtare.postgres.modules import loadable
@@ -40,7 +41,6 @@ SAME, SLEEPS, POLLS = "on the same processor", "on another one, sleeps", "on ano
 CONDITIONS = (SAME, SLEEPS, POLLS)
 #: Between transactions the client works, as pgbench does: ns.
 THINKS_NS = 8_000
-DROPPED = 8
 PARTS = 50
 LEAST, MOST = 0.75, 1.05
 
