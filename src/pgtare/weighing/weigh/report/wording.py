@@ -28,7 +28,7 @@ _ALWAYS_NOT_SHOWN = (
     "Work put off until after the answer or done by others, such as flushing statistics and the "
     "logging process; CPU per cycle shows the part in the same backend.",
     "Receiving the request and sending the answer, and waiting for a processor before them: to its "
-    "client, an instrument that leaves cold caches behind costs up to a fifth more.",
+    "client, an instrument that leaves cold caches behind costs some 5 to 30 % more.",
 )
 
 _DAY_S = 86_400
