@@ -4,13 +4,12 @@
  * further behind with each reading.
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "mapped_file.h"
 
 enum {BILLION = 1000 * 1000 * 1000, STEP = 100 * 1000};
 
@@ -20,16 +19,7 @@ __attribute__((constructor))
 static void
 attach(void)
 {
-	const char *path = getenv("PGTARE_CLOCK_BACK");
-	int			fd = path ? open(path, O_RDONLY) : -1;
-	void	   *found;
-
-	if (fd < 0)
-		return;
-	found = mmap(NULL, sizeof(*process), PROT_READ, MAP_SHARED, fd, 0);
-	if (found != MAP_FAILED)
-		process = found;
-	close(fd);
+	process = mapped_file("PGTARE_CLOCK_BACK", sizeof(*process));
 }
 
 int

@@ -4,14 +4,13 @@
  * client is on the same processor and is woken by that call.
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "mapped_file.h"
 
 static const volatile int64_t *longer;
 
@@ -19,16 +18,7 @@ __attribute__((constructor))
 static void
 attach(void)
 {
-	const char *path = getenv("PGTARE_SLOW_SEND");
-	int			fd = path ? open(path, O_RDONLY) : -1;
-	void	   *found;
-
-	if (fd < 0)
-		return;
-	found = mmap(NULL, sizeof(*longer), PROT_READ, MAP_SHARED, fd, 0);
-	if (found != MAP_FAILED)
-		longer = found;
-	close(fd);
+	longer = mapped_file("PGTARE_SLOW_SEND", sizeof(*longer));
 }
 
 ssize_t

@@ -3,13 +3,12 @@
  * the file says that PGTARE_CLOCK_STILL names; 0: it goes on.
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
+
+#include "mapped_file.h"
 
 enum {MILLION = 1000 * 1000};
 
@@ -19,16 +18,7 @@ __attribute__((constructor))
 static void
 attach(void)
 {
-	const char *path = getenv("PGTARE_CLOCK_STILL");
-	int			fd = path ? open(path, O_RDONLY) : -1;
-	void	   *found;
-
-	if (fd < 0)
-		return;
-	found = mmap(NULL, sizeof(*still), PROT_READ, MAP_SHARED, fd, 0);
-	if (found != MAP_FAILED)
-		still = found;
-	close(fd);
+	still = mapped_file("PGTARE_CLOCK_STILL", sizeof(*still));
 }
 
 int

@@ -39,7 +39,7 @@ def made(path: Path) -> FleetDirectory:
 
 
 def ended(how: str, blocks: int) -> Weighing:
-    """A trial of so many blocks, and by what it was ended."""
+    """A trial with this number of blocks; how: what ended it."""
     given = sample_result.sample(blocks=blocks)
     design = given.result.design.model_copy(
         update={"stopped_by": how, "partial": how in ("interrupt", "server")}

@@ -196,7 +196,7 @@ def test_what_was_overwritten_unread_is_not_recorded(
 class _Rings:
     """A server with one session, whose ring gives a batch of records (kind, when in s) a look.
 
-    lost: before each batch but the first, so many records were overwritten.
+    lost: how many records were overwritten before each batch but the first.
     """
 
     has_calls = False
