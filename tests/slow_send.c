@@ -24,8 +24,9 @@ attach(void)
 ssize_t
 send(int fd, const void *buffer, size_t length, int flags)
 {
-	ssize_t		result = syscall(SYS_sendto, fd, buffer, length, flags, NULL, 0);
+	/* read before the call: the client it wakes may change it at once */
 	struct timespec nap = {.tv_nsec = longer ? *longer : 0};
+	ssize_t		result = syscall(SYS_sendto, fd, buffer, length, flags, NULL, 0);
 
 	if (nap.tv_nsec > 0 && result >= 0)
 		nanosleep(&nap, NULL);
