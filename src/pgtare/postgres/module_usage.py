@@ -43,8 +43,12 @@ def uses_on_server(dsn: str, module: str, pkglibdir: Path) -> list[str]:
 
 
 def loaded_by(library: Path) -> list[int]:
-    """The processes that have a library mapped, as far as we may see."""
-    wanted = str(library.resolve())
+    """The processes that have a library mapped, as far as we may see, or one that it replaced.
+
+    Such a server loads the new one when it starts again.
+    """
+    path = str(library.resolve())
+    wanted = (f" {path}", f" {path} (deleted)")
     pids = []
     for pid in psutil.pids():
         try:
@@ -52,8 +56,7 @@ def loaded_by(library: Path) -> list[int]:
             maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
         except OSError:
             continue
-        # A replaced library shows as "(deleted)"; its process no longer needs the file.
-        if any(line.endswith(" " + wanted) for line in maps.splitlines()):
+        if any(line.endswith(wanted) for line in maps.splitlines()):
             pids.append(pid)
     return sorted(pids)
 
