@@ -149,6 +149,44 @@ def test_leftovers_of_a_build_in_the_checkout_do_not_matter(wheel: Binaries, sou
     assert build_module.build_key(wheel, "tiny", source) != before
 
 
+@pytest.mark.parametrize("version", ["PostgreSQL 19devel", "PostgreSQL 19rc1 (Debian)"])
+def test_a_server_built_again_in_place_needs_another_build(
+    wheel: Binaries, source: Path, tmp_path: Path, version: str
+) -> None:
+    headers = tmp_path / "include"
+    headers.mkdir()
+    (headers / "pg_config.h").write_text("/* #undef USE_ASSERT_CHECKING */\n")
+    (headers / "proc.h").write_text("struct PGPROC;\n")
+    pg_config = tmp_path / "pg_config"
+
+    def configured(options: str, flags: str = "-O2") -> None:
+        # --cc comes alone
+        pg_config.write_text(f"#!/bin/sh\n[ $1 = --cc ] && echo gcc || echo {options} {flags}\n")
+        pg_config.chmod(0o755)
+
+    configured("--with-icu")
+    ours = dataclasses.replace(
+        wheel, pg_config=pg_config, includedir_server=headers, version=version
+    )
+    released = dataclasses.replace(ours, version="PostgreSQL 18.6")
+
+    def keys() -> list[str]:
+        return [build_module.build_key(one, "tiny", source) for one in (ours, released)]
+
+    seen = [keys()]
+    assert keys() == seen[0]
+    configured("--with-icu --enable-cassert")
+    seen.append(keys())
+    configured("--with-icu --enable-cassert", "-O0")
+    seen.append(keys())
+    (headers / "pg_config.h").write_text("#define USE_ASSERT_CHECKING 1\n")
+    seen.append(keys())
+    assert [len(set(each)) for each in zip(*seen, strict=True)] == [4, 4]
+    (headers / "proc.h").write_text("struct PGPROC { int more; };\n")
+    assert keys()[0] != seen[-1][0]
+    assert keys()[1] == seen[-1][1]
+
+
 def test_install_replaces_nothing_unasked(copied: Binaries, own_place: Path, source: Path) -> None:
     def install(force: bool = False) -> str:
         return modules.install(copied, "tiny", source=source, force=force).outcome

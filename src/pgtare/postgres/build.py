@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ ARTEFACTS = ("*.o", "*.so", "*.a", "*.bc", "*.d", ".*", "results", "tmp_check", 
 
 # Part of the cache key: a change here must build again.
 _OPTIONS = ("with_llvm=no",)  # bitcode would need clang, and gives a module of hooks nothing
+_PRE_RELEASE = re.compile(r"PostgreSQL \d+(devel|alpha|beta|rc)")
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,8 @@ def build_key(binaries: Binaries, module: str, source: Path | None = None) -> st
     identity = (str(binaries.pg_config), binaries.version, *_OPTIONS, *compiler(binaries))
     for part in identity:
         digest.update(part.encode() + b"\0")
+    for content in _server_identity(binaries):
+        digest.update(f"{len(content)}\0".encode() + content)
     for name in _parts(module, source):
         for path in sorted((source / name).rglob("*")):
             relative = path.relative_to(source)
@@ -147,6 +150,23 @@ def build_key(binaries: Binaries, module: str, source: Path | None = None) -> st
                 content = path.read_bytes()
                 digest.update(f"{relative}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
+
+
+def _server_identity(binaries: Binaries) -> Iterator[bytes]:
+    """What a module must fit besides the version: the server may be built again in place.
+
+    A pre-release changes its headers without changing its version. They are not read, since there
+    are hundreds: size and time of each will do.
+    """
+    command = [binaries.pg_config, "--configure", "--cflags"]
+    yield subprocess.run(command, capture_output=True, check=False).stdout
+    headers = binaries.includedir_server
+    for path in sorted(headers.glob("pg_config*.h")):  # RPM's pg_config.h includes another
+        yield path.read_bytes()
+    if _PRE_RELEASE.match(binaries.version):
+        for path in sorted(headers.rglob("*.h")):
+            info = path.stat()
+            yield f"{path.relative_to(headers)} {info.st_size} {info.st_mtime_ns}".encode()
 
 
 def sql_without_extension(built: BuiltModule, schema: str = "pgtare") -> str:
