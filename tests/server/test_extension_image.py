@@ -34,7 +34,7 @@ pytestmark = [
 def image(wheel: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the image has at its root."""
     staged, tree = (tmp_path_factory.mktemp(name) / "tree" for name in ("staged", "image"))
-    list(modules.install_all(wheel, modules.PRELOAD_ORDER, destdir=staged))
+    modules.install_all(wheel, modules.PRELOAD_ORDER, destdir=staged)
     subprocess.run([SCRIPT, staged, wheel.pg_config, tree], check=True)
     return tree
 

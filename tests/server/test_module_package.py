@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]  # modules are built
 def package(wheel: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree of all modules for PostgreSQL 18, as --destdir gives it."""
     tree = tmp_path_factory.mktemp("package")
-    list(modules.install_all(wheel, modules.PRELOAD_ORDER, destdir=tree))
+    modules.install_all(wheel, modules.PRELOAD_ORDER, destdir=tree)
     return tree
 
 

@@ -1,22 +1,136 @@
-"""What is left of a module's file if the command is ended while it is being put in place."""
+"""The files of modules are put in place together, and all of them are removed again."""
 
+import errno
 import os
+import shutil
+import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 
-from pgtare.postgres import modules
+from pgtare.errors import UsageError
+from pgtare.postgres import leftovers, modules
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import BuiltModule, describe
+from pgtare.postgres.signals import unwind_at_exit_signals
+
+NAMES = ("first", "second")
 
 
-def test_a_signal_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "source.so"
-    source.write_bytes(b"library")
-    target = tmp_path / "lib" / "tiny.so"
+@pytest.fixture
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Binaries:
+    """One that has an older build of both modules of NAMES, whose new build is ready."""
+    root = tmp_path / "postgres"
+    installed = Binaries(
+        pg_config=root / "bin" / "pg_config",
+        bindir=root / "bin",
+        pkglibdir=root / "lib",
+        sharedir=root / "share",
+        includedir_server=root / "include",
+        pgxs=root / "pgxs.mk",
+        version="PostgreSQL 18.6",
+        version_num=180006,
+        origin="wheel",
+    )
+    new = {name: made(tmp_path / "new", name, "new") for name in NAMES}
+    monkeypatch.setattr(modules, "build_cached", lambda _, module, *__, **___: new[module])
+    for name in NAMES:
+        old = made(tmp_path / "old", name, "old")
+        for path in (old.so_path, old.control_path, *old.sql_paths):
+            place = installed.pkglibdir if path == old.so_path else installed.extension_dir
+            place.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, place)
+    return installed
 
-    def ended(_: int) -> None:
-        raise SystemExit(143)
 
-    monkeypatch.setattr(os, "fsync", ended)
-    with pytest.raises(SystemExit):
-        modules._install_file(source, target, 0o755)
-    assert list(target.parent.iterdir()) == []
+def made(directory: Path, name: str, kind: str) -> BuiltModule:
+    directory.mkdir(exist_ok=True)
+    (directory / f"{name}.so").write_text(kind)
+    (directory / f"{name}.control").write_text(f"default_version = '1.0'\ncomment = '{kind}'\n")
+    (directory / f"{name}--1.0.sql").write_text(f"-- {kind}")
+    return describe(name, directory / f"{name}.so", directory, "a test")
+
+
+def kinds(installation: Binaries) -> set[str]:
+    """Of all files that are there: old, new, or both, which is a mixed installation."""
+    files = [*installation.pkglibdir.iterdir(), *installation.extension_dir.iterdir()]
+    assert len(files) == 6, files
+    return {kind for path in files for kind in ("old", "new") if kind in path.read_text()}
+
+
+def in_second_library(act: Callable[[], object]) -> Callable[..., None]:
+    """Copying that does something instead when it comes to the last module's library."""
+
+    def copy(content: IO[bytes], target: IO[bytes]) -> None:
+        if content.name.endswith("second.so"):
+            act()
+        target.write(content.read())
+
+    return copy
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def ended() -> None:
+    raise SystemExit(143)
+
+
+@pytest.mark.parametrize(("act", "error"), [(full, UsageError), (ended, SystemExit)])
+def test_what_cannot_be_written_to_its_end_changes_nothing(
+    installation: Binaries,
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[], None],
+    error: type[BaseException],
+) -> None:
+    monkeypatch.setattr(shutil, "copyfileobj", in_second_library(act))
+    with pytest.raises(error):
+        modules.install_all(installation, NAMES, force=True)
+    assert kinds(installation) == {"old"}
+
+
+def test_a_signal_waits_until_all_files_are_in_place(
+    installation: Binaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And control files are the last."""
+    placed: list[str] = []
+
+    def replace(source: str, target: Path, rename: Callable[..., None] = os.replace) -> None:
+        rename(source, target)
+        placed.append(target.suffix)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(SystemExit), unwind_at_exit_signals():
+        modules.install_all(installation, NAMES, force=True)
+    assert kinds(installation) == {"new"}
+    assert placed[-2:] == [".control", ".control"]
+
+
+def test_a_killed_first_installation_is_listed(installation: Binaries) -> None:
+    assert list(leftovers.in_installation(installation, None)) == []
+    (installation.pkglibdir / ".sql_trace.so.a_b1c2d3").touch()
+    (found,) = leftovers.in_installation(installation, None)
+    assert found.what.startswith("sql_trace (unfinished) in ")
+
+
+def test_uninstall_removes_what_a_killed_installation_left(installation: Binaries) -> None:
+    libraries, extensions = installation.pkglibdir, installation.extension_dir
+    others = {libraries / name for name in (".first.lock", ".first.so.swp", ".firstly.so.a_b1c2d3")}
+    others.add(extensions / ".second.control.a_b1c2d3")
+    unfinished = {
+        libraries / ".first.so.a_b1c2d3",
+        extensions / ".first--1.0.sql.zzzzzzzz",
+        extensions / ".first--1.0--1.1.sql.zzzzzzzz",
+        extensions / ".first.control.01234567",
+    }
+    for path in others | unfinished:
+        path.touch()
+    assert unfinished < set(modules.uninstall(installation, "first", force=True))
+    assert not any(path.exists() for path in unfinished)
+    assert all(path.exists() for path in others)
+    (libraries / ".first.so.a_b1c2d3").touch()  # of one that was killed before its first rename
+    assert len(modules.uninstall(installation, "first", force=True)) == 1

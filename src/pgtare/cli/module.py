@@ -63,7 +63,6 @@ def install(
     Example: `pgtare module install --pg-config /usr/lib/postgresql/15/bin/pg_config`
     """
     found = binaries.from_pg_config(pg_config)
-    done = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(signals.unwind_at_exit_signals())  # for unpacked and half-copied files
         names: Sequence[str] = modules.PRELOAD_ORDER if module is None else (module,)
@@ -75,12 +74,12 @@ def install(
                 names = [name for name in names if name in package.manifest.modules]
         with Steps(cli.stderr()) as progress:
             modules.prepare_all(found, names, destdir, force, package, progress.begin)
-        for one in modules.install_all(found, names, destdir, force, package):
-            done.append(one)
-            for path in one.files:
-                typer.echo(path)
-            owner = "" if one.package is None else f", a file of the package {one.package}"
-            typer.echo(f"{one.module} {one.version} {one.outcome} for {found.version}{owner}")
+        done = modules.install_all(found, names, destdir, force, package)
+    for one in done:
+        for path in one.files:
+            typer.echo(path)
+        owner = "" if one.package is None else f", a file of the package {one.package}"
+        typer.echo(f"{one.module} {one.version} {one.outcome} for {found.version}{owner}")
     if destdir is None:
         for step in _next(found, done):
             typer.echo(f"next: {step}")

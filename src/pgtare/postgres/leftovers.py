@@ -97,8 +97,8 @@ def on_server(dsn: str) -> Iterator[Leftover]:
 def in_installation(binaries: Binaries, dsn: str | None) -> Iterator[Leftover]:
     """Installed modules; each is refused while a setting of the server of `dsn` names it."""
     for module in _OWN:
-        version = modules.installed_version(binaries, module)
-        if version is not None:
+        if modules.installed_files(binaries, module):
+            version = modules.installed_version(binaries, module) or "(unfinished)"
             yield Leftover(
                 f"{module} {version} in {binaries.pkglibdir} and {binaries.extension_dir}",
                 lambda module=module: _uninstall(binaries, module, dsn),  # type: ignore[misc]

@@ -4,9 +4,10 @@ import contextlib
 import filecmp
 import functools
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,6 +30,7 @@ from pgtare.postgres.directories import locked
 from pgtare.postgres.file_owner import SystemPackage, package_of
 from pgtare.postgres.module_package import ModulePackage
 from pgtare.postgres.module_usage import loaded_by, uses_on_server
+from pgtare.postgres.signals import deferred
 
 #: All modules in the order in which shared_preload_libraries should name them: sql_trace records
 #: the waits that wait_event_timing times.
@@ -44,6 +46,7 @@ __all__ = [
     "ensure_for_wheel",
     "install",
     "install_all",
+    "installed_files",
     "installed_library",
     "installed_version",
     "loadable",
@@ -128,28 +131,42 @@ def install(
     when it is upgraded.
     """
     built = package.module(module) if package else build_cached(binaries, module, source)
-    files, differing = _checked_targets(built, binaries, destdir, force)
-    owner = owning_package(binaries, module) if destdir is None else None
-    if not differing and all(target.exists() for target in files.values()):
-        return Installed(module, built.version, "unchanged", tuple(files.values()), owner)
-    for path, target in files.items():
-        _install_file(path, target, 0o755 if path == built.so_path else 0o644)
-    extensions = files[built.control_path].parent
-    for stale in set(extensions.glob(f"{module}--*.sql")) - set(files.values()):
-        stale.unlink()
-    outcome: Literal["installed", "replaced"] = "replaced" if differing else "installed"
-    return Installed(module, built.version, outcome, tuple(files.values()), owner)
+    (done,) = _install_built([built], binaries, destdir, force)
+    return done
+
+
+def _install_built(
+    modules: Sequence[BuiltModule], binaries: Binaries, destdir: Path | None, force: bool
+) -> list[Installed]:
+    """Put the files of all modules in place together, or none of them. Raises UsageError."""
+    done: list[Installed] = []
+    changed: dict[Path, Path] = {}
+    stale: set[Path] = set()
+    for built in modules:
+        files, differing = _checked_targets(built, binaries, destdir, force)
+        owner = owning_package(binaries, built.module) if destdir is None else None
+        outcome: Literal["installed", "unchanged", "replaced"] = "unchanged"
+        if differing or not all(target.exists() for target in files.values()):
+            outcome = "replaced" if differing else "installed"
+            changed |= files
+            scripts = files[built.control_path].parent.glob(f"{built.module}--*.sql")
+            stale |= set(scripts) - set(files.values())
+        done.append(Installed(built.module, built.version, outcome, tuple(files.values()), owner))
+    # Control files go last: without them CREATE EXTENSION does not see an unfinished set.
+    _place_files(dict(sorted(changed.items(), key=lambda item: item[0].suffix == ".control")))
+    for path in stale:
+        path.unlink()
+    return done
 
 
 def _checked_targets(
     built: BuiltModule, binaries: Binaries, destdir: Path | None, force: bool
 ) -> tuple[dict[Path, Path], list[Path]]:
-    """Where each file of a module goes, in order, and which of these places hold something else.
+    """Where each file of a module goes, and which of these places hold something else.
 
     UsageError if that must stay.
     """
     libraries, extensions = _directories(binaries, destdir)
-    # The control file goes last: without it CREATE EXTENSION does not see an unfinished set.
     files = {
         **{path: extensions / path.name for path in built.sql_paths},
         built.so_path: libraries / built.so_path.name,
@@ -172,11 +189,12 @@ def prepare_all(
     force: bool = False,
     package: ModulePackage | None = None,
     tell: Callable[[str], None] = lambda text: None,
-) -> None:
+) -> list[BuiltModule]:
     """Build modules and check that each can be installed, so that none is if one cannot be.
 
     tell: called as each build begins. Raises UsageError.
     """
+    ready = []
     for number, name in enumerate(names, 1):
         if package:
             built = package.module(name)
@@ -184,6 +202,8 @@ def prepare_all(
             step = f"building {name} ({number} of {len(names)})"
             built = build_cached(binaries, name, tell=functools.partial(tell, step))
         _checked_targets(built, binaries, destdir, force)
+        ready.append(built)
+    return ready
 
 
 def install_all(
@@ -192,21 +212,20 @@ def install_all(
     destdir: Path | None = None,
     force: bool = False,
     package: ModulePackage | None = None,
-) -> Iterator[Installed]:
-    """Install modules one after the other, as `install` does.
+) -> list[Installed]:
+    """Install modules together, as `install` does one.
 
     What was built below `destdir` gets a manifest, so that it can be installed from elsewhere. A
     manifest that describes what was there before is removed.
     """
-    prepare_all(binaries, names, destdir, force, package)
+    built = prepare_all(binaries, names, destdir, force, package)
     libraries, extensions = _directories(binaries, destdir)
-    for name in names:
-        done = install(binaries, name, destdir=destdir, force=force, package=package)
-        if done.outcome != "unchanged":
-            _remove_manifest(libraries)
-        yield done
+    done = _install_built(built, binaries, destdir, force)
+    if any(one.outcome != "unchanged" for one in done):
+        _remove_manifest(libraries)
     if destdir is not None and package is None:
         module_package.write_manifest(binaries, libraries, extensions)
+    return done
 
 
 def _remove_manifest(libraries: Path) -> None:
@@ -241,6 +260,25 @@ def installed_version(
     return "unknown" if (libraries / f"{module}.so").exists() else None
 
 
+def installed_files(
+    binaries: Binaries, module: str = "pgtare", destdir: Path | None = None
+) -> list[Path]:
+    """The files of a module, and those that an installation left when it was killed."""
+    libraries, extensions = _directories(binaries, destdir)
+    named = (extensions / f"{module}.control", libraries / f"{module}.so")
+    unfinished = re.compile(rf"\.{re.escape(module)}(\.control|\.so|--.*\.sql)\.[a-z0-9_]{{8}}")
+    return [
+        *(path for path in named if path.exists()),
+        *extensions.glob(f"{module}--*"),
+        *(
+            path
+            for directory in dict.fromkeys((libraries, extensions))
+            for path in directory.glob(f".{module}*")
+            if unfinished.fullmatch(path.name)
+        ),
+    ]
+
+
 def uninstall(
     binaries: Binaries,
     module: str = "pgtare",
@@ -255,13 +293,9 @@ def uninstall(
     `force` removes it unseen. Other servers of the same installation are noticed only while they
     run and have the library loaded.
     """
-    libraries, extensions = _directories(binaries, destdir)
+    libraries, _ = _directories(binaries, destdir)
     library = libraries / f"{module}.so"
-    files = [
-        path
-        for path in (extensions / f"{module}.control", library, *extensions.glob(f"{module}--*"))
-        if path.exists()
-    ]
+    files = installed_files(binaries, module, destdir)
     if not files:
         raise UsageError(f"{module} is not installed in {libraries}: there is nothing to remove")
     manifest = libraries / module_package.MANIFEST  # of all modules: it goes with the last
@@ -330,27 +364,41 @@ def _directories(binaries: Binaries, destdir: Path | None) -> tuple[Path, Path]:
     )
 
 
-def _install_file(source: Path, target: Path, mode: int) -> None:
-    """Put a file in place by renaming: backends keep the old library mapped, and writing into it
-    would crash them."""
+def _place_files(files: Mapping[Path, Path]) -> None:
+    """Copy files to their places by renaming, once all of them are written.
+
+    So a disk that is full leaves what was there. And backends keep the old library mapped: writing
+    into it would crash them.
+    """
+    with contextlib.ExitStack() as unfinished:
+        written = {target: _written(path, target, unfinished) for path, target in files.items()}
+        with deferred():
+            for target, name in written.items():
+                try:
+                    os.replace(name, target)
+                except OSError as ex:
+                    raise _cannot_write(target.parent, ex) from ex
+
+
+def _written(source: Path, target: Path, unfinished: contextlib.ExitStack) -> str:
+    """A copy of a file next to its place; `unfinished` removes it, unless it was renamed."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         fd, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as ex:
-        raise _cannot_write(target.parent, ex) from ex
-    try:
+        unfinished.callback(_remove_unfinished, name)
         with open(source, "rb") as content, os.fdopen(fd, "wb") as copy:
             shutil.copyfileobj(content, copy)
-            os.fchmod(copy.fileno(), mode)
+            os.fchmod(copy.fileno(), 0o755 if target.suffix == ".so" else 0o644)
             copy.flush()
             os.fsync(copy.fileno())
-        os.replace(name, target)
-    except BaseException as ex:  # also a signal that ends the command
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        if isinstance(ex, OSError):
-            raise _cannot_write(target.parent, ex) from ex
-        raise
+    except OSError as ex:
+        raise _cannot_write(target.parent, ex) from ex
+    return name
+
+
+def _remove_unfinished(name: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(name)
 
 
 def _cannot_write(directory: Path, ex: OSError) -> UsageError:
