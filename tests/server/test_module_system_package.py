@@ -105,6 +105,7 @@ def test_a_package_keeps_its_files_until_it_is_asked_to_give_them_up(
     assert f"replaced for PostgreSQL {copied.version.split()[-1]}, a file of the package" in (
         done.stdout
     )
+    assert "each new session loads the new one at once" in done.stdout
     assert f"next: the package {NAME} 9.9-1 will put its own files back" in done.stdout
 
 

@@ -195,8 +195,9 @@ def test_install_replaces_nothing_unasked(copied: Binaries, own_place: Path, sou
     assert install() == "installed"
     assert install() == "unchanged"
     set_answer(source, 1)
-    with pytest.raises(UsageError, match=r"another build of version 1\.0 .*use --force"):
+    with pytest.raises(UsageError, match=r"another build of version 1\.0 .*use --force") as refused:
         install()
+    assert "each new session loads the new one at once" in str(refused.value)
     control = source / "tiny" / "tiny.control"
     control.write_text(control.read_text().replace("1.0", "1.1"))
     makefile = source / "tiny" / "Makefile"

@@ -114,8 +114,9 @@ _NEXT_ALL = (
     "each of them in the database to look at"
 )
 _NEXT_REPLACED = (
-    f"restart the servers that have loaded pgtare, then run {module_versions.made_anew('pgtare')} "
-    "in each database that has the extension"
+    "restart the servers that have loaded pgtare (with session_preload_libraries each new session "
+    f"loads the new one at once), then run {module_versions.made_anew('pgtare')} in each database "
+    "that has the extension"
 )
 _NEXT_15 = (
     "add pgtare to shared_preload_libraries, restart, and run CREATE EXTENSION pgtare; "

@@ -127,8 +127,8 @@ def install(
 
     package: built modules that fit the installation, to be taken in place of a build. UsageError
     if another version or build of the module is there, unless `force`; servers that run keep the
-    library they have loaded until they restart. A package of the system puts its own files back
-    when it is upgraded.
+    library that shared_preload_libraries has loaded until they restart. A package of the system
+    puts its own files back when it is upgraded.
     """
     built = package.module(module) if package else build_cached(binaries, module, source)
     (done,) = _install_built([built], binaries, destdir, force)
@@ -350,7 +350,8 @@ def _describe_conflict(
     return (
         f"{what} of {built.module} is already installed ({differing[0]} differs) and this is "
         f"version {built.version}: use --force to replace it; running servers keep the old one "
-        f"until they restart"
+        f"until they restart, but with session_preload_libraries each new session loads the new "
+        f"one at once"
     )
 
 
