@@ -158,7 +158,7 @@ def _server_identity(binaries: Binaries) -> Iterator[bytes]:
     A pre-release changes its headers without changing its version. They are not read, since there
     are hundreds: size and time of each will do.
     """
-    command = [binaries.pg_config, "--configure", "--cflags"]
+    command = [str(binaries.pg_config), "--configure", "--cflags"]
     yield subprocess.run(command, capture_output=True, check=False).stdout
     headers = binaries.includedir_server
     for path in sorted(headers.glob("pg_config*.h")):  # RPM's pg_config.h includes another
