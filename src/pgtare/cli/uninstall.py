@@ -27,9 +27,10 @@ def uninstall(
 ) -> None:
     """List everything that pgtare left on this machine, and with --yes remove it.
 
-    That is: extensions and settings of the server of --dsn (by DROP EXTENSION and ALTER SYSTEM),
-    modules in the installation of --pg-config, and pgtare's own directory of private servers and
-    builds (PGTARE_DIR). What is in use stays, and exit status 1 says so.
+    That is: extensions and settings of the server of --dsn (by DROP EXTENSION, ALTER SYSTEM, ALTER
+    ROLE and ALTER DATABASE), modules in the installation of --pg-config, and pgtare's own directory
+    of private servers and builds (PGTARE_DIR). What is in use and directories with traces stay, and
+    exit status 1 says so.
 
     Example: `pgtare uninstall --dsn "dbname=app" --pg-config /usr/bin/pg_config --yes`
     """
@@ -56,11 +57,11 @@ def uninstall(
         cli.say("note: --dsn and --pg-config look at a server and its installation, too", err=True)
     if kept:
         raise MeasurementError(
-            "something is in use and was left: restart the server without the modules, or end what "
-            "uses them, then run the same command again"
+            "something was left, for the reason that its line gives: restart the server without "
+            "the modules, or end what uses them, then run the same command again"
         )
     if any(leftover.remove is None for leftover in found):
         raise MeasurementError(
-            "a database could not be looked at: let the role of --dsn connect to it, then run the "
-            "same command again"
+            "a database or directory could not be looked at: let the role of --dsn connect to it, "
+            "or the server read it, then run the same command again"
         )

@@ -16,6 +16,7 @@ from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.postgres import directories, modules, own_session, pooler, registry
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.module_usage import DATABASES, PRELOAD_SETTINGS, names_library
+from pgtare.postgres.settings import libraries, library_name
 
 _IN_FILES = """
 SELECT DISTINCT name, setting FROM pg_file_settings
@@ -23,10 +24,22 @@ WHERE sourcefile = current_setting('data_directory') || '/postgresql.auto.conf'
   AND (name = ANY(%s) OR split_part(name, '.', 1) = ANY(%s)) ORDER BY 1
 """
 _BY_HAND = """
-SELECT name, setting, sourcefile, sourceline FROM pg_file_settings
+SELECT lower(name), setting, sourcefile, sourceline FROM pg_file_settings
 WHERE sourcefile <> current_setting('data_directory') || '/postgresql.auto.conf'
-  AND (name = ANY(%s) OR split_part(name, '.', 1) = ANY(%s)) ORDER BY 3, 4
+  AND (lower(name) = ANY(%s) OR split_part(lower(name), '.', 1) = ANY(%s)) ORDER BY 3, 4
 """
+_OF_ROLES = """
+SELECT r.rolname, d.datname, split_part(c, '=', 1), substr(c, strpos(c, '=') + 1)
+FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) c
+LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
+WHERE (r.oid IS NOT NULL OR s.setrole = 0) AND (d.oid IS NOT NULL OR s.setdatabase = 0)
+ORDER BY 2 NULLS FIRST, 1 NULLS FIRST, 3
+"""
+_TRACES_IN = ("sql_trace.keep_directory", "sql_trace.worker_directory")
+_IN_FORCE = "SELECT n, current_setting(n, true) FROM unnest(%s::text[]) n"
+#: Kept traces, and directories of the worker.
+_TRACES = r"^(\.?kept-.+\.pgtrace(\.partial)?|trace-\d{8}T\d{6}-\d+(\.\d+)?)$"
+_COUNT = "SELECT count(*) FROM pg_ls_dir(%s, true, false) f WHERE f ~ %s"
 _EXTENSIONS = "SELECT extname FROM pg_extension WHERE extname = ANY(%s) ORDER BY 1"
 _OWN = list(modules.PRELOAD_ORDER)
 
@@ -43,9 +56,10 @@ class Leftover:
 
 
 def on_server(dsn: str) -> Iterator[Leftover]:
-    """Extensions in its databases, and our settings in its configuration files.
+    """Extensions in its databases, our settings, and directories with traces.
 
-    Only those in postgresql.auto.conf can be removed, as other files are their owner's.
+    Of configuration files only postgresql.auto.conf can be changed, as others are their owner's.
+    Traces stay, too.
 
     Raises UsageError if the role may not see them; dsn: for a superuser.
     """
@@ -54,6 +68,8 @@ def on_server(dsn: str) -> Iterator[Leftover]:
             wanted = (list(PRELOAD_SETTINGS), _OWN)
             settings = pooler.rows(connection, _IN_FILES, *wanted)
             by_hand = pooler.rows(connection, _BY_HAND, *wanted)
+            of_roles = pooler.rows(connection, _OF_ROLES)
+            in_force = pooler.rows(connection, _IN_FORCE, list(_TRACES_IN))
             names = [str(name) for (name,) in pooler.rows(connection, DATABASES)]
         for database in names:
             place = make_conninfo(dsn, dbname=database)
@@ -74,24 +90,62 @@ def on_server(dsn: str) -> Iterator[Leftover]:
         if name not in PRELOAD_SETTINGS or any(names_library(str(value), own) for own in _OWN):
             yield Leftover(f"{name} in {file}, line {line}", _for_its_owner)
     for name, value in settings:
-        if name not in PRELOAD_SETTINGS:
-            change = sql.SQL("ALTER SYSTEM RESET {}").format(_setting(str(name)))
-            yield Leftover(f"setting {name} in postgresql.auto.conf", _statements(dsn, change))
-            continue
-        libraries = [item.strip() for item in str(value).split(",") if item.strip()]
-        kept = [one for one in libraries if not any(names_library(one, own) for own in _OWN)]
-        if kept == libraries:
-            continue
-        change = sql.SQL("ALTER SYSTEM RESET {}").format(_setting(str(name)))
-        if kept:
-            change = sql.SQL("ALTER SYSTEM SET {} = {}").format(
-                _setting(str(name)),
-                sql.SQL(", ").join(sql.Literal(library.strip('"')) for library in kept),
-            )
-        left = f" ({', '.join(kept)} stays)" if kept else ""
-        yield Leftover(
-            f"pgtare's libraries in {name} in postgresql.auto.conf{left}", _statements(dsn, change)
-        )
+        if (taken := _taken_out(sql.SQL("ALTER SYSTEM"), name, value)) is not None:
+            what, change = taken
+            yield Leftover(f"{what} in postgresql.auto.conf", _statements(dsn, change))
+    for role, database, name, value in of_roles:
+        if (taken := _taken_out(_altered(role, database), name, value)) is not None:
+            what, change = taken
+            whose = "a database" if role is None and database is not None else "a role"
+            yield Leftover(f"{what} of {whose}: {change.as_string()};", _statements(dsn, change))
+    places = [*in_force, *settings, *((name, value) for name, value, *_ in by_hand)]
+    for name, directory in dict.fromkeys(each for each in places if each[0] in _TRACES_IN):
+        if directory:
+            yield from _traces(dsn, name, directory)
+
+
+def _altered(role: str | None, database: str | None) -> sql.Composable:
+    """The beginning of the statement that changes a setting of a role, a database or both."""
+    if role is None and database is not None:
+        return sql.SQL("ALTER DATABASE {}").format(sql.Identifier(database))
+    whose: sql.Composable = sql.SQL("ALL") if role is None else sql.Identifier(role)
+    where: sql.Composable = sql.SQL("")
+    if database is not None:
+        where = sql.SQL(" IN DATABASE {}").format(sql.Identifier(database))
+    return sql.SQL("ALTER ROLE {}{}").format(whose, where)
+
+
+def _taken_out(alter: sql.Composable, name: str, value: str) -> tuple[str, sql.Composed] | None:
+    """What a setting has of pgtare, and the statement without it; None: it has nothing."""
+    setting = sql.SQL(".").join(sql.Identifier(part) for part in name.split("."))
+    reset = sql.SQL("{} RESET {}").format(alter, setting)
+    if name.partition(".")[0].lower() in _OWN:
+        return f"setting {name}", reset
+    named = libraries(value) if name.lower() in PRELOAD_SETTINGS else []
+    kept = [library for library in named if library_name(library) not in _OWN]
+    if kept == named:
+        return None
+    if not kept:
+        return f"pgtare's libraries in {name}", reset
+    change = sql.SQL("{} SET {} = {}").format(
+        alter, setting, sql.SQL(", ").join(map(sql.Literal, kept))
+    )
+    verb = "stays" if len(kept) == 1 else "stay"
+    return f"pgtare's libraries in {name} ({', '.join(kept)} {verb})", change
+
+
+def _traces(dsn: str, setting: str, directory: str) -> Iterator[Leftover]:
+    """The directory of a setting, as the server sees it, if it holds traces."""
+    try:
+        with own_session.connect(dsn) as connection:
+            ((number,),) = pooler.rows(connection, _COUNT, directory, _TRACES)
+    except psycopg.Error as ex:
+        why = own_session.first_line(ex)
+        yield Leftover(f"{setting} {directory} could not be looked at: {why}", None)
+        return
+    if number:
+        what = f"{number} traces, with statements and their values, in {setting} {directory}"
+        yield Leftover(what, _for_who_needs_them)
 
 
 def in_installation(binaries: Binaries, dsn: str | None) -> Iterator[Leftover]:
@@ -116,20 +170,20 @@ def _for_its_owner() -> None:
     raise PgtareError("take it out of that file yourself, then restart the server")
 
 
+def _for_who_needs_them() -> None:
+    raise PgtareError("delete them on the server's host if nobody needs them")
+
+
 def _statements(dsn: str, change: sql.Composed) -> Callable[[], None]:
     def run() -> None:
         try:
             with own_session.connect(dsn) as connection:
                 connection.execute(change)
                 connection.execute("SELECT pg_catalog.pg_reload_conf()")
-        except psycopg.Error as ex:
+        except (psycopg.Error, UnicodeError) as ex:  # a name in another encoding cannot be sent
             raise UsageError(own_session.first_line(ex)) from ex
 
     return run
-
-
-def _setting(name: str) -> sql.Composed:
-    return sql.SQL(".").join(sql.Identifier(part) for part in name.split("."))
 
 
 def _uninstall(binaries: Binaries, module: str, dsn: str | None) -> None:

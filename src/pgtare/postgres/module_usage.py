@@ -1,6 +1,5 @@
 """Find what still names or has loaded a server module, before its files are removed."""
 
-import os
 from pathlib import Path
 
 import psutil
@@ -9,6 +8,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres import own_session, pooler
+from pgtare.postgres.settings import library_names
 
 PRELOAD_SETTINGS = (
     "shared_preload_libraries",
@@ -63,8 +63,7 @@ def loaded_by(library: Path) -> list[int]:
 
 def names_library(value: str, module: str) -> bool:
     """Whether a list of libraries, as the preload settings hold it, names the module."""
-    items = (item.strip().strip('"') for item in value.split(","))
-    return any(os.path.basename(item).removesuffix(".so") == module for item in items)
+    return module in library_names(value)
 
 
 def _check_installation(
@@ -84,7 +83,7 @@ def _settings_naming(connection: psycopg.Connection[tuple[object, ...]], module:
     uses: dict[str, None] = {}  # a set that keeps its order
     in_files = pooler.rows(
         connection,
-        "SELECT name, setting, sourcefile FROM pg_file_settings WHERE name = ANY(%s)",
+        "SELECT lower(name), setting, sourcefile FROM pg_file_settings WHERE lower(name) = ANY(%s)",
         wanted,
     )
     for name, value, file in in_files:
@@ -105,6 +104,6 @@ def _settings_naming(connection: psycopg.Connection[tuple[object, ...]], module:
     )
     for role, database, assignment in for_roles:
         name, _, value = str(assignment).partition("=")
-        if name in wanted and names_library(value, module):
+        if name.lower() in wanted and names_library(value, module):
             uses[f"{name} set for {role} in {database}"] = None
     return list(uses)

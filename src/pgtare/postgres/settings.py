@@ -87,7 +87,18 @@ def preload_statement(libraries: Iterable[str]) -> str:
     return f"ALTER SYSTEM SET shared_preload_libraries = {quoted};"
 
 
+def libraries(setting: str) -> list[str]:
+    """The libraries of a list, without quotes: a quoted path may have commas."""
+    found: list[tuple[str, str]] = re.findall(r'"((?:[^"]|"")*)"|([^",]+)', setting)
+    names = (quoted.replace('""', '"') or plain.strip() for quoted, plain in found)
+    return [name for name in names if name]
+
+
 def library_names(setting: str) -> tuple[str, ...]:
     """Plain names from a list of libraries, which may be quoted, have a path and end in .so."""
-    names = (part.strip().strip('"') for part in setting.split(","))
-    return tuple(PurePath(name).name.removesuffix(".so") for name in names if name)
+    return tuple(map(library_name, libraries(setting)))
+
+
+def library_name(library: str) -> str:
+    """The plain name of one library."""
+    return PurePath(library).name.removesuffix(".so")

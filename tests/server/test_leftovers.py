@@ -1,0 +1,128 @@
+"""What `pgtare uninstall` finds on a server, and the statements that take it away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgtare.postgres import leftovers
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.module_usage import uses_on_server
+from tests.commands import in_process
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+#: Names that need their quotes.
+ROLE, DATABASE = 'it\'s "Ann"', 'a "shop"; DROP'
+AS_SQL = '"it\'s ""Ann"""', '"a ""shop""; DROP"'
+
+
+@pytest.fixture
+def cluster(wheel: Binaries, own_place: Path) -> Iterator[Cluster]:
+    with Cluster(wheel) as running:
+        yield running
+
+
+def run(cluster: Cluster, *statements: str) -> None:
+    with cluster.connect(autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def test_settings_of_roles_and_databases_are_listed_and_taken_back(cluster: Cluster) -> None:
+    role, database = AS_SQL
+    both = f"ALTER ROLE {role} IN DATABASE {database}"
+    preload = '"session_preload_libraries"'
+    run(
+        cluster,
+        f"CREATE ROLE {role}",
+        f"CREATE DATABASE {database}",
+        f"ALTER ROLE {role} SET pgtare.enabled = 'a secret'",
+        f"ALTER ROLE {role} SET session_preload_libraries = '/opt/a,b/x', '$libdir/pgtare', 'c'",
+        f"ALTER ROLE {role} SET work_mem = '5MB'",
+        f"ALTER DATABASE {database} SET sql_trace.enabled = on",
+        f"ALTER DATABASE {database} SET session_preload_libraries = 'auto_explain'",
+        f"{both} SET wait_event_timing.capture = 'stats'",
+        f"{both} SET local_preload_libraries = 'sql_trace.so'",
+        "ALTER ROLE ALL SET pgtare.ring_memory = 8",
+    )
+    undone = {
+        f'setting pgtare.enabled of a role: ALTER ROLE {role} RESET "pgtare"."enabled";',
+        "pgtare's libraries in session_preload_libraries (/opt/a,b/x, c stay) of a role: "
+        f"ALTER ROLE {role} SET {preload} = '/opt/a,b/x', 'c';",
+        "setting sql_trace.enabled of a database: "
+        f'ALTER DATABASE {database} RESET "sql_trace"."enabled";',
+        f'setting wait_event_timing.capture of a role: {both} RESET "wait_event_timing"."capture";',
+        "pgtare's libraries in local_preload_libraries of a role: "
+        f'{both} RESET "local_preload_libraries";',
+        'setting pgtare.ring_memory of a role: ALTER ROLE ALL RESET "pgtare"."ring_memory";',
+    }
+    assert {each.what for each in leftovers.on_server(cluster.dsn())} == undone
+    listed = in_process("uninstall", "--dsn", cluster.dsn()).stdout
+    assert undone < set(listed.splitlines())
+    assert "nothing of pgtare is left here" not in listed
+    for each in leftovers.on_server(cluster.dsn()):
+        assert each.remove is not None
+        each.remove()
+    assert list(leftovers.on_server(cluster.dsn())) == []
+    with cluster.connect() as connection:
+        left = connection.execute(
+            "SELECT c FROM pg_db_role_setting, unnest(setconfig) c ORDER BY 1"
+        ).fetchall()
+    assert left == [
+        ('session_preload_libraries="/opt/a,b/x", c',),
+        ("session_preload_libraries=auto_explain",),
+        ("work_mem=5MB",),
+    ]
+
+
+def test_a_list_of_libraries_keeps_what_is_not_ours(cluster: Cluster) -> None:
+    """A comma in a path is none of the list: split there, the server would not start."""
+    run(cluster, "ALTER SYSTEM SET shared_preload_libraries = '/opt/a,b/x', 'pgtare'")
+    (found,) = leftovers.on_server(cluster.dsn())
+    assert found.remove is not None
+    found.remove()
+    settings = (cluster.data_directory / "postgresql.auto.conf").read_text()
+    assert "shared_preload_libraries = '\"/opt/a,b/x\"'" in settings
+
+
+def test_names_in_configuration_files_may_have_capitals(cluster: Cluster, wheel: Binaries) -> None:
+    """A server that has not read them yet takes them when it starts."""
+    conf = cluster.data_directory / "postgresql.conf"
+    with conf.open("a") as file:
+        file.write("Shared_Preload_Libraries = 'pgtare'\nSQL_Trace.Enabled = on\n")
+    found = [each.what for each in leftovers.on_server(cluster.dsn())]
+    assert [what.partition(" in ")[0] for what in found] == [
+        "shared_preload_libraries",
+        "sql_trace.enabled",
+    ]
+    uses = uses_on_server(cluster.dsn(), "pgtare", wheel.pkglibdir)
+    assert uses == [f"shared_preload_libraries in {conf}"]
+
+
+def test_directories_with_traces_are_named_and_kept(cluster: Cluster, open_directory: Path) -> None:
+    kept, worker = open_directory / "kept", open_directory / "worker"
+    for directory in (kept, worker):
+        directory.mkdir()
+        (directory / "trace-notes.txt").touch()
+        directory.chmod(0o755)
+    run(
+        cluster,
+        f"ALTER SYSTEM SET sql_trace.keep_directory = '{kept}'",
+        f"ALTER SYSTEM SET sql_trace.worker_directory = '{worker}'",
+    )
+    assert not any("traces" in each.what for each in leftovers.on_server(cluster.dsn()))
+    (kept / "kept-20260101T000000-12-3-0000abcd-app.pgtrace").touch()
+    (kept / ".kept-20260101T000000-12-3-0000abcd-app.pgtrace.partial").touch()
+    (worker / "trace-20260101T000000-12.2").mkdir()
+    done = in_process("uninstall", "--dsn", cluster.dsn(), "--yes")
+    held = "traces, with statements and their values, in sql_trace"
+    assert f"left: 2 {held}.keep_directory {kept}: delete them" in done.stdout
+    assert f"left: 1 {held}.worker_directory {worker}: delete them" in done.stdout
+    assert (done.returncode, len(list(kept.iterdir()))) == (1, 3)
+    run(cluster, f"ALTER SYSTEM SET sql_trace.keep_directory = '{kept}/trace-notes.txt'")
+    _, directory = leftovers.on_server(cluster.dsn())
+    assert "could not be looked at: could not open directory" in directory.what
