@@ -13,7 +13,7 @@ from pgtare.postgres import directories, modules
 from pgtare.postgres.binaries import Binaries, from_pg_config
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.module_usage import loaded_by, uses_on_server
-from tests.commands import in_process
+from tests.commands import in_process, refused
 from tests.installation_copies import copy_of
 from tests.module_sources import write_module
 from tests.sessions import eventually
@@ -278,6 +278,16 @@ def test_uninstall_refuses_while_the_module_is_in_use(
         assert modules.installed_version(copied, "tiny") is None
         with pytest.raises(UsageError, match="not installed"):
             modules.uninstall(copied, "tiny", dsn)
+
+
+@pytest.mark.parametrize("name", ["plpgsql", "*", "../plpgsql"])
+def test_uninstall_leaves_the_extensions_of_others(copied: Binaries, name: str) -> None:
+    """No package owns the files of a PostgreSQL that was built from source."""
+    before = sorted(copied.extension_dir.iterdir())
+    where = ("--force", "--pg-config", str(copied.pg_config))
+    message = refused("module", "uninstall", "--module", name, *where)
+    assert f"{name} is no module of pgtare: it has pgtare, wait_event_timing" in message
+    assert sorted(copied.extension_dir.iterdir()) == before
 
 
 def test_install_and_uninstall_of_everything(

@@ -217,6 +217,10 @@ def uninstall(
 
     Example: `pgtare module uninstall --pg-config PATH --dsn "host=/var/run/postgresql"`
     """
+    if module not in modules.PRELOAD_ORDER:
+        raise UsageError(
+            f"{module} is no module of pgtare: it has {', '.join(modules.PRELOAD_ORDER)}"
+        )
     found = binaries.from_pg_config(pg_config)
     for path in modules.uninstall(found, module, dsn=dsn, force=force):
         typer.echo(f"removed {path}")
