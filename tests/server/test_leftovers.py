@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from pgtare.errors import UsageError
 from pgtare.postgres import leftovers
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.module_usage import uses_on_server
 from tests.commands import in_process
+from tests.installation_copies import copy_without_modules
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
@@ -101,6 +103,27 @@ def test_names_in_configuration_files_may_have_capitals(cluster: Cluster, wheel:
     ]
     uses = uses_on_server(cluster.dsn(), "pgtare", wheel.pkglibdir)
     assert uses == [f"shared_preload_libraries in {conf}"]
+
+
+def test_an_extension_in_use_is_left_after_seconds(
+    wheel: Binaries, own_place: Path, open_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that goes on may hold its views for days."""
+    monkeypatch.setattr(leftovers, "_SHORT_WAIT", "lock_timeout = '50ms'")
+    copied = copy_without_modules(wheel, open_directory / "postgres")
+    (copied.extension_dir / "pgtare.control").write_text("default_version = '1'\n")
+    (copied.extension_dir / "pgtare--1.sql").write_text("CREATE VIEW pgtare_view AS SELECT 1;\n")
+    with Cluster(copied) as cluster:
+        run(cluster, "CREATE EXTENSION pgtare")
+        (found,) = leftovers.on_server(cluster.dsn())
+        assert found.remove is not None
+        with cluster.connect() as reader:
+            reader.execute("SET idle_in_transaction_session_timeout = '30s'; BEGIN")
+            reader.execute("TABLE pgtare_view")
+            with pytest.raises(UsageError, match="lock timeout"):
+                found.remove()
+        found.remove()
+        assert list(leftovers.on_server(cluster.dsn())) == []
 
 
 def test_directories_with_traces_are_named_and_kept(cluster: Cluster, open_directory: Path) -> None:

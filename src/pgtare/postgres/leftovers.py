@@ -41,6 +41,8 @@ _IN_FORCE = "SELECT n, current_setting(n, true) FROM unnest(%s::text[]) n"
 _TRACES = r"^(\.?kept-.+\.pgtrace(\.partial)?|trace-\d{8}T\d{6}-\d+(\.\d+)?)$"
 _COUNT = "SELECT count(*) FROM pg_ls_dir(%s, true, false) f WHERE f ~ %s"
 _EXTENSIONS = "SELECT extname FROM pg_extension WHERE extname = ANY(%s) ORDER BY 1"
+#: Whoever reads the extension's views queues behind us while we wait for its locks.
+_SHORT_WAIT = "lock_timeout = '5s'"
 _OWN = list(modules.PRELOAD_ORDER)
 
 
@@ -81,9 +83,8 @@ def on_server(dsn: str) -> Iterator[Leftover]:
                 continue
             for (extension,) in found:
                 drop = sql.SQL("DROP EXTENSION {}").format(sql.Identifier(str(extension)))
-                yield Leftover(
-                    f"extension {extension} in database {database}", _statements(place, drop)
-                )
+                what = f"extension {extension} in database {database}"
+                yield Leftover(what, _dropped(place, drop))
     except psycopg.Error as ex:
         raise UsageError(f"the server cannot be looked at: {own_session.first_line(ex)}") from ex
     for name, value, file, line in by_hand:
@@ -172,6 +173,20 @@ def _for_its_owner() -> None:
 
 def _for_who_needs_them() -> None:
     raise PgtareError("delete them on the server's host if nobody needs them")
+
+
+def _dropped(dsn: str, drop: sql.Composed) -> Callable[[], None]:
+    def run() -> None:
+        try:
+            with (
+                own_session.connect(dsn) as connection,
+                pooler.transaction(connection, _SHORT_WAIT),
+            ):
+                connection.execute(drop)
+        except psycopg.Error as ex:
+            raise UsageError(own_session.first_line(ex)) from ex
+
+    return run
 
 
 def _statements(dsn: str, change: sql.Composed) -> Callable[[], None]:
