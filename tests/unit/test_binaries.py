@@ -15,7 +15,7 @@ from pgtare.postgres import wheel as wheel_module
 from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.postgres.directories import own_directory, place
 from pgtare.postgres.module_usage import names_library
-from pgtare.postgres.settings import checked, libraries, library_list, render
+from pgtare.postgres.settings import checked, library_list, listed_libraries, render
 
 NOBODY = 65534
 
@@ -248,9 +248,9 @@ def test_library_list_quotes_paths() -> None:
 
 def test_list_of_libraries_is_read_as_the_server_reads_it() -> None:
     names = ["pgtare", "/a b/c,d", 'q"r']
-    assert libraries(library_list(names)) == names
-    assert libraries(' a b , ,"c" ') == ["a b", "c"]
-    assert libraries("") == libraries('""') == []
+    assert listed_libraries(library_list(names)) == names
+    assert listed_libraries(' a b , ,"c" ') == ["a b", "c"]
+    assert listed_libraries("") == listed_libraries('""') == []
 
 
 @pytest.mark.parametrize("value", ["pgtare", "a, pgtare ,b", '"/x y/pgtare.so"', "$libdir/pgtare"])

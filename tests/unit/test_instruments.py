@@ -347,13 +347,17 @@ def test_settings_that_are_not_there_or_cannot_be_switched_are_reported() -> Non
     assert "fixed when the server starts" in str(fixed)
 
 
-def test_facts_take_libraries_apart_and_survive_hidden_ones() -> None:
+def test_facts_take_libraries_apart_and_survive_hidden_ones(catalogue: Catalogue) -> None:
     rows: list[tuple[str, str, str]] = [
         ("shared_preload_libraries", "postmaster", 'pgtare, "$libdir/auto_explain", /x/y.so'),
         ("work_mem", "user", "4096"),
     ]
     facts = _facts(150020, list(rows), [])
-    assert facts.preloaded == ("pgtare", "auto_explain", "y")
+    assert facts.preloaded == ("pgtare", "$libdir/auto_explain", "/x/y.so")
+    assert all(facts.loaded(name) for name in ("pgtare", "auto_explain", "y"))
+    (missing, *_) = availability(catalogue["pg_stat_statements"], facts)
+    kept = "shared_preload_libraries = 'pgtare', '$libdir/auto_explain', '/x/y.so', 'pg_stat"
+    assert kept in missing.remedy  # without its path the server would not find y
     assert facts.start_only == {"shared_preload_libraries"}
     hidden = _facts(150020, [("auto_explain.log_analyze", "superuser", "off")], [])
     assert hidden.preloaded is None

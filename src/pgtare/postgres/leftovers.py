@@ -16,7 +16,7 @@ from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.postgres import directories, modules, own_session, pooler, registry
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.module_usage import DATABASES, PRELOAD_SETTINGS, names_library
-from pgtare.postgres.settings import libraries, library_name
+from pgtare.postgres.settings import library_name, listed_libraries
 
 _IN_FILES = """
 SELECT DISTINCT name, setting FROM pg_file_settings
@@ -122,7 +122,7 @@ def _taken_out(alter: sql.Composable, name: str, value: str) -> tuple[str, sql.C
     reset = sql.SQL("{} RESET {}").format(alter, setting)
     if name.partition(".")[0].lower() in _OWN:
         return f"setting {name}", reset
-    named = libraries(value) if name.lower() in PRELOAD_SETTINGS else []
+    named = listed_libraries(value) if name.lower() in PRELOAD_SETTINGS else []
     kept = [library for library in named if library_name(library) not in _OWN]
     if kept == named:
         return None

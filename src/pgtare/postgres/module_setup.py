@@ -9,7 +9,7 @@ import psycopg
 
 from pgtare.errors import UsageError
 from pgtare.postgres import pooler
-from pgtare.postgres.settings import library_names, preload_statement
+from pgtare.postgres.settings import library_names, listed_libraries, preload_statement
 
 #: From this version on pgtare gets shared memory without a restart.
 _SESSION_PRELOAD_MAJOR = 17
@@ -97,7 +97,7 @@ def _preload(conn: psycopg.Connection[Any], unloaded: Sequence[str], own: Sequen
         names = ", ".join(unloaded)
         step = f"add {names} to shared_preload_libraries, after what it names, and restart"
     else:
-        named = [name for part in shared.split(",") if (name := part.strip().strip('"'))]
+        named = listed_libraries(shared)
         ours = [name for name in own if name in unloaded or name in named]
         others = [name for name in (*named, *unloaded) if name not in own]
         step = f"run {preload_statement([*others, *ours])} and restart the server"

@@ -87,7 +87,7 @@ def preload_statement(libraries: Iterable[str]) -> str:
     return f"ALTER SYSTEM SET shared_preload_libraries = {quoted};"
 
 
-def libraries(setting: str) -> list[str]:
+def listed_libraries(setting: str) -> list[str]:
     """The libraries of a list, without quotes: a quoted path may have commas."""
     found: list[tuple[str, str]] = re.findall(r'"((?:[^"]|"")*)"|([^",]+)', setting)
     names = (quoted.replace('""', '"') or plain.strip() for quoted, plain in found)
@@ -96,7 +96,7 @@ def libraries(setting: str) -> list[str]:
 
 def library_names(setting: str) -> tuple[str, ...]:
     """Plain names from a list of libraries, which may be quoted, have a path and end in .so."""
-    return tuple(map(library_name, libraries(setting)))
+    return tuple(map(library_name, listed_libraries(setting)))
 
 
 def library_name(library: str) -> str:

@@ -26,7 +26,7 @@ from pgtare.observing.doctor.session import Session, Unreadable
 from pgtare.observing.findings.read import size_of_texts
 from pgtare.observing.findings.statement_texts import MOST_BYTES
 from pgtare.postgres.module_versions import Mismatch, ModuleVersions, mismatch
-from pgtare.postgres.settings import preload_statement
+from pgtare.postgres.settings import listed_libraries, preload_statement
 from pgtare.postgres.wait_counters.model import Event
 
 STATEMENTS = "pg_stat_statements"
@@ -172,8 +172,7 @@ def _absent(settings: dict[str, str], database: str, where: str) -> Unseen:
 def preload(settings: dict[str, str]) -> str:
     """What loads pg_stat_statements next to the libraries that are loaded already."""
     loaded = settings.get("shared_preload_libraries")
-    names = [name.strip(' "') for name in (loaded or "").split(",")]
-    line = preload_statement([*filter(None, names), STATEMENTS])
+    line = preload_statement([*listed_libraries(loaded or ""), STATEMENTS])
     hidden = "with what SHOW prints of it, each name in quotes of its own; "
     return f"{line}  -- {hidden if loaded is None else ''}then a restart"
 

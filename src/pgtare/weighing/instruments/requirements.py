@@ -11,7 +11,12 @@ from psycopg.rows import TupleRow
 
 from pgtare.errors import MeasurementError
 from pgtare.postgres import pooler
-from pgtare.postgres.settings import library_names, preload_statement
+from pgtare.postgres.settings import (
+    library_name,
+    library_names,
+    listed_libraries,
+    preload_statement,
+)
 from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.instruments.model import Chosen, Entry
 
@@ -21,9 +26,9 @@ class ServerFacts:
     """What a session sees of its server.
 
     version_num: as server_version_num (180006). preloaded: libraries of shared_preload_libraries,
-    in order; None if the setting may not be read. setting_names, extensions (of the connected
-    database): lower case. contexts: how each setting can be changed, as pg_settings names it.
-    session_preloaded: libraries of session_preload_libraries.
+    in order and with their paths; None if the setting may not be read. setting_names, extensions
+    (of the connected database): lower case. contexts: how each setting can be changed, as
+    pg_settings names it. session_preloaded: names of libraries of session_preload_libraries.
     """
 
     version_num: int
@@ -50,7 +55,7 @@ class ServerFacts:
         A setting named after the library shows it too, as the lists of libraries are hidden from
         users without privileges.
         """
-        lists = (*(self.preloaded or ()), *self.session_preloaded)
+        lists = (*map(library_name, self.preloaded or ()), *self.session_preloaded)
         return library in lists or any(n.startswith(f"{library}.") for n in self.setting_names)
 
 
@@ -87,7 +92,7 @@ def _facts(version_num: int, rows: list[TupleRow], extensions: list[str]) -> Ser
     shared = setting.get("shared_preload_libraries")
     return ServerFacts(
         version_num=version_num,
-        preloaded=None if shared is None else library_names(shared),
+        preloaded=None if shared is None else tuple(listed_libraries(shared)),
         setting_names=frozenset(setting),
         extensions=frozenset(extensions),
         contexts={name: context for name, context, _ in rows},

@@ -1,0 +1,31 @@
+"""Steps that are still to be done on a server: a list of libraries keeps what it has."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pgtare.observing.doctor.collect import preload
+from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.module_setup import remaining_steps
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+
+
+def test_a_path_with_a_comma_stays_one_library(wheel: Binaries, open_directory: Path) -> None:
+    directory = open_directory / "a,b"
+    directory.mkdir()
+    shutil.copy(wheel.pkglibdir / "auto_explain.so", directory)
+    with (
+        Cluster(wheel, preload=[f"{directory}/auto_explain"]) as cluster,
+        cluster.connect() as conn,
+    ):
+        steps = remaining_steps(conn, ["sql_trace"], create=False)
+        row = conn.execute("SHOW shared_preload_libraries").fetchone()
+    assert row is not None
+    kept = f"ALTER SYSTEM SET shared_preload_libraries = '{directory}/auto_explain', "
+    assert f"{kept}'sql_trace';" in steps[-1]
+    assert f"{kept}'pg_stat_statements';" in preload({"shared_preload_libraries": row[0]})
