@@ -52,15 +52,19 @@ def test_settings_of_roles_and_databases_are_listed_and_taken_back(cluster: Clus
         "ALTER ROLE ALL SET pgtare.ring_memory = 8",
     )
     undone = {
-        f'setting pgtare.enabled of a role: ALTER ROLE {role} RESET "pgtare"."enabled";',
-        "pgtare's libraries in session_preload_libraries (/opt/a,b/x, c stay) of a role: "
-        f"ALTER ROLE {role} SET {preload} = '/opt/a,b/x', 'c';",
-        "setting sql_trace.enabled of a database: "
-        f'ALTER DATABASE {database} RESET "sql_trace"."enabled";',
-        f'setting wait_event_timing.capture of a role: {both} RESET "wait_event_timing"."capture";',
-        "pgtare's libraries in local_preload_libraries of a role: "
-        f'{both} RESET "local_preload_libraries";',
-        'setting pgtare.ring_memory of a role: ALTER ROLE ALL RESET "pgtare"."ring_memory";',
+        f"{what} of a role or database: {statement};"
+        for what, statement in {
+            "setting pgtare.enabled": f'ALTER ROLE {role} RESET "pgtare"."enabled"',
+            "pgtare's libraries in session_preload_libraries (/opt/a,b/x, c stay)": (
+                f"ALTER ROLE {role} SET {preload} = '/opt/a,b/x', 'c'"
+            ),
+            "setting sql_trace.enabled": (f'ALTER DATABASE {database} RESET "sql_trace"."enabled"'),
+            "setting wait_event_timing.capture": f'{both} RESET "wait_event_timing"."capture"',
+            "pgtare's libraries in local_preload_libraries": (
+                f'{both} RESET "local_preload_libraries"'
+            ),
+            "setting pgtare.ring_memory": 'ALTER ROLE ALL RESET "pgtare"."ring_memory"',
+        }.items()
     }
     assert {each.what for each in leftovers.on_server(cluster.dsn())} == undone
     listed = in_process("uninstall", "--dsn", cluster.dsn()).stdout
@@ -79,6 +83,20 @@ def test_settings_of_roles_and_databases_are_listed_and_taken_back(cluster: Clus
         ("session_preload_libraries=auto_explain",),
         ("work_mem=5MB",),
     ]
+
+
+def test_a_name_in_another_encoding_is_listed_and_left(cluster: Cluster) -> None:
+    run(
+        cluster,
+        'CREATE ROLE "Zoë"',
+        'ALTER ROLE "Zoë" SET pgtare.enabled = off',
+        "CREATE DATABASE ascii ENCODING SQL_ASCII TEMPLATE template0 LOCALE 'C'",
+    )
+    (found,) = leftovers.on_server(cluster.dsn("ascii"))
+    assert 'ALTER ROLE "Zoë" RESET "pgtare"."enabled";' in found.what
+    assert found.remove is not None
+    with pytest.raises(UsageError, match="give --dsn another database"):
+        found.remove()
 
 
 def test_a_list_of_libraries_keeps_what_is_not_ours(cluster: Cluster) -> None:
@@ -137,14 +155,14 @@ def test_directories_with_traces_are_named_and_kept(cluster: Cluster, open_direc
         f"ALTER SYSTEM SET sql_trace.keep_directory = '{kept}'",
         f"ALTER SYSTEM SET sql_trace.worker_directory = '{worker}'",
     )
-    assert not any("traces" in each.what for each in leftovers.on_server(cluster.dsn()))
+    assert not any("holds traces" in each.what for each in leftovers.on_server(cluster.dsn()))
     (kept / "kept-20260101T000000-12-3-0000abcd-app.pgtrace").touch()
     (kept / ".kept-20260101T000000-12-3-0000abcd-app.pgtrace.partial").touch()
     (worker / "trace-20260101T000000-12.2").mkdir()
     done = in_process("uninstall", "--dsn", cluster.dsn(), "--yes")
-    held = "traces, with statements and their values, in sql_trace"
-    assert f"left: 2 {held}.keep_directory {kept}: delete them" in done.stdout
-    assert f"left: 1 {held}.worker_directory {worker}: delete them" in done.stdout
+    held = "holds traces with statements and their values"
+    assert f"left: sql_trace.keep_directory {kept} {held} (2): delete them" in done.stdout
+    assert f"left: sql_trace.worker_directory {worker} {held} (1): delete them" in done.stdout
     assert (done.returncode, len(list(kept.iterdir()))) == (1, 3)
     run(cluster, f"ALTER SYSTEM SET sql_trace.keep_directory = '{kept}/trace-notes.txt'")
     _, directory = leftovers.on_server(cluster.dsn())

@@ -97,8 +97,8 @@ def on_server(dsn: str) -> Iterator[Leftover]:
     for role, database, name, value in of_roles:
         if (taken := _taken_out(_altered(role, database), name, value)) is not None:
             what, change = taken
-            whose = "a database" if role is None and database is not None else "a role"
-            yield Leftover(f"{what} of {whose}: {change.as_string()};", _statements(dsn, change))
+            shown = f"{what} of a role or database: {change.as_string()};"
+            yield Leftover(shown, _statements(dsn, change))
     places = [*in_force, *settings, *((name, value) for name, value, *_ in by_hand)]
     for name, directory in dict.fromkeys(each for each in places if each[0] in _TRACES_IN):
         if directory:
@@ -145,7 +145,7 @@ def _traces(dsn: str, setting: str, directory: str) -> Iterator[Leftover]:
         yield Leftover(f"{setting} {directory} could not be looked at: {why}", None)
         return
     if number:
-        what = f"{number} traces, with statements and their values, in {setting} {directory}"
+        what = f"{setting} {directory} holds traces with statements and their values ({number})"
         yield Leftover(what, _for_who_needs_them)
 
 
@@ -195,8 +195,12 @@ def _statements(dsn: str, change: sql.Composed) -> Callable[[], None]:
             with own_session.connect(dsn) as connection:
                 connection.execute(change)
                 connection.execute("SELECT pg_catalog.pg_reload_conf()")
-        except (psycopg.Error, UnicodeError) as ex:  # a name in another encoding cannot be sent
+        except psycopg.Error as ex:
             raise UsageError(own_session.first_line(ex)) from ex
+        except UnicodeError as ex:
+            raise UsageError(
+                "the encoding of this database cannot spell it: give --dsn another database"
+            ) from ex
 
     return run
 
