@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.errors import UsageError
-from pgtare.postgres import leftovers
+from pgtare.errors import PgtareError, UsageError
+from pgtare.postgres import leftovers, modules
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.module_usage import uses_on_server
@@ -141,6 +141,28 @@ def test_an_extension_in_use_is_left_after_seconds(
             with pytest.raises(UsageError, match="lock timeout"):
                 found.remove()
         found.remove()
+        assert list(leftovers.on_server(cluster.dsn())) == []
+
+
+def test_a_module_that_is_held_back_stays_so_until_the_restart(wheel: Binaries) -> None:
+    """Without the setting, what an emergency turned off would be on again."""
+    preload = modules.loadable(wheel).library
+    with Cluster(wheel) as cluster:
+        run(cluster, f"ALTER SYSTEM SET shared_preload_libraries = '{preload}'")
+        run(cluster, "ALTER SYSTEM SET pgtare.enabled = off")
+        cluster.restart()
+        setting, libraries = leftovers.on_server(cluster.dsn())
+        assert setting.remove is not None
+        assert libraries.remove is not None
+        with pytest.raises(PgtareError, match="restart the server without pgtare first"):
+            setting.remove()
+        libraries.remove()
+        with cluster.connect() as connection:
+            assert connection.execute("SHOW pgtare.enabled").fetchone() == ("off",)
+        cluster.restart()
+        (setting,) = leftovers.on_server(cluster.dsn())
+        assert setting.remove is not None
+        setting.remove()
         assert list(leftovers.on_server(cluster.dsn())) == []
 
 

@@ -323,12 +323,13 @@ def test_install_and_uninstall_of_everything(
         first = in_process(*everything, "--yes")
         assert first.returncode == 1
         assert first.stdout.count("removed: extension") == 3
+        assert "left: setting wait_event_timing.capture in postgresql.auto.conf" in first.stdout
         assert first.stdout.count("is still in use") == 3
         assert f"left: {own_place} (private servers, builds): a private server" in first.stdout
         assert (copied.pkglibdir / "sql_trace.so").exists()
         cluster.restart()
         second = in_process(*everything, "--yes")
-        assert second.stdout.count("removed: ") == 3, second.stdout
+        assert second.stdout.count("removed: ") == 4, second.stdout
         with cluster.connect() as connection:
             assert connection.execute("SHOW shared_preload_libraries").fetchone() == (
                 "pg_stat_statements",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,14 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgtare.errors import MeasurementError, PgtareError, UsageError
-from pgtare.postgres import directories, modules, own_session, pooler, registry
+from pgtare.postgres import (
+    directories,
+    module_setup,
+    modules,
+    own_session,
+    pooler,
+    registry,
+)
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.module_usage import DATABASES, PRELOAD_SETTINGS, names_library
 from pgtare.postgres.settings import library_name, listed_libraries
@@ -61,7 +68,7 @@ def on_server(dsn: str) -> Iterator[Leftover]:
     """Extensions in its databases, our settings, and directories with traces.
 
     Of configuration files only postgresql.auto.conf can be changed, as others are their owner's.
-    Traces stay, too.
+    Traces stay, too, and settings of a module that is loaded: they may hold it back.
 
     Raises UsageError if the role may not see them; dsn: for a superuser.
     """
@@ -70,6 +77,7 @@ def on_server(dsn: str) -> Iterator[Leftover]:
             wanted = (list(PRELOAD_SETTINGS), _OWN)
             settings = pooler.rows(connection, _IN_FILES, *wanted)
             by_hand = pooler.rows(connection, _BY_HAND, *wanted)
+            loaded = module_setup.loaded(connection, _OWN)
             of_roles = pooler.rows(connection, _OF_ROLES)
             in_force = pooler.rows(connection, _IN_FORCE, list(_TRACES_IN))
             names = [str(name) for (name,) in pooler.rows(connection, DATABASES)]
@@ -93,12 +101,13 @@ def on_server(dsn: str) -> Iterator[Leftover]:
     for name, value in settings:
         if (taken := _taken_out(sql.SQL("ALTER SYSTEM"), name, value)) is not None:
             what, change = taken
-            yield Leftover(f"{what} in postgresql.auto.conf", _statements(dsn, change))
+            remove = _statements(dsn, change, name, loaded)
+            yield Leftover(f"{what} in postgresql.auto.conf", remove)
     for role, database, name, value in of_roles:
         if (taken := _taken_out(_altered(role, database), name, value)) is not None:
             what, change = taken
             shown = f"{what} of a role or database: {change.as_string()};"
-            yield Leftover(shown, _statements(dsn, change))
+            yield Leftover(shown, _statements(dsn, change, name, loaded))
     places = [*in_force, *settings, *((name, value) for name, value, *_ in by_hand)]
     for name, directory in dict.fromkeys(each for each in places if each[0] in _TRACES_IN):
         if directory:
@@ -189,8 +198,13 @@ def _dropped(dsn: str, drop: sql.Composed) -> Callable[[], None]:
     return run
 
 
-def _statements(dsn: str, change: sql.Composed) -> Callable[[], None]:
+def _statements(
+    dsn: str, change: sql.Composed, setting: str, loaded: Collection[str]
+) -> Callable[[], None]:
     def run() -> None:
+        module = setting.partition(".")[0].lower()
+        if module in loaded:
+            raise PgtareError(f"it is in force: restart the server without {module} first")
         try:
             with own_session.connect(dsn) as connection:
                 connection.execute(change)
