@@ -79,15 +79,19 @@ def ended() -> None:
     raise SystemExit(143)
 
 
-@pytest.mark.parametrize(("act", "error"), [(full, UsageError), (ended, SystemExit)])
+@pytest.mark.parametrize(
+    ("act", "error", "words"),
+    [(full, UsageError, "is full: make room"), (ended, SystemExit, "143")],
+)
 def test_what_cannot_be_written_to_its_end_changes_nothing(
     installation: Binaries,
     monkeypatch: pytest.MonkeyPatch,
     act: Callable[[], None],
     error: type[BaseException],
+    words: str,
 ) -> None:
     monkeypatch.setattr(shutil, "copyfileobj", in_second_library(act))
-    with pytest.raises(error):
+    with pytest.raises(error, match=words):
         modules.install_all(installation, NAMES, force=True)
     assert kinds(installation) == {"old"}
 

@@ -1,6 +1,7 @@
 """Install server modules into a PostgreSQL installation, and take them out again."""
 
 import contextlib
+import errno
 import filecmp
 import functools
 import os
@@ -403,6 +404,8 @@ def _remove_unfinished(name: str) -> None:
 
 
 def _cannot_write(directory: Path, ex: OSError) -> UsageError:
+    if ex.errno in (errno.ENOSPC, errno.EDQUOT):
+        return UsageError(f"{directory} is full: make room there, then run the command again")
     return UsageError(
         f"cannot write to {directory} ({ex.strerror}): run the command as its owner (mostly root), "
         f"or use --destdir to get the files into a directory of yours"
