@@ -29,3 +29,17 @@ def test_a_path_with_a_comma_stays_one_library(wheel: Binaries, open_directory: 
     kept = f"ALTER SYSTEM SET shared_preload_libraries = '{directory}/auto_explain', "
     assert f"{kept}'sql_trace';" in steps[-1]
     assert f"{kept}'pg_stat_statements';" in preload({"shared_preload_libraries": row[0]})
+
+
+def test_what_waits_for_the_restart_stays_in_the_list(wheel: Binaries) -> None:
+    with Cluster(wheel, preload=["auto_explain"]) as cluster, cluster.connect() as conn:
+        conn.autocommit = True
+        libraries = "'auto_explain', 'pg_stat_statements'"
+        conn.execute(f"ALTER SYSTEM SET shared_preload_libraries = {libraries}".encode())
+        for others in ([], ["pg_stat_statements"]):
+            steps = remaining_steps(conn, ["sql_trace"], libraries=others, create=False)
+            assert f"shared_preload_libraries = {libraries}, 'sql_trace';" in steps[-1]
+        conn.execute("CREATE ROLE monitor IN ROLE pg_monitor")
+        conn.execute("SET ROLE monitor")  # may see what is in force
+        steps = remaining_steps(conn, ["sql_trace"], create=False)
+        assert "shared_preload_libraries = 'auto_explain', 'sql_trace';" in steps[-1]

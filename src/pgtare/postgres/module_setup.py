@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,6 +25,11 @@ _INSTALLED = "SELECT name FROM pg_available_extensions WHERE name = ANY(%s)"
 _LISTS = """
 SELECT name, setting FROM pg_settings
 WHERE name IN ('shared_preload_libraries', 'session_preload_libraries')
+"""
+# What counts at the next start: the last line, that of ALTER SYSTEM if there is one.
+_AT_NEXT_START = """
+SELECT setting FROM pg_file_settings
+WHERE lower(name) = 'shared_preload_libraries' ORDER BY seqno DESC LIMIT 1
 """
 
 
@@ -91,15 +97,17 @@ def _installed(conn: psycopg.Connection[Any], modules: Sequence[str]) -> frozens
 
 
 def _preload(conn: psycopg.Connection[Any], unloaded: Sequence[str], own: Sequence[str]) -> str:
-    lists = dict(pooler.rows(conn, _LISTS))
-    shared = lists.get("shared_preload_libraries")
+    shared = dict(pooler.rows(conn, _LISTS)).get("shared_preload_libraries")
+    with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+        for (setting,) in pooler.rows(conn, _AT_NEXT_START):
+            shared = setting
     if shared is None:  # hidden from this role
         names = ", ".join(unloaded)
         step = f"add {names} to shared_preload_libraries, after what it names, and restart"
     else:
         named = listed_libraries(shared)
         ours = [name for name in own if name in unloaded or name in named]
-        others = [name for name in (*named, *unloaded) if name not in own]
+        others = [name for name in dict.fromkeys((*named, *unloaded)) if name not in own]
         step = f"run {preload_statement([*others, *ours])} and restart the server"
     if list(unloaded) == ["pgtare"] and conn.info.server_version // 10000 >= _SESSION_PRELOAD_MAJOR:
         step += " (or, without a restart, add it to session_preload_libraries and reload)"
