@@ -1,19 +1,13 @@
 """A small /dev/shm of one's own, as a container has it."""
 
 import contextlib
-import ctypes
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pytest
-
 from pgtare.postgres.cluster import Cluster
 from tests.new_servers import made_by_initdb, on_disk
-
-_CLONE_NEWNS = 0x00020000
-_MS_REC, _MS_PRIVATE = 0x4000, 0x40000
-_LIBC = ctypes.CDLL(None, use_errno=True)
+from tests.own_mounts import own_mounts
 
 
 @dataclass(frozen=True)
@@ -45,32 +39,14 @@ def small_shm(mebibytes: int) -> Iterator[Volume]:
 
     The files of these servers are on the disk, as those of other tests are in the usual /dev/shm.
     """
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    home = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY)
-    where = os.getcwd()
-    try:
-        _done(_LIBC.unshare(_CLONE_NEWNS))
+    with own_mounts() as mount:
+        mount("pgtare-test", "/dev/shm", "tmpfs", 0, f"size={mebibytes}m,mode=1777")  # noqa: S108
+        volume = os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY)  # noqa: S108
         try:
-            _done(_LIBC.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
-            options = f"size={mebibytes}m,mode=1777".encode()
-            _done(_LIBC.mount(b"pgtare-test", b"/dev/shm", b"tmpfs", 0, options))
-            volume = os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY)  # noqa: S108
-            try:
-                with on_disk(), made_by_initdb():
-                    yield Volume(volume)
-            finally:
-                os.close(volume)
+            with on_disk(), made_by_initdb():
+                yield Volume(volume)
         finally:
-            _done(_LIBC.setns(home, _CLONE_NEWNS))
-            os.chdir(where)
-    finally:
-        os.close(home)
-
-
-def _done(result: int) -> None:
-    if result != 0:
-        pytest.skip(f"cannot have a /dev/shm of one's own: {os.strerror(ctypes.get_errno())}")
+            os.close(volume)
 
 
 def hash_table(cluster: Cluster) -> None:

