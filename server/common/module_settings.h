@@ -67,6 +67,11 @@ check_keeps_source(int *newval, void **extra, GucSource source)
 	return true;
 }
 
+/*
+ * The counter is refused as long as it is no clock.  Where a value cannot be refused, the system's
+ * clock takes its place: a boot value, with which a parallel worker begins to take over its
+ * leader's settings, and what it takes over.
+ */
 static inline bool
 check_clock(int *newval, void **extra, GucSource source)
 {
@@ -74,7 +79,9 @@ check_clock(int *newval, void **extra, GucSource source)
 	{
 		ClockTrust	trust = clock_trust();
 
-		if (!trust.counter)
+		if (!trust.counter && (source == PGC_S_DEFAULT || InitializingParallelWorker))
+			*newval = CLOCK_SOURCE_MONOTONIC;
+		else if (!trust.counter)
 		{
 			GUC_check_errdetail("The processor's counter is no clock here: %s.", trust.reason);
 			return false;

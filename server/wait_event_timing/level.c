@@ -96,12 +96,10 @@ clock_changed(int clock, void *extra)
 void
 level_init(void)
 {
-	int			usual_clock = clock_trust().counter ? CLOCK_SOURCE_TSC : CLOCK_SOURCE_MONOTONIC;
-
 	DefineCustomEnumVariable("wait_event_timing.clock",
 							 "Where time stamps come from.",
 							 NULL,
-							 &capture_clock, usual_clock, clock_entries,
+							 &capture_clock, CLOCK_SOURCE_TSC, clock_entries,
 							 PGC_SUSET, 0, check_clock, clock_changed, NULL);
 	DefineCustomEnumVariable("wait_event_timing.capture",
 							 "What is recorded of each wait.",

@@ -14,6 +14,7 @@ from tests.sessions import rows, session
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 KernelClock = Callable[..., None]
+SETTINGS = ("wait_event_timing.clock", "sql_trace.clock")
 
 
 @pytest.fixture
@@ -35,6 +36,18 @@ def said(cluster: Cluster) -> list[tuple[str, str]]:
         ]
 
 
+def in_a_worker(cluster: Cluster) -> list[str]:
+    """The clocks' settings as a parallel worker of a new session has them."""
+    forced = "debug_parallel_query" if cluster.binaries.major >= 16 else "force_parallel_mode"
+    with session(cluster) as connection:
+        connection.execute(f"SET {forced} = on".encode())
+        shown = ", ".join(f"current_setting('{name}')" for name in SETTINGS)
+        query = f"SELECT {shown} FROM pg_class LIMIT 1"
+        plan = rows(connection, f"EXPLAIN (ANALYZE, COSTS off) {query}")
+        assert any("Workers Launched: 1" in line for (line,) in plan), plan
+        return list(rows(connection, query)[0])
+
+
 @pytest.mark.slow
 def test_counter_that_the_kernel_does_not_trust(binaries: Binaries, kernel: KernelClock) -> None:
     """It is no clock then; where the kernel trusts it, it is."""
@@ -54,3 +67,22 @@ def test_counter_that_the_kernel_does_not_trust(binaries: Binaries, kernel: Kern
                 else "the kernel does not say by which clock it reads the time"
             )
             assert said(cluster) == [("monotonic", reason)] * 3
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_parallel_queries_go_on_when_the_counter_is_given_up(
+    binaries: Binaries, kernel: KernelClock, explicit: bool
+) -> None:
+    """A worker takes over its leader's settings, whatever the clock is and was."""
+    chosen = dict.fromkeys(SETTINGS, "tsc") if explicit else {}
+    with with_everything(binaries, chosen) as cluster:
+        assert in_a_worker(cluster) == ["tsc", "tsc"]
+        kernel("hpet", "hpet acpi_pm")
+        assert in_a_worker(cluster) == ["monotonic" if explicit else "tsc"] * 2
+        cluster.configure(dict.fromkeys(SETTINGS, "monotonic_coarse"))
+        cluster.reload()
+        assert in_a_worker(cluster) == ["monotonic_coarse"] * 2
+        # the default is no longer the counter
+        cluster.configure(dict.fromkeys(SETTINGS))
+        cluster.reload()
+        assert in_a_worker(cluster) == ["monotonic"] * 2

@@ -207,8 +207,6 @@ timeline_compare(int64 now)
 void
 timeline_init(void)
 {
-	int			usual_clock = clock_trust().counter ? CLOCK_SOURCE_TSC : CLOCK_SOURCE_MONOTONIC;
-
 	DefineCustomIntVariable("sql_trace.cpu_interval",
 							"Shortest time between two readings of CPU time, in microseconds.",
 							"0: at the end of each call of the client; -1: never.",
@@ -217,6 +215,6 @@ timeline_init(void)
 	DefineCustomEnumVariable("sql_trace.clock",
 							 "Where time stamps come from.",
 							 NULL,
-							 &timeline_clock, usual_clock, clock_entries,
+							 &timeline_clock, CLOCK_SOURCE_TSC, clock_entries,
 							 PGC_SUSET, 0, check_clock, NULL, NULL);
 }
