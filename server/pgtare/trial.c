@@ -39,8 +39,7 @@ typedef struct Elements
 #define SHORTEST_BASE_NS (20 * 1000 * 1000)
 
 /* Taken when the library was loaded, and inherited by children */
-static ClockPair at_load;
-static bool counter;
+static RateBase at_load;
 
 static uint64 my_trial = 0;		/* generation of the trial that we started */
 static bool exit_registered = false;
@@ -49,18 +48,14 @@ static bool exit_registered = false;
 void
 trial_init(void)
 {
-	counter = clock_trust().counter;
-	at_load = clock_pair(counter);
+	at_load = rate_base();
 }
 
-/*
- * Sleeps for up to 20 ms if the library was loaded only just now.  The kernel may have
- * given up the counter since.
- */
+/* By the counter if the kernel trusts it now; sleeps for up to 20 ms if the base is short. */
 ClockRate
 trial_clock_rate(void)
 {
-	return rate_since(counter && clock_trust().counter, at_load, SHORTEST_BASE_NS);
+	return rate_since(clock_trust().counter, &at_load, SHORTEST_BASE_NS);
 }
 
 static void

@@ -36,8 +36,7 @@ ModuleShmem shmem_memory = {
 int			shmem_rings_kb = RING_MEMORY_SHARE;
 static int	statements_most = 4096;
 
-static bool counter;			/* may the processor's counter serve? */
-static ClockPair at_load;
+static RateBase at_load;
 
 static uint32
 slots_wanted(void)
@@ -108,7 +107,7 @@ initialise(void *fresh)
 	memset(shared, 0, shmem_memory.dynamic && min_dynamic_shared_memory > 0 ? total_size() :
 		   sizeof(*shared));
 	/* one for all processes */
-	shared->rate = rate_since(counter, at_load, SHORTEST_BASE_NS);
+	shared->rate = rate_since(clock_counter_usable(), &at_load, SHORTEST_BASE_NS);
 	shared->nslots = slots_wanted();
 	shared->nbuckets = buckets_wanted();
 	shared->made_at = shared->reset_at = GetCurrentTimestamp();
@@ -140,8 +139,7 @@ may_attach(void)
 void
 shmem_init(void)
 {
-	counter = clock_trust().counter;
-	at_load = clock_pair(counter);
+	at_load = rate_base();
 	ring_memory_init("wait_event_timing");
 	module_shmem_init(&shmem_memory);
 	DefineCustomIntVariable("wait_event_timing.statements_max",

@@ -1,5 +1,6 @@
 """Which clock the modules take, as the kernel trusts the processor's counter or gives it up."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,11 +11,14 @@ from pgtare.postgres.cluster import Cluster
 from tests.own_mounts import kernel_clock
 from tests.servers import with_everything
 from tests.sessions import rows, session
+from tests.trace_records import traced
+from tests.waits import waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 KernelClock = Callable[..., None]
 SETTINGS = ("wait_event_timing.clock", "sql_trace.clock")
+SLEEP_NS = 200_000_000
 
 
 @pytest.fixture
@@ -86,3 +90,29 @@ def test_parallel_queries_go_on_when_the_counter_is_given_up(
         cluster.configure(dict.fromkeys(SETTINGS))
         cluster.reload()
         assert in_a_worker(cluster) == ["monotonic"] * 2
+
+
+def test_a_counter_trusted_later_has_its_own_rate(wheel: Binaries, kernel: KernelClock) -> None:
+    """The kernel read the time by another clock when the server started."""
+    kernel("hpet", "tsc hpet")
+    with (
+        with_everything(wheel, {"wait_event_timing.capture": "stats"}) as cluster,
+        session(cluster) as observer,
+        session(cluster) as client,
+    ):
+        assert in_a_worker(cluster) == ["monotonic", "monotonic"]
+        kernel("tsc")
+        assert said(cluster)[0][0] == "tsc"
+        for name in SETTINGS:
+            client.execute(f"SET {name} = tsc".encode())
+        client.execute("SET sql_trace.rowsource_sampling = 1")
+        began = time.monotonic_ns()
+        trace = traced(observer, client, f"SELECT pg_sleep({SLEEP_NS / 1e9})", level=1)
+        most = time.monotonic_ns() - began
+        (sources,) = trace.of("rowsources")
+        for ns in (
+            waits(observer, "PgSleep", client.info.backend_pid)[2] * 1e6,
+            max(record.time for record in trace.records) - trace.of("request")[0].start,
+            sources.entries[0]["time"],
+        ):
+            assert SLEEP_NS * 0.999 < ns < most

@@ -8,7 +8,6 @@
 #include "miscadmin.h"
 #include "storage/shmem.h"
 
-#include "../../common/clock_trust.h"
 #include "../../common/rate.h"
 #include "../../common/ring_memory.h"
 #include "../../common/version.h"
@@ -17,8 +16,7 @@
 
 int			shmem_rings_kb = RING_MEMORY_SHARE;
 
-static bool counter;			/* may the processor's counter serve? */
-static ClockPair at_load;
+static RateBase at_load;
 
 static Size
 slots_offset(void)
@@ -52,7 +50,7 @@ initialise(void *fresh)
 
 	memset(shared, 0, total_size());
 	/* one for all processes */
-	shared->rate = rate_since(counter, at_load, SHORTEST_BASE_NS);
+	shared->rate = rate_since(clock_counter_usable(), &at_load, SHORTEST_BASE_NS);
 	shared->nslots = MaxBackends;
 	pg_atomic_init_u64(&shared->refused, 0);
 	pg_atomic_init_u64(&shared->oldest_ended, 0);
@@ -72,8 +70,7 @@ ModuleShmem shmem_memory = {
 void
 shmem_init(void)
 {
-	counter = clock_trust().counter;
-	at_load = clock_pair(counter);
+	at_load = rate_base();
 	ring_memory_init("sql_trace");
 	module_shmem_init(&shmem_memory);
 }

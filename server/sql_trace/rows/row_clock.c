@@ -8,15 +8,16 @@
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 
-#include "../../common/clock_trust.h"
+#include "../../common/rate.h"
 
 RowCosts	row_costs;
 pg_prng_state row_random;
 
 /* The clock's rate is measured anew until it rests on as much */
 #define RATE_BASE_NS (INT64CONST(1000000000))
+#define SHORTEST_BASE_NS (1000 * 1000)
 
-static ClockPair at_load;
+static RateBase at_load;
 
 /* The longer since the library was loaded, the better the rate is known. */
 double
@@ -29,11 +30,10 @@ row_ns_per_tick(ClockSource clock)
 		return 1;
 	if (base < RATE_BASE_NS)
 	{
-		ClockPair	now = clock_pair(true);
-		ClockRate	measured = clock_rate(true, at_load, now);
+		ClockRate	measured = rate_since(true, &at_load, SHORTEST_BASE_NS);
 
 		rate = (double) measured.ns_per_tick / 4294967296.0;
-		base = now.ns - at_load.ns;
+		base = clock_system_ns(CLOCK_MONOTONIC) - at_load.pair.ns;
 	}
 	return rate;
 }
@@ -42,7 +42,7 @@ row_ns_per_tick(ClockSource clock)
 void
 row_clock_init(void)
 {
-	at_load = clock_pair(clock_trust().counter);
+	at_load = rate_base();
 }
 
 /* What readings of each clock cost, as calibrated in this process or by its leader */
