@@ -95,4 +95,16 @@ check_clock(int *newval, void **extra, GucSource source)
 	return true;
 }
 
+/* Why times come from this clock; wait_counters/caveats.py knows a counter given up by the words. */
+static inline char *
+clock_reason(ClockSource clock)
+{
+	ClockTrust	trust = clock_trust();
+
+	if (clock_source_counts(clock) && !trust.counter)
+		return psprintf("chosen when the server started, or later, but no longer trusted: %s",
+						trust.reason);
+	return pstrdup(trust.reason);
+}
+
 #endif							/* PGTARE_MODULE_SETTINGS_H */

@@ -12,6 +12,7 @@
 
 #include "sql.h"
 #include "../common/call_slots.h"
+#include "../common/module_settings.h"
 #include "../common/processors.h"
 
 PG_FUNCTION_INFO_V1(wait_event_timing_info);
@@ -139,7 +140,7 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	values[18] = Int64GetDatum((int64) (2 * over + (resets != over << RESETS_RUNNING_BITS)));
 	values[19] = problem ? CStringGetTextDatum(problem) : (Datum) 0;
 	nulls[19] = problem == NULL;
-	values[20] = CStringGetTextDatum(clock_trust().reason);
+	values[20] = CStringGetTextDatum(clock_reason(capture_clock));
 	values[21] = TimestampTzGetDatum(shared->made_at);
 	values[22] = TimestampTzGetDatum(PgStartTime);
 	values[23] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->skipped));

@@ -1,13 +1,16 @@
 """Which clock the modules take, as the kernel trusts the processor's counter or gives it up."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from tests.commands import pgtare
 from tests.own_mounts import kernel_clock
 from tests.servers import with_everything
 from tests.sessions import rows, session
@@ -90,6 +93,29 @@ def test_parallel_queries_go_on_when_the_counter_is_given_up(
         cluster.configure(dict.fromkeys(SETTINGS))
         cluster.reload()
         assert in_a_worker(cluster) == ["monotonic"] * 2
+
+
+def test_a_counter_given_up_is_still_said_to_be_in_use(
+    wheel: Binaries, kernel: KernelClock
+) -> None:
+    with with_everything(wheel, {"wait_event_timing.capture": "stats"}) as cluster:
+        kernel("hpet", "hpet acpi_pm")
+        weighing, *others = said(cluster)
+        reason = "the kernel reads the time by hpet, not by the processor's counter"
+        assert weighing == ("monotonic", reason)  # which is decided for each trial
+        given_up = f"chosen when the server started, or later, but no longer trusted: {reason}"
+        assert others == [("tsc", given_up)] * 2
+        done = pgtare("waits", "top", "--interval", "0.2s", "--dsn", cluster.dsn())
+        assert "note: times may be wrong, as the clock that waits are timed by" in done.stdout
+        done = pgtare("waits", "sessions", "--dsn", cluster.dsn())
+        assert f"{given_up}; take another with ALTER SYSTEM" in done.stderr
+        done = pgtare("doctor", "--interval", "1s", "--json", "--dsn", cluster.dsn())
+        (found,) = [one for one in json.loads(done.stdout)["findings"] if one["kind"] == "clock"]
+        assert given_up in found["evidence"][0]
+        with session(cluster) as connection:
+            for name in SETTINGS:
+                with pytest.raises(psycopg.errors.InvalidParameterValue):
+                    connection.execute(f"SET {name} = tscp".encode())
 
 
 def test_a_counter_trusted_later_has_its_own_rate(wheel: Binaries, kernel: KernelClock) -> None:

@@ -6,6 +6,7 @@
 #include "dictionary.h"
 #include "level.h"
 #include "shmem.h"
+#include "timeline.h"
 
 #include "access/htup_details.h"
 #include "catalog/pg_authid.h"
@@ -16,7 +17,7 @@
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
-#include "../../common/clock_trust.h"
+#include "../../common/module_settings.h"
 #include "../../common/ring_area.h"
 #include "../../common/version.h"
 
@@ -183,7 +184,7 @@ sql_trace_info(PG_FUNCTION_ARGS)
 	values[8] = Int64GetDatum((int64) unread.sessions);
 	values[9] = Int64GetDatum((int64) unread.records);
 	values[10] = Int64GetDatum((int64) unread.bytes);
-	values[11] = CStringGetTextDatum(clock_trust().reason);
+	values[11] = CStringGetTextDatum(clock_reason(timeline_clock));
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
 }
 

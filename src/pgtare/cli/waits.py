@@ -96,7 +96,11 @@ def histogram(
 
 def _doubt(reader: Reader) -> None:
     """Say on standard error what the counters lack."""
-    for note in (*caveats.of_clients(reader.clients()), *caveats.of_losses(reader.losses())):
+    for note in (
+        *caveats.of_clock(reader.clock_reason()),
+        *caveats.of_clients(reader.clients()),
+        *caveats.of_losses(reader.losses()),
+    ):
         cli.say(f"note: {note}", err=True)
 
 

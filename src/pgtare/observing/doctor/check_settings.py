@@ -10,6 +10,7 @@ from pgtare.observing.doctor.model import Clock, Observer, Unseen
 from pgtare.observing.doctor.observed import DoctorFacts, KeptByCause
 from pgtare.observing.findings.model import Finding, of_setting
 from pgtare.observing.findings.remedies import set_at_once
+from pgtare.postgres.wait_counters import caveats
 
 #: A cost that weighing found, as a share of a transaction, from which on it is reported.
 WARNING_COST_PCT, CRITICAL_COST_PCT = 5.0, 25.0
@@ -190,6 +191,26 @@ def clock(found: Clock | None) -> list[Finding]:
             because="measured on the server by SQL, the fastest of many; a busy processor makes it "
             "longer",
             figures={"read_ns": found.read_ns},
+        )
+    ]
+
+
+def waits_clock(reason: str | None) -> list[Finding]:
+    """A clock that the kernel has given up since the server started."""
+    if not caveats.of_clock(reason):
+        return []
+    return [
+        of_setting(
+            "clock",
+            name="waits",
+            level="warning",
+            title="waits are timed by a clock that the kernel no longer trusts",
+            evidence=[f"the clock was {reason}"],
+            why="the kernel gives the processor's counter up when processors disagree or it "
+            "changes its rate, so times of waits may be wrong",
+            remedy=[set_at_once("wait_event_timing.clock", "monotonic")],
+            sure="certain",
+            because="clock_reason of pg_stat_wait_event_timing_info",
         )
     ]
 

@@ -58,6 +58,7 @@ def check(
         *check_logging.check(facts, traffic),
         *costly,
         *check_settings.clock(facts.clock),
+        *check_settings.waits_clock(facts.waits_clock),
         *check_settings.kept(facts.kept),
     ]
     return Checked(found, statements, traffic, observers, notes)

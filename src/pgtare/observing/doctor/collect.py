@@ -96,6 +96,10 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         if wrong is not None:
             unseen.append(Unseen(what=WAITS, why=wrong.why, remedy=wrong.remedy))
             waits = None
+    waits_clock = None
+    if waits is not None:
+        with contextlib.suppress(Unreadable):
+            ((waits_clock,),) = session.rows(queries.WAITS_CLOCK, waits.schema)
     return DoctorFacts(
         server=Server(
             version=version,
@@ -113,6 +117,7 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         clock=clock or _read_clock(session, may_read),
         unseen=tuple(unseen),
         kept=_read_kept(session, extensions.get(TRACE) if sees_all else None),
+        waits_clock=waits_clock,
     )
 
 

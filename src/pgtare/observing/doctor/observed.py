@@ -51,7 +51,7 @@ class DoctorFacts:
 
     settings: name → value in the setting's unit, as text, without what the doctor's own session
     sets for itself. sources: of those that are from no configuration file, as pg_settings names
-    them. unseen: what could not be read.
+    them. unseen: what could not be read. waits_clock: why waits are timed by their clock.
     """
 
     server: Server
@@ -63,6 +63,7 @@ class DoctorFacts:
     unseen: tuple[Unseen, ...] = ()
     kept: tuple[KeptByCause, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
+    waits_clock: str | None = None
 
     @property
     def table_size(self) -> int:

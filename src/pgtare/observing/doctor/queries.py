@@ -183,6 +183,12 @@ WAITS_LIBRARY = Query(
     "SELECT version FROM {schema}.wait_event_timing_info()",
     _CAPTURES,
 )
+WAITS_CLOCK = Query(
+    "clock of the waits",
+    "whether the kernel still trusts the clock that waits are timed by",
+    "SELECT clock_reason FROM {schema}.wait_event_timing_info()",
+    _CAPTURES,
+)
 WAITS_FILES = Query(
     "version of the files",
     "what would bring wait_event_timing up to date",

@@ -10,6 +10,8 @@ from pgtare.postgres.wait_counters.model import Client, Losses, Snapshot
 #: Above this share of sessions that are not captured, nothing is said of shares of time.
 _UNSEEN = 0.05
 
+#: In clock_reason, of a counter that the kernel has given up (server/common/module_settings.h).
+_GIVEN_UP = "no longer trusted"
 _HOW = (
     "switch it on with ALTER SYSTEM SET wait_event_timing.capture = 'stats' and a reload, if "
     "the module is loaded (shared_preload_libraries)"
@@ -37,7 +39,17 @@ def between(before: Snapshot, after: Snapshot) -> tuple[str, ...]:
         if (before.clients is not None and after.clients is not None)
         else None
     )
-    return (*of_clients(clients), *of_losses(grown))
+    return (*of_clock(after.clock_reason), *of_clients(clients), *of_losses(grown))
+
+
+def of_clock(reason: str | None) -> tuple[str, ...]:
+    """Whether the kernel has given up the clock that waits are timed by; reason: clock_reason."""
+    if reason is None or _GIVEN_UP not in reason:
+        return ()
+    return (
+        f"times may be wrong, as the clock that waits are timed by was {reason}; take another with "
+        "ALTER SYSTEM SET wait_event_timing.clock = 'monotonic' and a reload",
+    )
 
 
 def of_clients(clients: tuple[Client, ...] | None) -> tuple[str, ...]:

@@ -195,3 +195,6 @@ class Snapshot(Document):
         default=None,
         description="by kind of process, the time that waits are parts of; `null`: not visible",
     )
+    clock_reason: str | None = Field(
+        default=None, description="why waits are timed by this clock, and if it is still trusted"
+    )

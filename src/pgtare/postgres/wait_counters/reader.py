@@ -252,6 +252,10 @@ class Reader:
         """What the counters lack since the last reset."""
         return self._losses(self._info())
 
+    def clock_reason(self) -> str:
+        """Why waits are timed by this clock, and if it is still trusted."""
+        return str(self._info()["clock_reason"])
+
     def _info(self) -> dict[str, Any]:
         """What the module says of itself, by the names of its columns."""
         info: dict[str, Any] = self.rows(_IDENTITY)[0][4]
@@ -315,6 +319,7 @@ class Reader:
             losses=self._losses(info),
             uncounted=self.uncounted,
             timed=moment.timed if self.sees_all else None,
+            clock_reason=info["clock_reason"],
         )
 
     def identity(self) -> tuple[datetime, str, datetime, datetime]:
