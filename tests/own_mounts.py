@@ -37,7 +37,7 @@ def own_mounts() -> Iterator[Callable[..., None]]:
 
 
 @contextlib.contextmanager
-def kernel_clock(directory: Path) -> Iterator[Callable[[str, str], None]]:
+def kernel_clock(directory: Path) -> Iterator[Callable[..., None]]:
     """What has the kernel name another clock source, and those that there are; needs root."""
     if not _CLOCKS.exists() or " constant_tsc" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("the kernel has no choice of clocks here")

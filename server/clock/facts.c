@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "../common/clock.h"
+#include "../common/clock_trust.h"
 #include "probe.h"
 
 #ifndef PROBE_SOURCES
@@ -46,6 +46,16 @@ int
 probe_counter_usable(void)
 {
 	return clock_counter_usable();
+}
+
+/* Whether the server modules take the counter as a clock, and why; room for PROBE_REASON bytes */
+int
+probe_counter_trusted(char *reason)
+{
+	ClockTrust	trust = clock_trust();
+
+	snprintf(reason, PROBE_REASON, "%s", trust.reason);
+	return trust.counter;
 }
 
 /* Counter, CLOCK_MONOTONIC in ns, and the width of their bracket in ticks. */

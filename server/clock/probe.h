@@ -15,6 +15,7 @@
 
 #define PROBE_DIRECT	16384	/* differences below are counted in place */
 #define PROBE_BATCH		4096	/* readings between two looks at the time */
+#define PROBE_REASON	160		/* bytes of a sentence */
 #define PROBE_KEPT		32		/* longest gaps kept with their cause */
 #define PROBE_PROCESSORS (1 << 20)	/* far more than any kernel numbers */
 

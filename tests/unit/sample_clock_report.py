@@ -27,6 +27,7 @@ from pgtare.observing.clock.schema import (
     PlanTiming,
     Span,
     Stated,
+    Trust,
 )
 
 needs_tsc = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 alone has a TSC")
@@ -44,7 +45,11 @@ def sample_setup(
     leaves: Leaves = GOOD_LEAVES, clocksource: str | None = "tsc", architecture: str = "x86_64"
 ) -> Setup:
     """A machine whose clock is good, but for what is named."""
-    return Setup(clocksource, ("tsc",), leaves, leaves.invariant, architecture)
+    trust = Trust(
+        counter=leaves.invariant and clocksource == "tsc",
+        reason=f"the kernel reads the time by {clocksource}",
+    )
+    return Setup(clocksource, ("tsc",), leaves, leaves.invariant, architecture, trust)
 
 
 def sample_clock(name: str = "tsc", read_ns: float = 8.0, noise_pct: float = 1.0) -> ClockResult:
@@ -108,6 +113,7 @@ def sample() -> ClockReport:
                 frequency_source="x86, calibration",
                 frequency_hz=2_000_000_000,
             ),
+            modules=Trust(counter=True, reason="the kernel reads the time by tsc"),
         ),
         clocks=[sample_clock("monotonic", 18.0), sample_clock("tsc")],
         lacking={"counter": "it is another machine's"},

@@ -13,7 +13,7 @@ from pgtare.observing.clock.cpuid import Leaves, read
 from pgtare.observing.clock.diagnosis import clocksources, diagnose, postgres19
 from pgtare.observing.clock.distribution import NS
 from pgtare.observing.clock.probe import Pair
-from pgtare.observing.clock.schema import Cores
+from pgtare.observing.clock.schema import Cores, Diagnosis
 from tests.unit.sample_clock_report import GOOD_LEAVES, sample, sample_clock, sample_setup
 
 HZ = 2_500_000_000
@@ -191,6 +191,24 @@ def test_a_good_verdict_says_what_was_not_checked() -> None:
         " Not checked: whether 1 pair of processors agrees closely, as they were busy."
     )
     assert "no step back in 1 round;" in next(show.cores(vague))
+
+
+def test_clock_monotonic_is_judged_by_itself_where_it_is_another_clock() -> None:
+    report = sample()
+    assert report.cores is not None
+    system = report.cores.model_copy(deep=True, update={"clock": "monotonic"})
+
+    def found(system: Cores | None, clocksource: str = "kvm-clock") -> Diagnosis:
+        setup = sample_setup(clocksource=clocksource)
+        return diagnose(setup, report.clocks, report.frequency, report.cores, system)
+
+    assert "Not checked" not in found(system).sentence
+    assert "Not checked: whether the processors' clocks agree" in found(None).sentence
+    assert "Not checked" not in found(None, "tsc").sentence
+    system.pairs[0].lo_ns, system.pairs[0].hi_ns = 700.0, 900.0
+    apart = found(system)
+    assert "is ahead of processor 0 by 700 ns at least (CLOCK_MONOTONIC)" in apart.sentence
+    assert "No setting of PostgreSQL avoids this" in apart.remedies[0]
 
 
 def test_clock_sources_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:

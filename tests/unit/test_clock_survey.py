@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,10 @@ from pgtare.observing.clock.cpuid import Leaves
 from pgtare.observing.clock.diagnosis import diagnose
 from pgtare.observing.clock.distribution import NS, Distribution, cost_of
 from pgtare.observing.clock.probe import Pair
+from pgtare.observing.clock.schema import ClockReport, Trust
+from pgtare.observing.clock.show import setup
 from pgtare.observing.clock.survey import Request, advanced_pct, survey, weigh
+from tests.own_mounts import kernel_clock
 from tests.unit.sample_clock_report import even, needs_tsc, sample_clock, sample_setup
 
 HZ = 2_500_000_000
@@ -139,6 +143,8 @@ def test_a_counter_that_is_not_invariant_is_converted_by_its_average_rate(
     leaves = dataclasses.replace(probe.leaves(), invariant=False, has_rdtscp=True)
     monkeypatch.setattr(probe, "leaves", lambda: leaves)
     monkeypatch.setattr(probe, "counter_usable", lambda: False)
+    trust = Trust(counter=False, reason="it has no constant rate")
+    monkeypatch.setattr(probe, "counter_trust", lambda: trust)
     report = survey(Request(("monotonic", "tsc")), ["pgtare", "clock"])
     tsc = report.clock("tsc")
     assert tsc is not None
@@ -183,6 +189,27 @@ def test_an_offset_between_processors_is_found_and_reported() -> None:
     verdict = diagnose(sample_setup(), [], None, found)
     assert verdict.verdict == "faulty"
     assert f"processor {worst.second} is behind processor {worst.first}" in verdict.sentence
+
+
+@needs_tsc
+def test_where_the_kernel_reads_another_clock_so_do_the_modules(open_directory: Path) -> None:
+    """What a wait costs is by that clock, which is compared across processors as well."""
+    request = Request(("monotonic", "tsc"))
+    with kernel_clock(open_directory) as kernel:
+        trusted = survey(request, ["test"])
+        kernel("hpet")
+        found = survey(request, ["test"])
+
+    def of_a_wait(report: ClockReport) -> list[str]:
+        return [one.clock for one in report.meaning if one.what == "wait_event_timing, a wait"]
+
+    assert (of_a_wait(trusted), trusted.system_cores) == (["tsc"], None)
+    assert "modules read the counter (the kernel reads the time by tsc)" in setup(trusted)
+    assert of_a_wait(found) == ["monotonic"]
+    reason = "the kernel reads the time by hpet, not by the processor's counter"
+    assert f"modules read CLOCK_MONOTONIC ({reason})" in setup(found)
+    assert found.system_cores is not None
+    assert found.system_cores.clock in ("monotonic", None)  # None: one processor, or too busy
 
 
 def test_a_stall_does_not_move_the_cost_of_a_reading() -> None:

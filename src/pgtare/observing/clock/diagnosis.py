@@ -8,9 +8,19 @@ from pathlib import Path
 
 from pgtare.kit import numbers
 from pgtare.observing.clock.cpuid import Leaves
-from pgtare.observing.clock.schema import Choice, ClockResult, Cores, Diagnosis, Frequency, Verdict
+from pgtare.observing.clock.schema import (
+    Choice,
+    ClockResult,
+    Cores,
+    Diagnosis,
+    Frequency,
+    Trust,
+    Verdict,
+)
 
 _CLOCKSOURCES = Path("/sys/devices/system/clocksource/clocksource0")
+#: Clock sources that are the processor's counter itself, on x86 and on aarch64.
+_COUNTERS = ("tsc", "arch_sys_counter")
 #: A reading that costs more shows in EXPLAIN ANALYZE and in track_io_timing.
 SLOW_NS = 100.0
 #: Bounds this wide say nothing of clocks that are in step.
@@ -52,13 +62,22 @@ _VDSO_OFF = (
 
 @dataclass(frozen=True)
 class Setup:
-    """What kernel and processor say; clock sources None or empty if they cannot be read."""
+    """What kernel and processor say; clock sources None or empty if they cannot be read.
+
+    counter: it runs at a constant rate. trust: whether the server modules take it as a clock.
+    """
 
     clocksource: str | None
     available: tuple[str, ...]
     leaves: Leaves
     counter: bool
     architecture: str
+    trust: Trust
+
+    @property
+    def system_apart(self) -> bool:
+        """Whether counters in step say nothing of CLOCK_MONOTONIC, which is another clock then."""
+        return self.counter and self.clocksource not in _COUNTERS
 
 
 def clocksources(folder: Path = _CLOCKSOURCES) -> tuple[str | None, tuple[str, ...]]:
@@ -123,22 +142,30 @@ def _frequency19(leaves: Leaves, calibrated_hz: int | None) -> tuple[str, int | 
 
 
 def diagnose(
-    setup: Setup, clocks: Sequence[ClockResult], frequency: Frequency | None, cores: Cores | None
+    setup: Setup,
+    clocks: Sequence[ClockResult],
+    frequency: Frequency | None,
+    cores: Cores | None,
+    system_cores: Cores | None = None,
 ) -> Diagnosis:
-    """The verdict: faulty before slow, slow before good."""
+    """The verdict: faulty before slow, slow before good.
+
+    system_cores: processors by CLOCK_MONOTONIC, if `cores` has their counters and that is apart.
+    """
     by_vdso = vdso(clocks)
     choice = postgres19(setup, frequency.hz if frequency else None)
-    faults = [*_faults(clocks), *_apart(cores)]
+    compared = [cores, system_cores] if setup.system_apart else [cores]
+    faults = [*_faults(clocks), *(fault for one in compared for fault in _apart(one))]
     slow = _slow(clocks)
     remedies: list[str] = []
     if faults:
         verdict: Verdict = "faulty"
         sentence = f"The clock cannot be trusted: {_few(faults)}."
-        remedies.append(_mend(clocks))
+        remedies.append(_mend(clocks, compared))
     elif slow is not None:
         verdict, sentence = "slow", slow
     else:
-        verdict, sentence = "good", _good(clocks, choice) + _unchecked(cores)
+        verdict, sentence = "good", _good(clocks, choice) + _unchecked(compared)
     if by_vdso is False or slow is not None:
         remedies += _remedies(setup, by_vdso)
     return Diagnosis(
@@ -153,6 +180,7 @@ def diagnose(
         tsc_adjust=setup.leaves.tsc_adjust,
         hypervisor=setup.leaves.hypervisor,
         postgres19=choice,
+        modules=setup.trust,
     )
 
 
@@ -167,10 +195,10 @@ def _few(faults: Sequence[str]) -> str:
 _NAMED = 4
 
 
-def _mend(clocks: Iterable[ClockResult]) -> str:
+def _mend(clocks: Iterable[ClockResult], compared: Iterable[Cores | None]) -> str:
     """What to do about a fault; if the kernel's own clock has it, no setting helps."""
     kernels = [c for c in clocks if c.source != "processor"]
-    if _faults(kernels):
+    if _faults(kernels) or any(_apart(one) for one in compared if one and one.clock == "monotonic"):
         return (
             "No setting of PostgreSQL avoids this: the kernel's own clock is at fault; choose "
             "another clock source, or update kernel and hypervisor."
@@ -211,6 +239,7 @@ def _apart(cores: Cores | None) -> list[str]:
     return [
         f"processor {p.second} is {'ahead of' if p.lo_ns > 0 else 'behind'} processor {p.first} "
         f"by {min(abs(p.lo_ns), abs(p.hi_ns)):,.0f} ns at least"
+        + (" (CLOCK_MONOTONIC)" if cores and cores.clock == "monotonic" else "")
         for p in (cores.pairs if cores else ())
         if p.lo_ns > 0 or p.hi_ns < 0
     ]
@@ -241,22 +270,26 @@ def _good(clocks: Sequence[ClockResult], choice: Choice) -> str:
     return f"The clock is cheap and sane: {readings}."
 
 
-def _unchecked(cores: Cores | None) -> str:
-    """What was not looked at although the verdict is good."""
+def _unchecked(compared: Iterable[Cores | None]) -> str:
+    """What was not looked at although the verdict is good; the same of two clocks is said once."""
+    lacks = dict.fromkeys(lack for cores in compared for lack in _lacks(cores))
+    return f" Not checked: {'; '.join(lacks)}." if lacks else ""
+
+
+def _lacks(cores: Cores | None) -> list[str]:
     whether = "whether the processors' clocks agree"
     if cores is None:
-        return f" Not checked: {whether}, as the measurement ended before."
+        return [f"{whether}, as the measurement ended before"]
     if not cores.pairs:
-        return f" Not checked: {whether} ({cores.note})."
+        return [f"{whether} ({cores.note})"]
     left = cores.possible - len(cores.pairs)
     vague = sum(pair.hi_ns - pair.lo_ns > VAGUE_NS for pair in cores.pairs)
     some = numbers.counted(vague, "pair")
     agree = "agrees" if vague == 1 else "agree"
-    lacks = [
+    return [
         *([f"whether {left:,} of {cores.possible:,} pairs of processors agree"] if left else ()),
         *([f"whether {some} of processors {agree} closely, as they were busy"] if vague else ()),
     ]
-    return f" Not checked: {'; '.join(lacks)}." if lacks else ""
 
 
 def _remedies(setup: Setup, by_vdso: bool | None) -> list[str]:

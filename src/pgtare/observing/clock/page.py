@@ -37,13 +37,15 @@ def page(report: ClockReport) -> str:
         ],
         cores=[
             [
-                f"{p.second} minus {p.first}",
+                f"{p.second} minus {p.first} ({found.clock})",
                 numbers.signed(p.lo_ns, 0),
                 numbers.signed(p.hi_ns, 0),
                 numbers.count(p.backward),
                 numbers.count(p.rounds),
             ]
-            for p in (report.cores.pairs if report.cores else ())
+            for found in (report.cores, report.system_cores)
+            if found is not None
+            for p in found.pairs
         ],
         command=" ".join(report.command),
         version=report.pgtare_version,

@@ -19,12 +19,14 @@ from pgtare.observing.clock import build
 from pgtare.observing.clock.clocks import Clock
 from pgtare.observing.clock.cpuid import Leaves
 from pgtare.observing.clock.cpuid import read as read_leaves
+from pgtare.observing.clock.schema import Trust
 from pgtare.postgres.build import source_dir
 from pgtare.postgres.directories import locked, place
 
 #: As in server/clock/probe.h.
 DIRECT = 16384
 KEPT = 32
+_REASON = 160
 #: Differences that no clock gives faster than this many ns each: an end to a run without a clock.
 _FASTEST_NS = 0.5
 _TICK_S = 0.1
@@ -200,6 +202,7 @@ def _load(path: Path, wanted: str) -> ctypes.CDLL | None:
     found.probe_calibrate.restype = None
     found.probe_pair.argtypes = [ctypes.c_void_p]
     found.probe_pair.restype = None
+    found.probe_counter_trusted.argtypes = [ctypes.c_void_p]
     found.probe_kernel_rate.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     found.probe_counter_hz.restype = ctypes.c_int64
     return found
@@ -319,8 +322,15 @@ def _cpuid(leaf: int, subleaf: int) -> tuple[int, int, int, int] | None:
 
 
 def counter_usable() -> bool:
-    """Whether the processor's counter may serve as a clock, as the server modules decide it."""
+    """Whether the processor's counter runs at a constant rate."""
     return bool(library().probe_counter_usable())
+
+
+def counter_trust() -> Trust:
+    """Whether the server modules take the processor's counter as a clock, and why."""
+    reason = ctypes.create_string_buffer(_REASON)
+    counter = bool(library().probe_counter_trusted(reason))
+    return Trust(counter=counter, reason=reason.value.decode())
 
 
 def architecture_hz() -> int | None:

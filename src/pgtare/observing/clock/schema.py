@@ -145,6 +145,13 @@ class Choice(Model):
     frequency_hz: int | None = Field(description="that frequency")
 
 
+class Trust(Model):
+    """Whether the server modules take the processor's counter as a clock."""
+
+    counter: bool = Field(description="whether they do; else they read CLOCK_MONOTONIC")
+    reason: str = Field(description="why, or why not")
+
+
 class Diagnosis(Model):
     """What the set-up is, and what to do about it."""
 
@@ -159,6 +166,7 @@ class Diagnosis(Model):
     tsc_adjust: bool = Field(description="whether the processor keeps its counters in step itself")
     hypervisor: str | None = Field(description="its name, null on bare metal")
     postgres19: Choice = Field(description="the default of PostgreSQL 19")
+    modules: Trust = Field(description="the default of pgtare's server modules")
 
 
 class Span(Model):
@@ -206,6 +214,10 @@ class ClockReport(Document):
     lacking: dict[str, str] = Field(description="requested clocks that are not there, and why")
     frequency: Frequency | None = Field(description="the counter's; null if there is none")
     cores: Cores | None = Field(description="across processors; null if it was not reached")
+    system_cores: Cores | None = Field(
+        default=None,
+        description="the same by CLOCK_MONOTONIC, if the kernel reads it from another clock",
+    )
     gaps: Gaps | None = Field(description="where time was lost; null if it was not reached")
     meaning: list[Meaning] = Field(description="what it means for PostgreSQL")
     plan: PlanTiming | None = Field(

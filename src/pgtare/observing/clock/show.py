@@ -38,7 +38,7 @@ def ns(value: float | None) -> str:
 
 
 def summary(report: ClockReport) -> RenderableType:
-    """Verdict, clocks and set-up in at most 40 lines."""
+    """Verdict, clocks and set-up in at most 44 lines."""
     diagnosis = report.diagnosis
     parts: list[RenderableType] = [
         Text(diagnosis.sentence, style=f"bold {_VERDICT[diagnosis.verdict]}"),
@@ -112,6 +112,8 @@ def facts(report: ClockReport) -> Iterator[tuple[str, str]]:
         yield from (
             ("processors" if i == 0 else "", text) for i, text in enumerate(cores(report.cores))
         )
+    if report.system_cores is not None:
+        yield "", f"CLOCK_MONOTONIC: {next(cores(report.system_cores))}"
     if report.gaps is not None:
         yield "time lost", gaps(report.gaps, report.cpu)
         if report.gaps.longest:
@@ -192,6 +194,8 @@ def setup(report: ClockReport) -> str:
         parts.append(f"hypervisor {found.hypervisor}" if found.hypervisor else "bare metal")
     else:
         parts.append("no CPUID, so neither invariance nor hypervisor are known")
+    clock = "the counter" if found.modules.counter else "CLOCK_MONOTONIC"
+    parts.append(f"pgtare's modules read {clock} ({found.modules.reason})")
     return ", ".join(parts)
 
 

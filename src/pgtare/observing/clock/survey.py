@@ -64,6 +64,7 @@ class _Found:
     repeated: list[float] = field(default_factory=list)
     around: tuple[clock_gaps.Kernel, clock_gaps.Kernel] | None = None
     cores: Cores | None = None
+    system_cores: Cores | None = None
     interrupted: bool = False
 
 
@@ -78,7 +79,8 @@ def survey(
     choice = catalogue.choose(request.clocks, leaves)
     cpu = pick_cpu(request.cpu)
     current, available = clocksources()
-    setup = Setup(current, available, leaves, probe.counter_usable(), platform.machine())
+    counter, trust = probe.counter_usable(), probe.counter_trust()
+    setup = Setup(current, available, leaves, counter, platform.machine(), trust)
     found = _Found()
     try:
         _measure(request, choice.clocks, cpu, setup, found, tick)
@@ -141,6 +143,8 @@ def _measure(
             raise KeyboardInterrupt
     hz = round(found.repeated[0]) if setup.counter else NS
     found.cores = across.compare(setup.counter, hz)
+    if setup.system_apart:
+        found.system_cores = across.compare(False, NS)
 
 
 def _seconds(
@@ -219,7 +223,7 @@ def _report(
                 *found.around,
                 hypervisor=setup.leaves.hypervisor is not None,
             )
-    diagnosis = diagnose(setup, results, frequency, found.cores)
+    diagnosis = diagnose(setup, results, frequency, found.cores, found.system_cores)
     for one in results:
         if one.source == "vDSO or system call":
             one.source = "vDSO" if diagnosis.vdso is not False else "system call"
@@ -235,8 +239,9 @@ def _report(
         lacking=lacking,
         frequency=frequency,
         cores=found.cores,
+        system_cores=found.system_cores,
         gaps=gaps,
-        meaning=meaning(results, diagnosis.postgres19, setup.counter),
+        meaning=meaning(results, diagnosis.postgres19, setup.trust.counter),
     )
 
 
