@@ -63,6 +63,36 @@ def test_a_frequency_that_is_stated_confirms_only_within_what_clocks_are_slewed_
     assert leaf.note.startswith("agrees" if confirmed else "not confirmed")
 
 
+@pytest.mark.parametrize(
+    ("step_s", "said"),
+    [(-385.0, "back by 385 s"), (-0.5, "back by 500 ms"), (0.5, "ahead by 500 ms")],
+)
+def test_a_step_of_the_counter_is_named_and_is_no_part_of_its_frequency(
+    step_s: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the calibrations at the beginning and the last reading."""
+    honest, hz = probe.pair, counter_frequency.between(*probe.calibrate(1_900_000))
+    pairs = iter([0, round(step_s * hz)])
+    monkeypatch.setattr(
+        probe, "pair", lambda: dataclasses.replace(p := honest(), ticks=p.ticks + next(pairs))
+    )
+    report = survey(Request(("monotonic", "tsc")), ["test"])
+    assert report.frequency is not None
+    assert report.frequency.hz == pytest.approx(hz, rel=1e-3)
+    assert 0 < report.frequency.error_ppm < 10_000
+    assert report.diagnosis.verdict == "faulty"
+    assert f"the counter stepped {said} against CLOCK_MONOTONIC" in report.diagnosis.sentence
+    assert all((clock.p50_ns or 0) > 0 for clock in report.clocks)
+
+
+def test_a_clock_that_is_slewed_and_read_coarsely_has_no_step() -> None:
+    """By 500 ppm at once, and a CLOCK_MONOTONIC that tells whole ticks of 4 ms."""
+    first, last = Pair(0, 0, 40), Pair(2 * HZ, 2 * NS, 40)
+    assert counter_frequency.step_ns(first, last, [HZ * 1.0005] * 20) == 0
+    assert counter_frequency.step_ns(first, last, [HZ / 2.0] * 20, 4e6) == 0
+    assert counter_frequency.step_ns(first, last, [HZ * 1.1] * 20) < 0
+
+
 def test_bogomips_are_twice_the_mhz_of_an_x86_and_nothing_elsewhere() -> None:
     assert (
         counter_frequency.bogomips_hz("flags\t: fpu\nflags : x\nbogomips\t: 5200.00\n")

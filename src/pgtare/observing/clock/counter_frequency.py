@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ REPEAT_NS = 1_900_000
 SLEW_PPM = 500.0
 #: but seldom does by more than this: a frequency that is stated is confirmed within it only.
 USUAL_SLEW_PPM = 50.0
+#: Calibrations over short and long times that are further apart than this are no slew, but a step.
+STEP_PPM = 2 * SLEW_PPM
 _TRUSTED = "agrees"
 
 
@@ -57,17 +60,42 @@ def repeat(n: int = REPEATS, duration_ns: int = REPEAT_NS) -> list[float]:
     return found
 
 
+def step_ns(
+    first: Pair, last: Pair, repeated: Sequence[float], resolution_ns: float = 1.0
+) -> float:
+    """By how much the counter stepped between the pairs, against CLOCK_MONOTONIC; 0: it did not.
+
+    The median of the short calibrations holds although a step may fall into one of them.
+    """
+    if not repeated:
+        return 0.0
+    per_ns = statistics.median(repeated) / NS
+    stepped = (last.ticks - first.ticks) / per_ns - (last.ns - first.ns)
+    slewed = (last.ns - first.ns) * max(STEP_PPM / 1e6, resolution_ns / REPEAT_NS)
+    return stepped if abs(stepped) > slewed or last.ticks <= first.ticks else 0.0
+
+
 def frequency(
     first: Pair, last: Pair, repeated: Sequence[float], leaves: Leaves, bare_metal: bool
 ) -> Frequency:
-    """The counter's frequency from the pairs around the whole measurement."""
-    calibrated = between(first, last)
-    error_ppm = bound_ppm(first, last, NS * time.clock_getres(time.CLOCK_MONOTONIC))
+    """The counter's frequency from the pairs around the whole measurement.
+
+    If the counter stepped between them, from the median of the short calibrations.
+    """
+    resolution_ns = NS * time.clock_getres(time.CLOCK_MONOTONIC)
+    stepped = step_ns(first, last, repeated, resolution_ns)
+    if stepped:
+        calibrated = statistics.median(repeated)
+        error_ppm = 1e6 * max(abs(hz / calibrated - 1) for hz in repeated)
+    else:
+        calibrated = between(first, last)
+        error_ppm = bound_ppm(first, last, resolution_ns)
     stated = _stated(leaves, bare_metal, calibrated, error_ppm)
     trusted = next((s for s in stated if s.note == _TRUSTED and s.hz), None)
     return Frequency(
         hz=round(calibrated),
         source="calibration" if trusted is None else f"calibration, confirmed by {trusted.by}",
+        step_ns=stepped,
         calibrated_hz=round(calibrated),
         error_ppm=error_ppm,
         duration_s=(last.ns - first.ns) / NS,

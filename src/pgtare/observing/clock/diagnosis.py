@@ -155,7 +155,11 @@ def diagnose(
     by_vdso = vdso(clocks)
     choice = postgres19(setup, frequency.hz if frequency else None)
     compared = [cores, system_cores] if setup.system_apart else [cores]
-    faults = [*_faults(clocks), *(fault for one in compared for fault in _apart(one))]
+    faults = [
+        *_faults(clocks),
+        *_step(frequency),
+        *(fault for one in compared for fault in _apart(one)),
+    ]
     slow = _slow(clocks)
     remedies: list[str] = []
     if faults:
@@ -232,6 +236,14 @@ def _astray(clock: ClockResult) -> bool:
 _ADVANCED = 0.10
 #: The tick is 1 to 10 ms, and may be late if a hypervisor holds it up.
 _COARSE_S = 0.05
+
+
+def _step(frequency: Frequency | None) -> list[str]:
+    if frequency is None or not frequency.step_ns:
+        return []
+    way = "back" if frequency.step_ns < 0 else "ahead"
+    length = numbers.duration(abs(frequency.step_ns) / 1000)
+    return [f"the counter stepped {way} by {length} against CLOCK_MONOTONIC"]
 
 
 def _apart(cores: Cores | None) -> list[str]:

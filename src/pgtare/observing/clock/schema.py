@@ -73,6 +73,9 @@ class Frequency(Model):
     calibrated_hz: int = Field(description="by the longest calibration against CLOCK_MONOTONIC")
     error_ppm: float = Field(description="its error is no larger than this")
     duration_s: float = Field(description="how far apart its two readings were")
+    step_ns: float = Field(
+        default=0.0, description="by how much the counter stepped in between; 0: it did not"
+    )
     repeated: int = Field(description="further calibrations")
     repeated_ms: float = Field(description="length of each")
     repeated_ppm: float = Field(description="the largest distance of one of them")

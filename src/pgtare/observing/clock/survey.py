@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -123,7 +124,7 @@ def _measure(
         with _pinned(cpu):
             found.first = probe.pair()
             found.repeated = rates.repeat()
-        per_ns = found.repeated[0] / NS
+        per_ns = statistics.median(found.repeated) / NS
     for clock in clocks:
         with _pinned(cpu):
             cost = weigh(clock)
@@ -141,7 +142,7 @@ def _measure(
         done += seconds[clock.name]
         if recording.interrupted:
             raise KeyboardInterrupt
-    hz = round(found.repeated[0]) if setup.counter else NS
+    hz = round(statistics.median(found.repeated)) if setup.counter else NS
     found.cores = across.compare(setup.counter, hz)
     if setup.system_apart:
         found.system_cores = across.compare(False, NS)
@@ -205,11 +206,14 @@ def _report(
         with _pinned(cpu):
             last = probe.pair()
         hz = round(rates.between(found.first, last))
+        if hz <= 0:
+            hz = round(statistics.median(found.repeated))
         if setup.counter:  # else its rate may change: good for this run's ticks alone
             bare_metal = setup.leaves.hypervisor is None
             frequency = rates.frequency(
                 found.first, last, found.repeated, setup.leaves, bare_metal=bare_metal
             )
+            hz = frequency.hz
     results, gaps = [], None
     gaps_clock = _gaps_clock([read.clock for read in found.reads], setup.counter)
     for read in found.reads:
