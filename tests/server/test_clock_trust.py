@@ -10,10 +10,12 @@ import pytest
 
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.modules import loadable
+from pgtare.postgres.settings import Value
 from tests.commands import pgtare
 from tests.own_mounts import kernel_clock
-from tests.servers import with_everything
-from tests.sessions import rows, session
+from tests.servers import SESSIONS_LOAD_MODULES, with_everything
+from tests.sessions import one, rows, session
 from tests.trace_records import traced
 from tests.waits import waits
 
@@ -142,3 +144,28 @@ def test_a_counter_trusted_later_has_its_own_rate(wheel: Binaries, kernel: Kerne
             sources.entries[0]["time"],
         ):
             assert SLEEP_NS * 0.999 < ns < most
+
+
+@SESSIONS_LOAD_MODULES
+def test_sessions_that_choose_the_clock_themselves_share_its_rate(
+    wheel: Binaries, kernel: KernelClock
+) -> None:
+    """The first that loads the module measures it, whatever the kernel reads then."""
+    module = loadable(wheel, "wait_event_timing")
+    settings: dict[str, Value] = {
+        "session_preload_libraries": module.library,
+        "wait_event_timing.capture": "stats",
+    }
+    kernel("hpet", "tsc hpet")
+    with Cluster(wheel, settings) as cluster:
+        with cluster.connect() as first:
+            first.execute(module.create_sql.encode())
+            assert one(first, "SHOW wait_event_timing.clock") == "monotonic"
+        kernel("tsc")
+        with session(cluster) as second:
+            assert one(second, "SHOW wait_event_timing.clock") == "tsc"
+            began = time.monotonic_ns()
+            second.execute(f"SELECT pg_sleep({SLEEP_NS / 1e9})".encode())
+            most = time.monotonic_ns() - began
+            counted = waits(second, "PgSleep", second.info.backend_pid)[2] * 1e6
+    assert SLEEP_NS * 0.999 < counted < most
