@@ -29,10 +29,10 @@ def unwind_at_interrupt() -> None:
 
 
 def compute_in_one_thread() -> None:
-    """Keep the linear algebra of numpy and scipy to one thread, unless the environment says more.
+    """Keep the linear algebra of numpy to one thread, unless the environment says more.
 
-    Their threads wait for each other by spinning, which on a busy machine costs several times what
-    they do. They are made as the libraries are loaded, so this comes first.
+    Its threads wait for each other by spinning, which on a busy machine costs several times what
+    they do. They are made as the library is loaded, so this comes first.
     """
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")

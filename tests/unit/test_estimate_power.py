@@ -51,6 +51,15 @@ def test_by_t_the_noncentral_distribution_says_it() -> None:
     assert (t > threshold).mean() == pytest.approx(power.POWER, abs=0.015)
 
 
+@pytest.mark.parametrize("df", [1, 3, 9, 60])
+@pytest.mark.parametrize("threshold", [0.5, 2.3, 12.7])
+def test_by_t_it_is_what_scipy_says(df: int, threshold: float) -> None:
+    sds = np.sqrt(special.chdtri(df, (np.arange(5_000) + 0.5) / 5_000) / df)
+    effect = power.detectable_by_t(1.0, df, threshold)
+    missed = float(special.nctdtr(df, effect * sds, threshold).mean())
+    assert missed == pytest.approx(1 - power.POWER, abs=5e-4)
+
+
 def test_it_is_the_same_every_time() -> None:
     first = power.detectable(1.0, 16, 12)
     power._ends.cache_clear()

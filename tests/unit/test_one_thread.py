@@ -17,9 +17,8 @@ sys.argv = ["pgtare", "trace", "profile", sys.argv[1]]
 with contextlib.suppress(SystemExit):
     main()
 import numpy as np
-from scipy import linalg, optimize
 a = np.ones((400, 400)) + np.eye(400)
-linalg.solve(a @ a, a)
+np.linalg.solve(a @ a, a)
 print(psutil.Process().num_threads())
 """
 

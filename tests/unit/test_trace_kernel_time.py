@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import optimize
 
 from pgtare.observing.trace.analysis import kernel_time
 from pgtare.observing.trace.analysis import ledger as ledgers
@@ -58,6 +59,29 @@ def sample(seed: int, noise: str, n: int = 3_000, share: float = 0.6) -> kernel_
 def test_the_share_of_an_event_that_the_data_determine_is_found(noise: str, seed: int) -> None:
     found = kernel_time.shares([sample(seed, noise)])
     assert found.by_event[READ] == pytest.approx(0.6, abs=0.05)
+
+
+@pytest.mark.parametrize("lack", [0.1, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_fit_is_no_worse_than_that_of_scipy(seed: int, lack: float) -> None:
+    rng = np.random.default_rng(seed)
+    design = rng.exponential(1, (400, 6)) * 10.0 ** rng.uniform(-3, 3, 6)
+    most = rng.uniform(0.2, 1, 6)
+    excess = design @ (most * rng.choice([0, 0.4, 1.5], 6)) + rng.normal(0, 1, 400)
+
+    def weighted(x: kernel_time.Floats) -> kernel_time.Floats:
+        left = design @ x - excess
+        return np.asarray(np.where(left > 0, lack, 1.0) * left / 0.1, np.float64)
+
+    def loss(x: kernel_time.Floats) -> float:
+        return float((np.sqrt(1 + weighted(x) ** 2) - 1).sum())
+
+    theirs = optimize.least_squares(
+        weighted, most / 100, bounds=(0.0, most), x_scale="jac", loss="soft_l1"
+    ).x
+    ours = kernel_time._solved(design, excess, most, lack)
+    assert ((ours >= 0) & (ours <= most)).all()
+    assert loss(ours) <= loss(theirs) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("noise", NOISES)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy
 
 from pgtare.estimate import sequential
 from pgtare.estimate.arrays import Floats
+from pgtare.estimate.distributions import normal_quantile, student_below, student_quantile
 from pgtare.estimate.effective_clusters import degrees_of_freedom
 
 NAN = math.nan
@@ -64,7 +64,7 @@ class Reference:
     def _wider(self, alpha: float = 0.05) -> float:
         """The sequence is of normal estimates: by how much Student's interval is wider."""
         quantile = 1 - alpha / 2
-        return float(scipy.special.stdtrit(self.df, quantile) / scipy.special.ndtri(quantile))
+        return student_quantile(self.df, quantile) / normal_quantile(quantile)
 
     def multiplier(self, alpha: float = 0.05) -> float:
         """Half-width of the two-sided 1 - alpha interval, in standard errors."""
@@ -72,13 +72,13 @@ class Reference:
             return NAN
         if self.peeked:
             return sequential.multiplier(self.blocks, alpha) * self._wider(alpha)
-        return float(scipy.special.stdtrit(self.df, 1 - alpha / 2))
+        return student_quantile(self.df, 1 - alpha / 2)
 
     def p_value(self, z: float) -> float:
         """Two-sided p-value of a studentised effect; NaN stays NaN."""
         if math.isnan(z) or self.df < 1:
             return NAN
-        fixed = float(2 * scipy.special.stdtr(self.df, -abs(z)))
+        fixed = 2 * student_below(self.df, -abs(z))
         if self.peeked:
             return max(sequential.p_value(z / self._wider(), self.blocks), fixed)
         return fixed
@@ -225,8 +225,8 @@ def detectable(interval: Estimate, power: float = 0.8) -> float:
 
     With 80 % that is 1.43 half-widths.
     """
-    z = float(scipy.special.ndtri(0.975))
-    return interval.half_width * (1 + float(scipy.special.ndtri(power)) / z)
+    z = normal_quantile(0.975)
+    return interval.half_width * (1 + normal_quantile(power) / z)
 
 
 def effect_factor(
@@ -243,7 +243,7 @@ def effect_factor(
     if effect.lo <= 0 <= effect.hi:
         wanted = margin / _equivalence_width(reference, power)
     else:
-        z_power = float(scipy.special.ndtri(power))
+        z_power = normal_quantile(power)
         wanted = abs(effect.estimate) / (reference.multiplier(0.05 / max(family, 1)) + z_power)
     return (effect.se / wanted) ** 2 if wanted > 0 else math.inf
 
@@ -251,7 +251,7 @@ def effect_factor(
 def _equivalence_width(reference: Reference, power: float) -> float:
     """Standard errors from zero to the margin that holds a 95 % interval."""
     # Near zero both sides of the margin can fail, which leaves each side half of the misses.
-    return reference.multiplier(0.05) + float(scipy.special.ndtri((1 + power) / 2))
+    return reference.multiplier(0.05) + normal_quantile((1 + power) / 2)
 
 
 def tail_factor(excess: float, se: float, reference: Reference, power: float = 0.8) -> float:
@@ -262,5 +262,5 @@ def tail_factor(excess: float, se: float, reference: Reference, power: float = 0
     """
     if not (math.isfinite(excess) and math.isfinite(se)):
         return NAN
-    wanted = -excess / (reference.multiplier(0.10) + float(scipy.special.ndtri(power)))
+    wanted = -excess / (reference.multiplier(0.10) + normal_quantile(power))
     return (se / wanted) ** 2 if wanted > 0 else math.inf

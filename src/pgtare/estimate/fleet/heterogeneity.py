@@ -11,9 +11,9 @@ and its interval. Tests hold it against statsmodels and against published exampl
 from __future__ import annotations
 
 import numpy as np
-import scipy
 
 from pgtare.estimate.arrays import Floats
+from pgtare.estimate.distributions import chi_square_exceeded
 
 #: Newton's steps: each at least doubles a τ² that is far too small, so this is never reached.
 _MOST_STEPS = 2_000
@@ -56,9 +56,9 @@ def tau2_interval(
     estimates: Floats, variances: Floats, alpha: float = 0.05
 ) -> tuple[Floats, Floats]:
     """Ends of the Q-profile interval of τ² (...)."""
-    low, high = scipy.special.chdtri(estimates.shape[-1] - 1, [alpha / 2, 1 - alpha / 2])
-    lower = tau2_at(estimates, variances, float(low))
-    upper = tau2_at(estimates, variances, float(high))
+    df = estimates.shape[-1] - 1
+    lower = tau2_at(estimates, variances, chi_square_exceeded(df, alpha / 2))
+    upper = tau2_at(estimates, variances, chi_square_exceeded(df, 1 - alpha / 2))
     return lower, upper
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
 from pgtare.estimate.arrays import Floats
+from pgtare.estimate.distributions import student_below
 from pgtare.estimate.fleet.heterogeneity import equal_mean, tau2_at
 from pgtare.estimate.fleet.server_effect import ServerEffect, arrays_of
 from pgtare.estimate.inference import holm
@@ -54,7 +54,8 @@ def find_outliers(effects: Sequence[ServerEffect], alpha: float = 0.05) -> tuple
         return ()
     residuals = deleted_residuals(*arrays_of(effects))
     df = np.clip([effect.clusters - 1 for effect in effects], 1.0, k - 2)
-    p_values = holm([float(p) for p in 2 * scipy.special.stdtr(df, -np.abs(residuals))])
+    far = (-np.abs(residuals)).tolist()
+    p_values = holm([2 * student_below(*own) for own in zip(df.tolist(), far, strict=True)])
     chosen = [i for i in range(k) if p_values[i] < alpha]
     found = []
     for i in sorted(chosen, key=lambda i: (-abs(residuals[i]), effects[i].server)):

@@ -17,9 +17,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
 from pgtare.estimate.arrays import Floats
+from pgtare.estimate.distributions import (
+    chi_square_exceeded,
+    normal_quantile,
+    normals_below,
+    student_quantile,
+)
 from pgtare.estimate.fleet.heterogeneity import equal_mean, tau2_at
 from pgtare.estimate.inference import NAN
 
@@ -50,11 +55,11 @@ def intervals(estimates: Floats, variances: Floats, level: float = 0.95) -> Flee
     k = estimates.shape[-1]
     tau2 = tau2_at(estimates, variances, k - 1)
     mean, se = equal_mean(estimates, variances)
-    width = float(scipy.special.stdtrit(k - 1, (1 + level) / 2)) * se
+    width = student_quantile(k - 1, (1 + level) / 2) * se
     if k < 3:
         nothing = np.full_like(mean, NAN)
         return FleetIntervals(mean, se, width, tau2, nothing, nothing, nothing)
-    student = float(scipy.special.stdtrit(k - 2, (1 + level) / 2)) * np.sqrt(tau2 + se**2)
+    student = student_quantile(k - 2, (1 + level) / 2) * np.sqrt(tau2 + se**2)
     low, high = over_tau2(estimates, variances, level)
     low, high = np.minimum(low, mean - student), np.maximum(high, mean + student)
     return FleetIntervals(mean, se, width, tau2, student, low, high)
@@ -63,13 +68,14 @@ def intervals(estimates: Floats, variances: Floats, level: float = 0.95) -> Flee
 def over_tau2(estimates: Floats, variances: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
     """Ends of the prediction interval over the confidence distribution of τ² (...)."""
     points, shares = np.polynomial.legendre.leggauss(_NODES)
-    targets = scipy.special.chdtri(estimates.shape[-1] - 1, (1 + points) / 2)
     tau2, spreads = np.zeros(estimates.shape[:-1]), []
     k = estimates.shape[-1]
     mean, _ = equal_mean(estimates, variances)
     own = variances.sum(axis=-1) / k**2
-    for target in targets:  # falling, so that each root is at or above the one before
-        tau2 = tau2_at(estimates, variances, float(target), tau2)
+    for share in ((1 + points) / 2).tolist():
+        # falling, so that each root is at or above the one before
+        target = chi_square_exceeded(k - 1, share)
+        tau2 = tau2_at(estimates, variances, target, tau2)
         spreads.append(np.sqrt(tau2 + tau2 / k + own))
     mixture = np.repeat(mean[..., np.newaxis], len(spreads), axis=-1), np.stack(spreads, axis=-1)
     low = _quantile(*mixture, shares / 2, (1 - level) / 2)
@@ -78,10 +84,10 @@ def over_tau2(estimates: Floats, variances: Floats, level: float = 0.95) -> tupl
 
 def _quantile(means: Floats, spreads: Floats, shares: Floats, p: float) -> Floats:
     """Quantile of mixtures of normals (..., nodes)."""
-    z = scipy.special.ndtri(p)
+    z = normal_quantile(p)
     low, high = (means + z * spreads).min(axis=-1), (means + z * spreads).max(axis=-1)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        below = scipy.special.ndtr((middle[..., np.newaxis] - means) / spreads) @ shares
+        below = normals_below((middle[..., np.newaxis] - means) / spreads) @ shares
         low, high = np.where(below < p, middle, low), np.where(below < p, high, middle)
     return np.asarray((low + high) / 2, dtype=np.float64)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import scipy
 
+from pgtare.estimate.distributions import chi_square_above, student_quantile
 from pgtare.estimate.fleet.heterogeneity import (
     tau2_interval,
     typical_variance,
@@ -86,7 +86,7 @@ def combine(
         tau2=Estimate(tau2, NAN, float(lower), float(upper)),
         i2=tau2 / (tau2 + float(typical_variance(variances))),
         q=float(q),
-        q_p=float(scipy.special.chdtrc(k - 1, float(q))),
+        q_p=chi_square_above(k - 1, float(q)),
         weights=tuple(1 / k if effect.usable else 0.0 for effect in effects),
         verdict=verdict,
         reason=reason,
@@ -134,7 +134,7 @@ def _of_one(
     mean = MISSING
     for effect in used:
         df = max(effect.clusters - 1, 1.0)
-        width = float(scipy.special.stdtrit(df, (1 + level) / 2)) * effect.se
+        width = student_quantile(df, (1 + level) / 2) * effect.se
         mean = _around(effect.estimate, effect.se, width)
     verdict, reason = judge_fleet(len(used), mean, None, None)
     return FleetEstimate(

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import scipy
 
 from pgtare.estimate.arrays import Floats
+from pgtare.estimate.distributions import digamma, trigamma
 
 #: Variance of the logarithm of servers' true variances that `working_variances` takes for granted:
 #: two servers of one fleet mostly differ by up to a factor of four in theirs. Twice as much hardly
@@ -48,8 +48,8 @@ def working_variances(se: Floats, clusters: Floats) -> Floats:
     that is 83 %, with 8 it is 25 %, with 64 it is 3 %. No server becomes surer than it is.
     """
     df = np.clip(clusters - 1, 1.0, 1e9)
-    own = 2 * np.log(se) - scipy.special.digamma(df / 2) + np.log(df / 2)
-    noise = scipy.special.polygamma(1, df / 2)
+    own = 2 * np.log(se) - digamma(df / 2) + np.log(df / 2)
+    noise = trigamma(df / 2)
     typical = np.median(own, axis=-1, keepdims=True)
     drawn = own + noise / (noise + SPREAD) * (typical - own)
     return np.asarray(np.maximum(se**2, np.exp(drawn)), dtype=np.float64)

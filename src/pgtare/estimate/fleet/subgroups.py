@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy
 
+from pgtare.estimate.distributions import student_below, student_quantile
 from pgtare.estimate.fleet.heterogeneity import equal_mean
 from pgtare.estimate.fleet.server_effect import ServerEffect, arrays_of
 from pgtare.estimate.inference import MISSING, NAN, Estimate, holm
@@ -83,14 +83,14 @@ def _against_others(
     (mean, se), (rest, rest_se) = ([float(x) for x in equal_mean(*side)] for side in sides)
     gap, gap_se = mean - rest, math.hypot(se, rest_se)
     df = welch_df(se, rest_se, [len(side[0]) for side in sides])
-    own = float(scipy.special.stdtrit(has.sum() - 1, (1 + level) / 2))
-    t = float(scipy.special.stdtrit(df, (1 + level) / 2))
+    own = student_quantile(int(has.sum()) - 1, (1 + level) / 2)
+    t = student_quantile(df, (1 + level) / 2)
     return Subgroup(
         label,
         value,
         names,
         mean=Estimate(mean, se, mean - own * se, mean + own * se),
         difference=Estimate(gap, gap_se, gap - t * gap_se, gap + t * gap_se),
-        p=float(2 * scipy.special.stdtr(df, -abs(gap) / gap_se)),
+        p=2 * student_below(df, -abs(gap) / gap_se),
         p_adjusted=NAN,
     )

@@ -17,9 +17,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 
 from pgtare.estimate.arrays import Floats
+from pgtare.estimate.distributions import chi_square_exceeded, normals_below, student_quantile
 from pgtare.estimate.inference import NAN
 from pgtare.estimate.study.attainable import DRAWS, attainable_p, rank
 
@@ -37,6 +37,8 @@ _STUDENT = 28
 _STEPS = (16, 20, 24, _STUDENT)
 #: Points at which the estimate of a standard deviation is looked at.
 _GRID = 200
+#: The same to integrate over them, and halvings of what an effect lies in.
+_NODES, _HALVINGS = 48, 30
 _SEED = 20_260
 _CHUNK = 250
 
@@ -82,8 +84,12 @@ def _factor(rounds: int, alpha: float, family: int) -> float:
 
 def _estimated_sd(df: float) -> Floats:
     """What is estimated of an SD of 1 with this many degrees of freedom: _GRID even quantiles."""
-    points = (np.arange(_GRID) + 0.5) / _GRID
-    return np.asarray(np.sqrt(scipy.special.chdtri(df, 1 - points) / df), dtype=np.float64)
+    return _sd_quantiles(df, (np.arange(_GRID) + 0.5) / _GRID)
+
+
+def _sd_quantiles(df: float, points: Floats) -> Floats:
+    squares = [chi_square_exceeded(df, 1 - point) for point in points.tolist()]
+    return np.sqrt(np.array(squares) / df)
 
 
 def detectable_by_t(se: float, df: float, threshold: float) -> float:
@@ -93,15 +99,30 @@ def detectable_by_t(se: float, df: float, threshold: float) -> float:
     """
     if df < 1 or not (se > 0 and math.isfinite(threshold)):
         return NAN
-    sds = _estimated_sd(df)
+    return _noncentral(df, threshold) * se
 
-    def short(k: float) -> float:
-        return float(scipy.special.nctdtr(df, k * sds, threshold).mean()) - (1 - POWER)
 
-    high = max(float(scipy.special.nctdtrinc(df, 1 - POWER, threshold)), 1.0)
-    while short(high) > 0:
-        high *= 2
-    return float(scipy.optimize.brentq(short, 0.0, high)) * se
+@lru_cache(maxsize=512)
+def _noncentral(df: float, threshold: float) -> float:
+    """The same for an estimated se of 1.
+
+    The estimate is normal given the SDs that this study and the later one will estimate, over
+    which the chance of a miss is integrated by Gauss and Legendre.
+    """
+    nodes, shares = np.polynomial.legendre.leggauss(_NODES)
+    sds = _sd_quantiles(df, (1 + nodes) / 2)
+
+    def missed(effect: float) -> float:
+        below = normals_below(threshold * sds - effect * sds[:, np.newaxis])
+        return float(shares @ below @ shares) / 4
+
+    low, high = 0.0, 1.0
+    while missed(high) > 1 - POWER:
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if missed(middle) > 1 - POWER else (low, middle)
+    return high
 
 
 def settled(
@@ -182,6 +203,6 @@ def _by_student(rounds: int, levels: tuple[float, float], rng: np.random.Generat
     se = np.sqrt(rng.chisquare(rounds - 1, STUDIES) / (rounds - 1) / rounds)
     found = []
     for level in levels:
-        width = float(scipy.special.stdtrit(rounds - 1, 1 - level / 2)) * se
+        width = student_quantile(rounds - 1, 1 - level / 2) * se
         found += [mean - width, mean + width]
     return Ends(*found)

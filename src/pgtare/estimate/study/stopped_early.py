@@ -10,9 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import scipy
-
 from pgtare.estimate import sequential
+from pgtare.estimate.distributions import (
+    normal_below,
+    normal_quantile,
+    student_below,
+    student_quantile,
+)
 from pgtare.estimate.inference import NAN
 from pgtare.estimate.study.power import detectable_by_t
 
@@ -34,8 +38,8 @@ class Closed:
         """Always-valid two-sided p: below α exactly if the interval excludes zero."""
         if self.n < 2 or math.isnan(t):
             return NAN
-        tail = float(scipy.special.stdtr(self.n - 1, -abs(t)))
-        z = -float(scipy.special.ndtri(tail)) if tail > 0 else math.inf
+        tail = student_below(self.n - 1, -abs(t))
+        z = -normal_quantile(tail) if tail > 0 else math.inf
         return sequential.p_value(z, self.n, self.alpha, self.planned)
 
     def detectable(self, se: float, family: int) -> float:
@@ -50,4 +54,4 @@ class Closed:
         """The multiple of Student's t with the tail that z has in the normal."""
         if self.n < 2:
             return NAN
-        return -float(scipy.special.stdtrit(self.n - 1, scipy.special.ndtr(-z)))
+        return -student_quantile(self.n - 1, normal_below(-z))

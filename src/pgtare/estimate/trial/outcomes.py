@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import scipy
 
 from pgtare.estimate.arrays import Bools, Floats, Ints
+from pgtare.estimate.distributions import (
+    binomial_at_least,
+    binomial_at_most,
+    normal_below,
+    student_below,
+)
 from pgtare.estimate.inference import NAN
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import UNUSABLE, Observations, UnitFlag
@@ -73,7 +78,7 @@ def rate_p(arm: Ints, both: Ints, own: int, slots: int) -> float:
         distance = abs(observed - share * float(times @ m)) - 0.5
         if not variance > 0:
             return 1.0
-        return float(min(1.0, 2 * scipy.special.ndtr(-max(distance, 0.0) / math.sqrt(variance))))
+        return min(1.0, 2 * normal_below(-max(distance, 0.0) / math.sqrt(variance)))
     spectrum = np.ones(size // 2 + 1, dtype=np.complex128)
     for events in np.flatnonzero(times[1:]) + 1:
         chance = _hypergeometric(int(events), own, slots)
@@ -139,7 +144,7 @@ class FailedRuns:
         if len(difference) < 2 or not difference.std() > 0:
             return 1.0
         t = difference.mean() / (difference.std(ddof=1) / math.sqrt(len(difference)))
-        return float(2 * scipy.special.stdtr(len(difference) - 1, -abs(t)))
+        return 2 * student_below(len(difference) - 1, -abs(t))
 
     def failures(self, arm: int, c: float) -> Failures:
         """Failed transactions of an arm and of the base; c: where their times are cut."""
@@ -229,6 +234,5 @@ def unanswered_in_runs(obs: Observations, design: Design, used: Ints) -> list[Un
 def _binomial_p(hits: int, trials: int, own: int, base: int) -> float:
     """Two-sided: a session ends in one of its arm's or of the base's slots as they are many."""
     share = own / (own + base)
-    below = float(scipy.special.bdtr(hits, trials, share))
-    above = float(scipy.special.bdtrc(hits - 1, trials, share)) if hits else 1.0
-    return min(1.0, 2 * min(below, above))
+    tails = binomial_at_most(hits, trials, share), binomial_at_least(hits, trials, share)
+    return min(1.0, 2 * min(tails))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 
 from pgtare.estimate.arrays import Bools, Floats, Ints
+from pgtare.estimate.distributions import beta_quantile
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial.design import Runs, block_layout
 from pgtare.estimate.trial.effects import Effects, Strata, effects_of
@@ -166,12 +166,8 @@ _STALLS = {"rare stall": _Injection(_stall, share=0.0005)}
 def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float, float]:
     """Exact two-sided interval of a binomial rate (Clopper and Pearson 1934)."""
     alpha = 1 - level
-    lo = float(scipy.special.betaincinv(hits, trials - hits + 1, alpha / 2)) if hits else 0.0
-    hi = (
-        float(scipy.special.betaincinv(hits + 1, trials - hits, 1 - alpha / 2))
-        if hits < trials
-        else 1.0
-    )
+    lo = beta_quantile(hits, trials - hits + 1, alpha / 2) if hits else 0.0
+    hi = beta_quantile(hits + 1, trials - hits, 1 - alpha / 2) if hits < trials else 1.0
     return lo, hi
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pgtare.observing.doctor import quantiles
+from pgtare.estimate.distributions import student_quantile
 from pgtare.observing.doctor.model import Clock, Server, Unseen
 from pgtare.postgres.wait_counters.active_sessions import ActiveSessions
 from pgtare.postgres.wait_counters.model import Event
@@ -170,7 +170,7 @@ class ActivitySamples:
             self.squares[event] - 2 * share * self.crossed[event] + share**2 * self.squares[None]
         )
         error = math.sqrt(max(0.0, spread) * n / (n - 1)) / together
-        return max(0.0, share - quantiles.student(n - 1, 0.975) * error)
+        return max(0.0, share - student_quantile(n - 1, 0.975) * error)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy
-import scipy.sparse
 
+from pgtare.estimate.distributions import student_below, student_quantile
 from pgtare.estimate.inference import holm
 from pgtare.observing.flame import frames
 from pgtare.observing.flame.frames import Stack
@@ -121,13 +120,9 @@ def explain(
     cell = np.ravel_multi_index((block, sample_arm[taken], chosen.stack), shape)
     spent = np.bincount(cell, chosen.weight_ns / 1000, math.prod(shape)).reshape(shape)
     seen = np.bincount(cell, minlength=math.prod(shape)).reshape(shape).sum(axis=0)
-    calls = scipy.sparse.csc_array(
-        (
-            np.ones(sum(map(len, members)), bool),
-            np.concatenate([np.array(m, np.int64) for m in [[], *members]]),
-            np.cumsum([0, *map(len, members)]),
-        ),
-        (len(index), len(members)),
+    calls = _Calls(
+        np.concatenate([np.array(m, np.int64) for m in [[], *members]]),
+        np.repeat(np.arange(len(members)), [*map(len, members)]),
     )
     return [
         _compare(
@@ -137,30 +132,52 @@ def explain(
     ]
 
 
+class _Calls(NamedTuple):
+    """Pairs of a function and a stack that it is in, each once."""
+
+    function: Array
+    stack: Array
+
+    def samples(self, seen: Array, functions: int) -> Array:
+        """Samples of each function. seen: by stack."""
+        return np.bincount(self.function, seen[self.stack], functions)
+
+    def rows(self, functions: Array, stacks: int) -> Array:
+        """Which of these functions, in ascending order, each stack has: functions by stacks."""
+        row = np.searchsorted(functions, self.function)
+        row[row == len(functions)] = 0
+        known = functions[row] == self.function if len(functions) else np.zeros(len(row), bool)
+        found = np.zeros((len(functions), stacks), bool)
+        found[row[known], self.stack[known]] = True
+        return found
+
+
 def _compare(
     arm: str,
     spent: Array,
     seen: Array,
     runs: Array,
-    calls: Any,
+    calls: _Calls,
     names: Sequence[str],
     stacks: Sequence[Stack],
 ) -> Reasons:
-    """spent, seen: of base and arm, by stack. calls: which functions (rows) each stack has."""
-    looked = np.flatnonzero(calls @ seen.sum(axis=0) >= _FEWEST)
-    has = calls[looked].toarray()
+    """spent, seen: of base and arm, by stack. calls: which functions each stack has."""
+    looked = np.flatnonzero(calls.samples(seen.sum(axis=0), len(names)) >= _FEWEST)
+    has = calls.rows(looked, len(stacks))
     rate = spent.sum(axis=0) / np.maximum(runs.sum(axis=0), 1)[:, None]
     names = [names[f] for f in looked.tolist()]
     wrapped = _wrapped(has, rate, names, stacks)
     groups = np.vstack([np.ones((1, has.shape[1]), bool), has])
     groups[1:][wrapped >= 0] |= has[wrapped[wrapped >= 0]]
     by_stack = spent.reshape(2 * BLOCKS, len(stacks))
-    by_group = by_stack @ scipy.sparse.csr_array(groups.T, dtype=float)
+    by_group = np.hstack(
+        [by_stack @ part.T.astype(float) for part in np.array_split(groups, len(groups) // 64 + 1)]
+    )
     difference, spread, base, mean = _jackknife(by_group.reshape(BLOCKS, 2, -1), runs)
-    factor = float(scipy.stats.t.ppf((1 + _LEVEL) / 2, BLOCKS - 1))
+    factor = student_quantile(BLOCKS - 1, (1 + _LEVEL) / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(spread > 0, difference / spread, 0.0)
-    p = 2 * scipy.stats.t.sf(np.abs(t), BLOCKS - 1)
+    p = np.array([2 * student_below(BLOCKS - 1, -abs(one)) for one in t.tolist()])
     p[1:] = holm(p[1:].tolist())
     half = factor * spread
     columns = (base, mean, difference, difference - half, difference + half, p, base < mean / 2)

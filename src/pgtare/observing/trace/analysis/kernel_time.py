@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import scipy
 
 from pgtare.observing.trace.file.reader import MAX_EVENTS, Integers
 
@@ -33,6 +32,10 @@ _EVENTS = 12
 #: times the middle distance of what lies above it another interval may lie below.
 _LACK = 0.1
 _FAR = 9.0
+#: Distances from the fit beyond which they count by their size, not by its square.
+_SOFT = 0.1
+#: Newton's steps at most, and how many times one is halved that is too long.
+_ITERATIONS, _HALVINGS = 100, 40
 #: The most that the kernel works in a wait in which the process sleeps until it is woken, in ns.
 _ASLEEP_NS = 30_000.0
 #: Blocks of intervals left out in turn, the runs in which each is spread over the trace, and
@@ -138,34 +141,47 @@ def _fit(design: Floats, excess: Floats, spent: Floats, caps: Floats) -> Floats:
     scale = float(np.median(np.abs(excess))) or 1.0
     design, excess = design / scale, excess / scale
     found = _solved(design, excess, most, _LACK)
-    if found is None:
-        return np.zeros(len(most))
     left = excess - design @ found
     near = left > -_FAR * float(np.median(left[left > 0])) if (left > 0).any() else left > -np.inf
     if near.sum() >= max(_INTERVALS, 10 * len(most)):
         design, excess = design[near], excess[near]
-        again = _solved(design, excess, most, 1.0)
-        found = found if again is None else again
+        found = _solved(design, excess, most, 1.0)
     return np.where(design.any(axis=0), found, 0.0)
 
 
-def _solved(design: Floats, excess: Floats, most: Floats, lack: float) -> Floats | None:
-    """The robust fit with coefficients up to `most`; lack: the weight of what lies below it."""
+def _solved(design: Floats, excess: Floats, most: Floats, lack: float) -> Floats:
+    """The robust fit with coefficients up to `most`; lack: the weight of what lies below it.
 
-    def weight(x: Floats) -> Floats:
-        return np.where(design @ x > excess, lack, 1.0)
+    It minimises a sum of soft absolute values (√(1 + z²) − 1), which is convex, by Newton's method
+    on the coefficients that are not held at a bound (Bertsekas, SIAM Journal on Control and
+    Optimization 1982).
+    """
 
-    try:
-        found = scipy.optimize.least_squares(
-            lambda x: weight(x) * (design @ x - excess),
-            most / 100,
-            jac=lambda x: weight(x)[:, None] * design,
-            bounds=(0.0, most),
-            x_scale="jac",
-            loss="soft_l1",
-            f_scale=0.1,
-            max_nfev=100,
-        ).x
-    except (ValueError, np.linalg.LinAlgError):
-        return None
-    return np.asarray(found, np.float64)
+    def loss(x: Floats) -> tuple[float, Floats, Floats, Floats]:
+        left = design @ x - excess
+        weight = np.where(left > 0, lack, 1.0) / _SOFT
+        root = np.sqrt(1 + (weight * left) ** 2)
+        return float(root.sum()), weight, left, root
+
+    found = most / 100
+    value, weight, left, root = loss(found)
+    for _ in range(_ITERATIONS):
+        slope = design.T @ (weight**2 * left / root)
+        curvature = (design.T * (weight**2 / root**3)) @ design
+        free = ~(((found <= 0) & (slope > 0)) | ((found >= most) & (slope < 0)))
+        unit = np.sqrt(np.maximum(curvature.diagonal(), 1e-300))
+        scaled = (curvature / unit / unit[:, None])[np.ix_(free, free)]
+        step = np.zeros(len(found))
+        step[free] = np.linalg.lstsq(scaled, (slope / unit)[free])[0] / unit[free]
+        for halvings in range(_HALVINGS):
+            tried = np.clip(found - step / 2**halvings, 0.0, most)
+            after = loss(tried)
+            if after[0] < value:
+                break
+        else:
+            break
+        gained, found = value - after[0], tried
+        value, weight, left, root = after
+        if gained < 1e-10 * value:
+            break
+    return found
