@@ -90,7 +90,7 @@ def test_what_is_missing_is_done_and_no_more(finished: Path, tmp_path: Path) -> 
     done_before = directory.runs().values()
     last = max(done_before, key=lambda run: (run.step.round, run.step.position))
     (out / "runs" / f"{last.step.id}.json").unlink()
-    (out / "runs" / f"{last.step.id}.parquet").unlink()
+    (out / "runs" / f"{last.step.id}.npz").unlink()
     assert "6 of 7 runs are done;" in pgtare("ladder", "report", out).stdout
     done = pgtare("ladder", "resume", out)
     assert done.returncode == 0, done.stderr

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pgtare.kit import parquet
 from pgtare.postgres.binaries import Binaries
 from pgtare.weighing.ladder.directory import Directory
 from tests.commands import pgtare, read
@@ -51,7 +51,7 @@ def test_the_servers_divide_the_rate_and_keep_every_transaction(finished: Path) 
     assert len(played) == ROUNDS
     for run in played:
         assert run.machine["rate_tps"] == pytest.approx(rate / 3)
-        rows = parquet.read(finished / "runs" / f"{run.step.id}.parquet")
+        rows = np.load(finished / "runs" / f"{run.step.id}.npz")
         # a server answers in 3 s what was due in them: a Poisson number
         assert run.transactions == pytest.approx(3 * rate, abs=10 * (3 * rate) ** 0.5)
         assert set(rows["cluster"]) == {0, 1, 2}

@@ -13,7 +13,7 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Arm, Design
-from pgtare.kit import parquet
+from pgtare.kit import npz
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import LoadSpec, Script
@@ -155,10 +155,10 @@ def test_the_warm_up_is_recorded_but_not_measured(
     assert started.min() < 50_000_000
     assert 300_000_000 < started.max() < 420_000_000
     assert run.records.measured["scheduled_ns"].min() >= 200_000_000
-    parquet.write(tmp_path / "r.parquet", run.records.columns())
-    columns = parquet.read(tmp_path / "r.parquet")
+    npz.write(tmp_path / "r.npz", run.records.columns())
+    columns = np.load(tmp_path / "r.npz")
     assert np.array_equal(columns["latency_ns"], run.records.rows["latency_ns"])
-    assert (tmp_path / "r.parquet").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "r.npz").stat().st_mode & 0o777 == 0o600
 
 
 def test_more_records_than_fit_a_block_are_all_kept(

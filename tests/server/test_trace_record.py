@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -195,26 +196,30 @@ def test_a_statement_is_not_named_after_a_functions_expression(
 
 
 def _exported(rec: Path, tmp_path: Path) -> None:
-    from pgtare.kit import parquet
+    import duckdb
+
+    def table(name: str) -> dict[str, Any]:
+        path = str(tmp_path / "parquet" / f"{name}.parquet")
+        return duckdb.read_parquet(path).fetchnumpy()
 
     trace("export", rec, tmp_path / "parquet")
     trace("export", rec, tmp_path / "jsonl", "--format", "jsonl")
-    calls = parquet.read(tmp_path / "parquet" / "calls.parquet")
+    calls = table("calls")
     rows = [json.loads(line) for line in (tmp_path / "jsonl" / "calls.jsonl").open()]
     assert len(rows) == len(calls["call"])
     assert [r["start"] for r in rows] == calls["start"].tolist()
     assert {"parse", "plan", "execute", "fetch"} <= {r["kind"] for r in rows}
     book = ledgers.ledger(load(rec))
-    bookings = parquet.read(tmp_path / "parquet" / "bookings.parquet")
+    bookings = table("bookings")
     assert bookings["ns"].sum() == pytest.approx(profile(book).total_ns)
     binds = [json.loads(line) for line in (tmp_path / "jsonl" / "binds.jsonl").open()]
     assert any(b["state"] == "whole" for b in binds)
-    plans = parquet.read(tmp_path / "parquet" / "plans.parquet")
+    plans = table("plans")
     assert plans["plan"].dtype == calls["plan"].dtype == np.uint64
     scanned = plans["plan"][(plans["kind"] == "Function Scan") & (plans["node"] == 0)]
     (cursor,) = set(calls["plan"][calls["kind"] == "fetch"].tolist())
     assert cursor in scanned
-    events = parquet.read(tmp_path / "parquet" / "transactions.parquet")
+    events = table("transactions")
     assert {"begin", "commit", "abort"} == set(events["event"].tolist())
     ended = events["transaction"][events["event"] != "begin"].tolist()
     assert sorted(set(ended)) == ended

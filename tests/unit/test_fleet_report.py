@@ -112,7 +112,7 @@ def fewer_rows(server: Path) -> None:
     ("damage", "words"),
     [
         (drop_result, "incomplete: result.json is missing"),
-        (cut_short, "is damaged: it cannot be read as Parquet"),
+        (cut_short, "is damaged: it cannot be read as columns of NumPy"),
         (later_version, "was written in version 9"),
         (fewer_rows, "holds .* observations where design.json counts"),
         (shutil.rmtree, "its data are not there"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pgtare.kit import parquet
+from pgtare.kit import npz
 from pgtare.observing.trace.analysis import profile, texts
 from pgtare.observing.trace.analysis.profile import GROUPINGS
 from pgtare.observing.trace.file import blocks, columns
@@ -73,7 +73,7 @@ def test_a_trace_is_read_once(tmp_path: Path, counts: Counts, command: list[str]
 def test_observations_are_read_once(tmp_path: Path, counts: Counts) -> None:
     drawn = sample_result.sample()
     store.save(tmp_path / "r", drawn.design, drawn.observations, drawn.result)
-    counts.of(parquet.read)
+    counts.of(npz.read)
     done = in_process("report", tmp_path / "r", "--html", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
     assert counts.found["read"] == 1

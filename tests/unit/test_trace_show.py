@@ -14,7 +14,6 @@ import pytest
 from rich.cells import cell_len
 
 from pgtare.errors import UsageError
-from pgtare.kit import parquet
 from pgtare.kit.numbers import volume
 from pgtare.observing.trace.analysis import ledger as ledgers
 from pgtare.observing.trace.analysis import merge
@@ -26,7 +25,7 @@ from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.records import CallKind, RecordKind
 from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.file.writer import Writer
-from pgtare.observing.trace.output import export, show, waterfall
+from pgtare.observing.trace.output import export, parquet, show, waterfall
 from pgtare.observing.trace.output.export import tables
 from pgtare.observing.trace.output.page import page
 from tests.commands import in_process, refused

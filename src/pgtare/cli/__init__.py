@@ -43,7 +43,7 @@ class _Commands(TyperGroup):
 
 
 #: Packages that only some commands need, by the extra that installs them.
-EXTRAS = {"agent": ("prometheus_client", "pyarrow", "starlette", "uvicorn")}
+EXTRAS = {"agent": ("duckdb", "prometheus_client", "pyarrow", "starlette", "uvicorn")}
 
 app = typer.Typer(
     name="pgtare",

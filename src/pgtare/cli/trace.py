@@ -352,7 +352,9 @@ def statements(
 def export(
     path: Source,
     directory: Annotated[Path, typer.Argument(help="A new directory for the files.")],
-    format_: Annotated[str, typer.Option("--format", help="parquet or jsonl.")] = "parquet",
+    format_: Annotated[
+        str, typer.Option("--format", help="parquet, which needs the extra `agent`, or jsonl.")
+    ] = "parquet",
 ) -> None:
     """Write calls, waits, transactions, plans, row sources, binds and more as tables.
 

@@ -209,9 +209,7 @@ def weigh(
     output: Output = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Keep result, page and raw observations (Parquet) in this new directory."
-        ),
+        typer.Option(help="Keep result, page and raw observations in this new directory."),
     ] = None,
     yes: Yes = False,
     plan_only: Annotated[
@@ -407,7 +405,7 @@ def _deliver(
         for what, name in (
             ("page", "report.html"),
             ("JSON", "result.json"),
-            ("observations", "observations.parquet"),
+            ("observations", store.OBSERVATIONS_FILE),
         ):
             destination.tell(f"{what}: {out / name}")
 

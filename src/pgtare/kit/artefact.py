@@ -4,7 +4,7 @@ Five kinds build on this: results of `pgtare weigh`, weighings of a fleet, studi
 `pgtare ladder`, recordings of `pgtare flame`, and traces. What is written at once goes into a
 hidden sibling (`Staged`), and one rename commits it. What grows while it is measured (fleets,
 studies, traces) consists of files that are each written whole (`files.write_text`,
-`parquet.write`).
+`npz.write`).
 
 Every kind is refused in the same sentences: `not_there`, `other_kind`, `other_version`, `damaged`.
 """
@@ -25,9 +25,12 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.kit import files, parquet
+from pgtare.kit import files
 
 Model = TypeVar("Model", bound=BaseModel)
+
+#: What to do about a damaged file.
+REMEDY = "restore it from a copy, or measure again"
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class ArtefactKind:
         document = self.read(directory / self.document)
         for name in self.parts:
             if name not in names:
-                raise UsageError(f"{directory} is incomplete: {name} is missing; {parquet.REMEDY}")
+                raise UsageError(f"{directory} is incomplete: {name} is missing; {REMEDY}")
         return document
 
     def read(self, path: Path) -> dict[str, Any]:
@@ -115,14 +118,12 @@ def unreadable(path: Path, ex: OSError) -> UsageError:
     return UsageError(f"{path} cannot be read: {why}")
 
 
-def damaged(path: Path, why: str, remedy: str = parquet.REMEDY) -> PgtareError:
+def damaged(path: Path, why: str, remedy: str = REMEDY) -> PgtareError:
     """The error for what is not as it was written. remedy: what to do."""
     return PgtareError(f"{path} is damaged: {why}; {remedy}")
 
 
-def parsed(
-    model: type[Model], document: dict[str, Any], path: Path, remedy: str = parquet.REMEDY
-) -> Model:
+def parsed(model: type[Model], document: dict[str, Any], path: Path, remedy: str = REMEDY) -> Model:
     """A document as its model. Raises PgtareError, which names the first wrong field."""
     try:
         return model.model_validate(document)
@@ -203,9 +204,9 @@ class Staged:
         """Put all that was written in its place, by one rename. Raises MeasurementError."""
         try:
             files.hand_over(self.path)
-            parquet.sync(self.path)
+            files.sync(self.path)
             os.rename(self.path, self.target)
-            parquet.sync(self.target.parent)
+            files.sync(self.target.parent)
         except OSError as ex:
             raise files.failure(f"{self.target} could not be written", ex) from ex
         self._unlock()

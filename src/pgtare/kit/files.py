@@ -81,6 +81,15 @@ def check_writable(directory: Path, what: str) -> None:
             raise UsageError(f"{what}: {directory} is not writable ({ex.strerror})") from ex
 
 
+def sync(path: Path) -> None:
+    """Make a file or directory safe against a power failure."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def append_line(path: Path, line: str, *, first: bool) -> None:
     """Add a line (UTF-8) to a file of lines; the first replaces what was there.
 

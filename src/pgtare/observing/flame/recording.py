@@ -1,4 +1,4 @@
-"""A recording: samples as columns, and how they came about; on disk, Parquet and JSON."""
+"""A recording: samples as columns, and how they came about; on disk, columns and JSON."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.kit import artefact, files, parquet
+from pgtare.kit import artefact, files, npz
 from pgtare.kit.artefact import ArtefactKind
 from pgtare.observing.flame import frames
 from pgtare.observing.flame.frames import Stack
 
 SCHEMA = "pgtare.flame.recording/1"
-DOCUMENT, _SAMPLES = "flame.json", "samples.parquet"
+DOCUMENT, _SAMPLES = "flame.json", "samples.npz"
 KIND = ArtefactKind("recording of `pgtare flame`", DOCUMENT, SCHEMA, parts=(_SAMPLES,))
 
 Mode = Literal["on", "off", "wake"]
@@ -28,7 +28,13 @@ Numbers = npt.NDArray[np.int64]
 
 #: What a sample's time was spent on.
 RUNNING, BLOCKED, RUNNABLE = 0, 1, 2
-COLUMNS = ("start_ns", "pid", "stack", "kind", "weight_ns")
+COLUMNS = {
+    "start_ns": np.int64,
+    "pid": np.int32,
+    "stack": np.int32,
+    "kind": np.int8,
+    "weight_ns": np.int64,
+}
 
 
 @dataclass(frozen=True)
@@ -153,14 +159,17 @@ def save(directory: Path, recording: FlameRecording) -> None:
     facts = {name: value for name, value in vars(recording).items() if name != "samples"}
     document = {"schema": SCHEMA, **facts, "stacks": samples.stacks}
     with artefact.new_directory(directory, KIND, f"{directory} could not be written") as place:
-        parquet.write(place / _SAMPLES, {name: getattr(samples, name) for name in COLUMNS})
+        npz.write(
+            place / _SAMPLES,
+            {name: np.asarray(getattr(samples, name), kind) for name, kind in COLUMNS.items()},
+        )
         files.write_text(place / DOCUMENT, json.dumps(document) + "\n")
 
 
 def load(directory: Path) -> FlameRecording:
     """Read a recording. Raises UsageError if there is none, PgtareError if it is damaged."""
     document = KIND.open(directory)
-    columns = parquet.read(directory / _SAMPLES, COLUMNS)
+    columns = npz.read(directory / _SAMPLES, COLUMNS)
     try:
         del document["schema"]
         if document["mode"] not in get_args(Mode):

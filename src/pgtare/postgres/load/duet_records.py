@@ -74,7 +74,7 @@ class Records:
     def columns(self) -> dict[str, np.ndarray[Any, Any]]:
         """The rows as columns, to be kept."""
         columns = {name: self.rows[name] for name in DTYPE.names or () if name != "unused"}
-        columns["sqlstate"] = columns["sqlstate"].astype("U5").astype(object)
+        columns["sqlstate"] = columns["sqlstate"].astype("U5")
         return columns
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from pgtare.errors import UsageError
-from pgtare.kit import artefact, files, parquet
+from pgtare.kit import artefact, files, npz
 from pgtare.kit.artefact import ArtefactKind
 from pgtare.weighing.ladder.records import Rate, Run, StudyFacts
 
@@ -101,7 +101,7 @@ class Directory:
         """Keep a run: its samples first, so that a run which is there has them."""
         try:
             if any(len(column) for column in samples.values()):
-                parquet.write(self._samples(run.step.id), samples)
+                npz.write(self._samples(run.step.id), samples)
         except OSError as ex:
             raise files.failure(
                 f"the run {run.step.id} could not be kept in {self.path}", ex
@@ -123,7 +123,7 @@ class Directory:
         path = self._samples(step)
         if not path.exists():
             return np.empty(0)
-        return parquet.read(path, ["latency_us"])["latency_us"].astype(np.float64)
+        return npz.read(path, {"latency_us": np.float32})["latency_us"].astype(np.float64)
 
     def close(self) -> None:
         """Mark the study as ended by hand, for good."""
@@ -168,7 +168,7 @@ class Directory:
         return path
 
     def _samples(self, step: str) -> Path:
-        return self.path / RUNS / f"{step}.parquet"
+        return self.path / RUNS / f"{step}.npz"
 
     def _write(self, name: str, model: BaseModel) -> None:
         files.write_text(self.path / name, model.model_dump_json(indent=1, by_alias=True) + "\n")

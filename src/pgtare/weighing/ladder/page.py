@@ -41,7 +41,7 @@ def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
         headings=tables.headings(result.alpha),
         workloads=[_workload(w, result) for w in result.workloads],
         command=f"{shlex.join(result.command)} --seed {result.seed}",
-        raw=f"{result.directory}/runs: a JSON file a run, and its sampled latencies as Parquet",
+        raw=f"{result.directory}/runs: a JSON file a run, and its sampled latencies as .npz",
         variants=[_variant(v) for v in result.variants],
         metadata={
             "protocol": [

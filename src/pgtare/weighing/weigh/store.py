@@ -1,4 +1,4 @@
-"""Result directories: observations as Parquet, the design and the result as JSON, whole or not."""
+"""Result directories: observations as columns, the design and the result as JSON, whole or not."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from pgtare.estimate.trial.bursts import RUN
 from pgtare.estimate.trial.design import Arm, Design, Grouping, Runs, Slices
 from pgtare.estimate.trial.observations import OBSERVATION, Observations
-from pgtare.kit import artefact, files, parquet
+from pgtare.kit import artefact, files, npz
 from pgtare.kit.artefact import ArtefactKind
 from pgtare.weighing.weigh.schema import SCHEMA, WeighResult
 
 DESIGN_SCHEMA = "pgtare.design/2"
-OBSERVATIONS_FILE = "observations.parquet"
+OBSERVATIONS_FILE = "observations.npz"
 DESIGN_FILE = "design.json"
 RESULT_FILE = "result.json"
 FILES = (OBSERVATIONS_FILE, DESIGN_FILE, RESULT_FILE)
@@ -47,7 +47,7 @@ def save(directory: Path, design: Design, observations: Observations, result: We
     """
     what = f"The result could not be saved in {directory}"
     with artefact.new_directory(directory, RESULT, what) as place:
-        parquet.write(
+        npz.write(
             place / OBSERVATIONS_FILE, {name: observations[name] for name in _names(_dtype(design))}
         )
         files.write_text(place / DESIGN_FILE, _design_json(design, len(observations)))
@@ -64,7 +64,7 @@ def load(directory: Path) -> Stored:
     """
     document = RESULT.open(directory)
     design, rows = _read_design(directory / DESIGN_FILE)
-    observations = _read_parquet(directory / OBSERVATIONS_FILE, _dtype(design))
+    observations = _read_observations(directory / OBSERVATIONS_FILE, _dtype(design))
     result = artefact.parsed(WeighResult, document, directory / RESULT_FILE)
     if len(observations) != rows:
         raise artefact.damaged(
@@ -155,15 +155,11 @@ def _dtype(design: Design) -> np.dtype[Any]:
     return RUN if design.driven else OBSERVATION
 
 
-def _read_parquet(path: Path, dtype: np.dtype[Any]) -> Observations:
-    columns, names = parquet.read(path), _names(dtype)
-    missing = [name for name in names if name not in columns]
-    if missing:
-        raise artefact.damaged(path, f"it lacks the column {missing[0]}")
+def _read_observations(path: Path, dtype: np.dtype[Any]) -> Observations:
+    names = _names(dtype)
+    columns = npz.read(path, {name: dtype[name] for name in names})
     observations = np.empty(len(columns[names[0]]), dtype=dtype)
     for name in names:
-        if np.ma.is_masked(columns[name]) or columns[name].dtype != dtype[name]:
-            raise artefact.damaged(path, f"the column {name} has the wrong type")
         observations[name] = columns[name]
     return observations
 

@@ -9,12 +9,17 @@ are compressed alone, and without the low bits that are zero in all of them.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import zstandard
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 Integers = npt.NDArray[np.int64]
 Column = npt.NDArray[Any] | list[bytes]
@@ -46,7 +51,7 @@ def encode(columns: Mapping[str, Column], grouped: Mapping[str, str] | None = No
 
     grouped: columns that are stored in the order of another, which comes before them.
     """
-    compress = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False)
+    compress = zstd.ZstdCompressor(level=_LEVEL)
     parts = []
     pairs: dict[str, tuple[Integers, Integers]] = {}
     for name, values in columns.items():
@@ -70,7 +75,6 @@ def decode(payload: bytes | memoryview, rows: int) -> dict[str, Column]:
     source = _Source(memoryview(payload))
     columns: dict[str, Column] = {}
     pairs: dict[str, Integers] = {}
-    decompress = zstandard.ZstdDecompressor()
     while source.left():
         length, kind = source.unpack(_HEAD)
         try:
@@ -80,11 +84,11 @@ def decode(payload: bytes | memoryview, rows: int) -> dict[str, Column]:
         (size,) = source.unpack(_COUNT)
         body = _Source(source.take(size))
         if kind == _BYTES:
-            columns[name] = _decode_bytes(body, rows, decompress)
+            columns[name] = _decode_bytes(body, rows)
         elif kind == _PIECES:
-            columns[name] = _decode_pieces(body, rows, columns, pairs, decompress)
+            columns[name] = _decode_pieces(body, rows, columns, pairs)
         else:
-            columns[name] = _decode_integers(kind, body, rows, decompress)
+            columns[name] = _decode_integers(kind, body, rows)
         if body.left():
             raise Damaged(f"column {name} is longer than its rows")
     return columns
@@ -109,17 +113,15 @@ class _Source:
         return fields.unpack(self.take(fields.size))
 
 
-def _packed(raw: bytes, compress: zstandard.ZstdCompressor) -> bytes:
+def _packed(raw: bytes, compress: zstd.ZstdCompressor) -> bytes:
     """Compressed if that is shorter."""
-    small = compress.compress(raw) if len(raw) > 32 else raw
+    small = compress.compress(raw, compress.FLUSH_FRAME) if len(raw) > 32 else raw
     if len(small) < len(raw):
         return _LENGTH.pack(_ZSTD, len(small)) + small
     return _LENGTH.pack(_STORED, len(raw)) + raw
 
 
-def _unpacked(
-    source: _Source, size: int, decompress: zstandard.ZstdDecompressor
-) -> bytes | memoryview:
+def _unpacked(source: _Source, size: int) -> bytes | memoryview:
     """The `size` bytes that were packed."""
     how, length = source.unpack(_LENGTH)
     body = source.take(length)
@@ -129,14 +131,18 @@ def _unpacked(
         raise Damaged("a column of the wrong length")
     try:
         # what a frame says of its size decides how much memory is taken for it
-        if zstandard.frame_content_size(body) != size:
+        if zstd.get_frame_info(body).decompressed_size != size:
             raise Damaged("a column of the wrong length")
-        return decompress.decompress(body, max_output_size=max(size, 1))
-    except zstandard.ZstdError as ex:
+        frame = zstd.ZstdDecompressor()
+        found = frame.decompress(body, max_length=max(size, 1))
+        if not frame.eof or len(found) != size:
+            raise Damaged("a column of the wrong length")
+        return found
+    except zstd.ZstdError as ex:
         raise Damaged("a column that cannot be decompressed") from ex
 
 
-def _encode_integers(values: Integers, compress: zstandard.ZstdCompressor) -> tuple[int, bytes]:
+def _encode_integers(values: Integers, compress: zstd.ZstdCompressor) -> tuple[int, bytes]:
     if not len(values) or (values == values[0]).all():
         return _CONSTANT, _VALUE.pack(int(values[0]) if len(values) else 0)
     changes = np.flatnonzero(np.diff(values)) + 1
@@ -148,19 +154,17 @@ def _encode_integers(values: Integers, compress: zstandard.ZstdCompressor) -> tu
     return _PLANES, _planes(values, compress)
 
 
-def _decode_integers(
-    kind: int, source: _Source, rows: int, decompress: zstandard.ZstdDecompressor
-) -> Integers:
+def _decode_integers(kind: int, source: _Source, rows: int) -> Integers:
     if kind == _CONSTANT:
         return np.full(rows, source.unpack(_VALUE)[0], np.int64)
     if kind == _PLANES:
-        return _from_planes(source, rows, decompress)
+        return _from_planes(source, rows)
     if kind == _RUNS:
         (runs,) = source.unpack(_COUNT)
         if runs > rows:
             raise Damaged("more runs than rows")
-        values = _from_planes(source, runs, decompress)
-        lengths = _from_planes(source, runs, decompress)
+        values = _from_planes(source, runs)
+        lengths = _from_planes(source, runs)
         if len(lengths) and (int(lengths.min()) < 0 or int(lengths.max()) > rows):
             raise Damaged("runs of another length than the rows")
         if int(lengths.sum()) != rows:
@@ -181,7 +185,7 @@ def _pairs(key: Integers) -> tuple[Integers, Integers]:
 
 
 def _encode_pieces(
-    values: Any, order: Integers, starts: Integers, name: str, compress: zstandard.ZstdCompressor
+    values: Any, order: Integers, starts: Integers, name: str, compress: zstd.ZstdCompressor
 ) -> bytes:
     values = values.astype(np.int64, copy=False)
     bits = int(np.bitwise_or.reduce(values)) if len(values) else 0
@@ -199,11 +203,7 @@ def _encode_pieces(
 
 
 def _decode_pieces(
-    source: _Source,
-    rows: int,
-    columns: Mapping[str, Column],
-    orders: dict[str, Integers],
-    decompress: zstandard.ZstdDecompressor,
+    source: _Source, rows: int, columns: Mapping[str, Column], orders: dict[str, Integers]
 ) -> Integers:
     key, name, shift = _key(source, columns)
     if name not in orders:
@@ -214,7 +214,7 @@ def _decode_pieces(
         (length,) = source.unpack(_COUNT)
         if length > left:
             raise Damaged("pieces of another length than the rows")
-        parts.append(_from_planes(source, length, decompress))
+        parts.append(_from_planes(source, length))
         left -= length
     if left:
         raise Damaged("pieces of another length than the rows")
@@ -243,7 +243,7 @@ def _width(values: Integers) -> int:
     return 8
 
 
-def _planes(values: Integers, compress: zstandard.ZstdCompressor) -> bytes:
+def _planes(values: Integers, compress: zstd.ZstdCompressor) -> bytes:
     width = _width(values)
     outliers = np.zeros(0, np.int64)
     if width < 8:
@@ -257,7 +257,7 @@ def _planes(values: Integers, compress: zstandard.ZstdCompressor) -> bytes:
     return b"".join(parts)
 
 
-def _from_planes(source: _Source, rows: int, decompress: zstandard.ZstdDecompressor) -> Integers:
+def _from_planes(source: _Source, rows: int) -> Integers:
     (width,) = source.take(1)
     (apart,) = source.unpack(_COUNT)
     if not 1 <= width <= 8 or apart > rows:
@@ -268,26 +268,24 @@ def _from_planes(source: _Source, rows: int, decompress: zstandard.ZstdDecompres
         raise Damaged("a value beyond the last row")
     octets = np.zeros((rows, 8), np.uint8)
     for i in range(width):
-        octets[:, i] = np.frombuffer(_unpacked(source, rows, decompress), np.uint8)
+        octets[:, i] = np.frombuffer(_unpacked(source, rows), np.uint8)
     decoded = octets.view("<i8").reshape(rows).astype(np.int64, copy=False)
     decoded[where] = values
     return decoded
 
 
-def _encode_bytes(values: Sequence[bytes], compress: zstandard.ZstdCompressor) -> bytes:
+def _encode_bytes(values: Sequence[bytes], compress: zstd.ZstdCompressor) -> bytes:
     lengths = np.array([len(value) for value in values], np.int64)
     return _planes(lengths, compress) + _packed(b"".join(values), compress)
 
 
-def _decode_bytes(
-    source: _Source, rows: int, decompress: zstandard.ZstdDecompressor
-) -> list[bytes]:
-    lengths = _from_planes(source, rows, decompress)
+def _decode_bytes(source: _Source, rows: int) -> list[bytes]:
+    lengths = _from_planes(source, rows)
     if rows and (int(lengths.min()) < 0 or int(lengths.max()) > MAX_BYTES):
         raise Damaged("a text of impossible length")
     total = int(lengths.sum())
     if total > MAX_BYTES:
         raise Damaged(f"texts of {total:,} bytes in one block")
-    blob = bytes(_unpacked(source, total, decompress))
+    blob = bytes(_unpacked(source, total))
     ends = np.cumsum(lengths)
     return [blob[end - n : end] for end, n in zip(ends.tolist(), lengths.tolist(), strict=True)]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pgtare.errors import UsageError
-from pgtare.kit import artefact, files, parquet
+from pgtare.kit import artefact, files
 from pgtare.observing.trace.analysis.ledger import Ledger
 from pgtare.observing.trace.analysis.plan_nodes import of_plan
 from pgtare.observing.trace.file.records import (
@@ -25,6 +25,7 @@ from pgtare.observing.trace.file.records import (
     CallKind,
     sqlstate,
 )
+from pgtare.observing.trace.output import parquet
 from pgtare.postgres.wait_ring import RingRecordKind
 
 FORMATS = ("parquet", "jsonl")
@@ -41,9 +42,14 @@ Columns = dict[str, np.ndarray[Any, Any]]
 
 
 def check(directory: Path, format_: str) -> None:
-    """Raise UsageError if there is no such format, or something is there already."""
+    """Raise UsageError if there is no such format, or something is there already.
+
+    Parquet needs a package that not everybody has: ModuleNotFoundError.
+    """
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: choose among {', '.join(FORMATS)}")
+    if format_ == "parquet":
+        parquet.load()
     files.check_directory(directory)
     artefact.check_new(directory, renamed=False)
 
