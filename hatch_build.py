@@ -1,4 +1,4 @@
-"""Compile the clock probe while the package is built or installed, and add what is in C.
+"""Compile the clock probe while the package is built or installed; add what is in C, and plotly.js.
 
 If PGTARE_PREBUILT names a directory, its files go into the package: the server modules and the
 duet driver built for the bundled PostgreSQL (packaging/pypi/wheel.py).
@@ -7,6 +7,7 @@ duet driver built for the bundled PostgreSQL (packaging/pypi/wheel.py).
 import importlib.util
 import os
 import sysconfig
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class ProbeHook(BuildHookInterface):  # type: ignore[type-arg]
         if version == "standard":  # an editable one finds them in the checkout
             for folder, name in SOURCES.items():
                 _add(root / folder, name, build_data, only=KINDS)
+            _add_plotly(build_data)
             if prebuilt := os.environ.get("PGTARE_PREBUILT"):
                 _add(Path(prebuilt), "pgtare/_prebuilt", build_data)
         clock = Path("src", "pgtare", "observing", "clock")
@@ -56,6 +58,20 @@ def _add(folder: Path, name: str, build_data: dict[str, Any], only: tuple[str, .
         if path.is_file() and not hidden and (not only or path.suffix in only):
             target = f"{name}/{path.relative_to(folder).as_posix()}"
             build_data["force_include"][str(path)] = target
+
+
+def _add_plotly(build_data: dict[str, Any]) -> None:
+    """Put the script that draws charts into the wheel, with its licence; nothing else of plotly.
+
+    In an editable installation the page takes it from the package plotly.
+    """
+    plotly = metadata.distribution("plotly")
+    for path in plotly.files or ():
+        licence = path.name.startswith("LICENSE") and ".dist-info" in path.parts[0]
+        if licence or path.as_posix() == "plotly/package_data/plotly.min.js":
+            build_data["force_include"][str(plotly.locate_file(path))] = (
+                f"pgtare/_plotly/{path.name}"
+            )
 
 
 def _load(path: Path) -> Any:

@@ -1,6 +1,7 @@
 """Write what the wheel depends on as a CycloneDX SBOM: `make packages`.
 
-The versions are those of requirements.lock. Left out is what only building takes, and extras.
+The versions are those of requirements.lock. plotly is listed as well, whose script is in the wheel.
+Left out is what else only building takes, and extras.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -21,19 +23,23 @@ from packaging.utils import canonicalize_name
 import pgtare
 
 ROOT = Path(__file__).resolve().parents[2]
+#: What only building takes, but in part is in the wheel (hatch_build.py).
+CONTAINED = "plotly"
 #: An entry of the lock: a line with name and version, and lines with the hashes of its files.
 ENTRY = re.compile(r"^(?P<name>[\w.-]+)==.*\n(?:[ \t].*\n)*", re.MULTILINE)
 
 
-def dependencies(name: str, extras: frozenset[str] = frozenset()) -> Iterator[str]:
-    """The names of all packages that a package needs here, by what is installed."""
-    for text in metadata.requires(name) or ():
+def dependencies(
+    requirements: Iterable[str], extras: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """The names of all packages that these requirements bring here, by what is installed."""
+    for text in requirements:
         needed = Requirement(text)
         if needed.marker is None or any(
             needed.marker.evaluate({"extra": extra}) for extra in (extras or {""})
         ):
             yield canonicalize_name(needed.name)
-            yield from dependencies(needed.name, frozenset(needed.extras))
+            yield from dependencies(metadata.requires(needed.name) or (), frozenset(needed.extras))
 
 
 def main() -> int:
@@ -44,7 +50,8 @@ def main() -> int:
         entry["name"]: entry[0]
         for entry in ENTRY.finditer((ROOT / "requirements.lock").read_text())
     }
-    names = sorted(set(dependencies("pgtare")))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = sorted({*dependencies(project["dependencies"]), CONTAINED})
     command = [Path(sys.executable).with_name("cyclonedx-py"), "requirements", "-"]
     described = subprocess.run(
         [*command, "--pyproject", ROOT / "pyproject.toml", "--output-reproducible"],

@@ -43,7 +43,10 @@ class _Commands(TyperGroup):
 
 
 #: Packages that only some commands need, by the extra that installs them.
-EXTRAS = {"agent": ("duckdb", "prometheus_client", "pyarrow", "starlette", "uvicorn")}
+EXTRAS = {
+    "agent": ("duckdb", "prometheus_client", "pyarrow", "starlette", "uvicorn"),
+    "build": ("plotly",),  # a wheel has what is needed of it
+}
 
 app = typer.Typer(
     name="pgtare",

@@ -12,7 +12,6 @@ from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from plotly.offline import get_plotlyjs
 
 from pgtare.kit.chart import Chart
 
@@ -78,7 +77,7 @@ def templates(package: str) -> Environment:
 
 def shared_scripts() -> tuple[str, str]:
     """What every page with charts runs: plotly, and the script that draws the charts."""
-    return get_plotlyjs(), chart_script("page.js")
+    return _plotly(), chart_script("page.js")
 
 
 def with_scripts_at(page: str, addresses: Mapping[str, str]) -> str | None:
@@ -136,6 +135,14 @@ def _policy(*scripts: str) -> str:
 
 def _sha256(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _plotly() -> str:
+    """The script of plotly that was packaged with pgtare; in a checkout, the one of its package."""
+    folder = resources.files("pgtare") / "_plotly"
+    if not folder.is_dir():
+        folder = resources.files("plotly") / "package_data"
+    return (folder / "plotly.min.js").read_text(encoding="utf-8")
 
 
 def _template(name: str) -> str:
