@@ -136,7 +136,9 @@ def test_the_ends_and_what_is_no_number() -> None:
     assert [distributions.beta_quantile(2, 3, p) for p in (0, 1)] == [0, 1]
     assert [distributions.beta_below(2, 3, x) for x in (0, 1)] == [0, 1]
     assert [distributions.chi_square_exceeded(2, p) for p in (0, 1)] == [inf, 0]
-    assert [distributions.chi_square_above(2, x) for x in (-1, 0, inf)] == [1, 1, 0]
+    assert [distributions.chi_square_above(2, x) for x in (-1, 0, 5e-324, inf)] == [1, 1, 1, 0]
+    assert distributions.chi_square_above(1e7, 1e-322) == 1
+    assert distributions.beta_below(1e6, 1e-2, 1e-322) == 0
     nothing = [
         distributions.student_below(nan, 1),
         distributions.student_below(3, nan),

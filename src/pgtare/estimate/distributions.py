@@ -1,4 +1,4 @@
-"""Probabilities and quantiles of the usual distributions, without scipy, which takes 126 MB.
+"""Probabilities and quantiles of the usual distributions; scipy would take 126 MB for them.
 
 Student's t, the binomial and the beta distribution come from the regularised incomplete beta
 function, chi-square from the incomplete gamma function, each by a continued fraction or a series
@@ -25,7 +25,7 @@ _TERMS = 100_000
 _STEPS = 200
 #: Student's t with more degrees of freedom is the normal to ten digits, as far as it can be told.
 _NORMAL = 1e17
-#: Beyond this ratio of t² and the degrees of freedom, Student's tail is a power of t.
+#: Beyond this multiple of the root of its degrees of freedom, Student's tail is a power of t.
 _POWER_LAW = 1e18
 #: The largest logarithm of a float.
 _LARGEST = 709.0
@@ -178,9 +178,10 @@ def chi_square_above(df: float, x: float) -> float:
     """P(X > x) of chi-square."""
     if not df > 0 or math.isnan(x):
         return math.nan
-    if x <= 0:
+    half = x / 2
+    if half <= 0:  # also if it is too small for a float
         return 1.0
-    return math.exp(_gamma_logs(df / 2, x / 2)[1]) if math.isfinite(x) else 0.0
+    return math.exp(_gamma_logs(df / 2, half)[1]) if math.isfinite(x) else 0.0
 
 
 def chi_square_exceeded(df: float, p: float) -> float:
@@ -281,7 +282,10 @@ def _beta_log_power(a: float, b: float, x: float, y: float, distance: float) -> 
 def _times_log(a: float, x: float, mean: float, distance: float) -> float:
     """a log(x / mean), where distance is a x / mean - a."""
     share = distance / a
-    return a * (math.log1p(share) if abs(share) < 0.5 else math.log(x / mean))
+    if abs(share) < 0.5:
+        return a * math.log1p(share)
+    ratio = x / mean
+    return a * (math.log(ratio) if ratio > 0 else math.log(x) - math.log(mean))
 
 
 def _beta_fraction(a: float, b: float, x: float, y: float, distance: float) -> float:
