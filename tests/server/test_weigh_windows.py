@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from psycopg import Connection
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres.binaries import Binaries
@@ -577,17 +579,59 @@ def test_a_role_without_rights_is_told_which(server: Cluster) -> None:
             conn.execute("DROP ROLE nobody_much")
 
 
+def grant_what_is_named(cluster: Cluster, conn: Connection[Any]) -> None:
+    """To the role weigher, of what its refusal lists."""
+    asked = "weigh --dsn {} --reload 'x: work_mem = 5MB' --dry-run"
+    sentence = refused(asked, cluster.dsn(user="weigher"))
+    conn.execute(sentence[sentence.index("\nGRANT") :].encode())
+
+
+def test_a_role_with_the_rights_that_are_named_sees_pending_edits(wheel: Binaries) -> None:
+    with Cluster(wheel, {}) as cluster, session(cluster) as conn:
+        conn.execute("CREATE ROLE weigher LOGIN")
+        grant_what_is_named(cluster, conn)
+        asked = "weigh --dsn {} --reload 'x: work_mem = 5MB' --dry-run"
+        assert in_process(asked, cluster.dsn(user="weigher")).returncode == 0
+        conn.execute("REVOKE pg_read_all_settings FROM weigher")
+        assert "one of them is missing" in refused(asked, cluster.dsn(user="weigher"))
+        conn.execute("GRANT pg_read_all_settings TO weigher")
+        subprocess.run(["touch", "-d", "+1 minute", one(conn, "SHOW hba_file")], check=True)
+        assert "pg_hba.conf was changed" in refused(asked, cluster.dsn(user="weigher"))
+
+
+def test_a_reload_by_somebody_else_hides_no_edits(wheel: Binaries) -> None:
+    """A session that was idle then reads the files when it is asked again."""
+    with Cluster(wheel, {}) as cluster, session(cluster) as idle, session(cluster) as conn:
+        config = Path(one(conn, "SHOW config_file"))
+        loaded = "SELECT pg_conf_load_time()::text"
+        before = one(conn, loaded)
+        conn.execute("SELECT pg_reload_conf()")
+        eventually(lambda: one(conn, loaded) != before)
+        time.sleep(1.1)  # the server knows the times of files to the second
+        config.write_text(f"{config.read_text()}\nmaintenance_work_mem = 77MB\n")
+        time.sleep(1.1)
+        with pytest.raises(UsageError, match=r"pgtare\.conf was changed"):
+            configuration.refuse_pending(idle)
+
+
+def test_a_server_without_the_time_of_a_change_is_told_by_that_of_creation(
+    server: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows; files have no time of creation elsewhere."""
+    query = configuration._IDENTITY.replace("(change,", "(NULL::timestamptz,")
+    monkeypatch.setattr(configuration, "_IDENTITY", query)
+    with session(server) as conn, pytest.raises(UsageError, match="cannot be told from its copies"):
+        configuration.look(conn, SETTING)
+    monkeypatch.setattr(configuration, "_IDENTITY", query.replace("creation", "modification"))
+    with session(server) as conn:
+        assert configuration.look(conn, SETTING).server.partition("/")[2].isdigit()
+
+
 @pytest.mark.slow
 def test_a_role_with_the_rights_that_are_named_may_reload(server: Cluster, tmp_path: Path) -> None:
     with session(server) as conn:
-        conn.execute(
-            "CREATE ROLE weigher LOGIN;"
-            "GRANT ALTER SYSTEM ON PARAMETER work_mem TO weigher;"
-            "GRANT SELECT ON pg_file_settings TO weigher;"
-            "GRANT EXECUTE ON FUNCTION pg_reload_conf(), pg_show_all_file_settings(),"
-            " pg_stat_file(text, boolean) TO weigher;"
-            "GRANT pg_read_server_files TO weigher"
-        )
+        conn.execute("CREATE ROLE weigher LOGIN")
+        grant_what_is_named(server, conn)
     try:
         weighed = windows.start(server.dsn(user="weigher"), [SETTING], tmp_path)
         for value in ("5MB", "4MB", "5MB", "4MB", "5MB"):

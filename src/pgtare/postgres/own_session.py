@@ -66,6 +66,15 @@ def connect(
         raise MeasurementError(f"cannot connect to the server: {why}") from ex
 
 
+def another(conn: psycopg.Connection[Any]) -> pooler.Connection:
+    """Another session as the same role on the same server. Raises as `connect`."""
+    options = {one.keyword.decode(): (one.val or b"").decode() for one in conn.pgconn.info}
+    info = conn.info
+    place = {"host": info.host, "hostaddr": info.hostaddr or None, "port": info.port}
+    given = {name: value for name, value in options.items() if value and name != "service"}
+    return connect(psycopg.conninfo.make_conninfo("", **{**given, **place}))
+
+
 def find_as_usual(conn: psycopg.Connection[Any]) -> None:
     """Let names be found as the role and the database say: what users give is theirs."""
     conn.execute("RESET search_path")

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import errors, sql
 
-from pgtare.errors import MeasurementError, UsageError
+from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.postgres import own_session
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.switches import Switch
 
@@ -82,6 +83,12 @@ SELECT context, vartype, coalesce(enumvals, '{}') FROM pg_catalog.pg_settings
 WHERE lower(name) = %s
 """
 _BOOLEANS = frozenset({"on", "off", "true", "false", "yes", "no", "1", "0"})
+#: Without pg_read_all_settings the files are not seen, and no edits of them.
+_MAY = """
+SELECT pg_catalog.has_parameter_privilege(%s, 'ALTER SYSTEM')
+   AND pg_catalog.has_function_privilege('pg_catalog.pg_reload_conf()', 'EXECUTE')
+   AND pg_catalog.pg_has_role('pg_read_all_settings', 'USAGE')
+"""
 _VALUE = "SELECT pg_catalog.current_setting(%s)"
 #: As a number: a session may have any style of dates.
 _LOADED = "SELECT extract(epoch FROM pg_catalog.pg_conf_load_time())::text"
@@ -89,7 +96,8 @@ _LOADED = "SELECT extract(epoch FROM pg_catalog.pg_conf_load_time())::text"
 #: given another owner or other rights.
 _IDENTITY = """
 SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text || '/' ||
-       extract(epoch FROM (pg_catalog.pg_stat_file('PG_VERSION', true)).change)::bigint
+       (SELECT extract(epoch FROM coalesce(change, creation))::bigint  -- Windows has the second
+        FROM pg_catalog.pg_stat_file('PG_VERSION', true))
 """
 #: Where the files of a server are that is no standby, and when the first was written, if the role
 #: may see that. Another owner changes neither.
@@ -168,7 +176,13 @@ GRANT ALTER SYSTEM ON PARAMETER {setting} TO {role};
 GRANT SELECT ON pg_catalog.pg_file_settings TO {role};
 GRANT EXECUTE ON FUNCTION pg_catalog.pg_reload_conf(), pg_catalog.pg_show_all_file_settings(),
   pg_catalog.pg_stat_file(text, boolean) TO {role};
+GRANT pg_read_all_settings TO {role};
 GRANT pg_read_server_files TO {role};  -- if its files lie outside of the data directory"""
+#: And these, as it shows which files say who may connect.
+_RIGHTS_TO_HBA = """
+GRANT SELECT ON pg_catalog.pg_hba_file_rules, pg_catalog.pg_ident_file_mappings TO {role};
+GRANT EXECUTE ON FUNCTION pg_catalog.pg_hba_file_rules(), pg_catalog.pg_ident_file_mappings()
+  TO {role};"""
 
 
 class PutBack(NamedTuple):
@@ -240,16 +254,16 @@ def look(
         refuse_pending(conn)
         entry, value = _entry(conn, name), _value(conn, name)
         server = conn.execute(_IDENTITY).fetchone()
-        may = conn.execute(
-            "SELECT pg_catalog.has_parameter_privilege(%s, 'ALTER SYSTEM') AND"
-            " pg_catalog.has_function_privilege('pg_catalog.pg_reload_conf()', 'EXECUTE')",
-            (name,),
-        ).fetchone()
+        may = conn.execute(_MAY, (name,)).fetchone()
     except errors.InsufficientPrivilege as ex:
         raise UsageError(_rights(conn, switch, first_line(ex))) from ex
     if not (may and may[0]):
         raise UsageError(_rights(conn, switch, "one of them is missing"))
-    assert server is not None
+    if server is None or server[0] is None:
+        raise UsageError(
+            f"--reload {switch.name}: the server cannot be told from its copies, so nothing is "
+            "changed there"
+        )
     if switch.value.lower() == value.lower():
         raise UsageError(
             f"--reload {switch.name}: {name} is {value} already: there is nothing to weigh"
@@ -260,7 +274,8 @@ def look(
 def _rights(conn: psycopg.Connection[Any], switch: Switch, why: str) -> str:
     role = sql.Identifier(conn.info.user).as_string(conn)
     setting = sql.Identifier(*switch.setting.split(".")).as_string(conn)
-    return _RIGHTS.format(name=switch.name, why=why, setting=setting, role=role)
+    text = _RIGHTS + (_RIGHTS_TO_HBA if conn.info.server_version >= _SHOWS_HBA_FILES else "")
+    return text.format(name=switch.name, why=why, setting=setting, role=role)
 
 
 def identity(conn: psycopg.Connection[Any]) -> str | None:
@@ -309,7 +324,10 @@ def _place(conn: psycopg.Connection[Any]) -> str | None:
 
 
 def refuse_pending(conn: psycopg.Connection[Any]) -> None:
-    """Raise UsageError if a reload would put somebody else's edits into force, or fail."""
+    """Raise UsageError if a reload would put somebody else's edits into force, or fail.
+
+    MeasurementError if that cannot be seen.
+    """
     edited = _edited(conn)
     if edited:
         raise UsageError(
@@ -322,12 +340,16 @@ def refuse_pending(conn: psycopg.Connection[Any]) -> None:
 
 
 def _edited(conn: psycopg.Connection[Any]) -> list[str]:
-    """Files with edits that are not in force, as far as is seen."""
-    found = [str(row[0]) for row in conn.execute(_EDITED).fetchall()]
-    found += [str(row[0]) for row in conn.execute(_MOVED).fetchall()]
+    """Files with edits that are not in force, as far as is seen. Raises MeasurementError.
+
+    A session that was idle during somebody's reload reads the files when it is asked again, so it
+    knows edits that the server does not. A new one knows what the server has read.
+    """
+    queries = [_EDITED, _MOVED]
     if conn.info.server_version >= _SHOWS_HBA_FILES:
-        with contextlib.suppress(errors.InsufficientPrivilege):
-            found += [str(row[0]) for row in conn.execute(_HBA_EDITED).fetchall()]
+        queries.append(_HBA_EDITED)
+    with contextlib.closing(own_session.another(conn)) as new:
+        found = [str(row[0]) for query in queries for row in new.execute(query.encode()).fetchall()]
     return list(dict.fromkeys(found))
 
 
@@ -370,7 +392,9 @@ def _value(conn: psycopg.Connection[Any], name: str) -> str:
 
 def put_back(conn: psycopg.Connection[Any], name: str, ours: str, before: Before) -> PutBack:
     """Undo a change if it still stands."""
-    edited = _edited(conn)
+    edited = []
+    with contextlib.suppress(PgtareError, psycopg.Error):  # to put it back matters more
+        edited = _edited(conn)
     entry = _entry(conn, name)
     if entry == before.entry:
         if _value(conn, name) != before.value:  # taken out of the file, and still in force
