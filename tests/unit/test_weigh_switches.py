@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections import defaultdict
 from pathlib import Path
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from pgtare.cli.command_line import command_line
-from pgtare.errors import UsageError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial import clopper_pearson
 from pgtare.estimate.trial.windows import difference
 from pgtare.postgres.directories import DIRECTORY_VARIABLE
@@ -115,6 +116,21 @@ def test_what_a_weighing_holds_names_how_to_end_that_one(
     assert str(other.path) not in str(refusal.value)
     os.close(held.lock)
     os.close(other.lock)
+
+
+def test_a_file_that_cannot_be_written_whole_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As on a disk that is full after some bytes."""
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(MeasurementError, match="cannot write"):
+            restore_file.make("7/1", [Switch.parse("y: start | stop")], [None])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list((tmp_path / "restore").iterdir())
 
 
 def test_what_may_be_left_of_this_server_under_another_name_is_found(

@@ -43,7 +43,7 @@ class RestoreFile:
 
 
 def make(server: str, switches: Sequence[Switch], before: Sequence[Before | None]) -> RestoreFile:
-    """Write a file, and sync it. Raises MeasurementError if it cannot be written."""
+    """Write a file, whole or not at all, and sync it. Raises MeasurementError if that fails."""
     path = _directory() / f"{_plain(server)}-{os.getpid()}-{time.time_ns()}.txt"
     document = {
         "server": server,
@@ -51,17 +51,21 @@ def make(server: str, switches: Sequence[Switch], before: Sequence[Before | None
         "before": [vars(one) if one is not None else None for one in before],
     }
     lines = [_HEAD + json.dumps(document), *by_hand(switches, before)]
+    unfinished = path.with_suffix(".new")
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        lock = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        os.write(lock, ("\n".join(lines) + "\n").encode())
+        with open(lock, "wb", closefd=False) as file:
+            file.write(("\n".join(lines) + "\n").encode())
         os.fsync(lock)
+        unfinished.rename(path)
         directory = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)
         finally:
             os.close(directory)
     except OSError as ex:
+        unfinished.unlink(missing_ok=True)
         raise files.failure(f"cannot write {path}", ex) from ex
     return RestoreFile(path, server, tuple(switches), tuple(before), lock)
 
