@@ -8,11 +8,12 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -23,7 +24,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.directories import DIRECTORY_VARIABLE
 from pgtare.weighing.switches import Switch
-from pgtare.weighing.whole_server import configuration, guardian_client, restore_file
+from pgtare.weighing.whole_server import configuration, guardian_client, restore_file, run
 from pgtare.weighing.whole_server.changer import check_alone
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.guardian_client import SwitchGuard
@@ -181,6 +182,107 @@ def test_both_killed_the_next_weighing_puts_it_back(server: Cluster, tmp_path: P
     assert again.returncode == 1  # too short, said after everything was put back
     assert "left by a weighing that was killed: work_mem " in " ".join(err.split())
     assert entries(server) == [("4MB",)]
+    assert file.exists()
+    assert not restore_files(tmp_path)
+
+
+@pytest.fixture
+def left_by(
+    server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[str]]:
+    """What a weighing says of the file of one that was killed, or raises."""
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "own"))
+
+    def put_back(*switches: Switch, after: str = "", ago_s: float | None = 0, by: str = "") -> Any:
+        with session(server) as conn:
+            before = [configuration.look(conn, one) if one.setting else None for one in switches]
+        with session(server, **({"user": by} if by else {})) as conn:
+            file = restore_file.make(configuration.identity(conn), list(switches), before)
+        changed_s = time.time() - (ago_s or 0)
+        with monkeypatch.context() as context:
+            context.setattr(time, "time", lambda: changed_s)
+            for index in range(len(switches)):
+                file.note(index, changed=ago_s is not None)
+        os.close(file.lock)
+        with session(server) as conn:
+            if after:
+                conn.execute(after.encode())
+                conn.execute("SELECT pg_reload_conf()")
+            said: list[str] = []
+            stages = SimpleNamespace(say=said.append)
+            run._put_back_left_over(server.dsn(), conn, cast(Any, stages))
+        return said
+
+    return put_back
+
+
+@pytest.fixture
+def set_for_good(server: Cluster) -> Iterator[str]:
+    """What somebody does to the setting after a weighing was killed."""
+    yield "ALTER SYSTEM SET work_mem = '5MB'"
+    with session(server) as conn:
+        conn.execute("ALTER SYSTEM RESET work_mem")
+        conn.execute("SELECT pg_reload_conf()")
+    eventually(lambda: entries(server) == [("4MB",)])
+
+
+def test_what_was_planned_and_not_changed_is_not_put_back(
+    server: Cluster, tmp_path: Path, left_by: Callable[..., list[str]], set_for_good: str
+) -> None:
+    file = tmp_path / "file"
+    assert left_by(SETTING, toggled(file), after=set_for_good, ago_s=None) == []
+    eventually(lambda: entries(server) == [("work_mem", "5MB"), ("5MB",)])
+    assert not file.exists()
+    assert not restore_files(tmp_path)
+
+
+@pytest.mark.parametrize("ago_s", [60, 100_000])
+def test_a_value_that_was_set_later_is_not_put_back(
+    server: Cluster,
+    tmp_path: Path,
+    left_by: Callable[..., list[str]],
+    set_for_good: str,
+    ago_s: float,
+) -> None:
+    with pytest.raises(MeasurementError, match="may have decided") as refusal:
+        left_by(SETTING, after=set_for_good, ago_s=ago_s)
+    assert "ALTER SYSTEM RESET work_mem; SELECT pg_reload_conf();" in str(refusal.value)
+    (kept,) = restore_files(tmp_path)
+    assert str(kept) in str(refusal.value)
+    assert entries(server)[0] == ("work_mem", "5MB")
+
+
+def test_a_value_of_a_change_of_ours_is_put_back(
+    server: Cluster, tmp_path: Path, left_by: Callable[..., list[str]], set_for_good: str
+) -> None:
+    said = left_by(SETTING, after=set_for_good)
+    assert said[-1] == "left by a weighing that was killed: work_mem was put back"
+    assert not restore_files(tmp_path)
+
+
+def test_a_command_is_not_run_long_after(tmp_path: Path, left_by: Callable[..., list[str]]) -> None:
+    file = tmp_path / "file"
+    with pytest.raises(MeasurementError, match="touch"):
+        left_by(toggled(file), ago_s=100_000)
+    assert not file.exists()
+    for path in restore_files(tmp_path):
+        path.unlink()
+    left_by(toggled(file), ago_s=60)
+    assert file.exists()
+
+
+def test_a_role_with_few_rights_leaves_a_file_that_others_find(
+    server: Cluster, tmp_path: Path, left_by: Callable[..., list[str]]
+) -> None:
+    """Without pg_stat_file the server is known by its start."""
+    file = tmp_path / "file"
+    with session(server) as conn:
+        conn.execute("CREATE ROLE few_rights LOGIN IN ROLE pg_monitor")
+    try:
+        left_by(toggled(file), by="few_rights")
+    finally:
+        with session(server) as conn:
+            conn.execute("DROP ROLE few_rights")
     assert file.exists()
     assert not restore_files(tmp_path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -138,13 +139,32 @@ def test_what_may_be_left_of_this_server_under_another_name_is_found(
 ) -> None:
     """The time of its files has changed, or it is a copy's."""
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
-    files = [restore_file.make(server, [], []) for server in ("7/1", "7/2", "77/1", "db:5432")]
-    assert list(restore_file.left_over("7/3")) == []  # they are held, as others may weigh copies
+    servers = ("7/1/2.5", "7/2/3.5", "7//3.5", "77/1/2.5", "//4.5")
+    files = [restore_file.make(server, [], []) for server in servers]
+    assert list(restore_file.left_over("7/3/5.5")) == []  # they are held, as others weigh copies
     for file in files:
         os.close(file.lock)
-    assert [file.server for file in restore_file.left_over("7/2")] == ["7/1", "7/2"]
-    assert [file.server for file in restore_file.left_over("db:5432")] == ["db:5432"]
-    assert list(restore_file.left_over("/run:5432")) == []
+    found = {file.server for file in restore_file.left_over("7/2/3.5")}
+    assert found == {"7/1/2.5", "7/2/3.5", "7//3.5", "//4.5"}
+    assert {one for one in found if configuration.is_same(one, "7/2/3.5")} == {"7/2/3.5", "7//3.5"}
+    assert configuration.is_same("7/2/3.5", "7/2/9.5")  # restarted
+    assert not configuration.is_same("7//3.5", "7//9.5")  # or a copy: it is not seen
+    assert not configuration.is_same("7//", "7//")
+
+
+def test_what_was_changed_is_in_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    switches = [Switch.parse("x: run"), *(Switch.parse(f"{name}: a | b") for name in "yz")]
+    held = restore_file.make("7/1", switches, [None] * 3)
+    text = held.path.read_text()
+    for index, changed in ((0, True), (1, True), (2, True), (2, False)):
+        held.note(index, changed=changed)
+    assert held.path.read_text().split("\n")[1:] == text.split("\n")[1:]
+    os.close(held.lock)
+    (left,) = restore_file.left_over("7/1")
+    assert left.changed[0] is left.changed[2] is None
+    assert left.changed[1] is not None
+    assert abs(left.changed[1] - time.time()) < 60
 
 
 def test_an_own_share_is_within_blocks() -> None:

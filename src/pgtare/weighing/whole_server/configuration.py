@@ -92,13 +92,23 @@ SELECT pg_catalog.has_parameter_privilege(%s, 'ALTER SYSTEM')
 _VALUE = "SELECT pg_catalog.current_setting(%s)"
 #: As a number: a session may have any style of dates.
 _LOADED = "SELECT extract(epoch FROM pg_catalog.pg_conf_load_time())::text"
+_SYSTEM = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
 #: What tells a server from its copies and standbys: when its directory was made, or its files were
-#: given another owner or other rights.
-_IDENTITY = """
-SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text || '/' ||
-       (SELECT extract(epoch FROM coalesce(change, creation))::bigint  -- Windows has the second
-        FROM pg_catalog.pg_stat_file('PG_VERSION', true))
+#: given another owner or other rights. Windows has the second of both times.
+_MADE = """
+SELECT extract(epoch FROM coalesce(change, creation))::bigint::text
+FROM pg_catalog.pg_stat_file('PG_VERSION', true)
 """
+#: And so does this, until its next restart, for roles that may not see the other.
+_STARTED = "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text"
+_IDENTITY = f"SELECT ({_SYSTEM}) || '/' || ({_MADE})"
+#: How long ago ALTER SYSTEM wrote, in s.
+_WRITTEN = """
+SELECT extract(epoch FROM pg_catalog.clock_timestamp() - modification)::float8
+FROM pg_catalog.pg_stat_file('postgresql.auto.conf', true)
+"""
+#: So long it takes at most from the note that a setting is changed to the change, in s.
+_CHANGE_S = 10.0
 #: Where the files of a server are that is no standby, and when the first was written, if the role
 #: may see that. Another owner changes neither.
 _PLACE = """
@@ -278,13 +288,26 @@ def _rights(conn: psycopg.Connection[Any], switch: Switch, why: str) -> str:
     return text.format(name=switch.name, why=why, setting=setting, role=role)
 
 
-def identity(conn: psycopg.Connection[Any]) -> str | None:
-    """What tells the server from others, copies of it included; None if the role may not see it."""
-    try:
-        row = conn.execute(_IDENTITY).fetchone()
-    except errors.InsufficientPrivilege:
-        return None
-    return str(row[0]) if row else None
+def identity(conn: psycopg.Connection[Any]) -> str:
+    """What tells the server from others, as far as the role may see it: for `is_same`.
+
+    Its system identifier, when its directory was made, and when it was started.
+    """
+    found = []
+    for query in (_SYSTEM, _MADE, _STARTED):
+        with contextlib.suppress(errors.InsufficientPrivilege):
+            row = conn.execute(query.encode()).fetchone()
+            found.append(str(row[0]) if row and row[0] is not None else "")
+            continue
+        found.append("")
+    return "/".join(found)
+
+
+def is_same(server: str, other: str) -> bool:
+    """Whether two servers are surely one; both as `identity` says."""
+    (system, *mine), (other_system, *others) = server.split("/"), other.split("/")
+    pairs = zip(mine, others, strict=False)
+    return system == other_system and any(one and one == its for one, its in pairs)
 
 
 def require_same(
@@ -310,12 +333,14 @@ def require_same(
 
 
 def is_copy(server: str, other: str) -> bool:
-    """Whether two that are told apart have the same system identifier.
+    """Whether two may be one, or copies of one, and it is not known which.
 
-    They may be one, whose files were given another owner meanwhile.
+    Their system identifier is the same, or was not seen. One may have got another owner of its
+    files, or was restarted and the role does not see more.
     """
-    identifier, mark, _ = server.partition("/")
-    return bool(identifier and mark) and other.startswith(f"{identifier}/") and server != other
+    system, other_system = server.partition("/")[0], other.partition("/")[0]
+    may_be = system == other_system or not system or not other_system
+    return may_be and not is_same(server, other)
 
 
 def _place(conn: psycopg.Connection[Any]) -> str | None:
@@ -407,6 +432,19 @@ def put_back(conn: psycopg.Connection[Any], name: str, ours: str, before: Before
     reload(conn)
     also = f"; the reload has put into force what is new in {', '.join(edited)}" if edited else ""
     return PutBack(f"{name} was put back{also}")
+
+
+def is_ours(conn: psycopg.Connection[Any], name: str, ours: str, changed_s: float) -> bool:
+    """Whether our value does not stand, or is clearly from our change so many seconds ago.
+
+    If the file was written later, somebody may have chosen that value.
+    """
+    if _entry(conn, name) != ours:
+        return True
+    with contextlib.suppress(errors.InsufficientPrivilege):
+        row = conn.execute(_WRITTEN).fetchone()
+        return row is not None and abs(row[0] - changed_s) <= _CHANGE_S
+    return False
 
 
 def statements(name: str, entry: str | None) -> str:

@@ -69,9 +69,14 @@ class SwitchGuard:
         """Switch each on or off; first what goes off. Raises MeasurementError, UsageError."""
         order = sorted(range(len(on)), key=lambda index: on[index])
         for index in order:
+            as_before = on[index] == self.file.switches[index].is_left_on
+            if not as_before:
+                self.file.note(index, changed=True)
             self._instead.touched[index] = True
             answer = self._ask({"do": "switch", "index": index, "on": bool(on[index])})
-            self._instead.touched[index] = on[index] != self.file.switches[index].is_left_on
+            self._instead.touched[index] = not as_before
+            if as_before:
+                self.file.note(index, changed=False)
             self.leaders = {int(key): int(pid) for key, pid in answer["leaders"].items()}
 
     def try_on(self, index: int) -> None:

@@ -1,7 +1,8 @@
 """The file that says how to put back what is changed, written before the first change.
 
-Its first line is for us; the rest is SQL and commands for a person. Whoever may still put things
-back holds a lock on it: a file without one was left by a command and a guardian that were killed.
+Its first two lines are for us: what has been changed, and all that may be. The rest is SQL and
+commands for a person. Whoever may still put things back holds a lock on it: a file without one was
+left by a command and a guardian that were killed.
 """
 
 from __future__ import annotations
@@ -24,18 +25,39 @@ from pgtare.weighing.switches import Switch
 from pgtare.weighing.whole_server import configuration
 from pgtare.weighing.whole_server.configuration import Before
 
+#: When each was changed, in s since 1970; null: it is as it was. Written over again and again.
+_CHANGED, _TIME_LENGTH = "-- changed ", 20
 _HEAD = "-- pgtare "
 
 
 @dataclass(frozen=True)
 class RestoreFile:
-    """One file. server: what tells the server from others. lock: an open file that holds it."""
+    """One file. server: what tells the server from others. lock: an open file that holds it.
+
+    changed: since when, in s since 1970, each switch is not as it was, if it is not.
+    """
 
     path: Path
     server: str
     switches: tuple[Switch, ...]
     before: tuple[Before | None, ...]
     lock: int
+    changed: list[float | None]
+
+    def note(self, index: int, *, changed: bool) -> None:
+        """A switch is about to be changed, or is as it was; synced. Raises MeasurementError.
+
+        A process ends with the guardian, and is not noted.
+        """
+        is_noted = self.changed[index] is not None
+        if changed == is_noted or self.switches[index].kind == "process":
+            return
+        self.changed[index] = round(time.time(), 3) if changed else None
+        try:
+            os.pwrite(self.lock, _changed_line(self.changed), 0)
+            os.fsync(self.lock)
+        except OSError as ex:
+            raise files.failure(f"cannot write {self.path}", ex) from ex
 
     def remove(self) -> None:
         """All has been put back."""
@@ -51,12 +73,13 @@ def make(server: str, switches: Sequence[Switch], before: Sequence[Before | None
         "before": [vars(one) if one is not None else None for one in before],
     }
     lines = [_HEAD + json.dumps(document), *by_hand(switches, before)]
+    changed: list[float | None] = [None for _ in switches]
     unfinished = path.with_suffix(".new")
     try:
         lock = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         with open(lock, "wb", closefd=False) as file:
-            file.write(("\n".join(lines) + "\n").encode())
+            file.write(_changed_line(changed) + ("\n".join(lines) + "\n").encode())
         os.fsync(lock)
         unfinished.rename(path)
         directory = os.open(path.parent, os.O_RDONLY)
@@ -67,7 +90,7 @@ def make(server: str, switches: Sequence[Switch], before: Sequence[Before | None
     except OSError as ex:
         unfinished.unlink(missing_ok=True)
         raise files.failure(f"cannot write {path}", ex) from ex
-    return RestoreFile(path, server, tuple(switches), tuple(before), lock)
+    return RestoreFile(path, server, tuple(switches), tuple(before), lock, changed)
 
 
 def by_hand(switches: Sequence[Switch], before: Sequence[Before | None]) -> list[str]:
@@ -83,10 +106,9 @@ def by_hand(switches: Sequence[Switch], before: Sequence[Before | None]) -> list
 
 
 def left_over(server: str) -> Iterator[RestoreFile]:
-    """Files that nobody holds any more, each locked: of this server, and of its copies.
+    """Files that nobody holds any more, each locked: of this server, and of what may be it.
 
-    A copy may be this server before its files were given another owner. Raises UsageError if a
-    weighing of this server that runs holds one.
+    Raises UsageError if a weighing of this server that runs holds one.
     """
     for path in sorted(_directory().glob("*.txt")):
         try:
@@ -98,7 +120,7 @@ def left_over(server: str) -> Iterator[RestoreFile]:
             if document is None:
                 continue
             of_copy = configuration.is_copy(document["server"], server)
-            if document["server"] != server and not of_copy:
+            if not of_copy and not configuration.is_same(document["server"], server):
                 continue
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,6 +139,7 @@ def left_over(server: str) -> Iterator[RestoreFile]:
                     tuple(Switch(**one) for one in document["switches"]),
                     tuple(Before(**one) if one else None for one in document["before"]),
                     lock,
+                    document["changed"],
                 )
         finally:
             os.close(lock)
@@ -124,12 +147,18 @@ def left_over(server: str) -> Iterator[RestoreFile]:
 
 def _document(lock: int) -> dict[str, Any] | None:
     text = os.pread(lock, 1 << 20, 0).decode(errors="replace")
-    first = text.partition("\n")[0]
+    changed, first, *_ = [*text.split("\n", 2), ""]
     with contextlib.suppress(ValueError):
         if first.startswith(_HEAD):
             found: dict[str, Any] = json.loads(first.removeprefix(_HEAD))
-            return found
+            return {**found, "changed": json.loads(changed.removeprefix(_CHANGED))}
     return None
+
+
+def _changed_line(changed: Sequence[float | None]) -> bytes:
+    """Always as long."""
+    width = len(_CHANGED) + _TIME_LENGTH * (len(changed) + 1)
+    return f"{_CHANGED}{json.dumps(changed)}".ljust(width).encode() + b"\n"
 
 
 def _directory() -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +30,9 @@ from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.guardian_client import SwitchGuard
 from pgtare.weighing.whole_server.schedule import Schedule, block_s, blocks_in, least_s
 from pgtare.weighing.whole_server.watcher_time import WatcherTime
+
+#: What was changed longer ago than this is not put back unasked, in s: a guardian tries as long.
+_CERTAIN_S = 24 * 3600.0
 
 
 def weigh(request: Request, command: list[str], console: Console) -> Weighing:
@@ -192,31 +196,50 @@ def _pinned(dsn: str, control: psycopg.Connection[Any]) -> str:
     return make_conninfo(dsn, host=info.host, hostaddr=info.hostaddr or None, port=info.port)
 
 
-def _key(control: psycopg.Connection[Any]) -> str:
-    """What tells the server from others."""
-    return configuration.identity(control) or f"{control.info.host}:{control.info.port}"
-
-
 def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stages) -> list[int]:
     """Put back what a weighing that was killed has left, its guardian with it.
 
     Returns the sessions that did so: the server may show them a little longer.
     """
     sessions = []
-    server = _key(control)
+    server = configuration.identity(control)
     for file in restore_file.left_over(server):
-        if file.server != server:
+        if not configuration.is_same(file.server, server):
             stages.say(
                 f"a weighing that was killed has left {file.path}. It was of a copy of this server "
-                "or of this one before its files got another owner: if it was this one, do what "
-                "the file says; then remove the file"
+                "or of this one, before it was restarted or its files got another owner: if it was "
+                "this one, do what the file says; then remove the file"
             )
             continue
-        by_hand = restore_file.by_hand(file.switches, file.before)
+        left = [
+            (switch, before, time.time() - changed)
+            for switch, before, changed in zip(
+                file.switches, file.before, file.changed, strict=True
+            )
+            if changed is not None
+        ]
+        if not left:
+            file.remove()
+            continue
+        switches, befores, ages_s = zip(*left, strict=True)
+        by_hand = restore_file.by_hand(switches, befores)
+        if not all(_is_ours(control, switch, age_s) for switch, _, age_s in left):
+            raise MeasurementError(
+                "\n".join(
+                    [
+                        f"a weighing that was killed changed {_names(switches)} "
+                        f"{numbers.seconds(max(ages_s))} ago, and somebody may have decided about "
+                        f"it since: do this if it is not as you want it, then remove {file.path}:",
+                        *by_hand,
+                    ]
+                )
+            )
         stages.say("\n".join(["first, what a weighing that was killed has left:", *by_hand]))
-        changer = Changer(dsn, file.switches, file.before, touched=[True for _ in file.switches])
+        changer = Changer(dsn, switches, befores, touched=[True for _ in left])
         try:
             sessions.append(changer.connect().info.backend_pid)
+            if not configuration.is_same(file.server, configuration.identity(changer.connect())):
+                raise MeasurementError("another server answers at this address")
             for done in changer.put_back():
                 stages.say(f"left by a weighing that was killed: {done.text}")
         except Exception as ex:
@@ -230,6 +253,14 @@ def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stag
     return sessions
 
 
+def _is_ours(control: psycopg.Connection[Any], switch: Switch, changed_s: float) -> bool:
+    """Whether what was changed so many seconds ago is clearly not what somebody decided since."""
+    return 0 <= changed_s <= _CERTAIN_S and (
+        switch.kind != "setting"
+        or configuration.is_ours(control, switch.setting, switch.value, changed_s)
+    )
+
+
 @contextmanager
 def _guard(
     control: psycopg.Connection[Any],
@@ -241,7 +272,7 @@ def _guard(
 ) -> Iterator[SwitchGuard]:
     """trouble: what is not as it was at the end."""
     switches = plan.request.switches
-    file = restore_file.make(_key(control), switches, before)
+    file = restore_file.make(configuration.identity(control), switches, before)
     try:
         guard = SwitchGuard(dsn, file)
     except PgtareError:
