@@ -597,7 +597,7 @@ def test_two_weighings_do_not_switch_one_server(server: Cluster, tmp_path: Path)
         ("--reload 'x: log_statement = all'", "fill the log"),
         ("--reload 'x: fsync = off' --allow fsync --period 1m -d 60", "say --duration"),
         ("--reload 'x: track_io_timing = maybe'", "cannot be 'maybe'; it can be off, on"),
-        ("--reload 'x: bytea_output = loud'", "it can be escape, hex"),
+        ("--reload 'x: bytea_output = loud' --allow bytea_output", "it can be escape, hex"),
         ("--reload 'x: work_mem = 4MB'", "is 4MB already"),
         ("--reload 'x'", "as in --reload"),
         ("--reload 'control: work_mem = 1MB'", "none of them base or control"),
@@ -632,6 +632,29 @@ def test_what_fails_does_so_before_anything_is_measured(
     assert not out
     assert entries(server) == [("4MB",)]
     assert not restore_files(tmp_path)
+
+
+def test_only_what_is_known_to_be_harmless_is_not_asked_about(server: Cluster) -> None:
+    """Some that end, lose, hide or change something."""
+    for name in (
+        "bytea_output",
+        "default_transaction_isolation",
+        "exit_on_error",
+        "hot_standby_feedback",
+        "log_temp_files",
+        "max_stack_depth",
+        "max_standby_streaming_delay",
+        "recovery_min_apply_delay",
+        "ssl_ca_file",
+        "standard_conforming_strings",
+        "temp_file_limit",
+        "track_counts",
+    ):
+        reload = Switch.parse_reload(f"x: {name} = 1")
+        with session(server) as conn, pytest.raises(UsageError, match=f"--allow {name} if"):
+            configuration.look(conn, reload)
+    with session(server) as conn:
+        assert configuration.look(conn, Switch.parse_reload("x: track_io_timing = on"))
 
 
 def test_pending_edits_are_not_put_into_force(wheel: Binaries, tmp_path: Path) -> None:

@@ -34,50 +34,43 @@ _LISTS = frozenset(
         "unix_socket_directories",
     }
 )
-#: These may lose data, stop what others run, or write their statements to the log.
-_HARMFUL = frozenset(
+#: These are known to do no harm, whatever their value. All others may lose data, end what others
+#: run, change what their statements do, or write them to the log.
+_HARMLESS = frozenset(
     {
-        "archive_cleanup_command",
-        "archive_command",
-        "archive_library",
-        "autovacuum",
-        "fsync",
-        "full_page_writes",
-        "ignore_checksum_failure",
-        "ignore_invalid_pages",
-        "ignore_system_indexes",
-        "log_duration",
-        "log_executor_stats",
-        "log_min_duration_sample",
-        "log_min_duration_statement",
-        "log_min_error_statement",
-        "log_min_messages",
-        "log_parser_stats",
-        "log_planner_stats",
-        "log_statement",
-        "log_statement_stats",
-        "log_transaction_sample_rate",
-        "max_slot_wal_keep_size",
-        "password_encryption",
-        "primary_conninfo",
-        "primary_slot_name",
-        "recovery_target_action",
-        "restore_command",
-        "row_security",
-        "session_replication_role",
-        "ssl",
-        "synchronous_commit",
-        "synchronous_standby_names",
-        "transform_null_equals",
-        "wal_keep_size",
-        "wal_recycle",
-        "zero_damaged_pages",
+        "compute_query_id",
+        "effective_cache_size",
+        "effective_io_concurrency",
+        "hash_mem_multiplier",
+        "jit",
+        "jit_above_cost",
+        "jit_inline_above_cost",
+        "jit_optimize_above_cost",
+        "log_autovacuum_min_duration",
+        "log_checkpoints",
+        "log_lock_waits",
+        "log_recovery_conflict_waits",
+        "log_replication_commands",
+        "maintenance_work_mem",
+        "random_page_cost",
+        "seq_page_cost",
+        "track_activities",
+        "track_cost_delay_timing",
+        "track_functions",
+        "track_io_timing",
+        "track_wal_io_timing",
+        "wal_compression",
+        "work_mem",
     }
 )
-#: And all of these: what they write is what others send.
-_WRITE_STATEMENTS = ("auto_explain.", "debug_", "pgaudit.")
-#: So do those that end what others run, or keep it from writing.
-_ENDS_OTHERS = ("_timeout", "_read_only")
+#: And all of these.
+_ONLY_COUNT = (
+    "pg_qualstats.",
+    "pg_stat_kcache.",
+    "pg_stat_statements.",
+    "pg_wait_sampling.",
+    "wait_event_timing.",
+)
 _CONTEXT = """
 SELECT context, vartype, coalesce(enumvals, '{}') FROM pg_catalog.pg_settings
 WHERE lower(name) = %s
@@ -216,26 +209,14 @@ class Before:
     place: str | None = None
 
 
-def harms(name: str) -> bool:
-    """Whether a setting for the whole server may hurt others: it needs to be allowed by name."""
-    lower = name.lower()
-    return lower in _HARMFUL or lower.endswith(_ENDS_OTHERS) or lower.startswith(_WRITE_STATEMENTS)
-
-
 def look(
     conn: psycopg.Connection[Any], switch: Switch, allow: frozenset[str] = frozenset()
 ) -> Before:
     """What the setting is now. Raises UsageError if it must not, or cannot, be changed.
 
-    allow: names of settings that may hurt others, and are wanted all the same.
+    allow: names of settings that are not known to be harmless, and are wanted all the same.
     """
     name = switch.setting
-    if harms(name) and name not in allow:
-        raise UsageError(
-            f"--reload {switch.name}: {name} holds for all sessions of the server, and may lose "
-            "data, end what others run, or fill the log with their statements: say "
-            f"--allow {name} if you want it all the same"
-        )
     row = conn.execute(_CONTEXT, (name,)).fetchone()
     if row is None:
         raise UsageError(f"--reload {switch.name}: the server has no setting {name}")
@@ -247,6 +228,13 @@ def look(
     if row[0] in ("backend", "superuser-backend") or name in _LISTS:
         raise UsageError(
             f"--reload {switch.name}: {name} holds for new sessions: compare two servers (--server)"
+        )
+    harmless = name in _HARMLESS or name.startswith(_ONLY_COUNT)
+    if not harmless and name not in allow:
+        raise UsageError(
+            f"--reload {switch.name}: {name} holds for all sessions of the server, and may lose "
+            "data, end what others run, change what their statements do, or fill the log with "
+            f"them: say --allow {name} if you want it all the same"
         )
     values = _BOOLEANS if row[1] == "bool" else {str(one).lower() for one in row[2]}
     if values and switch.value.lower() not in values:
