@@ -535,6 +535,23 @@ def test_somebody_elses_change_is_left_alone(server: Cluster, tmp_path: Path) ->
             conn.execute("SELECT pg_reload_conf()")
 
 
+def test_what_somebody_else_has_set_is_not_repeated_if_it_may_be_secret(server: Cluster) -> None:
+    with session(server) as conn:
+        for name in ("primary_conninfo", "ext.api_key"):
+            conn.execute(f"ALTER SYSTEM SET {name} = 'password=hush17'".encode())
+        conn.execute("SELECT pg_reload_conf()")
+        try:
+            for name in ("primary_conninfo", "ext.api_key"):
+                said = configuration.put_back(conn, name, "ours", Before(None, "", "7/1")).text
+                assert said.endswith("somebody else has set it to another value")
+                with pytest.raises(MeasurementError, match="to another value meanwhile"):
+                    configuration.change(conn, name, "ours", None)
+        finally:
+            for name in ("primary_conninfo", "ext.api_key"):
+                conn.execute(f"ALTER SYSTEM RESET {name}".encode())
+            conn.execute("SELECT pg_reload_conf()")
+
+
 def test_an_entry_that_was_there_is_there_again(server: Cluster, tmp_path: Path) -> None:
     with session(server) as conn:
         conn.execute("ALTER SYSTEM SET work_mem = '3MB'")

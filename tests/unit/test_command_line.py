@@ -35,6 +35,7 @@ from pgtare.cli.command_line import command_line
             ["--reload", "x: archive_command = 'curl -u me:s'"],
             ["--reload", "x: archive_command = (hidden)"],
         ),
+        (["--reload", "x: ext.api_key = 'k'"], ["--reload", "x: ext.api_key = (hidden)"]),
         (["--reload", "x: work_mem = 5MB"], ["--reload", "x: work_mem = 5MB"]),
         (["--server", "host=a password=s"], ["--server", "(hidden)"]),
         (["--server", "new: host=a dbname=app"], ["--server", "new: host=a dbname=app"]),

@@ -164,6 +164,22 @@ def test_a_window_is_no_fixed_part_of_what_begins_anew(
     assert one.seconds >= 8 * (3 * 16 + 7.5)
 
 
+@pytest.mark.parametrize(
+    ("setting", "is_kept"),
+    [("ext.api_key", False), ("primary_conninfo", False), ("pg_stat_statements.track", True)],
+)
+def test_a_value_that_may_be_secret_is_not_in_the_result(setting: str, is_kept: bool) -> None:
+    windows = [WindowTime(block, arm, seconds=15.0) for block in range(8) for arm in range(3)]
+    watch = SimpleNamespace(windows=windows, sees_sessions=False, at_first=set())
+    one = schedule(Switch.parse_reload(f"key: {setting} = hush17"), watch)
+    kept = one._watcher(0, np.zeros(len(windows))).model_dump_json()
+    assert ("hush17" in kept) is is_kept
+    (*_, proof) = one.proofs([9, 9, 9])
+    assert proof is not None
+    assert setting in proof.evidence
+    assert ("hush17" in proof.evidence) is is_kept
+
+
 FORKS = """
 import os, resource, sys, time
 for _ in range(20):

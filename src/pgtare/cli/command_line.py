@@ -67,7 +67,8 @@ def _assigned_without_secret(reload: str) -> str:
 
     setting, equals, _ = reload.partition("=")
     name = setting.rpartition(":")[2].strip()
-    return f"{setting}= {HIDDEN}" if equals and is_private(name.lower()) else reload
+    hidden = equals and is_private(name.lower(), is_text=True)
+    return f"{setting}= {HIDDEN}" if hidden else reload
 
 
 #: Options whose values may hold a secret, and how these are shown.

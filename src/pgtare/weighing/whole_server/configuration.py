@@ -17,6 +17,7 @@ from psycopg import errors, sql
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.postgres import own_session
 from pgtare.postgres.own_session import first_line
+from pgtare.postgres.private_settings import is_private
 from pgtare.weighing.switches import Switch
 
 #: How long the server may take until a session sees what was reloaded, in s.
@@ -209,6 +210,16 @@ class Before:
     place: str | None = None
 
 
+def is_secret(name: str) -> bool:
+    """Whether a setting's value may be one, and must not be kept in a result."""
+    return is_private(name, is_text=not name.startswith(_ONLY_COUNT))
+
+
+def _shown(name: str, entry: str | None) -> str:
+    """An entry in a sentence that may be kept in a result."""
+    return "its default" if not entry else "another value" if is_secret(name) else entry
+
+
 def look(
     conn: psycopg.Connection[Any], switch: Switch, allow: frozenset[str] = frozenset()
 ) -> Before:
@@ -377,7 +388,7 @@ def _refuse_foreign(conn: psycopg.Connection[Any], name: str, expected: str | No
     entry = _entry(conn, name)
     if entry != expected:
         raise MeasurementError(
-            f"somebody else has set {name} to {entry or 'its default'} meanwhile: it is left so"
+            f"somebody else has set {name} to {_shown(name, entry)} meanwhile: it is left so"
         )
 
 
@@ -414,7 +425,7 @@ def put_back(conn: psycopg.Connection[Any], name: str, ours: str, before: Before
             reload(conn)
         return PutBack(f"{name} is as it was")
     if entry != ours:
-        said = f"{name} was left alone: somebody else has set it to {entry or 'its default'}"
+        said = f"{name} was left alone: somebody else has set it to {_shown(name, entry)}"
         return PutBack(said, as_before=False)
     _alter(conn, name, before.entry)
     reload(conn)

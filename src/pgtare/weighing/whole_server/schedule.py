@@ -22,12 +22,12 @@ from pgtare.estimate.trial.windows import (
     held_up,
     windows_that_stand_out,
 )
-from pgtare.postgres.private_settings import is_private
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.outside.loops import Loops
 from pgtare.weighing.switches import COMMAND_S, Switch
 from pgtare.weighing.weigh import outside_schema, schema
 from pgtare.weighing.whole_server import watcher_time
+from pgtare.weighing.whole_server.configuration import is_secret
 from pgtare.weighing.whole_server.guardian_client import SwitchGuard
 from pgtare.weighing.whole_server.watcher_time import WatcherTime
 
@@ -177,7 +177,8 @@ class Schedule:
         if self._processes(arm - 2, 0.05 / len(self.switches)).lo > 0:
             return Proof(state="active", evidence="its processes took processor time")
         if switch.setting:
-            text = f"{switch.setting} = {switch.value} was in force"
+            shown = "" if is_secret(switch.setting) else f" = {switch.value}"
+            text = f"{switch.setting}{shown} was in force"
         else:
             text = "its commands were carried out" if switch.off else "its process ran"
         return Proof(state="idle", evidence=text, unproven="unseen")
@@ -229,7 +230,7 @@ class Schedule:
             name=switch.name,
             kind=switch.kind,
             setting=switch.setting or None,
-            value=None if is_private(switch.setting) else switch.value or None,
+            value=None if is_secret(switch.setting) else switch.value or None,
             sessions=[_named([kind]) for kind in self._kinds(arm)],
             shared=[_named([kind]) for kind in self._shared(arm)],
             by=by,
