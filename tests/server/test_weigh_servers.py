@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import socket
+import socketserver
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
@@ -68,6 +73,52 @@ def test_sessions_are_made_anew_and_count_as_one_each(two: tuple[str, str], tmp_
     assert result["design"]["outside"]["session_s"] == 1.0
     assert 5 <= result["design"]["blocks"] <= 6  # the sessions, not the hundreds of bursts
     assert arm(result, "b")["answer"]["verdict"] == "inconclusive"
+
+
+@contextlib.contextmanager
+def slow_to_connect(cluster: Cluster, delay_s: float) -> Iterator[str]:
+    """A connection string for a way to the server on which each connect takes longer."""
+
+    def pass_on(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    class Through(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            time.sleep(delay_s)
+            with socket.socket(socket.AF_UNIX) as behind:
+                behind.connect(str(cluster.socket_directory / f".s.PGSQL.{cluster.port}"))
+                back = threading.Thread(target=pass_on, args=(behind, self.request))
+                back.start()
+                pass_on(self.request, behind)
+                back.join()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Through) as way:
+        way.daemon_threads = True
+        threading.Thread(target=way.serve_forever).start()
+        try:
+            info = conninfo_to_dict(cluster.dsn())
+            yield make_conninfo("", **{**info, "host": "127.0.0.1", "port": way.server_address[1]})
+        finally:
+            way.shutdown()
+
+
+def test_slow_connects_leave_time_to_measure(wheel: Binaries, tmp_path: Path) -> None:
+    """Longer than a session was to last."""
+    with Cluster(wheel, {}) as cluster, slow_to_connect(cluster, 1.1) as dsn:
+        done = pgtare(f"weigh {servers(cluster.dsn(), dsn)} -d 6 --out {tmp_path / 'w'}")
+    assert done.returncode == 0, done.stderr
+    assert "connecting takes 1." in done.stderr
+    result = read(tmp_path / "w" / "result.json")
+    outside = result["design"]["outside"]
+    assert 1.1 < outside["connect_s"] < 3
+    assert outside["session_s"] > 9 * 1.1
+    assert result["design"]["blocks"] == 1  # the six seconds are too short for a second session
+    assert "to make all of them anew" in " ".join(done.stdout.split())
 
 
 def test_a_server_compared_with_itself_is_said_to_be(two: tuple[str, str]) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
+import pytest
+
+from pgtare.estimate.trial.bursts import RUN
 from pgtare.estimate.trial.design import Arm, Design
-from pgtare.weighing.outside.loops import PAUSE_S, Loops, Seat
+from pgtare.weighing.outside.loops import PAUSE_S, Loops, RunBlock, Seat
 from pgtare.weighing.outside.wire import Answers
 
 #: What a transaction takes, by the value of its arm's setting.
@@ -44,6 +50,29 @@ class StandIn:
             self.now_us = end + 200
         self.asked, self.stamps = [], 0
         return answers
+
+
+def test_sessions_are_made_anew_for_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes to connect, which counts as work of the server."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    block = RunBlock(np.empty(0, RUN), 0.0, 0.0, 0)
+    monkeypatch.setattr(Loops, "burst", lambda self: block)
+    monkeypatch.setattr(Loops, "paced", lambda self: block)
+
+    def anew(seats: Sequence[Seat]) -> Sequence[Seat]:
+        now[0] += 2.0
+        return seats
+
+    arms = (Arm("a", "base"), Arm("control", "control"))
+    design = Design(arms, (0, 1), 1)
+    loops = Loops([], cast(Any, None), design, [], random.Random(1), anew=anew, anew_s=1.0)
+    busy_s = 0.0
+    while now[0] < 1000.0:
+        busy_s += sum(block.busy_s for block in loops.renew(now[0]))
+        now[0] += 0.1
+    assert 45 < loops.epoch < 55
+    assert busy_s == 2.0 * loops.epoch
 
 
 def test_a_dear_arm_has_as_long_a_pause_as_the_base() -> None:

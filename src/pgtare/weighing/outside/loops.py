@@ -30,6 +30,8 @@ _PROBES = 3
 PAUSE_S, _PAUSES = 200e-6, 10_000
 #: After a burst, its server rests for so many times as long, and at least so many seconds.
 REST, LEAST_REST_S = 3.0, 5e-3
+#: Sessions last so many times as long as it takes to connect, or longer.
+_CONNECTED = 9.0
 #: What is slept after a run that others follow, as a multiple of the quickest so far.
 _SURELY = 1.5
 #: The longest time that a clock which runs steadily takes for a run, in µs.
@@ -121,8 +123,8 @@ class Loops:
     """Makes blocks of runs, one of each arm in random order.
 
     seats: by arm; arms that differ in settings share one. settings: those of each arm, those of one
-    seat all of the same names. anew: makes new sessions in the place of these, every anew_s
-    seconds; epoch: how often that was.
+    seat all of the same names. anew: makes new sessions in the place of these, every anew_s seconds
+    or more; epoch: how often that was; connecting_s: what it took, and to make the first ones.
     """
 
     seats: Sequence[Seat]
@@ -134,6 +136,7 @@ class Loops:
     anew: Callable[[Sequence[Seat]], Sequence[Seat]] | None = None
     anew_s: float = 0.0
     epoch: int = 0
+    connecting_s: float = 0.0
     #: The arm of all runs now, if arms are switched for the whole server and not by us.
     window: int | None = None
     #: By arm: the quickest transaction with pauses, with its stamps.
@@ -142,22 +145,40 @@ class Loops:
     pauses_us: deque[int] = field(default_factory=lambda: deque(maxlen=_PAUSES))
     _written: dict[tuple[str, str], str] = field(default_factory=dict)
     _number: int = 0
+    _renewed_s: float = 0.0
 
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction was left open, or failed."""
         return any(seat.wire.in_transaction for seat in self.seats)
 
+    @property
+    def connect_s(self) -> float:
+        """What it takes to make all sessions anew."""
+        return self.connecting_s / (self.epoch + 1)
+
+    @property
+    def session_s(self) -> float:
+        """How long sessions last: a tenth of the time at most is for connecting."""
+        return max(self.anew_s, _CONNECTED * self.connect_s)
+
     def renew(self, seconds: float) -> list[RunBlock]:
-        """New sessions if it is time for them, and a block of each loop that counts for nothing."""
-        if self.anew is None or seconds < (self.epoch + 1) * self.anew_s:
+        """New sessions if it is time for them, and a block of each loop that counts for nothing.
+
+        For the server it is work to connect: that comes first, as a block without runs.
+        """
+        if self.anew is None or seconds < self._renewed_s + self.session_s:
             return []
+        began = time.monotonic()
         self.seats = self.anew(self.seats)
+        took_s = time.monotonic() - began
         self.epoch += 1
+        self.connecting_s += took_s
+        self._renewed_s = seconds + took_s
         blocks = [self.burst(), self.paced()]
         if any(block.error for block in blocks):
             self.recover()
-        return blocks
+        return [RunBlock(np.empty(0, RUN), took_s, 0.0, 0), *blocks]
 
     def fit(self) -> RunBlock:
         """Find out how long a transaction takes, and how long runs are to be for that."""

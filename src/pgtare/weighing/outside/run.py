@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -173,9 +174,17 @@ def _drivers(controls: Sequence[psycopg.Connection[Any]], plan: Plan) -> Iterato
     with contextlib.closing(sessions):
         settings = {} if request.writes else {READ_ONLY_SETTING: "on"}
         arms = [settings for _ in plan.design.arms]
-        epoch_s = servers.epoch_s(request)
+        began = time.monotonic()
+        first = sessions.first()
         yield Loops(
-            sessions.first(), source, plan.design, arms, rng, anew=sessions.anew, anew_s=epoch_s
+            first,
+            source,
+            plan.design,
+            arms,
+            rng,
+            anew=sessions.anew,
+            anew_s=servers.epoch_s(request),
+            connecting_s=time.monotonic() - began,
         )
 
 
@@ -369,7 +378,7 @@ class OutsideRun:
             # sessions are what counts, and each is to hold a few blocks
             self.loops.anew_s = max(self.loops.anew_s, _BLOCKS_OF_A_SESSION * pair_s)
         if self.course is None:
-            self._say_if_too_short(self.loops.anew_s or pair_s)
+            self._say_if_too_short(pair_s)
         design, names = self.plan.design, self.plan.design.setting_names
         server = describe_server(self.control, None, self.kind, names)
         before = snapshot(self.control, self.request.chosen)
@@ -407,13 +416,20 @@ class OutsideRun:
         made = with_limits(made, self.request, live(got.rows, design) if decides else None)
         return Weighing(made, got.rows, design)
 
-    def _say_if_too_short(self, each_s: float) -> None:
-        """each_s: what two blocks take, one of each loop; or a session, if servers are compared."""
-        said = bool(self.plan.servers) and each_s == servers.epoch_s(self.request)
-        if not said and each_s * LEAST_BLOCKS > self.request.duration_s:
+    def _say_if_too_short(self, pair_s: float) -> None:
+        """pair_s: what two blocks take, one of each loop."""
+        loops, each_s = self.loops, pair_s
+        why, what = "transactions are slow", "blocks of each kind"
+        if self.plan.servers:
+            each_s, what = loops.session_s + loops.connect_s, "sessions"
+            if loops.session_s > loops.anew_s:
+                why = f"connecting takes {numbers.seconds(loops.connect_s)} each time"
+            elif loops.anew_s == servers.epoch_s(self.request):
+                return  # it was said before
+        if each_s * LEAST_BLOCKS > self.request.duration_s:
             self.stages.say(
-                f"transactions are slow: {LEAST_BLOCKS} blocks of each kind, the fewest for an "
-                f"answer, take about {numbers.seconds(each_s * LEAST_BLOCKS)} (--duration)"
+                f"{why}: {LEAST_BLOCKS} {what}, the fewest for an answer, take about "
+                f"{numbers.seconds(each_s * LEAST_BLOCKS)} (--duration)"
             )
 
     def _proofs(
@@ -469,7 +485,8 @@ class OutsideRun:
                     server_busy_pct=100 * got.busy_s / max(got.duration_s, 1e-9),
                     left_out=list(self.plan.left_out),
                     servers=servers.infos(self.plan.servers),
-                    session_s=self.loops.anew_s if self.plan.servers else None,
+                    session_s=self.loops.session_s if self.plan.servers else None,
+                    connect_s=self.loops.connect_s if self.plan.servers else None,
                     windows=self.course.described(got.rows) if self.course is not None else None,
                 ),
             ),

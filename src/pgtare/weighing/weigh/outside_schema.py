@@ -86,7 +86,10 @@ class OutsideInfo(Model):
         "read high, and above 20 % nothing is called equivalent"
     )
     failed_blocks: int = Field(description="blocks left out because of an error")
-    server_busy_pct: float = Field(description="of the time, of one of the server's processors")
+    server_busy_pct: float = Field(
+        description="of the time, of one of the server's processors; the time of making sessions "
+        "anew counts whole"
+    )
     left_out: list[str] = Field(description="instruments that this role cannot switch, and why")
     servers: list[ServerInfo] = Field(
         default_factory=list,
@@ -94,6 +97,9 @@ class OutsideInfo(Model):
     )
     session_s: float | None = Field(
         default=None, description="how long each session lasted, if servers were compared"
+    )
+    connect_s: float | None = Field(
+        default=None, description="how long it took to make all sessions anew, on average"
     )
     windows: WindowsInfo | None = Field(
         default=None, description="if arms were switched for the whole server; else `null`"

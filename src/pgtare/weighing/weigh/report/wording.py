@@ -207,8 +207,9 @@ def _outside(result: WeighResult) -> str:
     if found.servers:
         return (
             "This is what these statements take in sessions that never wait for their client; "
-            f"each lasted {numbers.seconds(_session_s(result))}. “If it waits”, in µs, has pauses "
-            f"of {numbers.duration(found.pause_us)}. {_differing(found.servers)}"
+            f"each lasted {numbers.seconds(_session_s(result))}{_connecting(found)}. "
+            f"“If it waits”, in µs, has pauses of {numbers.duration(found.pause_us)}. "
+            f"{_differing(found.servers)}"
         )
     return (
         "This is what these statements pay in one warm session that never waits for its client. "
@@ -281,6 +282,12 @@ def _watcher(found: WatcherInfo) -> str:
 
 def _share(pct: Interval) -> str:
     return f"{numbers.estimate(pct)} % {numbers.bounds(pct)}"
+
+
+def _connecting(found: OutsideInfo) -> str:
+    if found.connect_s is None:
+        return ""
+    return f", and it took {numbers.duration(1e6 * found.connect_s)} to make all of them anew"
 
 
 def _session_s(result: WeighResult) -> float:
