@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgtare.postgres import chosen_host
+from pgtare.postgres import chosen_host, own_session
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process, refused
@@ -35,6 +36,22 @@ def none_chosen() -> Iterator[None]:
     chosen_host._chosen.clear()
     yield
     chosen_host._chosen.clear()
+
+
+def test_another_session_goes_to_the_same_server_with_the_same_password(wheel: Binaries) -> None:
+    with Cluster(wheel, {}, tcp=True) as cluster:
+        with closing(own_session.connect(cluster.dsn(tcp=True))) as conn:
+            conn.execute(r"CREATE ROLE quoted LOGIN PASSWORD 'it''s \ one'")
+        quoted = {"user": "quoted", "password": r"it's \ one"}
+        by_password = cluster.dsn(tcp=True, **quoted)
+        for dsn in (by_password, several_hosts(cluster)):
+            with (
+                closing(own_session.connect(dsn)) as conn,
+                closing(own_session.another(conn)) as other,
+            ):
+                assert other.info.backend_pid != conn.info.backend_pid
+                for name in ("user", "dbname", "host", "port", "password"):
+                    assert getattr(other.info, name) == getattr(conn.info, name)
 
 
 def asks(dsn: str) -> list[tuple[str, ...]]:
