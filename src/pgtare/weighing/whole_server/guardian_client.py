@@ -81,7 +81,9 @@ class SwitchGuard:
 
     def try_on(self, index: int) -> None:
         """See whether the command works that switches on what is on. Raises MeasurementError."""
+        self.file.note(index, changed=True)  # it may be killed half-way
         self._ask({"do": "try on", "index": index})
+        self.file.note(index, changed=False)
 
     def put_back(self) -> list[PutBack]:
         """Everything as it was. Raises MeasurementError if that is not so yet."""
