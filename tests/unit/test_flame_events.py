@@ -64,6 +64,36 @@ def test_blocked_and_runnable_time_are_distinguished() -> None:
     assert scheduler.unmatched == 0
 
 
+def test_births_are_told_and_unwanted_events_only_counted() -> None:
+    born: list[tuple[int, int, int]] = []
+    reader = Reader(
+        lambda file, offset: "?",
+        forked=lambda task, pid, parent: born.append((task, pid, parent)),
+        wanted=lambda task, program: program == "my app",
+    )
+    births = (
+        "postgres     0/0         0.000000000: PERF_RECORD_COMM: postgres:5/5\n"
+        "postgres     5/5        10.000000000: PERF_RECORD_FORK(7:8):(5:5)\n"
+        "postgres     7/7        10.000000500: PERF_RECORD_EXIT(7:7):(5:5)\n"
+    )
+    found = list(reader.events((births + TEXT).splitlines(keepends=True)))
+    assert born == [(8, 7, 5)]
+    assert [event.comm for event in found] == ["my app"]
+    assert (reader.events_read, reader.unreadable, reader.lost) == (4, 0, 12)
+
+
+def test_a_stack_that_was_read_after_it_came_back_is_of_a_later_wait() -> None:
+    back = TEXT[TEXT.index("swapper  0/0") : TEXT.index("postgres  7/7  10.000401")]
+    for read_ns, waited in ((10_000_000_900, [351_000]), (10_000_400_000, [])):
+        collected = Collected()
+        scheduler = Scheduler(lambda pid: pid == 7, collected)
+        scheduler.begin(10_000_000_000, {7: (read_ns, ("backend", "waiting throughout: x"))})
+        for event in Reader(lambda file, offset: "?").events(back.splitlines(keepends=True)):
+            scheduler.take(event)
+        assert collected.samples().weight_ns.tolist() == waited
+        assert scheduler.unmatched == (not waited)
+
+
 def test_who_woke_stands_on_top_of_what_waited() -> None:
     samples = _read(wake=True)[2].samples()
     assert samples.stacks[0][-4:] == (

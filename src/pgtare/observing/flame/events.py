@@ -22,6 +22,7 @@ _HEAD = re.compile(
     r"^\s*(.+?)\s+(-?\d+)(?:/(-?\d+))?\s+(?:\[\d+\]\s+)?(\d+)\.(\d+):\s+(\S+?):?\s(.*)$"
 )
 _LOST = re.compile(r"PERF_RECORD_LOST(?:_SAMPLES)? lost (\d+)")
+_FORK = re.compile(r"PERF_RECORD_FORK\((\d+):(\d+)\):\((\d+):\d+\)")
 _FRAME = re.compile(r"^\s*([0-9a-f]+) (.*?)(?:\+0x[0-9a-f]+)?(?: \((.*)\))?$")
 _UNKNOWN = "[unknown]"
 #: How many frames, and stacks of some kB each, are held as perf prints them: they repeat within
@@ -54,11 +55,16 @@ class Reader:
     """Turns lines into events, and counts them, and what was lost.
 
     naming: for functions that perf has no name for, by program file and offset in it; gap: called
-    where events were lost.
+    where events were lost; forked: where a task began, with its number, its process and the process
+    that made it; wanted: whose events are given, by number and program.
     """
 
     def __init__(
-        self, naming: Callable[[str, int], str], gap: Callable[[], None] = lambda: None
+        self,
+        naming: Callable[[str, int], str],
+        gap: Callable[[], None] = lambda: None,
+        forked: Callable[[int, int, int], None] = lambda task, pid, parent: None,
+        wanted: Callable[[int, str], bool] = lambda task, program: True,
     ) -> None:
         self.events_read = self.lost = self.unreadable = 0
         #: the first line that could not be read
@@ -67,6 +73,8 @@ class Reader:
         self.named, self.unnamed = Counter[str](), Counter[str]()
         self._naming = naming
         self._gap = gap
+        self._forked = forked
+        self._wanted = wanted
         self._frame = lru_cache(_FRAMES)(self._named)
         self._stack = lru_cache(_STACKS)(self._read)
 
@@ -83,9 +91,13 @@ class Reader:
             head, body = "" if line == "\n" else line, []
 
     def _event(self, head: str, body: list[str]) -> Event | None:
-        if (lost := _LOST.search(head)) is not None:
-            self.lost += int(lost[1])
-            self._gap()
+        if "PERF_RECORD_" in head:
+            if (lost := _LOST.search(head)) is not None:
+                self.lost += int(lost[1])
+                self._gap()
+            elif (fork := _FORK.search(head)) is not None:
+                pid, task, parent = map(int, fork.groups())
+                self._forked(task, pid, parent)
             return None
         found = _HEAD.match(head)
         if found is None:
@@ -94,8 +106,11 @@ class Reader:
             return None
         comm, first, second, seconds, fraction, name, details = found.groups()
         self.events_read += 1
+        task = int(second or first)
+        if not self._wanted(task, comm):
+            return None
         time_ns = int(seconds) * 1_000_000_000 + int(fraction.ljust(9, "0")[:9])
-        return Event(comm, int(second or first), time_ns, name, details, self._stack("".join(body)))
+        return Event(comm, task, time_ns, name, details, self._stack("".join(body)))
 
     def _read(self, body: str) -> Stack:
         names = [self._frame(line) for line in body.split("\n")]
@@ -120,11 +135,15 @@ class Reader:
 
 @dataclass
 class _Away:
-    """A process off the processor: since when, in what stack, and when and by what it was woken."""
+    """A process off the processor: since when, in what stack, and when and by what it was woken.
+
+    read_ns: when that was read of a process that was off already; 0 if its leaving was seen.
+    """
 
     since_ns: int
     stack: Stack
     runnable: bool
+    read_ns: int = 0
     woken_ns: int = 0
     waker: Stack = ()
 
@@ -150,10 +169,14 @@ class Scheduler:
     #: our number of a process by the kernel's, if they differ (in a pid namespace)
     _ours: dict[int, int] = field(default_factory=dict)
 
-    def begin(self, time_ns: int, standing: dict[int, Stack]) -> None:
-        """The recording begins. standing: the stacks of processes that wait already."""
-        for pid, stack in standing.items():
-            self._away[pid] = _Away(time_ns, stack, runnable=False)
+    def begin(self, time_ns: int, standing: dict[int, tuple[int, Stack]]) -> None:
+        """The recording began. standing: stacks of processes that waited when these were read.
+
+        By the time of reading, which is after the beginning: nothing that they did in between is
+        missing. Called before the first event is taken.
+        """
+        for pid, (read_ns, stack) in standing.items():
+            self._away[pid] = _Away(time_ns, stack, runnable=False, read_ns=read_ns)
 
     def take(self, event: Event) -> None:
         """One event, in order of time."""
@@ -195,7 +218,7 @@ class Scheduler:
         coming = self._ours.get(coming, coming)
         if coming and self.wanted(coming):
             away = self._away.pop(coming, None)
-            if away is None:
+            if away is None or event.time_ns < away.read_ns:  # what was read is of a later wait
                 self.unmatched += 1
             else:
                 self._back(coming, away, event.time_ns)

@@ -32,9 +32,12 @@ _STOP_S = 20.0
 #: at most, in MB; it has to be a power of two.
 _BUFFERS_MB, _LEAST_MB, _MOST_MB = 128, 4, 16
 _PRIORITY = -10
-_RECORD = ["record", "-q", "-k", "CLOCK_MONOTONIC", "-D", "-1", "--no-buildid-cache", "-o", "-"]
-_SCRIPT = ["script", "-i", "-", "--ns", "--no-inline", "--show-lost-events", "-F"]
+_RECORD = ["record", "-k", "CLOCK_MONOTONIC", "-D", "-1", "--no-buildid-cache", "-o", "-"]
+_SCRIPT = ["script", "-i", "-", "--ns", "--no-inline", "--show-lost-events"]
+_SCRIPT += ["--show-task-events", "-F"]
 _FIELDS = "comm,pid,tid,time,event,{}ip,sym,dso"
+# What perf says of itself, of processes that it does without, and above what it means.
+_NO_COMPLAINT = ("[ perf record:", "Ignor", "Error:", "Warning:", "WARNING:")
 # Above this many counters (processes x processors) the whole machine is watched and sifted here.
 _MOST_COUNTERS = 2048
 FILTERED = 150  # pids in one filter of the kernel; above, by program name
@@ -92,6 +95,11 @@ def sees_kernel() -> bool:
     return capable() or paranoid() < 2
 
 
+def sees_everything() -> bool:
+    """Whether the whole machine may be sampled."""
+    return capable() or paranoid() < 1
+
+
 def capable() -> bool:
     """Whether we hold CAP_PERFMON or CAP_SYS_ADMIN."""
     for line in processes.read(os.getpid(), "status").splitlines():
@@ -120,13 +128,18 @@ def _name(uid: int) -> str:
     return f"user {uid}"
 
 
-def sampling(rate: int, walk: str, pids: Sequence[int]) -> list[str]:
-    """Arguments that sample these processes and their children while they compute."""
+def too_many(pids: Sequence[int]) -> bool:
+    """Whether these are too many processes to sample each for itself."""
+    return len(pids) * (os.cpu_count() or 1) > _MOST_COUNTERS
+
+
+def sampling(rate: int, walk: str, pids: Sequence[int] | None) -> list[str]:
+    """Arguments that sample these processes and their children while they compute; None: all."""
+    arguments = ["-F", str(rate), "--call-graph", walk]
+    if pids is None:
+        return ["-e", "cpu-clock:I", *arguments, "-a"]  # a processor that idles is no process
     event = "cpu-clock" if sees_kernel() else "cpu-clock:u"
-    arguments = ["-e", event, "-F", str(rate), "--call-graph", walk]
-    if len(pids) * (os.cpu_count() or 1) > _MOST_COUNTERS and capable():
-        return [*arguments, "-a"]
-    return [*arguments, "-p", ",".join(map(str, pids))]
+    return ["-e", event, *arguments, "-p", ",".join(map(str, pids))]
 
 
 def scheduling(mode: Mode, walk: str, pids: Sequence[int], *, by_name: bool) -> list[str]:
@@ -247,7 +260,7 @@ class Collector:
         """What perf complained of, in one line."""
         self._complaints.seek(0)
         lines = [line.strip() for line in self._complaints.read().splitlines()]
-        lines = [line for line in lines if line and "Ignoring" not in line and line != "Error:"]
+        lines = [line for line in lines if line and not any(no in line for no in _NO_COMPLAINT)]
         # what the second program says of the first one's silence comes last
         lines.sort(key=lambda line: "incompatible file format" in line)
         return lines[0] if lines else "it said nothing"

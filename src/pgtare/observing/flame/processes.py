@@ -103,8 +103,13 @@ def owner(pid: int) -> int | None:
 
 def inner_pid(pid: int) -> int:
     """Its number in its own pid namespace, which is what the server calls it."""
+    return next(reversed(_numbers(pid)), pid)
+
+
+def _numbers(pid: int) -> list[int]:
+    """Its numbers in pid namespaces, from ours to its own; none if it has ended."""
     found = re.search(r"^NSpid:\s+(.*)$", read(pid, "status"), re.MULTILINE)
-    return int(found[1].split()[-1]) if found else pid
+    return [int(word) for word in found[1].split()] if found else []
 
 
 def servers() -> Iterator[int]:
@@ -155,8 +160,13 @@ def activity(pid: int) -> tuple[str, bool]:
     return title.partition(": ")[2], True
 
 
-def standing(pid: int) -> Stack:
-    """The stack of a process that waits, the kernel's part of it: its own is not known."""
+def standing(pid: int) -> Stack | None:
+    """The stack of a process that waits, the kernel's part of it: its own is not known.
+
+    None if it does not wait.
+    """
+    if not sleeps(pid):
+        return None
     kernel = [name + frames.KERNEL for name in _KERNEL_FRAME.findall(read(pid, "stack"))]
     what, session = activity(pid)
     what = what.replace(";", ":")
@@ -171,39 +181,86 @@ class FlameTarget:
     pids: list[int]
     postmaster: int | None
     name: str
+    #: events of the server's program, of processes that ended before anything was known of them
+    unknown: int = 0
     _known: set[int] = field(default_factory=set)
     _others: dict[int, float] = field(default_factory=dict)
+    #: never wanted
+    _left_out: set[int] = field(default_factory=set)
+    #: the server's own number of each process, if its pid namespace is another
+    _inner: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._known.update(self.pids)
+        self._foreign = len(_numbers(self.pids[0])) > 1
+        for pid in self.pids:
+            self._learn(pid)
 
-    def wants(self, pid: int) -> bool:
-        """Whether this process is one of them; new children of the postmaster are found out."""
+    def _learn(self, pid: int) -> None:
+        self._known.add(pid)
+        self._others.pop(pid, None)
+        if self._foreign and (numbers := _numbers(pid)):
+            self._inner[pid] = numbers[-1]
+
+    def leave_out(self, pid: int) -> None:
+        """Never want this process."""
+        self._left_out.add(pid)
+        self._known.discard(pid)
+        self.pids = [other for other in self.pids if other != pid]
+
+    def forked(self, task: int, pid: int, parent: int) -> None:
+        """A task has begun, as perf says: a process of this parent, or a thread of its own."""
+        if pid in self._left_out or pid == self.postmaster != parent:
+            return
+        if pid == parent:
+            if pid in self._known:
+                self._known.add(task)
+        elif self.postmaster is not None:
+            if parent == self.postmaster:
+                self._learn(pid)
+            else:  # also if a session had this number before
+                self._known.discard(pid)
+                self._others[pid] = math.inf
+
+    def wants(self, pid: int, program: str | None = None, *, descends: bool = False) -> bool:
+        """Whether this process is one of them; new children of the postmaster are found out.
+
+        program: as perf names it, None if it is the server's. descends: whether perf follows none
+        but these processes and their children.
+        """
         if pid in self._known:
             return True
-        if self.postmaster is None:
+        if self.postmaster is None or pid in self._left_out:
             return False
         now = time.monotonic()
         if now < self._others.get(pid, 0.0):
             return False
-        if parent(pid) == self.postmaster:
-            self._known.add(pid)
+        above = parent(pid)
+        ended = not above and (program is None or program in PROGRAMS)
+        if above == self.postmaster or (descends and (ended or program == f":{pid}")):
+            self._learn(pid)
             return True
-        self._others[pid] = now + _FORGET_S
+        if ended:
+            self.unknown += 1
+        else:
+            self._others[pid] = now + _FORGET_S
         return False
 
     def refresh(self) -> None:
         """Forget processes that have ended, and take in children that the server has got since."""
         there = [pid for pid in self.pids if exists(pid)]
         if self.postmaster is not None:
-            there += [
-                pid
-                for pid in children(self.postmaster)
-                if pid not in there and self._others.get(pid) != math.inf
-            ]
+            there += self.newcomers()
         if there:
             self.pids = there
-            self._known.update(there)
+            for pid in there:
+                self._learn(pid)
+
+    def newcomers(self) -> list[int]:
+        """Children that the server has got since the last look."""
+        if self.postmaster is None:
+            return []
+        passed = self._left_out.union(self.pids)
+        return [pid for pid in children(self.postmaster) if pid not in passed]
 
     @property
     def lives(self) -> bool:
@@ -218,8 +275,18 @@ class FlameTarget:
         return all(pid == self.postmaster or parent(pid) == self.postmaster for pid in servers())
 
     def by_server_pid(self) -> dict[int, int]:
-        """The machine's number of each process by the server's own number for it."""
-        return {inner_pid(pid): pid for pid in self._known}
+        """The machine's number of each process by the server's own number for it.
+
+        Without those that ended before it was looked up.
+        """
+        if not self._foreign:
+            return {pid: pid for pid in self._known}
+        return {self._inner[pid]: pid for pid in self._known if pid in self._inner}
+
+    @property
+    def unnumbered(self) -> int:
+        """How many ended before the server's own number of them was looked up."""
+        return len(self._known - self._inner.keys()) if self._foreign else 0
 
 
 def of_pid(pid: int) -> FlameTarget:
@@ -266,9 +333,7 @@ def of_connection(conn: psycopg.Connection[Any], pid: int | None = None) -> Flam
     # behind a pooler, what serves us serves the application as well
     mine = None if pooler.is_pooled(conn) else target.by_server_pid().get(own)
     if mine is not None:  # what we ask is no part of the picture
-        target.pids.remove(mine)
-        target._known.discard(mine)
-        target._others[mine] = math.inf
+        target.leave_out(mine)
     return target
 
 

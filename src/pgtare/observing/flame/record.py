@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from pgtare.errors import MeasurementError
 from pgtare.observing.flame import events, frames, perf, processes, symbols
+from pgtare.observing.flame.frames import Stack
 from pgtare.observing.flame.perf import Collector
 from pgtare.observing.flame.processes import FlameTarget
 from pgtare.observing.flame.recording import RUNNING, Collected, FlameRecording, Mode, StoppedBy
@@ -92,8 +93,13 @@ class FlameRecorder:
         self.collected = Collected()
         self.walk = walk or self._way()
         self.scheduler = events.Scheduler(target.wants, self.collected, wake=mode == "wake")
-        self.reader = events.Reader(self._unnamed, self.scheduler.gap)
+        self.reader = events.Reader(
+            self._unnamed, self.scheduler.gap, target.forked, self._wants_event
+        )
         self.rates: dict[int, float] = {}
+        #: sample the whole machine, and sift here
+        self.everything = perf.too_many(target.pids) and perf.capable()
+        self.missed = 0
         self.failure: BaseException | None = None
         # The kernel sifts by its own numbers; by name it lets sessions to come pass as well, but
         # also those of other servers, whose events would crowd out ours.
@@ -108,12 +114,11 @@ class FlameRecorder:
         tell: Tell = lambda seconds, samples, lost: None,
     ) -> FlameRecording:
         """Record until the time is up, `stop` says so, or the target has ended."""
-        standing = {}
         if self.waits:
-            watched = self._choose()
-            standing = {pid: processes.standing(pid) for pid in watched if processes.sleeps(pid)}
+            self._choose()
         with self._collector() as collector:
-            self.scheduler.begin(collector.begin_ns, standing)
+            if self.waits:
+                self.scheduler.begin(collector.begin_ns, self._standing())
             thread = threading.Thread(target=self._consume, args=(collector,), daemon=True)
             thread.start()
             stopped_by = self._wait(collector, stop, limit_s, tell)
@@ -154,8 +159,8 @@ class FlameRecorder:
         kept = all(symbols.read(file).frame_pointers for file in files)
         return perf.FRAME_POINTERS if kept else perf.DWARF
 
-    def _choose(self) -> list[int]:
-        """The processes to watch. Those that wake others have their stacks copied as well."""
+    def _choose(self) -> None:
+        """Choose the processes to watch; those that wake others have their stacks copied, too."""
         pids = self.target.pids
         most = _MOST_SWITCHES[self.walk] // (2 if self.mode == "wake" else 1)
         before, began = {pid: processes.switches(pid) for pid in pids}, time.monotonic()
@@ -165,7 +170,17 @@ class FlameRecorder:
         self.scheduler.weights = choose(self.rates, most, perf.FILTERED, random.Random())
         if self._by_lot:
             self.by_name = False
-        return list(self.scheduler.weights)
+
+    def _standing(self) -> dict[int, tuple[int, Stack]]:
+        """What waits already, and when each was looked at."""
+        watched = list(self.scheduler.weights) if self._by_lot else list(self.target.pids)
+        if self.by_name:
+            watched += self.target.newcomers()
+        found = {}
+        for pid in watched:
+            if (stack := processes.standing(pid)) is not None:
+                found[pid] = (time.clock_gettime_ns(time.CLOCK_MONOTONIC), stack)
+        return found
 
     @property
     def _by_lot(self) -> bool:
@@ -174,25 +189,47 @@ class FlameRecorder:
 
     @contextlib.contextmanager
     def _collector(self) -> Iterator[Collector]:
-        """Both programs of perf at work. One of many processes may end while they start."""
+        """Both programs of perf at work.
+
+        perf follows processes by number only if all of them are still there, and sees those that
+        begin while it starts only if it watches the whole machine: if it may, it then does.
+        """
         for left in reversed(range(_TRIES)):
             with contextlib.ExitStack() as stack:
                 self.target.refresh()
+                if left < _TRIES - 1 and not self.everything:  # leave out what ends soon
+                    time.sleep(_LOOK_S)
+                    self.target.pids = [p for p in self.target.pids if processes.exists(p)]
                 try:
                     collecting = perf.collecting(self.mode, self._arguments())
                     collector = stack.enter_context(collecting)
-                except MeasurementError:
-                    gone = not all(processes.exists(pid) for pid in self.target.pids)
-                    if left and gone and self.target.lives:
+                except MeasurementError as ex:
+                    if all(processes.exists(pid) for pid in self.target.pids):
+                        raise
+                    if left and self.target.lives:
+                        self.everything = perf.sees_everything()
                         continue
-                    raise
+                    raise MeasurementError(self._no_beginning(ex)) from ex
+                if not (self.waits or self.everything):
+                    self.missed = len(self.target.newcomers())
+                    if left and self.missed and perf.sees_everything():
+                        self.everything, self.missed = True, 0
+                        continue
                 yield collector
                 return
+
+    def _no_beginning(self, ex: MeasurementError) -> str:
+        if not self.target.lives:
+            return f"the {self.target.name} ended before perf had begun"
+        return (
+            f"sessions of this server end before perf can follow them ({ex}): run pgtare as root, "
+            "so that perf watches the whole machine, or record one session (--pid)"
+        )
 
     def _arguments(self) -> list[str]:
         pids = self.target.pids
         if not self.waits:
-            return perf.sampling(self.rate, self.walk, pids)
+            return perf.sampling(self.rate, self.walk, None if self.everything else pids)
         watched = list(self.scheduler.weights) if self._by_lot else pids
         return perf.scheduling(self.mode, self.walk, watched, by_name=self.by_name)
 
@@ -216,17 +253,20 @@ class FlameRecorder:
     def _consume(self, collector: Collector) -> None:
         perf.hurry(threading.get_native_id())
         weight = 1_000_000_000 // self.rate
-        wants = self.target.wants
         try:
             for event in self.reader.events(collector.lines()):
                 if self.waits:
                     self.scheduler.take(event)
-                elif wants(event.tid):
+                else:
                     stack = frames.own(event.stack)
                     self.collected.add(event.time_ns, event.tid, stack, RUNNING, weight)
         except Exception as ex:  # reported by run(), which must not wait for ever
             self.failure = ex
             collector.stop()
+
+    def _wants_event(self, task: int, program: str) -> bool:
+        # of the scheduler's events the process that leaves, comes or is woken counts
+        return self.waits or self.target.wants(task, program, descends=not self.everything)
 
     def _program(self, file: str) -> Program:
         return symbols.read(f"/proc/{self.target.pids[0]}/root{file}", file)
@@ -253,6 +293,16 @@ class FlameRecorder:
             yield (
                 f"{reader.lost:,} of {reader.events_read + reader.lost:,} events were lost, as "
                 "they came faster than they could be read: times are too low."
+            )
+        if self.target.unknown:
+            yield (
+                f"{self.target.unknown:,} events are left out: their processes ended before it "
+                "was known whether they were this server's."
+            )
+        if self.missed:
+            yield (
+                f"{self.missed:,} sessions connected while perf started and may be missing: as "
+                "root, perf would see them."
             )
         if scheduler.unmatched > scheduler.switches // 100 + len(self.target.pids):
             yield (
