@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,13 +13,17 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from pgtare.observing.flame import labels
 from pgtare.observing.trace.capture.arming import Arming
+from pgtare.observing.trace.file.disk_limits import Limits
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
-from tests.commands import in_process, pgtare, start_pgtare
+from tests.commands import in_process, pgtare, refused, start_pgtare
 from tests.flame_recordings import needs_perf
 from tests.loads import repeating, traffic
 from tests.servers import tracing
+from tests.sessions import eventually
+from tests.small_volume import small_volume
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -72,6 +77,54 @@ def test_waits_carry_their_event_and_statement(
     ((name, ns),) = statements.most_common(1)
     assert ns > 0.9 * sum(locks.values())
     assert all(name not in stack for stack in sleeps)
+
+
+def _traced(cluster: Cluster, duration: str) -> list[str]:
+    """The notes on a recording of sessions that wait often."""
+
+    def sleep(connection: psycopg.Connection, number: int) -> None:
+        connection.execute("SELECT pg_sleep(0.001) FROM generate_series(1, 100)")
+
+    with repeating(cluster.dsn(), 2, sleep):
+        done = in_process(
+            "flame", "on", "--dsn", cluster.dsn(), "--trace", "-d", duration, "--json"
+        )
+    assert done.returncode == 0, done.stderr
+    notes: list[str] = json.loads(done.stdout)["notes"]
+    return notes
+
+
+def test_traces_never_fill_the_disk(
+    timed: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    needs_perf("on")
+    monkeypatch.setattr(labels, "_LIMITS", Limits(total=20_000))
+    notes = [note for note in _traced(timed, "4s") if "Traces of waits ended after" in note]
+    assert len(notes) == 1
+    assert "reached 19.5 KiB" in notes[0]
+    monkeypatch.undo()
+    with small_volume("size=1m") as volume:
+        monkeypatch.setattr(tempfile, "tempdir", str(volume))
+        assert f"{volume}, where traces are kept" in refused(
+            "flame on --dsn {} --trace -d 1s", timed.dsn()
+        )
+        done = in_process("flame", "on", "--dsn", timed.dsn(), "-d", "1s", "--json")
+        assert any("512 MiB free" in note for note in json.loads(done.stdout)["notes"])
+        assert not list(volume.iterdir())
+
+
+def test_sigterm_while_sessions_begin_their_traces(
+    timed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are returned to their configuration, and what was recorded is removed."""
+    needs_perf("on")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    process = start_pgtare("flame on --dsn {} --trace -d 60s", timed.dsn())
+    eventually(lambda: list(tmp_path.iterdir()), 60)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

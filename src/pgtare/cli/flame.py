@@ -26,7 +26,7 @@ from pgtare.observing.flame.arms import TrialArms, by_arm
 from pgtare.observing.flame.processes import FlameTarget
 from pgtare.observing.flame.record import record
 from pgtare.observing.flame.recording import FlameRecording, Mode
-from pgtare.postgres import own_session
+from pgtare.postgres import own_session, signals
 from pgtare.weighing.weigh import store
 
 app = typer.Typer(
@@ -227,7 +227,7 @@ def _run(
         raise UsageError("--trace asks the server: give --dsn")
     length = seconds("--duration", duration)
     perf.find_perf()
-    with _target(dsn, pid, postmaster) as target:
+    with signals.unwind_at_exit_signals(), _target(dsn, pid, postmaster) as target:
         with (
             Display(cli.stderr(), f"recording {target.name}", length) as display,
             flame_labels.labels(dsn, target, trace=trace) as joined,

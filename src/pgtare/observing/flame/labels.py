@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pgtare.errors import PgtareError, UsageError
+from pgtare.kit.numbers import volume
 from pgtare.observing.flame import frames
 from pgtare.observing.flame.processes import FlameTarget
 from pgtare.observing.flame.recording import FlameRecording, Numbers
@@ -21,7 +22,9 @@ from pgtare.observing.trace.analysis.timeline import processes
 from pgtare.observing.trace.capture.record import TraceRecorder
 from pgtare.observing.trace.capture.server import Need, open_server
 from pgtare.observing.trace.capture.target import Target
-from pgtare.observing.trace.file.disk_limits import Limits
+from pgtare.observing.trace.documents import TraceRecorded
+from pgtare.observing.trace.file import disk_limits
+from pgtare.observing.trace.file.disk_limits import MIB, LimitReached, Limits
 from pgtare.observing.trace.file.reader import Trace, load
 from pgtare.observing.trace.file.records import CallKind
 from pgtare.observing.waits.show import one_line
@@ -33,8 +36,8 @@ from pgtare.postgres.statement_spans import Ending, spans
 _TRACE_BEGINS_S = 0.3
 #: In the place of an end that nobody has seen, in ns since 1970.
 _FOREVER = 1 << 62
-#: What is recorded is forgotten with the samples: the disk is the only limit.
-_LIMITS = Limits(total=1 << 62, reserve=0)
+#: What is recorded is forgotten with the samples. A wait takes 3 bytes of it, and 56 of memory.
+_LIMITS = Limits(total=256 * MIB)
 _NO_TRACE = (
     "Frames carry no wait event and no statement: no session had wait_event_timing.capture = trace "
     "(--trace switches it on during the recording)."
@@ -60,6 +63,9 @@ class FrameLabels:
     tracing: bool = False  # every session should have been traced
     traced: bool = False  # any session at all
     trouble: str = ""
+    #: processes whose number in the server was not found out in time
+    unnumbered: int = 0
+    notes: list[str] = field(default_factory=list)
 
     def put(self, recording: FlameRecording) -> FlameRecording:
         """The recording with each sample under its statement and wait event, if known."""
@@ -69,6 +75,13 @@ class FrameLabels:
             return recording
         if not self.traced:
             recording = recording.noted(_NO_TRACE_YET if self.tracing else _NO_TRACE)
+        if self.traced and self.unnumbered:
+            recording = recording.noted(
+                f"{self.unnumbered:,} processes ended before the server's own number of them was "
+                "looked up: their frames carry no wait event and no statement."
+            )
+        for note in self.notes:
+            recording = recording.noted(note)
         samples = recording.samples
         for stretches in self.spans:
             moved = stretches.copy()
@@ -90,6 +103,18 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
             yield found
             return
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgtare-")))
+        try:
+            disk_limits.check(place, _LIMITS, 0, 0)
+        except LimitReached:
+            sentence = (
+                f"{place.parent}, where traces are kept meanwhile, has less than "
+                f"{volume(_LIMITS.reserve)} free (TMPDIR names another place)"
+            )
+            if trace:
+                raise UsageError(sentence) from None
+            found.trouble = f"Frames carry no wait event and no statement: {sentence}."
+            yield found
+            return
         meant = Target(8, armed_only=not trace)
 
         def recorder(need: Need) -> TraceRecorder:
@@ -114,6 +139,8 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
             try:
                 done = recorder.run(None, lambda progress: armed.set(), ended.is_set)
                 found.traced |= done.sessions > 0
+                if done.stopped_by in ("size", "space"):
+                    found.notes.append(_cut_short(place, done))
             except PgtareError as ex:
                 found.trouble = f"Traces could not be read: {ex}"
             finally:
@@ -134,9 +161,21 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
                     thread.join()
         if not found.trouble:
             found.asked = True
-            found.server_pids = target.by_server_pid()
+            found.server_pids, found.unnumbered = target.by_server_pid(), target.unnumbered
             if found.traced:
                 _fill(found, *(_recorded(recorder.path) for recorder in recorders))
+
+
+def _cut_short(place: Path, done: TraceRecorded) -> str:
+    reached = (
+        f"they had reached {volume(_LIMITS.total)}"
+        if done.stopped_by == "size"
+        else f"less than {volume(_LIMITS.reserve)} of {place.parent} was free"
+    )
+    return (
+        f"Traces of {'calls' if done.calls else 'waits'} ended after {done.duration_s:.1f} s, as "
+        f"{reached}: later frames carry none of them."
+    )
 
 
 def _recorded(path: Path) -> Trace:
@@ -147,18 +186,18 @@ def _recorded(path: Path) -> Trace:
 def _fill(found: FrameLabels, trace: Trace, calls: Trace | None = None) -> None:
     """The stretches of waits and of statements in recordings of waits, and of calls."""
     index: dict[str, int] = {}
-    waits: list[tuple[int, int, int, int]] = []
+    waits: list[Numbers] = [np.empty((0, 4), np.int64)]
     statements: list[tuple[int, int, int, int]] = []
 
     def name(text: str) -> int:
         return index.setdefault(" ".join(text.replace(";", ",").split()), len(index))
 
     for ring, of in trace.waits.items():
-        pid = trace.rings[ring].pid
-        rows = zip(of.start.tolist(), of.length.tolist(), of.event.tolist(), strict=True)
-        for start, length, event in rows:
-            label = name(frames.WAIT + trace.label(event))
-            waits.append((pid, start, start + max(length, 1), label))
+        events, which = np.unique(of.event, return_inverse=True)
+        named = np.array([name(frames.WAIT + trace.label(e)) for e in events.tolist()], np.int64)
+        pids = np.full(len(of.start), trace.rings[ring].pid)
+        ends = of.start + np.maximum(of.length, 1)
+        waits.append(np.stack([pids, of.start, ends, named[which]], axis=1).astype(np.int64))
     for ring, marks in trace.marks.items():
         pid = trace.rings[ring].pid
         ran = spans(marks["kind"], marks["depth"], marks["when_ns"], marks["value"], outermost=True)
@@ -178,4 +217,4 @@ def _fill(found: FrameLabels, trace: Trace, calls: Trace | None = None) -> None:
             statements.append((process.ring.pid, int(call["start"]), int(call["end"]), label))
     found.names = list(index)
     # a statement's frame is outside its waits', so it is put in last
-    found.spans = [np.array(rows, np.int64).reshape(-1, 4) for rows in (waits, statements)]
+    found.spans = [np.concatenate(waits), np.array(statements, np.int64).reshape(-1, 4)]
