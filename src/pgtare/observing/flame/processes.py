@@ -42,8 +42,8 @@ _T = TypeVar("_T")
 _KERNEL_FRAME = re.compile(r"^\[<[0-9a-f]*>\] ([^+\s]+)", re.MULTILINE)
 #: For so long it is believed that a process is none of the server's, in s.
 _FORGET_S = 1.0
-#: A postmaster's start by the kernel's clock and by its own may differ by this much, in s.
-_START_S = 5.0
+#: How often a server's processes are compared with those that it lists.
+_LOOKS = 5
 
 
 def read(pid: int, name: str) -> str:
@@ -318,7 +318,7 @@ def of_connection(conn: psycopg.Connection[Any], pid: int | None = None) -> Flam
     Raises UsageError if its processes are not on this machine, or not to be seen from here.
     """
     own = pooler.backend_pid(conn)
-    postmaster = _by_socket(conn) or _by_start(conn, own)
+    postmaster = _by_socket(conn) or _by_processes(conn)
     if postmaster is None:
         raise UsageError(
             "that server's processes are not to be seen from here (another host, or a container "
@@ -350,22 +350,27 @@ def _by_socket(conn: psycopg.Connection[Any]) -> int | None:
     return pid if pid > 0 and is_server(pid) else None
 
 
-def _by_start(conn: psycopg.Connection[Any], own: int) -> int | None:
-    """The parent of a process that is numbered like ours there and began when the server did."""
-    row = conn.execute(
-        "SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8"
-    ).fetchone()
-    age = float(row[0]) if row else -1.0
-    for pid in servers():
-        above = parent(pid)
-        if inner_pid(pid) == own and is_server(above) and abs(_age_s(above) - age) < _START_S:
-            return above
+def _by_processes(conn: psycopg.Connection[Any]) -> int | None:
+    """The parent of ours there: a process with its number and client, whose siblings all fit.
+
+    No clock is compared: a wall clock may have been set since the server started.
+    """
+    missing: dict[int, set[int]] = {}
+    for _ in range(_LOOKS):  # what is listed may have ended by now, but not again and again
+        row = conn.execute(
+            "SELECT pg_catalog.pg_backend_pid(), pg_catalog.inet_client_port(), "
+            "pg_catalog.array_agg(pid) FROM pg_catalog.pg_stat_activity"
+        ).fetchone()
+        if row is None:
+            return None
+        own, port, listed = row
+        client = "[local]" if port is None else f"({port})"
+        for pid in servers():
+            above = parent(pid)
+            if inner_pid(pid) != own or not is_server(above) or client not in read(pid, "cmdline"):
+                continue
+            unseen = set(listed) - {inner_pid(child) for child in children(above)}
+            missing[above] = missing.get(above, unseen) & unseen
+            if not missing[above]:
+                return above
     return None
-
-
-def _age_s(pid: int) -> float:
-    # not psutil: it adds the kernel's time of boot, in whole seconds
-    fields = read(pid, "stat").rpartition(")")[2].split()
-    if len(fields) < 20:
-        return -1.0
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
