@@ -66,6 +66,27 @@ def test_an_unprivileged_user_is_shown_what_is_missing(
     assert "scheduler events of the whole machine" in waits
 
 
+def test_root_of_a_user_namespace_is_shown_what_is_missing(server18: Cluster) -> None:
+    needs_perf()
+    if subprocess.run(["unshare", "--user", "--map-root-user", "true"], check=False).returncode:
+        pytest.skip("user namespaces are not allowed here")
+    done = subprocess.run(
+        [
+            *words("unshare --user --map-root-user"),
+            *PGTARE,
+            *words("flame off --postmaster {}", server18.postmaster_pid),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
+    sentence = failed(done, 2)
+    assert "scheduler events of the whole machine, which needs root" in sentence
+    assert "root of a user namespace is not enough" in sentence
+
+
 def _perfs(pid: int) -> list[psutil.Process]:
     """The collectors that a recorder has started."""
     children = (p for p in psutil.process_iter(["ppid", "name"]) if p.info["ppid"] == pid)

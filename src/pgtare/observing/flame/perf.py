@@ -47,6 +47,7 @@ _MOST_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
 _TRACING = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 # capabilities by number: CAP_SYS_ADMIN, CAP_PERFMON
 _ENOUGH = (1 << 21) | (1 << 38)
+_ALL_USERS = str((1 << 32) - 1)
 
 
 def find_perf() -> str:
@@ -72,7 +73,9 @@ def check_allowed(mode: Mode, pids: Sequence[int]) -> None:
     if mode != "on" and not capable() and (level > -1 or not events):
         raise UsageError(
             "waits are seen through scheduler events of the whole machine, which needs root, "
-            f"or CAP_PERFMON and a readable tracefs (perf_event_paranoid is {level})"
+            f"or CAP_PERFMON and a readable tracefs (perf_event_paranoid is {level}"
+            + ("" if _machines_users() else "; root of a user namespace is not enough")
+            + ")"
         )
     if mode != "on" or capable():
         return
@@ -101,11 +104,21 @@ def sees_everything() -> bool:
 
 
 def capable() -> bool:
-    """Whether we hold CAP_PERFMON or CAP_SYS_ADMIN."""
+    """Whether we hold CAP_PERFMON or CAP_SYS_ADMIN, of the machine's own user namespace.
+
+    In another one, as in a rootless container, the kernel takes us for any user.
+    """
+    if not _machines_users():
+        return False
     for line in processes.read(os.getpid(), "status").splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) & _ENOUGH)
     return False
+
+
+def _machines_users() -> bool:
+    """Whether our user namespace is the machine's own."""
+    return processes.read(os.getpid(), "uid_map").split() == ["0", "0", _ALL_USERS]
 
 
 def paranoid() -> int:
