@@ -17,6 +17,7 @@ from pgtare.postgres.wait_counters.model import (
     Event,
     EventRow,
     Losses,
+    ReaderClock,
     Snapshot,
     Statement,
     StatementRow,
@@ -268,3 +269,16 @@ def test_what_readers_left_out_is_said() -> None:
 def first_again(of: Snapshot) -> Snapshot:
     """The same, a second later."""
     return of.model_copy(update={"taken": of.taken + timedelta(seconds=1)})
+
+
+@pytest.mark.parametrize(("boot", "seconds"), [("a", 2.0), ("b", 3600.0)])
+def test_a_clock_that_was_set_gives_way_to_ours_of_the_same_boot(boot: str, seconds: float) -> None:
+    first, last = (
+        ReaderClock(boot=name, monotonic_ns=ns, answer_ns=10**6)
+        for name, ns in (("a", 10**9), (boot, 3 * 10**9))
+    )
+    before = snapshot(0, {READ: counters(1, 100)}, reader_clock=first)
+    after = snapshot(3600, {READ: counters(2, 200)}, reader_clock=last)
+    assert profile(before, after).duration_s == seconds
+    with pytest.raises(UsageError, match="swap them"):
+        profile(after, before)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 from pgtare.observing.doctor import check_logging, check_settings, check_statements, evictions
 from pgtare.observing.doctor.check_settings import Traffic, Weight
 from pgtare.observing.doctor.collect import read_facts, read_look, read_texts
 from pgtare.observing.doctor.evictions import Evictions, StatisticsReset
 from pgtare.observing.doctor.model import Clock, Observer, Statements, Waits
-from pgtare.observing.doctor.observed import ActivitySamples, DoctorFacts, Look, Texts
+from pgtare.observing.doctor.observed import (
+    ActivitySamples,
+    DatedCounters,
+    DoctorFacts,
+    Look,
+    Texts,
+    elapsed_s,
+)
 from pgtare.observing.doctor.session import Session
 from pgtare.observing.findings.collector import ServerKind
 from pgtare.observing.findings.model import Finding
@@ -106,8 +112,8 @@ class RepeatedChecks:
 def _traffic(first: Look, last: Look) -> Traffic:
     """Rates between two looks; a counter that fell was reset and gives none."""
 
-    def rate(before: int, after: int, begun: datetime, ended: datetime) -> float | None:
-        seconds = (ended - begun).total_seconds()
+    def rate(before: int, after: int, begun: DatedCounters, ended: DatedCounters) -> float | None:
+        seconds = elapsed_s(begun, ended)
         return (after - before) / seconds if after >= before and seconds > 0 else None
 
     statements = None
@@ -117,9 +123,9 @@ def _traffic(first: Look, last: Look) -> Traffic:
             max(0, calls - first.entries.calls.get(key, 0))
             for key, calls in last.entries.calls.items()
         )
-        statements = rate(0, grown, first.entries.taken, last.entries.taken)
+        statements = rate(0, grown, first.entries, last.entries)
     return Traffic(
-        rate(first.transactions, last.transactions, first.taken, last.taken),
+        rate(first.transactions, last.transactions, first, last),
         statements,
-        rate(first.blocks_read, last.blocks_read, first.taken, last.taken),
+        rate(first.blocks_read, last.blocks_read, first, last),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime
@@ -205,6 +206,7 @@ def _read_clock(session: Session, may_read: bool) -> Clock | None:
 def read_look(session: Session, facts: DoctorFacts) -> Look:
     """Read the counters; those that cannot be read are left out, with the reason."""
     ((taken, transactions, blocks),) = session.rows(queries.DATABASES)
+    read_ns = time.monotonic_ns()
     dealloc = entries = waits = None
     unseen: list[Unseen] = []
     if facts.statements is not None:
@@ -212,7 +214,7 @@ def read_look(session: Session, facts: DoctorFacts) -> Look:
         try:
             if facts.statements.counts_deallocations:
                 ((at, count, reset),) = session.rows(queries.INFO, schema)
-                dealloc = Deallocations(at, count, reset)
+                dealloc = Deallocations(at, count, reset, time.monotonic_ns())
             entries = read_entries(session, schema, taken)
         except Unreadable as ex:
             unseen.append(Unseen(what=STATEMENTS, why=str(ex), remedy=_mend(ex, facts)))
@@ -222,7 +224,14 @@ def read_look(session: Session, facts: DoctorFacts) -> Look:
         except Unreadable as ex:
             unseen.append(Unseen(what=WAITS, why=str(ex), remedy=""))
     return Look(
-        taken, int(transactions or 0), int(blocks or 0), dealloc, entries, waits, tuple(unseen)
+        taken,
+        int(transactions or 0),
+        int(blocks or 0),
+        dealloc,
+        entries,
+        waits,
+        tuple(unseen),
+        read_ns,
     )
 
 
@@ -237,12 +246,12 @@ def _mend(ex: Unreadable, facts: DoctorFacts) -> str:
 def _read_waits(session: Session, schema: str, taken: datetime) -> CountedWaits:
     ((reset, resets),) = session.rows(queries.WAITS_RESET, schema)
     rows = session.rows(queries.WAITS, schema)
+    read_ns = time.monotonic_ns()
     ms = {Event(kind, name, idle): total for _, kind, name, idle, total in rows if kind is not None}
     timed = sum(total for _, kind, *_, total in rows if kind is None)
     ((captured,),) = session.rows(queries.CAPTURED, schema)
-    return CountedWaits(
-        rows[0][0] if rows else taken, ms, reset, resets, timed if captured else None
-    )
+    at = rows[0][0] if rows else taken
+    return CountedWaits(at, ms, reset, resets, timed if captured else None, read_ns)
 
 
 def read_entries(session: Session, schema: str, taken: datetime) -> StatementEntries:
@@ -255,7 +264,7 @@ def read_entries(session: Session, schema: str, taken: datetime) -> StatementEnt
             hidden += n
         else:
             calls[user, database, queryid] = called
-    return StatementEntries(taken, calls, hidden)
+    return StatementEntries(taken, calls, hidden, time.monotonic_ns())
 
 
 def sample(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:

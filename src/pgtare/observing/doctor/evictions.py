@@ -14,6 +14,7 @@ from pgtare.observing.doctor.observed import (
     DoctorFacts,
     Look,
     StatementEntries,
+    elapsed_s,
 )
 
 #: A table with fewer entries, as a share of its size, does not have to evict.
@@ -66,7 +67,10 @@ def between(facts: DoctorFacts, first: Look, last: Look, samples: ActivitySample
         return Evictions()
     if before.reset != after.reset or after.count < before.count:
         raise StatisticsReset
-    rate = (after.count - before.count) / (after.taken - before.taken).total_seconds()
+    seconds = elapsed_s(before, after)
+    if seconds <= 0:
+        return Evictions()
+    rate = (after.count - before.count) / seconds
     distinct = circulating(first.entries, last.entries, samples) if rate else None
     return Evictions(rate, rate * victims(facts.table_size), distinct)
 

@@ -18,7 +18,13 @@ from pgtare.observing.doctor.collect import (
     sample_entries,
 )
 from pgtare.observing.doctor.model import Report, Unseen, worst
-from pgtare.observing.doctor.observed import ActivitySamples, DoctorFacts, Look, Texts
+from pgtare.observing.doctor.observed import (
+    ActivitySamples,
+    DoctorFacts,
+    Look,
+    Texts,
+    elapsed_s,
+)
 from pgtare.observing.doctor.session import Session, Unreadable
 from pgtare.observing.findings import compute
 from pgtare.observing.findings.collector import FindingInputs, LockTableLooks
@@ -149,7 +155,7 @@ def _report(
     found = compute.findings(seen, checked.findings, busy=True)
     return Report(
         taken=last.taken,
-        duration_s=(last.taken - first.taken).total_seconds(),
+        duration_s=elapsed_s(first, last),
         pgtare_version=pgtare.__version__,
         server=facts.server,
         level=worst(found),

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 from pgtare.estimate.distributions import student_quantile
 from pgtare.observing.doctor.model import Clock, Server, Unseen
 from pgtare.postgres.wait_counters.active_sessions import ActiveSessions
+from pgtare.postgres.wait_counters.epoch import Taken, elapsed_ns
 from pgtare.postgres.wait_counters.model import Event
 
 #: role, database, query identifier
@@ -71,6 +73,21 @@ class DoctorFacts:
         return int(self.settings.get("pg_stat_statements.max", "5000"))
 
 
+class DatedCounters(Protocol):
+    """Counters at one moment, by the server's clock, and in ns of ours; None: not known."""
+
+    @property
+    def taken(self) -> datetime: ...
+    @property
+    def read_ns(self) -> int | None: ...
+
+
+def elapsed_s(before: DatedCounters, after: DatedCounters) -> float:
+    """The time between two looks, also if the server's clock was set in between."""
+    then, now = (Taken.at(look.taken.timestamp(), look.read_ns) for look in (before, after))
+    return elapsed_ns(then, now) / 1e9
+
+
 @dataclass(frozen=True)
 class StatementEntries:
     """The table of statements at one moment: calls by statement. hidden: entries of other roles."""
@@ -78,6 +95,7 @@ class StatementEntries:
     taken: datetime
     calls: dict[Key, int]
     hidden: int
+    read_ns: int | None = None
 
     @property
     def count(self) -> int:
@@ -92,6 +110,7 @@ class Deallocations:
     taken: datetime
     count: int
     reset: datetime
+    read_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +125,7 @@ class CountedWaits:
     reset: datetime
     resets: int = 0
     captured_ms: float | None = None
+    read_ns: int | None = None
 
     def since(self, before: CountedWaits) -> ActiveSessions | None:
         """What sessions did since another look; None if the counters were reset in between."""
@@ -115,7 +135,7 @@ class CountedWaits:
         if before.captured_ms is not None and self.captured_ms is not None:
             captured = self.captured_ms - before.captured_ms
         grown = {event: max(0.0, ms - before.ms.get(event, 0.0)) for event, ms in self.ms.items()}
-        return ActiveSessions((self.taken - before.taken).total_seconds(), grown, captured)
+        return ActiveSessions(elapsed_s(before, self), grown, captured)
 
 
 @dataclass(frozen=True)
@@ -129,6 +149,7 @@ class Look:
     entries: StatementEntries | None = None
     waits: CountedWaits | None = None
     unseen: tuple[Unseen, ...] = ()
+    read_ns: int | None = None
 
 
 @dataclass

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from pgtare.postgres.backend_types import is_background
+from pgtare.postgres.wait_counters.epoch import Taken, elapsed_ns
 
 #: Waits that are nobody's fault: a session paces itself.
 PACING = frozenset({"Timeout/PgSleep", "Timeout/VacuumDelay", "Timeout/VacuumTruncate"})
@@ -229,6 +230,7 @@ class ConnectionCount:
 class ServerCounters:
     """Counters of the whole server at one moment. at: s since 1970, by the server's clock.
 
+    read_ns: by our monotonic clock; None: not known.
     new_sessions: connections so far. xid_age, multixact_age: of the oldest database, with its name.
     notify_usage: how full the queue of notifications is, 0 to 1.
     """
@@ -249,6 +251,7 @@ class ServerCounters:
     multixact_age: int = 0
     multixact_database: str = ""
     notify_usage: float = 0.0
+    read_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -323,9 +326,10 @@ class ServerState:
     @property
     def counted_s(self) -> float | None:
         """The time between the two readings of counters, s."""
-        if self.before is None or self.after is None or self.after.at <= self.before.at:
+        if self.before is None or self.after is None:
             return None
-        return self.after.at - self.before.at
+        then, now = (Taken.at(one.at, one.read_ns) for one in (self.before, self.after))
+        return elapsed_ns(then, now) / 1e9 or None
 
     def number(self, setting: str) -> float | None:
         """A setting as a number in its unit; None if it is none, or cannot be seen."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from pgtare.errors import MeasurementError
@@ -146,7 +148,7 @@ def counters(reader: Reader, version: int) -> ServerCounters:
     """Counters of the server; version: of PostgreSQL, as 18."""
     query = queries.COUNTERS if version >= 17 else queries.COUNTERS_BEFORE_17
     (row,) = reader.rows(query)
-    return ServerCounters(*row)
+    return replace(ServerCounters(*row), read_ns=time.monotonic_ns())
 
 
 def lock_table(reader: Reader) -> LockTable | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pgtare.postgres import run_queue
 from pgtare.postgres.wait_counters.cpu_samples import CpuSamples
 from pgtare.postgres.wait_counters.model import Snapshot
-from pgtare.postgres.wait_counters.rates import CountersReset, WaitsProfile, profile
+from pgtare.postgres.wait_counters.rates import CountersReset, WaitsProfile, elapsed_s, profile
 from pgtare.postgres.wait_counters.reader import Reader
 
 #: How often sessions on CPU are looked for, in s; waits are counted, not sampled.
@@ -31,7 +31,7 @@ def watch(
         queued = queue.begin(before)
         samples = _sample(reader, interval_s)
         after = reader.snapshot(texts=False)
-        waited = queue.end(queued, (after.taken - before.taken).total_seconds())
+        waited = queue.end(queued, elapsed_s(before, after))
         try:
             found = profile(
                 before, after, samples, run_queue=waited, idle=idle, background=background

@@ -48,7 +48,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Taken:
-    """When a reading was taken. monotonic_ns: of this process; None: of an earlier one.
+    """When a reading was taken. monotonic_ns: of this run of our machine; None: of an earlier one.
 
     answer_ns: from the question to the answer; it was taken at some moment in between, and the
     agent's own clocks were read at the end.
@@ -58,6 +58,12 @@ class Taken:
     agent_us: int
     monotonic_ns: int | None = None
     answer_ns: int = 0
+
+    @classmethod
+    def at(cls, server_s: float, monotonic_ns: int | None, answer_ns: int = 0) -> Taken:
+        """By the server's clock, in s since 1970, if nothing is known of ours that may be set."""
+        server_us = round(1e6 * server_s)
+        return cls(server_us, server_us, monotonic_ns, answer_ns)
 
 
 class ReadingBaseline(enum.Enum):

@@ -166,6 +166,14 @@ class Timed(_Model):
     total_ms: float = Field(description="the time of which the waits are parts")
 
 
+class ReaderClock(_Model):
+    """The clock of the machine that read a snapshot, which nobody can set."""
+
+    boot: str = Field(description="identifier of its boot")
+    monotonic_ns: int = Field(description="since then, as the answer had come")
+    answer_ns: int = Field(description="from the question to the answer")
+
+
 class Snapshot(Document):
     """All counters of a server at one moment; texts has what statements say, if it is known.
 
@@ -175,7 +183,10 @@ class Snapshot(Document):
     """
 
     schema_: Literal["pgtare.waits.snapshot/1"] = schema_name(SCHEMA)
-    taken: datetime = Field(description="when")
+    taken: datetime = Field(description="when, by the server's clock")
+    reader_clock: ReaderClock | None = Field(
+        default=None, description="when, by the clock of pgtare's machine; `null`: not known"
+    )
     server: str = Field(description="version of PostgreSQL")
     started: datetime = Field(description="when the server was started")
     stats_reset: datetime = Field(description="when the counters were reset")

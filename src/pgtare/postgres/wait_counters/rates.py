@@ -14,6 +14,7 @@ from pgtare.postgres.backend_types import is_background
 from pgtare.postgres.wait_counters import caveats
 from pgtare.postgres.wait_counters.active_sessions import ActiveSessions
 from pgtare.postgres.wait_counters.cpu_samples import FEWEST, CpuSamples, share
+from pgtare.postgres.wait_counters.epoch import Taken, elapsed_ns
 from pgtare.postgres.wait_counters.model import (
     Counters,
     Event,
@@ -336,15 +337,32 @@ def _check(before: Snapshot, after: Snapshot) -> float:
             "the snapshots are of two servers, or of one that was restarted in between: take both "
             "from the same run of a server"
         )
-    seconds = (after.taken - before.taken).total_seconds()
+    seconds = elapsed_s(before, after)
     if seconds <= 0:
-        raise UsageError("the second snapshot is not later than the first: swap them")
+        raise UsageError(
+            "the second snapshot is not later than the first: swap them (or the server's clock was "
+            "set back, and the snapshots are not of one run of pgtare's machine)"
+        )
     if before.stats_reset != after.stats_reset or _were_reset(before, after):
         raise CountersReset(
             "the counters were reset between the snapshots, or those of a process were: take the "
             "first one after the reset"
         )
     return seconds
+
+
+def elapsed_s(before: Snapshot, after: Snapshot) -> float:
+    """The time between two snapshots, also if the server's clock was set in between."""
+    first, last = before.reader_clock, after.reader_clock
+    comparable = first is not None and last is not None and first.boot == last.boot
+
+    def taken(snapshot: Snapshot) -> Taken:
+        clock = snapshot.reader_clock
+        if clock is None or not comparable:
+            return Taken.at(snapshot.taken.timestamp(), None)
+        return Taken.at(snapshot.taken.timestamp(), clock.monotonic_ns, clock.answer_ns)
+
+    return elapsed_ns(taken(before), taken(after)) / 1e9
 
 
 def _were_reset(before: Snapshot, after: Snapshot) -> bool:

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
@@ -22,6 +23,7 @@ from pgtare.postgres.wait_counters.model import (
     Event,
     EventRow,
     Losses,
+    ReaderClock,
     Session,
     Snapshot,
     Statement,
@@ -300,7 +302,9 @@ class Reader:
             ((_, server, started, reset, info),) = self.rows(_IDENTITY)
             clients = self.clients()
             statements = self.statements()
+            asked_ns = time.monotonic_ns()
             moment = self.moment()
+            answered_ns = time.monotonic_ns()
             same = info["resets"] == self._info()["resets"]
             under_way = info["resets"] % 2 == 1
             if (same and not under_way) or time.monotonic() > deadline:
@@ -309,6 +313,7 @@ class Reader:
         wanted = {row.statement.query_id for row in statements} if texts else ()
         return Snapshot(
             taken=moment.taken,
+            reader_clock=_clock(answered_ns, answered_ns - asked_ns),
             server=server,
             started=started,
             stats_reset=reset,
@@ -326,6 +331,14 @@ class Reader:
         """The server's time, version and start, and the last reset of the counters."""
         ((taken, server, started, reset, _),) = self.rows(_IDENTITY)
         return taken, str(server), started, reset
+
+
+def _clock(monotonic_ns: int, answer_ns: int) -> ReaderClock | None:
+    """What tells snapshots of one run of this machine how far apart they are."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return ReaderClock(boot=boot, monotonic_ns=monotonic_ns, answer_ns=answer_ns)
+    return None
 
 
 @contextlib.contextmanager
