@@ -50,7 +50,7 @@ _PAIR_WORK_NS = Range(-1, 4, 10)
 _IN_PLACE = Range(1, 1.05, 1.15)
 #: What track_io_timing does besides reading the clock, for each I/O, in ns: assumed.
 _IO_WORK_NS = Range(0, 10, 20)
-#: Readings for an I/O: a pair where a read begins, from 18 on another if it is waited for.
+# Readings for an I/O: a pair where a read begins, from 18 on another if it is waited for.
 _IO_READS = Range(2, 2, 2)
 _IO_READS_18 = Range(2, 4, 4)
 #: What folding a captured wait into the counters costs besides two readings, in ns:
@@ -71,6 +71,14 @@ class _Timed:
     cost: Callable[[float], Range]
     """Of what a reading costs, in ns."""
     reads: int = 2
+
+
+def io_readings(major: int) -> Range:
+    """How often PostgreSQL of a major version reads the clock for an I/O under track_io_timing.
+
+    Up to 16 an I/O is of one block, from 17 on of up to io_combine_limit blocks.
+    """
+    return _IO_READS if major < 18 else _IO_READS_18
 
 
 def _call(read_ns: float) -> Range:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgtare.kit import numbers
+from pgtare.observing.clock import consequences
 from pgtare.observing.doctor.model import Clock, Observer, Unseen
 from pgtare.observing.doctor.observed import DoctorFacts, KeptByCause
 from pgtare.observing.findings.model import Finding, of_setting
@@ -50,11 +51,15 @@ class Weight:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the server does a second; statements None if nobody counts them."""
+    """What the server does a second; None what nobody counts.
+
+    reads_s: of data, each of one block or several.
+    """
 
     transactions_per_s: float | None
     statements_per_s: float | None
     blocks_read_s: float | None
+    reads_s: float | None = None
 
 
 Settings = Mapping[str, str]
@@ -138,18 +143,22 @@ def _weigh(arm: str) -> str:
 
 
 def _computed(kind: _Kind, facts: DoctorFacts, traffic: Traffic) -> Observer | None:
-    """track_io_timing reads the clock twice for each block that is read."""
-    per_s, transactions = traffic.blocks_read_s, traffic.transactions_per_s
+    """What track_io_timing's clock readings cost, at most."""
+    per_s = traffic.blocks_read_s if facts.major < 18 else traffic.reads_s
+    transactions = traffic.transactions_per_s
     if kind.arm != "track_io_timing" or facts.clock is None or per_s is None or not transactions:
         return None
-    us = 2 * facts.clock.read_ns / 1000 * per_s / transactions
-    return Observer(
-        name=kind.arm,
-        value="on",
-        cost_us=us,
-        source=f"two clock readings of {facts.clock.read_ns:.0f} ns for each of {per_s:,.0f} "
-        "blocks read a second",
-    )
+    readings = consequences.io_readings(facts.major).hi
+    us = readings * facts.clock.read_ns / 1000 * per_s / transactions
+    source = f"{readings:.0f} clock readings of {facts.clock.read_ns:.0f} ns for each of "
+    if facts.major >= 18:
+        source = f"at most: {source}{per_s:,.0f} reads a second"
+    else:
+        source += f"{per_s:,.0f} blocks read a second"
+    if facts.major == 17:
+        combined = facts.settings.get("io_combine_limit", "16")
+        source = f"at most: {source}, though one read may take {combined} blocks"
+    return Observer(name=kind.arm, value="on", cost_us=us, source=source)
 
 
 def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:

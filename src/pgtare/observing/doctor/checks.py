@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -73,7 +72,7 @@ def check(
 def server_kind(facts: DoctorFacts, *, local: bool) -> ServerKind:
     """What the inputs of findings are read by."""
     return ServerKind(
-        version=int(re.split(r"\D", facts.server.version, maxsplit=1)[0]),
+        version=facts.major,
         standby=facts.server.standby,
         sees_all=facts.server.sees_all,
         statements=facts.statements.schema if facts.statements else None,
@@ -112,7 +111,11 @@ class RepeatedChecks:
 def _traffic(first: Look, last: Look) -> Traffic:
     """Rates between two looks; a counter that fell was reset and gives none."""
 
-    def rate(before: int, after: int, begun: DatedCounters, ended: DatedCounters) -> float | None:
+    def rate(
+        before: int | None, after: int | None, begun: DatedCounters, ended: DatedCounters
+    ) -> float | None:
+        if before is None or after is None:
+            return None
         seconds = elapsed_s(begun, ended)
         return (after - before) / seconds if after >= before and seconds > 0 else None
 
@@ -128,4 +131,5 @@ def _traffic(first: Look, last: Look) -> Traffic:
         rate(first.transactions, last.transactions, first, last),
         statements,
         rate(first.blocks_read, last.blocks_read, first, last),
+        rate(first.reads, last.reads, first, last),
     )

@@ -207,8 +207,11 @@ def read_look(session: Session, facts: DoctorFacts) -> Look:
     """Read the counters; those that cannot be read are left out, with the reason."""
     ((taken, transactions, blocks),) = session.rows(queries.DATABASES)
     read_ns = time.monotonic_ns()
-    dealloc = entries = waits = None
+    dealloc = entries = waits = reads = None
     unseen: list[Unseen] = []
+    if facts.major >= 18:
+        with contextlib.suppress(Unreadable):
+            ((reads,),) = session.rows(queries.READS)
     if facts.statements is not None:
         schema = facts.statements.schema
         try:
@@ -232,6 +235,7 @@ def read_look(session: Session, facts: DoctorFacts) -> Look:
         waits,
         tuple(unseen),
         read_ns,
+        reads,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -66,6 +67,11 @@ class DoctorFacts:
     kept: tuple[KeptByCause, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     waits_clock: str | None = None
+
+    @property
+    def major(self) -> int:
+        """PostgreSQL's major version."""
+        return int(re.split(r"\D", self.server.version, maxsplit=1)[0])
 
     @property
     def table_size(self) -> int:
@@ -140,7 +146,10 @@ class CountedWaits:
 
 @dataclass(frozen=True)
 class Look:
-    """Counters at one moment; None what there is not, or may not be read."""
+    """Counters at one moment; None what there is not, or may not be read.
+
+    reads: of data, each of one block or several.
+    """
 
     taken: datetime
     transactions: int
@@ -150,6 +159,7 @@ class Look:
     waits: CountedWaits | None = None
     unseen: tuple[Unseen, ...] = ()
     read_ns: int | None = None
+    reads: int | None = None
 
 
 @dataclass
