@@ -205,6 +205,10 @@ class Collector:
         control = f"--control=fd:{command_in},{answer_out}"
         buffer = ["-m", f"{_buffer_mb()}M"] if capable() else []
         fields = _FIELDS.format("" if mode == "on" else "trace,")
+        # its stacks of other programs would be walked for nothing
+        sift = (
+            ["--comms", ",".join(processes.PROGRAMS)] if mode == "on" and "-a" in arguments else []
+        )
         try:
             self._record = self._start(
                 [perf, *_RECORD, control, *buffer, *arguments],
@@ -212,7 +216,7 @@ class Collector:
                 pass_fds=(command_in, answer_out),
             )
             self._script = self._start(
-                [perf, *_SCRIPT, fields],
+                [perf, *_SCRIPT, fields, *sift],
                 stdin=self._record.stdout,
                 text=True,
                 errors="replace",

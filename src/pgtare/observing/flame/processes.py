@@ -12,7 +12,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -229,7 +229,8 @@ class FlameTarget:
         """
         if pid in self._known:
             return True
-        if self.postmaster is None or pid in self._left_out:
+        # a process outside our pid namespace has no number
+        if self.postmaster is None or pid in self._left_out or pid <= 0:
             return False
         now = time.monotonic()
         if now < self._others.get(pid, 0.0):
@@ -249,17 +250,17 @@ class FlameTarget:
         """Forget processes that have ended, and take in children that the server has got since."""
         there = [pid for pid in self.pids if exists(pid)]
         if self.postmaster is not None:
-            there += self.newcomers()
+            there += self.newcomers(there)
         if there:
             self.pids = there
             for pid in there:
                 self._learn(pid)
 
-    def newcomers(self) -> list[int]:
-        """Children that the server has got since the last look."""
+    def newcomers(self, pids: Iterable[int]) -> list[int]:
+        """Children that the server has got that are none of these."""
         if self.postmaster is None:
             return []
-        passed = self._left_out.union(self.pids)
+        passed = self._left_out.union(pids)
         return [pid for pid in children(self.postmaster) if pid not in passed]
 
     @property

@@ -98,7 +98,7 @@ class FlameRecorder:
         )
         self.rates: dict[int, float] = {}
         #: sample the whole machine, and sift here
-        self.everything = perf.too_many(target.pids) and perf.capable()
+        self.everything = perf.too_many(target.pids) and perf.sees_everything()
         self.missed = 0
         self.failure: BaseException | None = None
         # The kernel sifts by its own numbers; by name it lets sessions to come pass as well, but
@@ -175,7 +175,7 @@ class FlameRecorder:
         """What waits already, and when each was looked at."""
         watched = list(self.scheduler.weights) if self._by_lot else list(self.target.pids)
         if self.by_name:
-            watched += self.target.newcomers()
+            watched += self.target.newcomers(watched)
         found = {}
         for pid in watched:
             if (stack := processes.standing(pid)) is not None:
@@ -200,18 +200,19 @@ class FlameRecorder:
                 if left < _TRIES - 1 and not self.everything:  # leave out what ends soon
                     time.sleep(_LOOK_S)
                     self.target.pids = [p for p in self.target.pids if processes.exists(p)]
+                followed = list(self.target.pids)
                 try:
                     collecting = perf.collecting(self.mode, self._arguments())
                     collector = stack.enter_context(collecting)
                 except MeasurementError as ex:
-                    if all(processes.exists(pid) for pid in self.target.pids):
+                    if all(processes.exists(pid) for pid in followed):
                         raise
                     if left and self.target.lives:
                         self.everything = perf.sees_everything()
                         continue
                     raise MeasurementError(self._no_beginning(ex)) from ex
                 if not (self.waits or self.everything):
-                    self.missed = len(self.target.newcomers())
+                    self.missed = len(self.target.newcomers(followed))
                     if left and self.missed and perf.sees_everything():
                         self.everything, self.missed = True, 0
                         continue
