@@ -62,6 +62,23 @@ def test_sessions_that_come_and_go(
         assert len(found.samples) == found.events
 
 
+@pytest.mark.parametrize("mode", ["off", "wake"])
+def test_waits_of_sessions_that_come_and_go(
+    server18: Cluster, tmp_path: object, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """Where the kernel lets all processes of the program pass, other servers' are sifted here."""
+    needs_perf()
+    monkeypatch.setattr(FlameTarget, "alone", True)
+    with _sessions_that_come_and_go(server18, str(tmp_path)):
+        target = processes.of_postmaster(server18.postmaster_pid)
+        found = record(mode, target, 2)
+    backends = [i for i, stack in enumerate(found.samples.stacks) if stack[0] == "backend"]
+    of = [stack in backends for stack in found.samples.stack.tolist()]
+    assert len(set(found.samples.pid[of].tolist())) > 10
+    assert target.unknown == 0
+    assert not [note for note in found.notes if "not in it" in note]
+
+
 def test_what_ends_before_perf_begins(server18: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     needs_perf("on")
     with subprocess.Popen(["true"]) as ended:

@@ -224,8 +224,8 @@ class FlameTarget:
     def wants(self, pid: int, program: str | None = None, *, descends: bool = False) -> bool:
         """Whether this process is one of them; new children of the postmaster are found out.
 
-        program: as perf names it, None if it is the server's. descends: whether perf follows none
-        but these processes and their children.
+        program: as perf names it, None if it is the server's. descends: whether no other server's
+        processes can be among those that perf follows.
         """
         if pid in self._known:
             return True

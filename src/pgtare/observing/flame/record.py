@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from pgtare.errors import MeasurementError
 from pgtare.observing.flame import events, frames, perf, processes, symbols
@@ -92,7 +93,9 @@ class FlameRecorder:
         self.waits = mode != "on"
         self.collected = Collected()
         self.walk = walk or self._way()
-        self.scheduler = events.Scheduler(target.wants, self.collected, wake=mode == "wake")
+        alone = target.postmaster is not None and target.alone
+        wanted = partial(target.wants, descends=alone)
+        self.scheduler = events.Scheduler(wanted, self.collected, wake=mode == "wake")
         self.reader = events.Reader(
             self._unnamed, self.scheduler.gap, target.forked, self._wants_event
         )
@@ -103,9 +106,7 @@ class FlameRecorder:
         self.failure: BaseException | None = None
         # The kernel sifts by its own numbers; by name it lets sessions to come pass as well, but
         # also those of other servers, whose events would crowd out ours.
-        self.by_name = not processes.in_machine_namespace() or (
-            target.postmaster is not None and target.alone
-        )
+        self.by_name = alone or not processes.in_machine_namespace()
 
     def run(
         self,
