@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pgtare.observing.clock.schema import Choice, ClockResult, Meaning, Span
+from pgtare.postgres.io_timing import io_readings
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,6 @@ _PAIR_WORK_NS = Range(-1, 4, 10)
 _IN_PLACE = Range(1, 1.05, 1.15)
 #: What track_io_timing does besides reading the clock, for each I/O, in ns: assumed.
 _IO_WORK_NS = Range(0, 10, 20)
-# Readings for an I/O: a pair where a read begins, from 18 on another if it is waited for.
-_IO_READS = Range(2, 2, 2)
-_IO_READS_18 = Range(2, 4, 4)
 #: What folding a captured wait into the counters costs besides two readings, in ns:
 #: docs/wait-events.md.
 _WAIT_WORK_NS = Range(6.5, 7.2, 8.5)
@@ -73,14 +71,6 @@ class _Timed:
     reads: int = 2
 
 
-def io_readings(major: int) -> Range:
-    """How often PostgreSQL of a major version reads the clock for an I/O under track_io_timing.
-
-    Up to 16 an I/O is of one block, from 17 on of up to io_combine_limit blocks.
-    """
-    return _IO_READS if major < 18 else _IO_READS_18
-
-
 def _call(read_ns: float) -> Range:
     """What TIMING adds to one call of a node: what a row costs in each node it passes."""
     return _IN_PLACE.scaled(2 * read_ns) + _PAIR_WORK_NS
@@ -92,8 +82,9 @@ def _call_15_to_18(read_ns: float) -> Range:
     return Range(min(newer.lo, older.lo), newer.likely, max(newer.hi, older.hi))
 
 
-def _io(reads: Range) -> Callable[[float], Range]:
-    return lambda read_ns: reads.scaled(read_ns) + _IO_WORK_NS
+def _io(major: int) -> Callable[[float], Range]:
+    least, most = io_readings(major)
+    return lambda read_ns: Range(least, most, most).scaled(read_ns) + _IO_WORK_NS
 
 
 def _wait(read_ns: float) -> Range:
@@ -102,13 +93,13 @@ def _wait(read_ns: float) -> Range:
 
 _TIMED = (
     _Timed(ROW, "15-18", (SYSTEM,), _call_15_to_18),
-    _Timed(_IO, "15-17", (SYSTEM,), _io(_IO_READS)),
-    _Timed(_IO, "18", (SYSTEM,), _io(_IO_READS_18), 4),
+    _Timed(_IO, "15-17", (SYSTEM,), _io(15)),
+    _Timed(_IO, "18", (SYSTEM,), _io(18), 4),
     _Timed(_WAIT, "15-18", (*_COUNTERS, SYSTEM), _wait),
 )
 _TIMED_19 = (
     _Timed(ROW, "19", (_COUNTER,), _call),
-    _Timed(_IO, "19", (_COUNTER_IO,), _io(_IO_READS_18), 4),
+    _Timed(_IO, "19", (_COUNTER_IO,), _io(19), 4),
 )
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgtare.kit import numbers
-from pgtare.observing.clock import consequences
 from pgtare.observing.doctor.model import Clock, Observer, Unseen
 from pgtare.observing.doctor.observed import DoctorFacts, KeptByCause
 from pgtare.observing.findings.model import Finding, of_setting
 from pgtare.observing.findings.remedies import set_at_once
+from pgtare.postgres.io_timing import io_readings
 from pgtare.postgres.wait_counters import caveats
 
 #: A cost that weighing found, as a share of a transaction, from which on it is reported.
@@ -148,9 +148,9 @@ def _computed(kind: _Kind, facts: DoctorFacts, traffic: Traffic) -> Observer | N
     transactions = traffic.transactions_per_s
     if kind.arm != "track_io_timing" or facts.clock is None or per_s is None or not transactions:
         return None
-    readings = consequences.io_readings(facts.major).hi
+    readings = io_readings(facts.major).most
     us = readings * facts.clock.read_ns / 1000 * per_s / transactions
-    source = f"{readings:.0f} clock readings of {facts.clock.read_ns:.0f} ns for each of "
+    source = f"{readings} clock readings of {facts.clock.read_ns:.0f} ns for each of "
     if facts.major >= 18:
         source = f"at most: {source}{per_s:,.0f} reads a second"
     else:
