@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 import re
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres import chosen_host, encodings, pooler
@@ -24,6 +26,8 @@ UNREADABLE = (
 )
 _NO_KEY = re.compile(r'(?:connection option|URI query parameter:?) "(\w+)"')
 _KEYS = sorted(each.keyword.decode() for each in psycopg.pq.Conninfo.get_defaults())
+#: What psycopg reads of a connection string to find a server: it knows no service files.
+_PLACE = ("host", "hostaddr", "port", "target_session_attrs", "load_balance_hosts")
 _QUOTED, _HIDDEN = re.compile(r"""(["'])(.*?)\1"""), '"…"'
 #: So long an answer takes at most before we say that we wait, in s.
 _LONG_S = 3.0
@@ -84,13 +88,31 @@ def _open(
     dsn: str, kind: type[pooler.Connection], parameters: Mapping[str, str]
 ) -> pooler.Connection:
     return kind.connect(
-        dsn,
+        _with_place(dsn),
         autocommit=True,
         application_name=APPLICATION_NAME,
         connect_timeout=10,
         prepare_threshold=None,  # a prepared statement would stay
         **parameters,  # type: ignore[arg-type]
     )
+
+
+def _with_place(dsn: str) -> str:
+    """A connection string that also says what its service file says of the server's place.
+
+    psycopg then looks the name up, while other threads go on. Left to libpq, which holds Python's
+    lock, a name server that does not answer would stop them all. libpq reads the file, and gives
+    up before it connects: there is no such sslmode.
+    """
+    if not psycopg.conninfo.conninfo_to_dict(dsn).get("service") and "PGSERVICE" not in os.environ:
+        return dsn
+    conn = psycopg.pq.PGconn.connect_start(
+        psycopg.conninfo.make_conninfo(dsn, sslmode="?").encode()
+    )
+    found = {each.keyword.decode(): each.val for each in conn.info}
+    conn.finish()
+    place = {name: value.decode() for name in _PLACE if (value := found.get(name))}
+    return make_conninfo(dsn, **place)
 
 
 def unreadable(ex: BaseException, dsn: str) -> str:
@@ -114,7 +136,7 @@ def without_secrets(why: str, dsn: str) -> str:
     was written wrongly can be part of what libpq takes for them.
     """
     try:
-        parts = psycopg.conninfo.conninfo_to_dict(dsn)
+        parts = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
         return _QUOTED.sub(_HIDDEN, why)
     shown: set[str] = set()
