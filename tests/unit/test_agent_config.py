@@ -49,7 +49,7 @@ reserve_bytes = "0"
 sessions = "12h"
 hours = "800d"
 [servers.a]
-dsn = "x"
+dsn = ""
 """
     limits = config.read(write(tmp_path, text)).spool.limits
     assert (limits.most_bytes, limits.reserve_bytes) == (20 << 30, 0)
@@ -64,18 +64,18 @@ dsn = "x"
         ("", "names no server"),
         ("[servers]", "names no server"),
         ("[servers.a]", "servers.a.dsn is missing"),
-        ("[servers.a]\ndsn = 'x'\nport = 5", "servers.a.port is not known"),
-        ("[servers.'a b']\ndsn = 'x'", "is no name for a server"),
-        ("[intervals]\nwaits = '10'\nspeed = '1s'\n[servers.a]\ndsn = 'x'", "intervals.speed"),
-        ("[intervals]\nwaits = 10\n[servers.a]\ndsn = 'x'", "write a time in quotes"),
-        ("[intervals]\nwaits = 'soon'\n[servers.a]\ndsn = 'x'", "intervals.waits: give a time"),
-        ("[intervals]\nwaits = '0.1s'\n[servers.a]\ndsn = 'x'", "intervals.waits: give 1s or more"),
-        ("most_statements = 0\n[servers.a]\ndsn = 'x'", "most_statements"),
+        ("[servers.a]\ndsn = ''\nport = 5", "servers.a.port is not known"),
+        ("[servers.'a b']\ndsn = ''", "is no name for a server"),
+        ("[intervals]\nwaits = '10'\nspeed = '1s'\n[servers.a]\ndsn = ''", "intervals.speed"),
+        ("[intervals]\nwaits = 10\n[servers.a]\ndsn = ''", "write a time in quotes"),
+        ("[intervals]\nwaits = 'soon'\n[servers.a]\ndsn = ''", "intervals.waits: give a time"),
+        ("[intervals]\nwaits = '0.1s'\n[servers.a]\ndsn = ''", "intervals.waits: give 1s or more"),
+        ("most_statements = 0\n[servers.a]\ndsn = ''", "most_statements"),
         ("spool = [", "is not TOML"),
-        ("[spool]\nmost_bytes = 5\n[servers.a]\ndsn = 'x'", "spool.most_bytes: write a size"),
-        ("[spool]\nmost_bytes = '1M'\n[servers.a]\ndsn = 'x'", "give 64 MiB or more"),
-        ("[spool.keep]\nticks = '5m'\n[servers.a]\ndsn = 'x'", "write an age in quotes"),
-        ("[spool.keep]\nticks = '0.5h'\n[servers.a]\ndsn = 'x'", "give 1h or more"),
+        ("[spool]\nmost_bytes = 5\n[servers.a]\ndsn = ''", "spool.most_bytes: write a size"),
+        ("[spool]\nmost_bytes = '1M'\n[servers.a]\ndsn = ''", "give 64 MiB or more"),
+        ("[spool.keep]\nticks = '5m'\n[servers.a]\ndsn = ''", "write an age in quotes"),
+        ("[spool.keep]\nticks = '0.5h'\n[servers.a]\ndsn = ''", "give 1h or more"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(tmp_path: Path, text: str, words: str) -> None:
@@ -96,11 +96,14 @@ def test_secrets_are_not_repeated(tmp_path: Path) -> None:
 
 
 def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
-    path = write(tmp_path, "[servers.a]\ndsn = 'x=1'")
+    path = write(tmp_path, "[servers.a]\ndsn = 'host=nowhere'")
     assert "either --dsn or --config" in refused("agent")
     assert "either --dsn or --config" in refused("agent", "--dsn", "x", "--config", path)
+    assert "percent-encode" in refused("agent", "--dsn", "x", "--spool", tmp_path / "spool")
     assert "--spool is missing" in refused("agent", "--config", path)
     assert "options go after the command" in refused("agent", "--config", path, "check")
     assert "cannot be read" in refused("agent", "check", "--config", tmp_path / "none.toml")
-    assert "connection string" in refused("agent", "--config", path, "--spool", tmp_path / "spool")
     assert refused("agent", "check", "--config", path, status=1)
+    write(tmp_path, "[servers.a]\ndsn = 'x=1'")
+    for words in (["check"], ["--spool", tmp_path / "spool"]):
+        assert "connection string" in refused("agent", *words, "--config", path)

@@ -58,3 +58,12 @@ def test_a_watch_that_a_reload_begins_anew_goes_on_for_the_one_before(
     assert after._session == before._session
     after.failure, after.began = AgentLocked("locked"), time.monotonic() - 60
     agent._give_up_if_hopeless()
+
+
+def test_an_agent_that_was_told_another_server_waits_for_it() -> None:
+    """Nobody is there to see a service end after a reload."""
+    agent = agent_locked_out(was_connected=False)
+    agent._watches["shop"].server = agent.config.servers["shop"]
+    agent._reload = lambda: agent.config
+    agent._read_again()
+    agent._give_up_if_hopeless()

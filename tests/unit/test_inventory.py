@@ -44,7 +44,7 @@ def test_an_inventory_is_read(tmp_path: Path) -> None:
         ("[servers.'a b']\ndsn = 'host=secret'", "is no name for a server"),
         ("[servers.a]\ndsn = ''\nweight = 0", "servers.a.weight: "),
         ("[servers.a]\ndsn = ''\nlabels = { x = 1 }", "servers.a.labels.x: "),
-        ("[servers.a]\ndsn = 'secret'", "cannot read the connection string"),
+        ("[servers.a]\ndsn = 'secret'", "servers.a.dsn: cannot read the connection string"),
         ("[servers.a]\ndsn = ''\n[servers.a]\ndsn = ''", "says something twice"),
         ("[servers.a]\ndsn = ''\ndsn = ''", "says something twice"),
         (

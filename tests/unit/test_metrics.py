@@ -494,10 +494,10 @@ def test_addresses() -> None:
 
 def test_what_is_wrong_is_said_in_one_sentence(tmp_path: Path) -> None:
     config = tmp_path / "agent.toml"
-    config.write_text("[metrics]\nlisten = 'here'\n[servers.a]\ndsn = 'x'")
+    config.write_text("[metrics]\nlisten = 'here'\n[servers.a]\ndsn = ''")
     words = ("agent", "--config", config, "--spool", tmp_path / "spool")
     assert "metrics.listen: give an address and a port" in refused(*words)
-    config.write_text("[metrics]\nlisten = ''\n[servers.a]\ndsn = 'x'")
+    config.write_text("[metrics]\nlisten = ''\n[servers.a]\ndsn = ''")
     assert "metrics.listen: give an address and a port" in refused(*words)
     config.write_text("[servers.a]\ndsn = 'host=/nowhere'")
     assert "--metrics nowhere: give an address" in refused(*words, "--metrics", "nowhere")

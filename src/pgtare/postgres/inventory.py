@@ -38,6 +38,15 @@ class InventoryServer(ConfigModel):
     labels: dict[str, str] = {}
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
+    @field_validator("dsn")
+    @classmethod
+    def _readable(cls, value: str) -> str:
+        try:
+            psycopg.conninfo.conninfo_to_dict(value)
+        except psycopg.ProgrammingError as ex:
+            raise ValueError(unreadable(ex, value)) from ex
+        return value
+
 
 class ServersConfig(ConfigModel):
     """A configuration with servers by name."""
@@ -64,7 +73,7 @@ class Inventory(ServersConfig):
     def _each_once(cls, value: dict[str, InventoryServer]) -> dict[str, InventoryServer]:
         seen: dict[tuple[str, ...], str] = {}
         for name, server in value.items():
-            where = _where(name, server.dsn)
+            where = _where(server.dsn)
             if where in seen:
                 raise ValueError(
                     f"{seen[where]} and {name} are one server, by host and port: a fleet has each "
@@ -74,12 +83,9 @@ class Inventory(ServersConfig):
         return value
 
 
-def _where(name: str, dsn: str) -> tuple[str, ...]:
+def _where(dsn: str) -> tuple[str, ...]:
     """Which server a connection string means, as far as it says."""
-    try:
-        parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as ex:
-        raise ValueError(f"{name}.dsn: {unreadable(ex, dsn)}") from ex
+    parts = psycopg.conninfo.conninfo_to_dict(dsn)
     host = parts.get("hostaddr") or parts.get("host")
     if parts.get("service") and host is None:
         return ("service", str(parts["service"]))

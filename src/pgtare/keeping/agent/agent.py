@@ -93,7 +93,7 @@ class Agent:
         self._rows: dict[str, list[pa.Table]] = {}
         self._readings: dict[tuple[str, str], pa.Table | None] = {}
         # set by handlers of signals: an Event's wait() holds the lock that its set() would wait for
-        self._stopping = self._reloading = False
+        self._stopping = self._reloading = self._was_reloaded = False
         self._cpu_s = 0.0
         self._committed_at: float | None = None
         self._commit_s = 0.0
@@ -139,8 +139,11 @@ class Agent:
     def _give_up_if_hopeless(self) -> None:
         """Raise what keeps every server from being watched, if trying again cannot help.
 
-        A watch that has had the lock goes on: its own earlier session may hold it for a while.
+        A watch that has had the lock goes on: its own earlier session may hold it for a while. So
+        does an agent whose configuration was read again.
         """
+        if self._was_reloaded:
+            return
         in_vain = [
             watch.failure
             for watch in self._watches.values()
@@ -224,6 +227,7 @@ class Agent:
             self.log.write(
                 "warning", "reload", why="a change of the store takes a restart of the agent"
             )
+        self._was_reloaded = True
         self.log.write("info", "reload", servers=len(config.servers))
         self._adapt(config)
 

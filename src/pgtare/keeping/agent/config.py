@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from pgtare.errors import UsageError
 from pgtare.keeping.spool.limits import SpoolLimits
@@ -172,8 +172,11 @@ class AgentConfig(ServersConfig):
 
 
 def of_dsn(dsn: str) -> AgentConfig:
-    """The configuration for one server."""
-    return AgentConfig(servers={ONLY_SERVER: InventoryServer(dsn=dsn)})
+    """The configuration for one server. Raises UsageError if its string cannot be read."""
+    try:
+        return AgentConfig(servers={ONLY_SERVER: InventoryServer(dsn=dsn)})
+    except ValidationError as ex:
+        raise UsageError(str(ex.errors()[0]["ctx"]["error"])) from ex
 
 
 def read(path: Path) -> AgentConfig:

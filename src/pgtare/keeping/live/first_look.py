@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pgtare.errors import MeasurementError
-from pgtare.keeping.agent.config import ONLY_SERVER
+from pgtare.keeping.agent.config import ONLY_SERVER, of_dsn
 from pgtare.keeping.agent.server_check import check_server
 from pgtare.keeping.spool import manifest
-from pgtare.postgres.inventory import InventoryServer
 from pgtare.postgres.load.process import Child
 
 _FIRST_COMMIT_S = 40.0
@@ -64,4 +63,4 @@ class FirstLook:
 
 def check(dsn: str) -> list[str]:
     """What the agent cannot see of this server, with remedies. Raises PgtareError."""
-    return check_server(ONLY_SERVER, InventoryServer(dsn=dsn)).notes
+    return check_server(ONLY_SERVER, of_dsn(dsn).servers[ONLY_SERVER]).notes
