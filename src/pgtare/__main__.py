@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from pgtare.interrupt import compute_in_one_thread, leave_at_interrupt
+import sys
+
+from pgtare.interrupt import compute_in_one_thread, keep_hangup, leave_at_interrupt
 
 
 def main() -> None:
     """Entry point of the console command."""
     leave_at_interrupt()
+    if sys.argv[1:2] == ["agent"]:
+        keep_hangup()
     compute_in_one_thread()
     from pgtare import cli
 

@@ -1,4 +1,4 @@
-"""Ctrl-C while the command starts: one line, also while the libraries are being loaded."""
+"""Signals while the command starts, also while the libraries are being loaded."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ def leave_at_interrupt() -> None:
     """From now on Ctrl-C ends the process at once: nothing has begun that had to be ended."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
+
+
+def keep_hangup() -> None:
+    """Let SIGHUP wait until somebody takes it: to an agent it is a wish, not the end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 
 
 def unwind_at_interrupt() -> None:

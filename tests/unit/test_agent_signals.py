@@ -1,8 +1,9 @@
-"""An agent ends by a signal, at whatever moment that comes."""
+"""Signals to an agent, at whatever moment they come."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import AgentConfig
 from pgtare.keeping.spool.writer import Spool
 from pgtare.postgres.inventory import InventoryServer
+from tests.commands import PGTARE, read_until
+from tests.sessions import eventually
 from tests.unit.spool_rows import UNLIMITED
 
 
@@ -39,3 +42,16 @@ def test_a_signal_ends_an_agent_that_begins_to_wait(
     monkeypatch.setattr(time, "sleep", interrupted(time.sleep))
     with Spool.open(tmp_path, UNLIMITED) as spool:
         Agent(config, spool, AgentLog()).run()
+
+
+def test_a_reload_while_the_command_starts_waits_until_it_has_started(tmp_path: Path) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text("[servers.shop]\ndsn = 'host=nowhere.invalid'")
+    words = [*PGTARE, "agent", "--config", str(config), "--spool", str(tmp_path / "spool")]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as agent:
+        maps = Path(f"/proc/{agent.pid}/maps")
+        eventually(lambda: "numpy" in maps.read_text())  # some of many libraries
+        agent.send_signal(signal.SIGHUP)
+        read_until(agent, "event=reload servers=1")
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(30) == 0

@@ -307,6 +307,8 @@ class Agent:
 
         handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        # one that came while the command started waits until now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         try:
             yield
         finally:
