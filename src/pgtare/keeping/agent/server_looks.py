@@ -384,7 +384,7 @@ class ServerLooks:
 
     def _look_at_activity(self, session: ServerSession, interval_s: float) -> Batch:
         batch = Batch()
-        asked = time.monotonic_ns()
+        asked = reading.clock_ns()
         with session.look(ACTIVITY):
             ((started_us, server_us),) = session.rows(queries.STARTED)
             ((found,),) = session.rows(queries.ACTIVITY)
