@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import pytest
 
+from pgtare.keeping.agent import baseline
 from pgtare.keeping.agent import texts as agent_texts
 from pgtare.keeping.agent.baseline import counter_columns, counters, moment, moment_table
 from pgtare.keeping.agent.reading import statements_table, waits_table
@@ -55,6 +56,18 @@ def test_rows_of_one_statement_become_one_entry() -> None:
 def test_the_moment_of_a_reading_is_the_same_after_it_was_stored(memory: int | None) -> None:
     origin, taken = Origin(-1, 2, memory, 3, None), Taken(4, 5)
     assert moment(moment_table(origin, taken)) == (origin, taken)
+
+
+def test_a_clock_that_nobody_sets_counts_until_the_machine_starts_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a server's clock that was set while no agent ran would count."""
+    origin, taken = Origin(-1, 2), Taken(4, 5, 6)
+    stored = moment_table(origin, taken)
+    assert moment(stored) == (origin, taken)
+    assert moment(stored.drop_columns(["monotonic_ns", "boot"])) == (origin, Taken(4, 5))
+    monkeypatch.setattr(baseline, "_boot", lambda: "another")
+    assert moment(stored) == (origin, Taken(4, 5))
 
 
 def test_arrays_of_bigint_are_decoded() -> None:

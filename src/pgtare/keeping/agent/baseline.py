@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pgtare.postgres.wait_counters import steady_clock
 from pgtare.postgres.wait_counters.counter_table import SUMS, Array, CounterTable
 from pgtare.postgres.wait_counters.epoch import Origin, Taken
 
@@ -22,14 +23,18 @@ StoredReading = tuple[Origin, Taken, CounterTable]
 def moment_table(origin: Origin, taken: Taken) -> pa.Table:
     """When a reading was taken, and of which counters: one row."""
     values: dict[str, Any] = {name: getattr(origin, name) for name in _ORIGIN}
-    values |= {"server_us": taken.server_us, "agent_us": taken.agent_us}
-    return pa.table({name: pa.array([value], pa.int64()) for name, value in values.items()})
+    values |= {name: getattr(taken, name) for name in ("server_us", "agent_us", "monotonic_ns")}
+    columns = {name: pa.array([value], pa.int64()) for name, value in values.items()}
+    return pa.table({**columns, "boot": pa.array([steady_clock.boot()], pa.string())})
 
 
 def moment(table: pa.Table) -> tuple[Origin, Taken]:
     """The same, read again."""
     (row,) = table.to_pylist()
-    return Origin(*(row[name] for name in _ORIGIN)), Taken(row["server_us"], row["agent_us"])
+    same_boot = row.get("boot") is not None and row["boot"] == steady_clock.boot()
+    monotonic_ns = row["monotonic_ns"] if same_boot else None
+    taken = Taken(row["server_us"], row["agent_us"], monotonic_ns)
+    return Origin(*(row[name] for name in _ORIGIN)), taken
 
 
 def counter_columns(table: CounterTable) -> pa.Table:

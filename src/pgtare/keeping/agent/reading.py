@@ -13,14 +13,12 @@ from pgtare.errors import MeasurementError
 from pgtare.keeping.agent import queries
 from pgtare.keeping.agent.queries import NAME_END, ROW_END
 from pgtare.keeping.agent.server_session import ServerSession
+from pgtare.postgres.wait_counters import steady_clock
 from pgtare.postgres.wait_counters.counter_table import ACTIVE_NS, WIDTH, Array, CounterTable
 from pgtare.postgres.wait_counters.epoch import Origin, Taken
 
 #: How often a reading is taken again if counters were reset meanwhile, and the pause, in s.
 _TRIES, _PAUSE_S = 5, 0.05
-#: A clock that nobody sets. Where there is one, it goes on while the agent's machine is suspended:
-#: servers count on meanwhile.
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _WAITS_KEYS = ("backend_type", "type", "event")
 #: Columns of the matrices: waits that ended, total_ns, running_ns, max_ns, running_waits, then
 #: processes, idle, skipped of waits; skipped, role, database, query, identity of statements.
@@ -71,14 +69,9 @@ def captures(found: WaitsReading) -> bool:
     return bool(np.any(found.waits.processes[times] > 0))
 
 
-def clock_ns() -> int:
-    """The time now, by a clock that nobody sets."""
-    return time.clock_gettime_ns(_CLOCK)
-
-
 def answered(server_us: int, asked_ns: int) -> Taken:
-    """The moment of a reading, by all clocks. asked_ns: when it was asked for, by `clock_ns`."""
-    ours = clock_ns()
+    """The moment of a reading, by all clocks. asked_ns: when it was asked for, by `steady_clock`."""
+    ours = steady_clock.now_ns()
     return Taken(integer(server_us), time.time_ns() // 1000, ours, ours - asked_ns)
 
 
@@ -150,7 +143,7 @@ def _info(session: ServerSession) -> TimingInfo:
 
 
 def _counters(session: ServerSession, info: TimingInfo, *, statements: bool) -> WaitsReading:
-    asked = clock_ns()
+    asked = steady_clock.now_ns()
     ((taken_us, names, matrix),) = session.rows(queries.MOMENT)
     taken = answered(info.server_us if taken_us is None else taken_us, asked)
     waits, unread = waits_table(names, matrix)

@@ -34,7 +34,7 @@ from pgtare.observing.findings import read
 from pgtare.observing.findings.statement_texts import MOST_BYTES, TextFile
 from pgtare.postgres.backend_types import BACKGROUND
 from pgtare.postgres.wait_counters import difference as differences
-from pgtare.postgres.wait_counters import epoch
+from pgtare.postgres.wait_counters import epoch, steady_clock
 from pgtare.postgres.wait_counters.active_sessions import CPU_TYPE
 from pgtare.postgres.wait_counters.counter_table import (
     ACTIVE_NS,
@@ -384,7 +384,7 @@ class ServerLooks:
 
     def _look_at_activity(self, session: ServerSession, interval_s: float) -> Batch:
         batch = Batch()
-        asked = reading.clock_ns()
+        asked = steady_clock.now_ns()
         with session.look(ACTIVITY):
             ((started_us, server_us),) = session.rows(queries.STARTED)
             ((found,),) = session.rows(queries.ACTIVITY)

@@ -48,7 +48,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Taken:
-    """When a reading was taken. monotonic_ns: of this run of our machine; None: of an earlier one.
+    """When a reading was taken. monotonic_ns: by `steady_clock`; None: of another run of it.
 
     answer_ns: from the question to the answer; it was taken at some moment in between, and the
     agent's own clocks were read at the end.

@@ -8,7 +8,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
@@ -17,6 +16,7 @@ from pgtare.errors import UsageError
 from pgtare.postgres import module_setup, module_versions, pooler, untraced_session
 from pgtare.postgres.backend_types import BACKGROUND_SQL
 from pgtare.postgres.sql_text import normalised
+from pgtare.postgres.wait_counters import steady_clock
 from pgtare.postgres.wait_counters.model import (
     Client,
     Counters,
@@ -302,9 +302,9 @@ class Reader:
             ((_, server, started, reset, info),) = self.rows(_IDENTITY)
             clients = self.clients()
             statements = self.statements()
-            asked_ns = time.monotonic_ns()
+            asked_ns = steady_clock.now_ns()
             moment = self.moment()
-            answered_ns = time.monotonic_ns()
+            answered_ns = steady_clock.now_ns()
             same = info["resets"] == self._info()["resets"]
             under_way = info["resets"] % 2 == 1
             if (same and not under_way) or time.monotonic() > deadline:
@@ -335,10 +335,10 @@ class Reader:
 
 def _clock(monotonic_ns: int, answer_ns: int) -> ReaderClock | None:
     """What tells snapshots of one run of this machine how far apart they are."""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return ReaderClock(boot=boot, monotonic_ns=monotonic_ns, answer_ns=answer_ns)
-    return None
+    boot = steady_clock.boot()
+    if boot is None:
+        return None
+    return ReaderClock(boot=boot, monotonic_ns=monotonic_ns, answer_ns=answer_ns)
 
 
 @contextlib.contextmanager
