@@ -19,6 +19,7 @@ from pgtare.postgres.wait_counters.counter_table import (
 )
 from pgtare.postgres.wait_counters.difference import (
     carried_over,
+    difference,
     kept_types,
     processor_rows,
     statement_difference,
@@ -153,7 +154,16 @@ def test_time_that_is_no_wait_was_on_a_processor() -> None:
     times = dict(zip(cpu.keys["backend_type"], cpu.sums[:, ACTIVE_NS], strict=True))
     assert times == {"b": 40, "a": 4}
     assert len(found) == 5
-    assert len(processor_rows(grown, FULL_RESET)) == 3
+
+
+def test_after_a_reset_time_on_a_processor_is_that_since_then() -> None:
+    """The reset leaves the time of processes as it was; of the 40 since the last reading, 30."""
+    change = Transition(ReadingBaseline.RESET, covered_ns=6, before_ns=2)
+    first = waits(("a", "", 1000), ("b", "", 1000), ("a", "read", 500))
+    last = waits(("a", "", 1040), ("b", "", 1008), ("a", "read", 10), ("b", "read", 7))
+    found = processor_rows(difference(first, last, change), change)
+    cpu = found.select(found.keys["type"] == "CPU")
+    assert dict(zip(cpu.keys["backend_type"], cpu.sums[:, ACTIVE_NS], strict=True)) == {"a": 20}
 
 
 def test_a_type_that_could_not_be_read_stays_as_it_was() -> None:

@@ -91,6 +91,11 @@ def _baseline(
     ended = (carried.running > 0) & (now.max_ns > transition.covered_ns)
     sums = np.zeros_like(carried.sums)
     sums[:, ACTIVE_NS] = np.where(goes_on | ended, np.minimum(lasted, now.sums[:, ACTIVE_NS]), 0)
+    # a reset leaves the time of processes as it was: what passed before it is taken to be its share
+    times = carried.keys["type"] == ""
+    then, since = carried.sums[times, TOTAL_NS], now.sums[times, TOTAL_NS]
+    share = transition.before_ns / max(1, transition.before_ns + transition.covered_ns)
+    sums[times, TOTAL_NS] = then + np.rint(share * (since - then)).astype(np.int64)
     none = np.zeros(len(carried), np.int64)
     return CounterTable(carried.keys, sums, none, none, none)
 
@@ -142,11 +147,11 @@ def processor_rows(grown: CounterTable, transition: Transition) -> CounterTable:
     """The same rows; those without a type become time on a processor, or ready for one.
 
     In a reading they are the time that processes of a type were captured: what is left of it
-    without their waits. A reset of the waits leaves that time as it was, so then there is none.
+    without their waits. After a reset of the waits that is an estimate, and never negative.
     """
     whole = grown.keys["type"] == ""
     waits, times = grown.select(~whole), grown.select(whole)
-    if transition.baseline is ReadingBaseline.RESET or not len(times):
+    if not len(times):
         return waits
     busy = waits.grouped(("backend_type",))
     in_busy, in_times, _ = matched(busy, times.grouped(("backend_type",)))
@@ -154,6 +159,8 @@ def processor_rows(grown: CounterTable, transition: Transition) -> CounterTable:
     sums = np.zeros_like(times.sums)
     sums[:, TOTAL_NS] = times.sums[:, TOTAL_NS]
     sums[order[in_times], TOTAL_NS] -= busy.sums[in_busy, ACTIVE_NS]
+    if transition.baseline is ReadingBaseline.RESET:
+        sums = np.maximum(sums, 0)
     sums[:, ACTIVE_NS] = sums[:, TOTAL_NS]
     count = len(times)
     keys = {
