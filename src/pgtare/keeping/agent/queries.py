@@ -118,7 +118,8 @@ SELECT {_STATEMENT_NAMES},
 FROM {{waits}}.wait_event_timing_statements()
 """
 
-ROLES = "SELECT oid::bigint, rolname FROM pg_roles"
+#: Of the roles that are asked for: there may be very many.
+ROLES = "SELECT oid::bigint, rolname FROM pg_roles WHERE oid = ANY(%s::bigint[]::oid[])"
 DATABASES = "SELECT oid::bigint, datname FROM pg_database"
 
 #: What sessions do, those that hold them up, and the locks that they wait for: as findings are

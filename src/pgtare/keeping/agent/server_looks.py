@@ -268,11 +268,11 @@ class ServerLooks:
         batch.readings["statements-waits"] = counter_columns(waits)
 
     def _read_names(self, session: ServerSession, own: CounterTable) -> None:
-        oids = set(own.keys["role_oid"].tolist()) - self._roles.keys()
-        oids |= set(own.keys["database_oid"].tolist()) - self._databases.keys()
-        if oids or time.monotonic() - self._names_read > _NAMES_S:
+        roles, databases = (set(own.keys[f"{of}_oid"].tolist()) for of in ("role", "database"))
+        known = roles <= self._roles.keys() and databases <= self._databases.keys()
+        if not known or time.monotonic() - self._names_read > _NAMES_S:
             with session.look("names"):
-                self._roles = reading.names_by_oid(session.rows(queries.ROLES))
+                self._roles = reading.names_by_oid(session.rows(queries.ROLES, sorted(roles)))
                 self._databases = reading.names_by_oid(session.rows(queries.DATABASES))
             self._names_read = time.monotonic()
 

@@ -38,6 +38,8 @@ from pgtare.postgres.inventory import InventoryServer
 FINDINGS, EVALUATION = "findings", "evaluation"
 #: Between two attempts to connect, in s: at first, and at most.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 10.0
+#: How long a look is left out whose answer was beyond all bounds, in s: at first, and at most.
+_FIRST_LEFT_OUT_S, _LONGEST_LEFT_OUT_S = 10.0, 3600.0
 #: Looks that two servers should not make at once are spread over this many s.
 _SPREAD_S = 10.0
 
@@ -87,6 +89,10 @@ class ServerWatch(threading.Thread):
         self._grids[EVALUATION] = LookGrid(EVALUATION_S, phase % EVALUATION_S)
         self._due: dict[str, float] = {}
         self._last: dict[str, float] = {}
+        self._left_out_s: dict[str, float] = {}
+        """for how long looks are left out whose answer was beyond all bounds"""
+        self._looking: str | None = None
+        """the look that is being made"""
         self._settings: str | None = None
 
     @property
@@ -99,7 +105,7 @@ class ServerWatch(threading.Thread):
         self._describe(None)
         while not self.stop.is_set():
             began_us = time.time_ns() // 1000
-            beyond = False
+            beyond, self._looking = False, None
             try:
                 try:
                     with ServerSession(self.server.dsn, earlier=self._session) as session:
@@ -126,17 +132,23 @@ class ServerWatch(threading.Thread):
     def _note_beyond(self, error: BaseException, began_us: int) -> bool:
         """Report what has not been read because an answer was beyond all bounds, if that is why.
 
-        began_us: when the session began.
+        The look is then left out for a while, so that the others go on. began_us: when the session
+        began.
         """
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, AnswerBeyondBounds):
             cause = cause.__cause__
         if cause is None:
             return False
-        ago_s = time.monotonic() - max(self._last.values(), default=-math.inf)
-        since_us = max(began_us, time.time_ns() // 1000 - round(1e6 * min(ago_s, 1e9)))
-        self._hand_on(self.looks.refused("lost", since_us, str(cause)))
-        self._log.once("error", "beyond_bounds", self.name_of_server, str(cause))
+        now, last, why = time.monotonic(), max(self._last.values(), default=-math.inf), str(cause)
+        if (look := self._looking) is not None:
+            pause_s = 2 * self._left_out_s.get(look, _FIRST_LEFT_OUT_S / 2)
+            self._left_out_s[look] = min(_LONGEST_LEFT_OUT_S, pause_s)
+            self._due[look] = now + self._left_out_s[look]
+            last, why = self._last.get(look, -math.inf), f"{look} are left out for a while: {why}"
+        since_us = max(began_us, time.time_ns() // 1000 - round(1e6 * min(now - last, 1e9)))
+        self._hand_on(self.looks.refused("lost", since_us, why))
+        self._log.once("error", "beyond_bounds", self.name_of_server, why)
         return True
 
     def _describe(self, offer: Offer | None) -> None:
@@ -162,7 +174,7 @@ class ServerWatch(threading.Thread):
         not_offered = set() if offer.waits else {WAITS, STATEMENTS}
         self._refused = set(not_offered)
         now = time.monotonic()
-        self._due = dict.fromkeys(self._grids, now)
+        self._due |= {name: now for name in self._grids if name not in self._left_out_s}
         self._last.pop(FINDINGS, None)
         self._due[FINDINGS] = now + min(_SPREAD_S, self.intervals.waits)
         offered = now
@@ -240,8 +252,11 @@ class ServerWatch(threading.Thread):
         """Make one look, hand on what it brought, and set the time of the next one."""
         began, began_us = time.monotonic(), time.time_ns() // 1000
         gave_up = False
+        # statements are read with waits, and are much more
+        self._looking = names[-1]
         try:
             self._hand_on(look())
+            self._left_out_s.pop(names[-1], None)
         except ServerGone:
             raise
         except UnsteadyReading as ex:
@@ -268,6 +283,7 @@ class ServerWatch(threading.Thread):
             self._log.once(
                 "warning", f"unexpected_{names[0]}", self.name_of_server, why, detail=detail
             )
+        self._looking = None
         while self.looks.notes:
             what, why = self.looks.notes.popitem()
             self._log.once("warning", what, self.name_of_server, why)
