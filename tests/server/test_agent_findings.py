@@ -7,17 +7,22 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from pgtare.keeping.agent import finding_session
+from pgtare.keeping.agent.server_session import ServerSession
+from pgtare.observing.findings import queries
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
-from tests.agent_rows import role_dsn
+from tests.agent_rows import Watching, new_looks, role_dsn, rows_of
 from tests.commands import failed, in_process, refused
 from tests.servers import SLOWLY_ON_15
 from tests.sessions import eventually, one
@@ -114,3 +119,47 @@ def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
     ):
         assert said in refused("findings", *words)
     assert failed(in_process("findings", "--spool", spool), 2)
+
+
+#: Of those that an evaluation sends.
+SLOW = ("COUNTERS", "COUNTERS_BEFORE_17", "TABLES", "ROLE_SETTINGS", "HORIZON", "LOCK_TABLE")
+
+
+@pytest.fixture
+def slow_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them takes until the server gives it up, which it does after 2 s."""
+    for name in SLOW:
+        query = replace(getattr(queries, name), text="SELECT pg_sleep(60)")
+        monkeypatch.setattr(queries, name, query)
+
+
+@pytest.mark.usefixtures("slow_queries")
+def test_a_query_that_the_server_gave_up_is_not_sent_again_for_a_while(
+    waits18: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, clock = new_looks(), time.monotonic
+
+    def evaluation_s() -> float:
+        began = time.monotonic()
+        looks.evaluate(session)
+        return time.monotonic() - began
+
+    with ServerSession(waits18.dsn()) as session:
+        looks.check(session)
+        assert evaluation_s() > 5 * 2
+        assert evaluation_s() < 2
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + finding_session._FIRST_PAUSE_S)
+        assert evaluation_s() > 2 * 2  # tables and the table of locks are read less often
+
+
+@pytest.mark.usefixtures("slow_queries")
+def test_slow_queries_for_findings_do_not_hold_up_other_looks(waits18: Cluster) -> None:
+    def look_s() -> float:
+        figures = rows_of(watching.batches, "agent")
+        return float(sum(row["value"] for row in figures if row["kind"] == "look_findings"))
+
+    with Watching(waits18.dsn()) as watching:
+        eventually(lambda: look_s() > 5 * 2)
+    for source in ("waits", "sessions"):
+        ticks = [row for row in rows_of(watching.batches, "ticks") if row["source"] == source]
+        assert max(row["covered_ns"] for row in ticks) < 2 * 2 * 10**9

@@ -15,7 +15,8 @@ import pytest
 
 from pgtare.observing.doctor.examine import watch
 from pgtare.observing.doctor.queries import Query
-from pgtare.observing.doctor.session import Session, Unreadable
+from pgtare.observing.doctor.session import Session
+from pgtare.observing.findings.read import Unreadable
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import failed, pgtare, start_pgtare

@@ -15,8 +15,8 @@ from pgtare.keeping.agent.config import Intervals
 from pgtare.keeping.agent.rows import Batch
 from pgtare.keeping.agent.server_looks import WAITS, ServerLooks
 from pgtare.keeping.agent.server_session import ServerGone
-from pgtare.keeping.agent.server_watch import FINDINGS, ServerWatch
-from pgtare.observing.doctor.session import Unreadable
+from pgtare.keeping.agent.server_watch import EVALUATION, FINDINGS, ServerWatch
+from pgtare.observing.findings.read import Unreadable
 from pgtare.postgres.inventory import InventoryServer
 
 
@@ -122,3 +122,16 @@ def test_a_server_that_went_is_not_connected_even_if_nothing_can_be_logged(
     with pytest.raises(OSError, match="no space left"):
         watch.run()
     assert not watch.connected
+
+
+@pytest.mark.parametrize("name", [FINDINGS, EVALUATION])
+def test_what_findings_are_computed_of_is_read_less_often_from_a_slow_server(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gives_up() -> Batch:
+        raise Unreadable("it took longer than 2 s", slow=True)
+
+    watch = Brought().watch
+    watch._make([name], gives_up)
+    assert watch._grids[name].factor == 2
+    assert f"event=pace server=shop look={name}" in capsys.readouterr().err

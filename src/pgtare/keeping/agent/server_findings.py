@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -16,12 +16,12 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from pgtare.keeping.agent import queries
+from pgtare.keeping.agent.finding_session import FindingSession, SlowQueries
 from pgtare.keeping.agent.finding_traces import TracesAsked
 from pgtare.keeping.agent.rows import Batch, RowInterval
 from pgtare.keeping.agent.server_session import LookRefused, ServerSession
 from pgtare.keeping.agent.texts import LIMIT_S as TEXTS_LIMIT_S
 from pgtare.observing.doctor.checks import RepeatedChecks, server_kind
-from pgtare.observing.doctor.session import Session
 from pgtare.observing.findings import compute, read
 from pgtare.observing.findings.collector import CountedTotals, FindingInputs, LockTableLooks
 from pgtare.observing.findings.episodes import Episode, EpisodeChange, Episodes, began
@@ -74,6 +74,9 @@ class ServerFindings:
         self._texts = FindingTexts(text_file)
         self._waited: deque[tuple[float, float, Mapping[str, float]]] = deque()
         self._traces = TracesAsked()
+        self._slow = SlowQueries()
+        self.between: Callable[[], None] = lambda: None
+        """makes the looks that are due, between two queries"""
 
     def begin(self) -> None:
         """A new session: what was sampled before may be of another server."""
@@ -85,6 +88,7 @@ class ServerFindings:
         self._totals = self._evaluated = None
         self._lock_table = LockTableLooks()
         self._checks = RepeatedChecks()
+        self._slow = SlowQueries()
 
     # every second
 
@@ -143,18 +147,22 @@ class ServerFindings:
         began_s = time.monotonic()
         if began_s < self._locks_due:
             return
-        self._locks_due = began_s + _LOCKS_S
-        with session.look("locks", _LIMIT_S):
-            rows = session.rows(queries.LOCKS)
-        took = time.monotonic() - began_s
-        self._locks_due = began_s + max(_LOCKS_S, _LOCKS_TIMES * took)
+        try:
+            with session.look("locks", _LIMIT_S):
+                rows = session.rows(queries.LOCKS)
+        finally:
+            took = time.monotonic() - began_s
+            self._locks_due = began_s + max(_LOCKS_S, _LOCKS_TIMES * took)
         self._locks |= read.locks(rows, at)
 
     # now and then
 
+    def _reader(self, session: ServerSession, limit_s: float) -> FindingSession:
+        return FindingSession.of(session, PART, limit_s, self._slow, self.between)
+
     def check(self, session: ServerSession) -> None:
         """Look at settings, and at what observes."""
-        self._checked = self._checks.again(_reader(session, _LIMIT_S))
+        self._checked = self._checks.again(self._reader(session, _LIMIT_S))
 
     @property
     def is_checked(self) -> bool:
@@ -169,7 +177,7 @@ class ServerFindings:
         now, elapsed = time.time(), time.monotonic()
         seconds = EVALUATION_S if self._evaluated is None else elapsed - self._evaluated
         self._evaluated = elapsed
-        reader = _reader(session, _LIMIT_S)
+        reader = self._reader(session, _LIMIT_S)
         collector = FindingInputs(reader, server_kind(facts, local=reader.is_local))
         collector.samples, collector.locks = list(self.samples), self._locks
         active = collector.active_statements()
@@ -187,7 +195,7 @@ class ServerFindings:
         self._totals = totals
         texts: dict[int, str] = {}
         if may_be_slow:
-            texts = collector.texts(self._texts, _reader(session, TEXTS_LIMIT_S))
+            texts = collector.texts(self._texts, self._reader(session, TEXTS_LIMIT_S))
         observation = collector.observation(
             facts.settings,
             before or CountedTotals(),
@@ -231,15 +239,6 @@ class ServerFindings:
                 ),
             }
         )
-
-
-def _reader(session: ServerSession, limit_s: float) -> Session:
-    """Reads in the agent's session, where the time is counted as that of a look."""
-
-    def count(seconds: float) -> None:
-        session.seconds[PART] += seconds
-
-    return Session.within(session.conn, limit_s, count)
 
 
 def _blockers(session: ServerSession, pids: list[int]) -> list[tuple[Any, ...]]:

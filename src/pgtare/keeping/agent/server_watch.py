@@ -32,7 +32,7 @@ from pgtare.keeping.agent.server_session import (
     ServerSession,
     SessionIdentity,
 )
-from pgtare.observing.doctor.session import Unreadable
+from pgtare.observing.findings.read import Unreadable
 from pgtare.postgres.inventory import InventoryServer
 
 FINDINGS, EVALUATION = "findings", "evaluation"
@@ -157,6 +157,7 @@ class ServerWatch(threading.Thread):
     def _watch(self, session: ServerSession) -> None:
         offer = session.offer
         self.looks.begin(session)
+        self.looks.findings.between = lambda: self._look_at_moment(session)
         self._describe(offer)
         self.failure, self.connected, self.was_connected = None, True, True
         for event in ("unreachable", "locked", "failed"):
@@ -206,17 +207,8 @@ class ServerWatch(threading.Thread):
 
     def _look(self, session: ServerSession) -> None:
         """Make the looks that are due."""
-        now = time.monotonic()
-        due = {name for name, at in self._due.items() if at <= now}
-        for name in due & self._refused:
-            self._again(name)
-        due -= self._refused
-        if WAITS in due or STATEMENTS in due:
-            # both belong to one reading: statements are never read without the waits around them
-            names = [name for name in (WAITS, STATEMENTS) if name in due]
-            self._make(names, lambda: self._counters(session, with_statements=STATEMENTS in due))
-        if SESSIONS in due:
-            self._make([SESSIONS], lambda: self._sessions(session))
+        self._look_at_moment(session)
+        due = self._now_due(ACTIVITY, FINDINGS, EVALUATION)
         if ACTIVITY in due:
             self._make([ACTIVITY], lambda: self._activity(session))
         if FINDINGS in due:
@@ -225,6 +217,24 @@ class ServerWatch(threading.Thread):
             self._make([EVALUATION], lambda: self.looks.evaluate(session))
         elif EVALUATION in due:
             self._again(EVALUATION)
+
+    def _look_at_moment(self, session: ServerSession) -> None:
+        """Make the looks that are due and show a moment; findings take many queries meanwhile."""
+        due = self._now_due(WAITS, STATEMENTS, SESSIONS)
+        if WAITS in due or STATEMENTS in due:
+            # both belong to one reading: statements are never read without the waits around them
+            names = [name for name in (WAITS, STATEMENTS) if name in due]
+            self._make(names, lambda: self._counters(session, with_statements=STATEMENTS in due))
+        if SESSIONS in due:
+            self._make([SESSIONS], lambda: self._sessions(session))
+
+    def _now_due(self, *names: str) -> set[str]:
+        """Those of these looks that are due, and are not refused."""
+        now = time.monotonic()
+        due = {name for name in names if self._due[name] <= now}
+        for name in due & self._refused:
+            self._again(name)
+        return due - self._refused
 
     def _counters(self, session: ServerSession, *, with_statements: bool) -> Batch:
         waits_s = self._grids[WAITS].step_s
@@ -253,7 +263,7 @@ class ServerWatch(threading.Thread):
         began, began_us = time.monotonic(), time.time_ns() // 1000
         gave_up = False
         # statements are read with waits, and are much more
-        self._looking = names[-1]
+        outer, self._looking = self._looking, names[-1]
         try:
             self._hand_on(look())
             self._left_out_s.pop(names[-1], None)
@@ -269,6 +279,7 @@ class ServerWatch(threading.Thread):
                 self._hand_on(self.looks.refused("lost", began_us, lost))
             self._log.once("warning", "refused", self.name_of_server, f"{names[0]}: {ex}")
         except (UsageError, Unreadable) as ex:
+            gave_up = isinstance(ex, Unreadable) and ex.slow
             self._log.once("warning", "refused", self.name_of_server, f"{names[0]}: {ex}")
         except UnicodeDecodeError as ex:
             why = f"{names[0]}: the answer is no text of its encoding: {ex.reason}"
@@ -283,15 +294,13 @@ class ServerWatch(threading.Thread):
             self._log.once(
                 "warning", f"unexpected_{names[0]}", self.name_of_server, why, detail=detail
             )
-        self._looking = None
+        self._looking = outer
         while self.looks.notes:
             what, why = self.looks.notes.popitem()
             self._log.once("warning", what, self.name_of_server, why)
         took = time.monotonic() - began
         for name in names:
-            if name not in (FINDINGS, EVALUATION) and self._grids[name].looked(
-                took, gave_up=gave_up
-            ):
+            if self._grids[name].looked(took, gave_up=gave_up):
                 self._log.write(
                     "warning",
                     "pace",

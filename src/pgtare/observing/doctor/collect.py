@@ -23,8 +23,8 @@ from pgtare.observing.doctor.observed import (
     StatementText,
     Texts,
 )
-from pgtare.observing.doctor.session import Session, Unreadable
-from pgtare.observing.findings.read import size_of_texts
+from pgtare.observing.doctor.session import Session
+from pgtare.observing.findings.read import Unreadable, size_of_texts
 from pgtare.observing.findings.statement_texts import MOST_BYTES
 from pgtare.postgres.module_versions import Mismatch, ModuleVersions, mismatch
 from pgtare.postgres.settings import listed_libraries, preload_statement

@@ -25,10 +25,11 @@ from pgtare.observing.doctor.observed import (
     Texts,
     elapsed_s,
 )
-from pgtare.observing.doctor.session import Session, Unreadable
+from pgtare.observing.doctor.session import Session
 from pgtare.observing.findings import compute
 from pgtare.observing.findings.collector import FindingInputs, LockTableLooks
 from pgtare.observing.findings.observation import Observation
+from pgtare.observing.findings.read import Unreadable
 from pgtare.observing.findings.statement_texts import FindingTexts, TextFile
 
 #: How often sessions are looked at, in s.

@@ -13,21 +13,11 @@ from psycopg import sql
 from pgtare.errors import MeasurementError
 from pgtare.observing.doctor import queries
 from pgtare.observing.findings.queries import Query
+from pgtare.observing.findings.read import Unreadable
 from pgtare.postgres import own_session, pooler
 
 #: A host that has vanished is noticed after this many ms.
 _VANISHED_MS = 15_000
-
-
-class Unreadable(MeasurementError):
-    """A query that the server refused or gave up; the session goes on.
-
-    privilege: one is missing.
-    """
-
-    def __init__(self, reason: str, *, privilege: bool = False) -> None:
-        super().__init__(reason)
-        self.privilege = privilege
 
 
 class Session:
@@ -111,7 +101,7 @@ class Session:
         try:
             yield
         except psycopg.errors.QueryCanceled as ex:
-            raise Unreadable(f"it took longer than {self._limit_s:g} s") from ex
+            raise Unreadable(f"it took longer than {self._limit_s:g} s", slow=True) from ex
         except psycopg.Error as ex:
             if own_session.is_lost(self._conn, ex):
                 raise MeasurementError(
@@ -120,4 +110,5 @@ class Session:
             raise Unreadable(
                 own_session.first_line(ex),
                 privilege=isinstance(ex, psycopg.errors.InsufficientPrivilege),
+                slow=isinstance(ex, psycopg.errors.LockNotAvailable),
             ) from ex

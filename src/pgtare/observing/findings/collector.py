@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from pgtare.errors import MeasurementError
 from pgtare.observing.findings import limits, queries, read
 from pgtare.observing.findings.observation import (
     AwaitedLock,
@@ -89,7 +88,7 @@ class FindingInputs:
     def _try(self, what: str, look: Callable[[], Value], otherwise: Value) -> Value:
         try:
             return look()
-        except MeasurementError as ex:
+        except read.Unreadable as ex:
             self.unseen[what] = str(ex)
             return otherwise
 

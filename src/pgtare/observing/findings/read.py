@@ -37,13 +37,24 @@ ANY_ROWS = "rows"
 NOTIFY = "the queue of notifications (NOTIFY)"
 
 
+class Unreadable(MeasurementError):
+    """A query that the server refused or gave up; the session goes on.
+
+    privilege: one is missing. slow: it was given up because it took too long.
+    """
+
+    def __init__(self, reason: str, *, privilege: bool = False, slow: bool = False) -> None:
+        super().__init__(reason)
+        self.privilege, self.slow = privilege, slow
+
+
 class Reader(Protocol):
     """What sends a query, and gets its rows."""
 
     def rows(
         self, query: Query, schema: str | None = None, values: Sequence[Any] | None = None
     ) -> list[tuple[Any, ...]]:
-        """All rows of a query, its extension found in `schema`."""
+        """All rows of a query, its extension found in `schema`. Raises Unreadable."""
 
 
 def _seconds(us: int | None) -> float | None:
@@ -235,7 +246,7 @@ def processors(reader: Reader, waits_schema: str | None, *, local: bool) -> floa
         try:
             ((found,),) = reader.rows(queries.PROCESSORS, waits_schema)
             return None if found is None else float(found)
-        except MeasurementError:  # another version
+        except Unreadable:  # another version
             pass
     return float(len(os.sched_getaffinity(0))) if local else None
 

@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Iterable
 
-from pgtare.errors import MeasurementError
 from pgtare.observing.findings import read
 from pgtare.observing.findings.read import Reader
 
@@ -88,6 +87,6 @@ class FindingTexts:
             size = read.size_of_texts(reader) if sized else None
             if size is None or size <= MOST_BYTES:
                 self._known |= read.texts(reader, schema, asked)
-        except MeasurementError:
+        except read.Unreadable:
             pass  # given up, or holds what this encoding does not have: it is named without text
         self._file.pause_if_large(size, time.monotonic() - began)
