@@ -393,10 +393,10 @@ def test_a_session_that_broke_off_does_not_lock_its_watch_out(watched: Cluster) 
     assert first.identity is not None
     with (
         pytest.raises(AgentLocked),  # the same process, but another session
-        ServerSession(role_dsn(watched), earlier=first.identity._replace(began="2000-01-01")),
+        ServerSession(role_dsn(watched), ended=[first.identity._replace(began="1")]),
     ):
         pass
-    with ServerSession(role_dsn(watched), earlier=first.identity) as second:
+    with ServerSession(role_dsn(watched), ended=[first.identity]) as second:
         assert second.identity != first.identity
     with pytest.raises(psycopg.OperationalError):
         first.conn.execute("SELECT 1")

@@ -15,8 +15,12 @@ import psycopg
 import pyarrow as pa
 import pytest
 from bench.truth.standby import standby
+from psycopg.conninfo import conninfo_to_dict
 
 from pgtare.keeping.agent import reading
+from pgtare.keeping.agent.agent import Agent
+from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.agent.config import AgentConfig
 from pgtare.keeping.agent.reading import UnsteadyReading
 from pgtare.keeping.agent.rows import Batch
 from pgtare.keeping.agent.server_looks import ServerLooks
@@ -26,6 +30,7 @@ from pgtare.keeping.spool.limits import SpoolLimits
 from pgtare.keeping.spool.writer import Spool
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.inventory import InventoryServer
 from tests.agent_rows import (
     WAITS_KEYS,
     Cells,
@@ -331,6 +336,32 @@ def test_a_standby_is_watched_and_promoted_in_the_primarys_place(binaries: Binar
             batches.append(look(of_standby, opened, minute=True))
             assert_exact(batches, flat(batches[0]), flat(batches[-1]))
             assert kinds(batches) == []
+
+
+def test_a_name_that_comes_first_takes_a_server_over_from_a_later_one(
+    watched: Cluster, open_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a failover: the primary's name leads to the standby, which has a name of its own."""
+    with switch(open_directory, watched) as lead_to, Spool.open(tmp_path, NO_RESERVE) as spool:
+        servers = {
+            "shop": InventoryServer(dsn=lead_to(None)),
+            "shop-standby": InventoryServer(dsn=watched.dsn()),
+        }
+        agent = Agent(AgentConfig(servers=servers), spool, AgentLog())
+        agent._adapt(agent.config)
+        first, second = (agent._watches[name] for name in servers)
+        eventually(lambda: second.connected)
+        time.sleep(1)
+        lead_to(Path(str(conninfo_to_dict(watched.dsn())["host"])))
+        eventually(lambda: first.connected)
+        eventually(lambda: "watches this server as shop now" in str(second.failure))
+        time.sleep(12)  # it tries again after 10 s at most
+        assert first.connected
+        assert not second.connected
+        assert capsys.readouterr().err.count("event=connected server=shop-standby") == 1
+        agent._adapt(AgentConfig(servers={"shop-standby": servers["shop-standby"]}))
+        eventually(lambda: second.connected)
+        agent._stop(["shop-standby"])
 
 
 @pytest.mark.slow

@@ -50,12 +50,12 @@ def test_a_watch_that_a_reload_begins_anew_goes_on_for_the_one_before(
     agent = Agent(config, cast(Any, spool), AgentLog())
     agent._adapt(config)
     before = agent._watches["shop"]
-    before.was_connected, before._session = True, SessionIdentity(4711, "today")
+    before.was_connected, before.session = True, SessionIdentity(4711, "today")
     moved = {**CONFIG, "servers": {"shop": {"dsn": "host=elsewhere"}}}
     agent._adapt(AgentConfig.model_validate(moved))
     after = agent._watches["shop"]
     assert after is not before
-    assert after._session == before._session
+    assert after.session == before.session
     after.failure, after.began = AgentLocked("locked"), time.monotonic() - 60
     agent._give_up_if_hopeless()
 

@@ -22,7 +22,7 @@ from pgtare.keeping.agent.config import AgentConfig
 from pgtare.keeping.agent.grid import LookGrid
 from pgtare.keeping.agent.rows import EXACT, Batch, RowInterval, own_uuid
 from pgtare.keeping.agent.server_looks import ServerLooks
-from pgtare.keeping.agent.server_session import STATEMENT_TIMEOUT_S, AgentLocked
+from pgtare.keeping.agent.server_session import STATEMENT_TIMEOUT_S, AgentLocked, SessionIdentity
 from pgtare.keeping.agent.server_watch import ServerWatch
 from pgtare.postgres.inventory import InventoryServer
 
@@ -196,9 +196,14 @@ class Agent:
             self.log,
             alone=alone,
             earlier=earlier,
+            sessions=self._sessions,
         )
         self._watches[name] = watch
         watch.start()
+
+    def _sessions(self) -> list[tuple[str, SessionIdentity | None]]:
+        watches = [(name, self._watches.get(name)) for name in self.config.servers]
+        return [(name, watch.session) for name, watch in watches if watch is not None]
 
     def _stop(self, names: list[str]) -> None:
         for name in names:

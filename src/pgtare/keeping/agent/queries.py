@@ -14,23 +14,30 @@ from pgtare.postgres.sql_text import CUT, MOST_READ
 NAME_END, ROW_END = "\x1f", "\x1e"
 _NAMES = "convert_to(string_agg({}, E'\\x1e'), 'UTF8')"
 
+
+def _us(moment: str) -> str:
+    return f"(extract(epoch FROM {moment}) * 1000000)::bigint"
+
+
+#: Which session this is: no other one of the server ever has the same process and beginning.
+_BEGAN = f"{_us('backend_start')}::text"
+OWN_SESSION = f"SELECT pid, {_BEGAN} FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+END_SESSION = f"""
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND {_BEGAN} = %s
+"""
+
 #: Who holds the advisory lock of an agent, in any database of the server; "pgta", "agnt".
 LOCK_CLASS, LOCK_OBJECT = 0x70677461, 0x61676E74
 LOCK = "SELECT pg_try_advisory_lock(%s, %s)"
 UNLOCK = "SELECT pg_advisory_unlock(%s, %s)"
 #: Anybody may take such a lock. Only a role that an agent could have is taken for an agent's. The
 #: locks of a prepared transaction are of no process.
-LOCKED_BY = """
-SELECT coalesce(l.pid, 0), coalesce(a.usename, ''), coalesce(a.usename = current_user
-  OR pg_has_role(a.usesysid, 'pg_read_all_stats', 'USAGE'), false)
+LOCKED_BY = f"""
+SELECT coalesce(l.pid, 0), coalesce({_BEGAN}, ''), coalesce(a.usename, ''),
+  coalesce(a.usename = current_user OR pg_has_role(a.usesysid, 'pg_read_all_stats', 'USAGE'), false)
 FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.classid = %s AND l.objid = %s
 AND l.objsubid = 2 AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
-"""
-#: Which session this is: no other one of the server ever has the same process and beginning.
-OWN_SESSION = "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-END_SESSION = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start::text = %s
 """
 
 SERVER = """
@@ -49,10 +56,6 @@ FUNCTION_NAMES = (
     "sql_trace_kept",
     "sql_trace_keep_for_finding",
 )
-
-
-def _us(moment: str) -> str:
-    return f"(extract(epoch FROM {moment}) * 1000000)::bigint"
 
 
 STARTED = f"SELECT {_us('pg_postmaster_start_time()')}, {_us('clock_timestamp()')}"

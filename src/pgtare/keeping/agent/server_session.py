@@ -7,7 +7,7 @@ import functools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -54,7 +54,11 @@ _REFUSED_FOR_GOOD = (
 
 
 class AgentLocked(MeasurementError):
-    """Another agent watches the server."""
+    """The server is watched already. by: the session that has the lock, if that is known."""
+
+    def __init__(self, reason: str, by: SessionIdentity | None = None) -> None:
+        super().__init__(reason)
+        self.by = by
 
 
 class ServerGone(MeasurementError):
@@ -145,8 +149,14 @@ class LockHolder(NamedTuple):
     """
 
     pid: int
+    began: str
     role: str
     agent: bool
+
+    @property
+    def identity(self) -> SessionIdentity:
+        """Which session it is."""
+        return SessionIdentity(self.pid, self.began)
 
 
 @dataclass(frozen=True)
@@ -186,15 +196,15 @@ def _grant(quoted_schema: str | None, functions: list[str], quoted_role: str) ->
 class ServerSession:
     """One connection to a server, for `with`; it holds the advisory lock of an agent.
 
-    earlier: a session of the same watch that broke off. If the server has not noticed yet, and that
-    session still holds the lock, it is ended. identity: of this session; None behind a pooler.
+    ended: sessions of this agent that are over, or must make way. If one of them holds the lock, it
+    is ended. identity: of this session; None behind a pooler.
 
     Raises MeasurementError if the server cannot be reached, AgentLocked if another agent watches
     it, UsageError for a wrong connection string, and behind a pooler that shares sessions.
     """
 
     def __init__(
-        self, dsn: str, *, lock: bool = True, earlier: SessionIdentity | None = None
+        self, dsn: str, *, lock: bool = True, ended: Collection[SessionIdentity] = ()
     ) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         """time of the looks by name, as seen from here, in s"""
@@ -217,7 +227,7 @@ class ServerSession:
             pooler.require_one_session(self.conn, dsn, "pgtare agent")
             _read_arrays_safely(self.conn)
             if lock:
-                self._lock(earlier)
+                self._lock(ended)
                 self.identity = self._own_identity()
             self.offer = self.read_offer()
         except BaseException:
@@ -244,21 +254,20 @@ class ServerSession:
         (row,) = self._plain(queries.OWN_SESSION)
         return SessionIdentity(*row)
 
-    def _lock(self, earlier: SessionIdentity | None) -> None:
-        pid = self._try_to_lock()
-        if (
-            earlier is not None
-            and pid == earlier.pid
-            and self._plain(queries.END_SESSION, *earlier)
-        ):
+    def _lock(self, ended: Collection[SessionIdentity]) -> None:
+        holder = self._try_to_lock()
+        if holder is not None and holder.identity in ended:
+            with contextlib.suppress(LookRefused):  # another role's may be out of reach
+                self._plain(queries.END_SESSION, *holder.identity)
             deadline = time.monotonic() + _ENDING_S
-            while pid is not None and time.monotonic() < deadline:
+            while holder is not None and time.monotonic() < deadline:
                 time.sleep(_ENDING_PAUSE_S)
-                pid = self._try_to_lock()
-        if pid is not None:
+                holder = self._try_to_lock()
+        if holder is not None:
             raise AgentLocked(
-                f"another pgtare agent watches this server (its session is process {pid}): stop "
-                "that one first, or let it go on alone"
+                f"another pgtare agent watches this server (its session is process {holder.pid}): "
+                "stop that one first, or let it go on alone",
+                holder.identity,
             )
         if not self._locked:
             self._note_stranger()
@@ -278,16 +287,16 @@ class ServerSession:
                 return
         raise AgentLocked("another pgtare agent begins to watch this server: stop one of them")
 
-    def _try_to_lock(self) -> int | None:
-        """Take the lock if it is free. Returns the server's process that holds it, if another."""
+    def _try_to_lock(self) -> LockHolder | None:
+        """Take the lock if it is free. Returns the session of another agent that holds it."""
         if not self._locked:
             key = (queries.LOCK_CLASS, queries.LOCK_OBJECT)
             ((self._locked,),) = self._plain(queries.LOCK, *key)
         return self.watched_by()
 
-    def watched_by(self) -> int | None:
-        """The server's process of another agent that watches it, in any database."""
-        return next((holder.pid for holder in self._lock_holders() if holder.agent), None)
+    def watched_by(self) -> LockHolder | None:
+        """The session of another agent that watches the server, in any database."""
+        return next((holder for holder in self._lock_holders() if holder.agent), None)
 
     def _lock_holders(self) -> list[LockHolder]:
         """Other sessions with the lock, in any database."""
@@ -298,7 +307,7 @@ class ServerSession:
         """What the server offers now: extensions come and go, and who has the lock."""
         if self._unlocked is not None:
             self._unlocked = None
-            self._lock(None)
+            self._lock(())
         with self.look("connect"):
             ((version, standby, database, role, sees_all, quoted, may_control, may_stat),) = (
                 self.rows(queries.SERVER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -48,13 +49,15 @@ _OFFER_S = 300.0
 
 #: Takes what a look brought, of a server.
 Collect = Callable[[str, Batch], None]
+#: The names that an agent watches, in their order, and the last session of each.
+Sessions = Callable[[], list[tuple[str, SessionIdentity | None]]]
 
 
 class ServerWatch(threading.Thread):
     """One server that is watched, until `stop` is set.
 
     alone: no other one is watched. earlier: the watch that this one goes on for; its session may
-    still hold the lock.
+    still hold the lock. sessions: if several names lead to one server, the first one is watched.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class ServerWatch(threading.Thread):
         *,
         alone: bool = False,
         earlier: ServerWatch | None = None,
+        sessions: Sessions = list,
     ) -> None:
         super().__init__(name=f"watch {looks.name}", daemon=True)
         self.looks, self.server, self.intervals = looks, server, intervals
@@ -76,9 +80,9 @@ class ServerWatch(threading.Thread):
         self.connected = False
         self.was_connected: bool = earlier is not None and earlier.was_connected
         self.began = time.monotonic()
-        self._session: SessionIdentity | None = earlier._session if earlier is not None else None
+        self.session: SessionIdentity | None = earlier.session if earlier is not None else None
         """the last session that held the lock"""
-        self._collect, self._log = collect, log
+        self._collect, self._log, self._sessions_of_all = collect, log, sessions
         self._refused: set[str] = set()
         spread = min(_SPREAD_S, intervals.waits)
         phase = 0.0 if alone else stagger(looks.name) * spread
@@ -108,12 +112,14 @@ class ServerWatch(threading.Thread):
             beyond, self._looking = False, None
             try:
                 try:
-                    with ServerSession(self.server.dsn, earlier=self._session) as session:
-                        self._session = session.identity
+                    with ServerSession(self.server.dsn, ended=self._ended()) as session:
+                        self.session = session.identity
                         self._watch(session)
                 finally:
                     reached, self.connected = self.connected, False
             except PgtareError as ex:
+                if isinstance(ex, AgentLocked):
+                    ex = self._locked(ex)
                 self.failure = ex
                 beyond = self._note_beyond(ex, began_us)
                 event = "locked" if isinstance(ex, AgentLocked) else "unreachable"
@@ -128,6 +134,24 @@ class ServerWatch(threading.Thread):
             reached = reached and not beyond
             pause = _FIRST_PAUSE_S if reached else min(_LONGEST_PAUSE_S, 2 * pause)
             self.stop.wait(pause)
+
+    def _ended(self) -> set[SessionIdentity]:
+        """Sessions that must make way: the earlier one of this name, and those of later names."""
+        names = self._sessions_of_all()
+        later = itertools.dropwhile(lambda each: each[0] != self.name_of_server, names)
+        found = {self.session, *(session for _, session in later)}
+        return {session for session in found if session is not None}
+
+    def _locked(self, error: AgentLocked) -> AgentLocked:
+        """The error, with the name by which this agent watches the server, if it is the one."""
+        for name, session in self._sessions_of_all():
+            if error.by == session and name != self.name_of_server:
+                return AgentLocked(
+                    f"this agent watches this server as {name} now; {self.name_of_server} is "
+                    "watched again once it leads to another server",
+                    error.by,
+                )
+        return error
 
     def _note_beyond(self, error: BaseException, began_us: int) -> bool:
         """Report what has not been read because an answer was beyond all bounds, if that is why.
