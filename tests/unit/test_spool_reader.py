@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
@@ -166,3 +169,34 @@ def test_no_spool(tmp_path: Path, command: tuple[str, ...]) -> None:
     assert "there is no spool of `pgtare agent`" in failed(done, 2)
     done = in_process("spool", name, tmp_path, *rest)
     assert "holds no spool of `pgtare agent`: it lacks spool.json" in failed(done, 2)
+
+
+_NOW = """
+import sys
+from pathlib import Path
+from pgtare.keeping.live.query_worker import QueryWorker
+from pgtare.keeping.spool import reader
+sql = (
+    "SELECT count(*), any_value(current_date = ts::DATE), "
+    "any_value(date_trunc('day', now()) <= ts) FROM ticks "
+    "WHERE ts > now() - INTERVAL 1 MINUTE AND ts < now() + INTERVAL 1 MINUTE"
+)
+print(reader.query(Path(sys.argv[1]), sql).rows[0])
+worker = QueryWorker(Path(sys.argv[1]))
+print(worker._connection.execute("SELECT current_setting('TimeZone')").fetchone())
+"""
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/Los_Angeles"])
+def test_now_is_in_utc_in_any_time_zone(tmp_path: Path, zone: str) -> None:
+    with Spool.open(tmp_path / "spool", UNLIMITED) as spool:
+        spool.commit({"ticks": random_rows("ticks", [datetime.now(UTC)])}, {})
+    done = subprocess.run(
+        [sys.executable, "-c", _NOW, str(tmp_path / "spool")],
+        env={**os.environ, "TZ": zone},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == ["(3, True, True)", "('UTC',)"]

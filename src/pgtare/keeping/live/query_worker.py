@@ -34,7 +34,7 @@ class QueryWorker:
 
     def __init__(self, directory: Path) -> None:
         self._root = directory.absolute()
-        self._connection = duckdb.connect(config={**reader.CONFIG, "threads": THREADS})
+        self._connection = reader.empty_connection(threads=THREADS)
         self._read_at: tuple[int, int] | None = None
         self._manifest: SpoolManifest | None = None
         self._checked: set[str] = set()

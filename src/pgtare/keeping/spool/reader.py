@@ -73,6 +73,19 @@ def newest(directory: Path) -> tuple[SpoolManifest, str | None]:
     return newest or SpoolManifest(str(found)), wrong or None
 
 
+def empty_connection(**more: int) -> duckdb.DuckDBPyConnection:
+    """A connection without tables. more: settings of DuckDB's.
+
+    What it says of the time is in UTC, as all times of a spool are: `now()` would be compared with
+    them as local time.
+    """
+    import duckdb
+
+    connection = duckdb.connect(config={**CONFIG, **more})
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
 def connect(directory: Path) -> duckdb.DuckDBPyConnection:
     """A connection in which every table of a spool is a view, as of now.
 
@@ -131,8 +144,6 @@ def _learn(directory: Path, damaged: set[str], error: duckdb.Error, left: int) -
 
 
 def _connect(directory: Path, damaged: set[str], notes: list[str]) -> duckdb.DuckDBPyConnection:
-    import duckdb
-
     content, wrong = newest(directory)
     notes.extend([wrong] if wrong else [])
     root = directory.absolute()
@@ -146,7 +157,7 @@ def _connect(directory: Path, damaged: set[str], notes: list[str]) -> duckdb.Duc
     # DuckDB checks the pattern as well as the file that it finds by it
     opened = {name for names in usable.values() for file in names for name in (file, pattern(file))}
     files = [_quoted(name) for name in sorted(opened)]
-    connection = duckdb.connect(config=CONFIG)
+    connection = empty_connection()
     try:
         connection.execute(f"SET allowed_paths = [{', '.join(files)}]")
         connection.execute("SET enable_external_access = false")
