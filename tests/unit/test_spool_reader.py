@@ -177,8 +177,8 @@ from pathlib import Path
 from pgtare.keeping.live.query_worker import QueryWorker
 from pgtare.keeping.spool import reader
 sql = (
-    "SELECT count(*), any_value(current_date = ts::DATE), "
-    "any_value(date_trunc('day', now()) <= ts) FROM ticks "
+    "SELECT count(*), any_value(current_date = (now() AT TIME ZONE 'UTC')::DATE), "
+    "any_value(date_trunc('day', now()) = date_trunc('day', now() AT TIME ZONE 'UTC')) FROM ticks "
     "WHERE ts > now() - INTERVAL 1 MINUTE AND ts < now() + INTERVAL 1 MINUTE"
 )
 print(reader.query(Path(sys.argv[1]), sql).rows[0])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.publication import with_segment
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.writer import Spool
 from pgtare.keeping.store import push_memory, push_thread, pushed_rows, repair
@@ -372,3 +373,58 @@ def test_unsent_rows_outlive_their_age_and_are_counted_if_dropped_for_room(
 
 def test_the_pace_of_retries() -> None:
     assert [push_thread.wait_s(n) for n in (1, 2, 3, 6, 50)] == [2, 4, 8, 60, 60]
+
+
+@pytest.mark.parametrize(("lost", "meanwhile"), [(8, 0), (4, 6), (8, 20), (100, 120)])
+def test_a_spool_restored_with_its_memory_is_noticed(
+    tmp_path: Path, store: StoreConnection, make: Make, lost: int, meanwhile: int
+) -> None:
+    """Whatever it commits before the store answers again; the numbers are those of other rows."""
+    root, copy = tmp_path / "spool", tmp_path / "copy"
+    filled(root, 1, COMMITS)
+    make(root).step()
+    shutil.copytree(root, copy)
+    filled(root, COMMITS + 1, COMMITS + lost)
+    send_all(make(root))
+    shutil.rmtree(root)
+    shutil.copytree(copy, root)
+    filled(root, 501, 500 + meanwhile)
+    pusher = make(root)
+    with pytest.raises(StoreError, match="went back to commit 4"):
+        pusher.step()
+    filled(root, 801, 800 + COMMITS)
+    with pytest.raises(StoreError, match="went back to commit 4"):
+        make(root).step()
+    for one in partial(store, root):
+        repair.delete(store, one)
+    send_all(pusher)
+    assert pusher.memory is not None
+    assert differences(store, root, to=pusher.memory.sent_seq) == {}
+
+
+def test_a_cloned_agent_is_noticed(tmp_path: Path, store: StoreConnection, make: Make) -> None:
+    """Both go on from the same commit, and neither starts again."""
+    root, copy = tmp_path / "spool", tmp_path / "copy"
+    filled(root, 1, COMMITS)
+    make(root).step()
+    shutil.copytree(root, copy)
+    pusher, other = make(root), make(copy)
+    assert not pusher.step()
+    assert not other.step()
+    filled(root, COMMITS + 1, 2 * COMMITS)
+    filled(copy, 501, 500 + COMMITS)
+    pusher.step()
+    with pytest.raises(StoreError, match="another agent sends the same spool"):
+        other.step()
+    filled(root, 2 * COMMITS + 1, 3 * COMMITS)
+    pusher.step()
+    assert differences(store, root) == {}
+
+
+def test_other_rows_of_the_same_commit_have_another_token() -> None:
+    rows = [random_rows("waits", [at(seconds)]) for seconds in (10, 20)]
+    units = (
+        pushed_rows.PushUnit("u", "waits", "2026-11-02", with_segment(some, "u-0000000001"))
+        for some in (*rows, *rows)
+    )
+    assert len({unit.token(0) for unit in units}) == 2

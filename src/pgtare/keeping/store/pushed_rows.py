@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,25 @@ from pgtare.keeping.store.connection import StoreConnection, StoreError, quoted
 from pgtare.keeping.store.push_memory import FILE, PartialPush
 
 
+class CommitRows(NamedTuple):
+    """Rows of a commit in one table: how many, and the earliest and latest ts, µs since 1970."""
+
+    number: int
+    first_us: int
+    last_us: int
+
+    def within(self, other: CommitRows) -> bool:
+        """Whether these may be rows of the other."""
+        return (
+            self.number <= other.number
+            and self.first_us >= other.first_us
+            and self.last_us <= other.last_us
+        )
+
+
 @dataclass(frozen=True)
 class Presence:
-    """Commits of a unit by what a store has of them: all rows, none, or some."""
+    """Commits of a unit by what a store has of them: all rows, none, or some or others."""
 
     full: frozenset[int]
     none: frozenset[int]
@@ -33,10 +50,15 @@ class PushUnit:
     day: str
     rows: pa.Table
 
-    def expected(self) -> dict[int, int]:
-        """How many rows each commit has."""
-        numbers, counts = np.unique(segments.seqs(self.rows), return_counts=True)
-        return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    def expected(self) -> dict[int, CommitRows]:
+        """What each commit has."""
+        found = pa.table({"seq": segments.seqs(self.rows), "us": segments.times_us(self.rows)})
+        counted = found.group_by("seq", use_threads=False).aggregate(
+            [("us", "count"), ("us", "min"), ("us", "max")]
+        )
+        names = ("us_count", "us_min", "us_max")
+        values = zip(*(counted[name].to_pylist() for name in names), strict=True)
+        return dict(zip(counted["seq"].to_pylist(), map(CommitRows._make, values), strict=True))
 
     def only(self, seqs: Collection[int]) -> PushUnit:
         """The rows of some of its commits."""
@@ -46,12 +68,19 @@ class PushUnit:
     def token(self, repairs: int) -> str:
         """What tells the server that a second insert has the same rows, to leave it out.
 
+        Times are part of it: a spool that was restored from a copy uses numbers of commits again.
         repairs: rows that were deleted get another token, or they would be left out as well.
         """
-        seqs = sorted(self.expected())
-        digest = hashlib.sha256(" ".join(map(str, seqs)).encode()).hexdigest()[:16]
+        expected = self.expected()
+        seqs = sorted(expected)
+        content = " ".join(f"{seq} {' '.join(map(str, expected[seq]))}" for seq in seqs)
+        digest = hashlib.sha256(content.encode()).hexdigest()[:16]
         repaired = f"-r{repairs}" if repairs else ""
         return f"{self.spool}-{seqs[0]}-{seqs[-1]}-{digest}-{self.table}-{self.day}{repaired}"
+
+
+#: In SQL, what `CommitRows` has.
+_COMMIT_ROWS = "count(), toUnixTimestamp64Micro(min(ts)), toUnixTimestamp64Micro(max(ts))"
 
 
 def presence(connection: StoreConnection, unit: PushUnit, replica: str | None) -> Presence:
@@ -59,27 +88,24 @@ def presence(connection: StoreConnection, unit: PushUnit, replica: str | None) -
 
     replica: the server that the rows went to; another one may not have them yet. Raises StoreError.
     """
-    times = segments.times_us(unit.rows)
     expected = unit.expected()
     found = connection.rows(
-        "SELECT toString(serverUUID()) AS host, seq, count() AS number "
+        f"SELECT toString(serverUUID()) AS host, seq, {_COMMIT_ROWS} "
         f"FROM {connection.database}.{unit.table} "
         "WHERE spool = {spool:String} AND seq >= {first:Int64} AND seq <= {last:Int64} "
-        "AND ts >= fromUnixTimestamp64Micro({first_us:Int64}, 'UTC') "
-        "AND ts <= fromUnixTimestamp64Micro({last_us:Int64}, 'UTC') GROUP BY host, seq",
+        "AND toDate(ts) = {day:Date} GROUP BY host, seq",
         {
             "spool": unit.spool,
             "first": min(expected),
             "last": max(expected),
-            "first_us": int(times.min()),
-            "last_us": int(times.max()),
+            "day": unit.day,
         },
     )
     if not found:
         check_replica(connection, replica)
     elif replica not in (None, str(found[0][0])):
         raise _other_replica(replica, str(found[0][0]))
-    counted = {int(row[1]): int(row[2]) for row in found}
+    counted = {int(row[1]): CommitRows(*map(int, row[2:])) for row in found}
     full = frozenset(seq for seq, rows in expected.items() if counted.get(seq) == rows)
     none = frozenset(seq for seq in expected if seq not in counted)
     return Presence(full, none, frozenset(expected) - full - none)
@@ -166,6 +192,19 @@ def note_push(
     )
 
 
+def rows_of(
+    connection: StoreConnection, spool: str, table: str, after: int, to: int
+) -> dict[tuple[str, int], CommitRows]:
+    """By day and commit, what a store has in a table of the commits after one, up to another."""
+    found = connection.rows(
+        f"SELECT toString(toDate(ts)) AS day, seq, {_COMMIT_ROWS} "
+        f"FROM {connection.database}.{table} WHERE spool = {{spool:String}} "
+        "AND seq > {after:Int64} AND seq <= {to:Int64} GROUP BY day, seq",
+        {"spool": spool, "after": after, "to": to},
+    )
+    return {(str(day), int(seq)): CommitRows(*map(int, rows)) for day, seq, *rows in found}
+
+
 def newest_seq(connection: StoreConnection, spool: str, seq: int) -> int:
     """The latest commit of which a store has any row, if it is after another one; else that."""
     newest = seq
@@ -179,14 +218,16 @@ def newest_seq(connection: StoreConnection, spool: str, seq: int) -> int:
     return newest
 
 
-def commits_after(connection: StoreConnection, spool: str, seq: int) -> list[tuple[str, str, int]]:
-    """Tables, days and commits after one, of which a store has rows."""
+def commits_between(
+    connection: StoreConnection, spool: str, after: int, to: int
+) -> list[tuple[str, str, int]]:
+    """Tables, days and commits after one, up to another, of which a store has rows."""
     found: list[tuple[str, str, int]] = []
     for table in TABLES:
         rows = connection.rows(
             f"SELECT DISTINCT toString(toDate(ts)), seq FROM {connection.database}.{table} "
-            "WHERE spool = {spool:String} AND seq > {seq:Int64}",
-            {"spool": spool, "seq": seq},
+            "WHERE spool = {spool:String} AND seq > {after:Int64} AND seq <= {to:Int64}",
+            {"spool": spool, "after": after, "to": to},
         )
         found += [(table, str(day), int(number)) for day, number in rows]
     return found

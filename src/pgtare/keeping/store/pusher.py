@@ -3,7 +3,9 @@
 Commits go in windows, all tables of a window one after the other, one insert for a table and day.
 The server leaves out an insert whose token it knows; that is the first line of defence. The second:
 after an error, and at the start, the rows of each commit are counted in the store. All there: done.
-None there: sent. Some there: kept and marked, until `pgtare store repair` has deleted them.
+None there: sent. Some there: kept and marked, until `pgtare store repair` has deleted them. At the
+start the last commits are compared with those of the store: a copy of a spool, restored or cloned,
+gives the same numbers to other rows.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ from pgtare.keeping.store.pushed_rows import PushUnit
 
 #: A window of late commits has at most about this many rows of a table.
 MOST_ROWS = 50_000
+#: At a start, this many of the last commits are compared with the store.
+_COMPARED = 64
+_LAST = (1 << 63) - 1
 #: How many times to look again for a file that was replaced while it was read.
 _TRIES = 3
 
@@ -53,6 +58,8 @@ class SpoolPusher:
         self._unsure = True
         #: Up to this commit it may have such rows.
         self._unsure_to = 0
+        #: The commit up to which it was sent last, as far as is known here.
+        self._pushed_to = 0
         self.memory: PushMemory | None = None
         #: Commits of the spool that are not sent yet.
         self.behind = 0
@@ -112,22 +119,60 @@ class SpoolPusher:
     # What was sent
 
     def _remembered(self, connection: StoreConnection, content: SpoolManifest) -> PushMemory:
-        memory = self.memory or push_memory.read(self._root)
-        if memory is None or memory.spool != content.uuid:
-            last = pushed_rows.last_push(connection, content.uuid)
-            seq, rolled_us = last or (0, {})
-            partial = pushed_rows.ever_partial(connection, content.uuid, seq)
-            memory = PushMemory(content.uuid, seq, rolled_us=rolled_us, partial=partial)
-            self._unsure = True
-            self._unsure_to = pushed_rows.newest_seq(connection, content.uuid, seq)
-            if last is not None:
-                self._report("warning", f"{push_memory.FILE} was lost: the store was asked")
+        memory, begins = self.memory, self.memory is None
+        if memory is None:
+            memory = self._at_start(connection, content)
         if self._unsure:
             pushed_rows.check_replica(connection, memory.replica)
         newest = max(memory.sent_seq, memory.sending_to or 0, self._unsure_to)
-        if memory.rewound_to is not None or newest > content.seq:
-            memory = self._rewound(connection, content, memory)
+        back = memory.rewound_to
+        if back is None and begins:
+            back = self._parted_after(connection, content, min(newest, content.seq))
+        if back is None and newest > content.seq:
+            back = content.seq
+        if back is not None:
+            memory = self._rewound(connection, content, memory, back)
         return self._note(memory)
+
+    def _at_start(self, connection: StoreConnection, content: SpoolManifest) -> PushMemory:
+        """What the file says, or the store; and up to which commit the store has any rows."""
+        memory = push_memory.read(self._root)
+        last = pushed_rows.last_push(connection, content.uuid)
+        if memory is None or memory.spool != content.uuid:
+            seq, rolled_us = last or (0, {})
+            partial = pushed_rows.ever_partial(connection, content.uuid, seq)
+            memory = PushMemory(content.uuid, seq, rolled_us=rolled_us, partial=partial)
+            if last is not None:
+                self._report("warning", f"{push_memory.FILE} was lost: the store was asked")
+        self._unsure, self._pushed_to = True, last[0] if last else 0
+        self._unsure_to = pushed_rows.newest_seq(connection, content.uuid, memory.sent_seq)
+        return memory
+
+    def _parted_after(
+        self, connection: StoreConnection, content: SpoolManifest, to: int
+    ) -> int | None:
+        """The commit after which spool and store have different rows; None: they are the same.
+
+        to: the last one that both have. A file or rows that are missing are no difference.
+        """
+        back = None
+        while to > 0:
+            others, differ, after = [], False, max(to - _COMPARED, 0)
+            for table in TABLES:
+                there = pushed_rows.rows_of(connection, content.uuid, table, after, to)
+                here = {
+                    (unit.day, seq): rows
+                    for unit in (self._units(content, table, after, to) if there else ())
+                    for seq, rows in unit.expected().items()
+                }
+                for place, rows in there.items():
+                    if rows != here.get(place):
+                        others.append(place[1])
+                        differ |= place in here and not rows.within(here[place])
+            if not differ:
+                return back
+            back = to = min(others) - 1
+        return back
 
     def _note(self, memory: PushMemory) -> PushMemory:
         if memory != self.memory:
@@ -136,12 +181,11 @@ class SpoolPusher:
         return memory
 
     def _rewound(
-        self, connection: StoreConnection, content: SpoolManifest, memory: PushMemory
+        self, connection: StoreConnection, content: SpoolManifest, memory: PushMemory, back: int
     ) -> PushMemory:
         """The spool lost its last commits, and uses their numbers again. Raises StoreError."""
         self._unsure = True
-        back = memory.rewound_to if memory.rewound_to is not None else content.seq
-        left = pushed_rows.commits_after(connection, content.uuid, back)
+        left = pushed_rows.commits_between(connection, content.uuid, back, _LAST)
         if not left:
             partial = tuple(one for one in memory.partial if max(one.seqs) <= back)
             self._unsure_to = 0
@@ -158,7 +202,8 @@ class SpoolPusher:
             self._note(replace(memory, rewound_to=back))
         raise StoreError(
             f"the spool went back to commit {back}, as if restored from a copy, and the store has "
-            f"later ones: nothing is sent until `pgtare store repair` has deleted these"
+            "later ones: nothing is sent until `pgtare store repair` has deleted these; if another "
+            "agent goes on with the original, let this one begin a new spool"
         )
 
     def _try_partial(
@@ -197,6 +242,12 @@ class SpoolPusher:
     def _send_window(
         self, connection: StoreConnection, content: SpoolManifest, memory: PushMemory, to: int
     ) -> PushMemory:
+        last = pushed_rows.last_push(connection, content.uuid)
+        if last is not None and last[0] > max(self._pushed_to, memory.sending_to or 0):
+            raise StoreError(
+                "another agent sends the same spool: one of the two is a copy, as of a cloned "
+                "machine; stop one of them, and let it begin a new spool"
+            )
         rolled_us, partial = dict(memory.rolled_us), list(memory.partial)
         memory = self._note(
             replace(memory, sending_to=to, replica=memory.replica or connection.replica())
@@ -213,6 +264,7 @@ class SpoolPusher:
                     rolled_us[name] = max(rolled_us.get(name, last_us), last_us)
         unsent = sum(dropped.unsent_rows for dropped in content.dropped.values())
         pushed_rows.note_push(connection, content.uuid, to, rolled_us, unsent)
+        self._pushed_to = max(self._pushed_to, to)
         return self._note(
             replace(
                 memory, sent_seq=to, sending_to=None, rolled_us=rolled_us, partial=tuple(partial)
