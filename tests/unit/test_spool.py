@@ -134,9 +134,21 @@ def test_a_torn_manifest_does_not_replace_the_one_before(tmp_path: Path) -> None
     path.write_bytes(path.read_bytes()[:100])
     with Spool.open(tmp_path, UNLIMITED) as spool:
         commit(spool, 3)
-        assert manifest.read_previous(tmp_path).seq == 3
+        assert manifest.read_previous(tmp_path).seq == 4
     assert (tmp_path / "damaged" / "manifest.json").stat().st_size == 100
     assert "manifest.json" in newest(tmp_path).damaged
+
+
+def test_the_number_of_a_lost_commit_is_not_used_again(tmp_path: Path) -> None:
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        ids = [commit(spool, index) for index in range(1, 4)]
+    (tmp_path / manifest.NEWEST).write_bytes(b"")
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        commit(spool, 4)
+    content = newest(tmp_path)
+    assert content.lost == ((3, 3),)
+    kept = set(held(tmp_path, "ticks")["segment"].to_pylist())
+    assert kept == {*ids[:2], f"{content.uuid}-0000000005"}
 
 
 @pytest.mark.parametrize("damage", ["cut", "missing"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pgtare.keeping.spool import manifest
 from pgtare.keeping.spool.limits import SpoolLimits
 from pgtare.keeping.spool.publication import with_segment
 from pgtare.keeping.spool.tables import TABLES
@@ -400,6 +401,27 @@ def test_a_spool_restored_with_its_memory_is_noticed(
     send_all(pusher)
     assert pusher.memory is not None
     assert differences(store, root, to=pusher.memory.sent_seq) == {}
+
+
+def test_a_sent_commit_that_a_damaged_manifest_loses_waits_for_a_repair(
+    tmp_path: Path, store: StoreConnection, make: Make
+) -> None:
+    """The next commit covers its time again."""
+    filled(tmp_path, 1, COMMITS)
+    make(tmp_path).step()
+    (tmp_path / manifest.NEWEST).write_bytes(b"")
+    filled(tmp_path, COMMITS + 1, 3 * COMMITS)
+    pusher = make(tmp_path)
+    with pytest.raises(StoreError, match="went back to commit 3"):
+        pusher.step()
+    marked = partial(store, tmp_path)
+    assert {tuple(one.seqs) for one in marked} == {(COMMITS,)}
+    for one in marked:
+        repair.delete(store, one)
+    send_all(pusher)
+    assert pusher.memory is not None
+    assert pusher.memory.sent_seq == 3 * COMMITS
+    assert differences(store, tmp_path, to=3 * COMMITS) == {}
 
 
 def test_a_cloned_agent_is_noticed(tmp_path: Path, store: StoreConnection, make: Make) -> None:

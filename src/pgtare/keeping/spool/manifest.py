@@ -70,7 +70,7 @@ class SpoolManifest:
 
     readings: by server and part. rolled_us: for each rolled-up table, up to which ts of its source
     it is. retired: replaced files that readers may still have open. damaged: files set aside, and
-    why.
+    why. lost: first and last number of commits that were lost with a damaged manifest.
     """
 
     uuid: str
@@ -81,6 +81,7 @@ class SpoolManifest:
     retired: Mapping[str, Retired] = field(default_factory=dict)
     dropped: Mapping[str, DroppedRows] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
+    lost: tuple[tuple[int, int], ...] = ()
     catalogue: str | None = None
     catalogued: frozenset[str] = frozenset()
 
@@ -129,6 +130,7 @@ def write(volume: Volume, manifest: SpoolManifest) -> SpoolManifest:
         },
         "dropped": {name: list(astuple(lost)) for name, lost in manifest.dropped.items()},
         "damaged": dict(manifest.damaged),
+        "lost": manifest.lost,
     }
     volume.write(f"{NEWEST}.new", _sealed(content))
     if volume.path(NEWEST).exists():
@@ -260,6 +262,7 @@ def _of_content(path: Path, content: dict[str, Any], old: list[Segment]) -> Spoo
         retired={name: Retired(*rest) for name, rest in content["retired"].items()},
         dropped={name: DroppedRows(*lost) for name, lost in content["dropped"].items()},
         damaged=content["damaged"],
+        lost=tuple((first, last) for first, last in content.get("lost", ())),
         catalogue=content["catalogue"],
         catalogued=frozenset(segment.name for segment in old),
     )

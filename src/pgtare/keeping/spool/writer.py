@@ -9,6 +9,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,6 +33,8 @@ DAMAGED = "damaged"
 _ROOM, _ROOM_BYTES = "room", 1 << 20
 #: Segments that one step drops, at most.
 _MOST_DROPS = 50
+#: Losses of commits that the manifest keeps.
+_MOST_LOST = 10
 _DIRECTORIES = (segments.DIRECTORY, READINGS, CATALOGUES)
 _US = 1_000_000
 #: A clock that jumped ahead counts for roll-ups after this, s.
@@ -66,6 +69,8 @@ class Spool:
         self._age_clock = BelievedClock(known_us, _AGE_WAIT_S, _AGE_STEP_S)
         self._earlier = self._earlier_files()
         self._seq = self._manifest.seq
+        if any(fault.name == manifest.NEWEST for fault in faults):
+            self._lose_newest()
         for fault in faults:  # or the next commit would replace the previous manifest by it
             self._set_aside(DamagedFile(fault.name, fault.why))
         self._remove_left_overs()
@@ -387,6 +392,15 @@ class Spool:
         self._notes.append(
             f"{self._volume.path(name)} is damaged ({damage.why}): set aside as {kept}"
         )
+
+    def _lose_newest(self) -> None:
+        """The newest commit is lost: its number is not used again, as a store may know it."""
+        begin = len(self.uuid) + 1
+        names = (name for place in _DIRECTORIES for name in os.listdir(self._volume.path(place)))
+        numbers = [int(name[begin:][:10]) for name in names if name[begin:][:10].isdigit()]
+        before, self._seq = self._seq, max(self._seq + 1, *numbers)
+        lost = (*self._manifest.lost, (before + 1, self._seq))
+        self._manifest = replace(self._manifest, lost=lost[-_MOST_LOST:])
 
     def _earlier_files(self) -> set[str]:
         with contextlib.suppress(Exception):

@@ -127,6 +127,8 @@ class SpoolPusher:
         newest = max(memory.sent_seq, memory.sending_to or 0, self._unsure_to)
         back = memory.rewound_to
         if back is None and begins:
+            back = self._lost_after(connection, content)
+        if back is None and begins:
             back = self._parted_after(connection, content, min(newest, content.seq))
         if back is None and newest > content.seq:
             back = content.seq
@@ -147,6 +149,13 @@ class SpoolPusher:
         self._unsure, self._pushed_to = True, last[0] if last else 0
         self._unsure_to = pushed_rows.newest_seq(connection, content.uuid, memory.sent_seq)
         return memory
+
+    def _lost_after(self, connection: StoreConnection, content: SpoolManifest) -> int | None:
+        """The commit before one that the spool has lost and the store has; None: there is none."""
+        for first, last in content.lost:
+            if pushed_rows.commits_between(connection, content.uuid, first - 1, last):
+                return first - 1
+        return None
 
     def _parted_after(
         self, connection: StoreConnection, content: SpoolManifest, to: int
