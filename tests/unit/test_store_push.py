@@ -19,6 +19,7 @@ from pgtare.keeping.store import push_memory, push_thread, pushed_rows, repair
 from pgtare.keeping.store.connection import StoreConnection, StoreError
 from pgtare.keeping.store.pusher import SpoolPusher
 from pgtare.keeping.store.repair import PartialCommits
+from tests.small_volume import raise_no_space
 from tests.unit.spool_rows import UNLIMITED, catch_up, newest, random_rows
 from tests.unit.store_engine import differences, engine, new_store
 
@@ -422,6 +423,34 @@ def test_a_sent_commit_that_a_damaged_manifest_loses_waits_for_a_repair(
     assert pusher.memory is not None
     assert pusher.memory.sent_seq == 3 * COMMITS
     assert differences(store, tmp_path, to=3 * COMMITS) == {}
+
+
+def test_a_full_disk_does_not_end_sending(
+    tmp_path: Path,
+    store: StoreConnection,
+    faults: Faults,
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pusher = make(tmp_path)
+    filled(tmp_path, 1, COMMITS)
+    pusher.step()
+    filled(tmp_path, COMMITS + 1, 3 * COMMITS)
+    with monkeypatch.context() as full:
+        full.setattr(pusher._volume, "write", raise_no_space)
+        send_all(pusher)
+    assert differences(store, tmp_path) == {}
+    remembered = push_memory.read(tmp_path)
+    assert remembered is not None
+    assert remembered.sent_seq == COMMITS
+    sent = len(faults.inserts)
+    again = make(tmp_path)
+    send_all(again)
+    assert len(faults.inserts) == sent, "what was there already was counted, not sent again"
+    assert again.kept_seq == 3 * COMMITS
+    assert differences(store, tmp_path) == {}
+    pusher.step()
+    assert push_memory.read(tmp_path) == pusher.memory
 
 
 def test_a_cloned_agent_is_noticed(tmp_path: Path, store: StoreConnection, make: Make) -> None:

@@ -61,6 +61,8 @@ class SpoolPusher:
         #: The commit up to which it was sent last, as far as is known here.
         self._pushed_to = 0
         self.memory: PushMemory | None = None
+        #: Whether the file says the same.
+        self._written = True
         #: Commits of the spool that are not sent yet.
         self.behind = 0
 
@@ -73,7 +75,7 @@ class SpoolPusher:
         return memory.kept_seq
 
     def step(self) -> bool:
-        """Send the next window; whether another one is due. Raises StoreError and OSError."""
+        """Send the next window; whether another one is due. Raises StoreError."""
         try:
             return self._step()
         except BaseException:
@@ -184,9 +186,16 @@ class SpoolPusher:
         return back
 
     def _note(self, memory: PushMemory) -> PushMemory:
-        if memory != self.memory:
-            push_memory.write(self._volume, memory)
-            self.memory = memory
+        """Remember, on the disk too if it has room: else the next start asks the store."""
+        if memory != self.memory or not self._written:
+            try:
+                push_memory.write(self._volume, memory)
+                self._written = True
+            except OSError as ex:
+                if self._written:
+                    self._report("warning", f"{push_memory.FILE} was not written: {ex.strerror}")
+                self._written = False
+        self.memory = memory
         return memory
 
     def _rewound(
