@@ -24,6 +24,7 @@ from pgtare.keeping.agent.rows import EXACT, Batch, RowInterval, own_uuid
 from pgtare.keeping.agent.server_looks import ServerLooks
 from pgtare.keeping.agent.server_session import STATEMENT_TIMEOUT_S, AgentLocked, SessionIdentity
 from pgtare.keeping.agent.server_watch import ServerWatch
+from pgtare.keeping.spool.held import Held
 from pgtare.postgres.inventory import InventoryServer
 
 #: How long a new watch waits for a server that another agent watches, in s: the other may have been
@@ -31,6 +32,8 @@ from pgtare.postgres.inventory import InventoryServer
 _LOCKED_S = 15.0
 #: Commits come this much later than the looks, in s, so that they hold the newest.
 _COMMIT_LATER_S = 1.0
+#: Rows wait this long for a commit to end, in s, as it may not while a disk hangs.
+_COLLECTED_S = 600.0
 #: How often the agent checks whether to stop, in s.
 _NAP_S = 0.5
 #: Upkeep of the spool goes on for at most this share of an interval.
@@ -90,8 +93,7 @@ class Agent:
         self._reload, self._follower = reload, follower
         self._watches: dict[str, ServerWatch] = {}
         self._lock = threading.Lock()
-        self._rows: dict[str, list[pa.Table]] = {}
-        self._readings: dict[tuple[str, str], pa.Table | None] = {}
+        self._collected = Held()
         # set by handlers of signals: an Event's wait() holds the lock that its set() would wait for
         self._stopping = self._reloading = self._was_reloaded = False
         self._cpu_s = 0.0
@@ -240,20 +242,24 @@ class Agent:
 
     def _collect(self, server: str, batch: Batch) -> None:
         """Take the rows of one look, with the reading that they end at."""
+        rows = {name: pa.concat_tables(parts) for name, parts in batch.rows.items()}
+        readings = {(server, part): reading for part, reading in batch.readings.items()}
+        now_s = time.monotonic()
         with self._lock:
-            for name, parts in batch.rows.items():
-                self._rows.setdefault(name, []).extend(parts)
-            for part, reading in batch.readings.items():
-                self._readings[server, part] = reading
+            self._collected.add(rows, readings, now_s)
+            self._collected.expire(now_s - _COLLECTED_S)
 
     def _commit(self, ended: Sequence[str] = ()) -> None:
         """Publish the rows since the last commit. ended: servers whose last rows these are."""
         self._own_figures()
         with self._lock:
-            parts, self._rows = self._rows, {}
-            readings, self._readings = self._readings, {}
+            collected, self._collected = self._collected, Held()
         began = time.monotonic()
+        parts: dict[str, list[pa.Table]] = {}
+        for name, table in collected.rows():
+            parts.setdefault(name, []).append(table)
         rows = {name: pa.concat_tables(tables) for name, tables in parts.items()}
+        readings = dict(collected.readings)
         if self._follower is not None:
             readings |= self._follower.grow(rows, self.config.intervals.waits)
         self.spool.commit(rows, readings)
@@ -282,7 +288,7 @@ class Agent:
         cpu_s, now = usage.ru_utime + usage.ru_stime, time.monotonic()
         covered = 0 if self._committed_at is None else round(1e9 * (now - self._committed_at))
         with self._lock:
-            count = sum(len(table) for tables in self._rows.values() for table in tables)
+            count = sum(len(table) for _, table in self._collected.rows())
         connected = sum(watch.connected for watch in self._watches.values())
         figures = [
             ("cpu", cpu_s - self._cpu_s, "s"),

@@ -1,7 +1,8 @@
-"""Commits that could not be written yet: held in memory for some minutes, then counted as lost."""
+"""Rows that could not be written yet: held in memory for some minutes, then counted as lost."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -27,10 +28,10 @@ class _Commit:
 
 
 class Held:
-    """Rows of commits with the readings that they end at, the oldest first."""
+    """Rows of commits, or of looks, with the readings that they end at, the oldest first."""
 
     def __init__(self) -> None:
-        self._commits: list[_Commit] = []
+        self._commits: deque[_Commit] = deque()
         self._readings: dict[tuple[str, str], pa.Table | None] = {}
         self._losses: dict[str, _Loss] = {}
 
@@ -53,14 +54,14 @@ class Held:
         readings: Mapping[tuple[str, str], pa.Table | None],
         at_s: float,
     ) -> None:
-        """A commit, at a time of a clock that is never set."""
+        """A commit or a look, at a time of a clock that is never set."""
         self._commits.append(_Commit(at_s, rows))
         self._readings.update(readings)
 
     def expire(self, before_s: float) -> None:
-        """Give up the rows of commits from before that time; they become rows of `gaps`."""
+        """Give up the rows from before that time; they become rows of `gaps`."""
         while self._commits and self._commits[0].at_s < before_s:
-            for table, rows in self._commits.pop(0).rows.items():
+            for table, rows in self._commits.popleft().rows.items():
                 self._lose(table, rows)
 
     def _lose(self, table: str, rows: pa.Table) -> None:
@@ -69,22 +70,26 @@ class Held:
             loss.first_us, loss.last_us = min(loss.first_us, first), max(loss.last_us, last)
             loss.rows[table] = loss.rows.get(table, 0) + number
 
+    def rows(self) -> Iterator[tuple[str, pa.Table]]:
+        """By table, all rows that are held, and those on what was given up."""
+        for commit in self._commits:
+            yield from commit.rows.items()
+        for gap in self._gaps():
+            yield "gaps", gap
+
     def put_into(self, publication: Publication) -> None:
         """All that is held."""
-        for commit in self._commits:
-            for table, rows in commit.rows.items():
-                publication.add_rows(table, rows)
-        for gap in self._gaps():
-            publication.add_rows("gaps", gap)
+        for table, rows in self.rows():
+            publication.add_rows(table, rows)
         for (server, part), reading in self._readings.items():
             publication.set_reading(server, part, reading)
 
     def _gaps(self) -> Iterator[pa.Table]:
         for server, loss in self._losses.items():
             lost = ", ".join(f"{table} {number}" for table, number in sorted(loss.rows.items()))
-            detail = f"rows that found no room on the disk in time: {lost}"
+            detail = f"rows that could not be written in time: {lost}"
             yield retention.gap("disk_full", detail, loss.first_us, loss.last_us, server=server)
 
     def clear(self) -> None:
         """Forget everything: it was written."""
-        self._commits, self._readings, self._losses = [], {}, {}
+        self._commits, self._readings, self._losses = deque(), {}, {}

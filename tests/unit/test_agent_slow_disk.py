@@ -1,0 +1,70 @@
+"""A disk that hangs: the agent holds rows for some minutes, and counts those that it gives up."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from pgtare.keeping.agent import agent as module
+from pgtare.keeping.agent.agent import Agent
+from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.agent.config import AgentConfig
+from pgtare.keeping.agent.rows import Batch, RowInterval
+from pgtare.keeping.spool.volume import Volume
+from pgtare.keeping.spool.writer import Spool
+from pgtare.postgres.inventory import InventoryServer
+from tests.sessions import eventually
+from tests.unit.spool_rows import UNLIMITED, held, number, value
+
+
+class Hanging(Volume):
+    """A disk whose fsync does not return before it is let go."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.hangs, self.goes_on = threading.Event(), threading.Event()
+
+    def _step(self, operation: str, name: str) -> None:
+        if operation == "fsync":
+            self.hangs.set()
+            self.goes_on.wait(60)
+
+
+def look(agent: Agent, index: int) -> None:
+    """A look at a server, with a reading."""
+    batch = Batch(readings={"waits": number(index)})
+    batch.tick(RowInterval("shop", agent.uuid, 1, 1_000_000 * index, 10**9, "exact"), "waits")
+    agent._collect("shop", batch)
+
+
+def test_rows_do_not_pile_up_while_a_commit_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume = Hanging(tmp_path)
+    volume.goes_on.set()
+    with Spool.open(tmp_path, UNLIMITED, volume) as spool:
+        agent = Agent(
+            AgentConfig(servers={"shop": InventoryServer(dsn="host=nowhere")}), spool, AgentLog()
+        )
+        look(agent, 1)
+        volume.hangs.clear()
+        volume.goes_on.clear()
+        commit = threading.Thread(target=agent._commit)
+        commit.start()
+        eventually(volume.hangs.is_set)
+        for index in range(2, 102):
+            look(agent, index)
+        with monkeypatch.context() as later:
+            later.setattr(module, "_COLLECTED_S", 0.0)
+            look(agent, 102)
+        assert len(agent._collected) == 1
+        volume.goes_on.set()
+        commit.join(60)
+        agent._commit()
+        assert value(spool.reading("shop", "waits")) == 102
+    assert held(tmp_path, "ticks").num_rows == 2
+    (gap,) = held(tmp_path, "gaps").to_pylist()
+    assert (gap["server"], gap["kind"], gap["covered_ns"]) == ("shop", "disk_full", 99 * 10**9)
+    assert gap["detail"] == "rows that could not be written in time: ticks 100"
