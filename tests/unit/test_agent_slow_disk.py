@@ -1,8 +1,10 @@
-"""A disk that hangs: the agent holds rows for some minutes, and counts those that it gives up."""
+"""A disk that hangs or fails: what the agent holds, gives up and counts, and what it logs."""
 
 from __future__ import annotations
 
+import errno
 import threading
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,9 @@ from pgtare.keeping.spool.volume import Volume
 from pgtare.keeping.spool.writer import Spool
 from pgtare.postgres.inventory import InventoryServer
 from tests.sessions import eventually
-from tests.unit.spool_rows import UNLIMITED, held, number, value
+from tests.unit.spool_rows import UNLIMITED, at, held, newest, number, random_rows, value
+
+SHOP = InventoryServer(dsn="host=nowhere")
 
 
 class Hanging(Volume):
@@ -29,7 +33,7 @@ class Hanging(Volume):
     def _step(self, operation: str, name: str) -> None:
         if operation == "fsync":
             self.hangs.set()
-            self.goes_on.wait(60)
+            self.goes_on.wait(10)
 
 
 def look(agent: Agent, index: int) -> None:
@@ -45,9 +49,7 @@ def test_rows_do_not_pile_up_while_a_commit_hangs(
     volume = Hanging(tmp_path)
     volume.goes_on.set()
     with Spool.open(tmp_path, UNLIMITED, volume) as spool:
-        agent = Agent(
-            AgentConfig(servers={"shop": InventoryServer(dsn="host=nowhere")}), spool, AgentLog()
-        )
+        agent = Agent(AgentConfig(servers={"shop": SHOP}), spool, AgentLog())
         look(agent, 1)
         volume.hangs.clear()
         volume.goes_on.clear()
@@ -68,3 +70,42 @@ def test_rows_do_not_pile_up_while_a_commit_hangs(
     (gap,) = held(tmp_path, "gaps").to_pylist()
     assert (gap["server"], gap["kind"], gap["covered_ns"]) == ("shop", "disk_full", 99 * 10**9)
     assert gap["detail"] == "rows that could not be written in time: ticks 100"
+
+
+class Failing(Volume):
+    """A disk that cannot be written any more."""
+
+    fails = False
+
+    def _step(self, operation: str, name: str) -> None:
+        if self.fails:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+
+def test_a_damaged_file_on_a_failed_disk_is_no_busy_loop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume = Failing(tmp_path)
+    with Spool.open(tmp_path, UNLIMITED, volume) as spool:
+        spool.commit({"ticks": random_rows("ticks", [at(0)])}, {})
+        (segment,) = newest(tmp_path).segments
+        (tmp_path / segment).write_bytes(b"")
+        volume.fails = True
+        agent = Agent(AgentConfig(servers={"shop": SHOP}), spool, AgentLog())
+        looked = 0
+
+        def maintain(now: datetime) -> bool:
+            nonlocal looked
+            looked += 1
+            return Spool.maintain(spool, now)
+
+        monkeypatch.setattr(spool, "maintain", maintain)
+        for _ in range(5):
+            agent._maintain(0.5)
+            agent._commit()
+        assert looked == 5
+        volume.fails = False
+    lines = [line for line in capsys.readouterr().err.splitlines() if segment in line]
+    (line,) = lines
+    assert "is damaged (it has 0 of" in line
+    assert "was not set aside" in line

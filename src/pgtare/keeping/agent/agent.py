@@ -273,7 +273,7 @@ class Agent:
         else:
             self.log.forget("spool", "")
         for note in self.spool.take_notes():
-            self.log.write("warning", "spool", why=note)
+            self.log.once("warning", "upkeep", "", note)
 
     def _maintain(self, interval_s: float) -> None:
         """Do all upkeep of the spool that is due, for at most a small part of the interval."""

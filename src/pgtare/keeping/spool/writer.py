@@ -184,8 +184,7 @@ class Spool:
         try:
             return self._maintain(now, monotonic_s)
         except DamagedFile as ex:
-            self._set_aside(ex)
-            return True
+            return self._set_aside(ex)
         except OSError as ex:
             self._notes.append(_cause(self._volume.root, ex))
             return False
@@ -375,10 +374,11 @@ class Spool:
         with contextlib.suppress(OSError):
             self._volume.remove(name)
 
-    def _set_aside(self, damage: DamagedFile) -> None:
-        """Move a damaged file out of the way and go on without it."""
+    def _set_aside(self, damage: DamagedFile) -> bool:
+        """Move a damaged file out of the way and go on without it; whether that was written."""
         name, now = damage.name, datetime.now(UTC)
         kept = f"{DAMAGED}/{Path(name).name}"
+        damaged = f"{self._volume.path(name)} is damaged ({damage.why})"
         try:
             if self._volume.path(name).exists():
                 self._volume.make_directory(DAMAGED)
@@ -388,10 +388,10 @@ class Spool:
                 for gap in retention.gaps_of_file(self._manifest, name, damage.why, now):
                     publication.add_rows("gaps", gap)
         except OSError as ex:
-            self._notes.append(_cause(self._volume.root, ex))
-        self._notes.append(
-            f"{self._volume.path(name)} is damaged ({damage.why}): set aside as {kept}"
-        )
+            self._notes.append(f"{damaged}, and was not set aside: {_cause(self._volume.root, ex)}")
+            return False
+        self._notes.append(f"{damaged}: set aside as {kept}")
+        return True
 
     def _lose_newest(self) -> None:
         """The newest commit is lost: its number is not used again, as a store may know it."""
