@@ -68,6 +68,44 @@ def test_two_years_ahead_for_three_ticks(tmp_path: Path, restart: bool) -> None:
         assert sums(held(tmp_path, table), table) == expected
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_hours_ahead_for_twenty_minutes(tmp_path: Path, restart: bool) -> None:
+    """Long enough to be believed: then it is set right, and three hours later that time comes."""
+    spool = Spool.open(tmp_path, UNLIMITED)
+    for index in range(1, 280):
+        if restart and index in (45, 50, 52, 200):
+            spool.close()
+            spool = Spool.open(tmp_path, UNLIMITED)
+        tick(spool, index, ahead_s=3 * 3600 if 30 <= index < 50 else 0)
+        if index == 49:
+            assert newest(tmp_path).rolled_us["ticks_1m"] > at(3 * 3600).timestamp() * 1e6
+        if index == 60:
+            assert newest(tmp_path).rolled_us["ticks_1m"] == at(59 * 60).timestamp() * 1e6
+    catch_up(spool, at(280 * 60 + 7300))
+    spool.close()
+    expected = sums(held(tmp_path, "ticks"), "ticks")
+    for table in ROLLED:
+        assert sums(held(tmp_path, table), table) == expected
+        rows = held(tmp_path, table)
+        # a correcting row or two when it was set right, and where both times meet
+        assert rows.num_rows - in_buckets(rows, table) < 20
+    assert not newest(tmp_path).rolled_early
+
+
+def test_years_back_for_twenty_minutes(tmp_path: Path) -> None:
+    """What is summed up already is neither read nor summed up again."""
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        spool.commit({"waits": random_rows("waits", [at(-DAY)])}, {})
+        for index in range(1, 100):
+            tick(spool, index, ahead_s=-2 * YEAR if 30 <= index < 50 else 0)
+        early = next(one for one in newest(tmp_path).of_table("waits"))
+        assert all(newest(tmp_path).is_rolled_up(early, name) for name in ("waits_1m", "waits_1h"))
+        catch_up(spool, at(100 * 60 + 7300))
+    expected = sums(held(tmp_path, "ticks"), "ticks")
+    for table in ROLLED:
+        assert sums(held(tmp_path, table), table) == expected
+
+
 def test_after_years_without_an_agent_a_day_an_hour_goes(tmp_path: Path) -> None:
     with Spool.open(tmp_path, UNLIMITED) as spool:
         for day in range(5):

@@ -71,6 +71,8 @@ class SpoolManifest:
     readings: by server and part. rolled_us: for each rolled-up table, up to which ts of its source
     it is. retired: replaced files that readers may still have open. damaged: files set aside, and
     why. lost: first and last number of commits that were lost with a damaged manifest.
+    rolled_early: if the watermark of a rolled-up table was set back, what is summed up beyond it:
+    rows of commits up to a number, with ts up to a time in µs.
     """
 
     uuid: str
@@ -82,6 +84,7 @@ class SpoolManifest:
     dropped: Mapping[str, DroppedRows] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
     lost: tuple[tuple[int, int], ...] = ()
+    rolled_early: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     catalogue: str | None = None
     catalogued: frozenset[str] = frozenset()
 
@@ -89,6 +92,13 @@ class SpoolManifest:
         """A table's segments, in the order of their commits."""
         found = [segment for segment in self.segments.values() if segment.table == name]
         return sorted(found, key=lambda segment: (segment.first_seq, segment.name))
+
+    def is_rolled_up(self, segment: Segment, table: str) -> bool:
+        """Whether all rows of a segment are in a rolled-up table."""
+        return segment.last_us <= self.rolled_us.get(table, 0) or any(
+            segment.last_seq <= seq and segment.last_us <= us
+            for seq, us in self.rolled_early.get(table, ())
+        )
 
     def files(self) -> set[str]:
         """Every file that it needs, and those that are retired."""
@@ -131,6 +141,7 @@ def write(volume: Volume, manifest: SpoolManifest) -> SpoolManifest:
         "dropped": {name: list(astuple(lost)) for name, lost in manifest.dropped.items()},
         "damaged": dict(manifest.damaged),
         "lost": manifest.lost,
+        "rolled_early": dict(manifest.rolled_early),
     }
     volume.write(f"{NEWEST}.new", _sealed(content))
     if volume.path(NEWEST).exists():
@@ -263,6 +274,10 @@ def _of_content(path: Path, content: dict[str, Any], old: list[Segment]) -> Spoo
         dropped={name: DroppedRows(*lost) for name, lost in content["dropped"].items()},
         damaged=content["damaged"],
         lost=tuple((first, last) for first, last in content.get("lost", ())),
+        rolled_early={
+            table: tuple((seq, us) for seq, us in pairs)
+            for table, pairs in content.get("rolled_early", {}).items()
+        },
         catalogue=content["catalogue"],
         catalogued=frozenset(segment.name for segment in old),
     )

@@ -42,6 +42,7 @@ class Publication:
         self._segments = dict(manifest.segments)
         self._readings = dict(manifest.readings)
         self._rolled_us = dict(manifest.rolled_us)
+        self._rolled_early = dict(manifest.rolled_early)
         self._retired = dict(manifest.retired)
         self._dropped = dict(manifest.dropped)
         self._damaged = dict(manifest.damaged)
@@ -66,8 +67,15 @@ class Publication:
                 self.add_rows(rolled.name, rollup.summed(behind, rolled))
 
     def set_rolled(self, table: str, to_us: int) -> None:
-        """Move the watermark of a rolled-up table."""
+        """Move the watermark of a rolled-up table; back, if a clock was ahead.
+
+        What is summed up beyond it stays, and is known by its commits.
+        """
+        was = self._old.seq, self._rolled_us.get(table, 0)
+        early = (*self._rolled_early.pop(table, ()), was)
         self._rolled_us[table] = to_us
+        if left := tuple((seq, us) for seq, us in early if us > to_us):
+            self._rolled_early[table] = left
 
     def set_reading(self, server: str, part: str, rows: pa.Table | None) -> None:
         """The reading that the rows end at; None: there is none any more."""
@@ -138,6 +146,7 @@ class Publication:
                 segments=self._segments,
                 readings=self._readings,
                 rolled_us=self._rolled_us,
+                rolled_early=self._rolled_early,
                 retired=self._retired,
                 dropped=self._dropped,
                 damaged=self._damaged,

@@ -75,9 +75,7 @@ def _droppable(manifest: SpoolManifest, tables: Iterable[str]) -> Iterator[Segme
 
 def _rolled_up(manifest: SpoolManifest, segment: Segment) -> bool:
     """Whether all its rows are in the rolled-up tables, if its table has any."""
-    return all(
-        segment.last_us <= manifest.rolled_us.get(table.name, 0) for table in rollups(segment.table)
-    )
+    return all(manifest.is_rolled_up(segment, table.name) for table in rollups(segment.table))
 
 
 def lost_by_server(rows: pa.Table) -> dict[str, tuple[int, int, int]]:

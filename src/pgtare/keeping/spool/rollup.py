@@ -2,7 +2,8 @@
 
 A rolled-up table has a watermark: every row of its source with ts up to it is summed up, and none
 after it. Rows that arrive behind it are summed up at once, into correcting rows: the sums of a
-bucket are the sums of all its rows.
+bucket are the sums of all its rows. If a clock was ahead, the watermark is set back, and what was
+summed up beyond it is known by its commits.
 
 A row belongs to the bucket that it ends in. One that covers long, as after an absence, is spread
 over the buckets that it covers, in proportion and in whole numbers: each column of the parts adds
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgtare.keeping.spool.segments import times_us
+from pgtare.keeping.spool.segments import seqs, times_us
 from pgtare.keeping.spool.tables import TABLES, Rule, SpoolTable
 
 #: Buckets that one step sums up, at most.
@@ -53,6 +54,13 @@ def between(rows: pa.Table, after_us: int, to_us: int) -> pa.Table:
     if not inside.any():
         return rows.slice(0, 0)
     return rows if inside.all() else rows.filter(pa.array(inside))
+
+
+def without(rows: pa.Table, early: Iterable[tuple[int, int]]) -> pa.Table:
+    """The rows that are not of a commit up to one with a ts up to another."""
+    for seq, us in early:
+        rows = rows.filter(pa.array((seqs(rows) > seq) | (times_us(rows) > us)))
+    return rows
 
 
 def summed(rows: pa.Table, table: SpoolTable) -> pa.Table:

@@ -39,6 +39,8 @@ _DIRECTORIES = (segments.DIRECTORY, READINGS, CATALOGUES)
 _US = 1_000_000
 #: A clock that jumped ahead counts for roll-ups after this, s.
 _ROLL_UP_WAIT_S = 600
+#: Watermarks that are this far ahead of the clock are set back, s.
+_AHEAD_S = 600
 #: While the clock is ahead of the rows, at most one day of data an hour is dropped by age.
 _AGE_WAIT_S, _AGE_STEP_S = 3600, 23 * 3600  # the hour itself comes to it
 
@@ -66,6 +68,7 @@ class Spool:
             raise artefact.damaged(volume.root, why, manifest.REMEDY)
         known_us = retention.known_us(self._manifest)
         self._roll_up_clock = BelievedClock(known_us, _ROLL_UP_WAIT_S, math.inf)
+        self._grace_us = int(limits.grace_s * _US)
         self._age_clock = BelievedClock(known_us, _AGE_WAIT_S, _AGE_STEP_S)
         self._earlier = self._earlier_files()
         self._seq = self._manifest.seq
@@ -197,6 +200,8 @@ class Spool:
             return True
         with contextlib.suppress(OSError):
             self._make_room()
+        if self._set_back(roll_up_us):
+            return True
         for table in TABLES.values():
             if table.source and self._roll_up(table, roll_up_us):
                 return True
@@ -211,19 +216,34 @@ class Spool:
         self._keep_room()
         return False
 
+    def _set_back(self, now_us: int) -> bool:
+        """Set watermarks back that are far ahead of the clock, which was ahead itself."""
+        limit_us = now_us + _AHEAD_S * _US
+        ahead = [table for table, us in self._manifest.rolled_us.items() if us > limit_us]
+        if not ahead:
+            return False
+        with self._publication() as publication:
+            for name in ahead:
+                closed_us = rollup.last_closed(now_us - self._grace_us, TABLES[name])
+                publication.set_rolled(name, closed_us)
+        return True
+
     def _roll_up(self, table: SpoolTable, now_us: int) -> bool:
         assert table.source is not None
         done_us = self._manifest.rolled_us.get(table.name, 0)
-        to_us = rollup.last_closed(now_us - int(self._limits.grace_s * _US), table)
+        to_us = rollup.last_closed(now_us - self._grace_us, table)
         origin = TABLES[table.source].source
         if origin is not None:  # hours wait for minutes, if there is a tick that makes one
             source_us = self._manifest.rolled_us.get(table.source, 0)
-            if any(segment.last_us > source_us for segment in self._manifest.of_table(origin)):
+            if not all(
+                self._manifest.is_rolled_up(segment, table.source)
+                for segment in self._manifest.of_table(origin)
+            ):
                 to_us = min(to_us, rollup.last_closed(source_us, table))
         some = [
             segment
             for segment in self._manifest.of_table(table.source)
-            if segment.last_us > done_us and segment.first_us <= to_us
+            if segment.first_us <= to_us and not self._manifest.is_rolled_up(segment, table.name)
         ]
         if to_us <= done_us or not some:
             return False
@@ -233,8 +253,9 @@ class Spool:
         some = [segment for segment in some if segment.first_us <= to_us]
         # a large segment may have few rows that are due, and an hour of statements has very many:
         # never all at once
+        early = self._manifest.rolled_early.get(table.name, ())
         groups = (
-            rollup.between(group, done_us, to_us)
+            rollup.without(rollup.between(group, done_us, to_us), early)
             for segment in some
             for group in segments.groups(self._volume.root, segment)
         )

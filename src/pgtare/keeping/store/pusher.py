@@ -280,6 +280,10 @@ class SpoolPusher:
                 if table.source is not None:
                     last_us = int(times_us(unit.rows).max())
                     rolled_us[name] = max(rolled_us.get(name, last_us), last_us)
+        # a watermark may have been set back: beyond it, rows are read as they were
+        rolled_us = {
+            name: min(us, content.rolled_us.get(name, us)) for name, us in rolled_us.items()
+        }
         unsent = sum(dropped.unsent_rows for dropped in content.dropped.values())
         pushed_rows.note_push(connection, content.uuid, to, rolled_us, unsent)
         self._pushed_to = max(self._pushed_to, to)
