@@ -8,14 +8,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pgtare.keeping.live import query_text, spool_views
 from pgtare.keeping.live.query_worker import QueryWorker
-from pgtare.keeping.spool import manifest, reader
+from pgtare.keeping.spool import manifest, reader, retention
 from pgtare.keeping.spool.tables import TABLES
+from pgtare.keeping.spool.writer import Spool
 from tests.unit.live_findings import LOCK_KEY
 from tests.unit.live_rows import END, SHOP, START, make_spool
+from tests.unit.spool_rows import UNLIMITED
 
 WINDOW = (int(START.timestamp()) * 10**6, int(END.timestamp()) * 10**6)
 #: Values for all parameters of any query.
@@ -201,6 +204,20 @@ def test_a_damaged_segment_is_left_out(tmp_path: Path) -> None:
     (spool / segment.name).write_bytes(b"cut")
     found = QueryWorker(spool).answer(request("findings", {}, {}))
     assert (found["rows"], found["damaged"]) == ([], [segment.name])
+
+
+def test_rows_dropped_for_room_do_not_hide_a_gap(tmp_path: Path) -> None:
+    gaps = [
+        retention.gap(kind, kind, WINDOW[0] + 1, WINDOW[0] + us, server=SHOP)
+        for kind, us in (*[("dropped", 2)] * 300, ("absence", 3))
+    ]
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        spool.commit({"gaps": pa.concat_tables(gaps)}, {})
+    columns, found = by_duckdb(
+        QueryWorker(tmp_path), "gaps", {}, {}, values={**VALUES, "most": 200}
+    )
+    kinds = [row[columns.index("reason")] for row in found]
+    assert kinds == ["absence", *["dropped"] * 199]
 
 
 def test_segments_that_are_gone_are_forgotten(tmp_path: Path) -> None:

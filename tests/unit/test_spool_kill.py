@@ -164,6 +164,8 @@ def check(scene: Scene, directory: Path, *, go_on: bool) -> None:
                 for detail in held(directory, "gaps")["detail"].to_pylist()
                 if detail.startswith("ticks:")
             )
+            if "ticks" in (dropped := newest(directory).dropped):
+                lost += dropped["ticks"].rows
             assert held(directory, "ticks").num_rows + lost == 3 * index
             return
         for table in ROLLED:

@@ -26,12 +26,20 @@ def test_rows_go_by_age(tmp_path: Path, table: str, days: int) -> None:
         assert held(tmp_path, table).num_rows == 6
         catch_up(spool, at(days * DAY + 3601))
         assert held(tmp_path, table).num_rows == 0
-    gaps = [row for row in held(tmp_path, "gaps").to_pylist() if row["detail"].startswith(table)]
-    (gap,) = (row for row in gaps if f"{table}:" in row["detail"])
+        assert not spool.take_notes()
+    assert newest(tmp_path).dropped[table].rows == 6
+    assert held(tmp_path, "gaps").num_rows == 0, "they were meant to go"
+
+
+def test_rows_that_go_for_room_are_a_gap(tmp_path: Path) -> None:
+    with Spool.open(tmp_path, SpoolLimits(most_bytes=1, reserve_bytes=0)) as spool:
+        spool.commit({"sessions": random_rows("sessions", [at(0), at(3600)])}, {})
+        catch_up(spool, at(7300))
+    (gap,) = held(tmp_path, "gaps").to_pylist()
     assert (gap["kind"], gap["server"], gap["from_ts"]) == ("dropped", "one", at(0))
     assert gap["covered_ns"] == 3600 * 10**9
-    assert gap["detail"] == f"{table}: 6 rows of 2026-11-02 (by age)"
-    assert newest(tmp_path).dropped[table].rows == 6
+    assert gap["detail"] == "sessions: 6 rows of 2026-11-02 (for room)"
+    assert newest(tmp_path).dropped["sessions"].rows == 6
 
 
 def test_texts_stay_and_gaps_go_without_a_gap(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ class Spool:
                 return True
         old = retention.too_old(self._manifest, age_us, self._limits.kept_s, self.sent_seq)
         if old := old[:_MOST_DROPS]:
-            self._drop(old, "by age", now)
+            self._expire(old)
             return True
         if chosen := compaction.choose(self._manifest.segments.values(), now):
             with self._publication() as publication:
@@ -265,24 +265,28 @@ class Spool:
             publication.add_rows(table.name, rows)
         return True
 
-    def _drop(self, some: list[Segment], why: str, now: datetime) -> None:
-        notes = []
+    def _expire(self, old: list[Segment]) -> None:
+        """Drop what is too old: it is counted, and is no gap, as it was meant to go."""
         with self._publication() as publication:
-            for segment in some:
-                rows = None
-                with contextlib.suppress(DamagedFile):
-                    rows = segments.read(self._volume.root, segment, ["server", "segment", "ts"])
-                unsent = retention.unsent_rows(segment, rows, self.sent_seq)
-                publication.drop(segment, unsent)
-                of_store = f", {unsent} of them not sent to the store" if unsent else ""
-                notes.append(f"dropped {segment.rows} rows of {segment.table} {why}{of_store}")
-                if segment.table != "gaps":
-                    cause = f"{why}{of_store}"
-                    for gap in retention.gaps_of(segment, rows, "dropped", cause, now):
-                        publication.add_rows("gaps", gap)
-        for segment in some:
+            for segment in old:
+                publication.drop(segment)
+        for segment in old:
             self._remove(segment.name)
-        self._notes += notes
+
+    def _drop(self, segment: Segment, now: datetime) -> None:
+        """Drop a segment for room."""
+        rows = None
+        with contextlib.suppress(DamagedFile):
+            rows = segments.read(self._volume.root, segment, ["server", "segment", "ts"])
+        unsent = retention.unsent_rows(segment, rows, self.sent_seq)
+        of_store = f", {unsent} of them not sent to the store" if unsent else ""
+        why = f"for room{of_store}"
+        with self._publication() as publication:
+            publication.drop(segment, unsent)
+            for gap in retention.gaps_of(segment, rows, "dropped", why, now):
+                publication.add_rows("gaps", gap)
+        self._remove(segment.name)
+        self._notes.append(f"dropped {segment.rows} rows of {segment.table} {why}")
 
     def _make_room(self) -> str | None:
         """Drop segments until the limits are kept. If the reserve cannot be reached, return why.
@@ -324,12 +328,12 @@ class Spool:
     def _drop_for_room(self, victim: Segment) -> None:
         now = datetime.now(UTC)
         try:
-            self._drop([victim], "for room", now)
+            self._drop(victim, now)
         except OSError as ex:
             if not files.is_full(ex):
                 raise
             self._remove(_ROOM)
-            self._drop([victim], "for room", now)
+            self._drop(victim, now)
 
     def _seek_room(self) -> None:
         try:
