@@ -34,7 +34,7 @@ from pgtare.keeping.spool.limits import SpoolLimits
 from pgtare.keeping.spool.tables import HISTOGRAM, rows
 from pgtare.keeping.spool.writer import Spool
 from pgtare.kit.option_values import address, is_loopback
-from pgtare.postgres.wait_counters.counter_table import SUMS
+from pgtare.postgres.wait_counters.counter_table import SUMS, TOTAL_NS
 from tests.commands import refused
 from tests.sessions import eventually
 from tests.unit.spool_rows import START, UNLIMITED, at, held
@@ -396,6 +396,24 @@ def test_totals_are_exact_and_what_is_shown_never_falls(
             assert all(after >= was for after, was in zip(now[key], sums, strict=True))
         before = now
     assert int(np.sum(totals._sums[:, SUMS.index("active_ns")])) == expected
+
+
+def test_a_total_goes_on_beyond_64_bits() -> None:
+    """A thousand idle sessions, for a year, a day at a time."""
+    totals, day_ns, before = WaitTotals(17, 100), 1000 * 86400 * SECOND, 0.0
+    for day in range(1, 366):
+        totals.add(waits({IDLE: (1, day_ns), READ: (1, 1)}), 0.0)
+        totals.add(waits({IDLE: (0, -1)}), 0.0)
+        if day % 50 == 0:
+            table, totals = totals.to_table(), WaitTotals(17, 100)
+            totals.restore(table)
+            assert totals.to_table() == table
+        idle, read = totals.all_series()
+        total_s = idle.seconds(TOTAL_NS)
+        assert total_s > before
+        before = total_s
+    assert total_s == pytest.approx(365 * 1000 * 86400, rel=1e-12)
+    assert read.seconds(TOTAL_NS) == 365 / SECOND
 
 
 # Kills

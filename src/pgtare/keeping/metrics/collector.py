@@ -92,14 +92,15 @@ class SnapshotCollector(Collector):
             for series in server.series:
                 key = series.key
                 labels = (name, key.backend_type, key.type, key.event)
-                sums = series.sums if now_s >= series.new_until_s else np.zeros_like(series.sums)
+                counted = now_s >= series.new_until_s
                 if not key.idle:
-                    active.add_metric(labels, int(sums[ACTIVE_NS]) / 1e9)
+                    active.add_metric(labels, series.seconds(ACTIVE_NS) if counted else 0.0)
                 if key.type != CPU_TYPE:
-                    counts = np.cumsum(np.add.reduceat(sums[FIRST_BUCKET:], self._starts))
+                    buckets = np.add.reduceat(series.sums[FIRST_BUCKET:], self._starts)
+                    counts = np.cumsum(buckets if counted else np.zeros_like(buckets))
                     below = list(zip(self._bounds, counts.tolist(), strict=True))
                     family = idle if key.idle else waits
-                    family.add_metric(labels, below, int(sums[TOTAL_NS]) / 1e9)
+                    family.add_metric(labels, below, series.seconds(TOTAL_NS) if counted else 0.0)
         yield from (waits, idle, active)
 
 

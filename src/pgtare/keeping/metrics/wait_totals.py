@@ -18,7 +18,10 @@ OTHER = "(other)"
 #: Prometheus cannot see an increase up to the first value of a series.
 ZERO_S = 60.0
 _KEYS = ("backend_type", "type", "event", "idle")
-_SHOWN = "shown_"
+_SHOWN, _FULL = "shown_", "full_"
+#: A sum that reaches 2 to the power of this goes on from zero, and that is counted: a thousand idle
+#: sessions have waited for 2^63 ns after 107 days.
+_FULL_BITS = 62
 
 
 class WaitKey(NamedTuple):
@@ -32,11 +35,19 @@ class WaitKey(NamedTuple):
 
 @dataclass(frozen=True)
 class WaitSeries:
-    """The totals of one pair of process and event, in the order of SUMS."""
+    """The totals of one pair of process and event, in the order of SUMS.
+
+    full: how many times each was full, and began again.
+    """
 
     key: WaitKey
     sums: Array
+    full: Array
     new_until_s: float
+
+    def seconds(self, column: int) -> float:
+        """A total in ns, in s."""
+        return ((int(self.full[column]) << _FULL_BITS) + int(self.sums[column])) / 1e9
 
 
 class WaitTotals:
@@ -54,6 +65,7 @@ class WaitTotals:
         self._rows: dict[WaitKey, int] = {}
         self._sums = np.zeros((0, WIDTH), np.int64)
         self._shown = np.zeros((0, WIDTH), np.int64)
+        self._full = np.zeros((0, WIDTH), np.int64)
         self._new_until_s: list[float] = []
         self._left_out: dict[WaitKey, int] = {}
         self.series = 0
@@ -78,12 +90,17 @@ class WaitTotals:
         places = [self._rows.get(key, self._rows.get(other(key), -1)) for key in keys]
         np.add.at(self._sums, places, sums)
         np.maximum(self._shown, self._sums, out=self._shown)
+        full = self._sums >> _FULL_BITS > 0
+        if full.any():
+            self._full += full
+            self._sums -= full.astype(np.int64) << _FULL_BITS
+            self._shown -= full.astype(np.int64) << _FULL_BITS
 
     def all_series(self) -> Iterator[WaitSeries]:
         """All series to show; the arrays are copies."""
-        shown = self._shown.copy()
+        shown, full = self._shown.copy(), self._full.copy()
         for key, row in self._rows.items():
-            yield WaitSeries(key, shown[row], self._new_until_s[row])
+            yield WaitSeries(key, shown[row], full[row], self._new_until_s[row])
 
     def _find_place(self, key: WaitKey, began_s: float) -> None:
         if key in self._rows or key in self._left_out:
@@ -103,6 +120,7 @@ class WaitTotals:
         none = np.zeros((1, WIDTH), np.int64)
         self._sums = np.concatenate([self._sums, none])
         self._shown = np.concatenate([self._shown, none])
+        self._full = np.concatenate([self._full, none])
         self._new_until_s.append(began_s)
 
     def _series_of(self, key: WaitKey) -> int:
@@ -123,6 +141,8 @@ class WaitTotals:
             above = self._shown[:, number] - self._sums[:, number]
             if np.any(above):  # few columns ever fall
                 columns[_SHOWN + name] = above
+            if np.any(full := self._full[:, number]):
+                columns[_FULL + name] = np.ascontiguousarray(full)
         types = {"idle": pa.bool_(), **dict.fromkeys(_KEYS[:3], pa.string())}
         return pa.table(
             {name: pa.array(column, types.get(name)) for name, column in columns.items()}
@@ -132,10 +152,12 @@ class WaitTotals:
         """Continue from a table of `to_table`. Pairs without room are dropped."""
         columns = [table[name].to_pylist() for name in _KEYS]
         sums = np.stack([table[name].to_numpy() for name in SUMS], axis=1).astype(np.int64)
-        shown = sums.copy()
+        shown, full = sums.copy(), np.zeros_like(sums)
         for number, name in enumerate(SUMS):
             if _SHOWN + name in table.column_names:
                 shown[:, number] += table[_SHOWN + name].to_numpy()
+            if _FULL + name in table.column_names:
+                full[:, number] = table[_FULL + name].to_numpy()
         for row, values in enumerate(zip(*columns, strict=True)):
             key = WaitKey(*values)
             series = 0 if key == other(key) else self._series_of(key)
@@ -143,7 +165,7 @@ class WaitTotals:
                 continue
             self.series += series
             self._add_row(key, 0.0)
-            self._sums[-1], self._shown[-1] = sums[row], shown[row]
+            self._sums[-1], self._shown[-1], self._full[-1] = sums[row], shown[row], full[row]
 
 
 def other(key: WaitKey) -> WaitKey:
