@@ -368,6 +368,22 @@ def test_what_has_no_room_is_counted_as_other() -> None:
         found = again
 
 
+def test_names_that_a_server_makes_up_do_not_pile_up() -> None:
+    found = exporter(most_series=100)
+    for look in range(10):
+        names = [f"event{look}_{i}" for i in range(100)]
+        commit(
+            found,
+            waits=waits({("client backend", "Extension", name, False): (1, 1) for name in names}),
+            sessions=sessions(*(("client backend", "Extension", name) for name in names)),
+            ticks=pa.concat_tables([tick(), tick("sessions")]),
+        )
+    (totals,) = found._servers.values()
+    assert len(totals.waits._left_out) == len(totals._waiting_left_out) == 100
+    assert sum(value(found, "pgtare_active_seconds_total")) == 1000 / SECOND
+    assert value(found, "pgtare_series_left_out") == [100 * 20 + 100]
+
+
 # Totals
 
 changes = st.lists(

@@ -166,7 +166,8 @@ class ServerTotals:
         self.waiting = dict.fromkeys(self.waiting, 0.0)
         for key, count in found.most_common():
             if key not in self.waiting and len(self.waiting) + self.waits.series >= self.most:
-                self._waiting_left_out.add(key)
+                if len(self._waiting_left_out) < self.most:
+                    self._waiting_left_out.add(key)
                 key = (OTHER, OTHER, OTHER)
             self.waiting[key] = self.waiting.get(key, 0.0) + count / looks
 

@@ -73,7 +73,7 @@ class WaitTotals:
 
     @property
     def left_out(self) -> int:
-        """Time series for which there was no room."""
+        """Time series for which there was no room; of at most as many pairs as there may be."""
         return sum(self._left_out.values())
 
     def add(self, rows: pa.Table, now_s: float) -> None:
@@ -107,7 +107,8 @@ class WaitTotals:
             return
         series = self._series_of(key)
         if self.series + series > self._most:
-            self._left_out[key] = series
+            if len(self._left_out) < self._most:  # a server chooses the names
+                self._left_out[key] = series
             key = other(key)
             if key in self._rows:
                 return
