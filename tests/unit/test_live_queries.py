@@ -8,10 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
-from pgtare.keeping.live import query_text, spool_views
+from pgtare.keeping.live import query_text, query_worker, spool_views
 from pgtare.keeping.live.query_worker import QueryWorker
 from pgtare.keeping.spool import manifest, reader, retention
 from pgtare.keeping.spool.tables import TABLES
@@ -182,8 +183,6 @@ def test_the_answer_is_that_of_the_spool(spool: Path, worker: QueryWorker) -> No
 
 
 def test_the_worker_can_read_nothing_else(worker: QueryWorker) -> None:
-    import duckdb
-
     connection = worker._connection
     for sql in (
         "SELECT * FROM read_text('/etc/passwd')",
@@ -231,3 +230,26 @@ def test_segments_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     os.utime(spool / manifest.NEWEST, (0, 0))  # as if it were replaced
     found.answer(request("findings", {}, {}))
     assert (found._checked, found._damaged) == (known, set())
+
+
+def test_duckdb_forgets_segments_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it knows of their files is freed only if the connection is closed."""
+    monkeypatch.setattr(query_worker, "_MOST_GONE", 20)
+    spool = make_spool(tmp_path / "spool")
+    found = QueryWorker(spool)
+    expected = found.answer(request("findings", {}, {}))
+    connections = [found._connection]
+    for number in range(60):
+        found._checked.add(f"segments/gone{number}")
+        os.utime(spool / manifest.NEWEST, (0, number))  # as if it were replaced
+        assert found.answer(request("findings", {}, {})) == expected
+        if found._connection is not connections[-1]:
+            connections.append(found._connection)
+    assert len(connections) == 4
+    for closed in connections[:-1]:
+        with pytest.raises(duckdb.ConnectionException):
+            closed.execute("SELECT 1")
+    with pytest.raises(duckdb.Error):
+        found._connection.execute("SET enable_external_access = true")

@@ -25,6 +25,8 @@ from pgtare.keeping.spool.segments import DamagedFile
 
 MEMORY = "1GB"
 THREADS = 2
+#: DuckDB remembers some 70 KB of each file; after this many that are gone it begins anew.
+_MOST_GONE = 1000
 #: How often a request is tried if files go away meanwhile, as in compaction.
 _TRIES = 3
 
@@ -34,19 +36,25 @@ class QueryWorker:
 
     def __init__(self, directory: Path) -> None:
         self._root = directory.absolute()
-        self._connection = reader.empty_connection(threads=THREADS)
+        self._connection = self._connected()
+        self._gone = 0
         self._read_at: tuple[int, int] | None = None
         self._manifest: SpoolManifest | None = None
         self._checked: set[str] = set()
         self._damaged: set[str] = set()
+
+    def _connected(self) -> duckdb.DuckDBPyConnection:
+        """A new connection, which may read the segments."""
+        connection = reader.empty_connection(threads=THREADS)
         allowed = {f"{self._root}/{segments.DIRECTORY}/"}
         allowed |= {reader.pattern(name) for name in allowed}
         listed = ", ".join("'" + name.replace("'", "''") + "'" for name in sorted(allowed))
         # segments never change, so what is known of a file stays true
-        self._connection.execute("SET parquet_metadata_cache = true")
-        self._connection.execute(f"SET allowed_directories = [{listed}]")
-        self._connection.execute("SET enable_external_access = false")
-        self._connection.execute("SET lock_configuration = true")
+        connection.execute("SET parquet_metadata_cache = true")
+        connection.execute(f"SET allowed_directories = [{listed}]")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        return connection
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request, or an error in one sentence.
@@ -139,9 +147,17 @@ class QueryWorker:
         if self._manifest is None or read_at is None or read_at != self._read_at:
             self._manifest, _ = reader.newest(self._root)
             self._read_at = read_at
-            self._checked.intersection_update(self._manifest.segments)
+            self._forget(self._checked - self._manifest.segments.keys())
             self._damaged.intersection_update(self._manifest.segments)
         return self._manifest
+
+    def _forget(self, gone: set[str]) -> None:
+        """Forget segments that are gone; DuckDB keeps what it knows of them until it is closed."""
+        self._checked -= gone
+        self._gone += len(gone)
+        if self._gone >= _MOST_GONE:
+            self._connection.close()
+            self._connection, self._gone = self._connected(), 0
 
     def _check(self, found: SpoolManifest, relation: str, last_try: bool) -> None:
         """Note segments that are damaged; each is looked at once.
