@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.keeping.spool import manifest, reader, segments
+from pgtare.keeping.spool import lock, manifest, reader, segments
 from pgtare.keeping.spool.limits import SpoolLimits
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.volume import Volume
@@ -263,6 +264,17 @@ def test_a_second_writer_is_refused_and_names_the_first(tmp_path: Path) -> None:
     other.kill()
     other.communicate()
     Spool.open(tmp_path / "s").close()
+
+
+def test_a_reader_that_looks_who_writes_does_not_stop_a_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Spool.open(tmp_path, UNLIMITED).close()
+    reading = os.open(tmp_path / lock.LOCK, os.O_RDONLY)
+    fcntl.flock(reading, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda _: os.close(reading))
+    with Spool.open(tmp_path, UNLIMITED):
+        assert lock.holder(tmp_path) == os.getpid()
 
 
 def test_what_is_no_spool_is_refused(tmp_path: Path) -> None:

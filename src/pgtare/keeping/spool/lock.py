@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from pgtare.errors import UsageError
 
 LOCK = "lock"
+#: A reader that looks who writes has the lock for some µs, so a writer tries again.
+_TRIES, _PAUSE_S = 5, 0.02
 
 
 class Lock:
@@ -18,7 +22,7 @@ class Lock:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(directory / LOCK, flags, 0o600)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError as ex:
@@ -31,6 +35,14 @@ class Lock:
             # a full disk has no room for the number; the lock holds all the same
             if not self._held():
                 raise
+
+    def _take(self) -> None:
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(_PAUSE_S)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _held(self) -> bool:
         try:
