@@ -70,7 +70,7 @@ def captures(found: WaitsReading) -> bool:
 
 
 def answered(server_us: int, asked_ns: int) -> Taken:
-    """The moment of a reading, by all clocks. asked_ns: when it was asked for, by `steady_clock`."""
+    """The moment of a reading, by all clocks. asked_ns: when it was asked, by `steady_clock`."""
     ours = steady_clock.now_ns()
     return Taken(integer(server_us), time.time_ns() // 1000, ours, ours - asked_ns)
 
