@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from pgtare.errors import MeasurementError
 from pgtare.keeping.agent.config import ONLY_SERVER, of_dsn
 from pgtare.keeping.agent.server_check import check_server
 from pgtare.keeping.spool import manifest
+from pgtare.kit.interpreter import module_command
 from pgtare.postgres.load.process import Child
 
 _FIRST_COMMIT_S = 40.0
@@ -32,7 +32,7 @@ class FirstLook:
         config = scratch / "agent.toml"
         config.touch(mode=0o600)
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        command = [sys.executable, "-m", "pgtare", "agent", "--config", str(config)]
+        command = module_command("pgtare", "agent", "--config", str(config))
         self._spool = spool
         self._child = Child(command, os.environ)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from pgtare.errors import MeasurementError
 from pgtare.keeping.live.live_source import LiveSource
 from pgtare.keeping.live.spool_views import Grain
 from pgtare.keeping.store.address import StoreAddress
+from pgtare.kit.interpreter import module_command
 
 #: The longest time that an answer may take, s.
 TIME_LIMIT_S = 15.0
@@ -115,10 +115,7 @@ class WorkerProcess:
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                self._source.module,
-                self._source.argument,
+                *module_command(self._source.module, self._source.argument),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=_MOST_BYTES,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pgtare.errors import MeasurementError, PgtareError
 from pgtare.interrupt import INTERRUPTED
+from pgtare.kit.interpreter import spawning
 from pgtare.weighing.fleet import raw_data
 from pgtare.weighing.fleet.combination import combine_servers
 from pgtare.weighing.fleet.documents import FleetWeighing
@@ -95,7 +96,10 @@ def _in_processes(
     """Several servers at once, in new processes; outcomes in the order of the servers."""
     # a fork of a process in which libraries have threads may hang
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(number, mp_context=context, initializer=_begin) as pool:
+    with (
+        spawning(),
+        ProcessPoolExecutor(number, mp_context=context, initializer=_begin) as pool,
+    ):
         try:
             yield from pool.map(task.estimate, servers)
         except BrokenProcessPool as ex:

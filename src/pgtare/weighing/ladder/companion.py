@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pgtare.errors import MeasurementError
+from pgtare.kit.interpreter import module_command
 from pgtare.postgres.load.process import Child
 
 #: What ourselves are called in a study file.
@@ -46,5 +46,5 @@ def running(command: Sequence[str], dsn: str, folder: Path) -> Iterator[list[int
 def _resolved(words: Sequence[str]) -> list[str]:
     """Ourselves by the interpreter that runs us, whatever PATH finds."""
     if words[0] == _OURSELVES:
-        return [sys.executable, "-m", "pgtare", *words[1:]]
+        return module_command("pgtare", *words[1:])
     return list(words)

@@ -7,11 +7,11 @@ import json
 import os
 import select
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit.interpreter import module_command
 from pgtare.weighing.switches import COMMAND_S
 from pgtare.weighing.whole_server.changer import Changer
 from pgtare.weighing.whole_server.commands import end_group
@@ -36,7 +36,7 @@ class SwitchGuard:
         self.leaders: dict[int, int] = {}
         self._asked, self._over = 0, False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE],
+            module_command(_MODULE),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from pgtare.kit.interpreter import module_command
+
 _MODULE = "pgtare.observing.trace.capture.recorder_guard"
 #: How long the guard tries to reach the server after the recorder has died, in s.
 _PATIENCE_S = 30.0
@@ -27,7 +29,7 @@ class Guard:
 
     def __init__(self, dsn: str, recorder: int, *, calls: bool) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE],
+            module_command(_MODULE),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
