@@ -25,7 +25,7 @@ from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.directories import DIRECTORY_VARIABLE
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.whole_server import configuration, guardian_client, restore_file, run
-from pgtare.weighing.whole_server.changer import check_alone
+from pgtare.weighing.whole_server.changer import Changer, check_alone
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.guardian_client import SwitchGuard
 from pgtare.weighing.whole_server.watcher_time import WatcherTime, active_share
@@ -429,6 +429,19 @@ def test_a_slow_command_that_puts_back_is_waited_for(
     guard.set([False])
     assert [one.text for one in guard.put_back()] == ["x is on again"]
     assert not restore_files(tmp_path)
+
+
+def test_a_setting_is_put_back_before_slow_commands_run(server: Cluster, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    psql = shlex.join([str(server.binaries.psql), "-XAtqc", "SHOW work_mem", server.dsn()])
+    slow = Switch("x", "commands", on=f"{psql} > {shlex.quote(str(seen))}", off="true")
+    with session(server) as conn:
+        changer = Changer(server.dsn(), [slow, SETTING], [None, configuration.look(conn, SETTING)])
+    changer.switch(0, False)
+    changer.switch(1, True)
+    changer.put_back()
+    changer.close()
+    assert seen.read_text() == "4MB\n"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import psycopg
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres import own_session
-from pgtare.weighing.switches import COMMAND_S, Switch
+from pgtare.weighing.switches import COMMAND_S, Kind, Switch
 from pgtare.weighing.whole_server import configuration
 from pgtare.weighing.whole_server.commands import Process, run
 from pgtare.weighing.whole_server.configuration import Before, PutBack
@@ -22,6 +22,8 @@ SELECT setting, setting || coalesce(unit, ''), pg_catalog.current_setting(name)
 FROM pg_catalog.pg_settings WHERE lower(name) = %s
 """
 _SHOWN_POLL_S = 1.0
+#: What is put back first: a setting costs everybody, and a command may take minutes.
+_PUT_BACK: tuple[Kind, ...] = ("setting", "process", "commands")
 #: What guardians' sessions are called: there is one for a server.
 GUARDIAN = "pgtare guardian"
 _OTHERS = """
@@ -105,11 +107,10 @@ class Changer:
         """
         done: list[PutBack] = []
         failed: Exception | None = None
-        for index, switch in enumerate(self.switches):
-            if not self.touched[index]:
-                continue
+        touched = [index for index, is_so in enumerate(self.touched) if is_so]
+        for index in sorted(touched, key=lambda index: _PUT_BACK.index(self.switches[index].kind)):
             try:
-                done += self._put_back(index, switch)
+                done += self._put_back(index, self.switches[index])
                 self.touched[index] = False
             except Exception as ex:  # the others are put back all the same
                 failed = failed or ex
