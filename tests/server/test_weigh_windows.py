@@ -444,6 +444,28 @@ def test_a_setting_is_put_back_before_slow_commands_run(server: Cluster, tmp_pat
     assert seen.read_text() == "4MB\n"
 
 
+def test_what_a_command_leaves_running_outlives_the_guardian(
+    server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on writing where the command wrote."""
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "own"))
+    lines, pid = tmp_path / "lines", tmp_path / "pid"
+    on = (
+        f"(while true; do echo on || exit; echo on >> {shlex.quote(str(lines))}; sleep 0.1; done) &"
+        f" echo $! > {shlex.quote(str(pid))}"
+    )
+    switch = Switch("x", "commands", on=on, off="true")
+    guard = SwitchGuard(server.dsn(), restore_file.make("a server", [switch], [None]))
+    guard.set([False])
+    guard.put_back()
+    psutil.wait_procs([psutil.Process(guard.pid)], 10)
+    written = lines.stat().st_size
+    try:
+        eventually(lambda: lines.stat().st_size > written + 6)
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
 @pytest.mark.slow
 def test_processes_that_leave_or_do_not_listen_end_as_well(server: Cluster, tmp_path: Path) -> None:
     mark = f"13{os.getpid() % 10_000:04}"

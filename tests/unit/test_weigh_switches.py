@@ -227,7 +227,7 @@ def test_sessions_that_came_with_a_watcher_and_stayed_are_told() -> None:
 def test_a_shell_that_loses_a_signal_ends_all_the_same() -> None:
     """As one does that has just been forked: here it does not listen at first."""
     watcher = "trap '' TERM; sleep 0.1; trap - TERM; while true; do sleep 0.01; done"
-    popen = commands._started(watcher)
+    popen, _ = commands._started(watcher)
     try:
         eventually(lambda: psutil.Process(popen.pid).children(recursive=True)[1:])
         popen.send_signal(signal.SIGTERM)  # as the kernel does when the guardian is killed

@@ -7,9 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
-import threading
-from collections import deque
-from typing import IO
+import tempfile
 
 import psutil
 
@@ -21,6 +19,8 @@ _STARTS_S = 0.5
 #: How long a process may take to end when asked to, in s.
 ENDS_S = 10.0
 _TAIL_BYTES = 300
+#: Keeps up to 4 MiB, each line as it comes, and reads the rest.
+_READ = "dd bs=4096 count=1024 2>/dev/null; exec cat >/dev/null"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 #: A command with its shell, which takes all that it has started with it when it is ended. It asks
 #: twice: a shell that has just been forked loses a signal while it sets up its own.
@@ -43,8 +43,7 @@ def run(command: str, what: str) -> None:
 
     Raises MeasurementError.
     """
-    popen = _started(command)
-    output = _Tail(popen.stdout)
+    popen, output = _started(command)
     try:
         status = popen.wait(COMMAND_S)
     except subprocess.TimeoutExpired:
@@ -62,8 +61,7 @@ class Process:
     def __init__(self, command: str, what: str) -> None:
         self._what = what
         self._there_before = _descendants()
-        self._popen = _started(command)
-        self._output = _Tail(self._popen.stdout)
+        self._popen, self._output = _started(command)
         self.pid = self._popen.pid
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(_STARTS_S)
@@ -119,16 +117,19 @@ def _descendants() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
 
 
-def _started(command: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S602 the user's own command
+def _started(command: str) -> tuple[subprocess.Popen[bytes], _Output]:
+    output = _Output()
+    popen = subprocess.Popen(  # noqa: S602 the user's own command
         _LED.format(command),
         shell=True,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=output.pipe,
         stderr=subprocess.STDOUT,
         start_new_session=True,
         preexec_fn=_end_with_parent,
     )
+    os.close(output.pipe)
+    return popen, output
 
 
 def _end_with_parent() -> None:
@@ -136,21 +137,30 @@ def _end_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-class _Tail:
-    """The end of what a command prints; the rest is read and forgotten."""
+class _Output:
+    """What a command prints: its beginning is kept, and the end of that shown if it fails.
 
-    def __init__(self, pipe: IO[bytes] | None) -> None:
-        self._last: deque[bytes] = deque(maxlen=2)
-        self._thread = threading.Thread(target=self._read, args=(pipe,), daemon=True)
-        self._thread.start()
+    Another process reads it for as long as anybody writes. So what a command leaves running may
+    outlive us, and does not fill a disk.
+    """
 
-    def _read(self, pipe: IO[bytes] | None) -> None:
-        if pipe is not None:
-            while block := os.read(pipe.fileno(), 4096):
-                self._last.append(block[-_TAIL_BYTES:])
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()
+        reads, self.pipe = os.pipe()
+        self._reader = subprocess.Popen(
+            ["/bin/sh", "-c", _READ],
+            stdin=reads,
+            stdout=self._file,
+            cwd="/",
+            start_new_session=True,
+        )
+        os.close(reads)
 
     def text(self) -> str:
         """As the end of a sentence; nothing if nothing was printed."""
-        self._thread.join(_STARTS_S)  # what it has started may hold the pipe
-        text = " ".join(b"".join(self._last)[-_TAIL_BYTES:].decode(errors="replace").split())
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._reader.wait(_STARTS_S)  # what it has started may go on writing
+        end = os.fstat(self._file.fileno()).st_size
+        last = os.pread(self._file.fileno(), _TAIL_BYTES, max(end - _TAIL_BYTES, 0))
+        text = " ".join(last.decode(errors="replace").split())
         return f": {text}" if text else ""
