@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -464,6 +466,93 @@ def test_what_a_command_leaves_running_outlives_the_guardian(
         eventually(lambda: lines.stat().st_size > written + 6)
     finally:
         os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def daemon(pid: Path, line: str = "sleep 300") -> str:
+    """A command that starts something that detaches itself, and returns."""
+    starts = f"echo $$ > {shlex.quote(str(pid))}; exec {line}"
+    return f"setsid sh -c {shlex.quote(starts)} > /dev/null 2>&1 < /dev/null & sleep 0.3"
+
+
+def test_a_watcher_that_was_restored_outlives_the_end_of_another(
+    server: Cluster, own_place: Path, tmp_path: Path
+) -> None:
+    """The one's command starts a daemon while the other's process runs."""
+    pid = tmp_path / "pid"
+    switches = [
+        Switch("a", "commands", on=daemon(pid), off="true"),
+        Switch("b", "process", on="sleep 300"),
+    ]
+    guard = SwitchGuard(server.dsn(), restore_file.make("a server", switches, [None, None]))
+    for states in ([False, True], [True, True], [True, False]):
+        guard.set(states)
+    guard.put_back()
+    process = psutil.Process(int(pid.read_text()))
+    try:
+        assert process.status() != psutil.STATUS_ZOMBIE
+    finally:
+        process.kill()
+
+
+def test_a_daemon_that_was_ended_is_gone(server: Cluster, own_place: Path, tmp_path: Path) -> None:
+    """Scripts of services wait until its process is no longer there."""
+    pid = tmp_path / "pid"
+    off = (
+        f"p=$(cat {pid}); kill $p; n=0; "
+        "while kill -0 $p && [ $n -lt 100 ]; do sleep 0.1; n=$((n+1)); done; ! kill -0 $p"
+    )
+    switch = Switch("a", "commands", on=daemon(pid), off=off)
+    subprocess.run(["sh", "-c", switch.on], check=True)
+    guard = SwitchGuard(server.dsn(), restore_file.make("a server", [switch], [None]))
+    for state in (False, True, False):
+        guard.set([state])
+    guard.put_back()
+    process = psutil.Process(int(pid.read_text()))
+    assert process.status() != psutil.STATUS_ZOMBIE
+    process.kill()
+
+
+def test_a_command_that_detaches_itself_leaves_nothing(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    changer = Changer("", [Switch("x", "process", on=daemon(pid))], [None])
+    with pytest.raises(MeasurementError, match="needs a second one that switches off"):
+        changer.switch(0, True)
+    assert not psutil.pid_exists(int(pid.read_text()))
+
+
+def test_a_process_of_another_user_is_named(
+    tmp_path: Path, as_root: None, open_directory: Path
+) -> None:
+    """As behind sudo: it cannot be ended, and says so before anything is measured."""
+    on = open_directory / "as_root"
+    subprocess.run(["cc", "-xc", "-", "-o", on], input=_AS_ROOT, text=True, check=True)
+    on.chmod(0o4755)
+    program = (
+        "from pgtare.weighing.switches import Switch\n"
+        "from pgtare.weighing.whole_server.changer import Changer\n"
+        f"changer = Changer('', [Switch('x', 'process', on={str(on)!r})], [None])\n"
+        "changer.switch(0, True)\n"
+        "try: changer.switch(0, False)\n"
+        "except Exception as ex: print(type(ex).__name__, ex)\n"
+        "changer.on[0] = False; changer.switch(0, True)\n"
+        "print(changer.put_back())\n"
+    )
+    # it may read the interpreter, wherever that is
+    nobody = "--reuid 65534 --regid 65534 --clear-groups --inh-caps=+dac_read_search"
+    command = ["setpriv", *nobody.split(), "--ambient-caps=+dac_read_search"]
+    command += [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    ended, put_back = done.stdout.splitlines()
+    assert re.match(r"MeasurementError .*process \d+ \(.*of root\) cannot be ended: end it", ended)
+    assert "as_before=False" in put_back
+
+
+_AS_ROOT = """
+#define _GNU_SOURCE
+#include <unistd.h>
+int main(void) { return setresgid(0, 0, 0) || setresuid(0, 0, 0) || sleep(30); }
+"""
 
 
 @pytest.mark.slow

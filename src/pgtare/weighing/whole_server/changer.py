@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -134,11 +133,9 @@ class Changer:
             return [said]
         if switch.kind == "process":
             process = self._running.pop(index, None)
-            if process is not None:
-                with contextlib.suppress(MeasurementError):
-                    process.end()
+            left = process.stop() if process is not None else ""
             self.on[index] = False
-            return []
+            return [PutBack(left, as_before=False)] if left else []
         run(switch.on, _switching(switch, True))
         self.on[index] = True
         return [PutBack(f"{switch.name} is on again")]

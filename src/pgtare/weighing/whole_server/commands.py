@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -12,16 +12,19 @@ import tempfile
 import psutil
 
 from pgtare.errors import MeasurementError
+from pgtare.kit.interpreter import module_command
+from pgtare.postgres.load.process import die_with
 from pgtare.weighing.switches import COMMAND_S
+from pgtare.weighing.whole_server.process_keeper import ENDS_S
 
 #: A process that ends so soon after its start has failed, in s.
 _STARTS_S = 0.5
-#: How long a process may take to end when asked to, in s.
-ENDS_S = 10.0
+#: After so long a watcher has ended, or cannot be ended, in s.
+LONGEST_END_S = ENDS_S + 5.0
+_KEEPER = "pgtare.weighing.whole_server.process_keeper"
 _TAIL_BYTES = 300
 #: Keeps up to 4 MiB, each line as it comes, and reads the rest.
-_READ = "dd bs=4096 count=1024 2>/dev/null; exec cat >/dev/null"
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_READ = "dd bs=4096 count=1024; exec cat >/dev/null"
 #: A command with its shell, which takes all that it has started with it when it is ended. It asks
 #: twice: a shell that has just been forked loses a signal while it sets up its own.
 _LED = """trap 'trap "" TERM; kill 0; sleep 0.2; kill 0' TERM
@@ -29,13 +32,6 @@ _LED = """trap 'trap "" TERM; kill 0; sleep 0.2; kill 0' TERM
 {}
 ) &
 wait $!"""
-_libc = ctypes.CDLL(None)
-
-
-def adopt() -> None:
-    """From now on what commands start and leave behind belongs to this process."""
-    with contextlib.suppress(OSError, AttributeError):
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def run(command: str, what: str) -> None:
@@ -59,44 +55,62 @@ class Process:
     """A command that runs while its switch is on, with all that it starts."""
 
     def __init__(self, command: str, what: str) -> None:
-        self._what = what
-        self._there_before = _descendants()
-        self._popen, self._output = _started(command)
+        self._what, self._output = what, _Output()
+        self._popen = subprocess.Popen(
+            module_command(_KEEPER),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            stderr=self._output.pipe,
+            start_new_session=True,
+            preexec_fn=die_with(os.getpid()),
+        )
+        os.close(self._output.pipe)
+        #: Of the session, in which all is that does not detach itself.
         self.pid = self._popen.pid
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        with self._popen.stdin as pipe:
+            pipe.write(command.encode(errors="surrogateescape"))
+        self._popen.stdout.readline()  # it has begun
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(_STARTS_S)
-            raise self._ended()
+            self.end()
 
     def end(self) -> None:
-        """End it. Raises MeasurementError if it has ended by itself."""
-        ended = self._ended() if self._popen.poll() is not None else None
-        end_group(self.pid)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(1)
-        for process in _descendants() - self._there_before:  # some left its group
-            with contextlib.suppress(psutil.Error, ChildProcessError):
-                process.kill()
-                os.waitpid(process.pid, 0)
-        if ended is not None:
-            raise ended
+        """End it. Raises MeasurementError if it has ended by itself, or cannot be ended."""
+        ended = self._popen.poll() is not None
+        if left := self.stop():
+            raise MeasurementError(
+                f"{left}: end it; then run pgtare as that user, or give two commands, ON | OFF"
+            )
+        if ended:
+            returned = self._popen.returncode == 0
+            advice = "; one that returns needs a second one that switches off" if returned else ""
+            raise MeasurementError(
+                f"{self._what}: the command ended by itself (status {self._popen.returncode})"
+                f"{self._output.text()}{advice}"
+            )
 
-    def _ended(self) -> MeasurementError:
-        returned = self._popen.returncode == 0
-        advice = "; one that returns needs a second one that switches off" if returned else ""
-        return MeasurementError(
-            f"{self._what}: the command ended by itself (status {self._popen.returncode})"
-            f"{self._output.text()}{advice}"
-        )
+    def stop(self) -> str:
+        """End it; in words what could not be ended, nothing if there is no such process."""
+        assert self._popen.stdout is not None
+        self._popen.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(LONGEST_END_S)
+        if self._popen.returncode is None or self._popen.returncode < 0:  # its keeper was killed
+            end_group(self.pid)
+            self._popen.wait()
+        said = self._popen.stdout.read()
+        left = json.loads(said)["left"] if said else []
+        return f"{self._what}: process {', '.join(left)} cannot be ended" if left else ""
 
 
 def end_group(group: int) -> None:
-    """End a process group, and wait until it has ended."""
-    signal_group(group, signal.SIGTERM)
+    """End what is left of a process group, and wait until it has ended."""
+    signal_group(group, signal.SIGKILL)
     left = [process for process in psutil.process_iter() if _group(process) == group]
-    _, alive = psutil.wait_procs(left, ENDS_S)
-    if alive:
-        signal_group(group, signal.SIGKILL)
-        psutil.wait_procs(alive, 1)
+    psutil.wait_procs(left, 1)
 
 
 def signal_group(group: int, signum: signal.Signals) -> None:
@@ -113,10 +127,6 @@ def _group(process: psutil.Process) -> int | None:
         return None
 
 
-def _descendants() -> set[psutil.Process]:
-    return set(psutil.Process().children(recursive=True))
-
-
 def _started(command: str) -> tuple[subprocess.Popen[bytes], _Output]:
     output = _Output()
     popen = subprocess.Popen(  # noqa: S602 the user's own command
@@ -126,15 +136,10 @@ def _started(command: str) -> tuple[subprocess.Popen[bytes], _Output]:
         stdout=output.pipe,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=_end_with_parent,
+        preexec_fn=die_with(os.getpid()),
     )
     os.close(output.pipe)
     return popen, output
-
-
-def _end_with_parent() -> None:
-    """In the new process: end if the guardian is killed."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class _Output:
@@ -145,12 +150,13 @@ class _Output:
     """
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 for as long as we are
         reads, self.pipe = os.pipe()
         self._reader = subprocess.Popen(
             ["/bin/sh", "-c", _READ],
             stdin=reads,
             stdout=self._file,
+            stderr=subprocess.DEVNULL,
             cwd="/",
             start_new_session=True,
         )

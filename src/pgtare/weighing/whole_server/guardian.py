@@ -19,7 +19,6 @@ import psycopg
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.whole_server.changer import Changer, check_alone
-from pgtare.weighing.whole_server.commands import adopt
 from pgtare.weighing.whole_server.configuration import Before
 
 #: For how long it tries to reach the server after the command's end, in s.
@@ -33,7 +32,6 @@ def serve() -> None:
     first = json.loads(sys.stdin.buffer.readline() or "{}")
     if not first:
         return
-    adopt()
     changer = Changer(
         first["dsn"],
         [Switch(**one) for one in first["switches"]],

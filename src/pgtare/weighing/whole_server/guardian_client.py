@@ -10,11 +10,13 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+import psutil
+
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit.interpreter import module_command
 from pgtare.weighing.switches import COMMAND_S
 from pgtare.weighing.whole_server.changer import Changer
-from pgtare.weighing.whole_server.commands import end_group
+from pgtare.weighing.whole_server.commands import LONGEST_END_S, end_group
 from pgtare.weighing.whole_server.configuration import PutBack
 from pgtare.weighing.whole_server.restore_file import RestoreFile
 
@@ -156,9 +158,10 @@ class SwitchGuard:
         return MeasurementError(_KILLED)
 
     def _end_processes(self) -> None:
-        """End what the guardian had started; the kernel tells its first process to."""
+        """Wait for the end of what the guardian had started: the kernel tells its keepers to."""
         for pid in self.leaders.values():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
                 if os.getsid(pid) == pid:
+                    psutil.wait_procs([psutil.Process(pid)], LONGEST_END_S)
                     end_group(pid)
         self.leaders = {}
