@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -419,6 +420,36 @@ def test_a_command_that_never_returns_is_not_said_to_have_ended(
     again.send_signal(signal.SIGINT)
     _, err = again.communicate(timeout=60)
     assert f"in a shell, which switches never on: {command}" in " ".join(err.split())
+
+
+def test_a_guardian_that_does_not_answer_is_not_waited_for(
+    server: Cluster, own_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guardian_client, "ANSWER_S", 0.5)
+    monkeypatch.setattr(guardian_client, "PATIENCE_S", 0.5)
+    with session(server) as conn:
+        file = restore_file.make("a server", [SETTING], [configuration.look(conn, SETTING)])
+    guard = SwitchGuard(server.dsn(), file)
+    guard.set([True])
+    guardian = psutil.Process(guard.pid)
+    guardian.suspend()
+    with pytest.raises(MeasurementError, match="no answer in"):
+        guard.set([False])
+    with pytest.raises(MeasurementError, match=f"process {guard.pid} goes on trying"):
+        guard.put_back()
+    guardian.resume()
+    eventually(lambda: entries(server) == [("4MB",)])
+
+
+def test_a_host_that_vanishes_is_noticed(wheel: Binaries) -> None:
+    with (
+        Cluster(wheel, {}, tcp=True) as cluster,
+        contextlib.closing(Changer(cluster.dsn(tcp=True), [], [])) as changer,
+        socket.fromfd(changer.connect().fileno(), socket.AF_INET, socket.SOCK_STREAM) as link,
+    ):
+        assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+        assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000
 
 
 def test_a_slow_command_that_puts_back_is_waited_for(

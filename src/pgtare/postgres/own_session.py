@@ -24,6 +24,10 @@ UNREADABLE = (
     "cannot read the connection string: percent-encode special characters in a URI, quote values "
     "with spaces, or use a password file"
 )
+#: A host that has vanished is noticed after this many ms.
+VANISHED_MS = 15_000
+#: After this many s a connection that is silent is asked whether the server is still there.
+KEEPALIVES = {"keepalives_idle": "15", "keepalives_interval": "5", "keepalives_count": "3"}
 _NO_KEY = re.compile(r'(?:connection option|URI query parameter:?) "(\w+)"')
 _KEYS = sorted(each.keyword.decode() for each in psycopg.pq.Conninfo.get_defaults())
 #: What psycopg reads of a connection string to find a server: it knows no service files.

@@ -36,12 +36,8 @@ SETTINGS = (
 _KEPT, _KEEP = "sql_trace_kept", "sql_trace_keep_for_finding"
 #: The most bytes of answers that grow with the number of statements.
 _MOST_BYTES = dict.fromkeys((queries.STATEMENTS, queries.TEXTS), 8 * MOST_BYTES)
-#: A host that has vanished is noticed after this many ms.
-_VANISHED_MS = 15_000
-#: After this many s a connection that is silent is asked whether the server is still there.
-_KEEPALIVES = {"keepalives_idle": "15", "keepalives_interval": "5", "keepalives_count": "3"}
-#: The same for the server: else it would keep the session, and its lock, for two hours.
-_SERVER_KEEPALIVES = tuple(f"tcp_{name}={value}" for name, value in _KEEPALIVES.items())
+#: For the server: else it would keep the session, and its lock, for two hours.
+_SERVER_KEEPALIVES = tuple(f"tcp_{name}={value}" for name, value in own_session.KEEPALIVES.items())
 #: How long to wait for an earlier session that was terminated, and the pause between checks, in s.
 _ENDING_S, _ENDING_PAUSE_S = 5.0, 0.1
 #: Errors that come again and again until somebody changes something.
@@ -210,7 +206,7 @@ class ServerSession:
         """time of the looks by name, as seen from here, in s"""
         try:
             full = psycopg.conninfo.make_conninfo(
-                dsn, tcp_user_timeout=str(_VANISHED_MS), **_KEEPALIVES
+                dsn, tcp_user_timeout=str(own_session.VANISHED_MS), **own_session.KEEPALIVES
             )
         except psycopg.ProgrammingError as ex:
             raise UsageError(own_session.unreadable(ex, dsn)) from ex

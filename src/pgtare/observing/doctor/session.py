@@ -29,7 +29,7 @@ class Session:
 
     def __init__(self, dsn: str) -> None:
         self._conn: psycopg.Connection[Any] = own_session.connect(
-            dsn, tcp_user_timeout=str(_VANISHED_MS)
+            dsn, tcp_user_timeout=str(own_session.VANISHED_MS)
         )
         self._settings: tuple[str, ...] = queries.SET_UP
         self._limit_s: float = queries.TIMEOUT_S

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.postgres import own_session
+from pgtare.postgres import own_session, pooler
 from pgtare.weighing.switches import COMMAND_S, Kind, Switch
 from pgtare.weighing.whole_server import configuration
 from pgtare.weighing.whole_server.commands import Process, run
@@ -72,7 +72,12 @@ class Changer:
     def connect(self) -> psycopg.Connection[Any]:
         """The session in which settings are changed and looked at."""
         if self._conn is None or self._conn.closed:
-            self._conn = own_session.connect(self.dsn)
+            self._conn = own_session.connect(
+                self.dsn,
+                pooler.Connection,
+                tcp_user_timeout=str(own_session.VANISHED_MS),
+                **own_session.KEEPALIVES,
+            )
             self._conn.execute("SET idle_session_timeout = 0")
             self._conn.execute(f"SET application_name = '{GUARDIAN}'".encode())
         return self._conn

@@ -24,6 +24,8 @@ _MODULE = "pgtare.weighing.whole_server.guardian"
 #: How long the command waits at its end until everything is put back, in s, besides the time that
 #: commands may take.
 PATIENCE_S = 30.0
+#: So long an answer takes at most, in s, besides the time that commands may take.
+ANSWER_S = 60.0
 _KILLED = "the process that would put things back was killed, so it was done at once"
 
 
@@ -55,7 +57,7 @@ class SwitchGuard:
             }
         )
         #: The server's process that serves it.
-        self.session = int(self._ask({"do": "connect"})["session"])
+        self.session = int(self._ask({"do": "connect"}, ANSWER_S)["session"])
 
     @property
     def pid(self) -> int:
@@ -75,7 +77,9 @@ class SwitchGuard:
             if not as_before:
                 self.file.note(index, changed=True)
             self._instead.touched[index] = True
-            answer = self._ask({"do": "switch", "index": index, "on": bool(on[index])})
+            message = {"do": "switch", "index": index, "on": bool(on[index])}
+            # a command, and then the wait until the server shows that it was carried out
+            answer = self._ask(message, ANSWER_S + 2 * COMMAND_S * self._is_command(index))
             self._instead.touched[index] = not as_before
             if as_before:
                 self.file.note(index, changed=False)
@@ -84,19 +88,16 @@ class SwitchGuard:
     def try_on(self, index: int) -> None:
         """See whether the command works that switches on what is on. Raises MeasurementError."""
         self.file.note(index, changed=True)  # it may be killed half-way
-        self._ask({"do": "try on", "index": index})
+        self._ask({"do": "try on", "index": index}, ANSWER_S + COMMAND_S)
         self.file.note(index, changed=False)
 
     def put_back(self) -> list[PutBack]:
         """Everything as it was. Raises MeasurementError if that is not so yet."""
         if self._over:
             return []
-        commands = sum(
-            touched and switch.kind == "commands"
-            for touched, switch in zip(self._instead.touched, self.file.switches, strict=True)
-        )
+        touched = [index for index, is_so in enumerate(self._instead.touched) if is_so]
         try:
-            wait_s = PATIENCE_S + commands * COMMAND_S
+            wait_s = PATIENCE_S + COMMAND_S * sum(map(self._is_command, touched))
             done = self._ask({"do": "put back"}, wait_s)["done"]
         except MeasurementError as ex:
             if self._over:
@@ -110,6 +111,9 @@ class SwitchGuard:
             self._farewell()
         return [PutBack(*one) for one in done]
 
+    def _is_command(self, index: int) -> bool:
+        return self.file.switches[index].kind == "commands"
+
     def _farewell(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
@@ -117,7 +121,7 @@ class SwitchGuard:
                     pipe.close()
         os.close(self.file.lock)
 
-    def _ask(self, message: dict[str, Any], wait_s: float | None = None) -> dict[str, Any]:
+    def _ask(self, message: dict[str, Any], wait_s: float) -> dict[str, Any]:
         self._asked += 1
         self._tell({**message, "number": self._asked})
         assert self._process.stdout is not None
