@@ -292,7 +292,7 @@ def test_a_role_with_few_rights_leaves_a_file_that_others_find(
 
 def test_a_server_that_is_killed_has_its_setting_back(wheel: Binaries, tmp_path: Path) -> None:
     with Cluster(wheel, {}) as cluster:
-        weighed = windows.start(cluster.dsn(), [SETTING], tmp_path)
+        weighed = windows.start(cluster.dsn(), [SETTING], tmp_path, patience_s=1)
         for value in ("5MB", "4MB", "5MB", "4MB"):  # the first time it is only tried out
             eventually(lambda wanted=value: entries(cluster)[-1] == (wanted,))
         cluster.stop(mode="immediate")
@@ -309,7 +309,7 @@ def test_a_server_whose_files_got_other_rights_has_its_setting_back(
 ) -> None:
     """Some containers change the owner of all files whenever they start."""
     with Cluster(wheel, {}) as cluster:
-        weighed = windows.start(cluster.dsn(), [SETTING], tmp_path)
+        weighed = windows.start(cluster.dsn(), [SETTING], tmp_path, patience_s=1)
         for value in ("5MB", "4MB", "5MB", "4MB", "5MB"):
             eventually(lambda wanted=value: entries(cluster)[-1] == (wanted,))
         cluster.stop(mode="immediate")
@@ -450,6 +450,22 @@ def test_a_host_that_vanishes_is_noticed(wheel: Binaries) -> None:
         assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
         assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 15_000
+
+
+def test_a_restart_of_the_server_is_waited_for(wheel: Binaries, own_place: Path) -> None:
+    with Cluster(wheel, {}) as cluster:
+        with session(cluster) as conn:
+            file = restore_file.make("a server", [SETTING], [configuration.look(conn, SETTING)])
+        guard = SwitchGuard(cluster.dsn(), file)
+        guard.set([True])
+        cluster.stop()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(guard.put_back)
+            time.sleep(1.5)
+            cluster.start()
+            assert [one.text for one in asked.result()] == ["work_mem was put back"]
+        assert entries(cluster) == [("4MB",)]
+        assert not file.path.exists()
 
 
 def test_a_slow_command_that_puts_back_is_waited_for(

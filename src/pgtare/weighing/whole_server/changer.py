@@ -57,6 +57,8 @@ class Changer:
     on: list[bool] = field(default_factory=list)
     #: Whether a switch may be another way than it is to be in the end.
     touched: list[bool] = field(default_factory=list)
+    #: What has been put back so far.
+    done: list[PutBack] = field(default_factory=list)
     _running: dict[int, Process] = field(default_factory=dict)
     _conn: psycopg.Connection[Any] | None = None
 
@@ -104,23 +106,30 @@ class Changer:
             self._running.pop(index).end()
         self.on[index], self.touched[index] = on, on != switch.is_left_on
 
+    @property
+    def waits_for_server(self) -> bool:
+        """Whether there is a setting to put back: a command that fails does not get better soon."""
+        return any(
+            touched and switch.kind == "setting"
+            for touched, switch in zip(self.touched, self.switches, strict=True)
+        )
+
     def put_back(self) -> list[PutBack]:
         """Everything as it was before. Raises the first error, with the rest done.
 
-        May be called again after an error.
+        May be called again after an error, and gives all that has been done.
         """
-        done: list[PutBack] = []
         failed: Exception | None = None
         touched = [index for index, is_so in enumerate(self.touched) if is_so]
         for index in sorted(touched, key=lambda index: _PUT_BACK.index(self.switches[index].kind)):
             try:
-                done += self._put_back(index, self.switches[index])
+                self.done += self._put_back(index, self.switches[index])
                 self.touched[index] = False
             except Exception as ex:  # the others are put back all the same
                 failed = failed or ex
         if failed is not None:
             raise failed
-        return done
+        return self.done
 
     def close(self) -> None:
         """End the session."""

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from pgtare.weighing.whole_server.configuration import Before
 
 #: For how long it tries to reach the server after the command's end, in s.
 PATIENCE_S = 24 * 3600.0
-#: Pauses between tries grow from the first to the last, in s: a command may fail each time.
-_RETRY_S, _LONGEST_S = 1.0, 60.0
+#: Pauses between tries grow from the first to the last, in s: a command may fail each time. A
+#: server that is back is to have its setting back soon.
+_RETRY_S, _LONGEST_S, _LONGEST_SERVER_S = 1.0, 60.0, 5.0
 
 
 def serve() -> None:
@@ -63,22 +65,33 @@ def _obey(changer: Changer, asked: dict[str, Any], file: Path) -> dict[str, Any]
     if asked["do"] == "switch":
         changer.switch(int(asked["index"]), bool(asked["on"]))
         return {"leaders": changer.leaders}
-    done = changer.put_back()
+    _try_to_put_back(changer, asked["patience_s"], lambda: changer.waits_for_server)
     file.unlink(missing_ok=True)
-    return {"done": done}
+    return {"done": changer.done}
 
 
 def _put_back(changer: Changer, file: Path) -> None:
-    until, pause_s = time.monotonic() + PATIENCE_S, _RETRY_S
-    while time.monotonic() < until and any(changer.touched):
-        try:
-            changer.put_back()
-        except Exception:
-            time.sleep(pause_s)
-            pause_s = min(1.2 * pause_s, _LONGEST_S)
-    if not any(changer.touched):
+    with contextlib.suppress(Exception):
+        _try_to_put_back(changer, PATIENCE_S, lambda: True)
         file.unlink(missing_ok=True)
     changer.close()
+
+
+def _try_to_put_back(
+    changer: Changer, patience_s: float, may_get_better: Callable[[], bool]
+) -> None:
+    """Try again and again for so long. Raises the last error."""
+    until, pause_s = time.monotonic() + patience_s, _RETRY_S
+    while True:
+        try:
+            changer.put_back()
+            return
+        except Exception:
+            if not may_get_better() or time.monotonic() + pause_s > until:
+                raise
+        time.sleep(pause_s)
+        longest_s = _LONGEST_SERVER_S if changer.waits_for_server else _LONGEST_S
+        pause_s = min(1.2 * pause_s, longest_s)
 
 
 def _say(answer: dict[str, Any]) -> None:

@@ -24,6 +24,8 @@ _MODULE = "pgtare.weighing.whole_server.guardian"
 #: How long the command waits at its end until everything is put back, in s, besides the time that
 #: commands may take.
 PATIENCE_S = 30.0
+#: What the guardian has for the last of its tries, in s.
+_GRACE_S = 3.0
 #: So long an answer takes at most, in s, besides the time that commands may take.
 ANSWER_S = 60.0
 _KILLED = "the process that would put things back was killed, so it was done at once"
@@ -97,8 +99,9 @@ class SwitchGuard:
             return []
         touched = [index for index, is_so in enumerate(self._instead.touched) if is_so]
         try:
-            wait_s = PATIENCE_S + COMMAND_S * sum(map(self._is_command, touched))
-            done = self._ask({"do": "put back"}, wait_s)["done"]
+            message = {"do": "put back", "patience_s": PATIENCE_S}
+            wait_s = PATIENCE_S + _GRACE_S + COMMAND_S * sum(map(self._is_command, touched))
+            done = self._ask(message, wait_s)["done"]
         except MeasurementError as ex:
             if self._over:
                 raise
