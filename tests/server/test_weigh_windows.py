@@ -468,6 +468,30 @@ def test_a_restart_of_the_server_is_waited_for(wheel: Binaries, own_place: Path)
         assert not file.path.exists()
 
 
+def test_guardian_and_server_killed_another_guardian_goes_on(
+    wheel: Binaries, own_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guardian_client, "PATIENCE_S", 1.0)
+    with Cluster(wheel, {}) as cluster:
+        with session(cluster) as conn:
+            file = restore_file.make("a server", [SETTING], [configuration.look(conn, SETTING)])
+        guard = SwitchGuard(cluster.dsn(), file)
+        guard.set([True])
+        cluster.stop(mode="immediate")
+        killed = psutil.Process(guard.pid)
+        killed.kill()
+        killed.wait()
+        with pytest.raises(MeasurementError, match="another one tries to"):
+            guard.check()
+        guard.check()
+        with pytest.raises(MeasurementError, match=r"ALTER SYSTEM RESET work_mem"):
+            guard.put_back()
+        assert psutil.Process(guard.pid).is_running()
+        cluster.start()
+        eventually(lambda: entries(cluster) == [("4MB",)])
+        eventually(lambda: not file.path.exists())
+
+
 def test_a_slow_command_that_puts_back_is_waited_for(
     server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

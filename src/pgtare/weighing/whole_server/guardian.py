@@ -38,6 +38,7 @@ def serve() -> None:
         first["dsn"],
         [Switch(**one) for one in first["switches"]],
         [Before(**one) if one else None for one in first["before"]],
+        touched=first["touched"],
     )
     file = Path(first["file"])
     for line in sys.stdin.buffer:

@@ -7,14 +7,16 @@ import json
 import os
 import select
 import subprocess
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 import psutil
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit.interpreter import module_command
+from pgtare.postgres.private_settings import is_private
 from pgtare.weighing.switches import COMMAND_S
+from pgtare.weighing.whole_server import configuration
 from pgtare.weighing.whole_server.changer import Changer
 from pgtare.weighing.whole_server.commands import LONGEST_END_S, end_group
 from pgtare.weighing.whole_server.configuration import PutBack
@@ -28,7 +30,7 @@ PATIENCE_S = 30.0
 _GRACE_S = 3.0
 #: So long an answer takes at most, in s, besides the time that commands may take.
 ANSWER_S = 60.0
-_KILLED = "the process that would put things back was killed, so it was done at once"
+_KILLED = "the process that would put things back was killed"
 
 
 class SwitchGuard:
@@ -40,26 +42,32 @@ class SwitchGuard:
         self._instead = Changer(dsn, file.switches, file.before)
         #: First processes of the switches that are one, while they run.
         self.leaders: dict[int, int] = {}
-        self._asked, self._over = 0, False
-        self._process = subprocess.Popen(
+        self._asked, self._over, self._dsn = 0, False, dsn
+        self._done: list[PutBack] = []
+        self._process = self._started()
+        #: The server's process that serves it.
+        self.session = int(self._ask({"do": "connect"}, ANSWER_S)["session"])
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        """A guardian, which knows what is to be put back."""
+        process = subprocess.Popen(
             module_command(_MODULE),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
             stderr=subprocess.DEVNULL,  # it outlives the command, and must not hold its pipes
             start_new_session=True,  # what ends the command does not end its guardian
-            pass_fds=(file.lock,),
+            pass_fds=(self.file.lock,),
         )
-        self._tell(
-            {
-                "dsn": dsn,  # not as an argument: it may hold a password
-                "switches": [switch.as_json() for switch in file.switches],
-                "before": [vars(one) if one is not None else None for one in file.before],
-                "file": str(file.path),
-            }
-        )
-        #: The server's process that serves it.
-        self.session = int(self._ask({"do": "connect"}, ANSWER_S)["session"])
+        first = {
+            "dsn": self._dsn,  # not as an argument: it may hold a password
+            "switches": [switch.as_json() for switch in self.file.switches],
+            "before": [vars(one) if one is not None else None for one in self.file.before],
+            "touched": self._instead.touched,
+            "file": str(self.file.path),
+        }
+        _tell(process, first)
+        return process
 
     @property
     def pid(self) -> int:
@@ -69,7 +77,7 @@ class SwitchGuard:
     def check(self) -> None:
         """Raise MeasurementError if the guardian was killed, with everything put back."""
         if not self._over and self._process.poll() is not None:
-            raise self._take_over()
+            self._take_over()
 
     def set(self, on: Sequence[bool]) -> None:
         """Switch each on or off; first what goes off. Raises MeasurementError, UsageError."""
@@ -96,28 +104,37 @@ class SwitchGuard:
     def put_back(self) -> list[PutBack]:
         """Everything as it was. Raises MeasurementError if that is not so yet."""
         if self._over:
-            return []
+            return self._done
         touched = [index for index, is_so in enumerate(self._instead.touched) if is_so]
         try:
             message = {"do": "put back", "patience_s": PATIENCE_S}
             wait_s = PATIENCE_S + _GRACE_S + COMMAND_S * sum(map(self._is_command, touched))
             done = self._ask(message, wait_s)["done"]
         except MeasurementError as ex:
-            if self._over:
-                raise
+            if self._over:  # it was killed, and all was done in its stead
+                return self._done
             raise MeasurementError(
                 f"not everything could be put back yet ({ex}): process {self.pid} goes on trying; "
-                f"by hand: {self.file.path}"
+                f"by hand: {' '.join([*self._statements(), f'(all of it: {self.file.path})'])}"
             ) from ex
         finally:
-            self._over = True
             self._farewell()
-        return [PutBack(*one) for one in done]
+        self._done = [*self._instead.done, *(PutBack(*one) for one in done)]
+        return self._done
+
+    def _statements(self) -> Iterator[str]:
+        """What puts settings back. Results show it, so values that may be secret are left out."""
+        for switch, was in zip(self.file.switches, self.file.before, strict=True):
+            if was is not None and not (was.entry and is_private(switch.setting)):
+                yield configuration.statements(switch.setting, was.entry)
 
     def _is_command(self, index: int) -> bool:
         return self.file.switches[index].kind == "commands"
 
     def _farewell(self) -> None:
+        if self._over:
+            return
+        self._over = True
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
                 if pipe is not None:
@@ -126,7 +143,7 @@ class SwitchGuard:
 
     def _ask(self, message: dict[str, Any], wait_s: float) -> dict[str, Any]:
         self._asked += 1
-        self._tell({**message, "number": self._asked})
+        _tell(self._process, {**message, "number": self._asked})
         assert self._process.stdout is not None
         answer: dict[str, Any] = {}
         while answer.get("number") != self._asked:  # Ctrl-C may have left one unread
@@ -134,35 +151,29 @@ class SwitchGuard:
                 raise MeasurementError(f"no answer in {wait_s:g} s")
             line = self._process.stdout.readline()
             if not line:
-                raise self._take_over()
+                self._take_over()
             answer = json.loads(line)
         if "error" in answer:
             kind = UsageError if answer["kind"] == UsageError.__name__ else MeasurementError
             raise kind(answer["error"])
         return answer
 
-    def _tell(self, message: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it was killed: its answer will be missing
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
-
-    def _take_over(self) -> MeasurementError:
-        """Put things back in the guardian's stead; what to raise."""
+    def _take_over(self) -> NoReturn:
+        """Put things back in the guardian's stead, or have another one do so. Raises an error."""
         self._process.wait()
-        self._over = True
         self._end_processes()
         try:
-            self._instead.put_back()
-        except Exception as ex:
-            return MeasurementError(
-                "the process that would put things back was killed, and that cannot be done now "
-                f"({ex}): by hand, {self.file.path}, or weigh again"
-            )
+            self._done = self._instead.put_back()
+        except BaseException as ex:
+            self._process = self._started()
+            if not isinstance(ex, Exception):
+                raise
+            raise MeasurementError(f"{_KILLED}; another one tries to, as it failed ({ex})") from ex
         finally:
             self._instead.close()
+        self._farewell()
         self.file.remove()
-        return MeasurementError(_KILLED)
+        raise MeasurementError(f"{_KILLED}, so it was done at once")
 
     def _end_processes(self) -> None:
         """Wait for the end of what the guardian had started: the kernel tells its keepers to."""
@@ -172,3 +183,9 @@ class SwitchGuard:
                     psutil.wait_procs([psutil.Process(pid)], LONGEST_END_S)
                     end_group(pid)
         self.leaders = {}
+
+
+def _tell(process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):  # it was killed: its answer will be missing
+        process.stdin.write(json.dumps(message).encode() + b"\n")
