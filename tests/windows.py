@@ -24,6 +24,7 @@ def start(
     seconds: float = 60,
     sql: str = "",
     patience_s: float = 30,
+    lease_s: float = 60,
 ) -> subprocess.Popen[str]:
     """Start a weighing. place: pgtare's own directory; a directory w is written next to it."""
     asked = {
@@ -32,6 +33,7 @@ def start(
         "seconds": seconds,
         "sql": sql,
         "patience_s": patience_s,
+        "lease_s": lease_s,
         "out": str(place / "w"),
     }
     words = [sys.executable, "-m", "tests.windows", json.dumps(asked)]
@@ -49,7 +51,7 @@ def _weigh(asked: dict[str, Any]) -> int:
     from pgtare.weighing.whole_server import guardian_client, run, schedule
 
     schedule.SETTLE_S = schedule.AFTER_OFF_S = SETTLE_S
-    guardian_client.PATIENCE_S = asked["patience_s"]
+    guardian_client.PATIENCE_S, guardian_client.LEASE_S = asked["patience_s"], asked["lease_s"]
     request = Request(
         (),
         dsn=asked["dsn"],

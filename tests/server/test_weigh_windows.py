@@ -492,6 +492,23 @@ def test_guardian_and_server_killed_another_guardian_goes_on(
         eventually(lambda: not file.path.exists())
 
 
+def test_a_command_that_is_stopped_leaves_nothing_on(server: Cluster, tmp_path: Path) -> None:
+    weighed = windows.start(server.dsn(), [SETTING], tmp_path, lease_s=3)
+    for value in ("5MB", "4MB", "5MB", "4MB", "5MB"):
+        eventually(lambda wanted=value: entries(server)[-1] == (wanted,))
+    weighed.send_signal(signal.SIGSTOP)
+    eventually(lambda: not restore_files(tmp_path))
+    assert entries(server) == [("4MB",)]
+    weighed.send_signal(signal.SIGCONT)
+    out, err = weighed.communicate(timeout=60)
+    words = " ".join((out + err).split())
+    assert weighed.returncode == 1
+    assert "THE TRIAL ENDED EARLY" in words
+    assert "was stopped, or blocked, for 3.5 s: everything was put back" in words, words
+    assert "Not everything is as it was" not in words
+    assert read(tmp_path / "w" / "result.json")["design"]["outside"]["windows"]["put_back"]
+
+
 def test_a_slow_command_that_puts_back_is_waited_for(
     server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

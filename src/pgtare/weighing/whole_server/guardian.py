@@ -1,7 +1,8 @@
 """The guardian: a detached process that switches for a weighing, and puts everything back.
 
 It is asked by lines of JSON and answers each with one. When the pipe closes without a farewell, the
-command was killed: then it puts things back, and tries again for as long as the server is away.
+command was killed: then it puts things back, and tries again for as long as the server is away. If
+nothing is asked for too long, the command was stopped or is blocked: then it puts things back, too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
+import select
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +32,9 @@ _RETRY_S, _LONGEST_S, _LONGEST_SERVER_S = 1.0, 60.0, 5.0
 
 def serve() -> None:
     """Obey until the pipe closes; then put back what is left to be put back."""
-    first = json.loads(sys.stdin.buffer.readline() or "{}")
-    if not first:
+    pipe = _Pipe()
+    first = pipe.read(None)
+    if first is None:
         return
     changer = Changer(
         first["dsn"],
@@ -41,8 +43,15 @@ def serve() -> None:
         touched=first["touched"],
     )
     file = Path(first["file"])
-    for line in sys.stdin.buffer:
-        asked = json.loads(line)
+    paused = False
+    while not paused:
+        try:
+            asked = pipe.read(first["lease_s"] if any(changer.touched) else None)
+        except TimeoutError:
+            paused = True
+            continue
+        if asked is None:
+            break
         try:
             answer = _obey(changer, asked, file)
         except psycopg.Error as ex:
@@ -54,12 +63,37 @@ def serve() -> None:
         except OSError:
             break
     _put_back(changer, file)
+    if paused:
+        with contextlib.suppress(OSError):
+            _say({"paused": changer.done})
+
+
+class _Pipe:
+    """What the command asks, line by line."""
+
+    def __init__(self) -> None:
+        self._text = b""
+
+    def read(self, wait_s: float | None) -> dict[str, Any] | None:
+        """What is asked next; None at the end. Raises TimeoutError."""
+        while b"\n" not in self._text:
+            if not select.select([0], [], [], wait_s)[0]:
+                raise TimeoutError
+            block = os.read(0, 1 << 16)
+            if not block:
+                return None
+            self._text += block
+        line, _, self._text = self._text.partition(b"\n")
+        asked: dict[str, Any] = json.loads(line)
+        return asked
 
 
 def _obey(changer: Changer, asked: dict[str, Any], file: Path) -> dict[str, Any]:
     if asked["do"] == "connect":
         check_alone(changer.connect())
         return {"session": changer.connect().info.backend_pid}
+    if asked["do"] == "stay":
+        return {}
     if asked["do"] == "try on":
         changer.try_on(int(asked["index"]))
         return {}

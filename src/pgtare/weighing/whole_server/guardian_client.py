@@ -7,6 +7,7 @@ import json
 import os
 import select
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -28,22 +29,29 @@ _MODULE = "pgtare.weighing.whole_server.guardian"
 PATIENCE_S = 30.0
 #: What the guardian has for the last of its tries, in s.
 _GRACE_S = 3.0
+#: If nothing was asked for a window and so long while something is switched, the guardian puts it
+#: back, in s.
+LEASE_S = 60.0
 #: So long an answer takes at most, in s, besides the time that commands may take.
 ANSWER_S = 60.0
 _KILLED = "the process that would put things back was killed"
 
 
 class SwitchGuard:
-    """A guardian of its own for one weighing. file: of what is to be put back."""
+    """A guardian of its own for one weighing.
 
-    def __init__(self, dsn: str, file: RestoreFile) -> None:
-        self.file = file
+    file: of what is to be put back. window_s: for so long the command may have nothing to say.
+    """
+
+    def __init__(self, dsn: str, file: RestoreFile, window_s: float = 0.0) -> None:
+        self.file, self._lease_s = file, window_s + LEASE_S
         # what is done in its stead knows what may be in force, not which processes it started
         self._instead = Changer(dsn, file.switches, file.before)
         #: First processes of the switches that are one, while they run.
         self.leaders: dict[int, int] = {}
         self._asked, self._over, self._dsn = 0, False, dsn
         self._done: list[PutBack] = []
+        self._renew_at = 0.0
         self._process = self._started()
         #: The server's process that serves it.
         self.session = int(self._ask({"do": "connect"}, ANSWER_S)["session"])
@@ -64,6 +72,7 @@ class SwitchGuard:
             "switches": [switch.as_json() for switch in self.file.switches],
             "before": [vars(one) if one is not None else None for one in self.file.before],
             "touched": self._instead.touched,
+            "lease_s": self._lease_s,
             "file": str(self.file.path),
         }
         _tell(process, first)
@@ -75,9 +84,14 @@ class SwitchGuard:
         return self._process.pid
 
     def check(self) -> None:
-        """Raise MeasurementError if the guardian was killed, with everything put back."""
-        if not self._over and self._process.poll() is not None:
-            self._take_over()
+        """Call it often: it shows the guardian that this command goes on.
+
+        Raises MeasurementError if the guardian was killed, or has seen nothing of us for too long.
+        """
+        now = time.monotonic()
+        if not self._over and (now >= self._renew_at or self._process.poll() is not None):
+            self._ask({"do": "stay"}, ANSWER_S)
+            self._renew_at = now + self._lease_s / 12
 
     def set(self, on: Sequence[bool]) -> None:
         """Switch each on or off; first what goes off. Raises MeasurementError, UsageError."""
@@ -153,6 +167,13 @@ class SwitchGuard:
             if not line:
                 self._take_over()
             answer = json.loads(line)
+            if "paused" in answer:
+                self._done = [PutBack(*one) for one in answer["paused"]]
+                self._farewell()
+                raise MeasurementError(
+                    f"this command was stopped, or blocked, for {self._lease_s:g} s: everything was put "
+                    "back meanwhile"
+                )
         if "error" in answer:
             kind = UsageError if answer["kind"] == UsageError.__name__ else MeasurementError
             raise kind(answer["error"])

@@ -274,7 +274,7 @@ def _guard(
     switches = plan.request.switches
     file = restore_file.make(configuration.identity(control), switches, before)
     try:
-        guard = SwitchGuard(dsn, file)
+        guard = SwitchGuard(dsn, file, plan.request.window_s)
     except PgtareError:
         file.remove()  # nothing has been changed
         raise
