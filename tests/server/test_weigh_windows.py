@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,7 @@ import pytest
 from psycopg import Connection
 
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.estimate.trial.design import Arm, Design
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.directories import DIRECTORY_VARIABLE
@@ -31,6 +34,7 @@ from pgtare.weighing.whole_server import configuration, guardian_client, restore
 from pgtare.weighing.whole_server.changer import Changer, check_alone
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.guardian_client import SwitchGuard
+from pgtare.weighing.whole_server.schedule import Schedule
 from pgtare.weighing.whole_server.watcher_time import WatcherTime, active_share
 from tests import windows
 from tests.commands import in_process, read, refused
@@ -507,6 +511,30 @@ def test_a_command_that_is_stopped_leaves_nothing_on(server: Cluster, tmp_path: 
     assert "was stopped, or blocked, for 3.5 s: everything was put back" in words, words
     assert "Not everything is as it was" not in words
     assert read(tmp_path / "w" / "result.json")["design"]["outside"]["windows"]["put_back"]
+
+
+def test_a_guardian_that_is_killed_is_missed_before_a_long_window(
+    server: Cluster, own_place: Path
+) -> None:
+    """A process begins up to a window before it."""
+    switches = [Switch("x", "process", on="sleep 300")]
+    guard = SwitchGuard(server.dsn(), restore_file.make("a server", switches, [None]), 600)
+    always_late = random.Random()
+    always_late.uniform = lambda first, last: last  # type: ignore[method-assign]
+    arms = (Arm("base", "base"), Arm("control", "control"), Arm("x", "instrument"))
+    design = Design(arms, (0, 1, 2), 1, driven=True, grouping="windows")
+    unused: Any = None
+    schedule = Schedule(unused, guard, unused, design, switches, 600, 1, always_late)
+
+    def kill() -> None:
+        eventually(lambda: bool(guard.leaders))
+        psutil.Process(guard.pid).kill()
+
+    threading.Thread(target=kill).start()
+    began = time.monotonic()
+    with pytest.raises(MeasurementError, match="was killed, so it was done at once"):
+        schedule._switch_to(0)
+    assert time.monotonic() - began < 30
 
 
 def test_a_slow_command_that_puts_back_is_waited_for(

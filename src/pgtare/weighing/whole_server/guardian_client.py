@@ -171,8 +171,8 @@ class SwitchGuard:
                 self._done = [PutBack(*one) for one in answer["paused"]]
                 self._farewell()
                 raise MeasurementError(
-                    f"this command was stopped, or blocked, for {self._lease_s:g} s: everything was put "
-                    "back meanwhile"
+                    f"this command was stopped, or blocked, for {self._lease_s:g} s: everything "
+                    "was put back meanwhile"
                 )
         if "error" in answer:
             kind = UsageError if answer["kind"] == UsageError.__name__ else MeasurementError

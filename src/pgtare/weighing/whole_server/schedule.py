@@ -43,6 +43,8 @@ _SHARED_PCT = 0.5
 #: How often it is looked who is there, in s, on average. At random times: a watcher that acts each
 #: second would be seen always or never.
 _LOOK_S = 1.0
+#: How often it is looked whether the guardian is there, in s, while nothing is measured.
+_CHECK_S = 1.0
 
 
 def window_s(asked_s: float | None, period_s: float | None) -> float:
@@ -152,7 +154,10 @@ class Schedule:
             # It begins anew in each window: without this always at the same point of its period.
             settling_s += self.rng.uniform(0.0, self.window_s)
         self._on = on
-        time.sleep(settling_s)
+        until = time.monotonic() + settling_s
+        while (left_s := until - time.monotonic()) > 0:
+            self.guard.check()
+            time.sleep(min(left_s, _CHECK_S))
 
     def _pause_s(self) -> float:
         return _LOOK_S * self.rng.uniform(0.5, 1.5)
