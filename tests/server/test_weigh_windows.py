@@ -23,14 +23,17 @@ from typing import Any, cast
 import psutil
 import pytest
 from psycopg import Connection
+from rich.console import Console
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.directories import DIRECTORY_VARIABLE
+from pgtare.weighing.outside import run as outside_run
 from pgtare.weighing.switches import Switch
-from pgtare.weighing.whole_server import configuration, guardian_client, restore_file, run
+from pgtare.weighing.weigh.request import Request
+from pgtare.weighing.whole_server import configuration, guardian_client, restore_file, run, schedule
 from pgtare.weighing.whole_server.changer import Changer, check_alone
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.guardian_client import SwitchGuard
@@ -317,7 +320,10 @@ def test_a_server_whose_files_got_other_rights_has_its_setting_back(
         for value in ("5MB", "4MB", "5MB", "4MB", "5MB"):
             eventually(lambda wanted=value: entries(cluster)[-1] == (wanted,))
         cluster.stop(mode="immediate")
-        weighed.communicate(timeout=60)
+        out, _ = weighed.communicate(timeout=60)
+        assert "ALTER SYSTEM RESET work_mem; SELECT pg_reload_conf();" in " ".join(out.split())
+        windows_of = read(tmp_path / "w" / "result.json")["design"]["outside"]["windows"]
+        assert windows_of["put_back"] is False
         assert (cluster.data_directory / "postgresql.auto.conf").read_text().count("5MB") == 1
         for path in cluster.data_directory.rglob("*"):
             path.chmod(path.stat().st_mode)
@@ -524,7 +530,7 @@ def test_a_guardian_that_is_killed_is_missed_before_a_long_window(
     arms = (Arm("base", "base"), Arm("control", "control"), Arm("x", "instrument"))
     design = Design(arms, (0, 1, 2), 1, driven=True, grouping="windows")
     unused: Any = None
-    schedule = Schedule(unused, guard, unused, design, switches, 600, 1, always_late)
+    windows_of = Schedule(unused, guard, unused, design, switches, 600, 1, always_late)
 
     def kill() -> None:
         eventually(lambda: bool(guard.leaders))
@@ -533,8 +539,42 @@ def test_a_guardian_that_is_killed_is_missed_before_a_long_window(
     threading.Thread(target=kill).start()
     began = time.monotonic()
     with pytest.raises(MeasurementError, match="was killed, so it was done at once"):
-        schedule._switch_to(0)
+        windows_of._switch_to(0)
     assert time.monotonic() - began < 30
+
+
+def test_everything_is_put_back_before_the_analysis(
+    server: Cluster, own_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in a window with the setting on."""
+    seen: list[object] = []
+
+    def analyse(*arguments: Any, **options: Any) -> Any:
+        seen.append(entries(server))
+        return analysis(*arguments, **options)
+
+    def interrupt() -> None:
+        for value in ("5MB", "4MB", "5MB"):  # the first time it is only tried out
+            eventually(lambda wanted=value: entries(server)[-1] == (wanted,))
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    analysis = outside_run.analyse
+    monkeypatch.setattr(outside_run, "analyse", analyse)
+    monkeypatch.setattr(schedule, "SETTLE_S", 0.1)
+    request = Request(
+        (),
+        dsn=server.dsn(),
+        outside=True,
+        duration_s=600,
+        window_s=2,
+        switches=(SETTING,),
+        seed=7,
+    )
+    threading.Thread(target=interrupt).start()
+    done = run.weigh(request, ["pgtare"], Console(stderr=True))
+    assert done.result.design.partial
+    assert seen == [[("4MB",)]]
 
 
 def test_a_slow_command_that_puts_back_is_waited_for(

@@ -337,6 +337,9 @@ class Course(Protocol):
     def advance(self) -> bool:
         """Switch if it is time for it; False at the end."""
 
+    def end(self) -> None:
+        """Nothing more is measured."""
+
     def proofs(self, ran: Sequence[int]) -> list[Proof | None]:
         """The proof of each arm; ran: transactions of each arm."""
 
@@ -399,6 +402,8 @@ class OutsideRun:
                 tick=display.count,
                 advance=self.course.advance if self.course is not None else lambda: True,
             )
+        if self.course is not None:
+            self.course.end()
         if not len(got.rows):
             raise MeasurementError(f"nothing was measured: {got.trouble or 'it ended too early'}")
         after = snapshot(self.control, self.request.chosen)

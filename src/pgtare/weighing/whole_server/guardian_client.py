@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from pgtare.errors import MeasurementError, UsageError
+from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.kit.interpreter import module_command
 from pgtare.postgres.private_settings import is_private
 from pgtare.weighing.switches import COMMAND_S
@@ -51,6 +51,7 @@ class SwitchGuard:
         self.leaders: dict[int, int] = {}
         self._asked, self._over, self._dsn = 0, False, dsn
         self._done: list[PutBack] = []
+        self._failed: BaseException | None = None
         self._renew_at = 0.0
         self._process = self._started()
         #: The server's process that serves it.
@@ -116,7 +117,12 @@ class SwitchGuard:
         self.file.note(index, changed=False)
 
     def put_back(self) -> list[PutBack]:
-        """Everything as it was. Raises MeasurementError if that is not so yet."""
+        """Everything as it was. Raises MeasurementError if that is not so yet.
+
+        May be called again, and says the same.
+        """
+        if self._failed is not None:
+            raise self._failed
         if self._over:
             return self._done
         touched = [index for index, is_so in enumerate(self._instead.touched) if is_so]
@@ -124,13 +130,19 @@ class SwitchGuard:
             message = {"do": "put back", "patience_s": PATIENCE_S}
             wait_s = PATIENCE_S + _GRACE_S + COMMAND_S * sum(map(self._is_command, touched))
             done = self._ask(message, wait_s)["done"]
-        except MeasurementError as ex:
+        except PgtareError as ex:
             if self._over:  # it was killed, and all was done in its stead
                 return self._done
-            raise MeasurementError(
+            self._failed = MeasurementError(
                 f"not everything could be put back yet ({ex}): process {self.pid} goes on trying; "
                 f"by hand: {' '.join([*self._statements(), f'(all of it: {self.file.path})'])}"
-            ) from ex
+            )
+            raise self._failed from ex
+        except KeyboardInterrupt:
+            self._failed = KeyboardInterrupt(
+                f"interrupted; process {self.pid} goes on putting things back ({self.file.path})"
+            )
+            raise self._failed from None
         finally:
             self._farewell()
         self._done = [*self._instead.done, *(PutBack(*one) for one in done)]

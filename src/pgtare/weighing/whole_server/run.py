@@ -285,10 +285,6 @@ def _guard(
             done = guard.put_back()
         except PgtareError as ex:
             trouble.append(str(ex))
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"interrupted; process {guard.pid} goes on putting things back ({file.path})"
-            ) from None
         else:
             for one in done:
                 stages.say(one.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pgtare.errors import MeasurementError
 from pgtare.estimate.arrays import Floats, Ints
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial.design import LEAST_WINDOWS, Design
@@ -143,6 +145,11 @@ class Schedule:
         self._began = time.monotonic()
         self._next_look = self._began + self._pause_s()
         return True
+
+    def end(self) -> None:
+        """Put everything back: the analysis may take long. The guard says again what failed."""
+        with contextlib.suppress(MeasurementError):
+            self.guard.put_back()
 
     def _switch_to(self, on: int | None) -> None:
         """Have one switch on, or none, and wait until its window may begin."""
