@@ -33,7 +33,14 @@ from pgtare.postgres.directories import DIRECTORY_VARIABLE
 from pgtare.weighing.outside import run as outside_run
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.weigh.request import Request
-from pgtare.weighing.whole_server import configuration, guardian_client, restore_file, run, schedule
+from pgtare.weighing.whole_server import (
+    configuration,
+    guardian,
+    guardian_client,
+    restore_file,
+    run,
+    schedule,
+)
 from pgtare.weighing.whole_server.changer import Changer, check_alone
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.guardian_client import SwitchGuard
@@ -575,6 +582,23 @@ def test_everything_is_put_back_before_the_analysis(
     done = run.weigh(request, ["pgtare"], Console(stderr=True))
     assert done.result.design.partial
     assert seen == [[("4MB",)]]
+
+
+def test_a_server_that_is_back_after_long_has_its_setting_back_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+        if len(pauses) == 50:
+            raise InterruptedError
+
+    away = Changer(f"host={tmp_path}", [SETTING], [Before(None, "4MB", "7/1")], touched=[True])
+    monkeypatch.setattr("time.sleep", sleep)
+    with pytest.raises(InterruptedError):
+        guardian._try_to_put_back(away, 1e9, lambda: True)
+    assert max(pauses) == 5
 
 
 def test_a_slow_command_that_puts_back_is_waited_for(
