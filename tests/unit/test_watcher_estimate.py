@@ -154,10 +154,15 @@ def test_a_window_is_no_fixed_part_of_what_begins_anew(
     monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("time.sleep", slept.append)
-    guard = SimpleNamespace(set=lambda states: None)
+
+    def sleep(pause_s: float) -> None:
+        slept[-1] += pause_s
+
+    monkeypatch.setattr("time.sleep", sleep)
+    guard = SimpleNamespace(set=lambda states: None, check=lambda: None)
     one = schedule(Switch.parse(words), SimpleNamespace(windows=[]), guard)
     for _ in range(50):
+        slept.append(0.0)
         one._switch_to(0)
     assert min(slept) < AFTER_OFF_S + 4
     assert max(slept) > min(slept) + 10

@@ -161,10 +161,10 @@ class Schedule:
             # It begins anew in each window: without this always at the same point of its period.
             settling_s += self.rng.uniform(0.0, self.window_s)
         self._on = on
-        until = time.monotonic() + settling_s
-        while (left_s := until - time.monotonic()) > 0:
+        while settling_s > 0:
             self.guard.check()
-            time.sleep(min(left_s, _CHECK_S))
+            time.sleep(min(settling_s, _CHECK_S))
+            settling_s -= _CHECK_S
 
     def _pause_s(self) -> float:
         return _LOOK_S * self.rng.uniform(0.5, 1.5)
