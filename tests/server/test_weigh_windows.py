@@ -563,7 +563,7 @@ def test_everything_is_put_back_before_the_analysis(
     def interrupt() -> None:
         for value in ("5MB", "4MB", "5MB"):  # the first time it is only tried out
             eventually(lambda wanted=value: entries(server)[-1] == (wanted,))
-        time.sleep(0.3)
+        time.sleep(1)
         os.kill(os.getpid(), signal.SIGINT)
 
     analysis = outside_run.analyse
@@ -573,7 +573,7 @@ def test_everything_is_put_back_before_the_analysis(
         (),
         dsn=server.dsn(),
         outside=True,
-        duration_s=600,
+        duration_s=60,
         window_s=2,
         switches=(SETTING,),
         seed=7,

@@ -70,8 +70,8 @@ class Process:
         self.pid = self._popen.pid
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
-        with self._popen.stdin as pipe:
-            pipe.write(command.encode(errors="surrogateescape"))
+        with contextlib.suppress(BrokenPipeError), self._popen.stdin as pipe:
+            pipe.write(command.encode())
         self._popen.stdout.readline()  # it has begun
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(_STARTS_S)
