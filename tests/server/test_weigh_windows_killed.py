@@ -76,7 +76,7 @@ def test_everything_is_put_back(server: Cluster, tmp_path: Path, phase: str, vic
     file = tmp_path / "file"
     file.touch()
     switches = [SETTING, slowly(file), watcher(mark)]
-    weighed = windows.start(server.dsn(), switches, tmp_path, seconds=120)
+    weighed = windows.start(server.dsn(), switches, tmp_path, seconds=120, patience_s=1)
     reach(phase, weighed, server, file, tmp_path)
     guardian = guardian_of(tmp_path)
     if victim == "both":
