@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -60,6 +61,36 @@ def test_sessions_that_come_and_go(
     assert not [note for note in found.notes if "pgbench" in note]
     if not everything:
         assert len(found.samples) == found.events
+
+
+_MANY_THREADS = """
+import sys, threading
+threading.stack_size(65536)
+end = threading.Event()
+for _ in range(3000):
+    threading.Thread(target=end.wait, daemon=True).start()
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_machine_with_thousands_of_tasks(
+    server18: Cluster, tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """perf tells of all of them before it begins, and waits until that is read."""
+    needs_perf()
+    monkeypatch.setattr(perf, "too_many", lambda pids: True)
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", _MANY_THREADS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as others,
+        _sessions_that_come_and_go(server18, str(tmp_path)),
+    ):
+        assert others.stdout is not None
+        assert others.stdout.readline() == b"there\n"
+        found = record("on", processes.of_postmaster(server18.postmaster_pid), 1, 499)
+        others.communicate()
+    assert found.samples.total_ns > 0.1e9
 
 
 @pytest.mark.parametrize("mode", ["off", "wake"])

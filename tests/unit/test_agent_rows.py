@@ -7,7 +7,6 @@ import struct
 import numpy as np
 import pytest
 
-from pgtare.keeping.agent import baseline
 from pgtare.keeping.agent import texts as agent_texts
 from pgtare.keeping.agent.baseline import counter_columns, counters, moment, moment_table
 from pgtare.keeping.agent.reading import statements_table, waits_table
@@ -15,6 +14,7 @@ from pgtare.keeping.agent.server_looks import activity_difference
 from pgtare.keeping.agent.server_session import _Int8Array
 from pgtare.keeping.agent.texts import StatementTexts, storable, text_hash
 from pgtare.observing.findings.statement_texts import TextFile
+from pgtare.postgres.wait_counters import steady_clock
 from pgtare.postgres.wait_counters.counter_table import BUCKETS, SUMS
 from pgtare.postgres.wait_counters.epoch import Origin, Taken
 
@@ -66,7 +66,7 @@ def test_a_clock_that_nobody_sets_counts_until_the_machine_starts_again(
     stored = moment_table(origin, taken)
     assert moment(stored) == (origin, taken)
     assert moment(stored.drop_columns(["monotonic_ns", "boot"])) == (origin, Taken(4, 5))
-    monkeypatch.setattr(baseline, "_boot", lambda: "another")
+    monkeypatch.setattr(steady_clock, "boot", lambda: "another")
     assert moment(stored) == (origin, Taken(4, 5))
 
 

@@ -6,6 +6,7 @@ What perf lacks here to do so is reported in one sentence.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pwd
 import select
@@ -193,7 +194,8 @@ class Collector:
 
     def __init__(self, mode: Mode, arguments: Sequence[str], clean: contextlib.ExitStack) -> None:
         perf = find_perf()
-        self._started: list[subprocess.Popen[str]] = []
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._early = bytearray()
         self._complaints = clean.enter_context(
             tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         )
@@ -218,8 +220,6 @@ class Collector:
             self._script = self._start(
                 [perf, *_SCRIPT, fields, *sift],
                 stdin=self._record.stdout,
-                text=True,
-                errors="replace",
                 bufsize=1 << 20,
             )
         finally:
@@ -228,7 +228,7 @@ class Collector:
         assert self._record.stdout is not None
         self._record.stdout.close()  # perf script has it
 
-    def _start(self, command: list[str], **options: Any) -> subprocess.Popen[str]:
+    def _start(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -245,12 +245,24 @@ class Collector:
         return process
 
     def enable(self) -> None:
-        """Let it record from now on, once it is ready."""
+        """Let it record from now on, once it is ready.
+
+        Before that it tells of all processes of the machine, which is read meanwhile: else it
+        would wait for us.
+        """
         with contextlib.suppress(BrokenPipeError):
             os.write(self._command, b"enable\n")
+        assert self._script.stdout is not None
+        told = self._script.stdout.fileno()
+        wanted = [self._answer, told]
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
-            if select.select([self._answer], [], [], 0.05)[0] and os.read(self._answer, 16):
+            ready = select.select(wanted, [], [], 0.05)[0]
+            if told in ready:
+                self._early += (found := os.read(told, 1 << 16))
+                if not found:
+                    wanted.remove(told)
+            if self._answer in ready and os.read(self._answer, 16):
                 self.begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
                 return
             if self._record.poll() is not None:
@@ -259,10 +271,13 @@ class Collector:
 
     def lines(self) -> Iterator[str]:
         """What perf prints, until it has ended, or is no longer read."""
-        found: IO[str] | None = self._script.stdout
+        found: IO[bytes] | None = self._script.stdout
         assert found is not None
+        *early, cut = bytes(self._early).split(b"\n")
         with contextlib.suppress(ValueError):  # the stream was closed
-            yield from found
+            rest = ((cut if n == 0 else b"") + line for n, line in enumerate(found))
+            for line in itertools.chain(early, rest):
+                yield line.decode(errors="replace")
 
     def stop(self) -> None:
         """Record no more; what was recorded still comes."""
