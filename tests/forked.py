@@ -80,7 +80,7 @@ class Forked(subprocess.Popen[str]):
 
 
 def _start(asked: dict[str, Any], fds: list[int]) -> int:
-    place = _server()
+    place = forking()
     text = json.dumps(asked).encode()
     socket.send_fds(place, [_LENGTH.pack(len(text))], fds)
     place.sendall(text)
@@ -88,8 +88,8 @@ def _start(asked: dict[str, Any], fds: list[int]) -> int:
 
 
 @functools.cache
-def _server() -> socket.socket:
-    """The process that forks, one for each that tests; it ends with this one."""
+def forking() -> socket.socket:
+    """The process that forks, one for each that tests, begun if need be; it ends with this one."""
     mine, theirs = socket.socketpair()
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, str(theirs.fileno())],

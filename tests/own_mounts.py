@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import forking
+
 _CLONE_NEWNS = 0x00020000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -22,6 +24,7 @@ def own_mounts() -> Iterator[Callable[..., None]]:
     """
     if os.geteuid() != 0:
         pytest.skip("needs root")
+    forking()  # it is for other tests as well, whose mounts it has to see
     home = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY)
     where = os.getcwd()
     try:

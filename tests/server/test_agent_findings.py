@@ -162,4 +162,4 @@ def test_slow_queries_for_findings_do_not_hold_up_other_looks(waits18: Cluster) 
         eventually(lambda: look_s() > 5 * 2)
     for source in ("waits", "sessions"):
         ticks = [row for row in rows_of(watching.batches, "ticks") if row["source"] == source]
-        assert max(row["covered_ns"] for row in ticks) < 2 * 2 * 10**9
+        assert max(row["covered_ns"] for row in ticks) < 4 * 2 * 10**9  # all queries take 16 s
