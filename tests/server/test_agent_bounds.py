@@ -90,6 +90,7 @@ def test_an_answer_without_end_is_a_gap(
     assert any(each in gaps[0]["detail"] and each in logged[0] for each in why)
 
 
+@pytest.mark.slow
 def test_a_look_with_too_long_an_answer_is_left_out_and_the_others_go_on(
     waits18: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,6 +133,7 @@ def slow_queries(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(queries, name, query)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow_queries")
 def test_a_query_that_the_server_gave_up_is_not_sent_again_for_a_while(
     waits18: Cluster, monkeypatch: pytest.MonkeyPatch

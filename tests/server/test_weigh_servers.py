@@ -107,6 +107,7 @@ def slow_to_connect(cluster: Cluster, delay_s: float) -> Iterator[str]:
             way.shutdown()
 
 
+@pytest.mark.slow
 def test_slow_connects_leave_time_to_measure(wheel: Binaries, tmp_path: Path) -> None:
     """Longer than a session was to last."""
     with Cluster(wheel, {}) as cluster, slow_to_connect(cluster, 1.1) as dsn:
