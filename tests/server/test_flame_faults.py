@@ -66,21 +66,24 @@ def test_an_unprivileged_user_is_shown_what_is_missing(
     assert "scheduler events of the whole machine" in waits
 
 
-def test_root_of_a_user_namespace_is_shown_what_is_missing(server18: Cluster) -> None:
-    needs_perf()
-    if subprocess.run(["unshare", "--user", "--map-root-user", "true"], check=False).returncode:
-        pytest.skip("user namespaces are not allowed here")
-    done = subprocess.run(
-        [
-            *words("unshare --user --map-root-user"),
-            *PGTARE,
-            *words("flame off --postmaster {}", server18.postmaster_pid),
-        ],
+def _unshared(options: str, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """The command in namespaces of its own."""
+    return subprocess.run(
+        [*words(f"unshare {options}"), *PGTARE, *command],
         capture_output=True,
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
         timeout=60,
+    )
+
+
+def test_root_of_a_user_namespace_is_shown_what_is_missing(server18: Cluster) -> None:
+    needs_perf()
+    if subprocess.run(["unshare", "--user", "--map-root-user", "true"], check=False).returncode:
+        pytest.skip("user namespaces are not allowed here")
+    done = _unshared(
+        "--user --map-root-user", words("flame off --postmaster {}", server18.postmaster_pid)
     )
     sentence = failed(done, 2)
     assert "scheduler events of the whole machine, which needs root" in sentence
@@ -210,18 +213,7 @@ def test_a_server_in_another_pid_namespace(server18: Cluster, as_root: None) -> 
     needs_perf("on")
     if shutil.which("unshare") is None:
         pytest.skip("needs unshare")
-    done = subprocess.run(
-        [
-            *words("unshare --pid --fork --mount-proc"),
-            *PGTARE,
-            *words("flame on --dsn {} -d 1s", server18.dsn()),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=60,
-    )
+    done = _unshared("--pid --fork --mount-proc", words("flame on --dsn {} -d 1s", server18.dsn()))
     assert "not to be seen from here" in failed(done, 2)
 
 

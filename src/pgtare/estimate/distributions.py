@@ -289,18 +289,26 @@ def _times_log(a: float, x: float, mean: float, distance: float) -> float:
 
 
 def _beta_fraction(a: float, b: float, x: float, y: float, distance: float) -> float:
-    """x^a y^b / B(a, b) / I_x(a, b), for x up to its mean (Lentz's method)."""
+    """x^a y^b / B(a, b) / I_x(a, b), for x up to its mean."""
 
     def denominator(m: int) -> float:
         odd = (a + m) * (1 - distance + m * (1 + y)) / (a + 2 * m + 1)
         return m + (m * (b - m) * x / (a + 2 * m - 1) if m else 0.0) + odd
 
-    c = found = denominator(0)
-    d = 0.0
-    for m in range(1, _TERMS):
+    def level(m: int) -> tuple[float, float]:
         last = a + 2 * m - 1
         numerator = (a + m - 1) / last * ((a + b + m - 1) / last) * m * (b - m) * x * x
-        term = denominator(m)
+        return numerator, denominator(m)
+
+    return _continued_fraction(denominator(0), level)
+
+
+def _continued_fraction(first: float, level: Callable[[int], tuple[float, float]]) -> float:
+    """By Lentz's method. level: numerator and denominator of each level from 1 on."""
+    c = found = first
+    d = 0.0
+    for m in range(1, _TERMS):
+        numerator, term = level(m)
         d = 1 / (term + numerator * d)
         c = term + numerator / c
         found *= c * d
@@ -333,17 +341,8 @@ def _gamma_log_power(a: float, x: float) -> float:
 
 
 def _gamma_fraction(a: float, x: float) -> float:
-    """x^a e^-x / Γ(a) / Q(a, x), for x > a (Lentz's method)."""
-    c = found = x + 1 - a
-    d = 0.0
-    for m in range(1, _TERMS):
-        numerator, term = m * (a - m), x + 2 * m + 1 - a
-        d = 1 / (term + numerator * d)
-        c = term + numerator / c
-        found *= c * d
-        if abs(c * d - 1) < _EPSILON * 4:
-            break
-    return found
+    """x^a e^-x / Γ(a) / Q(a, x), for x > a."""
+    return _continued_fraction(x + 1 - a, lambda m: (m * (a - m), x + 2 * m + 1 - a))
 
 
 def _stirling_error(a: float) -> float:
