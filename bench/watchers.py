@@ -3,21 +3,26 @@
 Beside a load of other sessions on Debian's PostgreSQL 15: postgres_exporter, scraped every five
 seconds; pg_activity, at its default of two; pgtare's own agent; the collectors of pg_wait_sampling
 and PoWA, which are settings of the server; and a stand-in that acts every five seconds and notes
-what its session took. What the exporter's sessions took is also read in /proc, ten times a
-second, while they last. The two counts must be what was weighed; the exit status is 1 if one is
+what its session took. What the exporter's sessions took in its windows is also read in /proc,
+ten times a second. The two counts must be what was weighed; the exit status is 1 if one is
 not.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import numpy as np
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from rich.console import Console
@@ -34,6 +39,7 @@ from pgtare.weighing.weigh.report.page import write_page
 from pgtare.weighing.weigh.report.terminal import render
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.whole_server.run import weigh
+from pgtare.weighing.whole_server.watcher_time import WatcherTime
 
 TAKES = (
     "22 minutes (--minutes, --only), with Debian's postgresql-15, postgresql-15-pg-wait-sampling, "
@@ -87,7 +93,7 @@ def main(args: argparse.Namespace) -> int:
             switches = [switch for switch in switches if switch.name in args.only]
         load = PgbenchLoad(find_pgbench(binaries), dsn, LoadSpec(clients=4, rate=200.0))
         say("a load of four sessions, 200 transactions a second; windows of 15 s")
-        with load, _Sessions(dsn, "exporter") as sessions:
+        with load, _Sessions(dsn, "exporter") as sessions, _windows() as windows:
             request = Request(
                 (),
                 dsn=dsn,
@@ -103,8 +109,9 @@ def main(args: argparse.Namespace) -> int:
         outside = done.result.design.outside
         assert outside is not None
         assert outside.windows is not None
-        on_s = outside.windows.window_s * done.result.design.blocks
-        counted = {"exporter": lambda: sessions.spent_s() / on_s, "known": lambda: _noted(notes)}
+        names = ["base", "control", *(switch.name for switch in switches)]
+        exporters = [span for arm, *span in windows if names[arm] == "exporter"]
+        counted = {"exporter": lambda: sessions.share(exporters), "known": lambda: _noted(notes)}
         right = [
             _holds(one, counted[one.name]())
             for one in outside.windows.watchers
@@ -155,12 +162,31 @@ def _holds(found: WatcherInfo, share: float) -> bool:
     return right
 
 
+@contextlib.contextmanager
+def _windows() -> Iterator[list[list[Any]]]:
+    """The arm of each window, and when it began and ended, by the monotonic clock."""
+    found: list[list[Any]] = []
+    begin, end = WatcherTime.begin, WatcherTime.end
+
+    def begun(self: WatcherTime, block: int, arm: int, leaders: Mapping[int, int]) -> None:
+        begin(self, block, arm, leaders)
+        found.append([arm, time.monotonic()])
+
+    def ended(self: WatcherTime, seconds: float, leaders: Mapping[int, int]) -> None:
+        found[-1].append(time.monotonic())
+        end(self, seconds, leaders)
+
+    with mock.patch.multiple(WatcherTime, begin=begun, end=ended):
+        yield found
+
+
 class _Sessions:
     """What the sessions of one application take, seen in /proc ten times a second."""
 
     def __init__(self, dsn: str, name: str) -> None:
         self._conn, self._name = psycopg.connect(dsn, autocommit=True), name
         self._seen: dict[int, int] = {}
+        self._times: list[tuple[float, int]] = []
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look)
 
@@ -173,9 +199,11 @@ class _Sessions:
         self._thread.join()
         self._conn.close()
 
-    def spent_s(self) -> float:
-        """Processor time of all of them, in s. They begin with the first scrape of a window."""
-        return sum(self._seen.values()) / 1e9
+    def share(self, windows: Sequence[Sequence[float]]) -> float:
+        """Of a processor, that all of them took in these windows."""
+        at, total = np.array(self._times).T
+        spent_s = sum(float(np.diff(np.interp(window, at, total))[0]) for window in windows) / 1e9
+        return spent_s / sum(ended - began for began, ended in windows)
 
     def _look(self) -> None:
         query = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
@@ -184,6 +212,7 @@ class _Sessions:
                 spent = machine.schedstat(pid)
                 if spent is not None:
                     self._seen[pid] = spent[0]
+            self._times.append((time.monotonic(), sum(self._seen.values())))
 
 
 def _noted(notes: Path) -> float:

@@ -10,7 +10,7 @@ from pgtare.interrupt import compute_in_one_thread, keep_hangup, leave_at_interr
 def main() -> None:
     """Entry point of the console command."""
     leave_at_interrupt()
-    if sys.argv[1:2] == ["agent"]:
+    if sys.argv[1:2] == ["agent"] and "check" not in sys.argv[2:]:
         keep_hangup()
     compute_in_one_thread()
     from pgtare import cli

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,9 @@ from pgtare.keeping.agent import server_watch
 from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import Intervals
 from pgtare.keeping.agent.rows import Batch
-from pgtare.keeping.agent.server_looks import WAITS, ServerLooks
-from pgtare.keeping.agent.server_session import ServerGone
+from pgtare.keeping.agent.server_findings import WINDOW_S
+from pgtare.keeping.agent.server_looks import SESSIONS, WAITS, ServerLooks
+from pgtare.keeping.agent.server_session import AgentLocked, ServerGone
 from pgtare.keeping.agent.server_watch import EVALUATION, FINDINGS, ServerWatch
 from pgtare.observing.findings.read import Unreadable
 from pgtare.postgres.inventory import InventoryServer
@@ -135,3 +137,36 @@ def test_what_findings_are_computed_of_is_read_less_often_from_a_slow_server(
     watch._make([name], gives_up)
     assert watch._grids[name].factor == 2
     assert f"event=pace server=shop look={name}" in capsys.readouterr().err
+
+
+def test_looks_within_an_evaluation_are_not_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, clock = Brought().watch, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def sessions() -> Batch:
+        clock[0] += 5
+        return Batch()
+
+    def evaluation() -> Batch:
+        watch._make([SESSIONS], sessions)
+        clock[0] += 0.5
+        return Batch()
+
+    for _ in range(10):
+        watch._make([EVALUATION], evaluation)
+    assert watch._grids[EVALUATION].factor == 1
+    assert watch._grids[SESSIONS].factor > 1
+
+
+def test_evaluations_are_not_rarer_than_what_they_are_of() -> None:
+    watch = Brought().watch
+    for _ in range(10):
+        watch._grids[EVALUATION].looked(9, gave_up=True)
+    assert watch._grids[EVALUATION].step_s == WINDOW_S
+
+
+def test_a_server_that_was_never_reached_holds_no_lock() -> None:
+    """Whose lock it is may not be known."""
+    watch = Brought().watch
+    watch._sessions_of_all = lambda: [("shop", None), ("other", None)]
+    assert str(watch._locked(AgentLocked("another agent begins"))) == "another agent begins"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from pgtare.observing.flame.events import Reader, Scheduler
 from pgtare.observing.flame.frames import is_idle, own, plain
+from pgtare.observing.flame.perf import Collector
 from pgtare.observing.flame.recording import BLOCKED, RUNNABLE, Collected
 
 TEXT = """\
@@ -209,3 +214,14 @@ def test_waits_for_something_to_do_are_idle() -> None:
         (*latch[:-1], "wait_something_else"),
     ):
         assert not is_idle(busy), busy
+
+
+def test_what_perf_tells_before_it_is_ready_is_no_less() -> None:
+    """Wherever it is cut."""
+    wanted = [line + "\n" for line in TEXT.splitlines()]
+    for cut in range(0, len(TEXT), 7):
+        collector = Collector.__new__(Collector)
+        collector._early = bytearray(TEXT[:cut].encode())
+        rest = io.BytesIO(TEXT[cut:].encode())
+        collector._script = cast(Any, SimpleNamespace(stdout=rest))
+        assert list(collector.lines()) == wanted

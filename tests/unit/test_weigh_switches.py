@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -20,6 +21,8 @@ from pgtare.estimate.trial.windows import difference
 from pgtare.postgres.directories import DIRECTORY_VARIABLE
 from pgtare.weighing.switches import Switch, check_names
 from pgtare.weighing.whole_server import commands, configuration, restore_file
+from pgtare.weighing.whole_server.changer import Changer
+from pgtare.weighing.whole_server.commands import Process
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.schedule import block_s, least_s, window_s
 from pgtare.weighing.whole_server.watcher_time import (
@@ -141,7 +144,10 @@ def test_what_may_be_left_of_this_server_under_another_name_is_found(
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     servers = ("7/1/2.5", "7/2/3.5", "7//3.5", "77/1/2.5", "//4.5")
     files = [restore_file.make(server, [], []) for server in servers]
-    assert list(restore_file.left_over("7/3/5.5")) == []  # they are held, as others weigh copies
+    with pytest.raises(UsageError, match="another weighing switches this server"):
+        list(restore_file.left_over("7/3/5.5"))  # one that is held may be of this one
+    assert configuration.told_apart("7/1/2.5", "7/3/5.5")
+    assert not configuration.told_apart("7//2.5", "7/3/5.5")
     for file in files:
         os.close(file.lock)
     found = {file.server for file in restore_file.left_over("7/2/3.5")}
@@ -237,3 +243,43 @@ def test_a_shell_that_loses_a_signal_ends_all_the_same() -> None:
         )
     finally:
         commands.signal_group(popen.pid, signal.SIGKILL)
+
+
+def test_the_end_of_a_process_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be ended is still there when everything is put back."""
+    process = Process("sleep 300", "--switch x")
+    monkeypatch.setattr(json, "loads", lambda text: {"left": ["7 (sleep, of root)"]})
+    changer = Changer("", [Switch("x", "process", on="sleep 300")], [None], on=[True])
+    changer._running[0] = process
+    with pytest.raises(MeasurementError, match=r"process 7 \(sleep, of root\) cannot be ended"):
+        changer.switch(0, False)
+    (left,) = changer.put_back()
+    assert not left.as_before
+    assert "cannot be ended" in left.text
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_as_it_is_ended_had_ended_by_itself(tmp_path: Path) -> None:
+    """Its keeper still ends what it had started."""
+    there = tmp_path / "there"
+    process = Process(
+        f"sh -c 'trap \"\" TERM; touch {there}; sleep 300' & "
+        f"while ! test -e {there}; do sleep 0.1; done; sleep 0.7; exit 3",
+        "--switch x",
+    )
+    (leader,) = psutil.Process(process.pid).children()
+    eventually(lambda: not leader.is_running())
+    with pytest.raises(MeasurementError, match=r"ended by itself \(status 3\)"):
+        process.end()
+
+
+def test_a_command_that_was_ended_half_way_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "COMMAND_S", 0.5)
+    changer = Changer("", [Switch("x", "commands", on="sleep 2", off="true")], [None])
+    with pytest.raises(MeasurementError, match="did not return"):
+        changer.try_on(0)
+    assert changer.touched == [True]
+    changer = Changer("", [Switch("x", "commands", on="false", off="true")], [None])
+    with pytest.raises(MeasurementError, match="failed"):
+        changer.try_on(0)
+    assert changer.touched == [False]

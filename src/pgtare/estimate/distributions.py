@@ -313,8 +313,8 @@ def _continued_fraction(first: float, level: Callable[[int], tuple[float, float]
         c = term + numerator / c
         found *= c * d
         if abs(c * d - 1) < _EPSILON * 4:
-            break
-    return found
+            return found
+    return math.nan
 
 
 def _gamma_logs(a: float, x: float) -> tuple[float, float]:
@@ -329,6 +329,8 @@ def _gamma_logs(a: float, x: float) -> tuple[float, float]:
         total += term
         if term < total * _EPSILON:
             break
+    else:
+        return math.nan, math.nan
     below = log_power + math.log(total)
     return below, _log_complement(below)
 

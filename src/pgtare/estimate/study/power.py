@@ -97,7 +97,7 @@ def detectable_by_t(se: float, df: float, threshold: float) -> float:
 
     As in `detectable`, over what the estimated se may be in error.
     """
-    if df < 1 or not (se > 0 and math.isfinite(threshold)):
+    if not df >= 1 or not (se > 0 and math.isfinite(threshold)):
         return NAN
     return _noncentral(df, threshold) * se
 

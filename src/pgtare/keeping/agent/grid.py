@@ -11,7 +11,7 @@ _SLOW_SHARE = 0.1
 #: It takes this many slow looks in a row: a single one may have met a busy moment.
 _SLOW_LOOKS = 3
 #: How many times longer an interval may become, and after how many quick looks it shrinks again.
-_SLOWEST, _QUICK_LOOKS = 32, 5
+SLOWEST, _QUICK_LOOKS = 32, 5
 
 
 def stagger(server: str) -> float:
@@ -24,11 +24,13 @@ def stagger(server: str) -> float:
 class LookGrid:
     """The times at which one kind of look is due, of one server.
 
-    interval_s: as configured. phase_s: how much later than the round time of day.
+    interval_s: as configured. phase_s: how much later than the round time of day. slowest: how
+    many times longer the interval may become.
     """
 
     interval_s: float
     phase_s: float = 0.0
+    slowest: int = SLOWEST
     factor: int = field(default=1, init=False)
     _quick: int = field(default=0, init=False)
     _slow: int = field(default=0, init=False)
@@ -61,7 +63,7 @@ class LookGrid:
         self._slow = self._slow + 1 if slow else 0
         if gave_up or self._slow >= _SLOW_LOOKS:
             self._quick = self._slow = 0
-            self.factor = min(_SLOWEST, 2 * self.factor)
+            self.factor = min(self.slowest, 2 * self.factor)
         elif self.factor > 1:
             # it would be slow again at twice the pace
             self._quick = self._quick + 1 if took_s < _SLOW_SHARE * self.step_s / 4 else 0

@@ -44,6 +44,8 @@ _FIRST_LEFT_OUT_S, _LONGEST_LEFT_OUT_S = 10.0, 3600.0
 #: Looks that two servers should not make at once are spread over this many s.
 _SPREAD_S = 10.0
 
+#: Evaluations become at most so many times rarer: each is of the last 20 s.
+_RAREST_EVALUATION = 2
 #: How often the agent looks for an extension that has come or gone, in s.
 _OFFER_S = 300.0
 
@@ -90,13 +92,15 @@ class ServerWatch(threading.Thread):
             name: LookGrid(getattr(intervals, name), phase % getattr(intervals, name))
             for name in (WAITS, STATEMENTS, SESSIONS, ACTIVITY, FINDINGS)
         }
-        self._grids[EVALUATION] = LookGrid(EVALUATION_S, phase % EVALUATION_S)
+        self._grids[EVALUATION] = LookGrid(EVALUATION_S, phase % EVALUATION_S, _RAREST_EVALUATION)
         self._due: dict[str, float] = {}
         self._last: dict[str, float] = {}
         self._left_out_s: dict[str, float] = {}
         """for how long looks are left out whose answer was beyond all bounds"""
         self._looking: str | None = None
         """the look that is being made"""
+        self._nested_s = 0.0
+        """how long other looks took that were made within it"""
         self._settings: str | None = None
 
     @property
@@ -145,7 +149,7 @@ class ServerWatch(threading.Thread):
     def _locked(self, error: AgentLocked) -> AgentLocked:
         """The error, with the name by which this agent watches the server, if it is the one."""
         for name, session in self._sessions_of_all():
-            if error.by == session and name != self.name_of_server:
+            if error.by is not None and error.by == session and name != self.name_of_server:
                 return AgentLocked(
                     f"this agent watches this server as {name} now; {self.name_of_server} is "
                     "watched again once it leads to another server",
@@ -201,7 +205,8 @@ class ServerWatch(threading.Thread):
         now = time.monotonic()
         self._due |= {name: now for name in self._grids if name not in self._left_out_s}
         self._last.pop(FINDINGS, None)
-        self._due[FINDINGS] = now + min(_SPREAD_S, self.intervals.waits)
+        if FINDINGS not in self._left_out_s:
+            self._due[FINDINGS] = now + min(_SPREAD_S, self.intervals.waits)
         offered = now
         while not self.stop.wait(max(0.0, min(self._due.values()) - time.monotonic())):
             refused = len(self._refused)
@@ -273,7 +278,8 @@ class ServerWatch(threading.Thread):
 
     def _activity(self, session: ServerSession) -> Batch:
         batch = self.looks.activity(session, self._grids[ACTIVITY].step_s)
-        if self._settings is not None and self._settings != self.looks.settings:
+        changed = self._settings is not None and self._settings != self.looks.settings
+        if changed and FINDINGS not in self._left_out_s:
             self._due[FINDINGS] = time.monotonic()
         self._settings = self.looks.settings
         return batch
@@ -287,7 +293,8 @@ class ServerWatch(threading.Thread):
         began, began_us = time.monotonic(), time.time_ns() // 1000
         gave_up = False
         # statements are read with waits, and are much more
-        outer, self._looking = self._looking, names[-1]
+        outer, before_s = self._looking, self._nested_s
+        self._looking, self._nested_s = names[-1], 0.0
         try:
             self._hand_on(look())
             self._left_out_s.pop(names[-1], None)
@@ -322,7 +329,8 @@ class ServerWatch(threading.Thread):
         while self.looks.notes:
             what, why = self.looks.notes.popitem()
             self._log.once("warning", what, self.name_of_server, why)
-        took = time.monotonic() - began
+        whole_s = time.monotonic() - began
+        took, self._nested_s = whole_s - self._nested_s, before_s + whole_s
         for name in names:
             if self._grids[name].looked(took, gave_up=gave_up):
                 self._log.write(

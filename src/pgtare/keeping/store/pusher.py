@@ -168,7 +168,7 @@ class SpoolPusher:
         """
         back = None
         while to > 0:
-            others, differ, after = [], False, max(to - _COMPARED, 0)
+            others, after = [], max(to - _COMPARED, 0)
             for table in TABLES:
                 there = pushed_rows.rows_of(connection, content.uuid, table, after, to)
                 here = {
@@ -177,10 +177,10 @@ class SpoolPusher:
                     for seq, rows in unit.expected().items()
                 }
                 for place, rows in there.items():
-                    if rows != here.get(place):
+                    ours = here.get(place, rows)
+                    if not (rows.within(ours) or ours.within(rows)):
                         others.append(place[1])
-                        differ |= place in here and not rows.within(here[place])
-            if not differ:
+            if not others:
                 return back
             back = to = min(others) - 1
         return back

@@ -6,7 +6,6 @@ What perf lacks here to do so is reported in one sentence.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import pwd
 import select
@@ -274,10 +273,12 @@ class Collector:
         found: IO[bytes] | None = self._script.stdout
         assert found is not None
         *early, cut = bytes(self._early).split(b"\n")
+        for line in early:
+            yield line.decode(errors="replace") + "\n"
         with contextlib.suppress(ValueError):  # the stream was closed
-            rest = ((cut if n == 0 else b"") + line for n, line in enumerate(found))
-            for line in itertools.chain(early, rest):
-                yield line.decode(errors="replace")
+            for line in found:
+                yield (cut + line).decode(errors="replace")
+                cut = b""
 
     def stop(self) -> None:
         """Record no more; what was recorded still comes."""

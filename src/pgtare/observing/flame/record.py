@@ -244,7 +244,7 @@ class FlameRecorder:
                 return "interrupt"
             if not self.target.lives:
                 return "target"
-            if not collector.runs:
+            if not collector.runs or self.failure is not None:
                 return "perf"
             if len(self.collected) >= MOST_SAMPLES:
                 return "full"

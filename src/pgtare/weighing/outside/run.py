@@ -331,8 +331,8 @@ class Course(Protocol):
     def seconds(self) -> float:
         """How long it takes."""
 
-    def try_out(self, say: Callable[[str], None]) -> None:
-        """Find out whether everything can be switched."""
+    def try_out(self, say: Callable[[str], None], pair_s: float) -> None:
+        """Find out whether everything can be switched. pair_s: what two blocks of runs take."""
 
     def advance(self) -> bool:
         """Switch if it is time for it; False at the end."""
@@ -369,11 +369,11 @@ class OutsideRun:
     def run(self) -> Weighing:
         """Warm up, measure, estimate. Raises UsageError, MeasurementError."""
         seconds = self.request.duration_s
-        if self.course is not None:
-            self.course.try_out(self.stages.say)
-            seconds = self.course.seconds
         self.stages.say("warming up")
         pair_s = warm_up(self.loops)
+        if self.course is not None:
+            self.course.try_out(self.stages.say, pair_s)
+            seconds = self.course.seconds
         lengths = self.loops.lengths
         runs = Runs(lengths.shortest, lengths.longest)
         self.plan = replace(self.plan, design=replace(self.plan.design, runs=runs))

@@ -13,7 +13,7 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres import own_session, pooler
 from pgtare.weighing.switches import COMMAND_S, Kind, Switch
 from pgtare.weighing.whole_server import configuration
-from pgtare.weighing.whole_server.commands import Process, run
+from pgtare.weighing.whole_server.commands import NotReturned, Process, run
 from pgtare.weighing.whole_server.configuration import Before, PutBack
 
 _SHOWN = """
@@ -87,7 +87,11 @@ class Changer:
     def try_on(self, index: int) -> None:
         """Run the command that switches on, of what is on: if it fails, all is as it was."""
         switch = self.switches[index]
-        run(switch.on, _switching(switch, True))
+        try:
+            run(switch.on, _switching(switch, True))
+        except NotReturned:
+            self.touched[index] = True  # it was ended half-way
+            raise
 
     def switch(self, index: int, on: bool) -> None:
         """Switch one. Raises MeasurementError, UsageError."""
@@ -103,7 +107,8 @@ class Changer:
         elif on:
             self._running[index] = Process(switch.on, f"--switch {switch.name}")
         else:
-            self._running.pop(index).end()
+            self._running[index].end()
+            del self._running[index]
         self.on[index], self.touched[index] = on, on != switch.is_left_on
 
     @property

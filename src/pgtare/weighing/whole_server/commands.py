@@ -24,7 +24,7 @@ LONGEST_END_S = ENDS_S + 5.0
 _KEEPER = "pgtare.weighing.whole_server.process_keeper"
 _TAIL_BYTES = 300
 #: Keeps up to 4 MiB, each line as it comes, and reads the rest.
-_READ = "dd bs=4096 count=1024; exec cat >/dev/null"
+_READ = "dd bs=512 count=8192; exec cat >/dev/null"
 #: A command with its shell, which takes all that it has started with it when it is ended. It asks
 #: twice: a shell that has just been forked loses a signal while it sets up its own.
 _LED = """trap 'trap "" TERM; kill 0; sleep 0.2; kill 0' TERM
@@ -34,10 +34,14 @@ _LED = """trap 'trap "" TERM; kill 0; sleep 0.2; kill 0' TERM
 wait $!"""
 
 
+class NotReturned(MeasurementError):
+    """A command was ended, as it did not return."""
+
+
 def run(command: str, what: str) -> None:
     """Run a command until it returns. what: for the sentence if it fails.
 
-    Raises MeasurementError.
+    Raises MeasurementError if it fails, NotReturned.
     """
     popen, output = _started(command)
     try:
@@ -46,7 +50,7 @@ def run(command: str, what: str) -> None:
         signal_group(popen.pid, signal.SIGKILL)
         popen.wait()
         minutes = COMMAND_S / 60
-        raise MeasurementError(f"{what}: the command did not return in {minutes:.0f} min") from None
+        raise NotReturned(f"{what}: the command did not return in {minutes:.0f} min") from None
     if status:
         raise MeasurementError(f"{what}: the command failed (status {status}){output.text()}")
 
@@ -56,6 +60,7 @@ class Process:
 
     def __init__(self, command: str, what: str) -> None:
         self._what, self._output = what, _Output()
+        self._left: str | None = None
         self._popen = subprocess.Popen(
             module_command(_KEEPER),
             stdin=subprocess.PIPE,
@@ -84,7 +89,7 @@ class Process:
             raise MeasurementError(
                 f"{left}: end it; then run pgtare as that user, or give two commands, ON | OFF"
             )
-        if ended:
+        if ended or self._popen.returncode > 0:
             returned = self._popen.returncode == 0
             advice = "; one that returns needs a second one that switches off" if returned else ""
             raise MeasurementError(
@@ -93,7 +98,12 @@ class Process:
             )
 
     def stop(self) -> str:
-        """End it; in words what could not be ended, nothing if there is no such process."""
+        """End it; in words what could not be ended, nothing if there is no such process.
+
+        Says the same if it is called again.
+        """
+        if self._left is not None:
+            return self._left
         assert self._popen.stdout is not None
         self._popen.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -103,7 +113,8 @@ class Process:
             self._popen.wait()
         said = self._popen.stdout.read()
         left = json.loads(said)["left"] if said else []
-        return f"{self._what}: process {', '.join(left)} cannot be ended" if left else ""
+        self._left = f"{self._what}: process {', '.join(left)} cannot be ended" if left else ""
+        return self._left
 
 
 def end_group(group: int) -> None:

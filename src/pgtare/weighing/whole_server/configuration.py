@@ -342,6 +342,12 @@ def is_copy(server: str, other: str) -> bool:
     return may_be and not is_same(server, other)
 
 
+def told_apart(server: str, other: str) -> bool:
+    """Whether it was seen of both when they were made, and that is not the same time."""
+    (_, made, *_), (_, other_made, *_) = (f"{one}/".split("/") for one in (server, other))
+    return bool(made and other_made and made != other_made)
+
+
 def _place(conn: psycopg.Connection[Any]) -> str | None:
     row = conn.execute(_PLACE).fetchone()
     return str(row[0]) if row else None

@@ -43,15 +43,16 @@ def serve() -> None:
         touched=first["touched"],
     )
     file = Path(first["file"])
-    paused = False
+    paused, lease_s = False, float(first["lease_s"])
     while not paused:
         try:
-            asked = pipe.read(first["lease_s"] if any(changer.touched) else None)
+            asked = pipe.read(lease_s if any(changer.touched) else None)
         except TimeoutError:
             paused = True
             continue
         if asked is None:
             break
+        lease_s = float(asked.get("lease_s", lease_s))
         try:
             answer = _obey(changer, asked, file)
         except psycopg.Error as ex:

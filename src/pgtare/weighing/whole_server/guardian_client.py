@@ -15,7 +15,6 @@ import psutil
 
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.kit.interpreter import module_command
-from pgtare.postgres.private_settings import is_private
 from pgtare.weighing.switches import COMMAND_S
 from pgtare.weighing.whole_server import configuration
 from pgtare.weighing.whole_server.changer import Changer
@@ -91,8 +90,14 @@ class SwitchGuard:
         """
         now = time.monotonic()
         if not self._over and (now >= self._renew_at or self._process.poll() is not None):
-            self._ask({"do": "stay"}, ANSWER_S)
+            self._ask({"do": "stay", "lease_s": self._lease_s}, ANSWER_S)
             self._renew_at = now + self._lease_s / 12
+
+    def allow(self, silence_s: float) -> None:
+        """Let the command say nothing for so much longer: its transactions are slow."""
+        self._lease_s += silence_s
+        self._renew_at = 0.0
+        self.check()
 
     def set(self, on: Sequence[bool]) -> None:
         """Switch each on or off; first what goes off. Raises MeasurementError, UsageError."""
@@ -113,7 +118,9 @@ class SwitchGuard:
     def try_on(self, index: int) -> None:
         """See whether the command works that switches on what is on. Raises MeasurementError."""
         self.file.note(index, changed=True)  # it may be killed half-way
+        self._instead.touched[index] = True
         self._ask({"do": "try on", "index": index}, ANSWER_S + COMMAND_S)
+        self._instead.touched[index] = False
         self.file.note(index, changed=False)
 
     def put_back(self) -> list[PutBack]:
@@ -151,7 +158,7 @@ class SwitchGuard:
     def _statements(self) -> Iterator[str]:
         """What puts settings back. Results show it, so values that may be secret are left out."""
         for switch, was in zip(self.file.switches, self.file.before, strict=True):
-            if was is not None and not (was.entry and is_private(switch.setting)):
+            if was is not None and not (was.entry and configuration.is_secret(switch.setting)):
                 yield configuration.statements(switch.setting, was.entry)
 
     def _is_command(self, index: int) -> bool:

@@ -108,7 +108,7 @@ def by_hand(switches: Sequence[Switch], before: Sequence[Before | None]) -> list
 def left_over(server: str) -> Iterator[RestoreFile]:
     """Files that nobody holds any more, each locked: of this server, and of what may be it.
 
-    Raises UsageError if a weighing of this server that runs holds one.
+    Raises UsageError if a weighing that runs holds one, unless it is surely of another server.
     """
     for path in sorted(_directory().glob("*.txt")):
         try:
@@ -125,7 +125,7 @@ def left_over(server: str) -> Iterator[RestoreFile]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if of_copy:
+                if of_copy and configuration.told_apart(document["server"], server):
                     continue
                 raise UsageError(
                     "another weighing switches this server, or its guardian still tries to put "

@@ -107,8 +107,12 @@ class Schedule:
         """How long it takes, without what switching takes."""
         return self.blocks * block_s(self.switches, self.window_s)
 
-    def try_out(self, say: Callable[[str], None]) -> None:
-        """Switch each on and off once, so that what fails does so before anything is measured."""
+    def try_out(self, say: Callable[[str], None], pair_s: float) -> None:
+        """Switch each on and off once, so that what fails does so before anything is measured.
+
+        pair_s: what two blocks of runs take, in which nothing is asked of the guardian.
+        """
+        self.guard.allow(2 * pair_s)
         for index, switch in enumerate(self.switches):
             waits = ""
             if switch.kind == "commands":
