@@ -521,7 +521,7 @@ def test_a_command_that_is_stopped_leaves_nothing_on(server: Cluster, tmp_path: 
     words = " ".join((out + err).split())
     assert weighed.returncode == 1
     assert "THE TRIAL ENDED EARLY" in words
-    assert "was stopped, or blocked, for 3.5 s: everything was put back" in words, words
+    assert "was stopped, or blocked, for 4 s: everything was put back" in words, words
     assert "Not everything is as it was" not in words
     assert read(tmp_path / "w" / "result.json")["design"]["outside"]["windows"]["put_back"]
 
@@ -599,6 +599,38 @@ def test_a_server_that_is_back_after_long_has_its_setting_back_soon(
     with pytest.raises(InterruptedError):
         guardian._try_to_put_back(away, 1e9, lambda: True)
     assert max(pauses) == 5
+
+
+def test_a_guardian_that_is_killed_while_it_tries_a_command_leaves_nothing_half_done(
+    server: Cluster, own_place: Path, tmp_path: Path
+) -> None:
+    """The command is run again: it may have been in the middle."""
+    ran = tmp_path / "ran"
+    slow = Switch("x", "commands", on=f"echo on >> {ran}; sleep 2", off="true")
+    guard = SwitchGuard(server.dsn(), restore_file.make("a server", [slow], [None]))
+
+    def kill() -> None:
+        eventually(ran.exists)
+        psutil.Process(guard.pid).kill()
+
+    threading.Thread(target=kill).start()
+    with pytest.raises(MeasurementError, match="was killed, so it was done at once"):
+        guard.try_on(0)
+    assert [one.text for one in guard.put_back()] == ["x is on again"]
+    assert ran.read_text() == 2 * "on\n"
+
+
+def test_a_slow_load_is_no_command_that_was_stopped(
+    server: Cluster, own_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guardian_client, "LEASE_S", 1.0)
+    switch = Switch("x", "commands", on="true", off="true")
+    guard = SwitchGuard(server.dsn(), restore_file.make("a server", [switch], [None]))
+    guard.allow(3.0)
+    guard.set([False])
+    time.sleep(2.5)
+    guard.check()
+    assert [one.text for one in guard.put_back()] == ["x is on again"]
 
 
 def test_a_slow_command_that_puts_back_is_waited_for(

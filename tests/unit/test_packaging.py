@@ -66,6 +66,7 @@ def test_the_archive_for_pgxn_has_the_files_that_it_names(
         assert f"{top}/{extension['docfile']}" in names
 
 
+@pytest.mark.slow
 def test_the_sbom_lists_what_the_wheel_needs_as_locked(tmp_path: Path) -> None:
     subprocess.run([sys.executable, PACKAGING / "pypi" / "sbom.py", tmp_path], check=True)
     bom = json.loads((tmp_path / f"pgtare-{pgtare.__version__}.cdx.json").read_text())

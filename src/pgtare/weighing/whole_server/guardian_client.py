@@ -52,6 +52,7 @@ class SwitchGuard:
         self._done: list[PutBack] = []
         self._failed: BaseException | None = None
         self._renew_at = 0.0
+        self._tried: int | None = None
         self._process = self._started()
         #: The server's process that serves it.
         self.session = int(self._ask({"do": "connect"}, ANSWER_S)["session"])
@@ -117,10 +118,10 @@ class SwitchGuard:
 
     def try_on(self, index: int) -> None:
         """See whether the command works that switches on what is on. Raises MeasurementError."""
-        self.file.note(index, changed=True)  # it may be killed half-way
-        self._instead.touched[index] = True
+        self.file.note(index, changed=True)
+        self._tried = index
         self._ask({"do": "try on", "index": index}, ANSWER_S + COMMAND_S)
-        self._instead.touched[index] = False
+        self._tried = None
         self.file.note(index, changed=False)
 
     def put_back(self) -> list[PutBack]:
@@ -190,7 +191,7 @@ class SwitchGuard:
                 self._done = [PutBack(*one) for one in answer["paused"]]
                 self._farewell()
                 raise MeasurementError(
-                    f"this command was stopped, or blocked, for {self._lease_s:g} s: everything "
+                    f"this command was stopped, or blocked, for {self._lease_s:.0f} s: everything "
                     "was put back meanwhile"
                 )
         if "error" in answer:
@@ -202,6 +203,8 @@ class SwitchGuard:
         """Put things back in the guardian's stead, or have another one do so. Raises an error."""
         self._process.wait()
         self._end_processes()
+        if self._tried is not None:  # it was killed half-way
+            self._instead.touched[self._tried] = True
         try:
             self._done = self._instead.put_back()
         except BaseException as ex:
