@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from pgtare.errors import MeasurementError, PgtareError, UsageError
-from pgtare.kit import files, npz
+from pgtare.kit import npz
 from pgtare.weighing.weigh import store
 from tests.commands import failed, in_process
 from tests.small_volume import small_volume
@@ -71,9 +71,14 @@ def test_nobody_else_may_read_it_while_it_is_written(
 
 def test_it_is_synced_with_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Any] = []
-    monkeypatch.setattr(files, "sync", synced.append)
     real = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_size), real(fd)))
+
+    def seen(fd: int) -> None:
+        place = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        synced.append(place if place.is_dir() else os.fstat(fd).st_size)
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", seen)
     npz.write(tmp_path / "r.npz", COLUMNS)
     assert synced == [(tmp_path / "r.npz").stat().st_size, tmp_path]
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from pgtare.errors import DiskFull, MeasurementError, UsageError
@@ -88,6 +89,24 @@ def sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """A new file next to `path`, for its owner only; written and synced, it takes its place.
+
+    If the block fails it goes. Raises OSError.
+    """
+    staging = path.with_name(f".{path.name}.partial")
+    try:
+        staging.unlink(missing_ok=True)
+        staging.touch(mode=0o600, exist_ok=False)  # nobody else reads what is half written either
+        yield staging
+        sync(staging)
+        os.replace(staging, path)
+        sync(path.absolute().parent)
+    finally:
+        staging.unlink(missing_ok=True)
 
 
 def append_line(path: Path, line: str, *, first: bool) -> None:

@@ -55,26 +55,18 @@ def write(path: Path, columns: Mapping[str, npt.NDArray[Any]]) -> None:
     Raises OSError with the system's number of the cause.
     """
     assert len({len(values) for values in columns.values()}) == 1
-    staging = path.with_name(f".{path.name}.partial")
     try:
-        staging.unlink(missing_ok=True)
-        # nobody else reads what is only half written either
-        fd = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
-                for name, values in columns.items():
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        np.lib.format.write_array(
-                            member, np.ascontiguousarray(values), (1, 0), allow_pickle=False
-                        )
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(staging, path)
-        files.sync(path.absolute().parent)
+        with (
+            files.staged(path) as staging,
+            zipfile.ZipFile(staging, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive,
+        ):
+            for name, values in columns.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(
+                        member, np.ascontiguousarray(values), (1, 0), allow_pickle=False
+                    )
     except OSError as ex:
         raise OSError(ex.errno, os.strerror(ex.errno or 0), str(path)) from ex
-    finally:
-        staging.unlink(missing_ok=True)
 
 
 def read(path: Path, types: Mapping[str, npt.DTypeLike]) -> dict[str, npt.NDArray[Any]]:

@@ -24,8 +24,8 @@ def one_host(dsn: str) -> str:
 
     Raises psycopg.ProgrammingError if it cannot be read.
     """
-    reached = _chosen.get(_place(dsn))
-    return make_conninfo(dsn, **reached) if reached else dsn
+    chosen = _chosen.get(_place(dsn))
+    return make_conninfo(dsn, **chosen) if chosen else dsn
 
 
 def connect(open_session: Callable[[str], Session], dsn: str) -> Session:
@@ -48,15 +48,19 @@ def connect(open_session: Callable[[str], Session], dsn: str) -> Session:
     return session
 
 
-def _note(place: tuple[str, ...], session: psycopg.Connection[Any]) -> None:
+def reached(session: psycopg.Connection[Any]) -> dict[str, str]:
+    """The place of the server that a session is on, as parameters of a connection string."""
     info = session.info
-    reached = {"host": info.host, "hostaddr": info.hostaddr, "port": str(info.port)}
-    if info.host.startswith("/"):
-        reached.pop("hostaddr")
+    place = {"host": info.host, "port": str(info.port)}
+    return place if info.host.startswith("/") else {**place, "hostaddr": info.hostaddr}
+
+
+def _note(place: tuple[str, ...], session: psycopg.Connection[Any]) -> None:
+    info, found = session.info, reached(session)
     with _lock:
-        if _chosen.get(place) == reached:
+        if _chosen.get(place) == found:
             return
-        _chosen[place] = reached
+        _chosen[place] = found
     words = f"pgtare: connected to {info.host or info.hostaddr}, port {info.port}"
     print(words, file=sys.stderr, flush=True)
 

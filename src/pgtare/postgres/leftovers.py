@@ -22,7 +22,7 @@ from pgtare.postgres import (
     registry,
 )
 from pgtare.postgres.binaries import Binaries
-from pgtare.postgres.module_usage import DATABASES, PRELOAD_SETTINGS, names_library
+from pgtare.postgres.module_usage import DATABASES, OF_ROLES, PRELOAD_SETTINGS, names_library
 from pgtare.postgres.settings import library_name, listed_libraries
 
 _IN_FILES = """
@@ -34,13 +34,6 @@ _BY_HAND = """
 SELECT lower(name), setting, sourcefile, sourceline FROM pg_file_settings
 WHERE sourcefile <> current_setting('data_directory') || '/postgresql.auto.conf'
   AND (lower(name) = ANY(%s) OR split_part(lower(name), '.', 1) = ANY(%s)) ORDER BY 3, 4
-"""
-_OF_ROLES = """
-SELECT r.rolname, d.datname, split_part(c, '=', 1), substr(c, strpos(c, '=') + 1)
-FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) c
-LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
-WHERE (r.oid IS NOT NULL OR s.setrole = 0) AND (d.oid IS NOT NULL OR s.setdatabase = 0)
-ORDER BY 2 NULLS FIRST, 1 NULLS FIRST, 3
 """
 _TRACES_IN = ("sql_trace.keep_directory", "sql_trace.worker_directory")
 _IN_FORCE = "SELECT n, current_setting(n, true) FROM unnest(%s::text[]) n"
@@ -78,7 +71,7 @@ def on_server(dsn: str) -> Iterator[Leftover]:
             settings = pooler.rows(connection, _IN_FILES, *wanted)
             by_hand = pooler.rows(connection, _BY_HAND, *wanted)
             loaded = module_setup.loaded(connection, _OWN)
-            of_roles = pooler.rows(connection, _OF_ROLES)
+            of_roles = pooler.rows(connection, OF_ROLES)
             in_force = pooler.rows(connection, _IN_FORCE, list(_TRACES_IN))
             names = [str(name) for (name,) in pooler.rows(connection, DATABASES)]
         for database in names:

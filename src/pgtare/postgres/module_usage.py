@@ -17,6 +17,14 @@ PRELOAD_SETTINGS = (
 )
 #: Databases that can be entered: a limit of -2 marks one whose DROP DATABASE was cut off.
 DATABASES = "SELECT datname FROM pg_database WHERE datallowconn AND datconnlimit <> -2 ORDER BY 1"
+#: Settings of roles and databases: role and database (NULL: all of them), name and value.
+OF_ROLES = """
+SELECT r.rolname, d.datname, split_part(c, '=', 1), substr(c, strpos(c, '=') + 1)
+FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) c
+LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
+WHERE (r.oid IS NOT NULL OR s.setrole = 0) AND (d.oid IS NOT NULL OR s.setdatabase = 0)
+ORDER BY 2 NULLS FIRST, 1 NULLS FIRST, 3
+"""
 
 
 def uses_on_server(dsn: str, module: str, pkglibdir: Path) -> list[str]:
@@ -95,15 +103,8 @@ def _settings_naming(connection: psycopg.Connection[tuple[object, ...]], module:
     for name, value in in_force:
         if names_library(str(value), module):
             uses[f"{name} as now in force"] = None
-    for_roles = pooler.rows(
-        connection,
-        "SELECT coalesce(r.rolname, 'all roles'), coalesce(d.datname, 'all databases'), c "
-        "FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) c "
-        "LEFT JOIN pg_roles r ON r.oid = s.setrole "
-        "LEFT JOIN pg_database d ON d.oid = s.setdatabase",
-    )
-    for role, database, assignment in for_roles:
-        name, _, value = str(assignment).partition("=")
+    for role, database, name, value in pooler.rows(connection, OF_ROLES):
         if name.lower() in wanted and names_library(value, module):
-            uses[f"{name} set for {role} in {database}"] = None
+            where = f"{role or 'all roles'} in {database or 'all databases'}"
+            uses[f"{name} set for {where}"] = None
     return list(uses)

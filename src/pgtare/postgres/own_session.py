@@ -77,10 +77,8 @@ def connect(
 def another(conn: psycopg.Connection[Any]) -> pooler.Connection:
     """Another session as the same role on the same server. Raises as `connect`."""
     options = {one.keyword.decode(): (one.val or b"").decode() for one in conn.pgconn.info}
-    info = conn.info
-    place = {"host": info.host, "hostaddr": info.hostaddr or None, "port": info.port}
     given = {name: value for name, value in options.items() if value and name != "service"}
-    return connect(psycopg.conninfo.make_conninfo("", **{**given, **place}))
+    return connect(make_conninfo("", **{**given, **chosen_host.reached(conn)}))
 
 
 def find_as_usual(conn: psycopg.Connection[Any]) -> None:
@@ -108,11 +106,9 @@ def _with_place(dsn: str) -> str:
     lock, a name server that does not answer would stop them all. libpq reads the file, and gives
     up before it connects: there is no such sslmode.
     """
-    if not psycopg.conninfo.conninfo_to_dict(dsn).get("service") and "PGSERVICE" not in os.environ:
+    if not conninfo_to_dict(dsn).get("service") and "PGSERVICE" not in os.environ:
         return dsn
-    conn = psycopg.pq.PGconn.connect_start(
-        psycopg.conninfo.make_conninfo(dsn, sslmode="?").encode()
-    )
+    conn = psycopg.pq.PGconn.connect_start(make_conninfo(dsn, sslmode="?").encode())
     found = {each.keyword.decode(): each.val for each in conn.info}
     conn.finish()
     place = {name: value.decode() for name in _PLACE if (value := found.get(name))}

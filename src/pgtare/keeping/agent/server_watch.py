@@ -44,7 +44,7 @@ _FIRST_LEFT_OUT_S, _LONGEST_LEFT_OUT_S = 10.0, 3600.0
 #: Looks that two servers should not make at once are spread over this many s.
 _SPREAD_S = 10.0
 
-#: Evaluations become at most so many times rarer: each is of the last 20 s.
+#: Evaluations may become this many times rarer at most, as each covers the last 20 s.
 _RAREST_EVALUATION = 2
 #: How often the agent looks for an extension that has come or gone, in s.
 _OFFER_S = 300.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime
@@ -28,6 +27,7 @@ from pgtare.observing.findings.read import Unreadable, size_of_texts
 from pgtare.observing.findings.statement_texts import MOST_BYTES
 from pgtare.postgres.module_versions import Mismatch, ModuleVersions, mismatch
 from pgtare.postgres.settings import listed_libraries, preload_statement
+from pgtare.postgres.wait_counters import steady_clock
 from pgtare.postgres.wait_counters.model import Event
 
 STATEMENTS = "pg_stat_statements"
@@ -206,7 +206,7 @@ def _read_clock(session: Session, may_read: bool) -> Clock | None:
 def read_look(session: Session, facts: DoctorFacts) -> Look:
     """Read the counters; those that cannot be read are left out, with the reason."""
     ((taken, transactions, blocks),) = session.rows(queries.DATABASES)
-    read_ns = time.monotonic_ns()
+    read_ns = steady_clock.now_ns()
     dealloc = entries = waits = reads = None
     unseen: list[Unseen] = []
     if facts.major >= 18:
@@ -217,7 +217,7 @@ def read_look(session: Session, facts: DoctorFacts) -> Look:
         try:
             if facts.statements.counts_deallocations:
                 ((at, count, reset),) = session.rows(queries.INFO, schema)
-                dealloc = Deallocations(at, count, reset, time.monotonic_ns())
+                dealloc = Deallocations(at, count, reset, steady_clock.now_ns())
             entries = read_entries(session, schema, taken)
         except Unreadable as ex:
             unseen.append(Unseen(what=STATEMENTS, why=str(ex), remedy=_mend(ex, facts)))
@@ -250,7 +250,7 @@ def _mend(ex: Unreadable, facts: DoctorFacts) -> str:
 def _read_waits(session: Session, schema: str, taken: datetime) -> CountedWaits:
     ((reset, resets),) = session.rows(queries.WAITS_RESET, schema)
     rows = session.rows(queries.WAITS, schema)
-    read_ns = time.monotonic_ns()
+    read_ns = steady_clock.now_ns()
     ms = {Event(kind, name, idle): total for _, kind, name, idle, total in rows if kind is not None}
     timed = sum(total for _, kind, *_, total in rows if kind is None)
     ((captured,),) = session.rows(queries.CAPTURED, schema)
@@ -268,7 +268,7 @@ def read_entries(session: Session, schema: str, taken: datetime) -> StatementEnt
             hidden += n
         else:
             calls[user, database, queryid] = called
-    return StatementEntries(taken, calls, hidden, time.monotonic_ns())
+    return StatementEntries(taken, calls, hidden, steady_clock.now_ns())
 
 
 def sample(session: Session, facts: DoctorFacts, into: ActivitySamples) -> None:

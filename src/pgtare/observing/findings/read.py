@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -28,6 +27,7 @@ from pgtare.observing.findings.observation import (
 )
 from pgtare.observing.findings.queries import Query
 from pgtare.postgres.sql_text import storable
+from pgtare.postgres.wait_counters import steady_clock
 
 #: Blockers are looked up for at most this many waiters of a sample.
 MOST_WAITERS = 20
@@ -159,7 +159,7 @@ def counters(reader: Reader, version: int) -> ServerCounters:
     """Counters of the server; version: of PostgreSQL, as 18."""
     query = queries.COUNTERS if version >= 17 else queries.COUNTERS_BEFORE_17
     (row,) = reader.rows(query)
-    return replace(ServerCounters(*row), read_ns=time.monotonic_ns())
+    return replace(ServerCounters(*row), read_ns=steady_clock.now_ns())
 
 
 def lock_table(reader: Reader) -> LockTable | None:

@@ -82,11 +82,7 @@ def make(server: str, switches: Sequence[Switch], before: Sequence[Before | None
             file.write(_changed_line(changed) + ("\n".join(lines) + "\n").encode())
         os.fsync(lock)
         unfinished.rename(path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        files.sync(path.parent)
     except OSError as ex:
         unfinished.unlink(missing_ok=True)
         raise files.failure(f"cannot write {path}", ex) from ex

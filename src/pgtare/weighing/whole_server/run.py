@@ -17,6 +17,7 @@ from rich.console import Console
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.kit import numbers
+from pgtare.postgres import chosen_host
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.outside.run import OutsideRun, Plan, driver, name_of_load
 from pgtare.weighing.outside.session import control_session
@@ -192,8 +193,7 @@ def _names(switches: Sequence[Switch]) -> str:
 
 def _pinned(dsn: str, control: psycopg.Connection[Any]) -> str:
     """The same connection string, to this server alone."""
-    info = control.info
-    return make_conninfo(dsn, host=info.host, hostaddr=info.hostaddr or None, port=info.port)
+    return make_conninfo(dsn, **chosen_host.reached(control))
 
 
 def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stages) -> list[int]:

@@ -54,24 +54,16 @@ def write(path: Path, columns: Mapping[str, np.ndarray[Any, Any]]) -> None:
     # contiguous.
     contiguous = {name: np.ascontiguousarray(values) for name, values in columns.items()}
     assert contiguous
-    staging = path.with_name(f".{path.name}.partial")
-    quoted = str(staging).replace("'", "''")
     try:
-        staging.unlink(missing_ok=True)
-        staging.touch(mode=0o600)  # nobody else reads what is only half written either
-        with duckdb.connect(config=_CONFIG) as connection:
+        with files.staged(path) as staging, duckdb.connect(config=_CONFIG) as connection:
+            quoted = str(staging).replace("'", "''")
             connection.execute(
                 f"COPY (FROM contiguous) TO '{quoted}' (FORMAT parquet, COMPRESSION zstd, "
                 "USE_TMP_FILE false)"
             )
-        files.sync(staging)
-        os.replace(staging, path)
-        files.sync(path.absolute().parent)
     except duckdb.Error as ex:
         number = _number(ex)
         raise OSError(number, os.strerror(number), str(path)) from ex
-    finally:
-        staging.unlink(missing_ok=True)
 
 
 def _number(ex: duckdb.Error) -> int:
