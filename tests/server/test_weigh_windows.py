@@ -58,10 +58,13 @@ SETTING = Switch.parse_reload("mem: work_mem = 5MB")
 
 @pytest.fixture(autouse=True)
 def no_guardian_stays(tmp_path: Path) -> Iterator[None]:
-    """A guardian tries for a day."""
+    """A guardian tries for a day, and keeps the next test from switching."""
     yield
     with contextlib.suppress(LookupError):
         guardian_of(tmp_path).kill()
+    for process in own_guardians():
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +107,16 @@ def guardian_of(place: Path) -> psutil.Process:
         if own and "pgtare.weighing.whole_server.guardian" in (process.info["cmdline"] or []):
             return process
     raise LookupError("no guardian")
+
+
+def own_guardians() -> list[psutil.Process]:
+    """The guardians that this process has started itself."""
+    found = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if "pgtare.weighing.whole_server.guardian" in process.cmdline():
+                found.append(process)
+    return found
 
 
 def restore_files(place: Path) -> list[Path]:
@@ -447,20 +460,32 @@ def test_a_command_that_never_returns_is_not_said_to_have_ended(
 def test_a_guardian_that_does_not_answer_is_not_waited_for(
     server: Cluster, own_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guardian_client, "ANSWER_S", 0.5)
-    monkeypatch.setattr(guardian_client, "PATIENCE_S", 0.5)
     with session(server) as conn:
         file = restore_file.make("a server", [SETTING], [configuration.look(conn, SETTING)])
     guard = SwitchGuard(server.dsn(), file)
     guard.set([True])
     guardian = psutil.Process(guard.pid)
     guardian.suspend()
+    monkeypatch.setattr(guardian_client, "ANSWER_S", 0.5)
+    monkeypatch.setattr(guardian_client, "PATIENCE_S", 0.5)
     with pytest.raises(MeasurementError, match="no answer in"):
         guard.set([False])
     with pytest.raises(MeasurementError, match=f"process {guard.pid} goes on trying"):
         guard.put_back()
     guardian.resume()
     eventually(lambda: entries(server) == [("4MB",)])
+
+
+def test_a_guardian_that_does_not_begin_is_ended(
+    server: Cluster, own_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep other weighings away until the command ends."""
+    monkeypatch.setattr(guardian_client, "ANSWER_S", 0.0)
+    file = restore_file.make("a server", [SETTING], [None])
+    with pytest.raises(MeasurementError, match="no answer in 0 s"):
+        SwitchGuard(server.dsn(), file)
+    assert not own_guardians()
+    file.remove()
 
 
 def test_a_host_that_vanishes_is_noticed(wheel: Binaries) -> None:

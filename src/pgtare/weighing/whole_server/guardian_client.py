@@ -54,8 +54,15 @@ class SwitchGuard:
         self._renew_at = 0.0
         self._tried: int | None = None
         self._process = self._started()
+        try:
+            connected = self._ask({"do": "connect"}, ANSWER_S)
+        except BaseException:
+            self._process.kill()  # it has changed nothing, and would keep others away
+            self._process.wait()
+            self._farewell()
+            raise
         #: The server's process that serves it.
-        self.session = int(self._ask({"do": "connect"}, ANSWER_S)["session"])
+        self.session = int(connected["session"])
 
     def _started(self) -> subprocess.Popen[bytes]:
         """A guardian, which knows what is to be put back."""

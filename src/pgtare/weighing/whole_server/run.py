@@ -275,7 +275,7 @@ def _guard(
     file = restore_file.make(configuration.identity(control), switches, before)
     try:
         guard = SwitchGuard(dsn, file, plan.request.window_s)
-    except PgtareError:
+    except BaseException:
         file.remove()  # nothing has been changed
         raise
     try:
