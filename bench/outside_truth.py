@@ -3,7 +3,9 @@
 An extension (spinner/) spins in statements, and counts what it took. One trial has arms of 0, 1 and
 5 µs in all statements, and of 5 µs in the script's statement only and in the stamp only. Under each
 condition one recording is made and cut into parts; an interval covers if the truth is within it, or
-off by no more than 1 % + 0.05 µs.
+off by no more than 1 % + 0.05 µs. Right after it, a minute of pgbench with the same statement and
+the same way to the server is weighed by the server module, beside what the injector counted then:
+it sees no stamps.
 
 The exit status is 1 if over all conditions and arms intervals cover in fewer than 94 %, but for
 what a correct program shows once in 10,000 times; or if more than 5 % of the parts of quiet
@@ -30,19 +32,25 @@ import scipy
 from psycopg.conninfo import make_conninfo
 from rich.console import Console
 
-from bench import slow_network
+from bench import harness, slow_network
 from bench.answer_truth import injector
 from bench.harness import say
 from pgtare.estimate.trial import analyse
 from pgtare.estimate.trial.bursts import DISTURBED_SOME
-from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.design import Arm, Design, block_layout
+from pgtare.postgres import own_session
 from pgtare.postgres.binaries import from_wheel
 from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, find_pgbench
+from pgtare.postgres.load.spec import Script
+from pgtare.postgres.modules import loadable
 from pgtare.weighing.instruments import parse_arm
 from pgtare.weighing.outside.run import weigh
+from pgtare.weighing.outside.transactions import LOOK_UP
 from pgtare.weighing.weigh.request import Request
 
-TAKES = "80 minutes (--seconds, --parts)"
+TAKES = "90 minutes (--seconds, --parts)"
+MODULE_S = 60
 
 #: Arm: settings, and the delay that the injector counts for it, in ns; None if none is a
 #: transaction's.
@@ -87,19 +95,27 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print a row for each condition and arm."""
-    print("| condition | arm | truth µs | mean µs | half-width µs | covered | limited | held up |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| condition | arm | truth µs | mean µs | half-width µs | covered | limited | held up "
+        "| truth in the minute after µs | module µs |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
     covered = parts = limited = quiet = 0
+    module = loadable(from_wheel())
     with tempfile.TemporaryDirectory() as work:
+        script = Path(work) / "script.sql"
+        script.write_text(f"\\set oid random(1, 16000)\n{LOOK_UP.replace('$1', ':oid')};\n")
         library = injector(from_wheel(), Path(work))
-        with Cluster(from_wheel(), {}, [library], tcp=True) as cluster:
+        libraries = [module.library, library]
+        with Cluster(from_wheel(), {"pgtare.ring_memory": "128MB"}, libraries, tcp=True) as cluster:
             with cluster.connect(autocommit=True) as conn:
                 create = (Path(__file__).with_name("spinner") / "spinner--1.0.sql").read_text()
                 conn.execute(create.replace("MODULE_PATHNAME", library).encode())
+                conn.execute(module.create_sql.encode())
             for condition in CONDITIONS:
                 if args.only and args.only not in condition.name:
                     continue
-                found = _recorded(cluster, condition, args.seconds, args.parts)
+                found = _recorded(cluster, condition, script, args.seconds, args.parts)
                 covered += found.covered
                 parts += found.parts
                 if not condition.busy:
@@ -119,7 +135,9 @@ class _Found:
     parts: int = 0
 
 
-def _recorded(cluster: Cluster, condition: Condition, seconds: float, parts: int) -> _Found:
+def _recorded(
+    cluster: Cluster, condition: Condition, script: Path, seconds: float, parts: int
+) -> _Found:
     with _way(cluster, condition) as dsn, _neighbours(condition.busy):
         with cluster.connect(autocommit=True) as conn:
             conn.execute("SELECT spinner_forget()")
@@ -133,8 +151,36 @@ def _recorded(cluster: Cluster, condition: Condition, seconds: float, parts: int
             done = weigh(request, [], Console(file=nowhere))
         with cluster.connect(autocommit=True) as conn:
             counted = _counted(conn)
+        inside = _inside(cluster, dsn, script, min(MODULE_S, seconds))
     say(f"{condition.name}: {len(done.observations):,} runs")
-    return _judged(condition, done.observations, done.design, counted, parts)
+    return _judged(condition, done.observations, done.design, counted, parts, inside)
+
+
+def _inside(cluster: Cluster, dsn: str, script: Path, seconds: float) -> dict[str, str]:
+    """What the injector counted and what the module found, by arm, as the end of a row."""
+    off = {"spinner.settled_ns": "0", "spinner.only": "0"}
+    arms = [Arm("base", "base", off)]
+    for name, (settings, _) in ARMS.items():
+        arms.append(Arm(name, "instrument", off | parse_arm(f"{name}: {settings}").settings))
+    design = Design(tuple(arms), block_layout(len(arms)), 1)
+    spec = LoadSpec(clients=1, scripts=(Script(script),), protocol="prepared")
+    with (
+        own_session.connect(cluster.dsn()) as conn,
+        PgbenchLoad(find_pgbench(cluster.binaries), dsn, spec) as load,
+    ):
+        load.wait_ready()
+        conn.execute("SELECT spinner_forget()")
+        observations = harness.record(conn, design, load, seconds)
+        counted = _counted(conn)
+    found = analyse(observations, design, proven=dict.fromkeys(ARMS, True))
+    rows = {}
+    for name, arm in zip(ARMS, found.arms[1:], strict=True):
+        asked = ARMS[name][1]
+        truth = counted[asked] - counted[0] if asked else 0.0
+        assert arm.answer is not None
+        us = arm.answer.us
+        rows[name] = f"| {truth:.2f} | {us.estimate:.3f} ± {us.half_width:.3f} |"
+    return rows
 
 
 def _counted(conn: psycopg.Connection[Any]) -> dict[int, float]:
@@ -149,6 +195,7 @@ def _judged(
     design: Design,
     counted: dict[int, float],
     parts: int,
+    inside: dict[str, str],
 ) -> _Found:
     found = _Found()
     edges = np.linspace(0, int(rows["start_us"].max()) + 1, parts + 1)
@@ -175,7 +222,7 @@ def _judged(
             f"| {condition.name} | {arm.name} | {truth:.2f} "
             f"| {np.mean([e.estimate for e in us]):.3f} "
             f"| {np.mean([e.half_width for e in us]):.3f} | {hits} of {len(us)} "
-            f"| {limits} | {np.mean(held_up):.0f} % |",
+            f"| {limits} | {np.mean(held_up):.0f} % {inside[arm.name]}",
             flush=True,
         )
     return found
