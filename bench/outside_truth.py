@@ -140,7 +140,7 @@ def _recorded(
 ) -> _Found:
     with _way(cluster, condition) as dsn, _neighbours(condition.busy):
         with cluster.connect(autocommit=True) as conn:
-            conn.execute("SELECT spinner_forget()")
+            conn.execute("SELECT public.spinner_forget()")
         request = Request(
             chosen=tuple(parse_arm(f"{name}: {settings}") for name, (settings, _) in ARMS.items()),
             duration_s=seconds,
@@ -169,7 +169,7 @@ def _inside(cluster: Cluster, dsn: str, script: Path, seconds: float) -> dict[st
         PgbenchLoad(find_pgbench(cluster.binaries), dsn, spec) as load,
     ):
         load.wait_ready()
-        conn.execute("SELECT spinner_forget()")
+        conn.execute("SELECT public.spinner_forget()")
         observations = harness.record(conn, design, load, seconds)
         counted = _counted(conn)
     found = analyse(observations, design, proven=dict.fromkeys(ARMS, True))
@@ -185,7 +185,7 @@ def _inside(cluster: Cluster, dsn: str, script: Path, seconds: float) -> dict[st
 
 def _counted(conn: psycopg.Connection[Any]) -> dict[int, float]:
     """What the injector took, in µs, by the delay that was asked for."""
-    rows = conn.execute("SELECT * FROM spinner_counted()").fetchall()
+    rows = conn.execute("SELECT * FROM public.spinner_counted()").fetchall()
     return {int(row[0]): row[2] / row[1] / 1000 for row in rows if row[1]}
 
 
