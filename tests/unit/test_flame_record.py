@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +13,7 @@ import pytest
 from pgtare.observing.flame import perf
 from pgtare.observing.flame.perf import Collector
 from pgtare.observing.flame.processes import FlameTarget
-from pgtare.observing.flame.record import FlameRecorder, choose
+from pgtare.observing.flame.record import FlameRecorder, choose, wall_clock_offset_ns
 
 
 def test_all_are_watched_where_that_can_be_read() -> None:
@@ -70,3 +71,18 @@ def test_a_sample_counts_as_long_as_the_kernel_allows(
     assert recorder.failure is None
     assert recorder.collected.samples().weight_ns.tolist() == [10**9 // rate]
     assert len([n for n in recorder._notes("time", "") if "max_sample_rate" in n]) == notes
+
+
+def test_clocks_are_read_together_although_the_processor_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Times of a trace, 20 ms late, would fall into the next wait."""
+    wall, lost, expected = time.time_ns, iter([0.02] * 5), wall_clock_offset_ns()
+
+    def late() -> int:
+        read = wall()
+        time.sleep(next(lost, 0))
+        return read
+
+    monkeypatch.setattr(time, "time_ns", late)
+    assert abs(wall_clock_offset_ns() - expected) < 10_000_000
