@@ -10,7 +10,14 @@ from tests.unit import simulated_trial
 from tests.unit.simulated_trial import Effect, Rng, Session, Simulated
 
 from bench.scenarios.registry import Counts
-from pgtare.estimate.trial import Answer, ArmEstimate, Estimate, TrialEstimate, analyse
+from pgtare.estimate.trial import (
+    Answer,
+    ArmEstimate,
+    Estimate,
+    ReasonKind,
+    TrialEstimate,
+    analyse,
+)
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
 
@@ -69,7 +76,10 @@ def truth_of(made: Simulated, found: TrialEstimate) -> float:
     """Of what the first instrument's answer is of, below its threshold."""
     c = instrument(found).threshold_us
     assert c is not None
-    return made.truth(c, first=found.first_share > 0)
+    first = found.first_share > 0
+    if first and answered(found).because(ReasonKind.SHORT_SESSIONS) is None:
+        return made.truth_of_all(c)
+    return made.truth(c, first=first)
 
 
 def wrong(sessions: Sessions, number: int, seed: int) -> Counts:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgtare.estimate.inference import Expansion, Reference
-from pgtare.estimate.trial import Estimate, analyse, quantiles
+from pgtare.estimate.trial import Estimate, ReasonKind, analyse, quantiles
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.effects import Effects, Strata, effects_of
 from pgtare.estimate.trial.observations import Observations, UnitFlag
@@ -297,6 +297,27 @@ def test_a_cold_start_is_in_the_beginnings_and_in_first_runs_only() -> None:
     assert made.truth_of_all() == pytest.approx(2 + 20 * 8 / 20)
     assert 10 < made.truth() < 10.3
     assert answer.us.lo < made.truth() < answer.us.hi < 11.3
+
+
+@pytest.mark.parametrize(("short", "of_all"), [(480, True), (900, False)])
+def test_first_runs_stand_for_the_rest_of_their_sessions_in_an_answer_of_all(
+    short: int, of_all: bool
+) -> None:
+    """What short sessions send after their first run is in no whole block."""
+    rng = np.random.default_rng(6)
+    design = simulated.design_of(1, 3)
+    sessions = simulated.old([np.full(4_000, 100.0)] * 3)
+    slow = [np.full(int(n), 1_000.0) for n in rng.integers(10, 40, short)]
+    sessions += simulated.new(slow, rng)
+    dear = simulated.Effect(lambda x: np.where(x > 400, x + 30.0, x + 3.0))
+    made = simulated.simulate(sessions, design, {1: dear})
+    found = analyse(made.observations, design)
+    answer = found.arms[1].answer
+    assert answer is not None
+    assert (answer.because(ReasonKind.SHORT_SESSIONS) is None) == of_all
+    claimed = made.truth_of_all() if of_all else made.truth()
+    assert abs(made.truth_of_all() - made.truth()) > 0.5
+    assert answer.us.estimate == pytest.approx(claimed, rel=1e-6)
 
 
 def test_quantile_effects_are_recovered_even_if_larger_than_the_spread() -> None:

@@ -11,6 +11,9 @@ from pgtare.estimate.inference import Estimate
 
 Verdict = Literal["cost", "gain", "equivalent", "inconclusive", "not_verified"]
 
+#: With a smaller share of the transactions the answer is not of all sessions.
+COVERS_ALL = 0.9
+
 
 class Basis(StrEnum):
     """What was compared."""

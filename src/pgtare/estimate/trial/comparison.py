@@ -27,7 +27,7 @@ from pgtare.estimate.inference import (
     tail_factor,
 )
 from pgtare.estimate.trial.analysis_request import Question
-from pgtare.estimate.trial.answer import Answer, Basis, Reason, ReasonKind
+from pgtare.estimate.trial.answer import COVERS_ALL, Answer, Basis, Reason, ReasonKind
 from pgtare.estimate.trial.outcomes import Failures, Unanswered
 from pgtare.estimate.trial.results import ArmEstimate, Effect, LiveArm
 from pgtare.estimate.trial.threshold import MIN_EXCEEDANCES, THRESHOLD_QUANTILE
@@ -39,9 +39,6 @@ from pgtare.estimate.trial.verdict import (
     Settling,
     judge,
 )
-
-#: With a smaller share of the transactions the answer is not of all sessions.
-COVERS_ALL = 0.9
 
 
 @dataclass(frozen=True)

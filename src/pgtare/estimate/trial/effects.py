@@ -26,7 +26,8 @@ Outcome = Callable[[Units], Floats]
 class Strata:
     """What the answer is of: later runs, and first runs if they are a part that counts.
 
-    share: of the first runs, 0 if they are not used. quantile: which one divides body and tail.
+    share: weight of the first runs, 0 if they are not used. quantile: which one divides body and
+    tail.
     """
 
     later: LaterRuns
@@ -39,7 +40,7 @@ class Strata:
         """The strata of a trial."""
         if not selection.uses_first:
             return cls(selection.later)
-        return cls(selection.later, selection.first, selection.first_share)
+        return cls(selection.later, selection.first, selection.first_weight)
 
     def as_cpu(self) -> Strata:
         """The same of processor time."""

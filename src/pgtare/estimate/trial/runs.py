@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pgtare.estimate.arrays import Bools, Ints
+from pgtare.estimate.trial.answer import COVERS_ALL
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import (
     NO_BLOCK,
@@ -52,6 +53,7 @@ class Selection:
     failed: FailedRuns
     n_first: int  # answered transactions in first runs
     n_first_covered: int  # of them, those of sessions with a whole block
+    n_rest: int  # later ones of sessions that have a first run and no whole block
     n_later: int  # answered transactions in later runs of sessions with a whole block
     n_all: int  # answered transactions of all sessions
     shortest: int  # transactions of the shortest session with a whole block
@@ -68,6 +70,17 @@ class Selection:
         """The first runs' share of the transactions that the answer is of, if they are used."""
         both = self.n_first + self.n_later
         return self.n_first / both if both else 0.0
+
+    @property
+    def first_weight(self) -> float:
+        """The first runs' weight in the answer.
+
+        If the answer is of all sessions, first runs stand for the rest of their sessions, too:
+        short sessions that come and go may be unlike those that stay.
+        """
+        rest = self.n_rest if self.covered(first_used=True) >= COVERS_ALL else 0
+        together = self.n_first + rest + self.n_later
+        return (self.n_first + rest) / together if together else 0.0
 
     @property
     def uses_first(self) -> bool:
@@ -101,6 +114,9 @@ def select(obs: Observations, design: Design) -> Selection:
     covered = np.zeros(int(backend.max(initial=-1)) + 1, dtype=np.bool_)
     covered[backend[in_block][whole]] = True
     later = in_block & covered[backend]
+    began = np.zeros_like(covered)
+    began[backend[in_first]] = True
+    rest = in_block & (began & ~covered)[backend]
     kept = later & usable
 
     # What is cut short belongs to the block before: alone it may have one arm only, the one that
@@ -124,6 +140,7 @@ def select(obs: Observations, design: Design) -> Selection:
         failed=_failed_runs(rows[in_block][whole & usable[in_block]], design),
         n_first=int(np.count_nonzero(in_first & finished)),
         n_first_covered=int(np.count_nonzero((in_first & finished)[covered[backend]])),
+        n_rest=int(np.count_nonzero(rest & finished)),
         n_later=int(np.count_nonzero(later & finished)),
         n_all=int(np.count_nonzero(finished)),
         shortest=int(sizes[covered].min(initial=np.iinfo(np.int64).max)) if covered.any() else 0,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pgtare.estimate.effective_clusters import FEW
-from pgtare.estimate.trial.answer import ReasonKind
-from pgtare.estimate.trial.comparison import COVERS_ALL
+from pgtare.estimate.trial.answer import COVERS_ALL, ReasonKind
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.estimate.trial.results import TrialEstimate
 from pgtare.kit import numbers
