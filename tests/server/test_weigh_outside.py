@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from bench.truth.standby import standby
 
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from pgtare.weighing.instruments import requirements
 from tests.commands import arm, in_process, pgtare, read, read_until, refused, start_pgtare
 from tests.pgbouncer import pooler
 from tests.sessions import eventually
@@ -133,6 +135,19 @@ def test_statements_of_ones_own_are_weighed(managed: Cluster, tmp_path: Path) ->
         ("weigh pg_stat_statements --sql 'VACUUM orders'", "VACUUM does more than read"),
         ("weigh pg_stat_statements --sql 'SET work_mem = 1'", "SET changes the session"),
         (
+            "weigh pg_stat_statements --sql 'SELEC 1'",
+            "no statement of PostgreSQL begins with SELEC",
+        ),
+        (
+            "weigh --arm 'x: pg_stat_statements.track=top' --at-most 50%",
+            "x would change nothing: pg_stat_statements.track is 'top' without it, too",
+        ),
+        (
+            "weigh pg_stat_statements/planning --base current "
+            "--arm 'x: pg_stat_statements.track=top, compute_query_id=auto'",
+            "x would change nothing",
+        ),
+        (
             "weigh pg_stat_statements --sql 'SELECT repeat($$x$$, 99999)'",
             "more than a socket holds",
         ),
@@ -166,11 +181,43 @@ def test_what_is_left_out_is_said_and_the_rest_weighed(managed: Cluster, tmp_pat
     ]
 
 
+def test_a_damaged_extension_of_others_is_no_obstacle(
+    managed: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL lists no extension at all then."""
+    monkeypatch.setattr(requirements, "_AVAILABLE", "SELECT 1 / 0")
+    with managed.connect("app", autocommit=True) as conn:
+        facts = requirements.read_facts(conn)
+    assert facts.available is None
+    assert "pg_stat_statements" in facts.extensions
+
+
 def test_a_dry_run_measures_nothing(managed: Cluster) -> None:
     done = in_process("weigh pg_stat_statements --dsn {} --dry-run", of_tenant(managed))
     assert done.returncode == 0, done.stderr
     assert "weighing from outside" in done.stdout
     assert "pg_stat_statements.track = 'top'" in done.stdout
+
+
+def test_what_has_the_wanted_value_already_needs_no_right(managed: Cluster) -> None:
+    """Where pg_stat_statements is loaded, compute_query_id = auto is on."""
+    with managed.connect(autocommit=True) as conn:
+        conn.execute("CREATE ROLE modest LOGIN")
+        conn.execute("GRANT SET ON PARAMETER pg_stat_statements.track TO modest")
+    dsn = f"{managed.dsn('app')} user=modest"
+    sentence = refused("weigh pg_stat_statements --dsn {}", dsn)
+    assert "this role may not set compute_query_id:" in sentence
+    assert "pg_stat_statements_prepared leaves it alone" in sentence
+    listed = in_process("instruments --dsn {} --json", dsn)
+    missing = {each["name"]: each["missing"] for each in json.loads(listed.stdout)["instruments"]}
+    assert "this role may not set compute_query_id" in missing["pg_stat_statements"][0]
+    assert missing["pg_stat_statements_prepared"] == []
+    done = in_process("weigh pg_stat_statements_prepared --dsn {} --dry-run", dsn)
+    assert done.returncode == 0, done.stderr
+    assert "pg_stat_statements.track = 'top'" in done.stdout
+    assert "compute_query_id" not in done.stdout
+    done = in_process("weigh pg_stat_statements_prepared --dsn {} -d 2 --json", dsn)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -209,13 +256,17 @@ def test_a_killed_driver_leaves_nothing(managed: Cluster, said: str, after_s: fl
 
 
 @pytest.mark.slow
-def test_an_interrupt_keeps_what_was_measured(managed: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_keeps_what_was_measured(
+    managed: Cluster, tmp_path: Path, how: signal.Signals
+) -> None:
+    """CI ends jobs, and `timeout` commands, by SIGTERM."""
     command = start_pgtare(
         "weigh pg_stat_statements --dsn {} -d 60 --output {}", of_tenant(managed), tmp_path / "w"
     )
     read_until(command, "weighing from outside")
     time.sleep(4)
-    os.killpg(command.pid, signal.SIGINT)
+    os.killpg(command.pid, how)
     out, err = command.communicate(timeout=30)
     assert command.returncode == 130, err
     assert "Traceback" not in err

@@ -305,6 +305,7 @@ def server(version_num: int = 180006, **changes: Any) -> ServerFacts:
             {"plpgsql", "pg_stat_statements", "wait_event_timing", "sql_trace", *OF_OTHERS}
         ),
         "contexts": {"shared_buffers": "postmaster"},
+        "available": frozenset({"pg_stat_statements", "pgaudit"}),
     }
     return ServerFacts(**(facts | changes))
 
@@ -312,6 +313,15 @@ def server(version_num: int = 180006, **changes: Any) -> ServerFacts:
 def test_a_server_that_has_everything_lacks_nothing(catalogue: Catalogue) -> None:
     newest = server(190000)
     assert [availability(entry, newest) for entry in catalogue.values()] == [[]] * len(catalogue)
+
+
+def test_a_library_whose_files_are_missing_is_to_be_installed_first(catalogue: Catalogue) -> None:
+    """A server does not start with it, and the line would be in its configuration by then."""
+    bare = server(preloaded=(), setting_names=frozenset({"compute_query_id"}))
+    for name, installed in (("auto_explain", True), ("pgaudit", True), ("sql_trace", False)):
+        remedies = [lack.remedy for lack in availability(catalogue[name], bare)]
+        assert any("install them first" in remedy for remedy in remedies) != installed
+        assert any(f"'{name}'" in remedy for remedy in remedies)
 
 
 def test_what_is_missing_comes_with_the_line_that_mends_it(catalogue: Catalogue) -> None:
@@ -359,7 +369,9 @@ def test_facts_take_libraries_apart_and_survive_hidden_ones(catalogue: Catalogue
     kept = "shared_preload_libraries = 'pgtare', '$libdir/auto_explain', '/x/y.so', 'pg_stat"
     assert kept in missing.remedy  # without its path the server would not find y
     assert facts.start_only == {"shared_preload_libraries"}
-    hidden = _facts(150020, [("auto_explain.log_analyze", "superuser", "off")], [])
+    hidden = _facts(
+        150020, [("auto_explain.log_analyze", "superuser", "off")], frozenset(), frozenset()
+    )
     assert hidden.preloaded is None
     assert hidden.loaded("auto_explain")
     assert not hidden.loaded("pg_stat_statements")

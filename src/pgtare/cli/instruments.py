@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -30,11 +31,14 @@ def instruments(
     Example: `pgtare instruments --dsn "host=/var/run/postgresql dbname=app"`
     """
     destination = Destination(json, output)
-    facts = None
-    if dsn is not None:
+    entries = load_catalogue(catalogue or ()).values()
+    if dsn is None:
+        found = listing(entries, None)
+    else:
+        from pgtare.weighing.outside import settings_probe  # with what estimates need
+
         with own_session.connect(dsn) as conn:
-            facts = read_facts(conn)
-    found = listing(load_catalogue(catalogue or ()).values(), facts)
+            found = listing(entries, partial(settings_probe.entry_lacks, conn, read_facts(conn)))
     destination.write(found.to_json())
     if destination.printed:
         return

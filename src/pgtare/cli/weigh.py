@@ -31,6 +31,7 @@ from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Unit
 from pgtare.kit import files
 from pgtare.kit.option_values import percentage, seconds
+from pgtare.postgres import signals
 from pgtare.postgres.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
 from pgtare.postgres.load.spec import Protocol
 from pgtare.weighing.instruments import choose, load_catalogue
@@ -289,14 +290,15 @@ def weigh(
     if out is not None:
         store.check_target(out)
     asked = _why() if why else None
-    if request.switches:
-        done = weigh_by_windows(request, command_line(), cli.stderr())
-    elif request.outside:
-        done = weigh_outside(request, command_line(), cli.stderr(), cli.confirm)
-    else:
-        done = run_weighing(
-            request, command_line(), cli.stderr(), cli.confirm, asked.during if asked else alone
-        )
+    with signals.like_interrupt():
+        if request.switches:
+            done = weigh_by_windows(request, command_line(), cli.stderr())
+        elif request.outside:
+            done = weigh_outside(request, command_line(), cli.stderr(), cli.confirm)
+        else:
+            done = run_weighing(
+                request, command_line(), cli.stderr(), cli.confirm, asked.during if asked else alone
+            )
     try:
         if summary is not None:
             limit.write_summary(done.result, summary)

@@ -35,6 +35,22 @@ def unwind_at_exit_signals() -> contextlib.ExitStack:
     return undo
 
 
+@contextlib.contextmanager
+def like_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP do what Ctrl-C does, so that what was measured is kept."""
+    if not _in_main_thread():
+        yield
+        return
+    changed = [signum for signum in _ENDING if signal.getsignal(signum) is signal.SIG_DFL]
+    for signum in changed:
+        signal.signal(signum, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for signum in changed:
+            signal.signal(signum, signal.SIG_DFL)
+
+
 def _restore_default(signum: signal.Signals) -> None:
     # Clusters may close in another order than they opened: only our own handler is taken away.
     if _in_main_thread() and signal.getsignal(signum) is _exit:

@@ -151,6 +151,7 @@ class Trials:
             raise module_setup.missing(
                 f"database {self.conn.info.dbname} has no extension pgtare",
                 setup_steps(self.conn, libraries, extensions),
+                "; where nothing can be installed, `pgtare weigh --outside` needs none of this",
             ) from ex
         if not info.usable:
             raise UsageError(

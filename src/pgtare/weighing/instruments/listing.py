@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from pydantic import Field
 
 from pgtare.kit.document import Document, Model, schema_name
 from pgtare.weighing.instruments.model import Entry
-from pgtare.weighing.instruments.requirements import ServerFacts, availability
+from pgtare.weighing.instruments.requirements import Missing
 
 
 class Instrument(Model):
@@ -33,8 +33,10 @@ class Instruments(Document):
     instruments: list[Instrument] = Field(description="in the order of the catalogue")
 
 
-def listing(entries: Iterable[Entry], facts: ServerFacts | None) -> Instruments:
-    """The catalogue, with what a server lacks if `facts` are given."""
+def listing(
+    entries: Iterable[Entry], lacks: Callable[[Entry], list[Missing]] | None
+) -> Instruments:
+    """The catalogue. lacks: what a server lacks for an entry, or None."""
     return Instruments(
         instruments=[
             Instrument(
@@ -44,9 +46,7 @@ def listing(entries: Iterable[Entry], facts: ServerFacts | None) -> Instruments:
                 safe_in_production=entry.safe_in_production,
                 reason=entry.reason,
                 remarks=list(entry.remarks),
-                missing=None
-                if facts is None
-                else [str(lack) for lack in availability(entry, facts)],
+                missing=None if lacks is None else [str(lack) for lack in lacks(entry)],
             )
             for entry in entries
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -29,6 +29,7 @@ class ServerFacts:
     in order and with their paths; None if the setting may not be read. setting_names, extensions
     (of the connected database): lower case. contexts: how each setting can be changed, as
     pg_settings names it. session_preloaded: names of libraries of session_preload_libraries.
+    available: extensions whose files are installed, lower case; None if that is not known.
     """
 
     version_num: int
@@ -37,6 +38,7 @@ class ServerFacts:
     extensions: frozenset[str]
     contexts: Mapping[str, str] = field(default_factory=dict)
     session_preloaded: tuple[str, ...] = ()
+    available: frozenset[str] | None = None
 
     @property
     def major(self) -> int:
@@ -72,6 +74,9 @@ class Missing:
 
 _SETTINGS = "SELECT lower(name), context, setting FROM pg_catalog.pg_settings"
 _EXTENSIONS = "SELECT lower(extname::text) FROM pg_catalog.pg_extension"
+_AVAILABLE = "SELECT lower(name::text) FROM pg_catalog.pg_available_extensions"
+#: Libraries that come with PostgreSQL and make no extension.
+_ALONE = frozenset({"auto_explain"})
 
 
 def read_facts(conn: psycopg.Connection[Any]) -> ServerFacts:
@@ -84,7 +89,14 @@ def read_facts(conn: psycopg.Connection[Any]) -> ServerFacts:
         extensions = pooler.rows(conn, _EXTENSIONS)
     except psycopg.Error as ex:
         raise MeasurementError(f"cannot read the server's settings: {ex}") from ex
-    return _facts(conn.info.server_version, rows, [str(row[0]) for row in extensions])
+    available = None
+    try:
+        available = frozenset(str(row[0]) for row in pooler.rows(conn, _AVAILABLE))
+    except psycopg.DatabaseError as ex:  # any extension's damaged control file is an error
+        if conn.closed:
+            raise MeasurementError(f"cannot read the server's extensions: {ex}") from ex
+    found = _facts(conn.info.server_version, rows, [str(row[0]) for row in extensions])
+    return replace(found, available=available)
 
 
 def _facts(version_num: int, rows: list[TupleRow], extensions: list[str]) -> ServerFacts:
@@ -117,7 +129,7 @@ def _missing(item: Entry | Chosen, facts: ServerFacts) -> Iterator[Missing]:
             return
         unloaded = [lib for lib in entry.needs.preload if not facts.loaded(lib)]
         for library in unloaded:
-            yield _preload(library, entry.needs.session_preload, facts)
+            yield _preload(library, entry, facts)
         extension = entry.needs.extension
         if extension is not None and extension.lower() not in facts.extensions:
             yield Missing(f"extension {extension} is not in this database", _create(extension))
@@ -135,11 +147,17 @@ def _version(entry: Entry, facts: ServerFacts) -> Missing | None:
     return None
 
 
-def _preload(library: str, session_will_do: bool, facts: ServerFacts) -> Missing:
+def _preload(library: str, entry: Entry, facts: ServerFacts) -> Missing:
     names = ("…",) if facts.preloaded is None else facts.preloaded
     line = preload_statement((*names, library))
     remedy = f"add {library} to shared_preload_libraries ({line}) and restart"
-    if session_will_do:
+    names_of_it = {library, entry.needs.extension}
+    if facts.available is not None and not facts.available & names_of_it and library not in _ALONE:
+        remedy = (
+            f"its files do not seem to be installed: install them first, as a server does not "
+            f"start if a library of that list is missing; then {remedy}"
+        )
+    if entry.needs.session_preload:
         remedy += f", or to session_preload_libraries and reconnect (new sessions load {library})"
     return Missing(f"{library} is not loaded", remedy)
 

@@ -204,8 +204,9 @@ def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:
     """What this role can weigh here. Raises UsageError if that is nothing."""
     facts = read_facts(control)
     chosen, left_out = [], []
-    for choice in request.chosen:
-        lacks = settings_probe.lacks(control, choice, facts)
+    for wanted in request.chosen:
+        own_base = wanted if request.base == "off" else replace(wanted, base={})
+        choice, lacks = settings_probe.weighable(control, own_base, facts)
         if lacks:
             left_out.append(f"{choice.name}: {'; '.join(str(lack) for lack in lacks)}")
         else:
@@ -220,6 +221,9 @@ def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:
     planning.refuse_unsafe(asked)
     arms = planning.arms_of(asked)
     design = Design(arms, block_layout(len(arms)), request.seed, driven=True)
+    own = settings_probe.own_values(control, design.setting_names)
+    if idle := settings_probe.idle(control, arms, own):
+        raise UsageError("\n".join(idle))
     return Plan(asked, design, tuple(left_out))
 
 
@@ -233,6 +237,10 @@ def describe(plan: Plan) -> list[str]:
         "the server works for it at most a quarter of the time; a parallel plan on several "
         "processors",
     ]
+    if plan.request.writes:
+        lines.append(
+            f"they may write, up to {_MOST_TPS:,} transactions a second: what they do stays done"
+        )
     logging = [arm.name for arm in plan.design.arms if planning.logs_everything(arm)]
     if logging:
         lines.append(f"its log grows by up to {_log_mb(plan):.0f} MB, for {', '.join(logging)}")

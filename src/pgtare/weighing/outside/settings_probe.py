@@ -14,18 +14,24 @@ from pgtare.estimate.trial.design import Arm
 from pgtare.postgres import pooler
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.instruments import availability
-from pgtare.weighing.instruments.model import Chosen
+from pgtare.weighing.instruments.model import Chosen, Entry
 from pgtare.weighing.instruments.requirements import Missing, ServerFacts
 
 #: This role may not set it; said once of all such settings.
 _NO_RIGHT = Missing("", "")
+#: "auto" is on where pg_stat_statements is loaded.
+_QUERY_ID = "compute_query_id"
+_MODULE = "pgtare"
 _READ = "SELECT setting FROM pg_catalog.pg_settings WHERE lower(name) = %s"
 
 
-def lacks(conn: psycopg.Connection[Any], choice: Chosen, facts: ServerFacts) -> list[Missing]:
-    """Why this instrument cannot be weighed in a session of this role; empty if it can.
+def weighable(
+    conn: psycopg.Connection[Any], choice: Chosen, facts: ServerFacts
+) -> tuple[Chosen, list[Missing]]:
+    """An instrument as it can be weighed in a session of this role, or why it cannot.
 
-    Raises UsageError for a value that a setting does not take.
+    What the role may not set is left alone if it has the value that is wanted in all arms. Raises
+    UsageError for a value that a setting does not take.
     """
     entry = choice.entry
     if entry is not None and entry.needs.extension:
@@ -33,24 +39,60 @@ def lacks(conn: psycopg.Connection[Any], choice: Chosen, facts: ServerFacts) -> 
         facts = replace(facts, extensions=facts.extensions | {entry.needs.extension.lower()})
     found = availability(choice, facts)
     if found:
-        return found
-    refused, other = [], []
+        return choice, found
+    refused: dict[str, bool] = {}  # whether it has the wanted value
+    other: list[Missing] = []
     for settings in (choice.base, choice.settings):
         for name, value in settings.items():
             missing = _tried(conn, name, value)
             if missing is _NO_RIGHT:
-                refused.append(name)
+                refused[name] = refused.get(name, True) and _is_so(conn, name, value, facts)
             elif missing is not None:
                 other.append(missing)
-    if refused:
-        names = ", ".join(dict.fromkeys(refused))
+    names = ", ".join(name for name, is_so in refused.items() if not is_so)
+    if names:
         role = sql.Identifier(conn.info.user).as_string(None)
         remedy = (
             f"a superuser can GRANT SET ON PARAMETER {names} TO {role}; (PostgreSQL 15 and later); "
             "managed services often have a role of their own for it"
         )
+        if names == _QUERY_ID and entry is not None and entry.name == "pg_stat_statements":
+            remedy += "; pg_stat_statements_prepared leaves it alone, and weighs the rest"
         other.append(Missing(f"this role may not set {names}", remedy))
-    return list({str(missing): missing for missing in other}.values())
+    base, own = (
+        {name: value for name, value in settings.items() if name not in refused}
+        for settings in (choice.base, choice.settings)
+    )
+    lacks = list({str(missing): missing for missing in other}.values())
+    return replace(choice, base=base, settings=own), lacks
+
+
+def entry_lacks(conn: psycopg.Connection[Any], facts: ServerFacts, entry: Entry) -> list[Missing]:
+    """What a server, or this role, lacks for an instrument of the catalogue."""
+    found = availability(entry, facts)
+    if found or _MODULE in facts.extensions:  # the module sets it for others
+        return found
+    return weighable(conn, Chosen.variant(entry, next(iter(entry.variants))), facts)[1]
+
+
+def _is_so(conn: psycopg.Connection[Any], name: str, value: str, facts: ServerFacts) -> bool:
+    """Whether a setting has this value already."""
+    own = own_values(conn, [name])[name]
+    if name == _QUERY_ID and own == "auto" and facts.loaded("pg_stat_statements"):
+        own = "on"
+    return own.lower() == value.lower()
+
+
+def idle(conn: psycopg.Connection[Any], arms: Sequence[Arm], own: Mapping[str, str]) -> list[str]:
+    """What is wrong with instruments whose settings are the base's: a sentence each."""
+    base, *others = filled(arms, own)
+    found = []
+    for arm, settings in zip(arms[1:], others, strict=True):
+        values = read_back(conn, arm, settings)
+        if arm.role == "instrument" and values == read_back(conn, arm, base):
+            same = ", ".join(f"{name} is {value!r}" for name, value in values.items())
+            found.append(f"{arm.name} would change nothing: {same} without it, too")
+    return found
 
 
 def _tried(conn: psycopg.Connection[Any], name: str, value: str) -> Missing | None:

@@ -117,18 +117,16 @@ class Weighted:
 
 
 #: Statements that read, by their first word, and those that end or begin a transaction.
-_READING = {"select", "with", "values", "table", "show", "explain", "declare", "fetch", "move"}
-_READING |= {
-    "close",
-    "begin",
-    "start",
-    "commit",
-    "end",
-    "rollback",
-    "abort",
-    "savepoint",
-    "release",
-}
+_READING = re.compile(
+    "select|with|values|table|show|explain|declare|fetch|move|close|begin|start|commit|end|rollback"
+    "|abort|savepoint|release"
+)
+#: Statements that do more than read.
+_WRITING = re.compile(
+    "insert|update|delete|merge|truncate|copy|create|alter|drop|comment|grant|revoke|reassign"
+    "|security|import|vacuum|analyze|reindex|cluster|refresh|checkpoint|lock|do|call|execute|notify"
+    "|set"
+)
 #: Statements that change the session, which the driver does itself.
 _OF_SESSION = {"set", "reset", "discard", "deallocate", "prepare", "listen", "unlisten", "load"}
 _WORD = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(\w+)", re.DOTALL)
@@ -149,10 +147,13 @@ def _check(statement: Statement, name: str, writes: bool) -> None:
         raise UsageError(
             f"{name}: {word.upper()} changes the session, which pgtare switches itself"
         )
+    reads = _READING.fullmatch(word)
+    if not (reads or _WRITING.fullmatch(word) or word in _OF_SESSION):
+        raise UsageError(f"{name}: no statement of PostgreSQL begins with {word.upper() or text}")
     if writes:
         return
     asks = word in ("begin", "start", "set") and _MODE.search(text)
-    if asks or (word not in _READING and not local):
+    if asks or not (reads or local):
         raise UsageError(
             f"{name}: {word.upper()}{' … WRITE' if asks else ''} does more than read: say --writes "
             "if it may; what it does stays done"
