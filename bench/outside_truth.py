@@ -96,7 +96,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print a row for each condition and arm."""
     print(
-        "| condition | arm | truth µs | mean µs | half-width µs | covered | limited | held up "
+        "| condition | arm | truth µs | mean µs | median half-width µs | covered | limited | held up "
         "| truth in the minute after µs | module µs |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
@@ -220,9 +220,9 @@ def _judged(
         found.limited += limits
         print(
             f"| {condition.name} | {arm.name} | {truth:.2f} "
-            f"| {np.mean([e.estimate for e in us]):.3f} "
-            f"| {np.mean([e.half_width for e in us]):.3f} | {hits} of {len(us)} "
-            f"| {limits} | {np.mean(held_up):.0f} % {inside[arm.name]}",
+            f"| {np.nanmean([e.estimate for e in us]):.3f} "
+            f"| {np.nanmedian([e.half_width for e in us]):.3f} | {hits} of {len(us)} "
+            f"| {limits} | {np.nanmean(held_up):.0f} % {inside[arm.name]}",
             flush=True,
         )
     return found

@@ -369,9 +369,7 @@ def test_facts_take_libraries_apart_and_survive_hidden_ones(catalogue: Catalogue
     kept = "shared_preload_libraries = 'pgtare', '$libdir/auto_explain', '/x/y.so', 'pg_stat"
     assert kept in missing.remedy  # without its path the server would not find y
     assert facts.start_only == {"shared_preload_libraries"}
-    hidden = _facts(
-        150020, [("auto_explain.log_analyze", "superuser", "off")], frozenset(), frozenset()
-    )
+    hidden = _facts(150020, [("auto_explain.log_analyze", "superuser", "off")], [])
     assert hidden.preloaded is None
     assert hidden.loaded("auto_explain")
     assert not hidden.loaded("pg_stat_statements")
