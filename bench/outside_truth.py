@@ -96,8 +96,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print a row for each condition and arm."""
     print(
-        "| condition | arm | truth µs | mean µs | median half-width µs | covered | limited | held up "
-        "| truth in the minute after µs | module µs |"
+        "| condition | arm | truth µs | mean µs | median half-width µs | covered | limited "
+        "| held up | truth in the minute after µs | module µs |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     covered = parts = limited = quiet = 0
