@@ -49,7 +49,6 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
         ("typer", ["--help"]),
         ("numpy._core.multiarray", ["trace", "profile", "nothing"]),
         ("pgtare.observing.trace.output.export", ["trace", "record", "nothing", "--dsn", ""]),
-        ("pgtare.observing.clock.pg_test_timing", ["clock", "--compat"]),
     ],
 )
 def test_while_it_is_loaded(module: str, words: list[str]) -> None:
@@ -62,7 +61,6 @@ def test_while_it_is_loaded(module: str, words: list[str]) -> None:
     [
         ("trace", "load", ["trace", "profile", "nothing"]),
         ("trace", "open_server", ["trace", "record", "nothing", "--dsn", ""]),
-        ("compat_args", "run", ["clock", "--compat"]),
     ],
 )
 def test_while_it_runs(command: str, function: str, words: list[str]) -> None:

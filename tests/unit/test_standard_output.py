@@ -35,7 +35,6 @@ def full(tmp_path: Path) -> Path:
         (["--help"], "1"),
         (["instruments", "--json"], ""),
         (["instruments", "--json"], "1"),
-        (["clock", "--compat", "--help"], ""),
     ],
 )
 def test_on_a_full_device(full: Path, words: list[str], unbuffered: str) -> None:
@@ -71,7 +70,7 @@ def test_whose_reader_has_gone() -> None:
 
 def test_closed() -> None:
     done = subprocess.run(
-        ["sh", "-c", 'exec "$@" >&-', "sh", *_PGTARE, "clock", "--compat", "--help"],
+        ["sh", "-c", 'exec "$@" >&-', "sh", *_PGTARE, "clock", "--help"],
         stderr=subprocess.PIPE,
         text=True,
         timeout=60,

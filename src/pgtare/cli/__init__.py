@@ -13,7 +13,7 @@ from typer.exceptions import Abort, TyperException
 
 import pgtare
 from pgtare import interrupt
-from pgtare.cli import compat_args, standard_output
+from pgtare.cli import standard_output
 from pgtare.errors import PgtareError
 from pgtare.kit.terminal_text import plain
 
@@ -152,9 +152,6 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    if compat_args.is_meant(arguments):
-        interrupt.unwind_at_interrupt()
-        return compat_args.run(arguments)
     from pgtare.cli import commands
 
     named = next((word for word in arguments if not word.startswith("-")), None)

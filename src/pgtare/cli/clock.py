@@ -22,12 +22,12 @@ from pgtare.observing.clock import show
 from pgtare.observing.clock.clocks import BY_NAME
 from pgtare.observing.clock.consequences import ROW, SYSTEM
 from pgtare.observing.clock.explain_timing import node_calls, plan_timing
-from pgtare.observing.clock.pg_test_timing import MOST_SECONDS
 from pgtare.observing.clock.schema import ClockReport
 from pgtare.observing.clock.survey import Request, Tick, planned_s, survey
 
 #: Progress is shown of what takes longer, in s.
 _SHOWN_S = 2.0
+_MOST_SECONDS = 4294967295
 
 
 def clock(
@@ -59,15 +59,6 @@ def clock(
             "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) wrote."
         ),
     ] = None,
-    # here for its help alone: pgtare.cli.compat_args takes these arguments before they are parsed
-    compat: Annotated[
-        bool,
-        typer.Option(
-            "--compat",
-            help="Print what pg_test_timing of PostgreSQL 19 prints; takes its options alone "
-            "(-d, -c, -V, -?) and has its exit statuses.",
-        ),
-    ] = False,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
     json: Json = False,
     output: Output = None,
@@ -109,8 +100,8 @@ def _duration(text: str | None) -> int | None:
     if text is None:
         return None
     found = re.fullmatch(r"0*([0-9]{1,10})", text.strip())
-    if found is None or not 1 <= int(found[1]) <= MOST_SECONDS:
-        raise UsageError(f"--duration {text}: give whole seconds from 1 to {MOST_SECONDS}")
+    if found is None or not 1 <= int(found[1]) <= _MOST_SECONDS:
+        raise UsageError(f"--duration {text}: give whole seconds from 1 to {_MOST_SECONDS}")
     return int(found[1])
 
 
