@@ -173,15 +173,10 @@ def sample() -> ClockReport:
                 cost_ns=Span(lo=15.0, likely=20.0, hi=30.0),
             )
         ],
-        plan=sample_plan(),
-    )
-
-
-def sample_plan(source: str = "plan.json") -> PlanTiming:
-    """What timing one plan of one node costs."""
-    return PlanTiming(
-        source=source,
-        calls=11,
-        call_ns=Span(lo=35.0, likely=41.8, hi=51.4),
-        timing_ms=Span(lo=1.0, likely=2.0, hi=3.0),
+        plan=PlanTiming(
+            source="plan.json",
+            calls=11,
+            call_ns=Span(lo=35.0, likely=41.8, hi=51.4),
+            timing_ms=Span(lo=1.0, likely=2.0, hi=3.0),
+        ),
     )

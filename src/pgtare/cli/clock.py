@@ -16,7 +16,6 @@ from pgtare import cli
 from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
-from pgtare.kit import files
 from pgtare.kit.progress import Display
 from pgtare.observing.clock import show
 from pgtare.observing.clock.clocks import BY_NAME
@@ -59,7 +58,6 @@ def clock(
             "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) wrote."
         ),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -76,7 +74,6 @@ def clock(
     """
     request = Request(tuple(clocks or ()), _duration(duration), cpu)
     percent = _cutoff(cutoff)
-    files.check_target(html)
     destination = Destination(json, output)
     calls = _node_calls(request, explain)
     with _reading(request) as tick:
@@ -87,11 +84,6 @@ def clock(
     if not destination.printed:
         _print(report, Console(), histogram, percent if exact else None)
     destination.write(report.to_json())
-    if html is not None:
-        from pgtare.observing.clock.page import write_page  # the charts take long to load
-
-        write_page(report, html)
-        destination.tell(f"page: {html}")
     if report.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
 

@@ -16,7 +16,6 @@ from pgtare.observing.clock.schema import (
     Cores,
     Frequency,
     Gaps,
-    Meaning,
     PlanTiming,
     Span,
 )
@@ -213,13 +212,8 @@ def _meaning(report: ClockReport) -> Table:
         left=("what it means for PostgreSQL", "server", "clock"),
     )
     for one in report.meaning:
-        table.add_row(one.what, one.server, one.clock, costs(one))
+        table.add_row(one.what, one.server, one.clock, _ns_span(one.cost_ns))
     return table
-
-
-def costs(one: Meaning) -> str:
-    """What a thing costs, with its bounds."""
-    return _ns_span(one.cost_ns)
 
 
 def plan(found: PlanTiming) -> str:
