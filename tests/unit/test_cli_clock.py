@@ -159,14 +159,9 @@ def test_a_clock_that_is_not_there_is_explained_and_the_others_are_read(run: Run
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-d", "0"), "--duration 0: give whole seconds from 1 to 4294967295"),
-        (("-d", "-3"), "--duration -3: give whole seconds"),
-        (("-d", "soon"), "--duration soon: give whole seconds"),
-        (("-d", "4294967296"), "--duration 4294967296: give whole seconds"),
-        (("-c", "-1"), "--cutoff -1: give a percentage from 0 to 100"),
-        (("-c", "100.5"), "--cutoff 100.5: give a percentage"),
-        (("-c", "nan"), "--cutoff nan: give a percentage"),
-        (("-c", "lots"), "--cutoff lots: give a percentage"),
+        (("-d", "0"), "--duration 0: give a time over 0"),
+        (("-d", "-3"), "--duration -3: give a time over 0"),
+        (("-d", "soon"), "--duration soon: give a time over 0"),
         (("--cpu", "100000"), "processor 100000 may not be used here"),
         (("--explain", "/nowhere.json"), "/nowhere.json cannot be read: No such file"),
         (("--explain", "/proc/self/status"), "/proc/self/status is not JSON: EXPLAIN"),
@@ -218,17 +213,17 @@ def test_ctrl_c_keeps_what_was_measured(
 
 
 def test_details_are_printed_where_asked_for(run: Run) -> None:
-    status, out, _ = run("--clock", "monotonic", "--histogram", "--exact", "-c", "50")
+    status, out, _ = run("--clock", "monotonic", "--histogram", "--exact")
     assert status == 0
     assert re.search(r"^monotonic: [\d,]+ readings in \d+\.\d\d s$", out, re.MULTILINE)
     # in which bucket readings begin depends on the machine
     assert re.search(r"^ *(?:31|63|127|255) +[\d,]+ +\d+\.\d{4} % +\d+\.\d{4} %", out, re.MULTILINE)
-    exact = out.split("durations up to 50 %")[1]
+    exact = out.split("durations up to 99.99 %")[1]
     rows = re.findall(
         r"^ *([\d,]+) +[\d,]+\.\d\d +[\d,]+ +[\d.]+ % +([\d.]+) %", exact, re.MULTILINE
     )
     assert float(rows[-1][1]) == 100.0
-    assert sum(float(row[1]) >= 50 for row in rows[:-1]) == 1
+    assert sum(float(row[1]) >= 99.99 for row in rows[:-1]) == 1
 
 
 PLAN = [

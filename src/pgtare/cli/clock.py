@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +14,7 @@ from pgtare import cli
 from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
+from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
 from pgtare.observing.clock import show
 from pgtare.observing.clock.clocks import BY_NAME
@@ -26,14 +25,13 @@ from pgtare.observing.clock.survey import Request, Tick, planned_s, survey
 
 #: Progress is shown of what takes longer, in s.
 _SHOWN_S = 2.0
-_MOST_SECONDS = 4294967295
 
 
 def clock(
     duration: Annotated[
         str | None,
         typer.Option(
-            "--duration", "-d", help="Whole seconds for each clock; about 1 s for all without it."
+            "--duration", "-d", help="Time for each clock, as 3s; about 1 s for all without it."
         ),
     ] = None,
     clocks: Annotated[
@@ -45,12 +43,8 @@ def clock(
         bool, typer.Option("--histogram", help="Also show durations by powers of two.")
     ] = False,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Also show every duration that was seen.")
+        bool, typer.Option("--exact", help="Also show every duration up to 99.99 % of all.")
     ] = False,
-    cutoff: Annotated[
-        str,
-        typer.Option("--cutoff", "-c", help="List exact durations up to this percentage of all."),
-    ] = "99.99",
     explain: Annotated[
         Path | None,
         typer.Option(
@@ -72,8 +66,8 @@ def clock(
 
     `pgtare clock --explain plan.json`
     """
-    request = Request(tuple(clocks or ()), _duration(duration), cpu)
-    percent = _cutoff(cutoff)
+    length = seconds("--duration", duration) if duration is not None else None
+    request = Request(tuple(clocks or ()), length, cpu)
     destination = Destination(json, output)
     calls = _node_calls(request, explain)
     with _reading(request) as tick:
@@ -82,29 +76,10 @@ def clock(
     if explain is not None and calls is not None and cost is not None:  # else interrupted before
         report.plan = plan_timing(explain, calls, cost)
     if not destination.printed:
-        _print(report, Console(), histogram, percent if exact else None)
+        _print(report, Console(), histogram, exact)
     destination.write(report.to_json())
     if report.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
-
-
-def _duration(text: str | None) -> int | None:
-    if text is None:
-        return None
-    found = re.fullmatch(r"0*([0-9]{1,10})", text.strip())
-    if found is None or not 1 <= int(found[1]) <= _MOST_SECONDS:
-        raise UsageError(f"--duration {text}: give whole seconds from 1 to {_MOST_SECONDS}")
-    return int(found[1])
-
-
-def _cutoff(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 100:  # nan as well
-        raise UsageError(f"--cutoff {text}: give a percentage from 0 to 100")
-    return value
 
 
 def _node_calls(request: Request, explain: Path | None) -> int | None:
@@ -122,20 +97,20 @@ def _node_calls(request: Request, explain: Path | None) -> int | None:
 @contextlib.contextmanager
 def _reading(request: Request) -> Iterator[Tick]:
     """The progress of reading the clocks, if that takes long enough to be asked for."""
-    seconds = planned_s(request)
-    if seconds <= _SHOWN_S:
+    length = planned_s(request)
+    if length <= _SHOWN_S:
         yield lambda done, what: None
         return
-    with Display(cli.stderr(), "reading", seconds) as display:
+    with Display(cli.stderr(), "reading", length) as display:
         yield lambda done, what: display.tick(done, what, "; Ctrl-C ends it")
 
 
-def _print(report: ClockReport, console: Console, histogram: bool, exact: float | None) -> None:
+def _print(report: ClockReport, console: Console, histogram: bool, exact: bool) -> None:
     console.print(show.summary(report), highlight=False)
     for one in report.clocks:
         if histogram:
             console.print(show.histogram(one), highlight=False)
-        if exact is not None:
-            console.print(show.exact(one, exact), highlight=False)
+        if exact:
+            console.print(show.exact(one), highlight=False)
     if report.plan is not None:
         console.print(f"\n{show.plan(report.plan)}", highlight=False, markup=False)

@@ -21,6 +21,8 @@ from pgtare.observing.clock.schema import (
 )
 
 _BAR = 24
+#: Exact durations are listed as far as this share of them, in percent.
+_LISTED_PCT = 99.99
 _VERDICT = {"good": "green", "slow": "yellow", "faulty": "red"}
 
 
@@ -255,13 +257,13 @@ def histogram(clock: ClockResult) -> RenderableType:
     return Group(Text(f"\n{_heading(clock)}", style="bold"), table)
 
 
-def exact(clock: ClockResult, cutoff: float) -> RenderableType:
-    """Every duration seen until `cutoff` percent of all, steps back and the largest in any case."""
+def exact(clock: ClockResult) -> RenderableType:
+    """Every duration seen until nearly all of them, steps back and the largest in any case."""
     total = sum(one.count for one in clock.exact) or 1
     table = _table("ticks", "ns", "count", "share", "running")
     running, left_out = 0, 0
     for i, one in enumerate(clock.exact):
-        stopped = 100 * running / total >= cutoff and one.ticks >= 0
+        stopped = 100 * running / total >= _LISTED_PCT and one.ticks >= 0
         running += one.count
         last = i == len(clock.exact) - 1
         if stopped and not last:
@@ -276,7 +278,7 @@ def exact(clock: ClockResult, cutoff: float) -> RenderableType:
             f"{100 * one.count / total:.4f} %",
             f"{100 * running / total:.4f} %",
         )
-    heading = f"\n{_heading(clock)}, durations up to {cutoff:g} %"
+    heading = f"\n{_heading(clock)}, durations up to {_LISTED_PCT:g} %"
     return Group(Text(heading, style="bold"), table)
 
 

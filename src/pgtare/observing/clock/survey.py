@@ -43,7 +43,7 @@ class Request:
     """What to measure: clocks by name (all if none), s for each (None: short), processor."""
 
     clocks: tuple[str, ...] = ()
-    duration_s: int | None = None
+    duration_s: float | None = None
     cpu: int | None = None
 
 
@@ -153,7 +153,7 @@ def _seconds(
 ) -> dict[str, float]:
     """How long each clock is read."""
     return {
-        clock.name: float(request.duration_s or (GAPS_S if clock is gaps_clock else SHORT_S))
+        clock.name: request.duration_s or (GAPS_S if clock is gaps_clock else SHORT_S)
         for clock in clocks
     }
 
