@@ -7,33 +7,11 @@ chooses the counter, it reads RDTSC for rows and RDTSCP for I/O.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pgtare.observing.clock.schema import Choice, ClockResult, Meaning, Span
 from pgtare.postgres.io_timing import io_readings
-
-
-@dataclass(frozen=True)
-class Range:
-    """A quantity that is known between two bounds."""
-
-    lo: float
-    likely: float
-    hi: float
-
-    @classmethod
-    def exactly(cls, value: float) -> Range:
-        return cls(value, value, value)
-
-    def __add__(self, other: Range) -> Range:
-        return Range(self.lo + other.lo, self.likely + other.likely, self.hi + other.hi)
-
-    def scaled(self, factor: float) -> Range:
-        """This, times a number that is not negative."""
-        return Range(self.lo * factor, self.likely * factor, self.hi * factor)
-
 
 #: The clock of PostgreSQL up to 18, and that of 19 if it takes the counter.
 SYSTEM = "monotonic"
@@ -41,19 +19,25 @@ _COUNTER = "tsc"
 _COUNTER_IO = "tscp"
 #: The counter, as the server modules read it where it can be trusted.
 _COUNTERS = ("tsc", "counter")
+
+
+def _between(lo: float, likely: float, hi: float) -> Span:
+    return Span(lo=lo, likely=likely, hi=hi)
+
+
 #: What InstrStartNode and InstrStopNode do under TIMING besides two readings, in ns. Until 15
 #: an instr_time is a struct timespec, whose differences need carrying; from 16 on it is a number.
 #: Below zero if the processor does it along with other work. Measured on a 2.5 GHz Xeon (virtual
 #: machine), as docs/questions.md says.
-_PAIR_WORK_15_NS = Range(-1, 6, 12)
-_PAIR_WORK_NS = Range(-1, 4, 10)
+_PAIR_WORK_15_NS = _between(-1, 6, 12)
+_PAIR_WORK_NS = _between(-1, 4, 10)
 #: How much more a reading costs amid other work than in a loop; measured by the same.
-_IN_PLACE = Range(1, 1.05, 1.15)
+_IN_PLACE = _between(1, 1.05, 1.15)
 #: What track_io_timing does besides reading the clock, for each I/O, in ns: assumed.
-_IO_WORK_NS = Range(0, 10, 20)
+_IO_WORK_NS = _between(0, 10, 20)
 #: What folding a captured wait into the counters costs besides two readings, in ns:
 #: docs/wait-events.md.
-_WAIT_WORK_NS = Range(6.5, 7.2, 8.5)
+_WAIT_WORK_NS = _between(6.5, 7.2, 8.5)
 
 ROW = "EXPLAIN (TIMING), row and node"
 _IO = "track_io_timing, read or write"
@@ -66,29 +50,29 @@ class _Timed:
     server: str
     clocks: tuple[str, ...]
     """The first of these that was read."""
-    cost: Callable[[float], Range]
+    cost: Callable[[float], Span]
     """Of what a reading costs, in ns."""
     reads: int = 2
 
 
-def _call(read_ns: float) -> Range:
+def _call(read_ns: float) -> Span:
     """What TIMING adds to one call of a node: what a row costs in each node it passes."""
     return _IN_PLACE.scaled(2 * read_ns) + _PAIR_WORK_NS
 
 
-def _call_15_to_18(read_ns: float) -> Range:
+def _call_15_to_18(read_ns: float) -> Span:
     """The same as on 16 to 18, its bounds wide enough for 15."""
     newer, older = _call(read_ns), _IN_PLACE.scaled(2 * read_ns) + _PAIR_WORK_15_NS
-    return Range(min(newer.lo, older.lo), newer.likely, max(newer.hi, older.hi))
+    return _between(min(newer.lo, older.lo), newer.likely, max(newer.hi, older.hi))
 
 
-def _io(major: int) -> Callable[[float], Range]:
+def _io(major: int) -> Callable[[float], Span]:
     least, most = io_readings(major)
-    return lambda read_ns: Range(least, most, most).scaled(read_ns) + _IO_WORK_NS
+    return lambda read_ns: _between(least, most, most).scaled(read_ns) + _IO_WORK_NS
 
 
-def _wait(read_ns: float) -> Range:
-    return Range.exactly(2 * read_ns) + _WAIT_WORK_NS
+def _wait(read_ns: float) -> Span:
+    return _between(2 * read_ns, 2 * read_ns, 2 * read_ns) + _WAIT_WORK_NS
 
 
 _TIMED = (
@@ -122,7 +106,7 @@ def meaning(clocks: Iterable[ClockResult], choice: Choice, counter: bool = True)
                     clock=name,
                     reads=one.reads,
                     readings_ns=one.reads * read_ns,
-                    cost_ns=Span(**dataclasses.asdict(one.cost(read_ns))),
+                    cost_ns=one.cost(read_ns),
                 )
             )
     return found

@@ -46,9 +46,7 @@ def plan_timing(path: Path, calls: int, call_ns: Span) -> PlanTiming:
         source=str(path),
         calls=calls,
         call_ns=call_ns,
-        timing_ms=Span(
-            **{end: calls * cost * 1e-6 for end, cost in call_ns.model_dump().items()},
-        ),
+        timing_ms=call_ns.scaled(calls * 1e-6),
     )
 
 

@@ -179,6 +179,13 @@ class Span(Model):
     likely: float = Field(description="the likely value")
     hi: float = Field(description="not above this")
 
+    def __add__(self, other: Span) -> Span:
+        return Span(lo=self.lo + other.lo, likely=self.likely + other.likely, hi=self.hi + other.hi)
+
+    def scaled(self, factor: float) -> Span:
+        """This, times a number that is not negative."""
+        return Span(lo=self.lo * factor, likely=self.likely * factor, hi=self.hi * factor)
+
 
 class Meaning(Model):
     """What a clock of this cost means for one thing that PostgreSQL can time."""
