@@ -1,4 +1,4 @@
-"""Parquet files of an export on full disks: one sentence, whatever DuckDB says."""
+"""Parquet files of an export on full disks: one sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pgtare.kit import files
-from pgtare.observing.trace.output import export, parquet
+from pgtare.observing.trace.output import export
 from tests.commands import failed, in_process
 from tests.sample_trace import two_requests
 from tests.small_volume import fill, small_volume
@@ -39,7 +39,7 @@ def test_nobody_else_may_read_it_while_it_is_written(
     monkeypatch.setattr(os, "chmod", lambda *_: None)
     before = os.umask(0o022)
     try:
-        parquet.write(tmp_path / "r.parquet", COLUMNS)
+        export.write_parquet(tmp_path / "r.parquet", COLUMNS)
     finally:
         os.umask(before)
     assert found == [0o600]
@@ -47,11 +47,11 @@ def test_nobody_else_may_read_it_while_it_is_written(
 
 def test_what_has_no_room_is_not_there(full: Path) -> None:
     with pytest.raises(OSError, match="No space left") as caught:
-        parquet.write(full / "r.parquet", COLUMNS)
+        export.write_parquet(full / "r.parquet", COLUMNS)
     assert caught.value.errno == errno.ENOSPC
     assert os.listdir(full) == []
     with pytest.raises(OSError, match="No such file") as caught:
-        parquet.write(full / "nowhere" / "r.parquet", COLUMNS)
+        export.write_parquet(full / "nowhere" / "r.parquet", COLUMNS)
     assert caught.value.errno == errno.ENOENT
 
 

@@ -25,7 +25,7 @@ from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.records import CallKind, RecordKind
 from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.file.writer import Writer
-from pgtare.observing.trace.output import export, parquet, show, waterfall
+from pgtare.observing.trace.output import export, show, waterfall
 from pgtare.observing.trace.output.export import tables
 from pgtare.observing.trace.output.page import page
 from tests.commands import in_process, refused
@@ -337,14 +337,14 @@ def test_an_interrupted_export_leaves_nothing(
     if format_ == "jsonl":
         monkeypatch.setattr(export, "_lines", cut)
     else:
-        written = parquet.write
+        written = export.write_parquet
 
         def second(path: Path, columns: export.Columns) -> None:
             written(path, columns)
             if path.stem == "calls":
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(parquet, "write", second)
+        monkeypatch.setattr(export, "write_parquet", second)
     if not made:
         (tmp_path / "tables").mkdir()
     before = sorted(tmp_path.rglob("*"))

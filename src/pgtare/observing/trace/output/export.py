@@ -25,7 +25,6 @@ from pgtare.observing.trace.file.records import (
     CallKind,
     sqlstate,
 )
-from pgtare.observing.trace.output import parquet
 from pgtare.postgres.wait_ring import RingRecordKind
 
 FORMATS = ("parquet", "jsonl")
@@ -49,7 +48,7 @@ def check(directory: Path, format_: str) -> None:
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: choose among {', '.join(FORMATS)}")
     if format_ == "parquet":
-        parquet.load()
+        import pyarrow  # noqa: F401  # before anything is read that is to be written
     files.check_directory(directory)
     artefact.check_new(directory, renamed=False)
 
@@ -82,7 +81,7 @@ def _write_tables(ledger: Ledger, directory: Path, format_: str) -> dict[str, in
         path = directory / f"{name}.{format_}"
         try:
             if format_ == "parquet":
-                parquet.write(path, columns)
+                write_parquet(path, columns)
             else:
                 with open(path, "x", encoding="utf-8", opener=_private) as file:
                     file.writelines(_lines(columns, rows))
@@ -99,6 +98,18 @@ def _remove(directory: Path, format_: str, *, made: bool) -> None:
             path.unlink()
         if made:
             directory.rmdir()
+
+
+def write_parquet(path: Path, columns: Columns) -> None:
+    """Write equally long columns, whole or not at all, synced, for the owner only.
+
+    Raises OSError with the system's number of the cause.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with files.staged(path) as staging, staging.open("wb") as file:
+        pq.write_table(pa.table(columns), file, compression="zstd")
 
 
 def _private(path: str, flags: int) -> int:
