@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgtare.errors import PgtareError
-from pgtare.observing.trace.analysis import aggregate, merge, profile, statements
 from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis import merge, profile, statements
 from pgtare.observing.trace.file import blocks, record_decoder
 from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.tables import COLUMNS, OF_BYTES, Table
@@ -38,7 +38,6 @@ LIMIT_S = 20
 def read_all(path: Path, *, draw: bool = False) -> None:
     """Everything that reads a trace; only sentences of ours may come out of it."""
     with contextlib.suppress(PgtareError):
-        aggregate.totals(path)
         found = load(path)
         found.notes()
         book = ledgers.ledger(found)

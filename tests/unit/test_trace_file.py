@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import zlib
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgtare.errors import UsageError
-from pgtare.observing.trace.analysis import aggregate
 from pgtare.observing.trace.file import blocks, columns
 from pgtare.observing.trace.file.blocks import BLOCK_HEADER, BLOCK_MAGIC, FILE_HEADER
 from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
@@ -137,24 +135,6 @@ def test_waits_come_back_in_order_of_ring_and_time(tmp_path: Path) -> None:
     assert found.label(int(found.waits[1].event[0])) == "IO/WalSync"
     assert found.rings[1].pid == 101
     assert not found.damages
-
-
-def test_sums_are_those_of_the_waits(tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
-    n = 300_000
-    event, length = rng.integers(0, 4, n), 16 * rng.integers(0, 10**5, n)
-    start = np.cumsum(16 * rng.integers(0, 10**5, n) + length) - length
-    rows = list(zip(event.tolist(), start.tolist(), length.tolist(), strict=True))
-    found = aggregate.totals(write(tmp_path / "t.pgtrace", b"", rows))
-    assert found.waits == n
-    for e in range(4):
-        of = length[event == e]
-        assert found.count[e] == len(of)
-        assert found.total[e] == of.sum()
-        assert found.shortest[e] == of.min()
-        assert found.longest[e] == of.max()
-        plain = Counter(max(x, 1).bit_length() - 1 for x in of.tolist())
-        assert found.histogram[e][:22].tolist() == [plain[b] for b in range(22)]
 
 
 def test_a_file_cut_anywhere_is_read_up_to_there(whole: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.observing.trace.analysis import kernel_time, merge, statements
 from pgtare.observing.trace.analysis import ledger as ledgers
-from pgtare.observing.trace.analysis.profile import GROUPINGS, Scope, profile
+from pgtare.observing.trace.analysis.profile import GROUPINGS, Scope, bucket, profile
 from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.records import BEGIN, COMMITTED, CallKind
 from pgtare.observing.trace.output.page import page
@@ -19,6 +19,11 @@ from tests.sample_trace import by
 from tests.unit.made_traces import MS, US, moment, session_stream, trace, write
 
 pytestmark = pytest.mark.timeout(180)
+
+
+def test_lengths_are_counted_by_powers_of_two() -> None:
+    lengths = [0, 1, 2, 3, 4, 977, 2**40 - 1, 2**40]
+    assert bucket(np.array(lengths)).tolist() == [0, 0, 1, 1, 2, 9, 39, 40]
 
 
 def test_a_busy_machine_hides_nothing_of_the_kernels_work(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.observing.trace.analysis.aggregate import BUCKETS, bucket
 from pgtare.observing.trace.analysis.ledger import CLIENT, CPU, MISSING, OWN, Ledger, ends_of_work
+from pgtare.observing.trace.analysis.profile import BUCKETS, bucket
 
 BINS = 180
 #: Classes of waits for something to do.

@@ -12,7 +12,6 @@ from pgtare.errors import UsageError
 from pgtare.kit.document import renamed
 from pgtare.observing.trace import documents
 from pgtare.observing.trace.analysis import executions, plan_nodes
-from pgtare.observing.trace.analysis.aggregate import BUCKETS, bucket
 from pgtare.observing.trace.analysis.ledger import CLIENT, MISSING, Ledger, LedgerEntries
 from pgtare.observing.trace.analysis.texts import OUTSIDE, StatementLabels, statement_labels
 from pgtare.observing.trace.file.records import CallKind
@@ -20,6 +19,17 @@ from pgtare.observing.trace.file.records import CallKind
 #: Statements that a heading names, and characters of each.
 _NAMED, _WIDTH = 3, 200
 GROUPINGS = ("event", "class", "statement", "call", "node", "relation", "session")
+BUCKETS = 64
+
+
+def bucket(length_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The power of two below each length: bucket b holds lengths from 2^b up to 2^(b+1) ns.
+
+    A length of 0 or 1 ns is in bucket 0.
+    """
+    bits = np.maximum(length_ns, 1).astype(np.float64).view(np.int64) >> 52
+    # the conversion rounds 2^k - 1 up to 2^k from 2^53 on: those are 104 days and more
+    return np.asarray(bits - 1023, dtype=np.int64)
 
 
 @dataclass(frozen=True)
