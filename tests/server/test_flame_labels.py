@@ -198,35 +198,6 @@ def test_without_traces_it_says_so_and_labels_nothing(timed: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_samples_split_by_the_arm_of_a_trial(tmp_path: Path) -> None:
-    """A trial and a recording of the same time, joined afterwards."""
-    needs_perf("on")
-    weigh = start_pgtare(
-        "weigh log_min_duration_statement --duration 12 --scale 1 --out {}", tmp_path / "weighed"
-    )
-    assert weigh.stderr is not None
-    for line in weigh.stderr:
-        if "warming up" in line:
-            break
-    time.sleep(4)
-    children = os.popen(f"pgrep -P {weigh.pid} -f 'postgres -D'").read().split()  # noqa: S605
-    done = pgtare(
-        "flame on --postmaster {} -d 5s --rate 999 --out {}", children[0], tmp_path / "cpu"
-    )
-    assert done.returncode == 0, done.stderr
-    _, err = weigh.communicate(timeout=60)
-    assert weigh.returncode == 0, err
-    shown = pgtare("flame", "show", tmp_path / "cpu", "--arms", tmp_path / "weighed", "--json")
-    assert shown.returncode == 0, shown.stderr
-    found = _stacks(shown.stdout)
-    logging = {s[0]: 0 for s in found}
-    for stack, ns in found.items():
-        logging[stack[0]] += ns if "errfinish" in stack else 0
-    assert set(logging) == {"arm: base", "arm: control", "arm: log_min_duration_statement"}
-    assert logging["arm: log_min_duration_statement"] > 10 * logging["arm: base"]
-
-
-@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_recorded(timed: Cluster, tmp_path: Path) -> None:
     needs_perf("on")
 

@@ -201,7 +201,6 @@ def test_waits_for_something_to_do_are_idle() -> None:
         (*latch, "schedule_[k]"),
         (*latch[:-1], "wait_epoll_wait", "epoll_wait"),
         (latch[0], "wait: Activity/WalWriterMain", *latch[1:]),
-        ("arm: base", *latch),
         (*latch, "woken by interrupt", "hrtimer_wakeup_[k]"),
         (asleep[0], "wait: Client/ClientRead", asleep[1]),
         (asleep[0], f"{asleep[1]} in transaction (aborted)"),

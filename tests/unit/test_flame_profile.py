@@ -105,7 +105,7 @@ def test_a_sample_takes_the_span_it_begins_in() -> None:
     spans = np.array([[1, 900, 1500, 4], [1, 1500, 2000, 5], [2, 0, 9999, 6]])
     which = _samples().within(spans)
     assert which.tolist() == [4, -1, 6]
-    labelled = _samples().framed(["wait: x"] * 7, which, depth=1)
+    labelled = _samples().framed(["wait: x"] * 7, which)
     assert labelled.stacks[labelled.stack[0]] == ("backend", "wait: x", "f", "g")
     assert labelled.stacks[labelled.stack[1]] == B
 

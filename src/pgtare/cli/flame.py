@@ -22,12 +22,10 @@ from pgtare.observing.flame import labels as flame_labels
 from pgtare.observing.flame import perf, processes, show
 from pgtare.observing.flame import profile as profiles
 from pgtare.observing.flame import recording as keep
-from pgtare.observing.flame.arms import TrialArms, by_arm
 from pgtare.observing.flame.processes import FlameTarget
 from pgtare.observing.flame.record import record
 from pgtare.observing.flame.recording import FlameRecording, Mode
 from pgtare.postgres import own_session, signals
-from pgtare.weighing.weigh import store
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -155,31 +153,18 @@ _waits(
 @app.command("show")
 def show_command(
     directory: Annotated[Path, typer.Argument(help="What --out of an earlier recording kept.")],
-    arms: Annotated[
-        Path | None,
-        typer.Option(help="A result of `pgtare weigh --out` of the same time: split by its arms."),
-    ] = None,
     idle: Idle = False,
     html: Html = None,
     folded: Folded = None,
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Show a recording again, or its samples by the arm of a trial.
+    """Show a recording again.
 
-    Example: `pgtare flame show cpu --arms weighed --html by-arm.html`
+    Example: `pgtare flame show cpu --html cpu.html`
     """
     outputs = _Outputs(html, folded, None, Destination(json, output))
-    recording = keep.load(directory)
-    if arms is not None:
-        kept = store.load(arms)
-        names = [arm.name for arm in kept.design.arms]
-        trial = TrialArms(names, kept.observations, kept.result.design.started)
-        try:
-            recording = by_arm(recording, trial)
-        except UsageError as ex:
-            raise UsageError(f"{arms}: {ex}") from ex
-    outputs.deliver(recording, idle=idle)
+    outputs.deliver(keep.load(directory), idle=idle)
 
 
 @app.command("diff")

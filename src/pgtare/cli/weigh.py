@@ -424,11 +424,10 @@ def _show(done: Weighing, destination: Destination, why: Why | None, details: bo
 def _explained(done: Weighing, why: Why, console: Console | None) -> WeighResult:
     """The result with what --why found, which is printed if there is a console."""
     from pgtare.observing.flame import why as reasons
-    from pgtare.observing.flame.arms import TrialArms
 
     result = done.result
     names = [arm.name for arm in done.design.arms]
-    found = why.explain(TrialArms(names, done.observations, result.design.started))
+    found = why.explain(reasons.TrialArms(names, done.observations, result.design.started))
     if console is not None:
         costing = {
             arm.name: arm.verdict == "cost"

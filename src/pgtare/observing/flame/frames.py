@@ -7,13 +7,7 @@ Stack = tuple[str, ...]  # from the outermost frame to the innermost
 #: Marks a frame of the kernel, as other tools for folded stacks have it.
 KERNEL = "_[k]"
 #: Frames that are no functions begin so.
-WAIT, STATEMENT, ARM, THROUGHOUT, WAKER = (
-    "wait: ",
-    "statement: ",
-    "arm: ",
-    "waiting throughout",
-    "woken by ",
-)
+WAIT, STATEMENT, THROUGHOUT, WAKER = "wait: ", "statement: ", "waiting throughout", "woken by "
 
 # The function in which the work of a process begins; what is around it differs by major version.
 _MAINS = {
@@ -96,6 +90,6 @@ def is_idle(stack: Stack) -> bool:
 
 def _undressed(stack: Stack) -> list[str]:
     """The process's own frames: without labels, and without what woke it."""
-    own = [name for name in stack if not name.startswith((WAIT, STATEMENT, ARM))]
+    own = [name for name in stack if not name.startswith((WAIT, STATEMENT))]
     wakers = (i for i, name in enumerate(own) if name.startswith(WAKER))
     return own[: next(wakers, len(own))]

@@ -87,7 +87,7 @@ class FrameLabels:
             moved = stretches.copy()
             moved[:, 0] = [self.server_pids.get(pid, -1) for pid in moved[:, 0].tolist()]
             moved[:, 1:3] -= recording.realtime_ns
-            samples = samples.framed(self.names, samples.within(moved), depth=1)
+            samples = samples.framed(self.names, samples.within(moved))
         return dataclasses.replace(recording, samples=samples)
 
 

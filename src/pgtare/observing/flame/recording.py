@@ -64,15 +64,15 @@ class StackSamples:
         """The time that all samples represent."""
         return int(self.weight_ns.sum())
 
-    def framed(self, names: Sequence[str], which: Numbers, depth: int = 0) -> StackSamples:
-        """Each sample's stack with the frame names[which] at this depth; -1 leaves it as it is."""
+    def framed(self, names: Sequence[str], which: Numbers) -> StackSamples:
+        """Each sample's stack with names[which] below its first frame; -1 leaves it as it is."""
         keys = which.astype(np.int64) * len(self.stacks) + self.stack
         used, stack = np.unique(keys, return_inverse=True)
         stacks = []
         for key in used.tolist():
             name, old = divmod(key, len(self.stacks))
             own = self.stacks[old]
-            stacks.append(own if name < 0 else (*own[:depth], names[name], *own[depth:]))
+            stacks.append(own if name < 0 else (*own[:1], names[name], *own[1:]))
         return replace(self, stacks=tuple(stacks), stack=stack.astype(np.int32))
 
     def within(self, spans: Numbers) -> Numbers:

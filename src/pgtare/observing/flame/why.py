@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -12,19 +14,28 @@ import psycopg
 from rich.console import Console
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.estimate.trial.observations import UnitFlag, finished
+from pgtare.estimate.trial.observations import Observations, UnitFlag, finished
 from pgtare.kit import numbers
 from pgtare.observing.flame import arm_difference as reasons
 from pgtare.observing.flame import perf, processes, show
 from pgtare.observing.flame.arm_difference import Growth, Reasons
-from pgtare.observing.flame.arms import TrialArms, arm_spans
 from pgtare.observing.flame.processes import FlameTarget
 from pgtare.observing.flame.record import FlameRecorder
-from pgtare.observing.flame.recording import BLOCKED, FlameRecording, Mode
+from pgtare.observing.flame.recording import BLOCKED, FlameRecording, Mode, Numbers
+from pgtare.postgres.wait_ring import epoch_ns
 
 #: Samples a second: a round number would beat with timers of the server.
 RATE = 1999
 _ROWS = 8
+
+
+@dataclass(frozen=True)
+class TrialArms:
+    """What is needed of a trial. names: of its arms. started: ISO 8601, None if it is not known."""
+
+    names: Sequence[str]
+    observations: Observations
+    started: str | None
 
 
 class Why:
@@ -68,9 +79,9 @@ class Why:
 
     def explain(self, trial: TrialArms) -> dict[str, list[Reasons]]:
         """What each arm spends more time in than the base: computing ("on") and blocked ("off")."""
-        began = trial.began_ns()
-        if began is None:
+        if trial.started is None:
             return {}
+        began = epoch_ns(datetime.fromisoformat(trial.started))
         data = finished(trial.observations)
         data = data[(data["flags"] & UnitFlag.UNDRAWN) == 0]
         arms = list(trial.names)
@@ -80,7 +91,7 @@ class Why:
             samples = recording.samples
             if mode == "off":
                 samples = samples.of(BLOCKED)
-            which = samples.within(arm_spans(data, zero, self._pids))
+            which = samples.within(_spans(data, zero, self._pids))
             found[mode] = reasons.explain(
                 samples,
                 which,
@@ -95,6 +106,17 @@ class Why:
             )
             self.notes += recording.notes
         return found
+
+
+def _spans(data: Observations, began_ns: int, pids: dict[int, int]) -> Numbers:
+    """When each transaction ran, and under which arm.
+
+    began_ns: of the trial, CLOCK_MONOTONIC. pids: the machine's number by the server's.
+    """
+    machine = np.array([pids.get(int(p), int(p)) for p in data["pid"].tolist()], np.int64)
+    start = began_ns + data["start_ns"]
+    end = start + data["service_ns"] + data["client_ns"]
+    return np.stack([machine, start, end, data["arm"].astype(np.int64)], axis=1)
 
 
 def _recorder(mode: Mode, target: FlameTarget) -> FlameRecorder:
