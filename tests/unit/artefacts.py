@@ -121,7 +121,7 @@ def write_trace(path: Path) -> None:
 
 def read_trace(path: Path) -> Any:
     found = load_trace(path)
-    return sorted(found.rings), found.end, found.size
+    return sorted(found.rings), found.end, len(found.damages)
 
 
 def _later_schema(data: bytes) -> bytes:

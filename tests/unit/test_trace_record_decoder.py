@@ -30,7 +30,7 @@ def test_a_stream_of_another_version_says_so_in_a_sentence() -> None:
 
 def test_every_kind_of_record_comes_back() -> None:
     b = StreamBuilder()
-    b.session(pid=99, application="naïve")
+    b.session(application="naïve")
     b.text(1, "SELECT 1", 42, flags=1)
     b.call(
         CallKind.EXECUTE,
@@ -54,7 +54,6 @@ def test_every_kind_of_record_comes_back() -> None:
     b.application(13, "ünder")
     b.end(14)
     found = record_decoder.decode([(0, b.data)])
-    assert found.session["pid"] == 99
     assert found.session["application"] == "naïve"
     assert found.session["started_ns"] == BEGAN_NS
     assert found.texts[1].text == "SELECT 1"
@@ -64,7 +63,7 @@ def test_every_kind_of_record_comes_back() -> None:
     assert (call["depth"], call["parent"], call["query_id"], call["text"]) == (2, 4, 42, 1)
     assert sqlstate(int(call["sqlstate"])) == "22012"
     assert found.buffers[1][:4] == (1, 2, 3, 4)
-    assert found.requests.tolist() == [(1, 12, 4, ord("T"), 1)]
+    assert found.requests.tolist() == [(1, 12, 4)]
     assert found.transactions.tolist() == [(1, 5, 77, 2)]
     assert found.rowsources[0].nodes[0].time == 5
     assert (found.errors[0].sqlstate, found.errors[0].message) == ("22012", "division by zero")
@@ -92,7 +91,7 @@ def test_request_in_one_record() -> None:
     assert found.buffers == {2: (1, 2, 3, 4, *[0] * 8)}
     assert [bind.data for bind in found.binds[2]] == [b"\7\0\0\0"]
     assert found.transactions.tolist() == [(1, 1002, 0, 1001), (2, 1022, 99, 1001)]
-    assert found.requests.tolist() == [(1000, 1030, 5, ord("I"), 1)]
+    assert found.requests.tolist() == [(1000, 1030, 5)]
     assert not found.notes
     assert not found.gaps
     records = [b.data[at:] for at in record_decoder.walk(b.data)[0].tolist()]

@@ -18,6 +18,7 @@ from pgtare.observing.trace.file.records import (
     CallKind,
     NodeRun,
     RowSources,
+    call_name,
 )
 
 NOT_BY_NODE = "not in a measured node"
@@ -199,8 +200,7 @@ def grouped(ledger: Ledger, entries: LedgerEntries, label: Callable[[Node], str]
     bookings, many = _Bookings(), ledger.fetches()
 
     def book_rest(call: int, ns: float) -> None:
-        kind = int(ledger.calls["kind"][call])
-        name = CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
+        name = call_name(int(ledger.calls["kind"][call]))
         bookings.book(f"{name}, {NOT_BY_NODE}", ns if ns > 1e-3 else 0.0, int(many[call]))
 
     runs = _runs(ledger)

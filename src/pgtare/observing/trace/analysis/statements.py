@@ -19,6 +19,7 @@ from pgtare.observing.trace.file.records import (
     FAILED,
     CallKind,
     RowSources,
+    call_name,
     sqlstate,
 )
 from pgtare.postgres.sql_text import normalised
@@ -113,8 +114,7 @@ def _own_times(ledger: Ledger) -> _Own:
 def _add_call(ledger: Ledger, statement: TracedStatement, i: int, own: _Own) -> None:
     call = ledger.calls[i]
     kind = int(call["kind"])
-    name = CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
-    into = statement.calls.setdefault(name, CallSum())
+    into = statement.calls.setdefault(call_name(kind), CallSum())
     process = ledger.processes[int(ledger.call_process[i])]
     several = process.stream.fetches.get(int(call["call"]), 1)
     into.count += several

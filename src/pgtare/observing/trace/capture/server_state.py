@@ -25,7 +25,7 @@ SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
 _SESSIONS = """
 SELECT s.pid, pg_get_userbyid(s.userid)::text, coalesce(d.datname::text, s.dbid::text),
        coalesce(a.application_name, s.application_name), s.level, coalesce(s.reason, ''), s.waits,
-       s.started, s.records, s.bytes, s.lost_records, s.lost_bytes, s.ring_bytes
+       s.started, s.records, s.lost_records
 FROM {trace}.sql_trace_sessions() s LEFT JOIN pg_database d ON d.oid = s.dbid
 LEFT JOIN pg_stat_activity a ON a.pid = s.pid WHERE s.ended IS NULL ORDER BY s.pid
 """
@@ -92,10 +92,7 @@ class TracedSession:
     waits: bool
     started: datetime | None
     records: int
-    bytes: int
     lost_records: int
-    lost_bytes: int
-    ring_bytes: int
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,6 @@ class Trace:
     processor: dict[int, dict[str, Integers]] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
     damages: list[Damage] = field(default_factory=list)
-    size: int = 0
 
     def label(self, event: int) -> str:
         """An event as its users write it."""
@@ -226,7 +225,7 @@ def _wrong(block: Block) -> str | None:
 
 def load(path: Path) -> Trace:
     """All of a trace. Raises UsageError if there is none that can be read."""
-    trace = Trace(path, size=sum(_size(file) for file in blocks.files_of(path)))
+    trace = Trace(path)
     columns: dict[Table, dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for found in scan(path):
         if isinstance(found, Damage):
@@ -427,10 +426,3 @@ def _mapping(raw: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0

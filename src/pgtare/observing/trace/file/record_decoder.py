@@ -208,8 +208,8 @@ class _Decoder:
 
     def _fused(self, r: bytes, when: int, call: int) -> None:
         """A request in one record, as the calls and records that it is the same as."""
-        flags, status, _, messages, start, cpu, text, query_id, xid, transaction, began = (
-            struct.unpack_from("<IBBHqqQqQqI", r, 32)
+        flags, start, cpu, text, query_id, xid, transaction, began = struct.unpack_from(
+            "<I4xqqQqQqI", r, 32
         )
         start, transaction = _sane_ns(start), _sane_ns(transaction)
         if flags & _BEGAN:
@@ -246,7 +246,7 @@ class _Decoder:
             self._transactions.append((COMMITTED, end, xid, transaction))
         self.into.last = max(self.into.last, end)
         if r[4] == RecordKind.FUSED:
-            self._requests.append((start, when, _sane_ns(cpu), status, messages))
+            self._requests.append((start, when, _sane_ns(cpu)))
 
     def _note_open(self, r: bytes, when: int, call: int) -> None:
         self._open = r, when, call
@@ -263,31 +263,16 @@ class _Decoder:
         self._join_calls(np.zeros(0, CALL), np.zeros(0, np.int64))
 
     def _session(self, r: bytes, when: int, call: int) -> None:
-        version, pid, started, system, _, role, database, server, clock, ring = struct.unpack_from(
-            "<Iiqqq II iI Q".replace(" ", ""), r, 32
-        )
-        names = [r[a:b].split(b"\0", 1)[0] for a, b in ((88, 152), (152, 216), (216, 280))]
-        encoding = r[280:304].split(b"\0", 1)[0].decode("ascii", "replace")
-        self.encoding = encoding
+        version, started = struct.unpack_from("<I4xq", r, 32)
+        application = r[88:152].split(b"\0", 1)[0]
+        self.encoding = r[280:304].split(b"\0", 1)[0].decode("ascii", "replace")
         if version != _VERSION:
             self.into.notes.append(
                 f"the server's stream has version {version}; this pgtare reads version {_VERSION}"
             )
-        began = _sane_ns((started + POSTGRES_EPOCH_US) * 1000)
         self.into.session = {
-            "version": version,
-            "pid": pid,
-            "started_ns": began,
-            "system_identifier": system,
-            "role_oid": role,
-            "database_oid": database,
-            "server_version_num": server,
-            "clock": clock,
-            "ring_bytes": ring,
-            "application": self._str(names[0]),
-            "user": self._str(names[1]),
-            "database": self._str(names[2]),
-            "encoding": encoding,
+            "started_ns": _sane_ns((started + POSTGRES_EPOCH_US) * 1000),
+            "application": self._str(application),
         }
 
     def _str(self, raw: bytes) -> str:
@@ -307,12 +292,10 @@ class _Decoder:
         """The values whose entries begin at a place of a record."""
         found = []
         for _ in range(min(entries, _MAX_COUNT)):
-            oid, state, form, _, length, stored = struct.unpack_from("<IBBHII", r, at)
+            oid, state, _, _, length, stored = struct.unpack_from("<IBBHII", r, at)
             if at + 16 + stored > len(r):
                 raise ValueError("a value beyond the record")
-            found.append(
-                Bind(oid, _BIND_STATES[state], form, length, r[at + 16 : at + 16 + stored])
-            )
+            found.append(Bind(oid, _BIND_STATES[state], length, r[at + 16 : at + 16 + stored]))
             at += 16 + (stored + 7) // 8 * 8
         self.into.binds[call] = tuple(found)
 
@@ -349,9 +332,8 @@ class _Decoder:
         self.into.errors.append(Failure(when, call, sqlstate(state), level, text, message))
 
     def _request(self, r: bytes, when: int, call: int) -> None:
-        start, cpu, status, messages = struct.unpack_from("<qqII", r, 32)
-        row = _sane_ns(start), when, _sane_ns(cpu), status & 0xFF, messages & 0x7FFFFFFF
-        self._requests.append(row)
+        start, cpu = struct.unpack_from("<qq", r, 32)
+        self._requests.append((_sane_ns(start), when, _sane_ns(cpu)))
 
     def _waitring(self, r: bytes, when: int, call: int) -> None:
         started, zero = struct.unpack_from("<qq", r, 32)

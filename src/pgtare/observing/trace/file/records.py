@@ -89,9 +89,7 @@ BUFFERS = (
     "wal_records",
     "wal_bytes",
 )
-REQUEST = np.dtype(
-    [("start", "<i8"), ("end", "<i8"), ("cpu", "<i8"), ("status", "<i4"), ("messages", "<i4")]
-)
+REQUEST = np.dtype([("start", "<i8"), ("end", "<i8"), ("cpu", "<i8")])
 TRANSACTION = np.dtype([("event", "<i4"), ("when", "<i8"), ("xid", "<u8"), ("start", "<i8")])
 BEGIN, COMMITTED, ABORT, PREPARE, SUBABORT = 1, 2, 3, 4, 5
 
@@ -113,7 +111,6 @@ class Bind:
 
     type: int
     state: str
-    form: int
     length: int
     data: bytes
 
@@ -207,6 +204,11 @@ class Stream:
     last: int = 0
     records: int = 0
     notes: list[str] = field(default_factory=list)
+
+
+def call_name(kind: int) -> str:
+    """What a call of this kind is called."""
+    return CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
 
 
 def sqlstate(packed: int) -> str:

@@ -44,7 +44,6 @@ class Writer:
         self.directory = target.parent if self.single else target
         self.target = target
         self.written = 0
-        self.rows: dict[Table, int] = defaultdict(int)
         self.taken: dict[Table, int] = defaultdict(int)
         self.unwritten: dict[Table, int] = defaultdict(int)
         self._id = secrets.token_bytes(16)
@@ -152,7 +151,6 @@ class Writer:
             return
         self._rows[table].append(columns)
         self._collected[table] += rows
-        self.rows[table] += rows
         size = _taken(table, columns)
         self._stream_bytes += size if table is Table.STREAM else 0
         self.taken[table] += size

@@ -11,7 +11,7 @@ from pgtare.kit import numbers
 from pgtare.observing.trace.analysis.ledger import Ledger
 from pgtare.observing.trace.analysis.texts import StatementLabels
 from pgtare.observing.trace.analysis.timeline import Process
-from pgtare.observing.trace.file.records import CallKind
+from pgtare.observing.trace.file.records import call_name
 
 WIDTH = 1000.0
 ROW = 18
@@ -79,11 +79,10 @@ def draw(
         left_out += len(which) - len(kept)
         for i in which[kept].tolist():
             kind = int(calls["kind"][i])
-            name = CallKind(kind).name.lower() if 1 <= kind <= len(CallKind) else "call"
             length = numbers.duration(int(calls["end"][i] - calls["start"][i]) / 1000)
             text = labels.names[int(labels.of_call[own[i]])][:500]
             start, stop = int(calls["start"][i]), int(calls["end"][i])
-            hint = f"{name}, {length}: {text}"
+            hint = f"{call_name(kind)}, {length}: {text}"
             bars.append(_bar(start, stop, begin, end, scale, y, f"k{kind}", hint))
         y += ROW
     for who, name in [(process, "waits"), *_workers(ledger, process, begin, end)]:
