@@ -144,5 +144,7 @@ def _said(command: list[str], each: Load, dsn: str, directory: Path) -> float:
     path.unlink()
     # each transaction is one request; on a busy machine not all are recorded
     requests = max(len(process.requests) for process in book.processes)
-    own = sum(line.ns for line in profile(book).lines if line.name.startswith("pgtare itself"))
+    own = sum(
+        line.total_ns for line in profile(book).lines if line.name.startswith("pgtare itself")
+    )
     return own / requests / 1000

@@ -13,7 +13,7 @@ from tests.unit.made_traces import MS, US, StreamBuilder, session_stream, trace
 
 def by(ledger: Ledger, grouping: str = "event", scope: Scope | None = None) -> dict[str, float]:
     """The lines of a profile: ns by name."""
-    return {line.name: line.ns for line in profile(ledger, grouping, scope).lines}
+    return {line.name: line.total_ns for line in profile(ledger, grouping, scope).lines}
 
 
 def two_requests() -> StreamBuilder:

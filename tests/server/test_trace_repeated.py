@@ -91,7 +91,7 @@ def test_a_session_recorded_for_the_third_time(
     (process,) = [p for p in book.processes if p.ring.pid == pid_of(shop)]
     found = profile(book, "event", Scope(frozenset([pid_of(shop)])))
     assert found.total_ns < took * 1e9
-    by_event = {line.name: line.ns for line in found.lines}
+    by_event = {line.name: line.total_ns for line in found.lines}
     assert by_event["Timeout/PgSleep"] == pytest.approx(0.3e9, rel=0.2)
     assert ledgers.NAMES[ledgers.MISSING] not in by_event
     assert not [note for note in book.notes if "overwritten" in note or "missing" in note]

@@ -112,7 +112,7 @@ def test_nothing_of_them_is_lost_or_misread(book: ledgers.Ledger) -> None:
     assert not book.notes
     assert [process.leader_pid for process in book.processes].count(None) == 1
     assert not book.processes[0].stream.notes
-    totals = [sum(line.ns for line in profile(book, by).lines) for by in GROUPINGS]
+    totals = [sum(line.total_ns for line in profile(book, by).lines) for by in GROUPINGS]
     assert totals == pytest.approx([totals[0]] * len(totals), rel=1e-9)
     assert executions(book, "SELECT 'the end'")
 

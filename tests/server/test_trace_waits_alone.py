@@ -64,7 +64,7 @@ def test_record_keeps_what_a_session_waited_for(
     of = (book.entries.component == event) & (book.entries.top >= 0)
     assert (book.calls["query_id"][book.entries.top[of]] != 0).all()
     assert np.count_nonzero(of) >= len(sleeps) - 1
-    totals = [sum(line.ns for line in profile(book, by).lines) for by in GROUPINGS]
+    totals = [sum(line.total_ns for line in profile(book, by).lines) for by in GROUPINGS]
     assert totals == pytest.approx([totals[0]] * len(totals), rel=1e-9)
     found = json.loads(pgtare("trace", "profile", out, "--by", "class", "--json").stdout)
     (timeout,) = [line for line in found["lines"] if line["name"] == "Timeout"]
@@ -126,7 +126,7 @@ def test_a_clock_that_was_set_forward_cuts_nothing_off(
     book = ledger(load(out))
     (process,) = [p for p in book.processes if p.ring.pid == watched.info.backend_pid]
     assert 1.5e9 < process.end - process.begin < 2.5e9
-    lines = {line.name: line.ns for line in profile(book, "class").lines}
+    lines = {line.name: line.total_ns for line in profile(book, "class").lines}
     assert lines["Timeout"] > 1.5e9
 
 
@@ -205,7 +205,7 @@ def test_a_hang_is_recorded(timed: Cluster, observer: Connection, tmp_path: Path
             assert "1 session waited throughout" in done.stdout
             book = ledger(load(out))
             (process,) = [p for p in book.processes if p.ring.pid == pid]
-            lines = {line.name: line.ns for line in profile(book, "class").lines}
+            lines = {line.name: line.total_ns for line in profile(book, "class").lines}
             assert lines["Lock"] >= 0.7e9  # a busy machine ends a recording late
             assert (process.end - process.begin) == pytest.approx(lines["Lock"], rel=0.01)
             assert process.calls["query_id"].tolist() != [0]

@@ -85,7 +85,7 @@ def test_known_waits_are_written(writing: tuple[Cluster, Path], app: Connection)
 
     def slept() -> float:
         return sum(
-            line.ns
+            line.total_ns
             for line in profile(ledgers.ledger(load(recording)), "event").lines
             if line.name == "Timeout/PgSleep"
         )
@@ -97,7 +97,7 @@ def test_known_waits_are_written(writing: tuple[Cluster, Path], app: Connection)
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in recording.iterdir()} == {0o600}
     book = ledgers.ledger(trace)
-    lines = {line.name: line.ns for line in profile(book, "event").lines}
+    lines = {line.name: line.total_ns for line in profile(book, "event").lines}
     assert lines["Timeout/PgSleep"] == pytest.approx(truth, rel=0.02)
     assert lines["pgtare itself (estimated)"] > 0
     applications = {ring.application for ring in trace.rings.values()}

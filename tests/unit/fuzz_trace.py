@@ -44,7 +44,7 @@ def read_all(path: Path, *, draw: bool = False) -> None:
         total = float(book.entries.ns.sum())
         for by in profile.GROUPINGS:
             grouped = profile.profile(book, by)
-            assert abs(sum(line.ns for line in grouped.lines) - grouped.total_ns) <= (
+            assert abs(sum(line.total_ns for line in grouped.lines) - grouped.total_ns) <= (
                 1e-6 * max(total, 1.0)
             )
         statements.report(book)

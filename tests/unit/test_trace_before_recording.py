@@ -86,7 +86,7 @@ def test_waits_whose_tie_is_lost_stay_with_their_session(tmp_path: Path) -> None
     book = ledgers.ledger(found_in)
     (process,) = book.processes
     assert process.begin == BEGAN_NS + 59 * _SECOND
-    found = {line.name: line.ns for line in profile(book).lines}
+    found = {line.name: line.total_ns for line in profile(book).lines}
     assert found["Timeout/PgSleep"] == 500 * MS
     assert sum(found.values()) == pytest.approx(2 * _SECOND)
 
@@ -119,7 +119,7 @@ def test_time_without_a_reading_of_cpu_is_not_the_run_queues(tmp_path: Path) -> 
         "cpu_ns": np.array([0, 5 * MS]),
         "queue_ns": np.array([0, 8 * MS]),
     }
-    by = {line.name: line.ns for line in profile(ledgers.ledger(found)).lines}
+    by = {line.name: line.total_ns for line in profile(ledgers.ledger(found)).lines}
     assert ledgers.NAMES[ledgers.QUEUE] not in by
     assert by[ledgers.NAMES[ledgers.UNACCOUNTED]] == pytest.approx(10 * MS)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import struct
@@ -57,7 +56,7 @@ def test_no_figure_is_cut_however_narrow_the_terminal(book: Ledger, width: int) 
     text = printed(show.profile_view(found), width)
     assert all(cell_len(line) <= width for line in text.splitlines())
     for line in found.lines:
-        assert show.ns(line.ns) in text
+        assert show.ns(line.total_ns) in text
     assert ("no room for" in text) == (width < 80)
     statements = report(book)
     text = printed(show.statements_view(statements), width)
@@ -68,8 +67,8 @@ def test_no_figure_is_cut_however_narrow_the_terminal(book: Ledger, width: int) 
 
 def test_the_kernels_share_stays_on_a_terminal_of_80_columns(book: Ledger) -> None:
     found = profile(book)
-    lines = [dataclasses.replace(line, kernel_ns=line.ns / 4) for line in found.lines]
-    text = printed(show.profile_view(dataclasses.replace(found, lines=lines)), 80)
+    lines = [line.model_copy(update={"kernel_ns": line.total_ns / 4}) for line in found.lines]
+    text = printed(show.profile_view(found.model_copy(update={"lines": lines})), 80)
     assert "of it kernel CPU" in text.splitlines()[1]
 
 
@@ -84,10 +83,10 @@ def test_a_profile_says_that_its_lengths_are_those_of_whole_waits(book: Ledger) 
     told = "of whole waits"
     assert told not in printed(show.profile_view(found), 200)
     cut = [
-        dataclasses.replace(line, ns=line.mean_ns * line.times / 2) if line.times else line
+        line.model_copy(update={"total_ns": line.mean_ns * line.times / 2}) if line.times else line
         for line in found.lines
     ]
-    assert told in printed(show.profile_view(dataclasses.replace(found, lines=cut)), 200)
+    assert told in printed(show.profile_view(found.model_copy(update={"lines": cut})), 200)
 
 
 def test_an_error_of_a_statement_that_made_no_call_is_reported(tmp_path: Path) -> None:
@@ -285,10 +284,10 @@ def test_an_error_of_the_parser_ends_its_sentence() -> None:
 
 def test_the_kernels_share_is_explained_where_it_is_shown(book: Ledger) -> None:
     found = profile(book)
-    lines = tuple(dataclasses.replace(line, kernel_ns=line.ns / 2) for line in found.lines)
+    lines = tuple(line.model_copy(update={"kernel_ns": line.total_ns / 2}) for line in found.lines)
     explained = "in which the kernel worked"
     assert explained not in printed(show.profile_view(found), 200)
-    split = dataclasses.replace(found, lines=lines)
+    split = found.model_copy(update={"lines": lines})
     assert explained in printed(show.profile_view(split), 200)
 
 

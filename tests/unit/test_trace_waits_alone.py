@@ -98,12 +98,12 @@ def test_statements_come_from_marks(tmp_path: Path) -> None:
 def test_all_groupings_add_up_and_the_client_is_apart(tmp_path: Path) -> None:
     book = ledger(load(recorded(tmp_path / "t.pgtrace")))
     for by in GROUPINGS:
-        assert sum(line.ns for line in profile(book, by).lines) == pytest.approx(40 * MS)
-    lines = {line.name: line.ns for line in profile(book, "class").lines}
+        assert sum(line.total_ns for line in profile(book, by).lines) == pytest.approx(40 * MS)
+    lines = {line.name: line.total_ns for line in profile(book, "class").lines}
     assert lines["IO"] == pytest.approx(5 * MS, abs=100)
     assert lines["Timeout"] == pytest.approx(8 * MS, abs=100)
     assert lines["client"] == pytest.approx(20 * MS, abs=100)
-    by_statement = {line.name: line.ns for line in profile(book, "statement").lines}
+    by_statement = {line.name: line.total_ns for line in profile(book, "statement").lines}
     # the commit's wait, and what is before and after it
     assert by_statement["between calls"] > 3 * MS
     # what is drawn over time is what the profile has
@@ -132,7 +132,7 @@ def test_times_of_a_clock_that_was_behind_are_moved(
     (process,) = book.processes
     assert process.begin - BEGAN_NS - 60_000 * MS <= 2 * MS
     assert process.end - process.begin == pytest.approx((40 + open_ms) * MS, abs=2 * MS + 1000)
-    lines = {line.name: line.ns for line in profile(book, "class").lines}
+    lines = {line.name: line.total_ns for line in profile(book, "class").lines}
     assert lines["Timeout"] == pytest.approx(8 * MS, abs=100)
     assert len(book.calls) == 3
 
@@ -184,7 +184,7 @@ def test_what_was_overwritten_unread_is_not_recorded(
     )
     writer.close(b"{}")
     book = ledger(load(path))
-    lines = {line.name: line.ns for line in profile(book).lines}
+    lines = {line.name: line.total_ns for line in profile(book).lines}
     assert lines["not recorded"] == pytest.approx(30_000 * MS, abs=10 * MS)
     assert lines["client"] == pytest.approx(0.9 * 30_000 * MS, abs=20 * MS)
     assert sum(lines.values()) == pytest.approx(60_000 * MS, abs=10 * MS)

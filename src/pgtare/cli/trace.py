@@ -287,7 +287,7 @@ def profile_(
     )
     scope = Scope(frozenset(pid) if pid else None, transaction, statement, workers, busy, words)
     found = profile(book, by, scope)
-    destination.write(found.document().to_json())
+    destination.write(found.to_json())
     if destination.printed:
         return
     console = cli.stdout()

@@ -17,11 +17,12 @@ from pgtare.kit.numbers import counted, duration, percent, span, volume
 from pgtare.kit.option_values import seconds, size
 from pgtare.kit.progress import Display
 from pgtare.observing.trace.analysis.ledger import ledger
-from pgtare.observing.trace.analysis.profile import Profile, Scope, profile
+from pgtare.observing.trace.analysis.profile import Scope, profile
 from pgtare.observing.trace.capture.grab import Grabbed, SessionReach, grab
 from pgtare.observing.trace.capture.privileges import others_hidden
 from pgtare.observing.trace.capture.server import open_server
 from pgtare.observing.trace.capture.target import Target
+from pgtare.observing.trace.documents import TraceProfile
 from pgtare.observing.trace.file.disk_limits import Limits
 from pgtare.observing.trace.file.reader import load
 
@@ -85,7 +86,7 @@ def grab_(
         cli.say(line)
 
 
-def _where_time_went(path: Path) -> Profile | None:
+def _where_time_went(path: Path) -> TraceProfile | None:
     """Without the client's time; None: that is all there is."""
     try:
         return profile(ledger(load(path)), scope=Scope(busy=True))
@@ -93,7 +94,7 @@ def _where_time_went(path: Path) -> Profile | None:
         return None
 
 
-def _summary(done: Grabbed, found: Profile | None) -> list[str]:
+def _summary(done: Grabbed, found: TraceProfile | None) -> list[str]:
     lines = [
         f"{counted(done.sessions, 'session')}, {volume(done.call_bytes)} of calls and "
         f"{counted(done.waits, 'wait')}; {volume(done.bytes)} on disk",
@@ -106,7 +107,7 @@ def _summary(done: Grabbed, found: Profile | None) -> list[str]:
         )
     if found is not None:
         spent = ", ".join(
-            f"{line.name} {percent(found.share(line))}" for line in found.lines[:_COMPONENTS]
+            f"{line.name} {percent(line.share_pct)}" for line in found.lines[:_COMPONENTS]
         )
         lines.append(f"where the time went, the client's left out: {spent}")
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,8 +32,3 @@ class Document(Model):
     def to_json(self, *, indent: int | None = 2) -> str:
         """The document as text; on one line if `indent` is None."""
         return self.model_dump_json(by_alias=True, indent=indent)
-
-
-def renamed(fields: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    """Fields of a value under the names of its document: `names` maps an old name to a new one."""
-    return {names.get(name, name): value for name, value in fields.items()}

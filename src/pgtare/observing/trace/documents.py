@@ -165,20 +165,24 @@ class ProfileLine(Model):
 
     name: str = Field(description="event, statement, call, node, relation or session")
     total_ns: float = Field(description="its time")
-    share_pct: float = Field(description="of the profile's `total_ns`")
+    share_pct: float = Field(default=0.0, description="of the profile's `total_ns`")
     times: int = Field(
+        default=0,
         description="by event the waits, or how often CPU time was booked; by statement and "
         "session the executions; by call the calls; by node and relation the executions that "
-        "were measured; 0: nothing is counted"
+        "were measured; 0: nothing is counted",
     )
-    mean_ns: float = Field(description="mean of what `times` counts")
-    min_ns: float = Field(description="the shortest")
-    max_ns: float = Field(description="the longest")
+    mean_ns: float = Field(default=0.0, description="mean of what `times` counts")
+    min_ns: float = Field(default=0.0, description="the shortest")
+    max_ns: float = Field(default=0.0, description="the longest")
     histogram: list[int] = Field(
+        default=[0] * 64,
         description="64 counts: number *i* of lengths from 2^*i* to below 2^(*i* + 1) ns, number "
-        "0 of 0 ns, too"
+        "0 of 0 ns, too",
     )
-    kernel_ns: float = Field(description="of a wait: what the kernel worked in it, estimated")
+    kernel_ns: float = Field(
+        default=0.0, description="of a wait: what the kernel worked in it, estimated"
+    )
 
 
 class TraceProfile(Document):
@@ -188,7 +192,9 @@ class TraceProfile(Document):
     scope: str = Field(description="what part of the trace, in words")
     by: str = Field(description="what the lines are")
     total_ns: float = Field(description="all of the time")
-    sessions: int = Field(description="of how many sessions")
+    sessions: int = Field(description="of how many sessions, or parallel workers")
+    workers: bool = Field(description="whether it is of parallel workers")
+    measured: bool = Field(description="whether row sources are in the trace")
     lines: list[ProfileLine] = Field(description="the longest first")
     notes: list[str] = Field(description="what a reader must know, in sentences")
 

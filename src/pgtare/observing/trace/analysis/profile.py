@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.errors import UsageError
-from pgtare.kit.document import renamed
-from pgtare.observing.trace import documents
 from pgtare.observing.trace.analysis import executions, plan_nodes
 from pgtare.observing.trace.analysis.ledger import CLIENT, MISSING, Ledger, LedgerEntries
 from pgtare.observing.trace.analysis.texts import OUTSIDE, StatementLabels, statement_labels
+from pgtare.observing.trace.documents import ProfileLine, TraceProfile
 from pgtare.observing.trace.file.records import CallKind
 
 #: Statements that a heading names, and characters of each.
@@ -30,64 +29,6 @@ def bucket(length_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     bits = np.maximum(length_ns, 1).astype(np.float64).view(np.int64) >> 52
     # the conversion rounds 2^k - 1 up to 2^k from 2^53 on: those are 104 days and more
     return np.asarray(bits - 1023, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class ProfileLine:
-    """A line of a profile; lengths in ns.
-
-    times: by event and class the waits, or the bookings of CPU (and so on) by call; by statement
-    and session the executions and utility calls; by call the calls; by node and relation the
-    executions in which row sources were measured. 0 if nothing is counted; mean_ns, min_ns and
-    max_ns, of one of these, are 0 then.
-    kernel_ns: of waits, what the kernel worked (estimated), part of ns.
-    """
-
-    name: str
-    ns: float
-    times: int
-    mean_ns: float
-    min_ns: float
-    max_ns: float
-    histogram: tuple[int, ...]
-    kernel_ns: float = 0.0
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Lines that add up to total_ns. sessions: of how many; of parallel workers, if workers.
-
-    measured: row sources are in the trace.
-    """
-
-    scope: str
-    by: str
-    total_ns: float
-    lines: tuple[ProfileLine, ...]
-    sessions: int
-    notes: tuple[str, ...] = ()
-    workers: bool = False
-    measured: bool = False
-
-    def share(self, line: ProfileLine) -> float:
-        """In percent."""
-        return 100 * line.ns / self.total_ns if self.total_ns else 0.0
-
-    def document(self) -> documents.TraceProfile:
-        """As it is printed for programs."""
-        return documents.TraceProfile(
-            scope=self.scope,
-            by=self.by,
-            total_ns=self.total_ns,
-            sessions=self.sessions,
-            lines=[
-                documents.ProfileLine(
-                    **renamed(vars(line), ns="total_ns"), share_pct=self.share(line)
-                )
-                for line in self.lines
-            ],
-            notes=list(self.notes),
-        )
 
 
 @dataclass(frozen=True)
@@ -113,13 +54,15 @@ def check_grouping(by: str) -> None:
         raise UsageError(f"--by {by}: choose among {', '.join(GROUPINGS)}")
 
 
-def profile(ledger: Ledger, by: str = "event", scope: Scope | None = None) -> Profile:
+def profile(ledger: Ledger, by: str = "event", scope: Scope | None = None) -> TraceProfile:
     """The profile of a trace. Raises UsageError if the scope holds nothing."""
     (found,) = profiles(ledger, (by,), scope)
     return found
 
 
-def profiles(ledger: Ledger, groupings: Sequence[str], scope: Scope | None = None) -> list[Profile]:
+def profiles(
+    ledger: Ledger, groupings: Sequence[str], scope: Scope | None = None
+) -> list[TraceProfile]:
     """The profile by each of some groupings, of bookings that are selected once."""
     for by in groupings:
         check_grouping(by)
@@ -131,23 +74,28 @@ def profiles(ledger: Ledger, groupings: Sequence[str], scope: Scope | None = Non
 
 def _profile(
     ledger: Ledger, by: str, scope: Scope, entries: LedgerEntries, heading: str
-) -> Profile:
-    names, key, ns, times = _grouped(ledger, by, entries)
+) -> TraceProfile:
+    names, key, ns, times = _GROUPERS[by](ledger, entries)
     if by in ("event", "class"):
         # a wait that was cut is still one, of its whole length
         lines = _lines(names, key, ns, _or_rests(key, times), entries.whole)
-        lines = [_with_kernel(ledger, line) for line in lines]
+        shares = {ledger.name(event): share for event, share in ledger.kernel_share.items()}
+        for line in lines:
+            line.kernel_ns = shares.get(line.name, 0.0) * line.total_ns
     else:
         lines = _lines(names, key, ns, times, ns / np.maximum(times, 1))
-    return Profile(
-        heading,
-        by,
-        float(entries.ns.sum()),
-        tuple(sorted(lines, key=lambda line: -line.ns)),
-        len(np.unique(entries.process)),
-        tuple(ledger.notes),
-        scope.workers,
-        any(p.stream.rowsources for p in ledger.processes),
+    total = float(entries.ns.sum())
+    for line in lines:
+        line.share_pct = 100 * line.total_ns / total if total else 0.0
+    return TraceProfile(
+        scope=heading,
+        by=by,
+        total_ns=total,
+        sessions=len(np.unique(entries.process)),
+        workers=scope.workers,
+        measured=any(p.stream.rowsources for p in ledger.processes),
+        lines=sorted(lines, key=lambda line: -line.total_ns),
+        notes=list(ledger.notes),
     )
 
 
@@ -245,12 +193,8 @@ def _matches(labels: StatementLabels, wanted: str) -> list[bool]:
     return [any(part in text.lower() for text in found) for found in texts]
 
 
+#: Names, and for each part of a booking: the number of its name, its ns and its times.
 _Grouped = tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]]
-
-
-def _grouped(ledger: Ledger, by: str, entries: LedgerEntries) -> _Grouped:
-    """Names, and for each part of a booking: the number of its name, its ns and its times."""
-    return _GROUPERS[by](ledger, entries)
 
 
 def _by_event(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
@@ -385,26 +329,19 @@ def _lines(
         total = float(ns[of].sum())
         begun = of[times[of] > 0]
         if not len(begun):
-            found.append(ProfileLine(name, total, 0, 0.0, 0.0, 0.0, (0,) * BUCKETS))
+            found.append(ProfileLine(name=name, total_ns=total))
             continue
         lengths, weights = length[begun], times[begun]
         counts = np.bincount(bucket(lengths.astype(np.int64)), weights, minlength=BUCKETS)
         found.append(
             ProfileLine(
-                name,
-                total,
-                int(weights.sum()),
-                float(np.average(lengths, weights=weights)),
-                float(lengths.min()),
-                float(lengths.max()),
-                tuple(int(c) for c in counts[:BUCKETS]),
+                name=name,
+                total_ns=total,
+                times=int(weights.sum()),
+                mean_ns=float(np.average(lengths, weights=weights)),
+                min_ns=float(lengths.min()),
+                max_ns=float(lengths.max()),
+                histogram=[int(c) for c in counts[:BUCKETS]],
             )
         )
     return found
-
-
-def _with_kernel(ledger: Ledger, line: ProfileLine) -> ProfileLine:
-    for event, share in ledger.kernel_share.items():
-        if ledger.name(event) == line.name:
-            return ProfileLine(**{**line.__dict__, "kernel_ns": share * line.ns})
-    return line

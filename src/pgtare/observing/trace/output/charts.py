@@ -10,7 +10,7 @@ from pgtare.kit import numbers, plots
 from pgtare.kit.chart import Chart
 from pgtare.observing.trace.analysis.ledger import CPU, NAMES, QUEUE, UNACCOUNTED
 from pgtare.observing.trace.analysis.over_time import OverTime
-from pgtare.observing.trace.analysis.profile import Profile, ProfileLine
+from pgtare.observing.trace.documents import ProfileLine, TraceProfile
 
 HISTOGRAMS = 6
 # One colour a class wherever it is drawn, the most common ones far apart.
@@ -29,7 +29,7 @@ _COLORS = {
 }
 
 
-def charts(times: OverTime, by_event: Profile | None) -> list[Chart]:
+def charts(times: OverTime, by_event: TraceProfile | None) -> list[Chart]:
     """Every chart that the trace gives something to show for. by_event: of its sessions."""
     drawn = [_active(times), _heat(times)]
     lines = [] if by_event is None else [line for line in by_event.lines if _is_work(line)]
@@ -175,8 +175,8 @@ def _histogram(index: int, line: ProfileLine) -> Chart:
         id=f"histogram-{index}",
         title=line.name,
         label=f"Histogram of {line.times} waits for {line.name}, {mean} on average",
-        caption=f"{numbers.count(line.times)} waits, {numbers.duration(line.ns / 1000)} in all, "
-        f"{mean} on average, {numbers.duration(line.max_ns / 1000)} at most.",
+        caption=f"{numbers.count(line.times)} waits, {numbers.duration(line.total_ns / 1000)} in "
+        f"all, {mean} on average, {numbers.duration(line.max_ns / 1000)} at most.",
         height=240,
         data=data,
         layout=layout,

@@ -20,10 +20,10 @@ from pgtare.observing.trace.analysis import profile as profiles
 from pgtare.observing.trace.analysis.kept_state import kept_because
 from pgtare.observing.trace.analysis.ledger import Ledger, ends_of_work
 from pgtare.observing.trace.analysis.over_time import OverTime, over_time
-from pgtare.observing.trace.analysis.profile import Profile, Scope
+from pgtare.observing.trace.analysis.profile import Scope
 from pgtare.observing.trace.analysis.statements import report
 from pgtare.observing.trace.analysis.texts import StatementLabels, statement_labels
-from pgtare.observing.trace.documents import TracedStatement
+from pgtare.observing.trace.documents import TracedStatement, TraceProfile
 from pgtare.observing.trace.file.records import CallKind
 from pgtare.observing.trace.output import show, waterfall
 from pgtare.observing.trace.output.charts import charts
@@ -142,8 +142,8 @@ def _version(number: str) -> str:
     return f"{int(number) // 10_000}.{int(number) % 10_000}" if number.isdecimal() else "?"
 
 
-def _profiles(ledger: Ledger) -> list[Profile]:
-    found: list[Profile] = []
+def _profiles(ledger: Ledger) -> list[TraceProfile]:
+    found: list[TraceProfile] = []
     for scope in (Scope(), Scope(workers=True, words="parallel workers")):
         groupings = ("event",) if scope.workers else profiles.GROUPINGS
         with contextlib.suppress(UsageError):  # no sessions, or no workers
@@ -151,25 +151,25 @@ def _profiles(ledger: Ledger) -> list[Profile]:
     return found
 
 
-def _answers(profile: Profile, times: OverTime) -> list[str]:
+def _answers(profile: TraceProfile, times: OverTime) -> list[str]:
     facts = [
         f"{show.ns(profile.total_ns)} of {numbers.counted(profile.sessions, 'session')} are "
         f"accounted for; {times.mean:.2f} were active on average, parallel workers included."
     ]
     return facts + [
-        f"{line.name}: {numbers.percent(profile.share(line))}, {show.ns(line.ns)}."
+        f"{line.name}: {numbers.percent(line.share_pct)}, {show.ns(line.total_ns)}."
         for line in profile.lines[:6]
     ]
 
 
-def _rows(profile: Profile) -> dict[str, Any]:
+def _rows(profile: TraceProfile) -> dict[str, Any]:
     """A profile as a table whose lines add up to its last one."""
     split = any(line.kernel_ns for line in profile.lines)
     lines = [
         [
             show.one_line(line.name, 200),
-            show.ns(line.ns),
-            numbers.percent(profile.share(line)),
+            show.ns(line.total_ns),
+            numbers.percent(line.share_pct),
             *show.counted(line),
             *([show.kernel(line)] if split else []),
             show.spark(line),

@@ -8,8 +8,14 @@ from rich.text import Text
 from pgtare.kit import numbers
 from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.terminal_text import plain
-from pgtare.observing.trace.analysis.profile import Profile, ProfileLine
-from pgtare.observing.trace.documents import CallSum, PlanSum, TraceClient, TracedStatement
+from pgtare.observing.trace.documents import (
+    CallSum,
+    PlanSum,
+    ProfileLine,
+    TraceClient,
+    TracedStatement,
+    TraceProfile,
+)
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _WIDTH = 90
@@ -54,7 +60,7 @@ def counted(line: ProfileLine) -> tuple[str, str, str, str]:
     return numbers.count(line.times), ns(line.mean_ns), ns(line.min_ns), ns(line.max_ns)
 
 
-def profile_view(profile: Profile) -> RenderableType:
+def profile_view(profile: TraceProfile) -> RenderableType:
     """The profile of a trace; what goes beyond the longest lines is one line."""
     what = "process" if profile.workers else "session"
     plural = "" if profile.sessions == 1 else "es" if profile.workers else "s"
@@ -78,18 +84,18 @@ def profile_view(profile: Profile) -> RenderableType:
     for line in profile.lines[:_LINES]:
         table.add_row(
             one_line(line.name),
-            ns(line.ns),
-            numbers.percent(profile.share(line)),
+            ns(line.total_ns),
+            numbers.percent(line.share_pct),
             *counted(line),
             *([kernel(line)] if split else []),
             spark(line),
         )
     if len(profile.lines) > _LINES:
         table.add_row(*rest(profile, _LINES))
-    table.add_row("total", ns(sum(line.ns for line in profile.lines)), "100 %")
+    table.add_row("total", ns(sum(line.total_ns for line in profile.lines)), "100 %")
     parts: list[RenderableType] = [Text(plain(heading)), table]
     if profile.by == "event" and any(
-        line.mean_ns * line.times > 1.01 * line.ns for line in profile.lines[:_LINES]
+        line.mean_ns * line.times > 1.01 * line.total_ns for line in profile.lines[:_LINES]
     ):
         parts.append(Text(_WHOLE, style="dim"))
     if split:
@@ -101,13 +107,13 @@ def profile_view(profile: Profile) -> RenderableType:
 
 def kernel(line: ProfileLine) -> str:
     """The share of a line's time in which the kernel worked; empty for none."""
-    return numbers.percent(100 * line.kernel_ns / line.ns) if line.kernel_ns else ""
+    return numbers.percent(100 * line.kernel_ns / line.total_ns) if line.kernel_ns else ""
 
 
-def rest(profile: Profile, shown: int) -> tuple[str, str, str]:
+def rest(profile: TraceProfile, shown: int) -> tuple[str, str, str]:
     """How many lines are left, with their time and its share."""
     left = profile.lines[shown:]
-    spent = sum(line.ns for line in left)
+    spent = sum(line.total_ns for line in left)
     return f"{len(left)} more", ns(spent), numbers.percent(100 * spent / profile.total_ns)
 
 
