@@ -15,7 +15,6 @@ import pgtare
 from pgtare.errors import UsageError
 from pgtare.kit import files, numbers, page_frame
 from pgtare.observing.trace.analysis import moment as moments
-from pgtare.observing.trace.analysis import plan_nodes
 from pgtare.observing.trace.analysis import profile as profiles
 from pgtare.observing.trace.analysis.kept_state import kept_because
 from pgtare.observing.trace.analysis.ledger import Ledger, ends_of_work
@@ -164,38 +163,11 @@ def _answers(profile: TraceProfile, times: OverTime) -> list[str]:
 
 def _rows(profile: TraceProfile) -> dict[str, Any]:
     """A profile as a table whose lines add up to its last one."""
-    split = any(line.kernel_ns for line in profile.lines)
-    lines = [
-        [
-            show.one_line(line.name, 200),
-            show.ns(line.total_ns),
-            numbers.percent(line.share_pct),
-            *show.counted(line),
-            *([show.kernel(line)] if split else []),
-            show.spark(line),
-        ]
-        for line in profile.lines[:_LINES]
-    ]
-    blank = [""] * (6 if split else 5)
-    if len(profile.lines) > _LINES:
-        lines.append([*show.rest(profile, _LINES), *blank])
-    lines.append(["total", show.ns(profile.total_ns), "100 %", *blank])
     return {
-        "title": f"By {profile.by}"
-        + (", parallel workers" if profile.scope == "parallel workers" else ""),
+        "title": f"By {profile.by}" + (", parallel workers" if profile.workers else ""),
         "total": show.ns(profile.total_ns),
-        "head": [
-            "",
-            "time",
-            "share",
-            "times",
-            "mean",
-            "min",
-            "max",
-            *(["of it kernel CPU"] if split else []),
-            "lengths",
-        ],
-        "lines": lines,
+        "head": ["", *show.head(profile)],
+        "lines": show.rows(profile, _LINES, 200),
     }
 
 
@@ -235,7 +207,10 @@ def _statements(ledger: Ledger, labels: StatementLabels) -> list[dict[str, Any]]
                 for w in s.waits[:20]
             ],
             "errors": ", ".join(f"{state} × {n}" for state, n in s.errors.items()),
-            "plans": [_plan_rows(plan) for plan in s.plans[:3]],
+            "plans": [
+                [show.node_cells(node, "\N{NO-BREAK SPACE}" * 4) for node in plan.nodes]
+                for plan in s.plans[:3]
+            ],
             "slowest": _slowest(ledger, labels, numbered.get((s.text, s.query_id)), s),
         }
         for s in found[:_STATEMENTS]
@@ -245,21 +220,6 @@ def _statements(ledger: Ledger, labels: StatementLabels) -> list[dict[str, Any]]
 def _beginning(text: str) -> str:
     left_out = len(text) - _TEXT
     return text if left_out <= 0 else f"{text[:_TEXT]} … ({left_out:,} characters more)"
-
-
-def _plan_rows(plan: Any) -> list[list[str]]:
-    return [
-        [
-            "\N{NO-BREAK SPACE}" * 4 * n.depth + plan_nodes.kind_label(n),
-            numbers.count(n.calls),
-            numbers.count(n.rows),
-            numbers.count(n.loops),
-            show.ns(n.time_ns),
-            "exact" if n.exact else f"{show.ns(n.lo_ns)} to {show.ns(n.hi_ns)}",
-            show.ns(n.own_ns),
-        ]
-        for n in plan.nodes
-    ]
 
 
 def _slowest(

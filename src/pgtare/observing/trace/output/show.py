@@ -10,6 +10,7 @@ from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.terminal_text import plain
 from pgtare.observing.trace.documents import (
     CallSum,
+    NodeSum,
     PlanSum,
     ProfileLine,
     TraceClient,
@@ -25,11 +26,11 @@ _NO_NODES = (
     "No row source was measured: they are where sql_trace.rowsource_sampling is set (128, say) "
     "while a trace is recorded"
 )
-#: Short: a narrow terminal wraps it.
 #: Most lines of a profile, and most statements, that a terminal shows.
 _LINES, _STATEMENTS = 30, 20
 _WHOLE = "mean, min and max are those of whole waits; of some, the time holds a part only"
-_KERNEL = "of it kernel CPU: the part of a wait in which the kernel worked for it (estimated)"
+_OF_KERNEL = "of it kernel CPU"
+_KERNEL = f"{_OF_KERNEL}: the part of a wait in which the kernel worked for it (estimated)"
 
 
 def ns(value: float) -> str:
@@ -43,7 +44,7 @@ def one_line(text: str, width: int = _WIDTH) -> str:
     return flat if len(flat) <= width else flat[: width - 1] + "…"
 
 
-def spark(line: ProfileLine) -> str:
+def _spark(line: ProfileLine) -> str:
     """How the lengths are distributed, from the shortest power of two met to the longest."""
     met = [i for i, n in enumerate(line.histogram) if n]
     if not met:
@@ -53,7 +54,7 @@ def spark(line: ProfileLine) -> str:
     return "".join(_BARS[-(-n * 8 // most)] for n in span)
 
 
-def counted(line: ProfileLine) -> tuple[str, str, str, str]:
+def _counted(line: ProfileLine) -> tuple[str, str, str, str]:
     """Times, mean, shortest and longest as texts; empty if nothing is counted."""
     if not line.times:
         return ("",) * 4
@@ -68,53 +69,55 @@ def profile_view(profile: TraceProfile) -> RenderableType:
         f"{ns(profile.total_ns)} of {profile.scope} ({profile.sessions} {what}{plural}), by "
         f"{profile.by}"
     )
-    split = any(line.kernel_ns for line in profile.lines)
-    table = Fitted(
-        profile.by,
-        "time",
-        "share",
-        "times",
-        "mean",
-        "min",
-        "max",
-        *(["of it kernel CPU"] if split else []),
-        "lengths",
-        spare=("lengths", "min", "max", "mean", "times", *(["of it kernel CPU"] if split else [])),
-    )
-    for line in profile.lines[:_LINES]:
-        table.add_row(
-            one_line(line.name),
-            ns(line.total_ns),
-            numbers.percent(line.share_pct),
-            *counted(line),
-            *([kernel(line)] if split else []),
-            spark(line),
-        )
-    if len(profile.lines) > _LINES:
-        table.add_row(*rest(profile, _LINES))
-    table.add_row("total", ns(sum(line.total_ns for line in profile.lines)), "100 %")
+    columns = head(profile)
+    spare = ("lengths", "min", "max", "mean", "times", _OF_KERNEL)
+    table = Fitted(profile.by, *columns, spare=tuple(name for name in spare if name in columns))
+    for row in rows(profile, _LINES, _WIDTH):
+        table.add_row(*row)
     parts: list[RenderableType] = [Text(plain(heading)), table]
     if profile.by == "event" and any(
         line.mean_ns * line.times > 1.01 * line.total_ns for line in profile.lines[:_LINES]
     ):
         parts.append(Text(_WHOLE, style="dim"))
-    if split:
+    if _OF_KERNEL in columns:
         parts.append(Text(_KERNEL, style="dim"))
     if profile.by in ("node", "relation") and not profile.measured:
         parts.append(Text(_NO_NODES))
     return Group(*parts)
 
 
-def kernel(line: ProfileLine) -> str:
+def head(profile: TraceProfile) -> list[str]:
+    """What the columns of `rows` are called, but for the first one."""
+    split = any(line.kernel_ns for line in profile.lines)
+    return ["time", "share", "times", "mean", "min", "max", *[_OF_KERNEL] * split, "lengths"]
+
+
+def rows(profile: TraceProfile, most: int, width: int) -> list[list[str]]:
+    """The longest lines as texts, one for all others, and the total, to which they add up."""
+    columns = head(profile)
+    shown, left = profile.lines[:most], profile.lines[most:]
+    found = [
+        [
+            one_line(line.name, width),
+            ns(line.total_ns),
+            numbers.percent(line.share_pct),
+            *_counted(line),
+            *([_kernel(line)] if _OF_KERNEL in columns else []),
+            _spark(line),
+        ]
+        for line in shown
+    ]
+    if left:
+        spent = sum(line.total_ns for line in left)
+        share = numbers.percent(100 * spent / profile.total_ns)
+        found.append([f"{len(left)} more", ns(spent), share])
+    found.append(["total", ns(profile.total_ns), "100 %"])
+    return [row + [""] * (1 + len(columns) - len(row)) for row in found]
+
+
+def _kernel(line: ProfileLine) -> str:
     """The share of a line's time in which the kernel worked; empty for none."""
     return numbers.percent(100 * line.kernel_ns / line.total_ns) if line.kernel_ns else ""
-
-
-def rest(profile: TraceProfile, shown: int) -> tuple[str, str, str]:
-    """How many lines are left, with their time and its share."""
-    left = profile.lines[shown:]
-    spent = sum(line.total_ns for line in left)
-    return f"{len(left)} more", ns(spent), numbers.percent(100 * spent / profile.total_ns)
 
 
 def clients_view(found: list[TraceClient]) -> RenderableType:
@@ -209,16 +212,21 @@ def _plan(plan: PlanSum) -> RenderableType:
         spare=("95 % interval", "loops"),
     )
     for node in plan.nodes:
-        of = f" on {node.relation}" if node.relation else ""
-        using = f" using {node.index}" if node.index else ""
-        exact = node.exact or node.lo_ns == node.hi_ns
-        table.add_row(
-            "  " * node.depth + node.kind + using + of,
-            numbers.count(node.calls),
-            numbers.count(node.rows),
-            numbers.count(node.loops),
-            ns(node.time_ns),
-            "exact" if exact else f"{ns(node.lo_ns)} to {ns(node.hi_ns)}",
-            ns(node.own_ns),
-        )
+        table.add_row(*node_cells(node, "  "))
     return table
+
+
+def node_cells(node: NodeSum, indent: str) -> list[str]:
+    """A node of a plan as texts: its name, calls, rows, loops, time with its interval, own time."""
+    of = f" on {node.relation}" if node.relation else ""
+    using = f" using {node.index}" if node.index else ""
+    exact = node.exact or node.lo_ns == node.hi_ns
+    return [
+        indent * node.depth + node.kind + using + of,
+        numbers.count(node.calls),
+        numbers.count(node.rows),
+        numbers.count(node.loops),
+        ns(node.time_ns),
+        "exact" if exact else f"{ns(node.lo_ns)} to {ns(node.hi_ns)}",
+        ns(node.own_ns),
+    ]
