@@ -23,9 +23,9 @@ from pgtare.kit.option_values import seconds, size
 from pgtare.kit.progress import BAR_WIDTH, Display, Frame
 from pgtare.observing.trace.analysis import merge
 from pgtare.observing.trace.analysis.ledger import Ledger, ledger
-from pgtare.observing.trace.analysis.moment import others_of_incident
 from pgtare.observing.trace.analysis.profile import Scope, check_grouping, profile
 from pgtare.observing.trace.analysis.statements import SORTS, report
+from pgtare.observing.trace.capture import kept
 from pgtare.observing.trace.capture.record import UNNUMBERED, Progress, TraceRecorder
 from pgtare.observing.trace.capture.server import Need, open_server
 from pgtare.observing.trace.capture.target import LEVELS, Target
@@ -381,7 +381,7 @@ def report_(
     target = html or (path / "report.html" if path.is_dir() else path.with_suffix(".html"))
     files.check_target(target)
     book = _book(path)
-    write_page(book, target, [ledger(load(other)) for other in others_of_incident(book.trace)])
+    write_page(book, target, [ledger(load(other)) for other in kept.next_to(book.trace)])
     cli.say(f"page: {target}")
 
 

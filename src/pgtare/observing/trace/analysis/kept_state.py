@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.observing.trace.documents import SessionState
-from pgtare.observing.trace.file.reader import Trace
+from pgtare.observing.trace.file.reader import Trace, moment
 from pgtare.observing.trace.file.records import CALL, ESTIMATED, CallKind
 
 #: What comes before an execution of the same statement.
@@ -25,11 +25,7 @@ def kept_because(trace: Trace) -> Mapping[str, Any] | None:
 
 def kept_at(trace: Trace) -> int | None:
     """When it was kept, ns since 1970; None: it was not, or the file is damaged."""
-    try:
-        at = datetime.fromisoformat(str((kept_because(trace) or {})["at"]))
-        return round(at.timestamp() * 1e9)
-    except (KeyError, ValueError, OverflowError):
-        return None
+    return moment((kept_because(trace) or {}).get("at")) or None
 
 
 def state_then(trace: Trace) -> SessionState | None:

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any
+from datetime import datetime
 
 import numpy as np
 
-from pgtare.errors import UsageError
 from pgtare.observing.trace.analysis.kept_state import kept_at, kept_because, state_then
 from pgtare.observing.trace.analysis.ledger import Ledger, ends_of_work
 from pgtare.observing.trace.analysis.texts import statement_labels
 from pgtare.observing.trace.analysis.timeline import Process
 from pgtare.observing.trace.documents import IncidentSession, InSameWait, KeptTrace, TimeOf
-from pgtare.observing.trace.file.blocks import SUFFIX
-from pgtare.observing.trace.file.reader import Integers, Trace, recording_of
+from pgtare.observing.trace.file.reader import Integers, Trace
 
 #: So far apart are the clocks of the trigger and of the trace at most, in ns.
 _APART = 10**7
-#: Files of one incident are no further apart, and so many are shown with a trace.
-_ONE_INCIDENT = timedelta(hours=1)
-_OTHERS = 8
 
 
 @dataclass(frozen=True)
@@ -46,10 +39,6 @@ class IncidentMoment:
     idle_ns: int
     transaction_ns: int | None
     lines: tuple[tuple[str, float], ...]
-
-    @property
-    def total_ns(self) -> float:
-        return sum(ns for _, ns in self.lines)
 
 
 def what_it_did(kept: KeptTrace, book: Ledger, trace: Trace) -> IncidentSession:
@@ -83,33 +72,6 @@ def same_wait(trace: Trace) -> InSameWait | None:
         )
     except (KeyError, TypeError, ValueError):  # a damaged file
         return None
-
-
-def others_of_incident(trace: Trace) -> list[Path]:
-    """Files next to a kept trace that were kept in the same incident."""
-    kept = kept_because(trace)
-    if kept is None or not kept.get("incident") or not trace.path.is_file():
-        return []
-    found = []
-    for path in sorted(trace.path.parent.glob(f"*{SUFFIX}")):
-        if path == trace.path:
-            continue
-        try:
-            other = recording_of(path).get("kept")
-        except (OSError, UsageError):  # somebody else's
-            continue
-        if isinstance(other, Mapping) and _is_same(kept, other):
-            found.append(path)
-    return found[:_OTHERS]
-
-
-def _is_same(kept: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Numbers of incidents begin anew when a server restarts."""
-    try:
-        between = datetime.fromisoformat(str(kept["at"])) - datetime.fromisoformat(str(other["at"]))
-    except (KeyError, ValueError):
-        return False
-    return kept["incident"] == other.get("incident") and abs(between) < _ONE_INCIDENT
 
 
 def moment(ledger: Ledger) -> IncidentMoment | None:

@@ -13,6 +13,7 @@ from pgtare.observing.trace.analysis import executions, plan_nodes
 from pgtare.observing.trace.analysis.ledger import CLIENT, MISSING, Ledger, LedgerEntries
 from pgtare.observing.trace.analysis.texts import OUTSIDE, StatementLabels, statement_labels
 from pgtare.observing.trace.documents import ProfileLine, TraceProfile
+from pgtare.observing.trace.file.reader import Ring
 from pgtare.observing.trace.file.records import CallKind
 
 #: Statements that a heading names, and characters of each.
@@ -256,12 +257,9 @@ def _by_session(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
     return _by_run(names, entries.process, ledger, of_call, entries)
 
 
-def who(ring: object) -> str:
+def who(ring: Ring) -> str:
     """A session as a person names it: its process number, user, database and application."""
-    user = getattr(ring, "user", None) or "?"
-    database = getattr(ring, "database", None) or "?"
-    application = getattr(ring, "application", None) or ""
-    return f"{getattr(ring, 'pid', 0)} {user}@{database} {application}".strip()
+    return f"{ring.pid} {ring.user or '?'}@{ring.database or '?'} {ring.application or ''}".strip()
 
 
 def _once_each(

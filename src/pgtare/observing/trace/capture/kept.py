@@ -18,10 +18,10 @@ from pgtare.observing.trace.documents import KeptTrace, TraceKept
 from pgtare.observing.trace.file import blocks
 from pgtare.observing.trace.file.reader import Trace, load, recording_of
 
-#: What the server's worker names its files.
-_FILES = f"kept-*{blocks.SUFFIX}"
 #: Traces of one number are of one incident only if they are no further apart.
 _ONE_INCIDENT = timedelta(hours=1)
+#: So many others of an incident are shown with a trace.
+_OTHERS = 8
 _KEPT = """
 SELECT k.id, k.pid, r.rolname, d.datname, k.application_name, k.cause, k.detail, k.query_id, k.at,
        k.bytes, k.file, k.incident
@@ -67,7 +67,7 @@ def of_directory(path: Path) -> TraceKept:
     if not path.is_dir():
         raise UsageError(f"{path} is no directory: name the server's sql_trace.keep_directory")
     try:
-        names = sorted(name for name in path.iterdir() if name.match(_FILES))
+        names = sorted(name for name in path.iterdir() if name.suffix == blocks.SUFFIX)
     except PermissionError as ex:
         raise UsageError(
             f"{ex.filename} cannot be read: the files belong to the server's user"
@@ -119,7 +119,11 @@ def of_incident(found: TraceKept, number: int) -> tuple[KeptTrace, list[KeptTrac
             f"there is no kept trace {number}: `pgtare trace kept` lists those that there are"
         )
     kept = mine[-1]  # numbers begin anew when a server restarts, and its files stay
-    return kept, [
+    return kept, _others(found, kept)
+
+
+def _others(found: TraceKept, kept: KeptTrace) -> list[KeptTrace]:
+    return [
         other
         for other in found.traces
         if kept.incident is not None
@@ -127,6 +131,16 @@ def of_incident(found: TraceKept, number: int) -> tuple[KeptTrace, list[KeptTrac
         and (other.id, other.at) != (kept.id, kept.at)
         and abs(other.at - kept.at) < _ONE_INCIDENT
     ]
+
+
+def next_to(trace: Trace) -> list[Path]:
+    """Files next to a kept trace that were kept in the same incident."""
+    directory = trace.path.parent
+    with contextlib.suppress(UsageError):  # of a directory that we may not list
+        if trace.path.is_file() and (kept := _of_file(trace.path)) is not None:
+            others = _others(of_directory(directory), kept)[:_OTHERS]
+            return [directory / str(other.file) for other in others]
+    return []
 
 
 def read(server: Server | Path, kept: KeptTrace) -> Trace:
