@@ -68,11 +68,9 @@ def sample_clock(name: str = "tsc", read_ns: float = 8.0, noise_pct: float = 1.0
         p50_ns=9.0,
         p99_ns=12.0,
         max_ns=30_000.0,
-        zeros=0,
         still_longest=0,
         advanced_pct=100.0,
         backward=0,
-        backward_largest_ticks=0,
         backward_largest_ns=0.0,
         histogram=[
             Bucket(up_to_ns=n, count=c)
@@ -120,7 +118,6 @@ def sample() -> ClockReport:
         frequency=Frequency(
             hz=2_000_000_000,
             source="calibration",
-            calibrated_hz=2_000_000_000,
             error_ppm=0.02,
             duration_s=1.5,
             repeated=20,

@@ -96,7 +96,6 @@ def frequency(
         hz=round(calibrated),
         source="calibration" if trusted is None else f"calibration, confirmed by {trusted.by}",
         step_ns=stepped,
-        calibrated_hz=round(calibrated),
         error_ppm=error_ppm,
         duration_s=(last.ns - first.ns) / NS,
         repeated=len(repeated),

@@ -34,15 +34,6 @@ class Distribution:
         """Ticks in whole ns, cut off as PostgreSQL does, in exact arithmetic."""
         return abs(ticks) * NS // self.hz * (1 if ticks >= 0 else -1)
 
-    @property
-    def total(self) -> int:
-        """All differences."""
-        return sum(self.counts)
-
-    def zeros(self) -> int:
-        """Differences of 0."""
-        return sum(n for t, n in zip(self.ticks, self.counts, strict=True) if t == 0)
-
     def step(self) -> int | None:
         """The smallest difference above 0."""
         return next((t for t in self.ticks if t > 0), None)

@@ -119,7 +119,6 @@ class ProbeRun:
     last: int
     closed: int
     elapsed_ns: int
-    out_of_memory: bool
     interrupted: bool
     gaps: tuple[Gap, ...]
 
@@ -374,7 +373,6 @@ def _taken(run: _Run, interrupted: bool) -> ProbeRun:
         last=run.last,
         closed=run.closed,
         elapsed_ns=run.elapsed_ns,
-        out_of_memory=bool(run.out_of_memory),
         interrupted=interrupted,
         gaps=tuple(
             Gap(

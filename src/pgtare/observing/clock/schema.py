@@ -44,14 +44,12 @@ class ClockResult(Model):
     p50_ns: float | None = Field(description="median difference")
     p99_ns: float | None = Field(description="99th percentile")
     max_ns: float | None = Field(description="largest difference")
-    zeros: int = Field(description="differences of 0")
     still_longest: int = Field(description="most differences of 0 in a row")
     advanced_pct: float = Field(
         description="time that went by on this clock, of that on CLOCK_MONOTONIC, in percent"
     )
     backward: int = Field(description="steps back")
-    backward_largest_ticks: int = Field(description="the largest step back, in the clock's unit")
-    backward_largest_ns: float = Field(description="the same in ns")
+    backward_largest_ns: float = Field(description="the largest step back")
     histogram: list[Bucket] = Field(description="all differences not below 0, by powers of two")
     exact: list[Exact] = Field(description="every duration seen, with its count")
 
@@ -70,7 +68,6 @@ class Frequency(Model):
 
     hz: int = Field(description="ticks a second, in use for every conversion here")
     source: str = Field(description="calibration, or the source of the figure")
-    calibrated_hz: int = Field(description="by the longest calibration against CLOCK_MONOTONIC")
     error_ppm: float = Field(description="its error is no larger than this")
     duration_s: float = Field(description="how far apart its two readings were")
     step_ns: float = Field(

@@ -270,11 +270,9 @@ def result(clock: Clock, cost: Cost, recording: ProbeRun, seen: Distribution) ->
         p50_ns=ns(seen.quantile(0.5)),
         p99_ns=ns(seen.quantile(0.99)),
         max_ns=ns(seen.ticks[-1] if seen.ticks else None),
-        zeros=seen.zeros(),
         still_longest=recording.still_longest,
         advanced_pct=advanced_pct(recording, seen),
         backward=recording.backward,
-        backward_largest_ticks=recording.backward_largest,
         backward_largest_ns=seen.ns(recording.backward_largest),
         histogram=[Bucket(up_to_ns=up_to, count=n) for up_to, n in log2_histogram(by_ns)],
         exact=[
