@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from pgtare.postgres import run_queue
 from pgtare.postgres.wait_counters.cpu_samples import CpuSamples
-from pgtare.postgres.wait_counters.model import Snapshot
 from pgtare.postgres.wait_counters.rates import CountersReset, WaitsProfile, elapsed_s, profile
 from pgtare.postgres.wait_counters.reader import Reader
 
@@ -24,14 +23,14 @@ def watch(
 
     An interval in which counters were reset is left out; the next profile says so.
     """
-    queue = _RunQueue(reader)
+    here = run_queue.is_local(reader.conn.info.host, reader.pid)
     before = reader.snapshot(texts=False)
     notes: tuple[str, ...] = ()
     while iterations is None or iterations > 0:
-        queued = queue.begin(before)
+        queue = run_queue.run_queue_ns(c.pid for c in before.clients) if here else {}
         samples = _sample(reader, interval_s)
         after = reader.snapshot(texts=False)
-        waited = queue.end(queued, elapsed_s(before, after))
+        waited = _queued(queue, elapsed_s(before, after))
         try:
             found = profile(
                 before, after, samples, run_queue=waited, idle=idle, background=background
@@ -49,24 +48,12 @@ def watch(
         iterations = None if iterations is None else iterations - 1
 
 
-class _RunQueue:
-    """Time that client sessions wait for a processor, if the kernel can be asked."""
-
-    def __init__(self, reader: Reader) -> None:
-        self.here = run_queue.is_local(reader.conn.info.host, reader.pid)
-
-    def begin(self, snapshot: Snapshot) -> dict[int, int] | None:
-        """The time of each client session so far; None if it is not known."""
-        if not self.here or not snapshot.clients:
-            return None
-        return run_queue.run_queue_ns(c.pid for c in snapshot.clients) or None
-
-    def end(self, before: dict[int, int] | None, seconds: float) -> float | None:
-        """Sessions that waited for a processor since, on average."""
-        if before is None:
-            return None
-        after = run_queue.run_queue_ns(before)
-        return sum(max(0, ns - before[pid]) for pid, ns in after.items()) / 1e9 / seconds
+def _queued(before: dict[int, int], seconds: float) -> float | None:
+    """Client sessions that waited for a processor since, on average; None: it is not known."""
+    if not before:
+        return None
+    after = run_queue.run_queue_ns(before)
+    return sum(max(0, ns - before[pid]) for pid, ns in after.items()) / 1e9 / seconds
 
 
 def _sample(reader: Reader, seconds: float) -> CpuSamples | None:
