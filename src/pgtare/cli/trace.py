@@ -51,6 +51,7 @@ Source = Annotated[Path, typer.Argument(help="What `pgtare trace record` made.")
 Pids = Annotated[
     list[int] | None, typer.Option("--pid", help="Only this session; may be repeated.")
 ]
+MergeBy = Annotated[str, typer.Option(help="What a client is: application, address, user, trace.")]
 #: So many statements without identifiers are mostly few, with many literals.
 _MANY = 20
 
@@ -256,9 +257,7 @@ def profile_(
     client: Annotated[
         str | None, typer.Option(help="Only one client, as `pgtare trace clients` names it.")
     ] = None,
-    merge_by: Annotated[
-        str, typer.Option("--merge-by", help="What a client is: application, address, user, trace.")
-    ] = "application",
+    merge_by: MergeBy = "application",
     workers: Annotated[
         bool, typer.Option("--workers", help="Parallel workers instead of the sessions.")
     ] = False,
@@ -304,9 +303,7 @@ def profile_(
 @app.command("clients")
 def clients(
     path: Source,
-    merge_by: Annotated[
-        str, typer.Option("--merge-by", help="What a client is: application, address, user, trace.")
-    ] = "application",
+    merge_by: MergeBy = "application",
     json: Json = False,
     output: Output = None,
 ) -> None:

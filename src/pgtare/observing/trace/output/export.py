@@ -294,42 +294,20 @@ def _plans(ledger: Ledger) -> Columns:
 
 def _rowsources(ledger: Ledger) -> Columns:
     rows = [
-        (
-            i,
-            run.call,
-            run.sampling,
-            n.node,
-            n.flags,
-            n.calls,
-            n.rows,
-            n.loops,
-            n.time,
-            n.low,
-            n.high,
-        )
+        (i, run, node)
         for i, p in enumerate(ledger.processes)
         for run in p.stream.rowsources
-        for n in run.nodes
+        for node in run.nodes
     ]
-    plan = [run.plan for p in ledger.processes for run in p.stream.rowsources for _ in run.nodes]
-    names = (
-        "process",
-        "call",
-        "sampling",
-        "node",
-        "flags",
-        "calls",
-        "rows",
-        "loops",
-        "time",
-        "low",
-        "high",
-    )
     limit = 2**63 - 1
-    table = [[min(v, limit) for v in row] for row in rows]
-    columns = np.array(table, np.int64).reshape(-1, len(names)).T
-    by_name = dict(zip(names, columns, strict=True))
-    return {"process": by_name.pop("process"), "plan": np.array(plan, np.uint64), **by_name}
+    names = ("node", "flags", "calls", "rows", "loops", "time", "low", "high")
+    return {
+        "process": _ints([i for i, _, _ in rows]),
+        "plan": np.array([run.plan for _, run, _ in rows], np.uint64),
+        "call": _ints([min(run.call, limit) for _, run, _ in rows]),
+        "sampling": _ints([run.sampling for _, run, _ in rows]),
+        **{name: _ints([min(getattr(n, name), limit) for *_, n in rows]) for name in names},
+    }
 
 
 def _errors(ledger: Ledger) -> Columns:
