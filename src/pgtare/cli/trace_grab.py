@@ -19,9 +19,8 @@ from pgtare.kit.progress import Display
 from pgtare.observing.trace.analysis.ledger import ledger
 from pgtare.observing.trace.analysis.profile import Scope, profile
 from pgtare.observing.trace.capture.grab import Grabbed, SessionReach, grab
-from pgtare.observing.trace.capture.privileges import others_hidden
 from pgtare.observing.trace.capture.server import open_server
-from pgtare.observing.trace.capture.target import Target
+from pgtare.observing.trace.capture.target import Target, others_hidden
 from pgtare.observing.trace.documents import TraceProfile
 from pgtare.observing.trace.file.disk_limits import Limits
 from pgtare.observing.trace.file.reader import load

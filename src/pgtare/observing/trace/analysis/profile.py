@@ -9,20 +9,23 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.errors import UsageError
-from pgtare.observing.trace.analysis import executions, plan_nodes
+from pgtare.observing.trace.analysis import plan_nodes
 from pgtare.observing.trace.analysis.ledger import CLIENT, MISSING, Ledger, LedgerEntries
 from pgtare.observing.trace.analysis.texts import OUTSIDE, StatementLabels, statement_labels
 from pgtare.observing.trace.documents import ProfileLine, TraceProfile
-from pgtare.observing.trace.file.reader import Ring
+from pgtare.observing.trace.file.reader import Integers, Ring
 from pgtare.observing.trace.file.records import CallKind
 
 #: Statements that a heading names, and characters of each.
 _NAMED, _WIDTH = 3, 200
 GROUPINGS = ("event", "class", "statement", "call", "node", "relation", "session")
 BUCKETS = 64
+#: What counts as a run of a statement, and what prepares one.
+_RUNS = (CallKind.EXECUTE, CallKind.UTILITY)
+_BEFORE = (CallKind.PARSE, CallKind.BIND, CallKind.PLAN)
 
 
-def bucket(length_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def bucket(length_ns: Integers) -> Integers:
     """The power of two below each length: bucket b holds lengths from 2^b up to 2^(b+1) ns.
 
     A length of 0 or 1 ns is in bucket 0.
@@ -195,7 +198,7 @@ def _matches(labels: StatementLabels, wanted: str) -> list[bool]:
 
 
 #: Names, and for each part of a booking: the number of its name, its ns and its times.
-_Grouped = tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]]
+_Grouped = tuple[list[str], Integers, npt.NDArray[np.float64], Integers]
 
 
 def _by_event(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
@@ -222,20 +225,45 @@ def _by_statement(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
 
 def _by_run(
     names: list[str],
-    key: npt.NDArray[np.int64],
+    key: Integers,
     ledger: Ledger,
-    of_call: npt.NDArray[np.int64],
+    of_call: Integers,
     entries: LedgerEntries,
 ) -> _Grouped:
     tops = np.unique(entries.top[entries.top >= 0])
-    run, itself = executions.runs(ledger, of_call, tops)
+    run, itself = _runs(ledger, of_call, tops)
     unit = np.where(entries.top >= 0, _looked_up(run, entries.top), -1)
     return _once_each(names, key, entries, unit, _looked_up(itself, entries.top))
 
 
-def _looked_up(
-    values: npt.NDArray[np.int64], index: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+def _runs(ledger: Ledger, of_call: Integers, tops: Integers) -> tuple[Integers, Integers]:
+    """For each call of a ledger: the number of its run, and 1 if it is the run itself.
+
+    A run is an execution or the call of a utility statement. What prepares a statement belongs to
+    its next run in that session, fetches and commits to the last one. of_call: the statement of
+    each call. tops: the outermost calls; for others the number is -1.
+    """
+    number = np.full(len(ledger.calls), -1, np.int64)
+    itself = np.zeros(len(ledger.calls), np.int64)
+    if not len(tops):
+        return number, itself
+    kind = ledger.calls["kind"]
+    order = np.lexsort((ledger.calls["start"][tops], of_call[tops], ledger.call_process[tops]))
+    tops = tops[order]
+    new = np.concatenate(
+        [[True], (np.diff(ledger.call_process[tops]) != 0) | (np.diff(of_call[tops]) != 0)]
+    )
+    group = np.cumsum(new) - 1
+    ran = np.isin(kind[tops], _RUNS)
+    before = np.cumsum(ran)[new] - ran[new]
+    most = np.maximum(np.bincount(group, ran), 1).astype(np.int64)
+    within = np.cumsum(ran) - before[group] + np.isin(kind[tops], _BEFORE)
+    number[tops] = before[group] + group + np.clip(within, 1, most[group])
+    itself[tops] = ran
+    return number, itself
+
+
+def _looked_up(values: Integers, index: Integers) -> Integers:
     """What is at each index; 0 at -1, also if there are no values at all."""
     return np.append(values, 0)[index]
 
@@ -264,10 +292,10 @@ def who(ring: Ring) -> str:
 
 def _once_each(
     names: list[str],
-    key: npt.NDArray[np.int64],
+    key: Integers,
     entries: LedgerEntries,
-    unit: npt.NDArray[np.int64],
-    times: npt.NDArray[np.int64],
+    unit: Integers,
+    times: Integers,
 ) -> _Grouped:
     """Joined so that the bookings of one unit are one, with all its time, counted as times tells.
 
@@ -300,7 +328,7 @@ _GROUPERS: dict[str, Callable[[Ledger, LedgerEntries], _Grouped]] = {
 }
 
 
-def _or_rests(key: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _or_rests(key: Integers, times: Integers) -> Integers:
     """If all waits of an event began before what is looked at, their rests are what counts."""
     whole = np.bincount(key, times, minlength=1)
     return np.where(whole[key] > 0, times, 1)
@@ -308,9 +336,9 @@ def _or_rests(key: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> npt.N
 
 def _lines(
     names: list[str],
-    key: npt.NDArray[np.int64],
+    key: Integers,
     ns: npt.NDArray[np.float64],
-    times: npt.NDArray[np.int64],
+    times: Integers,
     length: npt.NDArray[np.float64],
 ) -> list[ProfileLine]:
     # lines of one name are one line

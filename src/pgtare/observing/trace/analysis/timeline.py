@@ -13,17 +13,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.observing.trace.analysis.arrival_times import (
-    ends_of_waits_for_clients,
-    sharpen_calls,
-    sharpened,
-)
 from pgtare.observing.trace.analysis.kept_state import kept_at, state_then, with_call_under_way
 from pgtare.observing.trace.analysis.time_scale import (
     absolute_calls,
     absolute_requests,
+    ends_of_waits_for_clients,
     one_origin,
     rising,
+    sharpen_calls,
+    sharpened,
     shift_of_waits,
 )
 from pgtare.observing.trace.file import record_decoder

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pgtare.errors import UsageError
-from pgtare.observing.trace.capture.privileges import SEE, demand, set_level
 from pgtare.observing.trace.capture.server import Server, telling
-from pgtare.observing.trace.capture.target import BY_RECORDER
+from pgtare.observing.trace.capture.target import BY_RECORDER, SEE, demand, set_level
 
 #: Why sessions are traced on request.
 ASKED = "sql_trace_set"

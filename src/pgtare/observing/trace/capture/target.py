@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pgtare.errors import UsageError
-from pgtare.observing.trace.capture.privileges import SEE, demand, set_level
 from pgtare.observing.trace.capture.server import Server, telling
 
 LEVELS = (1, 4, 8, 12)
+#: To see the sessions of others.
+SEE = "pg_read_all_stats"
 DEFAULT_LEVEL = 12
 #: Why a session is traced: only statements of its that sql_trace.query_ids names.
 BY_STATEMENT = "query_ids"
@@ -146,3 +147,23 @@ def unnumbered(server: Server) -> bool:
     """Whether the server gives statements no identifiers."""
     with telling():
         return bool(server.rows(_UNNUMBERED)[0][0])
+
+
+def set_level(server: Server) -> str:
+    """The right to trace sessions of others, and to end that."""
+    return f"EXECUTE ON FUNCTION {server.setter_name}(integer, {server.setter_takes})"
+
+
+def others_hidden(server: Server) -> str:
+    """What a role that sees only its own sessions has to know, or nothing."""
+    ((user, sees),) = server.rows(
+        f"SELECT quote_ident(current_user), pg_has_role('{SEE}', 'USAGE')"
+    )
+    return "" if sees else f"; you see only your own sessions: GRANT {SEE} TO {user}; shows others"
+
+
+def demand(purpose: str, user: str, rights: Mapping[str, bool]) -> None:
+    """Raise UsageError, with the GRANTs, if a right is missing; user: quoted."""
+    missing = [f"GRANT {right} TO {user}" for right, has in rights.items() if not has]
+    if missing:
+        raise UsageError(f"to {purpose}, a superuser has to run: {'; '.join(missing)};")
