@@ -27,7 +27,7 @@ def watch(
     before = reader.snapshot(texts=False)
     notes: tuple[str, ...] = ()
     while iterations is None or iterations > 0:
-        queue = run_queue.run_queue_ns(c.pid for c in before.clients) if here else {}
+        queue = run_queue.run_queue_ns(c.pid for c in before.clients or ()) if here else {}
         samples = _sample(reader, interval_s)
         after = reader.snapshot(texts=False)
         waited = _queued(queue, elapsed_s(before, after))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pgtare.kit.notes import alike, amounts
 from pgtare.observing.trace.analysis import kernel_time
-from pgtare.observing.trace.analysis.time_scale import worked_until
+from pgtare.observing.trace.analysis.time_scale import within, worked_until
 from pgtare.observing.trace.analysis.timeline import Process, processes
 from pgtare.observing.trace.analysis.tracing_cost import Costs, of_recording
 from pgtare.observing.trace.file.reader import Integers, Trace
@@ -168,9 +168,9 @@ class _Book:
         self.length = np.diff(self.bounds)
         middle = self.bounds[:-1] + self.length // 2
         self.call, self.top = _owners(p.calls, self.shown, middle)
-        self.transaction = _within(p.transactions, middle)
-        self.request = _within(p.requests, middle)
-        self.missing = _within(p.missing, middle) >= 0
+        self.transaction = within(p.transactions, middle)
+        self.request = within(p.requests, middle)
+        self.missing = within(p.missing, middle) >= 0
         # a call is work, whatever the records of requests say
         self.busy = ((self.request >= 0) | (self.call >= 0)) & ~self.missing
         self.reading = np.searchsorted(p.cpu[:, 0], middle, "right") - 1
@@ -403,12 +403,3 @@ def _owners(
         if current == 0:
             top = inner.copy()
     return inner, top
-
-
-def _within(spans: Integers, moments: Integers) -> Integers:
-    """The index of the span in which each moment lies, -1: none. Spans do not overlap."""
-    if not len(spans):
-        return np.full(len(moments), -1, np.int64)
-    i = np.searchsorted(spans[:, 0], moments, "right") - 1
-    inside = (i >= 0) & (moments < spans[np.maximum(i, 0), 1])
-    return np.where(inside, i, -1)

@@ -161,31 +161,6 @@ def _lowered(own: dict[int, float], most: float) -> dict[int, float]:
     return found
 
 
-class _Bookings:
-    """Parts of the time, each with the number of its name, its ns and how often it counts."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, int] = {}
-        self._keys: list[int] = []
-        self._ns: list[float] = []
-        self._times: list[int] = []
-
-    def book(self, name: str, ns: float, count: int) -> None:
-        if ns > 0:
-            self._keys.append(self._names.setdefault(name, len(self._names)))
-            self._ns.append(ns)
-            self._times.append(count)
-
-    def columns(self) -> Bookings:
-        """Names, and of each part the number of its name, its ns and its times."""
-        return (
-            list(self._names),
-            np.array(self._keys, np.int64),
-            np.array(self._ns, np.float64),
-            np.array(self._times, np.int64),
-        )
-
-
 def grouped(ledger: Ledger, entries: LedgerEntries, label: Callable[[Node], str]) -> Bookings:
     """All time, that of measured executions by node; it adds up to what was given.
 
@@ -197,11 +172,13 @@ def grouped(ledger: Ledger, entries: LedgerEntries, label: Callable[[Node], str]
         entries.ns[entries.call >= 0],
         minlength=len(ledger.calls),
     )
-    bookings, many = _Bookings(), ledger.fetches()
+    many = ledger.fetches()
+    booked: list[tuple[str, float, int]] = []  # name, ns, and how often it counts
 
     def book_rest(call: int, ns: float) -> None:
         name = call_name(int(ledger.calls["kind"][call]))
-        bookings.book(f"{name}, {NOT_BY_NODE}", ns if ns > 1e-3 else 0.0, int(many[call]))
+        if ns > 1e-3:
+            booked.append((f"{name}, {NOT_BY_NODE}", ns, int(many[call])))
 
     runs = _runs(ledger)
     measured: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -222,18 +199,24 @@ def grouped(ledger: Ledger, entries: LedgerEntries, label: Callable[[Node], str]
             node = plan.get(number)
             by_label[label(node) if node else f"node {number}"] += ns
         begun = bool((ledger.calls["kind"][calls] != CallKind.FETCH).any())
-        for name, ns in by_label.items():
-            bookings.book(name, ns, int(begun))
+        booked += [(name, ns, int(begun)) for name, ns in by_label.items()]
         left = 1.0 - sum(own.values()) / took
         for call in calls:
             book_rest(call, float(spent[call]) * left)
     outside = entries.call < 0
     for component, name in ((CLIENT, "client"), (MISSING, "not recorded")):
         ns = float(entries.ns[outside & (entries.component == component)].sum())
-        bookings.book(name, ns, 0)
+        booked.append((name, ns, 0))
     rest = outside & ~np.isin(entries.component, [CLIENT, MISSING])
-    bookings.book("between calls", float(entries.ns[rest].sum()), 0)
-    return bookings.columns()
+    booked.append(("between calls", float(entries.ns[rest].sum()), 0))
+    booked = [booking for booking in booked if booking[1] > 0]
+    names = {name: i for i, name in enumerate(dict.fromkeys(name for name, _, _ in booked))}
+    return (
+        list(names),
+        np.array([names[name] for name, _, _ in booked], np.int64),
+        np.array([ns for _, ns, _ in booked], np.float64),
+        np.array([count for *_, count in booked], np.int64),
+    )
 
 
 def _execution(

@@ -215,12 +215,19 @@ def _by_class(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
 def _by_statement(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
     """By outermost statement: for each run once, whatever calls and components its time has."""
     labels = statement_labels(ledger)
-    outside = [OUTSIDE, "client", "not recorded"]
-    where = np.select(
-        [entries.component == CLIENT, entries.component == MISSING], [1, 2], default=0
-    )
-    key = np.where(entries.top >= 0, _looked_up(labels.of_call, entries.top) + len(outside), where)
-    return _by_run([*outside, *labels.names], key, ledger, labels.of_call, entries)
+    inside = _looked_up(labels.of_call, entries.top) + len(_OUTSIDE)
+    key = np.where(entries.top >= 0, inside, _outside(entries))
+    return _by_run([*_OUTSIDE, *labels.names], key, ledger, labels.of_call, entries)
+
+
+#: What time outside of calls is called.
+_OUTSIDE = (OUTSIDE, "client", "not recorded")
+
+
+def _outside(entries: LedgerEntries) -> Integers:
+    """Of bookings outside of calls, the number of their name."""
+    kinds = [entries.component == CLIENT, entries.component == MISSING]
+    return np.select(kinds, [1, 2], default=0)
 
 
 def _by_run(
@@ -269,12 +276,9 @@ def _looked_up(values: Integers, index: Integers) -> Integers:
 
 
 def _by_call(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
-    names = [OUTSIDE, "client", "not recorded", *(kind.name.lower() for kind in CallKind)]
-    where = np.select(
-        [entries.component == CLIENT, entries.component == MISSING], [1, 2], default=0
-    )
+    names = [*_OUTSIDE, *(kind.name.lower() for kind in CallKind)]
     kinds = np.clip(ledger.calls["kind"].astype(np.int64), 1, len(CallKind)) + 2
-    key = np.where(entries.call >= 0, _looked_up(kinds, entries.call), where)
+    key = np.where(entries.call >= 0, _looked_up(kinds, entries.call), _outside(entries))
     times = _looked_up(ledger.fetches(), entries.call)
     return _once_each(names, key, entries, entries.call, times)
 

@@ -137,39 +137,27 @@ def _add_call(ledger: Ledger, statement: TracedStatement, i: int, own: _Own) -> 
 
 def _add_waits(ledger: Ledger, of: dict[int, TracedStatement]) -> None:
     e = ledger.entries
-    rows = np.flatnonzero((e.component >= 0) & (e.call >= 0))
+    statements = {id(statement): statement for statement in of.values()}
+    number = {which: i for i, which in enumerate(statements)}
+    owner = np.full(len(ledger.calls) + 1, -1, np.int64)  # the last: of no call
+    for call, statement in of.items():
+        owner[call] = number[id(statement)]
+    rows = np.flatnonzero((e.component >= 0) & (owner[e.call] >= 0))
     if not len(rows):
         return
     kinds = int(e.component.max()) + 1
-    key, inverse = np.unique(e.call[rows] * kinds + e.component[rows], return_inverse=True)
-    groups = np.stack(np.divmod(key, kinds), axis=1)
-    ns = np.bincount(inverse, e.ns[rows])
-    times = np.bincount(inverse, e.times[rows])
-    longest = np.zeros(len(groups))
+    key, inverse = np.unique(owner[e.call[rows]] * kinds + e.component[rows], return_inverse=True)
+    ns, times = np.bincount(inverse, e.ns[rows]), np.bincount(inverse, e.times[rows])
+    pieces, longest = np.bincount(inverse), np.zeros(len(key))
     np.maximum.at(longest, inverse, e.whole[rows])
-    sums: dict[int, dict[int, WaitSum]] = defaultdict(dict)
-    pieces = np.bincount(inverse)
-    statements = {id(statement): statement for statement in of.values()}
-    rests: dict[tuple[int, int], int] = defaultdict(int)
-    for (call, event), total, count, many, most in zip(
-        groups.tolist(),
-        ns.tolist(),
-        times.tolist(),
-        pieces.tolist(),
-        longest.tolist(),
-        strict=True,
-    ):
-        if call in of:
-            rests[id(of[call]), event] += many
-            have = sums[id(of[call])].setdefault(event, WaitSum(ledger.name(event)))
-            have.waits += int(count)
-            have.total_ns += total
-            have.max_ns = max(have.max_ns, most)
-    for which, events in sums.items():
-        for event, wait in events.items():
-            # all of them began before the statement's calls: their rests are what there is
-            wait.waits = wait.waits or rests[which, event]
-        statements[which].waits = sorted(events.values(), key=lambda w: -w.total_ns)
+    found = list(statements.values())
+    for i in np.argsort(-ns, kind="stable").tolist():
+        which, event = divmod(int(key[i]), kinds)
+        # if all of them began before the statement's calls, their rests are what there is
+        many = int(times[i]) or int(pieces[i])
+        found[which].waits.append(
+            WaitSum(ledger.name(event), many, float(ns[i]), float(longest[i]))
+        )
 
 
 def _add_plans(ledger: Ledger, of: dict[int, TracedStatement]) -> None:

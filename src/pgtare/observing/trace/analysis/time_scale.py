@@ -120,3 +120,12 @@ def sharpen_calls(calls: npt.NDArray[np.void], ends: Integers) -> None:
     of = calls["flags"] & ESTIMATED != 0
     start = sharpened(calls["start"][of], ends)
     calls["start"][of] = np.minimum(start, calls["end"][of])
+
+
+def within(spans: Integers, moments: Integers) -> Integers:
+    """The index of the span in which each moment lies, -1: none. Spans do not overlap."""
+    if not len(spans):
+        return np.full(len(moments), -1, np.int64)
+    i = np.searchsorted(spans[:, 0], moments, "right") - 1
+    inside = (i >= 0) & (moments < spans[np.maximum(i, 0), 1])
+    return np.where(inside, i, -1)

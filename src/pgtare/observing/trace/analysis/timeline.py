@@ -23,6 +23,7 @@ from pgtare.observing.trace.analysis.time_scale import (
     sharpen_calls,
     sharpened,
     shift_of_waits,
+    within,
 )
 from pgtare.observing.trace.file import record_decoder
 from pgtare.observing.trace.file.reader import Ring, Trace, Waits, moment
@@ -336,16 +337,8 @@ def _undrawn(decoded: Stream, process: Process) -> list[list[int]]:
     moments = np.concatenate([ends, partial.ravel(), process.requests.ravel()])
     bounds = np.unique(np.clip(moments, process.begin, process.end))
     middle = bounds[:-1] + np.diff(bounds) // 2
-    found = _covered(partial, middle) & ~_covered(process.requests, middle)
+    found = (within(partial, middle) >= 0) & (within(process.requests, middle) < 0)
     return list(np.stack([bounds[:-1], bounds[1:]], axis=1)[found].tolist())
-
-
-def _covered(spans: Integers, moments: Integers) -> npt.NDArray[np.bool_]:
-    """Which moments lie in a span. Spans are in order and do not overlap."""
-    inside = np.searchsorted(spans[:, 0], moments, "right") > np.searchsorted(
-        spans[:, 1], moments, "right"
-    )
-    return np.asarray(inside)
 
 
 def _close_last_request(process: Process) -> None:

@@ -32,10 +32,8 @@ LEFT JOIN {waits}.pg_stat_wait_event_timing_sessions s USING (pid)
 LEFT JOIN {waits}.wait_event_timing_rings() r ON r.pid = a.pid AND r.ended IS NULL
 WHERE a.backend_type = 'client backend' AND a.pid <> {own} ORDER BY a.pid
 """
-#: Why a session is not traced though a trace was requested: a limit or an order came later.
-_STOPPED = {
-    "sql_trace_set": "sql_trace_set(..., 0) was called for it",
-}
+#: Why a session is traced, or is not any more: somebody called this for it.
+_SET = "sql_trace_set"
 
 
 @dataclass
@@ -107,9 +105,9 @@ class Arming:
                     self._arm(pid, started)
             elif traced or not session.traced or session.over:
                 session.traced |= traced
-            elif reason in _STOPPED:
+            elif reason == _SET:
                 session.over = True
-                self._said.append((pid, f"no longer traced: {_STOPPED[reason]}"))
+                self._said.append((pid, f"no longer traced: {_SET}(..., 0) was called for it"))
             else:
                 session.traced = False
                 self._said.append(
@@ -131,7 +129,7 @@ class Arming:
             reason or "", reason or "sql_trace.level"
         )
         others = [pooler.backend_pid(self.server.conn)]
-        asked = reason == "sql_trace_set" or not self.server.has_calls
+        asked = reason == _SET or not self.server.has_calls
         if asked and recorder_locks.owned(self.server, [pid], others):
             by = "another recording"
             self._answer_for(pid, started)  # when that one ends, it leaves the session to us

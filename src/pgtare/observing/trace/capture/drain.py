@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -172,16 +172,13 @@ class Drain:
 
     def losses(self) -> dict[int, tuple[int, int]]:
         """By process: bytes of calls and waits that were overwritten unread, if there are any."""
-        found: dict[int, tuple[int, int]] = {}
+        calls = Counter[int]()
+        waits = Counter[int]()
         for ring in self.calls.values():
-            if ring.lost:
-                calls, waits = found.get(ring.pid, (0, 0))
-                found[ring.pid] = calls + ring.lost, waits
+            calls[ring.pid] += ring.lost
         for of_waits in self.rings.values():
-            if of_waits.lost:
-                calls, waits = found.get(of_waits.pid, (0, 0))
-                found[of_waits.pid] = calls, waits + of_waits.lost
-        return found
+            waits[of_waits.pid] += of_waits.lost
+        return {pid: (calls[pid], waits[pid]) for pid in {**+calls, **+waits}}
 
     def behind(self) -> dict[int, tuple[int, int]]:
         """By ring of waits, its process and by how many ns its clock is behind, if it is.
@@ -265,14 +262,7 @@ class Drain:
 
     def keep_untraced(self, wait: OpenWait, until: datetime) -> None:
         """Take the wait of a session that has no ring, and the statement that waits."""
-        described = {
-            "kind": "waits",
-            "user": wait.user,
-            "database": wait.database,
-            "application": wait.application,
-            "client": wait.client,
-        }
-        number = self._new(wait.pid, wait.started, described)
+        number = self._new(wait.pid, wait.started, {"kind": "waits", **_names(wait)})
         self._untraced.add(number)
         self._keep_open_wait(number, wait, until)
         if wait.query_id:
@@ -336,7 +326,8 @@ class Drain:
                 ring.session_started = _session_started(bytes(data))
             # what a ring forgot that is not for us is not our loss
             if ours := ring.earlier.lost(ring.position, lost):
-                self._lose(ring, ours)
+                ring.lost += ours
+                self._tell_loss(ring.number, ours)
             # of a request that is still open, and of which nothing is new
             only_open = position == ring.position
             raw = b"" if only_open and bytes(data) == ring.open else bytes(data)
@@ -368,10 +359,6 @@ class Drain:
             # something wrote over it: others can still be read
             ring.done = ring.damaged = True
         return []
-
-    def _lose(self, ring: _Ring, lost: int) -> None:
-        ring.lost += lost
-        self._tell_loss(ring.number, lost)
 
     def _tell_loss(self, ring: int, lost: int, when_ns: int | None = None) -> None:
         """when_ns: when the first record after it began; None: it is not known."""
@@ -515,7 +502,7 @@ def _over(records: Records) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.asarray(records["start_ns"] + lengths, np.int64)
 
 
-def _names(session: Traced) -> dict[str, str | None]:
+def _names(session: Traced | OpenWait) -> dict[str, str | None]:
     return {
         "user": session.user,
         "database": session.database,

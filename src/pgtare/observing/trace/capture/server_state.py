@@ -7,16 +7,13 @@ from datetime import datetime
 
 from pgtare.errors import UsageError
 from pgtare.observing.trace.capture.server import Server, telling
-from pgtare.observing.trace.capture.target import BY_RECORDER, SEE, demand, set_level
+from pgtare.observing.trace.capture.target import BY_RECORDER, SEE, demand, demand_set_level
 
 #: Why sessions are traced on request.
 ASKED = "sql_trace_set"
 
 _RIGHTS = """
 SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
-       (SELECT has_function_privilege(p.oid, 'EXECUTE') FROM pg_proc p
-        JOIN pg_language l ON l.oid = p.prolang
-        WHERE l.lanname = 'c' AND p.proname = 'sql_trace_set'),
        has_function_privilege('pg_show_all_file_settings()', 'EXECUTE')
        AND has_table_privilege('pg_file_settings', 'SELECT'),
        has_function_privilege('pg_ls_dir(text, boolean, boolean)', 'EXECUTE')
@@ -125,7 +122,7 @@ class TraceStatus:
 def status(server: Server) -> TraceStatus:
     """What is traced. Raises UsageError, with the GRANT, if we may not see all sessions."""
     with telling():
-        ((user, sees, _, reads_file, lists),) = server.rows(_RIGHTS)
+        ((user, sees, reads_file, lists),) = server.rows(_RIGHTS)
         demand("see what is traced", user, {SEE: sees})
         queries = [_OF_ROLES, _OF_SERVER, *([_LEVEL_OF_FILE] if reads_file else [])]
         settings = [TraceSetting(*row) for query in queries for row in server.rows(query)]
@@ -153,9 +150,8 @@ def stop(server: Server, pids: frozenset[int] | None = None) -> list[int]:
     pids: of these alone. Raises UsageError without the right to, and for sessions that are not
     there.
     """
+    demand_set_level(server, "stop traces of other sessions")
     with telling():
-        ((user, sees, may, *_),) = server.rows(_RIGHTS)
-        demand("stop traces of other sessions", user, {SEE: sees, set_level(server): may})
         absent = (pids or frozenset()) - {pid for (pid,) in server.rows(_CLIENTS)}
         if absent:
             listed = ", ".join(map(str, sorted(absent)))

@@ -105,9 +105,7 @@ def check(server: Server, target: Target) -> None:
     if target.query_ids:
         _check_statements(server)
         return
-    with telling():
-        ((user, sees, may),) = server.rows(_RIGHTS, server.setter)
-    demand("trace other sessions", user, {SEE: sees, set_level(server): may})
+    demand_set_level(server, "trace other sessions")
     require_known(server, target.pids, target)
 
 
@@ -149,9 +147,12 @@ def unnumbered(server: Server) -> bool:
         return bool(server.rows(_UNNUMBERED)[0][0])
 
 
-def set_level(server: Server) -> str:
-    """The right to trace sessions of others, and to end that."""
-    return f"EXECUTE ON FUNCTION {server.setter_name}(integer, {server.setter_takes})"
+def demand_set_level(server: Server, purpose: str) -> None:
+    """Raise UsageError without the right to trace sessions of others, and to end that."""
+    with telling():
+        ((user, sees, may),) = server.rows(_RIGHTS, server.setter)
+    setter = f"EXECUTE ON FUNCTION {server.setter_name}(integer, {server.setter_takes})"
+    demand(purpose, user, {SEE: sees, setter: may})
 
 
 def others_hidden(server: Server) -> str:
