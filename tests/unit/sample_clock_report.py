@@ -147,7 +147,7 @@ def sample() -> ClockReport:
             threshold_ns=1000.0,
             count=2,
             lost_pct=0.006,
-            causes=[Cause(cause="context switches", count=1, lost_pct=0.003, evidence="counted")],
+            causes=[Cause(cause="context switches", count=1, lost_pct=0.003)],
             longest=[
                 Gap(
                     at_ms=3.0,

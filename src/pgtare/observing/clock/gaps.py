@@ -18,29 +18,20 @@ from pgtare.observing.clock.schema import Cause, Gap, Gaps
 LEAST_NS = 1_000.0
 MEDIANS = 5
 LONGEST = 10
-_STEAL_FIELD = 7
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """What the kernel has counted on one processor; None if it does not tell."""
-
-    interrupts: dict[str, int]
-    stolen_ms: int | None
+def interrupts_now(cpu: int) -> dict[str, int]:
+    """Interrupts by name that the kernel has counted on a processor; empty if it does not tell."""
+    return interrupts(_read("/proc/interrupts"), cpu)
 
 
-def kernel_now(cpu: int | None) -> Kernel:
-    """Counters of a processor, of all if `cpu` is None."""
-    return Kernel(interrupts(_read("/proc/interrupts"), cpu), stolen_ms(_read("/proc/stat"), cpu))
-
-
-def interrupts(text: str, cpu: int | None) -> dict[str, int]:
-    """Interrupts by name from /proc/interrupts, on one processor or on all."""
+def interrupts(text: str, cpu: int) -> dict[str, int]:
+    """Interrupts by name from /proc/interrupts, on one processor."""
     lines = text.splitlines()
     if not lines:
         return {}
     columns = lines[0].split()
-    wanted = [i for i, name in enumerate(columns) if cpu is None or name == f"CPU{cpu}"]
+    wanted = [i for i, name in enumerate(columns) if name == f"CPU{cpu}"]
     found = {}
     for line in lines[1:]:
         number, _, rest = line.partition(":")
@@ -55,25 +46,12 @@ def interrupts(text: str, cpu: int | None) -> dict[str, int]:
     return found
 
 
-def stolen_ms(text: str, cpu: int | None) -> int | None:
-    """Time that other guests took, in ms, from /proc/stat.
-
-    psutil tells processors by their place in a list, in which those that are offline are missing.
-    """
-    name = "cpu" if cpu is None else f"cpu{cpu}"
-    for line in text.splitlines():
-        fields = line.split()
-        if fields and fields[0] == name and len(fields) > _STEAL_FIELD + 1:
-            return int(fields[_STEAL_FIELD + 1]) * 1000 // os.sysconf("SC_CLK_TCK")
-    return None
-
-
 def gaps(
     clock: str,
     recording: ProbeRun,
     seen: Distribution,
-    before: Kernel,
-    after: Kernel,
+    before: dict[str, int],
+    after: dict[str, int],
     hypervisor: bool,
 ) -> Gaps | None:
     """Time lost in the run of a clock; None if the clock did not move."""
@@ -85,25 +63,14 @@ def gaps(
     found = _Long(
         recording.ticks[long], recording.counts[long], recording.switched[long], median, observed
     )
-    delta = {
-        name: n - before.interrupts.get(name, 0)
-        for name, n in after.interrupts.items()
-        if n > before.interrupts.get(name, 0)
-    }
-    stolen = None
-    if before.stolen_ms is not None and after.stolen_ms is not None:
-        stolen = after.stolen_ms - before.stolen_ms
+    delta = {name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)}
     return Gaps(
         clock=clock,
         duration_s=seen.ns(observed) / 1e9,
         threshold_ns=seen.ns(threshold),
         count=int(found.counts.sum()),
         lost_pct=found.lost_pct(found.counts),
-        causes=found.causes(
-            _others(hypervisor),
-            _evidence(delta, stolen),
-            f"the kernel is asked about gaps from {seen.ns(DIRECT) / 1000:.1f} µs on",
-        ),
+        causes=found.causes(_others(hypervisor)),
         longest=[
             _gap(gap, seen, hypervisor)
             for gap in recording.gaps[:LONGEST]
@@ -129,41 +96,22 @@ class _Long:
         beyond: int = sum((ticks - self.median) * n for ticks, n in pairs)
         return 100.0 * beyond / self.observed
 
-    def causes(self, others: str, known: str, unknown: str) -> list[Cause]:
+    def causes(self, others: str) -> list[Cause]:
         """Switched out, not switched out, and too short for the kernel to be asked."""
         asked, none = self.ticks >= DIRECT, np.zeros_like(self.counts)
         rest = np.where(asked, self.counts - self.switched, none)
         short = np.where(asked, none, self.counts)
-        found = [
-            (
-                "context switches",
-                self.switched,
-                "the thread's own count of switches rose during these gaps",
-            ),
-            (others, rest, known),
-        ]
+        found = [("context switches", self.switched), (others, rest)]
         if short.any():
-            found.append(("too short to tell", short, unknown))
+            found.append(("too short to tell", short))
         return [
-            Cause(
-                cause=cause,
-                count=int(counts.sum()),
-                lost_pct=self.lost_pct(counts),
-                evidence=evidence,
-            )
-            for cause, counts, evidence in found
+            Cause(cause=cause, count=int(counts.sum()), lost_pct=self.lost_pct(counts))
+            for cause, counts in found
         ]
 
 
 def _others(hypervisor: bool) -> str:
     return "interrupts and the hypervisor" if hypervisor else "interrupts"
-
-
-def _evidence(delta: dict[str, int], stolen: int | None) -> str:
-    evidence = f"{sum(delta.values()):,} interrupts on this processor"
-    if stolen is None:
-        return f"{evidence}; the kernel does not report steal"
-    return f"{evidence}, {stolen:,} ms stolen by other guests (counted in steps of 10 ms)"
 
 
 def _gap(gap: ProbeGap, seen: Distribution, hypervisor: bool) -> Gap:

@@ -104,9 +104,8 @@ class Cause(Model):
     """What took time from the reading thread."""
 
     cause: str = Field(description="in words")
-    count: int | None = Field(description="gaps, if the kernel tells")
+    count: int = Field(description="gaps")
     lost_pct: float = Field(description="share of the time")
-    evidence: str = Field(description="how it is known")
 
 
 class Gap(Model):
@@ -214,7 +213,7 @@ class ClockReport(Document):
     pgtare_version: str = Field(description="version of pgtare that wrote it")
     command: list[str] = Field(description="the command line, one word an element")
     machine: dict[str, Any] = Field(description="processor, kernel, memory")
-    cpu: int | None = Field(description="the processor that was read on")
+    cpu: int = Field(description="the processor that was read on")
     stopped_by: Literal["time", "interrupt"] = Field(description="what ended the measurement")
     diagnosis: Diagnosis = Field(description="verdict and remedies")
     clocks: list[ClockResult] = Field(description="the clocks that were read")

@@ -172,10 +172,10 @@ def cores(found: Cores) -> Iterator[str]:
         yield "; ".join([*rest, *([found.note] if found.note else [])])
 
 
-def gaps(found: Gaps, cpu: int | None) -> str:
+def gaps(found: Gaps, cpu: int) -> str:
     """Share of time lost, by cause."""
     causes = ", ".join(
-        f"{cause.cause} {numbers.percent(cause.lost_pct)} ({numbers.count(cause.count or 0)})"
+        f"{cause.cause} {numbers.percent(cause.lost_pct)} ({numbers.count(cause.count)})"
         for cause in found.causes
     )
     return (

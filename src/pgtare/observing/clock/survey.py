@@ -63,7 +63,7 @@ class _Found:
     reads: list[_Read] = field(default_factory=list)
     first: Pair | None = None
     repeated: list[float] = field(default_factory=list)
-    around: tuple[clock_gaps.Kernel, clock_gaps.Kernel] | None = None
+    around: tuple[dict[str, int], dict[str, int]] | None = None
     cores: Cores | None = None
     system_cores: Cores | None = None
     interrupted: bool = False
@@ -128,7 +128,7 @@ def _measure(
     for clock in clocks:
         with _pinned(cpu):
             cost = weigh(clock)
-        before = clock_gaps.kernel_now(cpu)
+        before = clock_gaps.interrupts_now(cpu)
         recording = probe.record(
             clock,
             seconds[clock.name],
@@ -137,7 +137,7 @@ def _measure(
             lambda now, done=done, clock=clock: tick(done + now, clock.name),  # type: ignore[misc]
         )
         if clock is gaps_clock:
-            found.around = before, clock_gaps.kernel_now(cpu)
+            found.around = before, clock_gaps.interrupts_now(cpu)
         found.reads.append(_Read(clock, cost, recording))
         done += seconds[clock.name]
         if recording.interrupted:
