@@ -100,21 +100,6 @@ def test_the_default_of_19_and_why(leaves: Leaves, clocksource: str, clock: str,
 
 
 @pytest.mark.parametrize(
-    ("leaves", "source", "hz"),
-    [
-        (Leaves(True, crystal_hz=1, nominal_hz=2), "x86, cpuid 0x15", 1),
-        (Leaves(True, nominal_hz=2), "x86, cpuid 0x16", 2),
-        (Leaves(True), "x86, calibration", 9),
-        (Leaves(True, hypervisor="KVM", hypervisor_hz=3), "x86, hypervisor, cpuid 0x40000010", 3),
-        (Leaves(True, hypervisor="KVM", crystal_hz=1), "x86, hypervisor, calibration", 9),
-    ],
-)
-def test_where_19_takes_the_frequency_from(leaves: Leaves, source: str, hz: int) -> None:
-    found = postgres19(sample_setup(leaves), 9)
-    assert (found.frequency_source, found.frequency_hz) == (source, hz)
-
-
-@pytest.mark.parametrize(
     ("clocksource", "remedy"),
     [
         ("xen", "clocksource=tsc on the kernel's command line"),

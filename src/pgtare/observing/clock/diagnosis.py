@@ -100,45 +100,29 @@ def vdso(clocks: Iterable[ClockResult]) -> bool | None:
 def postgres19(setup: Setup, calibrated_hz: int | None) -> Choice:
     """The default of PostgreSQL 19: TSC_ADJUST, else the kernel's choice of tsc, else system."""
     leaves = setup.leaves
-    source, hz = _frequency19(leaves, calibrated_hz)
     if not leaves.there:
         why = f"without CPUID ({setup.architecture}) it cannot tell that the counter is sound"
-        return Choice(
-            clock="system", why=why, usable=False, frequency_source="none", frequency_hz=None
+        return Choice(clock="system", why=why, usable=False)
+    # under a hypervisor it reads that one's own leaf only
+    stated = [leaves.hypervisor_hz] if leaves.hypervisor else [leaves.crystal_hz, leaves.nominal_hz]
+    known = any(hz is not None for hz in (*stated, calibrated_hz))
+    lacks = [
+        text
+        for there, text in (
+            (leaves.invariant, "the TSC is not invariant"),
+            (leaves.has_rdtscp, "there is no RDTSCP"),
+            (known, "the TSC's frequency is not known"),
         )
-    usable = leaves.invariant and leaves.has_rdtscp and hz is not None
-    if not usable:
-        lacks = [
-            text
-            for there, text in (
-                (leaves.invariant, "the TSC is not invariant"),
-                (leaves.has_rdtscp, "there is no RDTSCP"),
-                (hz is not None, "the TSC's frequency is not known"),
-            )
-            if not there
-        ]
-        clock, why = "system", " and ".join(lacks)
-    elif leaves.tsc_adjust:
-        clock, why = "tsc", "CPUID says TSC_ADJUST"
-    elif setup.clocksource == "tsc":
-        clock, why = "tsc", "the kernel's clock source is tsc"
-    else:
-        clock = "system"
-        why = f"CPUID lacks TSC_ADJUST and the kernel's clock source is {setup.clocksource}"
-    return Choice(clock=clock, why=why, usable=usable, frequency_source=source, frequency_hz=hz)
-
-
-def _frequency19(leaves: Leaves, calibrated_hz: int | None) -> tuple[str, int | None]:
-    """Under a hypervisor its own leaf only; on bare metal 0x15, then 0x16; else calibration."""
-    kind = "x86, hypervisor" if leaves.hypervisor else "x86"
-    if leaves.hypervisor:
-        stated = [("cpuid 0x40000010", leaves.hypervisor_hz)]
-    else:
-        stated = [("cpuid 0x15", leaves.crystal_hz), ("cpuid 0x16", leaves.nominal_hz)]
-    for name, hz in stated:
-        if hz is not None:
-            return f"{kind}, {name}", hz
-    return f"{kind}, calibration", calibrated_hz
+        if not there
+    ]
+    if lacks:
+        return Choice(clock="system", why=" and ".join(lacks), usable=False)
+    if leaves.tsc_adjust:
+        return Choice(clock="tsc", why="CPUID says TSC_ADJUST", usable=True)
+    if setup.clocksource == "tsc":
+        return Choice(clock="tsc", why="the kernel's clock source is tsc", usable=True)
+    why = f"CPUID lacks TSC_ADJUST and the kernel's clock source is {setup.clocksource}"
+    return Choice(clock="system", why=why, usable=True)
 
 
 def diagnose(

@@ -140,8 +140,6 @@ class Choice(Model):
     clock: str = Field(description="tsc or system")
     why: str = Field(description="the reason")
     usable: bool = Field(description="whether tsc could be chosen at all")
-    frequency_source: str = Field(description="where it takes the counter's frequency from")
-    frequency_hz: int | None = Field(description="that frequency")
 
 
 class Trust(Model):
