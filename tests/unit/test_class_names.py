@@ -20,7 +20,6 @@ ALLOWED = {
     "Effect": "estimate and documents",
     # a command's own form of what another has, never imported together
     "Display": "progress of a command, each built on kit.progress",
-    "Progress": "how far a recording or a load is",
     "Row": "a row of a table on the page",
     "Reader": "of perf's output, of the views of waits",
     "Request": "what a command was asked for",

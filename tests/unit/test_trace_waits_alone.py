@@ -260,7 +260,7 @@ def test_a_clock_that_is_behind_is_noticed(
     writer.abandon()
     found = [ns for _, ns in drain.behind().values()]
     assert found == ([] if behind_s is None else [pytest.approx(behind_s * 1e9)])
-    assert drain.kept_waits == sum(k == WAIT for batch in batches[1:] for k, _ in batch)
+    assert writer.taken[Table.WAITS] == sum(k == WAIT for batch in batches[1:] for k, _ in batch)
 
 
 def test_a_loss_is_written_with_the_begin_of_the_next_record(tmp_path: Path) -> None:

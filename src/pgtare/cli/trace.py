@@ -26,7 +26,7 @@ from pgtare.observing.trace.analysis.ledger import Ledger, ledger
 from pgtare.observing.trace.analysis.profile import Scope, check_grouping, profile
 from pgtare.observing.trace.analysis.statements import SORTS, report
 from pgtare.observing.trace.capture import kept
-from pgtare.observing.trace.capture.record import UNNUMBERED, Progress, TraceRecorder
+from pgtare.observing.trace.capture.record import UNNUMBERED, TraceRecorder
 from pgtare.observing.trace.capture.server import Need, open_server
 from pgtare.observing.trace.capture.target import LEVELS, Target
 from pgtare.observing.trace.documents import (
@@ -36,6 +36,7 @@ from pgtare.observing.trace.documents import (
 )
 from pgtare.observing.trace.file.disk_limits import MIB, Limits
 from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.output import export as exports
 from pgtare.observing.trace.output import show
 
@@ -120,7 +121,8 @@ def record(
         target = dataclasses.replace(target, level=server.level(level))
         recorder = TraceRecorder(server, dsn, path, target, limits, command_line())
         with Display(cli.stderr(), "tracing", length) as display:
-            done = recorder.run(length, lambda now: _tick(display, now))
+            begun = time.monotonic()
+            done = recorder.run(length, lambda now: _tick(display, time.monotonic() - begun, now))
     destination.write(done.to_json())
     if not destination.printed:
         for line in _summary(done, target):
@@ -142,25 +144,26 @@ def _kept(done: TraceRecorded) -> bool:
 _BAR = 64
 
 
-def _tick(display: Display, now: Progress) -> None:
+def _tick(display: Display, passed_s: float, recorder: TraceRecorder) -> None:
+    now, writer = recorder.drain, recorder.writer
     sessions = _sessions(now.sessions)
     lost = "nothing lost"
     if now.lost_waits or now.lost_bytes:
         lost = f"lost {counted(now.lost_waits, 'wait')} and {volume(now.lost_bytes)} of calls"
-    if now.unread_sessions:
-        lost += f", {now.unread_sessions:,} ended unread"
-    written = f"{now.written / MIB:.1f} MiB"
+    if now.unread.sessions:
+        lost += f", {now.unread.sessions:,} ended unread"
+    written = f"{writer.written / MIB:.1f} MiB"
     hint = "; Ctrl-C ends it"
     console = cli.stderr()
-    texts = [f"{sessions}, {counted(now.waits, 'wait')}, {written}, {lost}"]
+    texts = [f"{sessions}, {counted(writer.taken[Table.WAITS], 'wait')}, {written}, {lost}"]
     if console.is_terminal:
         # the bar would give way, and the time left with it
         texts += [f"{sessions}, {written}, {lost}", f"{sessions}, {lost}"]
         room = console.width - _BAR
         fitting = [text for text in texts if len(text) <= room] or texts[-1:]
-        display.tick(now.seconds, fitting[0], hint if len(fitting[0] + hint) <= room else "")
+        display.tick(passed_s, fitting[0], hint if len(fitting[0] + hint) <= room else "")
     else:
-        display.tick(now.seconds, texts[0])
+        display.tick(passed_s, texts[0])
 
 
 def _sessions(count: int) -> str:

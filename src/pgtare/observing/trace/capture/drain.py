@@ -146,7 +146,6 @@ class Drain:
         self.rings: dict[tuple[int, datetime], _Waits] = {}
         self.events: dict[int, int] = {}
         self._labels: dict[int, tuple[str, str]] = {}
-        self.kept_bytes = self.kept_waits = 0
         self.unread = Unread()
         self.query_ids: set[int] = set()
         self._untraced: set[int] = set()
@@ -291,7 +290,6 @@ class Drain:
                 "calls": np.array([1]),
             },
         )
-        self.kept_waits += 1
 
     def _look_at_unread(self) -> None:
         now = self.server.unread() - self._unread_before
@@ -341,7 +339,6 @@ class Drain:
                         "data": [kept],
                     },
                 )
-                self.kept_bytes += len(kept)
             if ended and position == ring.position:
                 ring.done = True
             ring.position = position
@@ -443,7 +440,6 @@ class Drain:
                     "calls": waits["calls"].astype(np.int64),
                 },
             )
-            self.kept_waits += len(waits)
             ends = waits["start_ns"] + waits["value"] + started_ns
             ring.reached = max(ring.reached, int(ends.max()))
         if len(marks):

@@ -8,7 +8,6 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -50,23 +49,6 @@ _NO_STATEMENTS = (
     "without query identifiers all statements are one; before the next recording, as a superuser: "
     + NUMBERING
 )
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How a recording goes: bytes of calls, waits, losses of both, sessions, bytes on disk.
-
-    unread_sessions: ended, and made way for others before anybody had read them.
-    """
-
-    seconds: float
-    call_bytes: int
-    waits: int
-    lost_bytes: int
-    lost_waits: int
-    sessions: int
-    written: int
-    unread_sessions: int = 0
 
 
 class TraceRecorder:
@@ -141,7 +123,7 @@ class TraceRecorder:
     def run(
         self,
         seconds: float | None,
-        tell: Callable[[Progress], None],
+        tell: Callable[[TraceRecorder], None],
         stop: Callable[[], bool] = lambda: False,
     ) -> TraceRecorded:
         """Record for `seconds`, or until a signal or `stop` ends it; what was recorded is kept.
@@ -169,7 +151,7 @@ class TraceRecorder:
         start: float,
         limit: float,
         asked: Callable[[], bool],
-        tell: Callable[[Progress], None],
+        tell: Callable[[TraceRecorder], None],
     ) -> tuple[str, str]:
         flushed = start
         try:
@@ -184,7 +166,7 @@ class TraceRecorder:
                 if now - flushed >= FLUSH_S:
                     self.writer.flush(sync=True)
                     flushed = now
-                tell(self._progress(now - start))
+                tell(self)
                 if not busy:
                     time.sleep(min(PAUSE_S, max(limit - (now - start), 0.0)))
         except LimitReached as ex:
@@ -217,7 +199,7 @@ class TraceRecorder:
             nobody = not (self.drain.sessions or self.drain.unread.sessions)
             if (nobody or stopped == "space") and self.writer.holds_nothing:
                 self.writer.discard()
-        p, unread = self._progress(seconds), self.drain.unread
+        drain, unread = self.drain, self.drain.unread
         no_bytes, no_waits = self._unwritten()
         if no_bytes or no_waits:
             notes.append(unwritten_note(no_bytes, no_waits))
@@ -229,15 +211,15 @@ class TraceRecorder:
             stopped_by=stopped,
             why=why,
             calls=self.server.has_calls,
-            sessions=p.sessions,
+            sessions=drain.sessions,
             call_bytes=self.writer.taken[Table.STREAM] - no_bytes,
             waits=self.writer.taken[Table.WAITS] - no_waits,
-            bytes=p.written,
-            lost_bytes=p.lost_bytes,
-            lost_waits=p.lost_waits,
+            bytes=self.writer.written,
+            lost_bytes=drain.lost_bytes,
+            lost_waits=drain.lost_waits,
             losses=[
                 Losses(pid=pid, lost_bytes=calls, lost_waits=waits)
-                for pid, (calls, waits) in self.drain.losses().items()
+                for pid, (calls, waits) in drain.losses().items()
             ],
             unwritten_bytes=no_bytes,
             unwritten_waits=no_waits,
@@ -322,19 +304,6 @@ class TraceRecorder:
         if not self.unnumbered or not self.drain.sessions:
             return []
         return [UNNUMBERED if self.server.has_calls else _NO_STATEMENTS]
-
-    def _progress(self, seconds: float) -> Progress:
-        d = self.drain
-        return Progress(
-            seconds,
-            d.kept_bytes,
-            d.kept_waits,
-            d.lost_bytes,
-            d.lost_waits,
-            d.sessions,
-            self.writer.written,
-            d.unread.sessions,
-        )
 
     def _sample_processor(self) -> None:
         """How long each traced process has run and has waited for a processor, by the kernel."""
