@@ -77,7 +77,9 @@ class _Run(ctypes.Structure):
     )
 
 
-class _Cores(ctypes.Structure):
+class CorePair(ctypes.Structure):
+    """Bounds in ticks of the second processor's clock minus the first's."""
+
     _fields_ = (
         ("lower", ctypes.c_int64),
         ("upper", ctypes.c_int64),
@@ -132,17 +134,6 @@ class Pair:
     width: int
 
 
-@dataclass(frozen=True)
-class CorePair:
-    """Bounds in ticks of the second processor's clock minus the first's."""
-
-    lower: int
-    upper: int
-    rounds: int
-    backward: int
-    backward_largest: int
-
-
 @functools.cache
 def library() -> ctypes.CDLL:
     """The compiled probe: the installed one, or one compiled now if the sources have changed.
@@ -187,7 +178,7 @@ def _load(path: Path, wanted: str) -> ctypes.CDLL | None:
     found.probe_replay.restype = None
     found.probe_cost.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 2]
     found.probe_cores.argtypes = [
-        ctypes.POINTER(_Cores),
+        ctypes.POINTER(CorePair),
         ctypes.c_int,
         ctypes.c_int,
         ctypes.c_int,
@@ -281,7 +272,7 @@ def cores(
 
     Raises MeasurementError if a thread cannot be pinned or no reading came back in time.
     """
-    out = _Cores()
+    out = CorePair()
     library().probe_cores(ctypes.byref(out), first, second, counter, offset, rounds, limit_ns)
     if out.failed:
         raise MeasurementError(
@@ -291,7 +282,7 @@ def cores(
         raise MeasurementError(
             f"processors {first} and {second} could not be compared: they were too busy"
         )
-    return CorePair(out.lower, out.upper, out.rounds, out.backward, out.backward_largest)
+    return out
 
 
 def calibrate(duration_ns: int) -> tuple[Pair, Pair]:
