@@ -81,18 +81,8 @@ class Arming:
         if self.target.query_ids or self.target.armed_only:
             return
         query = _CLIENTS if self.server.has_calls else _CLIENTS_OF_WAITS
-        for (
-            pid,
-            started,
-            role,
-            database,
-            application,
-            level,
-            reason,
-            ring,
-            held,
-        ) in self.server.rows(query):
-            if not self.choice.means(pid, started, role or "", database or "", application or ""):
+        for pid, started, *names, level, reason, ring, held in self.server.rows(query):
+            if not self.choice.means(pid, started, *names):
                 continue
             traced = level > 0 and reason not in (BY_STATEMENT, BY_RECORDER)
             session = self._sessions.get((pid, started))

@@ -160,9 +160,7 @@ def grab(
 def _matches(target: Target, ring: Traced) -> bool:
     """Not the sessions of pgtare itself, unless they are asked for."""
     own = ring.application == APPLICATION_NAME and target.application is None
-    return not own and target.matches(
-        ring.pid, ring.user or "", ring.database or "", ring.application or ""
-    )
+    return not own and target.matches(ring.pid, ring.user, ring.database, ring.application)
 
 
 def _moment(key: Key, start: _Start) -> datetime:

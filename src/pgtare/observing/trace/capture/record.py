@@ -246,7 +246,7 @@ class TraceRecorder:
         self.until = now if taken else None
 
     def _means(self, wait: OpenWait) -> bool:
-        names = wait.user or "", wait.database or "", wait.application or ""
+        names = wait.user, wait.database, wait.application
         return wait.leader_pid is None and self.choice.means(wait.pid, wait.session_started, *names)
 
     def _keep_texts(self) -> None:

@@ -71,7 +71,12 @@ class Choice:
         return Earlier(self.before(key))
 
     def means(
-        self, pid: int, started: datetime, role: str, database: str, application: str
+        self,
+        pid: int,
+        started: datetime,
+        role: str | None,
+        database: str | None,
+        application: str | None,
     ) -> bool:
         """Whether a live session is meant: it matches, now or earlier."""
         session = pid, started
@@ -146,5 +151,5 @@ class Choice:
             return True
         # between two looks it came, too; its number tells nothing then
         return not self.target.pids and self.means(
-            *ring.key, ring.user or "", ring.database or "", ring.application or ""
+            *ring.key, ring.user, ring.database, ring.application
         )

@@ -90,13 +90,17 @@ class Target:
             )
             raise UsageError(f"{why} in whatever session: leave out {', '.join(named)}")
 
-    def matches(self, pid: int, role: str, database: str, application: str) -> bool:
+    def matches(
+        self, pid: int, role: str | None, database: str | None, application: str | None
+    ) -> bool:
         """Whether a session is meant."""
         return (
             (not self.pids or pid in self.pids)
             and (not self.roles or role in self.roles)
             and (not self.databases or database in self.databases)
-            and (self.application is None or fnmatch.fnmatchcase(application, self.application))
+            and (
+                self.application is None or fnmatch.fnmatchcase(application or "", self.application)
+            )
         )
 
 
