@@ -23,6 +23,8 @@ BUCKETS = 64
 #: What counts as a run of a statement, and what prepares one.
 _RUNS = (CallKind.EXECUTE, CallKind.UTILITY)
 _BEFORE = (CallKind.PARSE, CallKind.BIND, CallKind.PLAN)
+#: What time outside of calls is called.
+_OUTSIDE = (OUTSIDE, "client", "not recorded")
 
 
 def bucket(length_ns: Integers) -> Integers:
@@ -218,10 +220,6 @@ def _by_statement(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
     inside = _looked_up(labels.of_call, entries.top) + len(_OUTSIDE)
     key = np.where(entries.top >= 0, inside, _outside(entries))
     return _by_run([*_OUTSIDE, *labels.names], key, ledger, labels.of_call, entries)
-
-
-#: What time outside of calls is called.
-_OUTSIDE = (OUTSIDE, "client", "not recorded")
 
 
 def _outside(entries: LedgerEntries) -> Integers:
