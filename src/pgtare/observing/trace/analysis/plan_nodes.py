@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from pgtare.observing.trace.file.records import (
 NOT_BY_NODE = "not in a measured node"
 #: The kind of nodes that change rows.
 _CHANGES = "ModifyTable"
+#: What is added up over several executions.
+_SUMMED = ("calls", "rows", "loops", "time", "low", "high")
 
 #: Names, and of each part of the time: the number of its name, its ns and how often it counts.
 Bookings = tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]]
@@ -111,16 +113,8 @@ def merged(runs: list[RowSources]) -> dict[int, NodeRun]:
             if have is None:
                 sums[node.node] = node
                 continue
-            sums[node.node] = NodeRun(
-                node.node,
-                _joined(have.flags, node.flags),
-                have.calls + node.calls,
-                have.rows + node.rows,
-                have.loops + node.loops,
-                have.time + node.time,
-                have.low + node.low,
-                have.high + node.high,
-            )
+            added = {name: getattr(have, name) + getattr(node, name) for name in _SUMMED}
+            sums[node.node] = replace(have, flags=_joined(have.flags, node.flags), **added)
     return sums
 
 
