@@ -24,7 +24,7 @@ from pgtare.keeping.live.store_worker import StoreWorker
 from pgtare.keeping.spool import rollup
 from pgtare.keeping.spool.publication import segment_id, with_segment
 from pgtare.keeping.spool.tables import TABLES
-from pgtare.keeping.store import pushed_rows, size_plan, store_schema, store_tables
+from pgtare.keeping.store import pushed_rows, store_schema, store_tables
 from pgtare.keeping.store.connection import StoreConnection
 from pgtare.kit.numbers import volume
 
@@ -34,7 +34,9 @@ SPOOL = "11111111-2222-3333-4444-555555555555"
 #: How many ticks an agent sends at a time.
 WINDOW = 6
 #: Servers of one agent.
-OF_AGENT = size_plan.SERVERS_OF_AGENT
+OF_AGENT = 75
+#: Rows a day of a simulated server with 500 sessions (`python -m bench spool`).
+ROWS_A_DAY = 1_991_153
 
 
 def ticks(hours: float, start: datetime) -> Iterator[tuple[int, dict[str, pa.Table]]]:
@@ -99,7 +101,11 @@ def sizes(client: Any, base: list[dict[str, pa.Table]]) -> dict[str, float]:
             rows = stored(table.name, rollup.summed(whole, table), 1)
         connection.insert(table.name, rows)
         connection.command(f"OPTIMIZE TABLE single.{table.name} FINAL")
-    return size_plan.bytes_of_store(connection, 1)
+    found = connection.rows(
+        "SELECT table, sum(bytes_on_disk) / sum(rows) FROM system.parts WHERE active "
+        f"AND database = '{connection.database}' GROUP BY table"
+    )
+    return {str(table): float(size) for table, size in found if table in TABLES}
 
 
 def fill_hours(
@@ -166,7 +172,7 @@ def run(directory: Path, hours: float, servers: int, days: int, bytes_only: bool
     rate = number / seconds
     print(f"measured: {number} rows of {OF_AGENT} servers and {hours:g} h, as an agent sends them:")
     print(f"  {rate:.0f} rows/s, {processor_s / number * 1e6:.2f} µs of processor time a row")
-    needed = sum(size_plan.SIMULATED_RATES.values()) * servers / 86400
+    needed = ROWS_A_DAY * servers / 86400
     print(
         f"computed: {servers} servers bring {needed:.0f} rows/s: {needed / rate * 100:.0f} % of "
         f"that, {needed * processor_s / number:.2f} processors"

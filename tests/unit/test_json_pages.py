@@ -56,7 +56,6 @@ NO_DOCUMENT = {
     "stop",
     "store check",
     "store create",
-    "store plan",
     "store repair",
     "support",
     "trace export",

@@ -12,7 +12,6 @@ from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.store import (
     repair,
     roles,
-    size_plan,
     store_check,
     store_schema,
     store_tables,
@@ -147,17 +146,3 @@ def test_a_dry_run_prints_all_sql_and_needs_no_store() -> None:
     done = in_process("store", "create", "--store", "clickhouse://h/logs", "--dry-run", "--roles")
     assert done.stdout.count("CREATE TABLE IF NOT EXISTS logs.") == len(TABLES) + 3
     assert "CREATE ROLE IF NOT EXISTS pgtare_agent;" in done.stdout
-
-
-def test_a_plan_adds_up() -> None:
-    rates = {"waits": (1000.0, "measured"), "sessions": (500.0, "simulated")}
-    sizes = {"waits": (20.0, "measured")}
-    found = size_plan.plan(10, rates, sizes, 10_000_000, 100_000)
-    by_name = {one.table: one for one in found.tables}
-    assert by_name["waits"].rows == 10 * 1000 * 7
-    assert by_name["waits"].bytes == 10 * 1000 * 7 * 20
-    assert by_name["sessions"].rows == 10 * 500 * 2
-    assert by_name["sessions"].bytes_from == "assumed"
-    assert found.bytes == sum(one.bytes for one in found.tables)
-    assert found.shards == 1
-    assert size_plan.plan(10, rates, sizes, 500_000, 100_000).shards == 5

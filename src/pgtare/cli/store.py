@@ -1,4 +1,4 @@
-"""`pgtare store`: the tables of many agents in ClickHouse: made, checked, planned, repaired."""
+"""`pgtare store`: the tables of many agents in ClickHouse: made, checked, repaired."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pgtare.cli.commands import GLOSSARY
 from pgtare.errors import MeasurementError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pgtare.keeping.store.address import StoreAddress
     from pgtare.keeping.store.connection import StoreConnection
     from pgtare.keeping.store.repair import PartialCommits
-    from pgtare.keeping.store.size_plan import StorePlan
     from pgtare.keeping.store.store_check import StoreCheck
 
 app = typer.Typer(
@@ -39,7 +38,6 @@ Cluster = Annotated[
     str | None,
     typer.Option(help="Make tables on all servers of this cluster, replicated (untried)."),
 ]
-_RATE_ROWS = 100_000
 
 
 @app.command()
@@ -107,41 +105,6 @@ def check(store: Store, password_file: PasswordFile = None) -> None:
 
 
 @app.command()
-def plan(
-    servers: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many servers.")],
-    spool: Annotated[
-        Path | None, typer.Option(help="Take the rates of rows from this agent's spool.")
-    ] = None,
-    store: Annotated[
-        str | None, typer.Option(help="Take the bytes of a row from this store's tables.")
-    ] = None,
-    password_file: PasswordFile = None,
-    disk: Annotated[str, typer.Option(help="Room for rows on the disks of a shard.")] = "1000G",
-) -> None:
-    """Say what a number of servers needs: rows, bytes, parts, shards, and what goes when.
-
-    Without --spool and --store the figures are those of a simulated server with 500 sessions.
-
-    Example: `pgtare store plan --servers 1000 --spool /var/lib/pgtare-agent/spool`
-    """
-    from pgtare.keeping.store import size_plan
-    from pgtare.kit.option_values import size
-
-    disk_bytes = size("--disk", disk)
-    if disk_bytes < 1 << 30:
-        raise UsageError("--disk: give 1G or more")
-    rates = size_plan.simulated_rates()
-    if spool is not None:
-        rates |= _rates(spool)
-    sizes = size_plan.simulated_sizes()
-    if store is not None:
-        with _connected(_address(store, password_file)) as connection:
-            found = size_plan.bytes_of_store(connection)
-        sizes |= {name: (value, "measured") for name, value in found.items()}
-    _print_plan(size_plan.plan(servers, rates, sizes, disk_bytes, _RATE_ROWS))
-
-
-@app.command()
 def repair(
     store: Store,
     password_file: PasswordFile = None,
@@ -179,22 +142,6 @@ def _connected(address: StoreAddress) -> StoreConnection:
     return connect(address)
 
 
-def _rates(spool: Path) -> Mapping[str, tuple[float, str]]:
-    """Rows a day and server of a spool."""
-    from pgtare.keeping.spool import reader
-    from pgtare.keeping.store import size_plan
-
-    content, _ = reader.newest(spool)
-    found = size_plan.rates_of_spool(content)
-    if not found:
-        raise UsageError(f"{spool} has no rows of an hour or more: let its agent run for a while")
-    counted = reader.query(
-        spool, "SELECT count(DISTINCT server) FROM ticks_1h WHERE server != ''"
-    ).rows[0][0]
-    watched = max(int(counted), 1)
-    return {name: (rate / watched, "measured") for name, rate in found.items()}
-
-
 def _print_check(found: StoreCheck, name: str) -> None:
     from pgtare.kit.fitted_table import Fitted
 
@@ -225,38 +172,3 @@ def _print_partial(found: Sequence[PartialCommits]) -> None:
     for one in found:
         table.add_row(one.spool, one.table, one.day, str(len(one.seqs)), str(one.rows))
     cli.stdout().print(table, highlight=False)
-
-
-def _print_plan(found: StorePlan) -> None:
-    from pgtare.kit.fitted_table import Fitted
-    from pgtare.kit.numbers import volume
-
-    table = Fitted(
-        "table", "rows/day", "from", "bytes/row", "from ", "kept", "rows", "size", "parts"
-    )
-    for one in found.tables:
-        if one.rows:
-            table.add_row(
-                one.table,
-                f"{one.rows_a_day:.3g}",
-                one.rate_from,
-                f"{one.bytes_a_row:.1f}",
-                one.bytes_from,
-                f"{one.kept_s // 86400} d" if one.ttl else "always",
-                f"{one.rows:.3g}",
-                volume(one.bytes),
-                str(one.parts),
-            )
-    cli.stdout().print(table, highlight=False)
-    cli.say(
-        f"Computed for {found.servers} servers: {found.rows:.3g} rows, {volume(found.bytes)} on "
-        f"disk (one replica), {found.parts} parts; {found.rows_a_second:.0f} rows a second in "
-        f"{found.inserts_a_minute:.0f} inserts a minute from {found.agents} agents; "
-        f"{found.shards} shards of {volume(found.disk_bytes)}, each taking at most "
-        f"{found.shard_rows_a_second:.0f} rows a second."
-    )
-    cli.say(
-        "Tables without a line (texts, findings, gaps, …) have few rows. The columns 'from' say "
-        "what rates and bytes of a row are: measured, simulated (measured on simulated rows), or "
-        "assumed. All else is computed."
-    )
