@@ -113,7 +113,6 @@ def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
         (("--spool", spool, "--follow", "--since", "2h"), "--follow goes with"),
         (("--spool", spool, "--against", "7d", "--json"), "--against prints all findings"),
         (("--spool", spool, "--against", "7d", "--open"), "--against prints all findings"),
-        (("--spool", spool, "--password-file", spool), "--password-file goes with --store"),
         (("--spool", spool, "--from", "yesterday"), "write a time as in"),
         (("--spool", spool, "--from", "2026-01-02", "--to", "2026-01-01"), "not before --to"),
     ):

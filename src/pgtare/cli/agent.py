@@ -22,7 +22,6 @@ from pgtare.kit.fitted_table import Fitted
 if TYPE_CHECKING:
     from pgtare.keeping.metrics.exporter import MetricsExporter
     from pgtare.keeping.spool.writer import Spool
-    from pgtare.keeping.store.address import StoreAddress
     from pgtare.keeping.store.push_thread import PushThread
     from pgtare.keeping.store.store_check import AgentStore
 
@@ -122,10 +121,11 @@ def check(dsn: Dsn = None, config: Config = None) -> None:
 
 
 def _look_at_store(settings: StoreSettings) -> AgentStore:
+    from pgtare.keeping.store import push_thread
     from pgtare.keeping.store.store_check import AgentStore, check_for_agent
 
     try:
-        return check_for_agent(_store_address(settings))
+        return check_for_agent(push_thread.address_of(settings.url))
     except UsageError as ex:  # an address may hold a password, so it is not shown
         return AgentStore("", faults=(str(ex),))
 
@@ -179,19 +179,10 @@ def _push_thread(
         return None
     from pgtare.keeping.store import push_thread
 
-    settings = found.store
-    address = _store_address(settings)
-    commits = max(1, int(settings.every / found.intervals.waits))
+    address = push_thread.address_of(found.store.url)
+    commits = max(1, int(push_thread.EVERY_S / found.intervals.waits))
     log.write("info", "store", address=str(address))
     return push_thread.PushThread(directory, address, commits, spool, log)
-
-
-def _store_address(settings: StoreSettings) -> StoreAddress:
-    from pgtare.keeping.store import push_thread
-
-    return push_thread.address_of(
-        settings.url, settings.user, settings.password_file, settings.tls, settings.ca_file
-    )
 
 
 def _show_metrics(settings: MetricsSettings, spool: Spool, log: AgentLog) -> MetricsExporter | None:

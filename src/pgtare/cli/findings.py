@@ -33,9 +33,6 @@ def findings(
     store: Annotated[
         str | None, typer.Option(help="A store: clickhouse://USER@HOST:PORT/DATABASE.")
     ] = None,
-    password_file: Annotated[
-        Path | None, typer.Option(help="With --store: a file with the user's password.")
-    ] = None,
     since: Annotated[str, typer.Option(help="The last so long, for example 24h or 7d.")] = _SINCE,
     begin: Annotated[
         str | None,
@@ -74,11 +71,9 @@ def findings(
         raise UsageError("--follow goes with --spool or --store and --server alone")
     if against is not None and (json or output or only_open):
         raise UsageError("--against prints all findings of two times: leave out --open, --json")
-    if password_file is not None and store is None:
-        raise UsageError("--password-file goes with --store")
     if end is not None and begin is None:
         raise UsageError("--to goes with --from: give both ends, as '2026-11-24 14:00'")
-    rows = _of_spool(spool) if spool is not None else _of_store(str(store), password_file)
+    rows = _of_spool(spool) if spool is not None else _of_store(str(store))
     if follow:
         _follow(rows, server)
         return
@@ -132,11 +127,11 @@ def _of_spool(directory: Path) -> Rows:
     return rows
 
 
-def _of_store(store: str, password_file: Path | None) -> Rows:
+def _of_store(store: str) -> Rows:
     from pgtare.keeping.store import address
     from pgtare.keeping.store.connection import connect
 
-    found = address.read(store).of_user(None, password_file)
+    found = address.read(store)
 
     def rows(stretch: Stretch) -> Iterable[Sequence[Any]]:
         with connect(found) as connection:

@@ -36,9 +36,6 @@ def live(
         str | None,
         typer.Option(help="Show this store: clickhouse://USER@HOST:PORT/DATABASE."),
     ] = None,
-    password_file: Annotated[
-        Path | None, typer.Option(help="With --store: a file with the user's password.")
-    ] = None,
     pages: Annotated[
         Path | None,
         typer.Option(help="Also show the pages in this directory, which commands wrote."),
@@ -76,8 +73,6 @@ def live(
     lasting_s = duration_s(duration)
     if store is not None and (dsn is not None or spool is not None):
         raise UsageError("--store goes without --dsn and --spool: it shows what agents have sent")
-    if password_file is not None and store is None:
-        raise UsageError("--password-file goes with --store")
     if (tls_cert is None) != (tls_key is None):
         raise UsageError("--tls-cert and --tls-key go together: give both")
     proxy = None if behind_proxy is None else access.proxy_rules(behind_proxy)
@@ -93,7 +88,7 @@ def live(
         source: Path | StoreAddress | None
         steps: list[Callable[[], None]]
         if store is not None:
-            source, steps = _reachable(store, password_file), []
+            source, steps = _reachable(store), []
         elif pages is not None and dsn is None and spool is None:
             source, steps = None, []
         else:
@@ -112,12 +107,12 @@ def live(
                     raise MeasurementError("the page's server ended")
 
 
-def _reachable(store: str, password_file: Path | None) -> StoreAddress:
+def _reachable(store: str) -> StoreAddress:
     """A store that answers, and has its tables."""
     from pgtare.keeping.store import address, store_schema
     from pgtare.keeping.store.connection import connect
 
-    found = address.read(store).of_user(None, password_file)
+    found = address.read(store)
     with connect(found) as connection:
         if fault := store_schema.fault(store_schema.version(connection)):
             raise UsageError(f"{found} cannot be used: {fault}")

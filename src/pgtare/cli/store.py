@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,16 +23,13 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help=(
         "Keep what many agents read in one ClickHouse server or cluster.\n\n"
-        "Passwords come from a file or from the environment (PGTARE_STORE_PASSWORD). docs/store.md "
-        "says how to set up a store and its roles.\n\n"
+        "Passwords come from a file (?password_file=FILE) or from the environment "
+        "(PGTARE_STORE_PASSWORD). docs/store.md says how to set up a store and its roles.\n\n"
         "Example: `pgtare store create --store clickhouse://admin@ch.example:8443/pgtare`"
     ),
     epilog=GLOSSARY,
 )
 Store = Annotated[str, typer.Option(help="The store: clickhouse://USER@HOST:PORT/DATABASE.")]
-PasswordFile = Annotated[
-    Path | None, typer.Option(help="A file whose first line is the user's password.")
-]
 Cluster = Annotated[
     str | None,
     typer.Option(help="Make tables on all servers of this cluster, replicated (untried)."),
@@ -43,7 +39,6 @@ Cluster = Annotated[
 @app.command()
 def create(
     store: Store,
-    password_file: PasswordFile = None,
     cluster: Cluster = None,
     roles: Annotated[
         bool, typer.Option("--roles", help="Also make roles for agents, pages and repairs.")
@@ -69,7 +64,7 @@ def create(
         raise UsageError("--label goes with --roles")
     if cluster is not None:
         store_schema.check_cluster(cluster)
-    address = _address(store, password_file)
+    address = _address(store)
     of_roles = []
     if roles:
         of_roles = list(store_roles.statements(address.database, tuple(label or ()), cluster))
@@ -87,7 +82,7 @@ def create(
 
 
 @app.command()
-def check(store: Store, password_file: PasswordFile = None) -> None:
+def check(store: Store) -> None:
     """Say whether a store can be used: version, tables, rights, clock, what was sent.
 
     The exit status is 1 if something keeps it from being used.
@@ -96,7 +91,7 @@ def check(store: Store, password_file: PasswordFile = None) -> None:
     """
     from pgtare.keeping.store import store_check
 
-    address = _address(store, password_file)
+    address = _address(store)
     with _connected(address) as connection:
         found = store_check.check(connection)
     _print_check(found, str(address))
@@ -107,7 +102,6 @@ def check(store: Store, password_file: PasswordFile = None) -> None:
 @app.command()
 def repair(
     store: Store,
-    password_file: PasswordFile = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Delete these rows; without it they are only listed.")
     ] = False,
@@ -120,7 +114,7 @@ def repair(
     """
     from pgtare.keeping.store import repair as repairing
 
-    with _connected(_address(store, password_file)) as connection:
+    with _connected(_address(store)) as connection:
         found = repairing.partial(connection)
         if yes:
             for one in found:
@@ -130,10 +124,10 @@ def repair(
         cli.say("deleted; the agent sends them again" if yes else "--yes deletes these rows")
 
 
-def _address(store: str, password_file: Path | None) -> StoreAddress:
+def _address(store: str) -> StoreAddress:
     from pgtare.keeping.store import address
 
-    return address.read(store).of_user(None, password_file)
+    return address.read(store)
 
 
 def _connected(address: StoreAddress) -> StoreConnection:

@@ -36,10 +36,6 @@ def _quoted(value: Any, parse: Callable[[str, str], float], what: str) -> float:
         raise ValueError(str(ex).partition(": ")[2]) from ex
 
 
-def _quoted_seconds(value: Any) -> float:
-    return _quoted(value, seconds, "a time in quotes, as in '10s' or '1m'")
-
-
 class Intervals(ConfigModel):
     """How often each look is made, in s."""
 
@@ -52,7 +48,7 @@ class Intervals(ConfigModel):
     @field_validator("*", mode="before")
     @classmethod
     def _seconds(cls, value: Any) -> Any:
-        return _quoted_seconds(value)
+        return _quoted(value, seconds, "a time in quotes, as in '10s' or '1m'")
 
     @field_validator("*", mode="after")
     @classmethod
@@ -138,22 +134,9 @@ class MetricsSettings(ConfigModel):
 
 
 class StoreSettings(ConfigModel):
-    """A ClickHouse server that gets all rows as well. every: how often, s; at least a commit."""
+    """A ClickHouse server that gets all rows as well."""
 
     url: str
-    user: str | None = None
-    password_file: Path | None = None
-    tls: bool | None = None
-    ca_file: Path | None = None
-    every: float = Field(default=60.0, description="how often rows are sent")
-
-    @field_validator("every", mode="before")
-    @classmethod
-    def _seconds(cls, value: Any) -> Any:
-        found = _quoted_seconds(value)
-        if not 10 <= found <= 600:
-            raise ValueError("give 10s to 10m")
-        return found
 
 
 class AgentConfig(ServersConfig):

@@ -1,6 +1,7 @@
 """Where a store is: clickhouse://[USER@]HOST[:PORT][/DATABASE], and where its password comes from.
 
-A password is never part of an address: addresses are in files, on command lines and in logs.
+A password is never part of an address: addresses are in files, on command lines and in logs. The
+file that holds it is.
 """
 
 from __future__ import annotations
@@ -8,10 +9,9 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from pgtare.errors import UsageError
 from pgtare.kit import option_values
@@ -44,24 +44,18 @@ class StoreAddress:
         """As it is printed, and given to other processes."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         words = [f"tls={'on' if self.tls else 'off'}"]
-        words += [f"ca={self.ca_file}"] if self.ca_file else []
-        words += [f"password_file={self.password_file}"] if self.password_file else []
+        for name, path in (("ca", self.ca_file), ("password_file", self.password_file)):
+            words += [f"{name}={quote(str(path))}"] if path else []
         return f"clickhouse://{self.user}@{host}:{self.port}/{self.database}?{'&'.join(words)}"
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}/{self.database}"
 
-    def password(self, environment: Mapping[str, str] | None = None) -> str:
+    def password(self) -> str:
         """From the file, else from the environment; empty if there is none. Raises UsageError."""
         if self.password_file is not None:
             return _first_line(self.password_file)
-        return (os.environ if environment is None else environment).get(PASSWORD, "")
-
-    def of_user(self, user: str | None, password_file: Path | None) -> StoreAddress:
-        """With another user or password file, where one is given."""
-        return replace(
-            self, user=user or self.user, password_file=password_file or self.password_file
-        )
+        return os.environ.get(PASSWORD, "")
 
 
 def read(text: str, option: str = "--store") -> StoreAddress:
@@ -78,8 +72,8 @@ def read(text: str, option: str = "--store") -> StoreAddress:
         raise UsageError(f"{option} is no address of a store: write it as {EXAMPLE}")
     if parts.password is not None or "password" in words:
         raise UsageError(
-            f"{option} must not hold a password: put it into a file (password_file) or into the "
-            f"environment ({PASSWORD})"
+            f"{option} must not hold a password: put it into a file (?password_file=FILE) or into "
+            f"the environment ({PASSWORD})"
         )
     if unknown := sorted(words.keys() - {"tls", "ca", "password_file"}):
         raise UsageError(f"{option}: {unknown[0]} is not known; there are tls, ca, password_file")
@@ -90,18 +84,13 @@ def read(text: str, option: str = "--store") -> StoreAddress:
     tls = _tls(words.get("tls"), host, port, option)
     return StoreAddress(
         host,
-        port or default_port(tls),
+        port or (_TLS_PORT if tls else _PLAIN_PORT),
         database,
         unquote(parts.username or "default"),
         tls,
         _path(words.get("ca")),
         _path(words.get("password_file")),
     )
-
-
-def default_port(tls: bool) -> int:
-    """The port of HTTP, with or without TLS."""
-    return _TLS_PORT if tls else _PLAIN_PORT
 
 
 def _tls(word: str | None, host: str, port: int | None, option: str) -> bool:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol, Self
-from urllib.parse import urlsplit
 
 from pgtare.errors import PgtareError
 from pgtare.keeping.store import address
@@ -14,6 +12,8 @@ from pgtare.keeping.store.address import StoreAddress
 from pgtare.keeping.store.connection import connect, require_client
 from pgtare.keeping.store.pusher import SpoolPusher
 
+#: How much time the commits of a window cover, s.
+EVERY_S = 60.0
 #: How often it looks for a complete window, s.
 _LOOK_S = 5.0
 #: After an error it waits this long, then twice as long, and so on, s.
@@ -56,19 +56,9 @@ def wait_s(failures: int) -> float:
     return float(min(_FIRST_WAIT_S * 2 ** min(failures - 1, 10), _LONGEST_WAIT_S))
 
 
-def address_of(
-    url: str,
-    user: str | None,
-    password_file: Path | None,
-    tls: bool | None,
-    ca_file: Path | None,
-) -> StoreAddress:
+def address_of(url: str) -> StoreAddress:
     """The store of a configuration. Raises UsageError if it or the client cannot be used."""
-    found = address.read(url, "store.url").of_user(user, password_file)
-    if tls is not None and tls != found.tls:
-        port = found.port if urlsplit(url).port else address.default_port(tls)
-        found = replace(found, tls=tls, port=port)
-    found = replace(found, ca_file=ca_file or found.ca_file)
+    found = address.read(url, "store.url")
     found.password()
     require_client()
     return found
