@@ -30,7 +30,6 @@ from bench.harness import say
 from bench.spool import START
 from bench.spool import Server as SimulatedServer
 from pgtare.errors import UsageError
-from pgtare.keeping.agent.config import MetricsSettings
 from pgtare.keeping.metrics.exporter import MetricsExporter
 from pgtare.keeping.spool import segments
 from pgtare.postgres.binaries import from_wheel
@@ -152,7 +151,7 @@ def play(cluster: Cluster, spool: Path, port: int, seconds: float) -> None:
 def print_costs(servers: int) -> None:
     """Processor time of the metrics of simulated servers (`bench/spool.py`), median of ten."""
     simulated, up = SimulatedServer(), {f"server{number}": True for number in range(servers)}
-    exporter = MetricsExporter(MetricsSettings(), lambda server, part: None)
+    exporter = MetricsExporter(lambda server, part: None)
     commits, scrapes, size, series = [], [], 0, 0
     for number in range(10):
         tick = simulated.tick(START + timedelta(seconds=10 * number))

@@ -25,11 +25,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from pgtare.errors import UsageError
-from pgtare.keeping.agent.config import MetricsSettings
-from pgtare.keeping.metrics.collector import bound_s, shown_buckets
+from pgtare.keeping.metrics.collector import bound_s
 from pgtare.keeping.metrics.exporter import MetricsExporter
 from pgtare.keeping.metrics.scrape_server import MOST_CLIENTS
-from pgtare.keeping.metrics.wait_totals import OTHER, ZERO_S, WaitKey, WaitTotals
+from pgtare.keeping.metrics.wait_totals import (
+    MOST_SERIES,
+    OTHER,
+    SHOWN_BUCKETS,
+    ZERO_S,
+    WaitKey,
+    WaitTotals,
+)
 from pgtare.keeping.spool.limits import SpoolLimits
 from pgtare.keeping.spool.tables import HISTOGRAM, rows
 from pgtare.keeping.spool.writer import Spool
@@ -111,20 +117,18 @@ def sessions(*found: tuple[str, str, str] | None) -> pa.Table:
     return rows("sessions", common(count, at(0)) | columns)
 
 
-def exporter(clock: Clock | None = None, **more: int | bool) -> MetricsExporter:
-    return going_on({}, clock, **more)
+def exporter(clock: Clock | None = None, most: int = MOST_SERIES) -> MetricsExporter:
+    return going_on({}, clock, most)
 
 
 def going_on(
-    readings: Mapping[tuple[str, str], pa.Table], clock: Clock | None = None, **more: int | bool
+    readings: Mapping[tuple[str, str], pa.Table],
+    clock: Clock | None = None,
+    most: int = MOST_SERIES,
 ) -> MetricsExporter:
     """An exporter that goes on from what a commit holds."""
     stored = dict(readings)
-    return MetricsExporter(
-        MetricsSettings.model_validate(more),
-        lambda server, part: stored.get((server, part)),
-        clock or Clock(),
-    )
+    return MetricsExporter(lambda server, part: stored.get((server, part)), clock or Clock(), most)
 
 
 def commit(
@@ -167,26 +171,18 @@ def value(found: MetricsExporter, name: str, **labels: str) -> list[float]:
 
 
 def test_the_bounds_are_those_of_whole_nanoseconds() -> None:
-    exact = [round(bound_s(bucket) * SECOND) for bucket in shown_buckets(True)]
-    assert exact == [2**power - 1 for power in range(8, 39)]
-    assert shown_buckets(False) == list(range(0, 31, 2))
-    for every, count in ((True, 32), (False, 17)):
-        found = exporter(all_buckets=every)
-        grown = waits({READ: (5, 5 * SECOND)})
-        commit(found, waits=grown, ticks=tick())
-        bounds = [
-            sample.labels["le"]
-            for sample in samples(found)
-            if sample.name == "pgtare_wait_duration_seconds_bucket"
-        ]
-        assert len(bounds) == count
-        assert bounds[0] == repr(255 / SECOND)
-        # h03: waits of 1,024 to 2,047 ns
-        wide = "pgtare_wait_duration_seconds_bucket"
-        assert value(found, wide, le="1.023e-06") == [0]
-        beyond = repr(((1 << (12 if not every else 11)) - 1) / SECOND)
-        assert value(found, wide, le=beyond) == [5]
-        assert value(found, wide, le="+Inf") == [5]
+    exact = [round(bound_s(bucket) * SECOND) for bucket in SHOWN_BUCKETS]
+    assert exact == [2**power - 1 for power in range(8, 39, 2)]
+    found = exporter()
+    commit(found, waits=waits({READ: (5, 5 * SECOND)}), ticks=tick())
+    wide = "pgtare_wait_duration_seconds_bucket"
+    bounds = [sample.labels["le"] for sample in samples(found) if sample.name == wide]
+    assert len(bounds) == 17
+    assert bounds[0] == repr(255 / SECOND)
+    # h03: waits of 1,024 to 2,047 ns
+    assert value(found, wide, le="1.023e-06") == [0]
+    assert value(found, wide, le=repr((2**12 - 1) / SECOND)) == [5]
+    assert value(found, wide, le="+Inf") == [5]
 
 
 def test_labels_and_families() -> None:
@@ -342,8 +338,7 @@ def test_each_server_has_its_own() -> None:
 
 
 def test_what_has_no_room_is_counted_as_other() -> None:
-    settings = {"most_series": 100}  # five histograms of 17 buckets, sum, count, active time
-    found = exporter(**settings)
+    found = exporter(most=100)  # five histograms of 17 buckets, sum, count, active time
     events: dict[Wait, tuple[int, int]] = {
         ("client backend", "LWLock", f"event{i}", False): (1, (i + 1) * SECOND) for i in range(20)
     }
@@ -358,7 +353,7 @@ def test_what_has_no_room_is_counted_as_other() -> None:
     assert len(series) == 100
     # all keep their places, also in the next agent, and with another limit
     for most in (100, 140, 5000):
-        again = going_on(readings, most_series=most)
+        again = going_on(readings, most=most)
         readings |= commit(again, waits=waits(events), ticks=tick())
         now = shown(again)
         fallen = {
@@ -369,7 +364,7 @@ def test_what_has_no_room_is_counted_as_other() -> None:
 
 
 def test_names_that_a_server_makes_up_do_not_pile_up() -> None:
-    found = exporter(most_series=100)
+    found = exporter(most=100)
     for look in range(10):
         names = [f"event{look}_{i}" for i in range(100)]
         commit(
@@ -397,11 +392,11 @@ def test_totals_are_exact_and_what_is_shown_never_falls(
     batches: list[list[tuple[int, int]]], restarts: set[int], most: int
 ) -> None:
     pairs = [READ, LOCK, IDLE, CPU]
-    totals, expected = WaitTotals(17, most), 0
+    totals, expected = WaitTotals(most), 0
     before: dict[WaitKey, list[int]] = {}
     for number, batch in enumerate(batches):
         if number in restarts and before:
-            table, totals = totals.to_table(), WaitTotals(17, most)
+            table, totals = totals.to_table(), WaitTotals(most)
             totals.restore(table)
             assert totals.to_table() == table
         for pair, active_ns in batch:
@@ -416,12 +411,12 @@ def test_totals_are_exact_and_what_is_shown_never_falls(
 
 def test_a_total_goes_on_beyond_64_bits() -> None:
     """A thousand idle sessions, for a year, a day at a time."""
-    totals, day_ns, before = WaitTotals(17, 100), 1000 * 86400 * SECOND, 0.0
+    totals, day_ns, before = WaitTotals(100), 1000 * 86400 * SECOND, 0.0
     for day in range(1, 366):
         totals.add(waits({IDLE: (1, day_ns), READ: (1, 1)}), 0.0)
         totals.add(waits({IDLE: (0, -1)}), 0.0)
         if day % 50 == 0:
-            table, totals = totals.to_table(), WaitTotals(17, 100)
+            table, totals = totals.to_table(), WaitTotals(100)
             totals.restore(table)
             assert totals.to_table() == table
         idle, read = totals.all_series()
@@ -453,7 +448,7 @@ def act(root: Path, last: int | None, torn: bool) -> None:
 
 
 def keep_committing(spool: Spool, note: Path | None, count: int) -> None:
-    found = MetricsExporter(MetricsSettings(), spool.reading)
+    found = MetricsExporter(spool.reading)
     for number in range(count):
         # one event comes again and again, one is new, and active time may fall
         tables = {
@@ -502,7 +497,7 @@ def check(root: Path, seen: Mapping[str, float]) -> None:
         found = held(root, "waits")
         for name in SUMS:
             assert sum(stored[name].to_pylist()) == sum(found[name].to_pylist()), name
-        again = MetricsExporter(MetricsSettings(), spool.reading)
+        again = MetricsExporter(spool.reading)
         again.grow({"ticks": tick()}, INTERVAL_S)
         again.committed({"shop": True}, written=True)
         now = {" ".join(key): value for key, value in shown(again).items()}

@@ -191,7 +191,7 @@ def _show_metrics(settings: MetricsSettings, spool: Spool, log: AgentLog) -> Met
         return None
     from pgtare.keeping.metrics.exporter import MetricsExporter
 
-    exporter = MetricsExporter(settings, spool.reading)
+    exporter = MetricsExporter(spool.reading)
     host, port = exporter.listen(*option_values.address("--metrics", settings.listen))
     log.write("info", "metrics", listen=f"{host}:{port}")
     if not option_values.is_loopback(host):

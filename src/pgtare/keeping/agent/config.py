@@ -116,11 +116,9 @@ class SpoolConfig(ConfigModel):
 
 
 class MetricsSettings(ConfigModel):
-    """Whether and how metrics are shown to others. most_series: time series of a server."""
+    """Whether metrics are shown to others, and where."""
 
     listen: str | None = None
-    all_buckets: bool = False
-    most_series: int = Field(default=5000, ge=100, le=1_000_000)
 
     @field_validator("listen")
     @classmethod

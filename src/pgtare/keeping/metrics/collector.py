@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -16,12 +15,15 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from pgtare.keeping.metrics.server_totals import ServerSnapshot
+from pgtare.keeping.metrics.wait_totals import SHOWN_BUCKETS
 from pgtare.postgres.wait_counters.active_sessions import CPU_TYPE
-from pgtare.postgres.wait_counters.counter_table import ACTIVE_NS, BUCKETS, FIRST_BUCKET, TOTAL_NS
+from pgtare.postgres.wait_counters.counter_table import ACTIVE_NS, FIRST_BUCKET, TOTAL_NS
 
 _EVENT = ("server", "backend_type", "type", "event")
 #: The first bucket of a histogram holds what is shorter than 2 to the power of this, in ns.
 _FIRST_POWER = 8
+#: Where in the counts each shown bucket begins, the one without a bound included.
+_STARTS = [0, *(bucket + 1 for bucket in SHOWN_BUCKETS)]
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,6 @@ class MetricsSnapshot:
     written: bool | None = None
 
 
-def shown_buckets(every: bool) -> list[int]:
-    """The buckets whose upper bound is shown: all, or every second one; the last has none."""
-    return list(range(0, BUCKETS - 1, 1 if every else 2))
-
-
 def bound_s(bucket: int) -> float:
     """The longest wait that a bucket counts, in s: 2^k − 1 ns, since waits are whole ns."""
     return ((1 << (bucket + _FIRST_POWER)) - 1) / 1e9
@@ -49,10 +46,8 @@ def bound_s(bucket: int) -> float:
 class SnapshotCollector(Collector):
     """Shows the snapshot that `show` was given last. clock: never set, in s."""
 
-    def __init__(self, every_bucket: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        buckets = shown_buckets(every_bucket)
-        self._starts = [0, *(bucket + 1 for bucket in buckets)]
-        self._bounds = [*(repr(bound_s(bucket)) for bucket in buckets), "+Inf"]
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._bounds = [*(repr(bound_s(bucket)) for bucket in SHOWN_BUCKETS), "+Inf"]
         self._clock = clock
         self._snapshot = MetricsSnapshot()
 
@@ -96,7 +91,7 @@ class SnapshotCollector(Collector):
                 if not key.idle:
                     active.add_metric(labels, series.seconds(ACTIVE_NS) if counted else 0.0)
                 if key.type != CPU_TYPE:
-                    buckets = np.add.reduceat(series.sums[FIRST_BUCKET:], self._starts)
+                    buckets = np.add.reduceat(series.sums[FIRST_BUCKET:], _STARTS)
                     counts = np.cumsum(buckets if counted else np.zeros_like(buckets))
                     below = list(zip(self._bounds, counts.tolist(), strict=True))
                     family = idle if key.idle else waits
@@ -164,7 +159,7 @@ def _of_watching(
     )
     left_out = GaugeMetricFamily(
         "pgtare_series_left_out",
-        "Time series for which there was no room (most_series); they are counted as (other).",
+        "Time series for which there was no room; they are counted as (other).",
         labels=("server",),
     )
     for name, server in servers.items():

@@ -8,21 +8,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import InfoMetricFamily
+from prometheus_client import CollectorRegistry, Info, ProcessCollector
 
 import pgtare
 from pgtare.errors import UsageError
-from pgtare.keeping.agent.config import MetricsSettings
 from pgtare.keeping.metrics import scrape_server
-from pgtare.keeping.metrics.collector import MetricsSnapshot, SnapshotCollector, shown_buckets
+from pgtare.keeping.metrics.collector import MetricsSnapshot, SnapshotCollector
 from pgtare.keeping.metrics.server_totals import (
     LOSSES_PART,
     WAITS_PART,
     ServerSnapshot,
     ServerTotals,
 )
-from pgtare.keeping.metrics.wait_totals import WaitTotals
+from pgtare.keeping.metrics.wait_totals import MOST_SERIES, WaitTotals
 
 #: The stored reading of a server and a part, or None.
 Stored = Callable[[str, str], pa.Table | None]
@@ -35,26 +33,27 @@ _FINDINGS_PART = "findings"
 class MetricsExporter:
     """The agent's metrics: totals that are part of every commit, and what was committed, served.
 
-    stored: of the spool. All methods but those of the collector are called by the thread that
-    commits. A total is shown only after the commit that holds it has been written; so what was
-    ever shown is what the next agent goes on from, at least.
+    stored: of the spool. most: time series of a server. All methods but those of the collector are
+    called by the thread that commits. A total is shown only after the commit that holds it has been
+    written; so what was ever shown is what the next agent goes on from, at least.
     """
 
     def __init__(
         self,
-        settings: MetricsSettings,
         stored: Stored,
         clock: Callable[[], float] = time.monotonic,
+        most: int = MOST_SERIES,
     ) -> None:
-        self._settings, self._stored, self._clock = settings, stored, clock
-        self._buckets = len(shown_buckets(settings.all_buckets)) + 1
+        self._stored, self._clock, self._most = stored, clock, most
         self._servers: dict[str, ServerTotals] = {}
         self._committed: dict[str, ServerSnapshot] = {}
-        self.collector = SnapshotCollector(settings.all_buckets, clock)
+        self.collector = SnapshotCollector(clock)
         """what is shown now; any thread may ask it"""
         self.registry = CollectorRegistry()
         self.registry.register(self.collector)
-        self.registry.register(_Version())
+        Info("pgtare_agent", "The agent.", registry=self.registry).info(
+            {"version": pgtare.__version__}
+        )
         ProcessCollector(registry=self.registry)
 
     def grow(
@@ -94,22 +93,11 @@ class MetricsExporter:
 
     def _totals(self, server: str) -> ServerTotals:
         if server not in self._servers:
-            waits = WaitTotals(self._buckets, self._settings.most_series)
-            totals = ServerTotals(waits, self._settings.most_series)
+            totals = ServerTotals(WaitTotals(self._most))
             parts = WAITS_PART, LOSSES_PART, _FINDINGS_PART
             totals.restore(*(self._stored(server, part) for part in parts))
             self._servers[server] = totals
         return self._servers[server]
-
-
-class _Version:
-    """Which version of pgtare answers."""
-
-    def collect(self) -> list[InfoMetricFamily]:
-        """The only metric."""
-        found = InfoMetricFamily("pgtare_agent", "The agent.")
-        found.add_metric([], {"version": pgtare.__version__})
-        return [found]
 
 
 def _by_server(rows: Mapping[str, pa.Table]) -> dict[str, dict[str, pa.Table]]:

@@ -58,10 +58,9 @@ class ServerSnapshot:
 
 @dataclass
 class ServerTotals:
-    """The state of one server; `most` bounds its time series."""
+    """The state of one server. waits: with the number of its time series that there may be."""
 
     waits: WaitTotals
-    most: int
     losses: Counter[str] = field(default_factory=Counter)
     gaps: Counter[str] = field(default_factory=Counter)
     waiting: dict[WaitingKey, float] = field(default_factory=dict)
@@ -165,8 +164,8 @@ class ServerTotals:
             found.update(_pairs(waiting, "backend_type", "type", "event"))
         self.waiting = dict.fromkeys(self.waiting, 0.0)
         for key, count in found.most_common():
-            if key not in self.waiting and len(self.waiting) + self.waits.series >= self.most:
-                if len(self._waiting_left_out) < self.most:
+            if key not in self.waiting and len(self.waiting) + self.waits.series >= self.waits.most:
+                if len(self._waiting_left_out) < self.waits.most:
                     self._waiting_left_out.add(key)
                 key = (OTHER, OTHER, OTHER)
             self.waiting[key] = self.waiting.get(key, 0.0) + count / looks

@@ -10,8 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from pgtare.postgres.wait_counters.active_sessions import CPU_TYPE
-from pgtare.postgres.wait_counters.counter_table import SUMS, WIDTH, Array
+from pgtare.postgres.wait_counters.counter_table import BUCKETS, SUMS, WIDTH, Array
 
+#: Buckets of a histogram whose upper bound is shown; the last one has none.
+SHOWN_BUCKETS = tuple(range(0, BUCKETS - 1, 2))
+#: The most time series of a server.
+MOST_SERIES = 5000
 #: What is not shown on its own is counted under this type, event and kind of process.
 OTHER = "(other)"
 #: A pair that is new on a server that is shown already begins with zero, for this long, in s:
@@ -53,15 +57,15 @@ class WaitSeries:
 class WaitTotals:
     """Totals by pair of process and event.
 
-    buckets: bounds that a histogram has, the infinite one included. most: time series that there
-    may be. A pair keeps its place for good, so that no series comes and goes.
+    most: time series that there may be. A pair keeps its place for good, so that no series comes
+    and goes.
 
     Sums are exact. What is shown is their highest value so far: differences are signed, and a
     total that falls by a nanosecond would look like a reset.
     """
 
-    def __init__(self, buckets: int, most: int) -> None:
-        self._buckets, self._most = buckets, most
+    def __init__(self, most: int) -> None:
+        self.most = most
         self._rows: dict[WaitKey, int] = {}
         self._sums = np.zeros((0, WIDTH), np.int64)
         self._shown = np.zeros((0, WIDTH), np.int64)
@@ -106,8 +110,8 @@ class WaitTotals:
         if key in self._rows or key in self._left_out:
             return
         series = self._series_of(key)
-        if self.series + series > self._most:
-            if len(self._left_out) < self._most:  # a server chooses the names
+        if self.series + series > self.most:
+            if len(self._left_out) < self.most:  # a server chooses the names
                 self._left_out[key] = series
             key = other(key)
             if key in self._rows:
@@ -125,10 +129,13 @@ class WaitTotals:
         self._new_until_s.append(began_s)
 
     def _series_of(self, key: WaitKey) -> int:
-        """A histogram has its buckets, a sum and a count; what is not idle has its active time."""
+        """A histogram has its buckets, one of them without a bound, a sum and a count.
+
+        What is not idle also has its active time.
+        """
         if key.type == CPU_TYPE:
             return 1
-        return self._buckets + (2 if key.idle else 3)
+        return len(SHOWN_BUCKETS) + (3 if key.idle else 4)
 
     # The spool
 
@@ -162,7 +169,7 @@ class WaitTotals:
         for row, values in enumerate(zip(*columns, strict=True)):
             key = WaitKey(*values)
             series = 0 if key == other(key) else self._series_of(key)
-            if self.series + series > self._most:
+            if self.series + series > self.most:
                 continue
             self.series += series
             self._add_row(key, 0.0)
