@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgtare.keeping.agent import server_watch
-from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.baseline import counters
 from pgtare.keeping.agent.config import Intervals
 from pgtare.keeping.agent.rows import Batch
 from pgtare.keeping.agent.server_looks import ServerLooks
 from pgtare.keeping.agent.server_session import ServerSession
+from pgtare.keeping.agent_log import AgentLog
 from pgtare.postgres.backend_types import BACKGROUND
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.inventory import InventoryServer

@@ -17,11 +17,11 @@ import pytest
 
 from pgtare.errors import MeasurementError
 from pgtare.keeping.agent import queries, server_watch
-from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import Intervals
 from pgtare.keeping.agent.description import ServerDescription
 from pgtare.keeping.agent.rows import Batch
 from pgtare.keeping.agent.server_session import AgentLocked, Offer, ServerSession
+from pgtare.keeping.agent_log import AgentLog
 from pgtare.keeping.spool import reader
 from pgtare.observing.doctor import session as doctor
 from pgtare.observing.doctor.examine import examine

@@ -19,12 +19,12 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgtare.keeping.agent import reading
 from pgtare.keeping.agent.agent import Agent
-from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import AgentConfig
 from pgtare.keeping.agent.reading import UnsteadyReading
 from pgtare.keeping.agent.rows import Batch
 from pgtare.keeping.agent.server_looks import ServerLooks
 from pgtare.keeping.agent.server_session import LookRefused, ServerGone, ServerSession
+from pgtare.keeping.agent_log import AgentLog
 from pgtare.keeping.spool import reader
 from pgtare.keeping.spool.limits import SpoolLimits
 from pgtare.keeping.spool.writer import Spool

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgtare.keeping.agent import queries
-from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import Intervals
 from pgtare.keeping.agent.reading import waits_table
 from pgtare.keeping.agent.rows import Batch
 from pgtare.keeping.agent.server_looks import ACTIVITY, SESSIONS, STATEMENTS, WAITS, ServerLooks
 from pgtare.keeping.agent.server_session import ServerSession
 from pgtare.keeping.agent.server_watch import ServerWatch
+from pgtare.keeping.agent_log import AgentLog
 from pgtare.keeping.spool import tables
 from pgtare.postgres import own_session
 from pgtare.postgres.inventory import InventoryServer

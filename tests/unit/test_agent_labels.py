@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgtare.keeping.agent.agent import Agent
-from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import AgentConfig
 from pgtare.keeping.agent.description import ServerDescription
+from pgtare.keeping.agent_log import AgentLog
 from pgtare.keeping.spool import reader
 from pgtare.keeping.spool.writer import Spool
 from pgtare.postgres.inventory import InventoryServer

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from pgtare.keeping.agent.agent import Agent
-from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import AgentConfig
 from pgtare.keeping.agent.server_session import AgentLocked, SessionIdentity
 from pgtare.keeping.agent.server_watch import ServerWatch
+from pgtare.keeping.agent_log import AgentLog
 
 CONFIG = {"spool": Path("/spool"), "servers": {"shop": {"dsn": ""}}}
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.bounded_connection import _ITERATIONS
+from pgtare.keeping.agent_log import AgentLog
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:

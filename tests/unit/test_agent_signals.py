@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pgtare.keeping.agent.agent import Agent
-from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import AgentConfig
+from pgtare.keeping.agent_log import AgentLog
 from pgtare.keeping.spool.writer import Spool
 from pgtare.postgres.inventory import InventoryServer
 from tests.commands import PGTARE, read_until

@@ -11,9 +11,9 @@ import pytest
 
 from pgtare.keeping.agent import agent as module
 from pgtare.keeping.agent.agent import Agent
-from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import AgentConfig
 from pgtare.keeping.agent.rows import Batch, RowInterval
+from pgtare.keeping.agent_log import AgentLog
 from pgtare.keeping.spool.volume import Volume
 from pgtare.keeping.spool.writer import Spool
 from pgtare.postgres.inventory import InventoryServer

@@ -11,13 +11,13 @@ import pytest
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.keeping.agent import server_watch
-from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import Intervals
 from pgtare.keeping.agent.rows import Batch
 from pgtare.keeping.agent.server_findings import WINDOW_S
 from pgtare.keeping.agent.server_looks import SESSIONS, WAITS, ServerLooks
 from pgtare.keeping.agent.server_session import AgentLocked, ServerGone
 from pgtare.keeping.agent.server_watch import EVALUATION, FINDINGS, ServerWatch
+from pgtare.keeping.agent_log import AgentLog
 from pgtare.observing.findings.read import Unreadable
 from pgtare.postgres.inventory import InventoryServer
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.keeping.agent.agent_log import AgentLog
+from pgtare.keeping.agent_log import AgentLog
 from pgtare.keeping.spool.writer import Spool
 from pgtare.keeping.store import store_schema
 from pgtare.keeping.store.address import PASSWORD, read

@@ -13,9 +13,9 @@ from pgtare.cli.durations import Duration, duration_s, stop_after
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.keeping.agent import config as configuration
 from pgtare.keeping.agent.agent import Agent
-from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import AgentConfig, MetricsSettings, SpoolConfig, StoreSettings
 from pgtare.keeping.agent.server_check import ServerCheck, check_server, require_usable
+from pgtare.keeping.agent_log import AgentLog
 from pgtare.kit import numbers, option_values
 from pgtare.kit.fitted_table import Fitted
 

@@ -7,25 +7,29 @@ import resource
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import psutil
 import pyarrow as pa
 
 from pgtare.errors import PgtareError, UsageError
 from pgtare.keeping.agent import free_memory
-from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.config import AgentConfig
 from pgtare.keeping.agent.grid import LookGrid
-from pgtare.keeping.agent.rows import EXACT, Batch, RowInterval, own_uuid
+from pgtare.keeping.agent.rows import EXACT, Batch, RowInterval
 from pgtare.keeping.agent.server_looks import ServerLooks
 from pgtare.keeping.agent.server_session import STATEMENT_TIMEOUT_S, AgentLocked, SessionIdentity
 from pgtare.keeping.agent.server_watch import ServerWatch
+from pgtare.keeping.agent_log import AgentLog
 from pgtare.keeping.spool.held import Held
 from pgtare.postgres.inventory import InventoryServer
+
+if TYPE_CHECKING:
+    from pgtare.keeping.spool.writer import Spool
 
 #: How long a new watch waits for a server that another agent watches, in s: the other may have been
 #: killed without the server having noticed yet.
@@ -43,26 +47,6 @@ _ALL_SERVERS = ""
 
 #: Reads the configuration anew; None: there is no file.
 Reload = Callable[[], AgentConfig]
-
-
-class SpoolWriter(Protocol):
-    """What the agent needs of a spool."""
-
-    trouble: str | None
-
-    def reading(self, server: str, part: str) -> pa.Table | None:
-        """The stored reading of a part."""
-
-    def commit(
-        self, rows: Mapping[str, pa.Table], readings: Mapping[tuple[str, str], pa.Table | None]
-    ) -> str:
-        """Publish rows and the readings that they end at."""
-
-    def maintain(self, now: datetime) -> bool:
-        """One small step of upkeep; whether there may be more to do."""
-
-    def take_notes(self) -> list[str]:
-        """What was set aside or dropped."""
 
 
 class CommitFollower(Protocol):
@@ -83,13 +67,13 @@ class Agent:
     def __init__(
         self,
         config: AgentConfig,
-        spool: SpoolWriter,
+        spool: Spool,
         log: AgentLog,
         reload: Reload | None = None,
         follower: CommitFollower | None = None,
     ) -> None:
         self.config, self.spool, self.log = config, spool, log
-        self.uuid = own_uuid()
+        self.uuid = str(uuid.uuid4())
         self._reload, self._follower = reload, follower
         self._watches: dict[str, ServerWatch] = {}
         self._lock = threading.Lock()

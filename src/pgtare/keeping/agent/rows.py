@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +20,6 @@ from pgtare.postgres.wait_counters.epoch import WatchGap
 EXACT, APPROXIMATE, SAMPLED = "exact", "approximate", "sampled"
 #: Names of rows that are of no single role or database.
 _NOBODY = {REST: "(rest)", OUTSIDE: "(outside)"}
-
-
-def own_uuid() -> str:
-    """A name for an agent, for as long as it runs."""
-    return str(uuid.uuid4())
 
 
 @dataclass(frozen=True)

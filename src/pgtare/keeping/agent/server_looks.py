@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from pgtare.keeping.agent import queries, reading, server_findings, texts
-from pgtare.keeping.agent.agent_log import shortened
 from pgtare.keeping.agent.baseline import (
     Stored,
     StoredReading,
@@ -29,6 +28,7 @@ from pgtare.keeping.agent.rows import APPROXIMATE, EXACT, SAMPLED, Batch, RowInt
 from pgtare.keeping.agent.server_findings import EVALUATION_S, ServerFindings
 from pgtare.keeping.agent.server_session import LookRefused, ServerGone, ServerSession
 from pgtare.keeping.agent.texts import StatementTexts
+from pgtare.keeping.agent_log import shortened
 from pgtare.kit import numbers
 from pgtare.observing.findings import read
 from pgtare.observing.findings.statement_texts import MOST_BYTES, TextFile

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import psycopg
 
 from pgtare.errors import MeasurementError, PgtareError, UsageError
-from pgtare.keeping.agent.agent_log import AgentLog
 from pgtare.keeping.agent.bounded_connection import AnswerBeyondBounds
 from pgtare.keeping.agent.config import Intervals
 from pgtare.keeping.agent.grid import LookGrid, stagger
@@ -33,6 +32,7 @@ from pgtare.keeping.agent.server_session import (
     ServerSession,
     SessionIdentity,
 )
+from pgtare.keeping.agent_log import AgentLog
 from pgtare.observing.findings.read import Unreadable
 from pgtare.postgres.inventory import InventoryServer
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Literal, Protocol, Self
+from typing import Self
 
 from pgtare.errors import PgtareError
+from pgtare.keeping.agent_log import AgentLog, LogLevel
+from pgtare.keeping.spool.writer import Spool
 from pgtare.keeping.store import address
 from pgtare.keeping.store.address import StoreAddress
 from pgtare.keeping.store.connection import connect, require_client
@@ -22,33 +24,6 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 2.0, 60.0
 _PARTIAL_S = 60.0
 #: At the end, an insert under way may take this much longer, s.
 _LAST_S = 5.0
-
-
-class SendingSpool(Protocol):
-    """What the thread sets in the spool's writer."""
-
-    sent_seq: int | None
-
-
-class SendLog(Protocol):
-    """A log of events; the same trouble is not written again and again."""
-
-    def write(
-        self,
-        level: Literal["info", "warning", "error"],
-        event: str,
-        server: str = "",
-        **more: object,
-    ) -> None:
-        """Write one line."""
-
-    def once(
-        self, level: Literal["info", "warning", "error"], event: str, server: str, why: str
-    ) -> None:
-        """Write a line, unless the same was written for the same reason a while ago."""
-
-    def forget(self, event: str, server: str) -> None:
-        """The trouble is over."""
 
 
 def wait_s(failures: int) -> float:
@@ -75,8 +50,8 @@ class PushThread(threading.Thread):
         directory: Path,
         store: StoreAddress,
         commits: int,
-        spool: SendingSpool,
-        log: SendLog,
+        spool: Spool,
+        log: AgentLog,
     ) -> None:
         super().__init__(name="store", daemon=True)
         self._pusher = SpoolPusher(directory, lambda: connect(store), commits, self._report)
@@ -93,7 +68,7 @@ class PushThread(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _report(self, level: Literal["info", "warning", "error"], why: str) -> None:
+    def _report(self, level: LogLevel, why: str) -> None:
         self._log.write(level, "store", why=why)
 
     def run(self) -> None:

@@ -14,8 +14,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
+from pgtare.keeping.agent_log import LogLevel
 from pgtare.keeping.spool import reader
 from pgtare.keeping.spool.manifest import SpoolManifest
 from pgtare.keeping.spool.segments import DamagedFile, times_us
@@ -36,7 +36,7 @@ _LAST = (1 << 63) - 1
 _TRIES = 3
 
 #: Takes a level and a sentence, for a log.
-Report = Callable[[Literal["info", "warning", "error"], str], None]
+Report = Callable[[LogLevel, str], None]
 
 
 class SpoolPusher:
