@@ -24,14 +24,13 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.keeping.live import (
     live_charts,
     page_parts,
-    percentiles,
     row_sources,
     time_window,
     view_routes,
 )
 from pgtare.keeping.live.page_parts import PageColumn, PageRow, PageTable, TreeNode
 from pgtare.keeping.live.time_window import US, TimeWindow
-from pgtare.keeping.live.views import blockers
+from pgtare.keeping.live.views import blockers, event
 from pgtare.keeping.live.worker_process import LiveAnswer, LiveQuery, WorkerProcess
 from pgtare.keeping.spool import manifest, reader
 from pgtare.keeping.spool.writer import Spool
@@ -169,7 +168,7 @@ def test_percentiles_are_those_of_the_histogram(page: ServedPage, spool: Path) -
         below = sum(
             count
             for number, count in enumerate(counts)
-            if percentiles.bounds_ns(number)[0] < int(row["from_ns"])
+            if event.bounds_ns(number)[0] < int(row["from_ns"])
         )
         upto = below + counts[int(row["below_ns"]).bit_length() - 9]
         assert below < float(row["share"]) * sum(counts) <= upto
@@ -179,19 +178,19 @@ def test_percentiles_are_those_of_the_histogram(page: ServedPage, spool: Path) -
 def test_percentile_class(share: float, wanted: int) -> None:
     counts = [0] * 32
     counts[3], counts[4], counts[31] = 50, 45, 5
-    assert percentiles.percentile_class(counts, share) == wanted
-    assert percentiles.bounds_ns(31) == (1 << 38, None)
+    assert event.percentile_class(counts, share) == wanted
+    assert event.bounds_ns(31) == (1 << 38, None)
 
 
 def test_counts_that_are_negative_are_not_drawn() -> None:
     """Waits outside of statements are a difference, which may be less than nothing."""
-    assert percentiles.percentile_class([-5, 3, *[0] * 30], 0.5) is None
-    assert percentiles.percentile_class([-1, 3, *[0] * 30], 0.5) == 1
+    assert event.percentile_class([-5, 3, *[0] * 30], 0.5) is None
+    assert event.percentile_class([-1, 3, *[0] * 30], 0.5) == 1
     at_us = NEWEST_US - 60 * 10**6
     window = TimeWindow(at_us, NEWEST_US, "minute")
     row = {"bucket_us": at_us, **{f"in_h{number:02d}": 0 for number in range(32)}}
     rows = [row | {"in_h03": -5, "in_h04": 100}]
-    chart = live_charts.heat_chart("latency", rows, window, 60 * 10**6)
+    chart = live_charts.heat_chart(rows, window, 60 * 10**6)
     assert chart.data[0]["z"] == [[2.0]]
     assert chart.data[0]["y"] == [live_charts.class_words(4)]
 
@@ -202,7 +201,7 @@ def test_every_class_has_a_colour_of_its_own() -> None:
 
     def chart(days: int) -> list[dict[str, Any]]:
         window = TimeWindow(NEWEST_US - days * 86_400 * US // 2, NEWEST_US, "tick")
-        return live_charts.activity_chart("a", rows, window, US, {}, None, by_class=True).data
+        return live_charts.activity_chart("a", rows, window, US, None, by_class=True).data
 
     assert len({trace["marker"]["color"] for trace in chart(1)}) == len(classes)
     assert {trace["hovertemplate"].split(": ")[0] for trace in chart(1)} == {"%{x|%H:%M:%S}"}

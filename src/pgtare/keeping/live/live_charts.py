@@ -50,7 +50,6 @@ def activity_chart(
     rows: Sequence[Mapping[str, Any]],
     window: TimeWindow,
     step_us: int,
-    names: Mapping[str, str],
     processors: float | None,
     by_class: bool,
     shades: Sequence[ChartShade] = (),
@@ -77,7 +76,7 @@ def activity_chart(
         data.append(
             {
                 "type": "bar",
-                "name": plots.text(_short(names.get(member, member))),
+                "name": plots.text(_short(member)),
                 "x": [time_window.iso(us) for us in times],
                 "y": [float(f"{values[us]:.5g}") for us in times],
                 "width": [step_us // 1000] * len(times),
@@ -101,9 +100,9 @@ def activity_chart(
         )
     layout = _frame(window, "active sessions") | {"barmode": "stack", "bargap": 0}
     layout["shapes"] = [_shape(shade, window) for shade in shades]
-    parts = ", ".join(names.get(one, one) for one in kept[:4])
     label = (
-        f"Average active sessions, {window.words()}, as stacked bars: mostly {parts}. "
+        f"Average active sessions, {window.words()}, as stacked bars: "
+        f"mostly {', '.join(kept[:4])}. "
         "The table below has the figures."
     )
     if shades:
@@ -128,9 +127,7 @@ def _shape(shade: ChartShade, window: TimeWindow) -> Json:
     }
 
 
-def heat_chart(
-    id_: str, rows: Sequence[Mapping[str, Any]], window: TimeWindow, step_us: int
-) -> LiveChart:
+def heat_chart(rows: Sequence[Mapping[str, Any]], window: TimeWindow, step_us: int) -> LiveChart:
     """How many waits ended in each class of duration, over time.
 
     Counts outside of statements are differences: where one is negative, nothing is drawn.
@@ -164,7 +161,7 @@ def heat_chart(
     layout["yaxis"] |= {"type": "category", "automargin": True}
     layout["showlegend"] = False
     label = "Heat map: how many waits of each duration ended, over time. The table has percentiles."
-    return LiveChart(id_, label, _HEIGHT, data, layout, brush=True)
+    return LiveChart("latency", label, _HEIGHT, data, layout, brush=True)
 
 
 def line_chart(
@@ -189,9 +186,7 @@ def line_chart(
     return LiveChart(id_, label, 260, data, _frame(window, title), brush=True)
 
 
-def bar_chart(
-    id_: str, names: Sequence[str], values: Sequence[float], title: str, label: str
-) -> LiveChart:
+def bar_chart(names: Sequence[str], values: Sequence[float], title: str, label: str) -> LiveChart:
     """Horizontal bars of what grew and what shrank."""
     labels = [plots.text(_short(name)) for name in names][::-1]
     data: list[Json] = [
@@ -214,7 +209,7 @@ def bar_chart(
         "ticktext": labels,
     }
     layout["showlegend"] = False
-    return LiveChart(id_, label, 110 + 26 * len(names), data, layout)
+    return LiveChart("change", label, 110 + 26 * len(names), data, layout)
 
 
 def class_words(number: int) -> str:

@@ -46,7 +46,6 @@ class PageRow:
 
     values: Sequence[Any]
     href: str | None = None
-    about: str = ""
 
 
 @dataclass(frozen=True)

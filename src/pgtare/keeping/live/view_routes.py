@@ -14,7 +14,6 @@ from starlette.routing import Route
 
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.keeping.live import page_parts
-from pgtare.keeping.live.live_source import LiveSource
 from pgtare.keeping.live.page_parts import PageLink, ViewPage
 from pgtare.keeping.live.page_shell import PageShell
 from pgtare.keeping.live.time_window import LAST_S, US, TimeWindow, iso, shown
@@ -66,7 +65,6 @@ class ViewRoutes:
     """The routes over one source. limit_s: the longest time that a query may take."""
 
     def __init__(self, source: Path | StoreAddress, shell: PageShell, limit_s: float) -> None:
-        self._source = LiveSource.of(source)
         self._worker = WorkerProcess(source, limit_s)
         self._shell = shell
 
@@ -136,11 +134,11 @@ class ViewRoutes:
 
         A page can tell a silence from a connection that is gone: scripts do not see comments.
         """
-        seen, silent_s = self._source.news(), 0.0
+        seen, silent_s = self._worker.source.news(), 0.0
         yield "retry: 3000\n\n"
         while not await request.is_disconnected():
             await asyncio.sleep(_LOOK_S)
-            now, silent_s = self._source.news(), silent_s + _LOOK_S
+            now, silent_s = self._worker.source.news(), silent_s + _LOOK_S
             if now != seen:
                 seen, silent_s = now, 0.0
                 yield "event: commit\ndata: new rows\n\n"
@@ -204,7 +202,7 @@ class ViewRoutes:
                 f"{' and others' if len(late) > _MOST_NAMED else ''}. The agent no longer watches "
                 "them, or has not reached them: its log says why."
             ]
-        why = f"No agent is writing to this {self._source.what}."
+        why = f"No agent is writing to this {self._worker.source.what}."
         if asked.spans.get("agent", [0, 0])[1] > old_us:
             why = "The agent runs, but has not reached a server since then: its log says why."
         return [f"The newest rows are from {shown(asked.newest_us)} UTC. {why}"]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pgtare.errors import MeasurementError
-from pgtare.keeping.live.live_source import LiveSource
 from pgtare.keeping.live.spool_views import Grain
+from pgtare.keeping.spool import manifest
 from pgtare.keeping.store.address import StoreAddress
 from pgtare.kit.interpreter import module_command
 
@@ -20,6 +21,37 @@ from pgtare.kit.interpreter import module_command
 TIME_LIMIT_S = 15.0
 #: The longest answer that is read, bytes.
 _MOST_BYTES = 256 << 20
+#: A store is assumed to have new rows this often, s: agents send about once a minute.
+_NEWS_S = 30
+
+
+@dataclass(frozen=True)
+class LiveSource:
+    """Where the page's rows are: a spool on this machine, or a store of many agents.
+
+    module: the process that answers queries, started with one argument. what: its name.
+    """
+
+    module: str
+    argument: str
+    what: str
+    directory: Path | None = None
+
+    @staticmethod
+    def of(source: Path | StoreAddress) -> LiveSource:
+        """The source for a directory or an address."""
+        if isinstance(source, StoreAddress):
+            return LiveSource("pgtare.keeping.live.store_worker", source.url, "store")
+        return LiveSource("pgtare.keeping.live.query_worker", str(source), "spool", source)
+
+    def news(self) -> int:
+        """A number that changes when there may be new rows."""
+        if self.directory is None:
+            return int(time.time() // _NEWS_S)
+        try:
+            return (self.directory / manifest.NEWEST).stat().st_mtime_ns
+        except OSError:
+            return 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +95,7 @@ class WorkerProcess:
     """One process that answers queries, one at a time; a new one after it was killed."""
 
     def __init__(self, source: Path | StoreAddress, limit_s: float = TIME_LIMIT_S) -> None:
-        self._source, self._limit_s = LiveSource.of(source), limit_s
+        self.source, self._limit_s = LiveSource.of(source), limit_s
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
         self.texts: dict[tuple[str, int], str] = {}
@@ -115,7 +147,7 @@ class WorkerProcess:
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
-                *module_command(self._source.module, self._source.argument),
+                *module_command(self.source.module, self.source.argument),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=_MOST_BYTES,

@@ -1,9 +1,9 @@
 -- One finding as it was written last; since_from, since_to: when it began.
 SELECT server AS host, key AS finding, kind AS sort, event AS last_change, class AS urgency,
   level AS severity, since_us AS begun_us, until_us AS ended_us, ts_us AS seen_us,
-  episodes AS times_open, share AS share_now, aas AS sessions_now, active_s AS spent_s,
+  episodes AS times_open, share AS share_now, active_s AS spent_s,
   limit_left_s AS left_s, root AS holder, gate AS queue_head, query_id AS statement,
-  object AS thing, title AS heading, evidence AS seen_lines, why AS reason, remedy AS cures,
+  title AS heading, evidence AS seen_lines, why AS reason, remedy AS cures,
   sure AS certainty, because AS grounds, follows AS came_after,
   traces AS linked
 FROM findings

@@ -1,6 +1,6 @@
 -- Histograms of waits over time: how many ended in each of the 32 classes of duration.
 SELECT (ts_us - 1) - (ts_us - 1) % {step_us:Int64} AS bucket_us, sum(calls) AS waits_ended,
-  sum(total_ns) AS waited_ns, sum(active_ns) AS spent_ns, max(max_ns) AS most_ns,
+  sum(total_ns) AS waited_ns,
   sum(h00) AS in_h00, sum(h01) AS in_h01, sum(h02) AS in_h02, sum(h03) AS in_h03,
   sum(h04) AS in_h04, sum(h05) AS in_h05, sum(h06) AS in_h06, sum(h07) AS in_h07,
   sum(h08) AS in_h08, sum(h09) AS in_h09, sum(h10) AS in_h10, sum(h11) AS in_h11,

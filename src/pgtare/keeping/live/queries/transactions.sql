@@ -1,6 +1,6 @@
 -- Transactions and processors of each server in a window.
 SELECT server AS host, sum(commits) AS committed, sum(rollbacks) AS rolled_back,
-  sum(deadlocks) AS deadlocked, max(processors) AS most_processors
+  max(processors) AS most_processors
 FROM activity
 WHERE ts_us > {from_us:Int64} AND ts_us <= {to_us:Int64} {filters}
 GROUP BY host

@@ -29,7 +29,7 @@ async def view(request: ViewRequest) -> ViewPage:
     found = await findings.of_window(request)
     shades = findings.shades(request, found)
     chart = live_charts.activity_chart(
-        "activity", series, request.window, step_us, {}, processors, by_class=True, shades=shades
+        "activity", series, request.window, step_us, processors, by_class=True, shades=shades
     )
     (classes,) = await breakdown.parts(
         request, "type", source, chart=False, title="Average active sessions"

@@ -55,7 +55,7 @@ async def view(request: ViewRequest) -> ViewPage:
     moments = await request.rows("lock_moments", only=only, grain=grain, step_us=step_us)
     series = [{**row, "member": row["host"]} for row in moments]
     chart = live_charts.activity_chart(
-        "blocked", series, request.window, step_us, {}, None, by_class=False
+        "blocked", series, request.window, step_us, None, by_class=False
     )
     worst = sorted(moments, key=lambda row: (-row["waiters"], row["bucket_us"]))
     lines = [

@@ -257,5 +257,5 @@ async def _chart(request: ViewRequest, by: str, source: RowSource) -> LiveChart:
         source=source.ticks,
     )
     return live_charts.activity_chart(
-        "activity", series, request.window, step_us, {}, None, charted == "type"
+        "activity", series, request.window, step_us, None, charted == "type"
     )

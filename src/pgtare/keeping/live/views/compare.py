@@ -101,7 +101,6 @@ async def view(request: ViewRequest) -> ViewPage:
     drawn = [(name, change) for name, change in changes[:_CHARTED] if change]
     chart = (
         live_charts.bar_chart(
-            "change",
             [name for name, _ in drawn],
             [change for _, change in drawn],
             "change of active sessions",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pgtare.errors import UsageError
-from pgtare.keeping.live import live_charts, percentiles
+from pgtare.keeping.live import live_charts
 from pgtare.keeping.live.page_parts import (
     PageColumn,
     PageLink,
@@ -19,6 +21,8 @@ from pgtare.keeping.live.worker_process import LiveRow
 
 #: A histogram over many hours reads hours if there are more rows of minutes than this.
 _MOST_COUNTED = 1_000_000
+#: The percentiles that are shown.
+_SHARES = (0.5, 0.9, 0.99, 0.999)
 _PERCENTILES = (
     PageColumn("share", "of the waits", "share"),
     PageColumn("from_ns", "took at least", "ns"),
@@ -78,22 +82,22 @@ async def latency_sections(request: ViewRequest, source: RowSource) -> list[Page
         grain=grain,
         step_us=step_us,
     )
-    counts = percentiles.summed(found)
+    counts = [sum(row[f"in_h{number:02d}"] or 0 for row in found) for number in range(32)]
     total = sum(counts)
     if total <= 0:
         return []
-    chart = live_charts.heat_chart("latency", found, request.window, step_us)
+    chart = live_charts.heat_chart(found, request.window, step_us)
     lines = []
-    for share in percentiles.SHARES:
-        number = percentiles.percentile_class(counts, share)
+    for share in _SHARES:
+        number = percentile_class(counts, share)
         assert number is not None
-        lines.append(PageRow([share, *percentiles.bounds_ns(number)]))
+        lines.append(PageRow([share, *bounds_ns(number)]))
     ended = sum(row["waits_ended"] for row in found)
     waited = sum(row["waited_ns"] for row in found)
     mean = waited / ended if ended else 0.0
     caption = f"{ended:,} waits ended; {mean / 1000:,.1f} µs on average"
     classes = [
-        PageRow([*percentiles.bounds_ns(number), count, count / total])
+        PageRow([*bounds_ns(number), count, count / total])
         for number, count in enumerate(counts)
         if count
     ]
@@ -109,6 +113,28 @@ async def latency_sections(request: ViewRequest, source: RowSource) -> list[Page
             "All classes", table=PageTable("histogram", "Waits by duration", _CLASSES, classes)
         ),
     ]
+
+
+def percentile_class(counts: Sequence[int], share: float) -> int | None:
+    """The class in which a percentile lies, exactly; None if nothing was counted.
+
+    Counts may be negative, as differences are.
+    """
+    total = sum(counts)
+    if total <= 0:
+        return None
+    seen = 0
+    for number, count in enumerate(counts):
+        seen += count
+        if seen >= share * total:
+            return number
+    raise AssertionError
+
+
+def bounds_ns(number: int) -> tuple[int, int | None]:
+    """The ends of a class, ns; the last one has no upper end."""
+    low = live_charts.BOUNDS_NS[number - 1] if number else 0
+    return low, live_charts.BOUNDS_NS[number] if number < len(live_charts.BOUNDS_NS) else None
 
 
 async def _sessions(request: ViewRequest) -> PageSection:
