@@ -11,6 +11,7 @@ from rich.console import Console
 
 from pgtare.cli import doctor as doctor_commands
 from pgtare.cli import trace as trace_commands
+from pgtare.kit import labelled_text
 from pgtare.kit.progress import Display
 from pgtare.kit.terminal_text import plain
 from pgtare.observing.doctor import show as doctor_show
@@ -49,7 +50,7 @@ def test_statements_and_names_on_the_terminal() -> None:
         because=HOSTILE,
     )
     assert harmless(printed(doctor_show._finding(finding), 200))
-    assert harmless(printed(doctor_show._rows([(HOSTILE, HOSTILE)]), 200))
+    assert harmless(printed(labelled_text.rows([(HOSTILE, HOSTILE)]), 200))
     assert harmless(printed(flame_show.table(["frame"], [[HOSTILE]]), 200))
     assert harmless(one_line(HOSTILE, 1))
 

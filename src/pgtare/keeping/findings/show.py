@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from pgtare.keeping.findings.history import ComparedFinding, FindingsHistory, KeptFinding
-from pgtare.kit import commands, numbers
+from pgtare.kit import labelled_text, numbers
 from pgtare.kit.terminal_text import plain
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
@@ -52,23 +51,11 @@ def _time(at: datetime) -> str:
 
 
 def _details(one: KeptFinding) -> RenderableType:
-    parts: list[RenderableType] = [Text(""), Text(plain(one.title), style="bold")]
-    seen = [("seen" if not n else "", line) for n, line in enumerate(one.evidence)]
-    parts.append(_labelled([*seen, ("why", one.why)]))
-    for number, remedy in enumerate(one.remedy):
-        parts += commands.lines(**remedy, first=not number)
     lines = one.traces.lines() if one.traces is not None else []
     traces = [("trace" if not n else "", line) for n, line in enumerate(lines)]
-    return Group(*parts, _labelled([("sure", f"{one.sure}: {one.because}"), *traces]))
-
-
-def _labelled(lines: Sequence[tuple[str, str]]) -> Padding:
-    rows = Table(box=None, show_header=False, pad_edge=False)
-    rows.add_column(min_width=9, style="dim", no_wrap=True)
-    rows.add_column(overflow="fold")
-    for label, line in lines:
-        rows.add_row(label, Text(plain(line)))
-    return Padding(rows, (0, 0, 0, 2))
+    more = [("sure", f"{one.sure}: {one.because}"), *traces]
+    found = labelled_text.finding(one.title, one.evidence, one.why, one.remedy, more)
+    return Group(Text(""), found)
 
 
 def difference(

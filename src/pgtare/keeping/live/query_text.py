@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from importlib import resources
+from typing import Any
 
 from pgtare.postgres.wait_counters.active_sessions import (
     ACTIVE_ROWS_OF_ALL_SQL,
@@ -61,7 +62,7 @@ def text(name: str) -> str:
     return place.read_text(encoding="utf-8")
 
 
-def filled(name: str, identifiers: Mapping[str, str], filters: Sequence[str]) -> str:
+def filled(name: str, identifiers: Mapping[str, str], filters: Collection[str]) -> str:
     """A query with its identifiers and a condition for each of these dimensions.
 
     The value of a dimension is the parameter `only_DIMENSION`.
@@ -92,9 +93,12 @@ def relations(sql: str) -> list[str]:
     return named
 
 
-def parameters(sql: str) -> dict[str, str]:
-    """Parameters of a filled query, with their types."""
-    return {name: kind for name, kind in _PLACEHOLDER.findall(sql)}
+def values(sql: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """What a request to a worker has for the parameters of a filled query."""
+    after_us, to_us = request["window"]
+    known = {**request["values"], "from_us": after_us, "to_us": to_us}
+    known |= {f"only_{name}": value for name, value in request["only"].items()}
+    return {name: known[name] for name, _ in _PLACEHOLDER.findall(sql)}
 
 
 def for_duckdb(sql: str) -> str:

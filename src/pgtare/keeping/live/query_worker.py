@@ -48,7 +48,7 @@ class QueryWorker:
         connection = reader.empty_connection(threads=THREADS)
         allowed = {f"{self._root}/{segments.DIRECTORY}/"}
         allowed |= {reader.pattern(name) for name in allowed}
-        listed = ", ".join("'" + name.replace("'", "''") + "'" for name in sorted(allowed))
+        listed = ", ".join(map(reader.quoted, sorted(allowed)))
         # segments never change, so what is known of a file stays true
         connection.execute("SET parquet_metadata_cache = true")
         connection.execute(f"SET allowed_directories = [{listed}]")
@@ -85,8 +85,7 @@ class QueryWorker:
         raise AssertionError
 
     def _query(self, request: dict[str, Any], last_try: bool) -> dict[str, Any]:
-        only = request["only"]
-        sql = query_text.filled(request["query"], request["identifiers"], tuple(only))
+        sql = query_text.filled(request["query"], request["identifiers"], request["only"])
         found = self._newest()
         after_us, to_us = request["window"]
         named = query_text.relations(sql)
@@ -101,14 +100,7 @@ class QueryWorker:
                 self._damaged,
             )
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {relation} AS {text}")
-        values = {
-            **request["values"],
-            "from_us": after_us,
-            "to_us": to_us,
-            **{f"only_{name}": value for name, value in only.items()},
-        }
-        wanted = {name: values[name] for name in query_text.parameters(sql)}
-        self._connection.execute(query_text.for_duckdb(sql), wanted)
+        self._connection.execute(query_text.for_duckdb(sql), query_text.values(sql, request))
         names = [column[0] for column in self._connection.description or ()]
         rows = [[_plain(value) for value in row] for row in self._connection.fetchall()]
         return {"columns": names, "rows": rows, "damaged": self._left_out(found, named, request)}

@@ -130,14 +130,10 @@ def _overlaps(segment: Segment, span: RowsSpan) -> bool:
 
 def _part(span: RowsSpan, files: list[str], relation: str) -> str:
     names = ", ".join(column.name for column in TABLES[relation].columns)
-    listed = ", ".join(_quoted(reader.pattern(file)) for file in files)
+    listed = ", ".join(reader.quoted(reader.pattern(file)) for file in files)
     condition = ""
     if abs(span.after_us) < 1 << 62:
         condition = (
             f" WHERE ts > make_timestamp({span.after_us}) AND ts <= make_timestamp({span.to_us})"
         )
     return f"SELECT {names} FROM read_parquet([{listed}], union_by_name = true){condition}"
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

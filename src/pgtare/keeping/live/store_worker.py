@@ -23,8 +23,12 @@ from pgtare.keeping.store import address, repair
 from pgtare.keeping.store.connection import StoreConnection, StoreError, connect
 
 #: As DuckDB answers: NULL where a join has no match; and no query takes the server's memory.
-SETTINGS: dict[str, Any] = {"join_use_nulls": 1, "max_memory_usage": 4_000_000_000}
 LIMIT_S = 15
+SETTINGS: dict[str, Any] = {
+    "join_use_nulls": 1,
+    "max_memory_usage": 4_000_000_000,
+    "max_execution_time": LIMIT_S,
+}
 #: What was sent, and what is partial, is looked at again after this, s.
 _FRESH_S = 5.0
 
@@ -81,8 +85,7 @@ class StoreWorker:
         self._read_at = time.monotonic()
 
     def _query(self, connection: StoreConnection, request: dict[str, Any]) -> dict[str, Any]:
-        only = request["only"]
-        sql = query_text.filled(request["query"], request["identifiers"], tuple(only))
+        sql = query_text.filled(request["query"], request["identifiers"], request["only"])
         after_us, to_us = request["window"]
         relations = store_views.with_relations(
             query_text.relations(sql),
@@ -92,16 +95,8 @@ class StoreWorker:
             self._rolled_us,
             self._partial,
         )
-        values = {
-            **request["values"],
-            "from_us": after_us,
-            "to_us": to_us,
-            **{f"only_{name}": value for name, value in only.items()},
-        }
         text = f"{relations}\n{sql}"
-        wanted = {name: values[name] for name in query_text.parameters(text)}
-        settings = {**SETTINGS, "max_execution_time": LIMIT_S}
-        names, found = connection.answer(text, wanted, settings)
+        names, found = connection.answer(text, query_text.values(text, request), SETTINGS)
         rows = [[_plain(value) for value in row] for row in found]
         return {"columns": names, "rows": rows, "damaged": []}
 

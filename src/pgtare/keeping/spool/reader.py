@@ -156,7 +156,7 @@ def _connect(directory: Path, damaged: set[str], notes: list[str]) -> duckdb.Duc
             usable[segment.table].append(str(root / segment.name))
     # DuckDB checks the pattern as well as the file that it finds by it
     opened = {name for names in usable.values() for file in names for name in (file, pattern(file))}
-    files = [_quoted(name) for name in sorted(opened)]
+    files = [quoted(name) for name in sorted(opened)]
     connection = empty_connection()
     try:
         connection.execute(f"SET allowed_paths = [{', '.join(files)}]")
@@ -185,7 +185,7 @@ def _select(columns: Iterable[Column], files: list[str]) -> str:
         empty = ", ".join(f"NULL::{type_name(c)} AS {c.name}" for c in columns)
         return f"SELECT {empty} WHERE false"
     names = ", ".join(column.name for column in columns)
-    listed = ", ".join(_quoted(pattern(file)) for file in files)
+    listed = ", ".join(quoted(pattern(file)) for file in files)
     return f"SELECT {names} FROM read_parquet([{listed}])"
 
 
@@ -199,7 +199,8 @@ def pattern(path: str) -> str:
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """A text in SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pgtare.kit import commands, numbers
+from pgtare.kit import labelled_text, numbers
 from pgtare.kit.terminal_text import plain
 from pgtare.observing.doctor.check_statements import rate
 from pgtare.observing.doctor.model import (
@@ -25,7 +24,6 @@ from pgtare.observing.findings.words import spent
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan", "ok": "green"}
 _EVENTS = 6
-_LABEL = 9
 _TOO_FEW = "too few samples"
 
 
@@ -55,7 +53,9 @@ def view(report: Report) -> RenderableType:
         parts.append(_observers(report.observers))
     if report.unseen:
         parts += [Text(""), Text("Not looked at", style="bold")]
-        parts.append(_rows([(u.what, _sentence(u.why, u.remedy)) for u in report.unseen]))
+        parts.append(
+            labelled_text.rows([(u.what, _sentence(u.why, u.remedy)) for u in report.unseen])
+        )
     return Group(*parts)
 
 
@@ -96,27 +96,13 @@ def _table(findings: list[Finding], taken: datetime) -> Table:
 
 
 def _finding(finding: Finding) -> RenderableType:
-    head = Text(plain(finding.title), style="bold")
-    seen = [("seen" if not n else "", line) for n, line in enumerate(finding.evidence)]
-    parts: list[RenderableType] = [head, _indented([*seen, ("why", finding.why)])]
-    for number, remedy in enumerate(finding.remedy):
-        parts += commands.lines(
-            remedy.command, remedy.does, remedy.risk, remedy.privilege, first=not number
-        )
-    return Group(*parts, _indented([("sure", f"{finding.sure}: {finding.because}")]))
-
-
-def _indented(rows: list[tuple[str, str]]) -> Padding:
-    return Padding(_rows(rows), (0, 0, 0, 2))
-
-
-def _rows(rows: list[tuple[str, str]]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(min_width=_LABEL, style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, text in rows:
-        table.add_row(Text(plain(label)), Text(plain(text)))
-    return table
+    return labelled_text.finding(
+        finding.title,
+        finding.evidence,
+        finding.why,
+        [remedy.model_dump() for remedy in finding.remedy],
+        [("sure", f"{finding.sure}: {finding.because}")],
+    )
 
 
 def _figures(found: Statements) -> Table:
@@ -144,7 +130,7 @@ def _figures(found: Statements) -> Table:
         if found.text_file_bytes is not None:
             text += f" in a file of {found.text_file_bytes / 1e3:,.0f} kB"
         rows.append(("texts", text))
-    return _rows(rows)
+    return labelled_text.rows(rows)
 
 
 def _waits(waits: Waits) -> list[RenderableType]:
@@ -193,4 +179,4 @@ def _observers(observers: list[Observer]) -> Table:
             cost += f" ({numbers.percent(observer.cost_pct)})"
         text = f"{cost}; {observer.source}" if cost else observer.source
         rows.append((f"{observer.name} = {observer.value}", text))
-    return _rows(rows)
+    return labelled_text.rows(rows)
