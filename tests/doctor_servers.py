@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pgtare.observing.doctor.examine import examine
-from pgtare.observing.doctor.session import Session
+from pgtare.observing.doctor.session import connected
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import LoadSpec, PgbenchLoad, Script, find_pgbench
@@ -68,7 +68,7 @@ def storm(cluster: Cluster, clients: int = 4) -> Iterator[None]:
 
 def doctor(dsn: str, status: int | None = None, interval_s: float = INTERVAL_S) -> dict[str, Any]:
     """The document of a look, and its exit status."""
-    with Session(dsn) as session:
+    with connected(dsn) as session:
         found = examine(session, interval_s, {})
     report: dict[str, Any] = json.loads(found.to_json())
     assert found.exit_status == status or status is None, report["findings"]

@@ -14,7 +14,7 @@ from pgtare.kit import machine
 from pgtare.observing.doctor import queries
 from pgtare.observing.doctor.examine import examine, watch
 from pgtare.observing.doctor.model import Report
-from pgtare.observing.doctor.session import Session
+from pgtare.observing.doctor.session import connected
 from pgtare.postgres import pooler
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
@@ -156,7 +156,7 @@ def test_a_superusers_own_queries_stay_out_of_the_table(healthy: Cluster) -> Non
 def test_all_that_is_sent_is_listed(healthy: Cluster) -> None:
     listed = pgtare("doctor", "--show-queries")
     assert listed.returncode == 0
-    settings = (*queries.SET_UP, pooler.UNTRACKED)
+    settings = (*queries.set_up(), pooler.UNTRACKED)
     known = {_plain(q.text.replace("%s", "'{}'")) for q in queries.QUERIES} | {
         f"SET LOCAL {s}" for s in settings
     }
@@ -241,7 +241,7 @@ def test_a_server_that_answers_slowly_is_asked_who_holds_what_others_wait_for(
         conn.execute("CREATE TABLE held ()")
         conn.execute("BEGIN")
         conn.execute("LOCK TABLE held")
-        with _waiting(healthy, "SELECT FROM held"), Session(healthy.dsn()) as session:
+        with _waiting(healthy, "SELECT FROM held"), connected(healthy.dsn()) as session:
             report = examine(session, 0.01, {})
         conn.execute("ROLLBACK")
         conn.execute("DROP TABLE held")
@@ -253,7 +253,7 @@ def test_a_server_that_answers_slowly_is_asked_who_holds_what_others_wait_for(
 
 def test_an_alter_that_waits_for_three_readers_waits_for_the_oldest(healthy: Cluster) -> None:
     alter = "ALTER TABLE read_by_all ADD x int"
-    with contextlib.ExitStack() as stack, Session(healthy.dsn()) as session:
+    with contextlib.ExitStack() as stack, connected(healthy.dsn()) as session:
         with healthy.connect() as conn:
             conn.execute("CREATE TABLE read_by_all ()")
         readers = [stack.enter_context(healthy.connect()) for _ in range(3)]
@@ -274,7 +274,7 @@ def test_an_alter_that_waits_for_three_readers_waits_for_the_oldest(healthy: Clu
 
 
 def test_an_index_build_waits_until_an_older_transaction_has_ended(healthy: Cluster) -> None:
-    with contextlib.ExitStack() as stack, Session(healthy.dsn()) as session:
+    with contextlib.ExitStack() as stack, connected(healthy.dsn()) as session:
         old = stack.enter_context(healthy.connect())
         old.execute("CREATE TABLE built (x int)")
         old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -348,7 +348,7 @@ def test_the_terminal_shows_it_in_words(stormy: Cluster) -> None:
 
 
 def test_who_watches_sees_that_a_remedy_was_applied(healthy: Cluster) -> None:
-    with healthy.connect() as conn, Session(healthy.dsn()) as session:
+    with healthy.connect() as conn, connected(healthy.dsn()) as session:
         conn.execute("ALTER SYSTEM SET log_duration = on")
         try:
             conn.execute("SELECT pg_reload_conf()")

@@ -15,7 +15,7 @@ import pytest
 
 from pgtare.observing.doctor.examine import watch
 from pgtare.observing.doctor.queries import Query
-from pgtare.observing.doctor.session import Session
+from pgtare.observing.doctor.session import connected
 from pgtare.observing.findings.read import Unreadable
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
@@ -139,7 +139,7 @@ def test_a_reset_in_mid_watch(cluster: Cluster) -> None:
             with cluster.connect() as conn:
                 conn.execute(f'SELECT "{SCHEMA}".pg_stat_statements_reset()'.encode())
 
-    with storm(cluster), Session(cluster.dsn()) as session:
+    with storm(cluster), connected(cluster.dsn()) as session:
         reports = watch(session, 0.6, {}, tick)
         first = next(reports)
         looks = iter([1])
@@ -220,7 +220,7 @@ def test_a_hot_standby(cluster: Cluster) -> None:
 
 def test_nothing_can_be_changed_through_its_session(cluster: Cluster) -> None:
     change = Query("a change", "nothing", "CREATE TABLE made_by_the_doctor ()")
-    with Session(cluster.dsn()) as session, pytest.raises(Unreadable, match="read-only"):
+    with connected(cluster.dsn()) as session, pytest.raises(Unreadable, match="read-only"):
         session.rows(change)
 
 

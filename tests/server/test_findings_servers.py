@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pgtare.observing.doctor.session import Session
+from pgtare.observing.doctor.session import connected
 from pgtare.observing.findings import queries, read
 from pgtare.observing.findings.observation import ELSEWHERE
 from pgtare.postgres.binaries import Binaries
@@ -56,7 +56,7 @@ def test_a_transaction_of_another_database_is_named_and_not_who_sees_it(server: 
         pool.submit(web.execute, "SELECT pg_sleep(90)")
         asleep = "SELECT backend_xmin IS NOT NULL FROM pg_stat_activity WHERE pid = %s"
         eventually(lambda: one(admin, asleep, web.info.backend_pid))
-        with Session(server.dsn()) as session:
+        with connected(server.dsn()) as session:
             found = {holder.kind: holder for holder in read.now(session).horizon}
             assert read.slots(session, server.binaries.major) == ()
     assert (found["session"].pid, found["session"].database) == (theirs, "crm")
@@ -81,7 +81,7 @@ def test_what_a_serializable_transaction_has_read_is_not_in_the_lock_table(serve
         stack.callback(reader.cancel)
         pool.submit(reader.execute, "UPDATE orders SET n = 2 WHERE id = 1")
         until_it_waits(admin, reader, "Lock")
-        with Session(server.dsn()) as session:
+        with connected(server.dsn()) as session:
             table = read.lock_table(session)
             locks = read.locks(session.rows(queries.LOCKS))
     assert table is not None
@@ -102,7 +102,7 @@ def test_statistics_are_known_though_counters_were_lost(server: Cluster) -> None
             admin.execute("SELECT count(*) FROM cabins")
             admin.execute("SELECT pg_stat_force_next_flush()")
             admin.execute("SELECT 1")
-            with Session(f"{server.dsn()} user={role}") as session:
+            with connected(f"{server.dsn()} user={role}") as session:
                 return read.tables(session)["cabins"].analyzed
 
         owner: str = one(admin, "SELECT current_user")

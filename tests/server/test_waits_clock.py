@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from pgtare.observing.doctor import examine
-from pgtare.observing.doctor.session import Session
+from pgtare.observing.doctor.session import connected
 from pgtare.observing.flame.processes import activity
 from pgtare.observing.waits import live
 from pgtare.postgres.binaries import Binaries
@@ -79,7 +79,7 @@ def test_waits(stepping: tuple[Cluster, mmap.mmap], seconds: int) -> None:
 @pytest.mark.parametrize("seconds", [3600, -3600])
 def test_doctor(stepping: tuple[Cluster, mmap.mmap], seconds: int) -> None:
     cluster, step = stepping
-    with Session(cluster.dsn()) as session, _set_meanwhile(step, seconds):
+    with connected(cluster.dsn()) as session, _set_meanwhile(step, seconds):
         found = examine.examine(session, 2, {})
     assert 2 <= found.duration_s < 30
     assert found.transactions_per_s is not None

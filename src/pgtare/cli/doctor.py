@@ -21,7 +21,7 @@ from pgtare.observing.doctor import queries
 from pgtare.observing.doctor.check_settings import Weight
 from pgtare.observing.doctor.examine import Tick, examine, watch
 from pgtare.observing.doctor.model import Report
-from pgtare.observing.doctor.session import Session
+from pgtare.observing.doctor.session import connected
 from pgtare.observing.doctor.show import view
 from pgtare.weighing.weigh import store
 
@@ -86,7 +86,7 @@ def doctor(
                 destination.write_line(report.to_json(indent=None))
                 _print(report, destination)
         raise typer.Exit(cli.INTERRUPTED)
-    with _progress(every) as tick, Session(dsn) as session:
+    with _progress(every) as tick, connected(dsn) as session:
         report = examine(session, every, weights, tick)
     destination.write(report.to_json())
     _print(report, destination)
@@ -98,7 +98,7 @@ def _without_end(dsn: str, every: float, weights: Mapping[str, Weight]) -> Itera
     begun = waiting = False
     while True:
         try:
-            with Session(dsn) as session:
+            with connected(dsn) as session:
                 for report in watch(session, every, weights):
                     if waiting:
                         _tell("the server is back")

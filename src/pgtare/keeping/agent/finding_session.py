@@ -38,29 +38,22 @@ class FindingSession(Session):
     """The agent's session, as what reads for findings sees it.
 
     between: called before each query, and makes the looks that are due. Time counts as `part`.
+    limit_s: after so long the server gives a query up.
     """
 
-    _slow: SlowQueries
-    _between: Callable[[], None]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         session: ServerSession,
         part: str,
         limit_s: float,
         slow: SlowQueries,
         between: Callable[[], None],
-    ) -> FindingSession:
-        """By the connection of this session. limit_s: after so long the server gives a query up."""
-
+    ) -> None:
         def count(seconds: float) -> None:
             session.seconds[part] += seconds
 
-        found = cls.within(session.conn, limit_s, count)
-        assert isinstance(found, cls)
-        found._slow, found._between = slow, between
-        return found
+        super().__init__(session.conn, limit_s, count)
+        self._slow, self._between = slow, between
 
     def rows(
         self, query: Query, schema: str | None = None, values: Sequence[Any] | None = None

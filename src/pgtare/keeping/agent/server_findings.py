@@ -158,7 +158,7 @@ class ServerFindings:
     # now and then
 
     def _reader(self, session: ServerSession, limit_s: float) -> FindingSession:
-        return FindingSession.of(session, PART, limit_s, self._slow, self.between)
+        return FindingSession(session, PART, limit_s, self._slow, self.between)
 
     def check(self, session: ServerSession) -> None:
         """Look at settings, and at what observes."""

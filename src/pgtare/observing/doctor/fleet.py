@@ -15,7 +15,7 @@ from pgtare.kit.terminal_text import plain
 from pgtare.observing.doctor.check_settings import Weight
 from pgtare.observing.doctor.examine import examine
 from pgtare.observing.doctor.model import EXIT_STATUS, Level, Report, worst
-from pgtare.observing.doctor.session import Session
+from pgtare.observing.doctor.session import connected
 from pgtare.observing.findings.model import Finding, place
 from pgtare.postgres import parallel
 from pgtare.postgres.inventory import InventoryServer
@@ -46,7 +46,7 @@ def examine_fleet(
     """Look at all servers, several at once."""
 
     def look(name: str) -> Report:
-        with Session(servers[name].dsn) as session:
+        with connected(servers[name].dsn) as session:
             return examine(session, interval_s, weights)
 
     limit_s = interval_s + _LIMIT_S

@@ -11,7 +11,7 @@ from pgtare.postgres.pooler import BEGIN_READ_ONLY, CLOSED_PATH, LIKE_OURS, PID,
 from pgtare.postgres.wait_counters.active_sessions import ACTIVE_SAMPLE_SQL
 
 #: How long the server may take for one query before it cancels it.
-TIMEOUT_S = 10
+TIMEOUT_S = 10.0
 #: Clock readings of one query: few enough to be done between two preemptions.
 CLOCK_READINGS = 1_000
 #: Of a statement's text so much is fetched, in characters.
@@ -20,14 +20,14 @@ _CAPTURES = "wait_event_timing is loaded and captures"
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
-#: What holds in the read-only transaction of each query, and ends with it: behind a pooler the
-#: session is the application's next.
-SET_UP = (
-    f"statement_timeout = '{TIMEOUT_S}s'",
-    "lock_timeout = '1s'",
-    CLOSED_PATH,
-    "TimeZone = 'UTC'",
-)
+def set_up(limit_s: float = TIMEOUT_S) -> tuple[str, ...]:
+    """What holds in the read-only transaction of each query.
+
+    It ends with that: behind a pooler the session is the application's next.
+    """
+    timeout = f"statement_timeout = '{limit_s:g}s'"
+    return timeout, "lock_timeout = '1s'", CLOSED_PATH, "TimeZone = 'UTC'"
+
 
 IDENTITY = Query(
     "identity",
@@ -224,7 +224,7 @@ def listing() -> str:
         "-- Around each query (ROLLBACK after one that failed)",
         "COMMIT;",
         f"{BEGIN_READ_ONLY};",
-        *(f"SET LOCAL {setting};" for setting in SET_UP),
+        *(f"SET LOCAL {setting};" for setting in set_up()),
         "-- Only if the role is a superuser: its own statements stay out of the table",
         f"SET LOCAL {UNTRACKED};",
     ]

@@ -16,47 +16,34 @@ from pgtare.observing.findings.queries import Query
 from pgtare.observing.findings.read import Unreadable
 from pgtare.postgres import own_session, pooler
 
-#: A host that has vanished is noticed after this many ms.
-_VANISHED_MS = 15_000
+
+@contextlib.contextmanager
+def connected(dsn: str) -> Iterator[Session]:
+    """A session of the doctor's own.
+
+    Raises MeasurementError if the server cannot be reached, UsageError if the connection string
+    cannot be read.
+    """
+    timeout = str(own_session.VANISHED_MS)
+    with contextlib.closing(own_session.connect(dsn, tcp_user_timeout=timeout)) as conn:
+        yield Session(conn)
 
 
 class Session:
-    """One connection to a server, for `with`.
+    """Sends the queries by a connection that somebody else closes.
 
-    Raises MeasurementError if the server cannot be reached or goes away, UsageError if the
-    connection string cannot be read.
+    limit_s: after so long the server gives a query up. spent: gets the time of each transaction,
+    in s. Raises MeasurementError if the server goes away.
     """
 
-    def __init__(self, dsn: str) -> None:
-        self._conn: psycopg.Connection[Any] = own_session.connect(
-            dsn, tcp_user_timeout=str(own_session.VANISHED_MS)
-        )
-        self._settings: tuple[str, ...] = queries.SET_UP
-        self._limit_s: float = queries.TIMEOUT_S
-        self._spent: Callable[[float], None] = lambda _: None
-
-    @classmethod
-    def within(
-        cls,
+    def __init__(
+        self,
         conn: psycopg.Connection[Any],
         limit_s: float = queries.TIMEOUT_S,
         spent: Callable[[float], None] = lambda _: None,
-    ) -> Session:
-        """A session by a connection of the caller's own, who closes it.
-
-        limit_s: after so long the server gives a query up. spent: gets the time of each
-        transaction, in s.
-        """
-        session = cls.__new__(cls)
-        session._conn, session._limit_s, session._spent = conn, limit_s, spent
-        session._settings = (*queries.SET_UP, f"statement_timeout = '{round(1000 * limit_s)}ms'")
-        return session
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._conn.close()
+    ) -> None:
+        self._conn, self._limit_s, self._spent = conn, limit_s, spent
+        self._settings = queries.set_up(limit_s)
 
     @property
     def is_local(self) -> bool:
