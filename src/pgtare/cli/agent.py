@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pgtare.keeping.metrics.exporter import MetricsExporter
     from pgtare.keeping.spool.writer import Spool
     from pgtare.keeping.store.push_thread import PushThread
-    from pgtare.keeping.store.store_check import AgentStore
 
 Dsn = Annotated[str | None, typer.Option(help="The only server, as a libpq connection string.")]
 Config = Annotated[
@@ -107,36 +106,32 @@ def check(dsn: Dsn = None, config: Config = None) -> None:
             if dsn is not None:
                 raise
             checks.append(ServerCheck(name, problem=str(ex)))
-    store = None if found.store is None else _look_at_store(found.store)
+    store, usable = (None, True) if found.store is None else _look_at_store(found.store)
     _print(checks)
     cli.say(_spool_sentence(found.spool))
     if store is not None:
-        cli.say(_store_sentence(store))
+        cli.say(store)
     failed = [each for each in checks if each.problem is not None]
     wrong = [f"{len(failed)} of {len(checks)} servers cannot be watched"] if failed else []
-    if store is not None and store.faults:
-        wrong.append(f"the store {store.address or 'of [store]'} cannot be used")
+    if not usable:
+        wrong.append("the store of [store] cannot be used")
     if wrong:
         raise MeasurementError("; ".join(wrong))
 
 
-def _look_at_store(settings: StoreSettings) -> AgentStore:
-    from pgtare.keeping.store import push_thread
-    from pgtare.keeping.store.store_check import AgentStore, check_for_agent
+def _look_at_store(settings: StoreSettings) -> tuple[str, bool]:
+    """A sentence on a store, and whether it can be used."""
+    from pgtare.keeping.store import push_thread, store_check
 
+    place = ""
     try:
-        return check_for_agent(push_thread.address_of(settings.url))
-    except UsageError as ex:  # an address may hold a password, so it is not shown
-        return AgentStore("", faults=(str(ex),))
-
-
-def _store_sentence(found: AgentStore) -> str:
-    who = f"ClickHouse {found.version} as {found.user}; " if found.version else ""
-    said = "; ".join(
-        [*found.faults, *found.notes] if found.faults else ["it takes rows", *found.notes]
-    )
-    place = f"{found.address}: " if found.address else ""
-    return f"store: {place}{who}{said}"
+        address = push_thread.address_of(settings.url)
+        place = f"{address}: "
+        found = store_check.check_for_agent(address)
+    except PgtareError as ex:  # a wrong address may hold a password, so it is not shown
+        return f"store: {place}{ex}", False
+    said = "; ".join([*(found.faults or ["it takes rows"]), *found.notes])
+    return f"store: {place}ClickHouse {found.version} as {found.user}; {said}", not found.faults
 
 
 def _print(checks: list[ServerCheck]) -> None:

@@ -9,7 +9,6 @@ import re
 import time
 from dataclasses import dataclass
 
-from pgtare.errors import PgtareError
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.store import repair, roles, store_schema
 from pgtare.keeping.store.address import StoreAddress
@@ -58,34 +57,17 @@ class StoreCheck:
     notes: list[str]
 
 
-@dataclass(frozen=True)
-class AgentStore:
-    """What an agent would see of its store. faults: what keeps it from sending, a sentence each."""
-
-    address: str
-    version: str = ""
-    user: str = ""
-    faults: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def check_for_agent(address: StoreAddress) -> AgentStore:
-    """Look at a store as an agent would use it. Inserts no row; an error is a fault."""
-    name = str(address)
-    try:
-        with connect(address, _ANSWER_S) as connection:
-            found = check(connection)
-            there = found.tables == len(TABLES)
-            refused = _refused_inserts(connection) if there else []
-    except PgtareError as ex:
-        return AgentStore(name, faults=(str(ex),))
-    faults = list(found.faults)
+def check_for_agent(address: StoreAddress) -> StoreCheck:
+    """Ask a store, and whether its user may insert; inserts no row. Raises PgtareError."""
+    with connect(address, _ANSWER_S) as connection:
+        found = check(connection)
+        refused = _refused_inserts(connection) if found.tables == len(TABLES) else []
     if refused:
-        faults.append(
+        found.faults.append(
             f"{found.user} may not insert into {', '.join(refused)}: "
             f"GRANT {roles.AGENT} TO {found.user}"
         )
-    return AgentStore(name, found.version, found.user, tuple(faults), tuple(found.notes))
+    return found
 
 
 def _refused_inserts(connection: StoreConnection) -> list[str]:
