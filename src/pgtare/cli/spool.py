@@ -67,7 +67,7 @@ def sql(
 
 @app.command()
 def info(directory: Directory, json: Json = False, output: Output = None) -> None:
-    """Show what a spool holds: tables, spans of time, sizes, what is missing, and baselines.
+    """Show what a spool holds: tables, spans of time, sizes, and what is missing.
 
     Example: `pgtare spool info /var/lib/pgtare-agent/spool`
     """
@@ -140,29 +140,24 @@ def _print_info(found: SpoolInfo) -> None:
         times = (_shown(table.first), _shown(table.last))
         size = volume(table.bytes)
         tables.add_row(table.name, str(table.rows), size, str(table.segments), *times, dropped)
-    _section("", tables, bool(found.tables))
+    _section(tables, bool(found.tables))
     for table in found.tables:
         if table.dropped_unsent_rows:
             cli.say(
                 f"{table.name}: {table.dropped_unsent_rows} rows were dropped before they were "
                 "sent to the store"
             )
-    baselines = Fitted("baseline of", "part", "written", "commit")
-    for one in found.baselines:
-        commit = one.segment.rpartition("-")[2].lstrip("0")
-        baselines.add_row(one.server, one.part, _shown(one.read_at), commit)
-    _section("", baselines, bool(found.baselines))
     gaps = Fitted("missing of", "kind", "gaps", "last")
     for gap in found.gaps:
         gaps.add_row(gap.server or "(unknown)", gap.kind, str(gap.rows), _shown(gap.last))
-    _section("", gaps, bool(found.gaps))
+    _section(gaps, bool(found.gaps))
     for name, why in found.damaged.items():
         cli.say(f"damaged, set aside: {name} ({why})")
 
 
-def _section(title: str, content: RenderableType, wanted: bool) -> None:
+def _section(content: RenderableType, wanted: bool) -> None:
     if wanted:
-        typer.echo(title)
+        typer.echo()
         cli.stdout().print(content, highlight=False)
 
 

@@ -51,16 +51,6 @@ class SpoolTable(Model):
     )
 
 
-class SpoolBaseline(Model):
-    """A cumulative reading that the next differences are taken from."""
-
-    server: str = Field(description="name of the server")
-    part: str = Field(description="what was read")
-    segment: str = Field(description="the commit that brought it")
-    read_at: str | None = Field(description="when it was written, UTC; null: its file is missing")
-    bytes: int = Field(description="size of its file, bytes")
-
-
 class SpoolGaps(Model):
     """Rows of `gaps` of one server and kind."""
 
@@ -86,7 +76,6 @@ class SpoolInfo(Document):
         description="size of replaced files that are kept for readers for some minutes, bytes"
     )
     tables: list[SpoolTable] = Field(description="the tables that have or had rows")
-    baselines: list[SpoolBaseline] = Field(description="the newest reading of each server and part")
     gaps: list[SpoolGaps] = Field(description="what is missing")
     damaged: dict[str, str] = Field(description="files that were set aside, and why")
     notes: list[str] = Field(description="what was wrong while reading")

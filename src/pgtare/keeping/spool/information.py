@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pgtare.keeping.spool import lock, reader, retention
-from pgtare.keeping.spool.documents import SpoolBaseline, SpoolGaps, SpoolInfo, SpoolTable
-from pgtare.keeping.spool.manifest import DroppedRows, KeptReading, SpoolManifest
+from pgtare.keeping.spool.documents import SpoolGaps, SpoolInfo, SpoolTable
+from pgtare.keeping.spool.manifest import DroppedRows, SpoolManifest
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.volume import Volume
 
@@ -32,10 +29,6 @@ def info(directory: Path) -> SpoolInfo:
         free_bytes=Volume(directory).free_bytes(),
         waiting_bytes=sum(retired.bytes for retired in content.retired.values()),
         tables=[table for table in tables if table.rows or table.dropped_rows],
-        baselines=[
-            _baseline(directory, server, part, reading)
-            for (server, part), reading in sorted(content.readings.items())
-        ],
         gaps=[
             SpoolGaps(server=server, kind=kind, rows=rows, last=_iso(last))
             for server, kind, rows, last in gaps.rows
@@ -60,17 +53,6 @@ def _table(content: SpoolManifest, name: str) -> SpoolTable:
         dropped_rows=dropped.rows,
         dropped_bytes=dropped.bytes,
         dropped_unsent_rows=dropped.unsent_rows,
-    )
-
-
-def _baseline(directory: Path, server: str, part: str, reading: KeptReading) -> SpoolBaseline:
-    written = None
-    with contextlib.suppress(OSError):
-        found = os.stat(directory / reading.name)
-        assert stat.S_ISREG(found.st_mode)
-        written = _time(int(found.st_mtime) * _US)
-    return SpoolBaseline(
-        server=server, part=part, segment=reading.segment, read_at=written, bytes=reading.bytes
     )
 
 

@@ -58,7 +58,6 @@ class DroppedRows:
     unsent_rows: of the rows, those that were not sent to a store before, if there is one.
     """
 
-    segments: int = 0
     rows: int = 0
     bytes: int = 0
     unsent_rows: int = 0
@@ -273,10 +272,10 @@ def _of_content(path: Path, content: dict[str, Any], old: list[Segment]) -> Spoo
         retired={name: Retired(*rest) for name, rest in content["retired"].items()},
         dropped={name: DroppedRows(*lost) for name, lost in content["dropped"].items()},
         damaged=content["damaged"],
-        lost=tuple((first, last) for first, last in content.get("lost", ())),
+        lost=tuple((first, last) for first, last in content["lost"]),
         rolled_early={
             table: tuple((seq, us) for seq, us in pairs)
-            for table, pairs in content.get("rolled_early", {}).items()
+            for table, pairs in content["rolled_early"].items()
         },
         catalogue=content["catalogue"],
         catalogued=frozenset(segment.name for segment in old),

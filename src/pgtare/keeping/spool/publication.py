@@ -112,7 +112,6 @@ class Publication:
         del self._segments[segment.name]
         was = self._dropped.get(segment.table, DroppedRows())
         self._dropped[segment.table] = DroppedRows(
-            was.segments + 1,
             was.rows + segment.rows,
             was.bytes + segment.bytes,
             was.unsent_rows + unsent,
