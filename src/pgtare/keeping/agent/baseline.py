@@ -31,7 +31,7 @@ def moment_table(origin: Origin, taken: Taken) -> pa.Table:
 def moment(table: pa.Table) -> tuple[Origin, Taken]:
     """The same, read again."""
     (row,) = table.to_pylist()
-    same_boot = row.get("boot") is not None and row["boot"] == steady_clock.boot()
+    same_boot = row["boot"] is not None and row["boot"] == steady_clock.boot()
     monotonic_ns = row["monotonic_ns"] if same_boot else None
     taken = Taken(row["server_us"], row["agent_us"], monotonic_ns)
     return Origin(*(row[name] for name in _ORIGIN)), taken

@@ -12,7 +12,6 @@ from pydantic import Field, ValidationError, field_validator
 
 from pgtare.errors import UsageError
 from pgtare.keeping.spool.limits import SpoolLimits
-from pgtare.keeping.spool.tables import Age
 from pgtare.kit import numbers
 from pgtare.kit.option_values import address, seconds, size
 from pgtare.postgres.inventory import ConfigModel, InventoryServer, ServersConfig, read_config
@@ -104,14 +103,11 @@ class SpoolConfig(ConfigModel):
     @property
     def limits(self) -> SpoolLimits:
         """What the spool keeps to."""
-        kept_s: dict[Age, float] = {
-            "ticks": self.keep.ticks,
-            "sessions": self.keep.sessions,
-            "minutes": self.keep.minutes,
-            "hours": self.keep.hours,
-        }
         return replace(
-            _LIMITS, most_bytes=self.most_bytes, reserve_bytes=self.reserve_bytes, kept_s=kept_s
+            _LIMITS,
+            most_bytes=self.most_bytes,
+            reserve_bytes=self.reserve_bytes,
+            kept_s=self.keep.model_dump(),
         )
 
 

@@ -78,13 +78,12 @@ class TimeWindow:
         return {f"from{suffix}": iso(self.after_us), f"to{suffix}": iso(self.to_us)}
 
     def shifted(self, share: float) -> TimeWindow:
-        """The window later by a share of its length, earlier if it is negative."""
+        """The window later by a share of its length, earlier if it is negative.
+
+        It does not move on with new rows.
+        """
         by = round((self.to_us - self.after_us) * share)
         return aligned(self.after_us + by, self.to_us + by, self.grain)
-
-    def moved(self, seconds: int) -> TimeWindow:
-        """The window some seconds later, earlier if negative; it does not move on with new rows."""
-        return aligned(self.after_us + seconds * US, self.to_us + seconds * US, self.grain)
 
     def widened(self) -> TimeWindow:
         """The window of twice its length with the same middle."""

@@ -298,8 +298,8 @@ def _planning(found: Statements) -> Finding:
     )
 
 
-def _short(text: str, width: int = 100) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else text[:99] + "…"
 
 
 def rate(value: float) -> str:

@@ -40,8 +40,6 @@ def examine_fleet(
     servers: Mapping[str, InventoryServer],
     interval_s: float,
     weights: Mapping[str, Weight],
-    *,
-    at_once: int = AT_ONCE,
 ) -> list[Examined]:
     """Look at all servers, several at once."""
 
@@ -50,7 +48,7 @@ def examine_fleet(
             return examine(session, interval_s, weights)
 
     limit_s = interval_s + _LIMIT_S
-    outcomes = parallel.for_each(servers, look, at_once=at_once, limit_s=limit_s)
+    outcomes = parallel.for_each(servers, look, at_once=AT_ONCE, limit_s=limit_s)
     found = []
     for name, outcome in outcomes.items():
         server = servers[name]

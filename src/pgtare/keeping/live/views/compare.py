@@ -133,7 +133,8 @@ def _earlier_links(request: ViewRequest, before: TimeWindow) -> PageSection:
     """Links to compare with usual windows."""
     links = []
     for words, by_s in _EARLIER.items():
-        window = request.window.before() if by_s is None else request.window.moved(-by_s)
+        window = request.window
+        window = window.before() if by_s is None else window.shifted(-by_s / window.seconds)
         named = {} if by_s is None else window.address("2")
         ends = {"from2": None, "to2": None, "last2": None, **named}
         links.append(PageLink(words, request.same(**ends), window.span == before.span))
