@@ -111,7 +111,7 @@ def name_of(index: int) -> str:
 
 def write_config(path: Path, spool: Path, servers: Sequence[Cluster]) -> None:
     """agent.toml for these servers."""
-    lines = [f'spool = "{spool}"']
+    lines = ["[spool]", f'directory = "{spool}"']
     for index, cluster in enumerate(servers):
         dsn = make_conninfo(cluster.dsn("shop"), user=ROLE)
         lines += [f"[servers.{name_of(index)}]", f"dsn = {json.dumps(dsn)}"]

@@ -12,8 +12,9 @@ from pgtare.keeping.spool.limits import SpoolLimits
 from tests.commands import refused
 
 GOOD = """
-spool = "/var/lib/spool"
 most_statements = 50
+[spool]
+directory = "/var/lib/spool"
 [intervals]
 waits = "5s"
 [servers.shop]

@@ -12,6 +12,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,7 +32,7 @@ from pgtare.keeping.live import (
 from pgtare.keeping.live.page_parts import PageColumn, PageRow, PageTable, TreeNode
 from pgtare.keeping.live.time_window import US, TimeWindow
 from pgtare.keeping.live.views import blockers, event
-from pgtare.keeping.live.worker_process import LiveAnswer, LiveQuery, WorkerProcess
+from pgtare.keeping.live.worker_process import LiveRow, WorkerProcess
 from pgtare.keeping.spool import manifest, reader
 from pgtare.keeping.spool.writer import Spool
 from tests.live_pages import ServedPage, served
@@ -578,11 +579,13 @@ def test_nothing_is_computed_for_a_browser_that_has_gone(
     go_on = threading.Event()
     answer = WorkerProcess.answer
 
-    async def late(worker: WorkerProcess, query: LiveQuery) -> LiveAnswer:
-        asked.append(query.name)
+    async def late(
+        worker: WorkerProcess, request: Mapping[str, Any]
+    ) -> tuple[list[LiveRow], list[str]]:
+        asked.append(request["query"])
         while not go_on.is_set():
             await asyncio.sleep(0.01)
-        return await answer(worker, query)
+        return await answer(worker, request)
 
     monkeypatch.setattr(WorkerProcess, "answer", late)
     with served(spool) as one:

@@ -142,11 +142,6 @@ class AgentConfig(ServersConfig):
     metrics: MetricsSettings = MetricsSettings()
     store: StoreSettings | None = None
 
-    @field_validator("spool", mode="before")
-    @classmethod
-    def _directory_alone(cls, value: Any) -> Any:
-        return {"directory": value} if isinstance(value, str | Path) else value
-
 
 def of_dsn(dsn: str) -> AgentConfig:
     """The configuration for one server. Raises UsageError if its string cannot be read."""

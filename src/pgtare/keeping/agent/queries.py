@@ -7,6 +7,7 @@ however many rows it has.
 
 from __future__ import annotations
 
+from pgtare.keeping.spool.tables import COMMON, TABLES
 from pgtare.observing.findings import queries as of_findings
 from pgtare.postgres.sql_text import CUT, MOST_READ
 
@@ -131,20 +132,10 @@ SESSIONS, BLOCKERS, LOCKS = (
     query.text for query in (of_findings.SESSIONS, of_findings.BLOCKERS, of_findings.LOCKS)
 )
 
-ACTIVITY_COLUMNS = (
-    "commits",
-    "rollbacks",
-    "blocks_read",
-    "blocks_hit",
-    "rows_returned",
-    "rows_fetched",
-    "rows_inserted",
-    "rows_updated",
-    "rows_deleted",
-    "temp_files",
-    "temp_bytes",
-    "deadlocks",
-)
+#: The counters of `activity`.
+ACTIVITY_COLUMNS = [
+    column.name for column in TABLES["activity"].columns[len(COMMON) :] if column.rule == "sum"
+]
 #: By database: OID, when its counters were reset, the columns above, sessions.
 ACTIVITY = f"""
 SELECT array_agg(ARRAY[datid::bigint, coalesce({_us("stats_reset")}, 0), xact_commit, xact_rollback,
@@ -178,7 +169,8 @@ SELECT coalesce(sum(length), 0)::bigint, array_agg(queryid) FILTER (WHERE fits),
   array_agg(text) FILTER (WHERE fits)
 FROM chosen
 """
-#: Traces that the server kept because of a trigger. Of what was traced there is nothing in them.
+#: Traces that the server kept because of a trigger: the columns of the spool. Nothing of what was
+#: traced is in them.
 RECORDINGS = f"""
 SELECT k.id, k.cause, k.detail, {_us("k.at")}, k.pid, k.userid::bigint, coalesce(r.rolname, ''),
   k.dbid::bigint, coalesce(d.datname, ''), k.application_name, k.query_id, k.bytes, k.file,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from pgtare.keeping.agent.server_findings import EVALUATION_S, ServerFindings
 from pgtare.keeping.agent.server_session import LookRefused, ServerGone, ServerSession
 from pgtare.keeping.agent.texts import StatementTexts
 from pgtare.keeping.agent_log import shortened
+from pgtare.keeping.spool.tables import TABLES
 from pgtare.kit import numbers
 from pgtare.observing.findings import read
 from pgtare.observing.findings.statement_texts import MOST_BYTES, TextFile
@@ -51,40 +52,6 @@ WAITED_S = 1.0
 #: Names of roles and databases are read again after this many s.
 _NAMES_S = 600.0
 _MATRIX = "numbers"
-#: The columns of `sessions` but for those that all tables have.
-_SESSION_COLUMNS = (
-    "pid",
-    "role_oid",
-    "role",
-    "database_oid",
-    "database",
-    "application",
-    "backend_type",
-    "state",
-    "type",
-    "event",
-    "query_id",
-    "query_age_us",
-    "xact_age_us",
-    "blockers",
-)
-#: The columns of `queries.RECORDINGS`.
-RECORDING_COLUMNS = (
-    "number",
-    "cause",
-    "detail",
-    "started",
-    "pid",
-    "role_oid",
-    "role",
-    "database_oid",
-    "database",
-    "application",
-    "query_id",
-    "bytes",
-    "file",
-    "incident",
-)
 #: How often an incomplete first reading is taken again, and the pause before that, in s.
 _WHOLE_TRIES, _WHOLE_PAUSE_S = 5, 0.05
 
@@ -371,9 +338,7 @@ class ServerLooks:
         }
         interval = self.interval(round(elapsed * 1e9), SAMPLED)
         batch.tick(interval, SESSIONS)
-        columns = dict(
-            zip(_SESSION_COLUMNS, map(list, zip(*map(_session, found), strict=True)), strict=False)
-        )
+        columns = _columns(SESSIONS, map(_session, found))
         batch.add("sessions", columns, interval, len(found))
         return batch
 
@@ -434,7 +399,7 @@ class ServerLooks:
     def _add_recordings(self, batch: Batch, found: list[tuple[Any, ...]]) -> None:
         """Add those that are new. A server that was restarted begins with number 1 again."""
         new = [row for row in found if (row[0], row[3]) not in self._recordings]
-        columns = dict(zip(RECORDING_COLUMNS, map(list, zip(*new, strict=True)), strict=False))
+        columns = _columns("recordings", new)
         if new:
             columns["started"] = pa.array(columns["started"], pa.timestamp("us", "UTC"))
         batch.add("recordings", columns, self.interval(0, SAMPLED), len(new))
@@ -475,6 +440,11 @@ class ServerLooks:
         return batch
 
 
+def _columns(table: str, rows: Iterable[Sequence[Any]]) -> dict[str, Any]:
+    """Rows as the columns of a table of the spool, in their order there."""
+    return dict(zip(TABLES[table].own_columns, map(list, zip(*rows, strict=True)), strict=False))
+
+
 def _waited_s(grown: CounterTable) -> dict[str, float]:
     """Active time of clients by event, s, as samples name it."""
     keys = grown.keys
@@ -489,7 +459,7 @@ def _waited_s(grown: CounterTable) -> dict[str, float]:
 
 
 def _session(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A row of `queries.SESSIONS` in the order of _SESSION_COLUMNS."""
+    """A row of `queries.SESSIONS` in the order of the spool's columns."""
     now_us, pid, _, role, role_name, database, database_name, application, kind, state = row[:10]
     type_, event, query_id, query_us, xact_us, _, blockers, _ = row[10:]
     ages = (None if us is None else now_us - us for us in (query_us, xact_us))

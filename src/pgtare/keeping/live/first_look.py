@@ -25,14 +25,14 @@ class FirstLook:
 
     def __init__(self, dsn: str, spool: Path, scratch: Path, quick: bool) -> None:
         """Start it. scratch: a private directory for its configuration, which may hold secrets."""
-        lines = [f"spool = {json.dumps(str(spool))}"]
+        lines = []
         if quick:
             lines += ["[intervals]", *(f'{name} = "{value}"' for name, value in _QUICK.items())]
         lines += [f"[servers.{ONLY_SERVER}]", f"dsn = {json.dumps(dsn)}"]
         config = scratch / "agent.toml"
         config.touch(mode=0o600)
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        command = module_command("pgtare", "agent", "--config", str(config))
+        command = module_command("pgtare", "agent", "--config", str(config), "--spool", str(spool))
         self._spool = spool
         self._child = Child(command, os.environ)
 

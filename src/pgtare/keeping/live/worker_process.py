@@ -7,12 +7,11 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pgtare.errors import MeasurementError
-from pgtare.keeping.live.spool_views import Grain
 from pgtare.keeping.spool import manifest
 from pgtare.keeping.store.address import StoreAddress
 from pgtare.kit.interpreter import module_command
@@ -54,41 +53,7 @@ class LiveSource:
             return 0
 
 
-@dataclass(frozen=True)
-class LiveQuery:
-    """One of the page's queries with all that it needs.
-
-    only: values of dimensions that are filtered by. window: after and up to, µs since 1970.
-    """
-
-    name: str
-    window: tuple[int, int]
-    grain: Grain = "tick"
-    identifiers: Mapping[str, str] = field(default_factory=dict)
-    only: Mapping[str, str | int] = field(default_factory=dict)
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-    def request(self) -> dict[str, Any]:
-        """As the worker reads it."""
-        return {
-            "query": self.name,
-            "window": list(self.window),
-            "grain": self.grain,
-            "identifiers": dict(self.identifiers),
-            "only": dict(self.only),
-            "values": dict(self.values),
-        }
-
-
 LiveRow = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class LiveAnswer:
-    """Rows of a query. damaged: segments whose rows it lacks."""
-
-    rows: list[LiveRow]
-    damaged: list[str]
 
 
 class WorkerProcess:
@@ -101,11 +66,16 @@ class WorkerProcess:
         self.texts: dict[tuple[str, int], str] = {}
         """texts of statements that were asked for, by server and identifier; they never change"""
 
-    async def answer(self, query: LiveQuery) -> LiveAnswer:
-        """An answer. Raises MeasurementError with a sentence if there is none."""
-        found = await self.ask(query.request())
-        rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
-        return LiveAnswer(rows, found["damaged"])
+    async def answer(self, request: Mapping[str, Any]) -> tuple[list[LiveRow], list[str]]:
+        """Rows of a query, and the segments whose rows these lack. Raises MeasurementError.
+
+        request: query (its name), window (after and up to, µs since 1970), grain, identifiers, only
+        (values of dimensions that are filtered by), values.
+        """
+        found = await self.ask(request)
+        return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]], found[
+            "damaged"
+        ]
 
     async def state(self) -> dict[str, Any]:
         """What the spool holds: seq, and spans by table: first and last time, µs, and rows."""

@@ -72,6 +72,11 @@ class SpoolTable:
         return None if self.age is None else KEPT_S[self.age]
 
     @property
+    def own_columns(self) -> list[str]:
+        """The names of the columns that not every table has."""
+        return [column.name for column in self.columns[len(COMMON) :]]
+
+    @property
     def row_schema(self) -> pa.Schema:
         """The columns that `Spool.commit` is given: all but `segment`, which it adds."""
         return pa.schema([field for field in self.schema if field.name != "segment"])

@@ -23,7 +23,7 @@ _LOCKS = ("lock", "hotlock")
 _COMPUTED_US = 30 * US
 #: It is written no more often, µs.
 _WRITTEN_US = 10 * US
-_MOST_STEPS, _MOST_TRACES = 2000, 10_000
+_MOST_STEPS = 2000
 _CLOSED = (
     "This finding is closed. The commands are of its time: look at what is there now before you "
     "run one."
@@ -160,7 +160,9 @@ def _course(request: ViewRequest, row: LiveRow, course: Sequence[LiveRow]) -> li
 async def _traces(
     request: ViewRequest, row: LiveRow, whole: TimeWindow, pids: set[int]
 ) -> PageSection:
-    kept = await request.rows("recordings", only=request.of_server, window=whole, most=_MOST_TRACES)
+    kept = await request.rows(
+        "recordings", only=request.of_server, window=whole, most=recordings.MOST_READ
+    )
     rows = [one for one in kept if one["process"] in pids]
     section = recordings.section(replace(request, window=whole), rows, _NO_TRACE)
     if not row["linked"]:

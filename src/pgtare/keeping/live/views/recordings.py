@@ -9,6 +9,8 @@ from pgtare.keeping.live.views import session_columns
 from pgtare.keeping.live.views.view_request import ViewRequest
 from pgtare.keeping.live.worker_process import LiveRow
 
+#: Recordings that are read to choose from.
+MOST_READ = 10_000
 _COLUMNS = (
     PageColumn("number", "number"),
     PageColumn("cause", "what triggered it"),

@@ -6,7 +6,7 @@ from pgtare.errors import UsageError
 from pgtare.keeping.live.page_parts import PageSection, ViewPage
 from pgtare.keeping.live.row_sources import BY_STATEMENT, SAMPLED
 from pgtare.keeping.live.views import breakdown, event, recordings
-from pgtare.keeping.live.views.view_request import ViewRequest
+from pgtare.keeping.live.views.view_request import MOST, ViewRequest
 
 _NO_TEXT = "Its text is not known. If pg_stat_statements is loaded, the agent reads texts from it."
 _NONE = (
@@ -33,6 +33,9 @@ async def view(request: ViewRequest) -> ViewPage:
     sections += await breakdown.parts(
         request, "type", SAMPLED, chart=False, title="With its time on processors"
     )
-    rows = await request.rows("statement_recordings", only=request.of_server, statement=query_id)
-    sections.append(recordings.section(request, rows, _NONE))
+    kept = await request.rows("recordings", only=request.of_server, most=recordings.MOST_READ)
+    incidents = {row["shared"] for row in kept if row["statement"] == query_id} - {None}
+    # with those of sessions that held it up
+    rows = [row for row in kept if row["statement"] == query_id or row["shared"] in incidents]
+    sections.append(recordings.section(request, rows[:MOST], _NONE))
     return ViewPage(f"Statement {query_id} on {server}", sections, request.alarms())

@@ -11,7 +11,7 @@ from pgtare.keeping.live import page_parts, row_sources, time_window
 from pgtare.keeping.live.row_sources import RowSource
 from pgtare.keeping.live.spool_views import Grain
 from pgtare.keeping.live.time_window import TimeWindow
-from pgtare.keeping.live.worker_process import LiveQuery, LiveRow, WorkerProcess
+from pgtare.keeping.live.worker_process import LiveRow, WorkerProcess
 
 #: Rows that a table of a view has at most.
 MOST = 200
@@ -73,18 +73,18 @@ class ViewRequest:
         """
         if await self.is_gone():
             raise MeasurementError("the browser no longer waits for this page")
-        found = window or self.window
-        query = LiveQuery(
-            name,
-            found.span,
-            grain,
-            identifiers or {},
-            only if only is not None else {},
-            {"most": MOST, **values},
+        rows, damaged = await self.worker.answer(
+            {
+                "query": name,
+                "window": (window or self.window).span,
+                "grain": grain,
+                "identifiers": identifiers or {},
+                "only": only or {},
+                "values": {"most": MOST, **values},
+            }
         )
-        answer = await self.worker.answer(query)
-        self.damaged.update(answer.damaged)
-        return answer.rows
+        self.damaged.update(damaged)
+        return rows
 
     @property
     def server(self) -> str | None:
