@@ -103,11 +103,9 @@ class SpoolConfig(ConfigModel):
     @property
     def limits(self) -> SpoolLimits:
         """What the spool keeps to."""
+        kept_s: dict[Any, float] = self.keep.model_dump()
         return replace(
-            _LIMITS,
-            most_bytes=self.most_bytes,
-            reserve_bytes=self.reserve_bytes,
-            kept_s=self.keep.model_dump(),
+            _LIMITS, most_bytes=self.most_bytes, reserve_bytes=self.reserve_bytes, kept_s=kept_s
         )
 
 

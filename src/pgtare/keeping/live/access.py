@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -235,7 +236,7 @@ class AccessControl:
             session = self._rules.use(token)
             if session is not None:
                 return self._logged_in(session)
-        cookie = _cookie(headers, self._rules.cookie)
+        cookie = HTTPConnection(scope).cookies.get(self._rules.cookie, "")
         if self._rules.knows(cookie):
             return RedirectResponse("/", 303) if token else None
         if not (cookie or token) and _by_link_of_others(headers):
@@ -263,14 +264,6 @@ class AccessControl:
 def _own_name() -> str:
     """What this machine is called: asking may take seconds."""
     return socket.getfqdn()
-
-
-def _cookie(headers: Headers, name: str) -> str:
-    for part in headers.get("cookie", "").split(";"):
-        key, _, value = part.strip().partition("=")
-        if key == name:
-            return value
-    return ""
 
 
 def _by_link_of_others(headers: Headers) -> bool:

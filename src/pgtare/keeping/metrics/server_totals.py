@@ -171,15 +171,13 @@ class ServerTotals:
             self.waiting[key] = self.waiting.get(key, 0.0) + count / looks
 
     def _loss_table(self) -> pa.Table:
-        found = [
-            (gap, kind, count)
-            for gap, counts in ((False, self.losses), (True, self.gaps))
-            for kind, count in counts.items()
-        ]
-        columns = dict(
-            zip(("gap", "kind", "count"), map(list, zip(*found, strict=True)), strict=True)
+        return pa.Table.from_pylist(
+            [
+                {"gap": gap, "kind": kind, "count": count}
+                for gap, counts in ((False, self.losses), (True, self.gaps))
+                for kind, count in counts.items()
+            ]
         )
-        return pa.table(columns)
 
 
 def _pairs(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:

@@ -6,7 +6,6 @@ an alias of both. A list that is NULL in a spool is empty in a store.
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -82,16 +81,7 @@ def stored(table: str, rows: pa.Table) -> pa.Table:
             found["spool"] = pa.repeat(pa.scalar(uuid, pa.string()), rows.num_rows)
             found["seq"] = pa.array(numbers, pa.int64())
         elif pa.types.is_list(field.type):
-            found[field.name] = _without_null(rows[field.name])
+            found[field.name] = pc.coalesce(rows[field.name], pa.scalar([], field.type))
         else:
             found[field.name] = rows[field.name]
     return pa.table(found)
-
-
-def _without_null(lists: pa.ChunkedArray) -> pa.Array:
-    whole = lists.combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):
-        whole = pa.concat_arrays(whole.chunks)
-    lengths = pc.fill_null(pc.list_value_length(whole), 0).to_numpy()
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), whole.flatten())
