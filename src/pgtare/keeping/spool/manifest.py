@@ -35,10 +35,9 @@ _TRIES, _PAUSE_S = 5, 0.02
 
 @dataclass(frozen=True)
 class KeptReading:
-    """The file of a cumulative reading, and the commit that brought it."""
+    """The file of a cumulative reading."""
 
     name: str
-    segment: str
     bytes: int
 
 

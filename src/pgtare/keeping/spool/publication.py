@@ -88,7 +88,7 @@ class Publication:
         name += _suffix(number)
         self._written.append(name)
         size = self._volume.write(name, segments.encoded(rows))
-        self._readings[server, part] = KeptReading(name, self.id, size)
+        self._readings[server, part] = KeptReading(name, size)
 
     def segment_name(self, table: str, day: str, number: int) -> str:
         """The name of a new segment; it is removed again if the commit fails."""
