@@ -10,7 +10,7 @@ import pytest
 _SCRIPT = """
 import sys
 import pyarrow as pa
-from pgtare.keeping.agent.pandas_left_out import leave_pandas_out
+from pgtare.keeping.agent.process_memory import leave_pandas_out
 leave_pandas_out()
 pa.table({"a": [1, None], "b": ["x", "y"]})
 print("pandas" in sys.modules)

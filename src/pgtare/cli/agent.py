@@ -71,7 +71,7 @@ def agent(
     if dsn is not None:
         require_usable(found.servers[configuration.ONLY_SERVER])
     lasting_s = duration_s(duration)
-    from pgtare.keeping.agent.pandas_left_out import leave_pandas_out
+    from pgtare.keeping.agent.process_memory import leave_pandas_out
     from pgtare.keeping.spool.writer import Spool
 
     leave_pandas_out()

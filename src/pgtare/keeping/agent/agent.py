@@ -17,7 +17,7 @@ import psutil
 import pyarrow as pa
 
 from pgtare.errors import PgtareError, UsageError
-from pgtare.keeping.agent import free_memory
+from pgtare.keeping.agent import process_memory
 from pgtare.keeping.agent.config import AgentConfig
 from pgtare.keeping.agent.grid import LookGrid
 from pgtare.keeping.agent.rows import EXACT, Batch, RowInterval
@@ -92,7 +92,7 @@ class Agent:
         """
         with self._signals():
             self.log.write("info", "started", servers=len(self.config.servers), agent=self.uuid)
-            free_memory.use_one_arena()
+            process_memory.use_one_arena()
             self._adapt(self.config)
             try:
                 self._until_stopped()
@@ -118,7 +118,7 @@ class Agent:
             if time.monotonic() >= due:
                 self._commit()
                 self._maintain(interval_s)
-                free_memory.give_back()
+                process_memory.give_back()
                 due = time.monotonic() + grid.wait_s(time.time(), 0.0)
             time.sleep(min(_NAP_S, max(0.0, due - time.monotonic())))
 

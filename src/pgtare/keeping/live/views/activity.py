@@ -1,11 +1,29 @@
-"""Activity: open findings, and average active sessions by wait class against processors."""
+"""Activity: open findings, average active sessions by wait class against processors, and gaps."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pgtare.keeping.live import live_charts
-from pgtare.keeping.live.page_parts import PageLink, PageSection, ViewPage
-from pgtare.keeping.live.views import breakdown, findings, gaps
+from pgtare.keeping.live.page_parts import (
+    PageColumn,
+    PageLink,
+    PageRow,
+    PageSection,
+    PageTable,
+    ViewPage,
+)
+from pgtare.keeping.live.time_window import DAY_US
+from pgtare.keeping.live.views import breakdown, findings
 from pgtare.keeping.live.views.view_request import ViewRequest
+
+_GAPS = (
+    PageColumn("server", "server"),
+    PageColumn("kind", "what happened"),
+    PageColumn("from_ts", "from", "time"),
+    PageColumn("ts", "to", "time"),
+    PageColumn("detail", "what is missing, and why"),
+)
 
 
 async def view(request: ViewRequest) -> ViewPage:
@@ -53,4 +71,19 @@ async def view(request: ViewRequest) -> ViewPage:
         PageSection("What sessions waited for", links=more),
         rows,
     ]
-    return ViewPage("Activity", [*sections, *await gaps.sections(request)], request.alarms(source))
+    return ViewPage("Activity", [*sections, *await _gaps(request)], request.alarms(source))
+
+
+async def _gaps(request: ViewRequest) -> list[PageSection]:
+    """A section on gaps, if there are any."""
+    window = request.window
+    # gaps may end later than the newest row, if their server has not been reached since
+    ended = replace(window, to_us=max(window.to_us, request.newest_us + DAY_US))
+    rows = await request.rows("gaps", only=request.of_server, window=ended, until_us=window.to_us)
+    if not rows:
+        return []
+    lines = [
+        PageRow([row["host"], row["reason"], row["since_us"], row["until_us"], row["words"]])
+        for row in rows
+    ]
+    return [PageSection("Gaps", table=PageTable("gaps", "What is missing", _GAPS, lines))]
