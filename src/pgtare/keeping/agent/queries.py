@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pgtare.keeping.spool.tables import COMMON, TABLES
 from pgtare.observing.findings import queries as of_findings
+from pgtare.observing.findings.queries import us
 from pgtare.postgres.sql_text import CUT, MOST_READ
 
 #: Between two names, and between two rows of names: characters that no name of an event has.
@@ -16,12 +17,8 @@ NAME_END, ROW_END = "\x1f", "\x1e"
 _NAMES = "convert_to(string_agg({}, E'\\x1e'), 'UTF8')"
 
 
-def _us(moment: str) -> str:
-    return f"(extract(epoch FROM {moment}) * 1000000)::bigint"
-
-
 #: Which session this is: no other one of the server ever has the same process and beginning.
-_BEGAN = f"{_us('backend_start')}::text"
+_BEGAN = f"{us('backend_start')}::text"
 OWN_SESSION = f"SELECT pid, {_BEGAN} FROM pg_stat_activity WHERE pid = pg_backend_pid()"
 END_SESSION = f"""
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND {_BEGAN} = %s
@@ -59,12 +56,12 @@ FUNCTION_NAMES = (
 )
 
 
-STARTED = f"SELECT {_us('pg_postmaster_start_time()')}, {_us('clock_timestamp()')}"
+STARTED = f"SELECT {us('pg_postmaster_start_time()')}, {us('clock_timestamp()')}"
 
 INFO = f"""
-SELECT {_us("pg_postmaster_start_time()")}, {_us("stats_reset")}, resets,
-  {_us("clock_timestamp()")}, missed, overflows, statements_evicted, statements_missed,
-  {_us("memory_since")}, processors
+SELECT {us("pg_postmaster_start_time()")}, {us("stats_reset")}, resets,
+  {us("clock_timestamp()")}, missed, overflows, statements_evicted, statements_missed,
+  {us("memory_since")}, processors
 FROM {{waits}}.wait_event_timing_info()
 """
 
@@ -85,7 +82,7 @@ _MOMENT_NAMES = _NAMES.format(
 )
 #: Columns ahead of the histogram: see `reading.py`. A row without a type is the time of processes.
 MOMENT = f"""
-SELECT {_us("min(taken)")}, {_MOMENT_NAMES},
+SELECT {us("min(taken)")}, {_MOMENT_NAMES},
   {
     _matrix(
         _WAITS,
@@ -138,7 +135,7 @@ ACTIVITY_COLUMNS = [
 ]
 #: By database: OID, when its counters were reset, the columns above, sessions.
 ACTIVITY = f"""
-SELECT array_agg(ARRAY[datid::bigint, coalesce({_us("stats_reset")}, 0), xact_commit, xact_rollback,
+SELECT array_agg(ARRAY[datid::bigint, coalesce({us("stats_reset")}, 0), xact_commit, xact_rollback,
     blks_read, blks_hit, tup_returned, tup_fetched, tup_inserted, tup_updated, tup_deleted,
     temp_files, temp_bytes, deadlocks, coalesce(numbackends, 0)])
 FROM pg_stat_database
@@ -172,7 +169,7 @@ FROM chosen
 #: Traces that the server kept because of a trigger: the columns of the spool. Nothing of what was
 #: traced is in them.
 RECORDINGS = f"""
-SELECT k.id, k.cause, k.detail, {_us("k.at")}, k.pid, k.userid::bigint, coalesce(r.rolname, ''),
+SELECT k.id, k.cause, k.detail, {us("k.at")}, k.pid, k.userid::bigint, coalesce(r.rolname, ''),
   k.dbid::bigint, coalesce(d.datname, ''), k.application_name, k.query_id, k.bytes, k.file,
   k.incident
 FROM {{trace}}.sql_trace_kept() k LEFT JOIN pg_roles r ON r.oid = k.userid

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pgtare.observing.doctor.queries import TEXT_CHARACTERS
+from pgtare.observing.findings.queries import TEXT_CHARACTERS
 from pgtare.observing.findings.remedies import set_at_once
 from pgtare.postgres.sql_text import normalised
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pgtare.observing.findings import queries as of_findings
-from pgtare.observing.findings.queries import Query
+from pgtare.observing.findings.queries import TEXT_CHARACTERS, Query
 from pgtare.postgres.backend_types import BACKGROUND_SQL
 from pgtare.postgres.pooler import BEGIN_READ_ONLY, CLOSED_PATH, LIKE_OURS, PID, UNTRACKED
 from pgtare.postgres.wait_counters.active_sessions import ACTIVE_SAMPLE_SQL
@@ -14,8 +14,6 @@ from pgtare.postgres.wait_counters.active_sessions import ACTIVE_SAMPLE_SQL
 TIMEOUT_S = 10.0
 #: Clock readings of one query: few enough to be done between two preemptions.
 CLOCK_READINGS = 1_000
-#: Of a statement's text so much is fetched, in characters.
-TEXT_CHARACTERS = 600
 _CAPTURES = "wait_event_timing is loaded and captures"
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 

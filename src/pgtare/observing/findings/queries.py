@@ -22,12 +22,13 @@ class Query:
     when: str = ""
 
 
-def _us(moment: str) -> str:
+def us(moment: str) -> str:
+    """A moment or a length of time in µs, in SQL."""
     return f"(extract(epoch FROM {moment}) * 1000000)::bigint"
 
 
 def _age(moment: str) -> str:
-    return _us(f"clock_timestamp() - {moment}")
+    return us(f"clock_timestamp() - {moment}")
 
 
 #: Who uses the relation that the startup process waits for.
@@ -38,11 +39,11 @@ _USERS_ON_STANDBY = """WITH relations AS MATERIALIZED
     WHERE wanted.pid = activity.pid AND NOT wanted.granted AND used.granted
     AND used.pid <> activity.pid"""
 #: The server's time first; times are µs since 1970.
-_SESSION = f"""{_us("clock_timestamp()")}, pid, {_us("backend_start")},
+_SESSION = f"""{us("clock_timestamp()")}, pid, {us("backend_start")},
   coalesce(usesysid, 0)::bigint, coalesce(usename, ''), coalesce(datid, 0)::bigint,
   coalesce(datname, ''), coalesce(application_name, ''), coalesce(backend_type, ''),
   coalesce(state, ''), wait_event_type, wait_event, query_id,
-  {_us("query_start")}, {_us("xact_start")}, {_us("state_change")}"""
+  {us("query_start")}, {us("xact_start")}, {us("state_change")}"""
 #: %s: processes that are asked for whom they wait for. Nobody but pg_locks says it of the startup
 #: process, which applies what the primary did: it only asks for locks that none may share. Sessions
 #: that only wait for work are left out. A text is read of a statement without identifier only.
