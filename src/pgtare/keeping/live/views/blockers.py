@@ -107,7 +107,7 @@ async def sessions_at(
     involved = [row for row in now if is_in_tree(row) or row["process"] in also]
     texts = await breakdown.texts(request, involved)
     trees = [node for host in sorted(newest) for node in trees_of(host, now, texts)]
-    lines = [PageRow(_session(row), _href(request, row)) for row in involved]
+    lines = [PageRow(_session(row), session_columns.href(request, row)) for row in involved]
     caption = f"Sessions at {time_window.shown(end)} UTC"
     table = PageTable("sessions", caption, _SESSIONS, lines)
     cut = sum(row["wait_class"] == "Lock" and not is_in_tree(row) for row in now)
@@ -168,13 +168,6 @@ def _words(
     since = f", transaction open for {numbers.duration(open_us)}" if open_us is not None else ""
     about = f"{row['condition'] or 'no state'}{since}{waits}{statement}"
     return f"{host}: process {pid}, {who}{where}{program}", about
-
-
-def _href(request: ViewRequest, row: LiveRow) -> str | None:
-    """What the session ran, if that is known."""
-    if not row["statement"]:
-        return None
-    return request.href("/statement", server=row["host"], query_id=row["statement"])
 
 
 def _session(row: LiveRow) -> list[object]:

@@ -29,7 +29,7 @@ _NOTE = (
 
 def section(request: ViewRequest, rows: Sequence[LiveRow], empty: str) -> PageSection:
     """A section with these recordings. empty: what to say if there are none."""
-    lines = [PageRow(_values(row), _href(request, row)) for row in rows]
+    lines = [PageRow(_values(row), session_columns.href(request, row)) for row in rows]
     caption = f"Traces that servers kept, {request.window.words()}"
     table = PageTable("recordings", caption, _COLUMNS, lines, empty=empty)
     return PageSection("Recordings", (_NOTE,) if rows else (), table=table)
@@ -46,10 +46,3 @@ def _values(row: LiveRow) -> list[object]:
         row["size_bytes"] or None,
         row["place"] or "",
     ]
-
-
-def _href(request: ViewRequest, row: LiveRow) -> str | None:
-    """The statement that was recorded, if it is known."""
-    if not row["statement"]:
-        return None
-    return request.href("/statement", server=row["host"], query_id=row["statement"])
