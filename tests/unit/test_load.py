@@ -117,12 +117,12 @@ def test_a_load_that_cannot_be_is_refused(wrong: dict[str, object], message: str
 def test_secrets_and_names_leave_the_connection_string(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGAPPNAME", "mine")
     dsn = "postgresql://me:s3cret@db:5433/shop?application_name=app&sslmode=prefer"
-    shown, env = client_connection(dsn, "pgtare-load-x", dbname="bench")
+    shown, env = client_connection(dsn, "pgtare-load-x")
     assert "s3cret" not in shown
     assert "app" not in shown
     assert env["PGPASSWORD"] == "s3cret"
     assert env["PGAPPNAME"] == "pgtare-load-x"
-    for part in ("user=me", "host=db", "port=5433", "dbname=bench", "sslmode=prefer"):
+    for part in ("user=me", "host=db", "port=5433", "dbname=shop", "sslmode=prefer"):
         assert part in shown
 
 
@@ -168,7 +168,7 @@ def test_progress_lines_are_read(line: str, progress: Progress | None) -> None:
 # ------------------------------------------------------------------------------ headroom
 
 
-def test_saturation_is_the_median_probe_at_full_speed() -> None:
+def test_saturation_is_the_median_probe_at_full_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[LoadSpec, int]] = []
     rates = iter([100.0, 900.0, 1000.0])
 
@@ -177,7 +177,8 @@ def test_saturation_is_the_median_probe_at_full_speed() -> None:
         return RunResult(next(rates), 1)
 
     spec = LoadSpec(rate=5.0, seed=7)
-    found = find_saturation(Path("pgbench"), "", spec, run=probe)
+    monkeypatch.setattr("pgtare.postgres.load.pgbench.run", probe)
+    found = find_saturation(Path("pgbench"), "", spec)
     assert found.tps == 900
     assert found.spread_pct == 100
     assert [(s.rate, s.seed, seconds) for s, seconds in asked] == [(None, 7, 2)] * 3
@@ -186,9 +187,10 @@ def test_saturation_is_the_median_probe_at_full_speed() -> None:
         found.rate(1.0)
 
 
-def test_a_load_that_does_nothing_has_no_saturation() -> None:
+def test_a_load_that_does_nothing_has_no_saturation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgtare.postgres.load.pgbench.run", lambda *_: RunResult(0.0, 0))
     with pytest.raises(MeasurementError, match="give --rate as a number"):
-        find_saturation(Path(), "", LoadSpec(), run=lambda *_: RunResult(0.0, 0))
+        find_saturation(Path(), "", LoadSpec())
 
 
 # ------------------------------------------------------------------------------ the child

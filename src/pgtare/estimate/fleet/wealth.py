@@ -61,11 +61,11 @@ def odds_wealth(
     return np.asarray(arm * np.log(ODDS_BETS) - (arm + base) * fair, dtype=np.float64)
 
 
-def log_mean(logs: Floats, axis: int = -1) -> Floats:
-    """Logarithm of the mean of numbers given by their logarithms."""
-    top = np.max(logs, axis=axis, keepdims=True)
-    mean = np.exp(logs - top).mean(axis=axis)
-    return np.asarray(np.log(mean) + np.squeeze(top, axis=axis), dtype=np.float64)
+def log_mean(logs: Floats) -> Floats:
+    """Logarithm of the mean of numbers given by their logarithms, over the last axis."""
+    top = np.max(logs, axis=-1, keepdims=True)
+    mean = np.exp(logs - top).mean(axis=-1)
+    return np.asarray(np.log(mean) + np.squeeze(top, axis=-1), dtype=np.float64)
 
 
 def log_combined(groups: Floats) -> Floats:

@@ -15,9 +15,7 @@ from pgtare.postgres.own_session import unreadable
 UNSAFE = ("sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret")
 
 
-def client_connection(
-    dsn: str, application_name: str, dbname: str | None = None
-) -> tuple[str, dict[str, str]]:
+def client_connection(dsn: str, application_name: str) -> tuple[str, dict[str, str]]:
     """A connection string fit for a command line, and the environment that completes it.
 
     The password moves to PGPASSWORD (PGPASSFILE and ~/.pgpass work as ever), application_name to
@@ -41,6 +39,4 @@ def client_connection(
         env["PGPASSWORD"] = str(password)
     parameters.pop("application_name", None)
     parameters.pop("fallback_application_name", None)
-    if dbname is not None:
-        parameters["dbname"] = dbname
     return make_conninfo("", **parameters), env

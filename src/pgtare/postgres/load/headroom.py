@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,27 +56,22 @@ def find_saturation(
     pgbench: Path,
     dsn: str,
     spec: LoadSpec,
-    probes: int = PROBES,
-    probe_s: int = PROBE_S,
-    run: Callable[[Path, str, LoadSpec, int], runner.RunResult] = runner.run,
 ) -> Saturation:
-    """Run the load at full speed `probes` times for `probe_s` whole seconds each.
+    """Run the load at full speed, PROBES times for PROBE_S s each.
 
     Any rate in `spec` is left out. Run it before the trial, with every instrument as it is.
 
     Raises UsageError and MeasurementError as pgbench's runs do, and MeasurementError if a probe
     did nothing.
     """
-    if probes < 1:
-        raise UsageError("the saturation rate needs at least one probe")
     full_speed = dataclasses.replace(spec, rate=None)
-    rates = tuple(run(pgbench, dsn, full_speed, probe_s).tps for _ in range(probes))
+    rates = tuple(runner.run(pgbench, dsn, full_speed, PROBE_S).tps for _ in range(PROBES))
     if min(rates) <= 0:
         raise MeasurementError(
-            f"the load did no transaction in a probe of {probe_s} s: its saturation rate is"
+            f"the load did no transaction in a probe of {PROBE_S} s: its saturation rate is"
             " unknown; give --rate as a number"
         )
-    return Saturation(rates, probe_s)
+    return Saturation(rates, PROBE_S)
 
 
 def at_headroom(spec: LoadSpec, saturation: Saturation, headroom: float) -> LoadSpec:

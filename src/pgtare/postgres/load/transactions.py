@@ -6,22 +6,14 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 _PREFIX = "transactions"
 # client, number, latency µs, script, end s, end µs, and with a rate the schedule lag µs
-_LATENCY_COLUMN = 2
-_END_S_COLUMN, _END_US_COLUMN = 4, 5
-
-
-class Logged(NamedTuple):
-    """The transactions written, (N,) each: latency in µs, and the clock at the end in µs."""
-
-    latency_us: npt.NDArray[np.float64]
-    ended_us: npt.NDArray[np.int64]
+_LATENCY_COLUMN, _LEAST_COLUMNS = 2, 6
 
 
 @dataclass
@@ -56,18 +48,12 @@ class TransactionLog:
 
     def latencies_us(self) -> npt.NDArray[np.float64]:
         """The latencies of all transactions written, in µs, in no particular order."""
-        return self.transactions().latency_us
-
-    def transactions(self) -> Logged:
-        """All transactions written, in no particular order."""
         assert self._directory is not None
-        found: list[tuple[int, int]] = []
+        found: list[int] = []
         for path in sorted(self._directory.iterdir()):
             for line in path.read_text().splitlines():
                 cells = line.split(" ")
                 # "skipped" and "failed" take the place of a latency; the run's gate counts them
-                if len(cells) > _END_US_COLUMN and cells[_LATENCY_COLUMN].isdigit():
-                    end = 1_000_000 * int(cells[_END_S_COLUMN]) + int(cells[_END_US_COLUMN])
-                    found.append((int(cells[_LATENCY_COLUMN]), end))
-        table = np.array(found, dtype=np.int64).reshape(-1, 2)
-        return Logged(table[:, 0].astype(np.float64), table[:, 1])
+                if len(cells) >= _LEAST_COLUMNS and cells[_LATENCY_COLUMN].isdigit():
+                    found.append(int(cells[_LATENCY_COLUMN]))
+        return np.array(found, dtype=np.float64)

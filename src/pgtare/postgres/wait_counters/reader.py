@@ -327,11 +327,6 @@ class Reader:
             clock_reason=info["clock_reason"],
         )
 
-    def identity(self) -> tuple[datetime, str, datetime, datetime]:
-        """The server's time, version and start, and the last reset of the counters."""
-        ((taken, server, started, reset, _),) = self.rows(_IDENTITY)
-        return taken, str(server), started, reset
-
 
 def _clock(monotonic_ns: int, answer_ns: int) -> ReaderClock | None:
     """What tells snapshots of one run of this machine how far apart they are."""

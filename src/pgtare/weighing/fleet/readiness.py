@@ -52,7 +52,6 @@ class Readiness:
     standby: bool = False
     pooled: bool = False
     clock: str = ""
-    trial_runs: bool = False
     problem: str | None = None
     steps: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -68,14 +67,13 @@ def check_fleet(
     servers: Mapping[str, InventoryServer],
     chosen: Sequence[Chosen] = (),
     *,
-    at_once: int = AT_ONCE,
     limit_s: float = LIMIT_S,
 ) -> list[Readiness]:
     """Look at all servers, several at once. chosen: what to weigh on them."""
     outcomes = parallel.for_each(
         servers,
         lambda name: check_server(name, servers[name].dsn, chosen),
-        at_once=at_once,
+        at_once=AT_ONCE,
         limit_s=limit_s,
     )
     found = []
@@ -192,10 +190,9 @@ def _with_module(conn: psycopg.Connection[Any], found: Readiness) -> Readiness:
             notes.append(f"requests cannot be timed: {info.slots_problem}")
         if info.clock != "tsc" and info.clock_reason:
             notes.append(f"its trials read the system's clock: {info.clock_reason}")
-        running = trials.status().running
-        if running:
+        if trials.status().running:
             notes.append("a trial runs there now: wait for its end, or stop it by `pgtare stop`")
-        return replace(found, clock=info.clock, trial_runs=running, notes=tuple(notes))
+        return replace(found, clock=info.clock, notes=tuple(notes))
     return found
 
 

@@ -24,11 +24,10 @@ from pgtare.weighing.fleet.directory import (
     servers_of,
 )
 from pgtare.weighing.fleet.fleet_guard import LOAD_LABEL, FleetGuard
-from pgtare.weighing.fleet.server_weighing import LEASE, ServerWeighing
+from pgtare.weighing.fleet.server_weighing import ServerWeighing
 from pgtare.weighing.fleet.stages import ServerTraffic
 from pgtare.weighing.instruments import Chosen
 from pgtare.weighing.weigh import plan as planning
-from pgtare.weighing.weigh.recording import Lease
 from pgtare.weighing.weigh.request import Request
 
 #: How long a look at a server may take, in s.
@@ -121,7 +120,7 @@ class Prepared:
         return lines
 
 
-def prepare(request: FleetRequest, *, lease: Lease = LEASE) -> Prepared:
+def prepare(request: FleetRequest) -> Prepared:
     """Look at the servers, all at once. Changes nothing there.
 
     Raises UsageError if one is not ready, unless the request skips such, or if none is.
@@ -134,9 +133,7 @@ def prepare(request: FleetRequest, *, lease: Lease = LEASE) -> Prepared:
         servers = _left(directory.state, servers, request.out)
     else:
         check_target(request.out)
-    weighings = {
-        name: ServerWeighing(name, request.of(server), lease) for name, server in servers.items()
-    }
+    weighings = {name: ServerWeighing(name, request.of(server)) for name, server in servers.items()}
     outcomes = parallel.for_each(
         servers, lambda name: weighings[name].look(), at_once=32, limit_s=_LOOK_LIMIT_S
     )

@@ -65,9 +65,9 @@ class ServerWeighing:
     request: of its last stage. Raises UsageError and MeasurementError everywhere.
     """
 
-    def __init__(self, name: str, request: Request, lease: Lease = LEASE) -> None:
+    def __init__(self, name: str, request: Request) -> None:
         assert request.dsn is not None
-        self.name, self.request, self._lease = name, request, lease
+        self.name, self.request = name, request
         self.sample = BaseSample.of(empty())
         self.too_short = ""  # why its sessions hold no whole block, by the look
         self._module: Trials | None = None
@@ -133,7 +133,7 @@ class ServerWeighing:
             load=None,
             look=None,
             tick=lambda seconds, rows: None,
-            lease=self._lease,
+            lease=LEASE,
         )
         return BaseSample.of(got.observations)
 
@@ -181,7 +181,7 @@ class ServerWeighing:
             look=None,
             tick=tick,
             halt=halt,
-            lease=self._lease,
+            lease=LEASE,
             arrived=lambda part: watcher.seen(self.name, design, part),
         )
         ended_s = time.monotonic()

@@ -162,8 +162,3 @@ def _row(one: ServerArm) -> list[str]:
         numbers.percent(one.weight_pct),
         (one.verdict or "").replace("_", " "),
     ]
-
-
-def _size(one: ServerArm, most: float) -> float:
-    """Of a point: its area grows with the weight."""
-    return round(5 + 6 * math.sqrt((one.weight_pct or 0.0) / most), 2)
