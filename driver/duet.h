@@ -91,12 +91,6 @@ typedef struct Script
 	Command    *commands;
 } Script;
 
-typedef struct Cluster
-{
-	char	   *conninfo;
-	char	   *setup;			/* SQL for each new connection, or empty */
-} Cluster;
-
 typedef struct Plan
 {
 	char	   *output;
@@ -107,9 +101,8 @@ typedef struct Plan
 	int64_t		duration_ns;
 	int64_t		drain_ns;		/* for transactions still under way at the end */
 	Protocol	protocol;
-	bool		pin;			/* each thread and its backends to one processor */
 	int			nclusters;
-	Cluster		clusters[MAX_CLUSTERS];
+	char	   *conninfo[MAX_CLUSTERS];
 	int			nvariables;
 	int64_t    *initial;		/* their values before each transaction */
 	int			client_variable;	/* holds the thread's number, -1: none does */

@@ -33,18 +33,6 @@ refuse(Link *link, const char *what)
 }
 
 static bool
-set_up(Link *link)
-{
-	PGresult   *result = PQexec(link->conn, link->run->plan->clusters[link->cluster].setup);
-	ExecStatusType status = PQresultStatus(result);
-
-	PQclear(result);
-	if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK && status != PGRES_EMPTY_QUERY)
-		return refuse(link, "its settings were refused");
-	return true;
-}
-
-static bool
 prepare(Link *link)
 {
 	const Plan *plan = link->run->plan;
@@ -77,7 +65,7 @@ link_open(Link *link, Run *run, int thread, int cluster)
 	/* what the connection string says comes last, and wins */
 	const char *const keywords[] = {"connect_timeout", "fallback_application_name", "dbname", NULL};
 	const char *const values[] = {
-		CONNECT_SECONDS, "pgtare-duet", plan->clusters[cluster].conninfo, NULL
+		CONNECT_SECONDS, "pgtare-duet", plan->conninfo[cluster], NULL
 	};
 
 	link->run = run;
@@ -95,9 +83,7 @@ link_open(Link *link, Run *run, int thread, int cluster)
 	if (PQstatus(link->conn) != CONNECTION_OK)
 		return refuse(link, "cannot connect");
 	PQsetNoticeReceiver(link->conn, ignore_notice, NULL);
-	if (plan->pin && !pin_backend(link))
-		return false;
-	return set_up(link) && (plan->protocol != PROTOCOL_PREPARED || prepare(link));
+	return pin_backend(link) && (plan->protocol != PROTOCOL_PREPARED || prepare(link));
 }
 
 void

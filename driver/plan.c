@@ -257,15 +257,10 @@ plan_read(const char *path)
 	expect(&c, "drain_ns");
 	plan->drain_ns = whole(&c, 0, INT64_MAX / 8);
 	plan->protocol = read_protocol(&c);
-	expect(&c, "pin");
-	plan->pin = whole(&c, 0, 1) == 1;
 	expect(&c, "clusters");
 	plan->nclusters = whole(&c, 1, MAX_CLUSTERS);
 	for (int i = 0; i < plan->nclusters; i++)
-	{
-		plan->clusters[i].conninfo = text(&c);
-		plan->clusters[i].setup = text(&c);
-	}
+		plan->conninfo[i] = text(&c);
 	expect(&c, "variables");
 	plan->nvariables = whole(&c, 0, 10000);
 	plan->initial = need(plan->nvariables, sizeof(int64_t));

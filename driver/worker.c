@@ -203,7 +203,7 @@ worker_main(void *argument)
 
 	/* by default the kernel may wake a sleeper 50 us late, to save power */
 	(void) prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
-	if (run->plan->pin && !pin_thread(w->thread))
+	if (!pin_thread(w->thread))
 		run_end(run, ENDED_BY_FAILURE, "cannot pin thread %d to a processor", w->thread);
 	cycle_first(run->plan, w->thread, &w->cycle);
 	wait_for_zero(run);

@@ -12,7 +12,6 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import LoadSpec, Script
 from pgtare.postgres.load.driver import build_driver
-from pgtare.postgres.load.duet_plan import DuetTarget
 from tests.commands import start_pgtare
 from tests.loads import during
 from tests.servers import serving, stopped_at_once, tracing
@@ -160,8 +159,8 @@ def pair(wheel: Binaries) -> Iterator[list[Cluster]]:
 
 
 @pytest.fixture
-def targets(pair: list[Cluster]) -> list[DuetTarget]:
-    return [DuetTarget(cluster.dsn()) for cluster in pair]
+def targets(pair: list[Cluster]) -> list[str]:
+    return [cluster.dsn() for cluster in pair]
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def block(wheel: Binaries, warmed: list[Cluster]) -> Iterator[DuetBlock]:
     def warm(cluster: Cluster, _: BenchDatabase) -> None:
         warmed.append(cluster)
 
-    with DuetBlock(variants_of(wheel, runtime=True), scale=None, warm=warm) as running:
+    with DuetBlock(variants_of(wheel, runtime=True), warm=warm) as running:
         yield running
 
 
@@ -192,7 +192,7 @@ def test_variants_that_need_a_restart_get_one(
     """Preloaded libraries too; what only one variant sets is taken back in the other."""
     base, arm = variants_of(binaries, runtime=False)
     arm = dataclasses.replace(arm, preload=("auto_explain",))
-    with DuetBlock([base, arm], scale=None) as block:
+    with DuetBlock([base, arm]) as block:
         for number, roles in enumerate(roles_of_set(3, 0, 2)):
             played = play(block, number, load, Length(0.3, warmup_s=0.1), tmp_path / str(number), 3)
             assert played.dropped is None

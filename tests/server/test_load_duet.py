@@ -19,7 +19,7 @@ from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import LoadSpec, Script
 from pgtare.postgres.load.driver import build_driver, driver_for, driver_source
 from pgtare.postgres.load.duet import run_duet
-from pgtare.postgres.load.duet_plan import DuetTarget, Length
+from pgtare.postgres.load.duet_plan import Length
 from pgtare.postgres.signals import StopRequest
 from tests.assignment import permuted_block
 from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, latencies_us
@@ -137,8 +137,8 @@ def test_scripts_are_chosen_by_weight(driver: Path, targets: Any, tmp_path: Path
 def test_a_known_delay_is_recovered(
     driver: Path, pair: list[Cluster], script: Any, tmp_path: Path
 ) -> None:
-    """2 ms more sleep, set for the session at run time, in one of the clusters."""
-    targets = [DuetTarget(pair[0].dsn(), {"duet.ms": 1}), DuetTarget(pair[1].dsn(), {"duet.ms": 3})]
+    """2 ms more sleep, set for the session, in one of the clusters."""
+    targets = [pair[0].dsn(options="-c duet.ms=1"), pair[1].dsn(options="-c duet.ms=3")]
     spec = script("SELECT pg_sleep(current_setting('duet.ms')::float8 / 1000);")
     run = run_duet(driver, targets, spec, Length(0.8, warmup_s=0.2), tmp_path / "r")
     assert run.whole
@@ -204,7 +204,7 @@ def test_the_driver_of_15_serves_15_and_18(
     for cluster in (server15, server18):
         with cluster.connect() as connection:
             connection.execute(PGBENCH_TABLES)
-    targets = [DuetTarget(cluster.dsn()) for cluster in (server15, server18)]
+    targets = [cluster.dsn() for cluster in (server15, server18)]
     spec = LoadSpec(builtin="tpcb-like", protocol=protocol, clients=2, seed=3)
     try:
         run = run_duet(build_driver(debian15), targets, spec, Length(0.5), tmp_path / "r")

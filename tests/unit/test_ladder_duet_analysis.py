@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pgtare.estimate.study import duet as estimate
 from pgtare.weighing.ladder import markdown, page, terminal
 from pgtare.weighing.ladder.planning import all_steps
 from pgtare.weighing.ladder.records import Part, Run
@@ -81,11 +80,12 @@ def test_sets_are_the_unit_and_placement_cancels_in_them(made: dict[str, Run]) -
     assert {b.metric for b in trace.other_metrics} == {"latency_mean_us", "cpu_us"}
 
 
-def test_it_is_what_the_estimator_of_duets_says(made: dict[str, Run]) -> None:
+def test_a_set_says_the_mean_of_its_rounds(made: dict[str, Run]) -> None:
     rounds = [run for run in made.values() if run.step.kind == "run"]
     values = np.array([[r.parts[n].metrics["latency_p50_us"] for n in NAMES] for r in rounds])
     sets = np.array([(r.step.round - 1) // len(NAMES) for r in rounds])
-    expected = estimate.by_set(np.log(values / values[:, :1]), sets)
+    ratios = np.log(values / values[:, :1])
+    expected = np.stack([ratios[sets == number].mean(axis=0) for number in range(SETS)])
     stats, trace = analysed(made).workloads[0].compared
     for column, compared in ((1, stats), (2, trace)):
         assert compared.round_pct == pytest.approx(100 * np.expm1(expected[:, column]))

@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pgtare.errors import MeasurementError
-from pgtare.postgres.load.duet_plan import DuetTarget, Length, render_plan
+from pgtare.postgres.load.duet_plan import Length, render_plan
 from pgtare.postgres.load.duet_records import HEADER, Records, read_records
 from pgtare.postgres.load.process import Child
 from pgtare.postgres.load.spec import LoadSpec
-from pgtare.postgres.signals import StopRequest
 
 Ending = Literal["time", "signal", "failure"]
 
@@ -37,60 +36,39 @@ class DuetRun:
     records: Records
     ended: Ending
     failure: str | None
-    seconds: float
-    spec: LoadSpec
-    length: Length
 
     @property
     def whole(self) -> bool:
         """Whether the run went as planned."""
         return self.ended == "time"
 
-    def describe(self) -> dict[str, Any]:
-        """For the record of a study."""
-        return {
-            **self.spec.describe(),
-            "kind": "duet",
-            "clusters": self.records.n_clusters,
-            "warmup_s": self.length.warmup_s,
-            "planned_s": self.length.duration_s,
-            "ended": self.ended,
-            "failure": self.failure,
-            "duration_s": self.seconds,
-            "outcomes": self.records.outcomes(),
-        }
-
 
 def run_duet(
     driver: Path,
-    targets: Sequence[DuetTarget],
+    targets: Sequence[str],
     spec: LoadSpec,
     length: Length,
     output: Path,
     *,
     variables: Mapping[str, int] | None = None,
-    pin: bool = True,
-    stop: StopRequest | None = None,
     on_progress: Callable[[float, int], None] | None = None,
 ) -> DuetRun:
     """Run a load on all targets at once; its records go to `output`, in place of older ones.
 
-    spec: `clients` threads, each with one connection to every target; `rate`, if given, is what
-    each target gets (open loop: latency counts from the time a transaction was due), else every
-    thread sends as soon as it has an answer (closed loop). variables: values for scripts, such as
-    {"scale": 10}. pin: each thread shares one processor with its backends, so that no cluster's
-    backend is nearer to its client than another's (Unix sockets only). stop: looked at ten times
-    a second. on_progress: called once a second with the seconds and transactions so far, from
-    another thread.
+    targets: a connection string for each cluster, by Unix socket. spec: `clients` threads, each
+    with one connection to every target, which shares one processor with its backends, so that no
+    cluster's backend is nearer to its client than another's; `rate`, if given, is what each target
+    gets (open loop: latency counts from the time a transaction was due), else every thread sends as
+    soon as it has an answer (closed loop). variables: values for scripts, such as {"scale": 10}.
+    on_progress: called once a second with the seconds and transactions so far, from another thread.
 
     A run that fails half-way is returned with its failure and all that was measured. Raises
     UsageError for what a duet cannot run, MeasurementError if it could not begin.
     """
     name = f"pgtare-load-{secrets.token_hex(6)}"
     output = output.absolute()
-    plan = render_plan(targets, spec, length, output, variables or {"scale": 1}, name, pin)
+    plan = render_plan(targets, spec, length, output, variables or {"scale": 1}, name)
     plan_path = output.with_name(output.name + ".plan")
-    started = time.monotonic()
     try:
         output.unlink(missing_ok=True)  # else a run that never began would return the last one's
         _write_private(plan_path, plan)  # it may hold passwords
@@ -98,39 +76,29 @@ def run_duet(
             [os.fspath(driver), os.fspath(plan_path)], _environment(), _progress_reader(on_progress)
         )
         try:
-            status = _await(child, length, stop)
+            status = _await(child, length)
         finally:
             child.stop(length.drain_s + _END_S)
     except OSError as ex:
         raise MeasurementError(f"cannot run the duet driver {driver}: {ex.strerror}") from ex
     finally:
         plan_path.unlink(missing_ok=True)
-    return _conclude(child, status, output, time.monotonic() - started, spec, length)
+    return _conclude(child, status, output)
 
 
-def _await(child: Child, length: Length, stop: StopRequest | None) -> int | None:
-    """Wait for the driver's end, and request it if a stop was requested.
+def _await(child: Child, length: Length) -> int | None:
+    """Wait for the driver's end.
 
     By looking rather than by waiting: a wait that Ctrl-C interrupts kills the child, and with it
     the records that it has not written yet.
     """
     deadline = time.monotonic() + length.total_s + _PATIENCE_S
     while child.status is None and time.monotonic() < deadline:
-        if stop is not None and stop.made:
-            child.stop(length.drain_s + _END_S)
-        else:
-            time.sleep(_LOOK_S)
+        time.sleep(_LOOK_S)
     return child.wait() if child.status is not None else None
 
 
-def _conclude(
-    child: Child,
-    status: int | None,
-    output: Path,
-    seconds: float,
-    spec: LoadSpec,
-    length: Length,
-) -> DuetRun:
+def _conclude(child: Child, status: int | None, output: Path) -> DuetRun:
     failure = _failure(child, status)
     # without a header, as on a disk that was full
     if not output.exists() or output.stat().st_size < HEADER.size:
@@ -139,7 +107,7 @@ def _conclude(
     ended: Ending = "failure"
     if failure is None:
         ended = "signal" if facts.get("ended") == "signal" else "time"
-    return DuetRun(read_records(output), ended, failure, seconds, spec, length)
+    return DuetRun(read_records(output), ended, failure)
 
 
 def _failure(child: Child, status: int | None) -> str | None:

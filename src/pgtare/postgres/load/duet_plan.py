@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
-from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgtare.errors import UsageError
@@ -21,29 +20,11 @@ from pgtare.postgres.load.script import (
 )
 from pgtare.postgres.load.spec import LoadSpec
 from pgtare.postgres.own_session import UNREADABLE
-from pgtare.postgres.settings import Value, checked
 
 MAX_CLUSTERS = 16
 MAX_THREADS = 1024
 NS = 1_000_000_000
 CLIENT = "client_id"  # as in pgbench: the number of the thread
-
-
-@dataclass(frozen=True)
-class DuetTarget:
-    """One cluster of a duet. settings: what each connection sets for its session, no restart."""
-
-    dsn: str
-    settings: Mapping[str, Value] = field(default_factory=dict)
-
-    def setup_sql(self) -> str:
-        """SQL that puts the settings into force for a session."""
-        calls = [
-            f"set_config({_literal(name)}, {_literal(_text(value))}, false)"
-            for name, value in checked(self.settings).items()
-            if value is not None
-        ]
-        return f"SELECT {', '.join(calls)}" if calls else ""
 
 
 @dataclass(frozen=True)
@@ -68,19 +49,17 @@ class Length:
 
 
 def render_plan(
-    targets: Sequence[DuetTarget],
+    targets: Sequence[str],
     spec: LoadSpec,
     length: Length,
     output: Path,
     variables: Mapping[str, int],
     application_name: str,
-    pin: bool,
 ) -> bytes:
     """The plan's text. spec.clients are threads, each with one connection to every target.
 
-    spec.rate: transactions a second that *each* target gets, over all clients. pin: each thread
-    shares one processor with its backends.
-    Raises UsageError for what a duet cannot run.
+    spec.rate: transactions a second that *each* target gets, over all clients. Raises UsageError
+    for what a duet cannot run.
     """
     if not 1 <= len(targets) <= MAX_CLUSTERS:
         raise UsageError(f"a duet takes 1 to {MAX_CLUSTERS} clusters, not {len(targets)}")
@@ -99,11 +78,9 @@ def render_plan(
         f"duration_ns {round(length.duration_s * NS)}".encode(),
         f"drain_ns {round(length.drain_s * NS)}".encode(),
         f"protocol {spec.protocol}".encode(),
-        f"pin {int(pin)}".encode(),
         f"clusters {len(targets)}".encode(),
+        *(_counted(_conninfo(target, application_name)) for target in targets),
     ]
-    for target in targets:
-        out += [_counted(_conninfo(target, application_name)), _counted(target.setup_sql())]
     values = " ".join(str(known.get(name, 0)) for name in names)
     out.append(f"variables {len(names)} {values}".encode())
     out.append(f"client_variable {names[CLIENT]}".encode())
@@ -173,18 +150,8 @@ def _counted(text: str) -> bytes:
     return f"{len(data)} ".encode() + data
 
 
-def _conninfo(target: DuetTarget, application_name: str) -> str:
+def _conninfo(target: str, application_name: str) -> str:
     try:
-        return make_conninfo(target.dsn, application_name=application_name)
+        return make_conninfo(target, application_name=application_name)
     except psycopg.ProgrammingError as ex:
         raise UsageError(UNREADABLE) from ex
-
-
-def _literal(text: str) -> str:
-    return sql.Literal(text).as_string(None)
-
-
-def _text(value: Value) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)

@@ -11,13 +11,14 @@ from typing import Any, Self
 import numpy as np
 
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.estimate.arrays import Floats
 from pgtare.estimate.study import duet as estimate
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import DEFAULTS, Cluster
 from pgtare.postgres.load import BenchDatabase, LoadSpec, initialise
 from pgtare.postgres.load.driver import driver_for
 from pgtare.postgres.load.duet import DuetRun, run_duet
-from pgtare.postgres.load.duet_plan import DuetTarget, Length
+from pgtare.postgres.load.duet_plan import Length
 from pgtare.postgres.load.duet_records import Outcome, Records
 from pgtare.postgres.processes import kill_leftovers
 from pgtare.postgres.settings import Value, checked, library_list
@@ -50,20 +51,18 @@ class DuetVariant:
 class DuetBlock:
     """Clusters for all variants of a block, up together, for `with`.
 
-    Each has pgbench's tables at `scale`, or an empty database if that is None. prepare: called
-    once for each cluster, for extensions or tables of one's own; warm: before each round, for
-    prewarming. Clusters begin as the variants in order, so that one that cannot start
-    says so before anything is measured (MeasurementError with the end of its log). Raises
-    UsageError for variants that cannot share data directories.
+    Each has pgbench's tables at `scale`. warm: called before each round, for prewarming. Clusters
+    begin as the variants in order, so that one that cannot start says so before anything is
+    measured (MeasurementError with the end of its log). Raises UsageError for variants that cannot
+    share data directories.
     """
 
     def __init__(
         self,
         variants: Sequence[DuetVariant],
         *,
-        scale: int | None = 1,
-        prepare: Hook | None = None,
-        warm: Hook | None = None,
+        scale: int = 1,
+        warm: Hook = lambda cluster, database: None,
     ) -> None:
         if len(variants) < 2 or len({v.name for v in variants}) < len(variants):
             raise UsageError("a duet takes two or more variants, each with a name of its own")
@@ -76,7 +75,6 @@ class DuetBlock:
         self.scale = scale
         self.clusters: list[Cluster] = []
         self.databases: list[BenchDatabase] = []
-        self._prepare = prepare
         self._warm = warm
         self._roles = tuple(range(len(variants)))
         self._stack = contextlib.ExitStack()
@@ -86,22 +84,15 @@ class DuetBlock:
             self.driver = driver_for(self.variants[0].binaries)
             for variant in self.variants:
                 cluster = self._started(stack, variant)
-                database = self._database(cluster)
+                database = initialise(cluster.binaries, cluster.dsn(), self.scale)
                 self.clusters.append(cluster)
                 self.databases.append(database)
-                for hook in (self._prepare, self._warm):
-                    if hook is not None:
-                        hook(cluster, database)
+                self._warm(cluster, database)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    @property
-    def targets(self) -> list[DuetTarget]:
-        """Where the driver connects, by cluster."""
-        return [DuetTarget(database.dsn) for database in self.databases]
 
     def drive(
         self,
@@ -109,7 +100,6 @@ class DuetBlock:
         length: Length,
         output: Path,
         *,
-        pin: bool = True,
         on_progress: Callable[[float, int], None] | None = None,
     ) -> DuetRun:
         """Run the load on the clusters as they are.
@@ -118,12 +108,11 @@ class DuetBlock:
         """
         return run_duet(
             self.driver,
-            self.targets,
+            [database.dsn for database in self.databases],
             spec,
             length,
             output,
-            variables={"scale": self.scale or 0},
-            pin=pin,
+            variables={"scale": self.scale},
             on_progress=on_progress,
         )
 
@@ -150,18 +139,12 @@ class DuetBlock:
                 kill_leftovers(cluster.data_directory)
                 with _naming(variant):
                     cluster.start()
-            if self._warm is not None:
-                self._warm(cluster, database)
+            self._warm(cluster, database)
 
     def _started(self, stack: contextlib.ExitStack, variant: DuetVariant) -> Cluster:
         with _naming(variant):
             settings = {**variant.settings, **variant.runtime}
             return stack.enter_context(Cluster(variant.binaries, settings, variant.preload))
-
-    def _database(self, cluster: Cluster) -> BenchDatabase:
-        if self.scale is None:
-            return BenchDatabase("postgres", cluster.dsn(), 0)
-        return initialise(cluster.binaries, cluster.dsn(), self.scale)
 
     def _configuration(self, variant: DuetVariant) -> dict[str, Value]:
         """All that any variant sets, as this one has it."""
@@ -189,13 +172,13 @@ def judge(
             " servers can take"
         )
     cycles = cycles_of(run.records, roles)
-    if cycles.n < FEWEST_CYCLES:
-        return None, f"only {cycles.n} complete cycles, fewer than {FEWEST_CYCLES}"
+    if len(cycles) < FEWEST_CYCLES:
+        return None, f"only {len(cycles)} complete cycles, fewer than {FEWEST_CYCLES}"
     return estimate.summarise(cycles), None
 
 
-def cycles_of(records: Records, roles: tuple[int, ...]) -> estimate.Cycles:
-    """The measured cycles of a run, by variant."""
+def cycles_of(records: Records, roles: tuple[int, ...]) -> Floats:
+    """The measured cycles of a run (n, K), by variant."""
     rows = records.measured
     rows = rows[rows["outcome"] == Outcome.OK]
     return estimate.pair_cycles(
