@@ -21,9 +21,9 @@ from pgtare.estimate.fleet.heterogeneity import (
     weighted_squares,
 )
 from pgtare.estimate.fleet.kinds import find_kinds, largest_ratio
-from pgtare.estimate.fleet.prediction import over_tau2
+from pgtare.estimate.fleet.prediction import intervals, over_tau2
 from pgtare.estimate.fleet.random_effects import judge_fleet
-from pgtare.estimate.fleet.server_effect import working_variances
+from pgtare.estimate.fleet.server_effect import arrays_of, working_variances
 from pgtare.estimate.inference import Estimate
 
 #: So many that the standard error is as good as known.
@@ -81,6 +81,11 @@ def drawn(seed: int, k: int, tau: float = 0.02, clusters: float = 64.0) -> list[
     return fleet_of(estimates, se**2, clusters)
 
 
+def students_width(fleet: list[ServerEffect]) -> float:
+    """Half of Student's prediction interval: τ² taken as estimated."""
+    return float(intervals(*arrays_of(sorted(fleet, key=lambda one: one.server))).student_width)
+
+
 def test_metafor_paule_mandel() -> None:
     # rma(y, v, method="PM", control=list(tol=1e-9)), as statsmodels' own tests have it
     found = combine(fleet_of(*KACKER))
@@ -91,12 +96,9 @@ def test_metafor_paule_mandel() -> None:
     assert found.q == pytest.approx(24.801897741835, rel=1e-8)
     assert found.q_p == pytest.approx(0.00167935146372742, rel=1e-7)
     assert found.i2 == pytest.approx(0.837218626490482, rel=1e-8)
-    assert found.weights == pytest.approx(np.full(9, 1 / 9))
     assert found.prediction is not None
-    assert found.student_prediction is not None
     spread = math.sqrt(0.705395309224248 + se**2)
     assert found.prediction.se == pytest.approx(spread, rel=1e-8)
-    assert found.student_prediction.se == pytest.approx(spread, rel=1e-8)
 
 
 def test_metafor_bcg() -> None:
@@ -157,7 +159,7 @@ def test_servers_of_two_kinds_are_named_and_nothing_is_said_of_the_next() -> Non
     estimates = np.where(np.arange(20) % 5 == 0, 5.0, 1.0) + 0.2 * rng.standard_normal(20)
     found = combine(fleet_of(estimates, np.full(20, 0.01)), margin=10.0)
     assert found.verdict == "kinds"
-    assert found.prediction is found.student_prediction is None
+    assert found.prediction is None
     assert found.kinds is not None
     assert found.kinds.fewer == ("s000", "s005", "s010", "s015")
     assert found.kinds.dearer
@@ -212,28 +214,26 @@ def test_the_scale_is_at_least_one() -> None:
 
 def test_students_prediction_by_hand() -> None:
     estimates, variances = log_risk_ratios()
-    found = combine(fleet_of(estimates, variances))
-    tau2 = found.tau2.estimate
-    mean, se2 = estimates.mean(), estimates.var(ddof=1) / len(estimates)
-    width = scipy.stats.t.ppf(0.975, 11) * math.sqrt(tau2 + se2)
-    assert found.student_prediction is not None
-    assert found.student_prediction.lo == pytest.approx(mean - width, rel=1e-6)
-    assert found.student_prediction.hi == pytest.approx(mean + width, rel=1e-6)
+    fleet = fleet_of(estimates, variances)
+    se2 = estimates.var(ddof=1) / len(estimates)
+    spread = math.sqrt(combine(fleet).tau2.estimate + se2)
+    assert students_width(fleet) == pytest.approx(scipy.stats.t.ppf(0.975, 11) * spread, rel=1e-6)
 
 
 def test_without_errors_the_prediction_is_of_the_next_normal() -> None:
     # Student's t with k - 1 degrees of freedom is exact there; with k - 2 it is a little wider
     estimates = np.random.default_rng(3).normal(0, 1, 20)
-    found = combine(fleet_of(estimates, np.full(20, 1e-12)))
+    fleet = fleet_of(estimates, np.full(20, 1e-12))
+    found = combine(fleet)
     spread = estimates.std(ddof=1) * math.sqrt(1 + 1 / 20)
     exact = scipy.stats.t.ppf(0.975, 19) * spread
     assert found.prediction is not None
     half = found.prediction.half_width
     assert exact <= half <= 1.01 * exact
     # Student's is the wider one there, at both ends
-    assert found.student_prediction is not None
-    assert found.prediction.lo == pytest.approx(found.student_prediction.lo, rel=1e-6)
-    assert found.prediction.hi == pytest.approx(found.student_prediction.hi, rel=1e-6)
+    width = students_width(fleet)
+    assert found.prediction.lo == pytest.approx(found.mean.estimate - width, rel=1e-6)
+    assert found.prediction.hi == pytest.approx(found.mean.estimate + width, rel=1e-6)
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95])
@@ -271,13 +271,13 @@ def test_over_tau2_with_errors_by_brute_force() -> None:
 def test_tau2_zero_by_chance_does_not_make_the_prediction_narrow() -> None:
     # τ² is estimated as 0, but its interval is not
     estimates = 1.4 * np.array([-1.0, -0.5, 0.0, 0.2, 0.4, 0.6, 0.9, -0.8])
-    found = combine(fleet_of(estimates, np.full(8, 1.0)))
+    fleet = fleet_of(estimates, np.full(8, 1.0))
+    found = combine(fleet)
     assert found.tau2.estimate == 0.0
     assert found.tau2.hi > 0.5
     assert found.prediction is not None
-    assert found.student_prediction is not None
-    assert found.prediction.half_width > 1.3 * found.student_prediction.half_width
-    half = 1.1 * found.student_prediction.half_width
+    assert found.prediction.half_width > 1.3 * students_width(fleet)
+    half = 1.1 * students_width(fleet)
     assert found.prediction.lo < found.mean.estimate - half
     assert found.prediction.hi > found.mean.estimate + half
 
@@ -288,8 +288,6 @@ def test_a_few_servers_are_a_list(k: int) -> None:
     assert found.verdict == "list"
     assert found.reason.startswith(f"{k} server")
     assert found.prediction is None
-    assert found.student_prediction is None
-    assert sum(found.weights) == pytest.approx(min(k, 1))
     assert math.isfinite(found.mean.lo) == (k >= 1)
 
 
@@ -342,9 +340,8 @@ def test_one_server_has_its_own_interval() -> None:
     assert found.mean.hi == pytest.approx(0.03 + 0.01 * scipy.stats.t.ppf(0.975, 10))
     found = combine([ServerEffect("a", 0.03, 0.01, 1.5)])  # no less than one degree of freedom
     assert found.mean.hi == pytest.approx(0.03 + 0.01 * scipy.stats.t.ppf(0.975, 1))
-    assert found.weights == (1.0,)
     found = combine([ServerEffect("b", math.nan, 0.01, 11.0), ServerEffect("a", 0.03, 0.01, 11.0)])
-    assert found.weights == (0.0, 1.0)
+    assert found.mean.hi == pytest.approx(0.03 + 0.01 * scipy.stats.t.ppf(0.975, 10))
 
 
 def test_equivalent_only_by_the_prediction_interval() -> None:
@@ -365,7 +362,7 @@ def test_cost_and_gain_by_the_mean(shift: float, verdict: str) -> None:
     assert combine(moved, margin=0.1).verdict == verdict
 
 
-def test_what_is_not_known_is_left_out_and_named() -> None:
+def test_what_is_not_known_is_left_out() -> None:
     effects = drawn(9, 6)
     bad = [
         ServerEffect("no estimate", math.nan, 0.01, 64),
@@ -375,10 +372,8 @@ def test_what_is_not_known_is_left_out_and_named() -> None:
         ServerEffect("one cluster", 0.0, 1e-9, 1.0),
     ]
     found = combine([*bad, *effects])
-    assert found.left_out == tuple(e.server for e in bad)
     assert found.k == 6
-    assert found.weights[:5] == (0, 0, 0, 0, 0)
-    assert replace(found, weights=found.weights[5:], left_out=()) == _same(combine(effects), found)
+    assert found == _same(combine(effects), found)
 
 
 def _same(a: FleetEstimate, b: FleetEstimate) -> FleetEstimate:
@@ -426,9 +421,7 @@ def test_the_order_of_servers_changes_nothing(servers: list, random) -> None:
     shuffled = effects[:]
     random.shuffle(shuffled)
     one, other = combine(effects, margin=0.1), combine(shuffled, margin=0.1)
-    weights = dict(zip((e.server for e in shuffled), other.weights, strict=True))
-    assert one.weights == tuple(weights[e.server] for e in effects)
-    assert replace(one, weights=()) == _same(replace(other, weights=()), one)
+    assert one == _same(other, one)
 
 
 @settings(deadline=None, max_examples=60)
@@ -443,7 +436,6 @@ def test_units_and_offsets_move_intervals_with_them(
     assert other.mean.estimate / factor - offset == pytest.approx(one.mean.estimate, abs=near)
     assert other.mean.half_width / factor == pytest.approx(one.mean.half_width, rel=1e-5)
     assert other.tau2.hi / factor**2 == pytest.approx(one.tau2.hi, rel=1e-4, abs=1e-8)
-    assert other.weights == pytest.approx(one.weights, abs=1e-5)
     if one.prediction is not None and other.prediction is not None:
         assert other.prediction.half_width / factor == pytest.approx(
             one.prediction.half_width, rel=1e-4
@@ -452,14 +444,14 @@ def test_units_and_offsets_move_intervals_with_them(
 
 @settings(deadline=None, max_examples=60)
 @given(FLEETS)
-def test_weights_sum_to_one_and_intervals_hold_each_other(servers: list) -> None:
-    found = combine(_drawn_by(servers))
-    assert sum(found.weights) == pytest.approx(1)
-    assert min(found.weights) >= 0
+def test_intervals_hold_each_other(servers: list) -> None:
+    fleet = _drawn_by(servers)
+    found = combine(fleet)
     assert found.tau2.lo <= found.tau2.hi
     assert found.tau2.estimate <= found.tau2.hi * (1 + 1e-9)
     assert 0 <= found.i2 < 1
-    if found.prediction is not None and found.student_prediction is not None:
-        assert found.prediction.lo <= found.student_prediction.lo
-        assert found.prediction.hi >= found.student_prediction.hi
+    if found.prediction is not None:
+        width = students_width(fleet)
+        assert found.prediction.lo <= found.mean.estimate - width
+        assert found.prediction.hi >= found.mean.estimate + width
         assert found.prediction.lo <= found.mean.lo

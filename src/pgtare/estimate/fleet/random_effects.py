@@ -39,17 +39,14 @@ class FleetEstimate:
     k: int  # servers that are in it
     mean: Estimate
     prediction: Estimate | None  # the next server's true effect; None if too few, or of two kinds
-    student_prediction: Estimate | None  # as other programs show it: τ² taken as estimated
     tau2: Estimate  # variance of true effects, with its Q-profile interval; no standard error
     i2: float  # τ²'s share of the variance of an estimate, 0 to 1
     q: float  # Cochran's
     q_p: float  # of "all servers have the same effect"
-    weights: tuple[float, ...]  # of the servers in the order given, sum 1; 0 if left out
     verdict: FleetVerdict
     reason: str
     outliers: tuple[Outlier, ...]  # farthest first
     kinds: Kinds | None  # if the servers are shown to be of two kinds
-    left_out: tuple[str, ...]  # servers without an estimate, or without a known error
 
 
 def combine(
@@ -57,42 +54,38 @@ def combine(
 ) -> FleetEstimate:
     """The fleet's estimate from its servers'; margin on the scale of the effects.
 
-    Servers are taken in the order of their names, so that the result does not depend on the order
-    given, to the last bit.
+    Servers without an estimate, or without a known error, are left out; each other one counts the
+    same. They are taken in the order of their names, so that the result does not depend on the
+    order given, to the last bit.
     """
     used = sorted((effect for effect in effects if effect.usable), key=lambda e: e.server)
-    left_out = tuple(effect.server for effect in effects if not effect.usable)
     k = len(used)
     if k < 2:
-        return _of_one(effects, used, left_out, level)
+        return _of_one(used, level)
     estimates, variances = arrays_of(used)
     found = intervals(estimates, variances, level)
     tau2 = float(found.tau2)
     lower, upper = tau2_interval(estimates, variances, 1 - level)
     q, _ = weighted_squares(estimates, variances, np.zeros(()))
     mean = _around(float(found.mean), float(found.mean_se), float(found.mean_width))
-    prediction = student = None
+    prediction = None
     kinds = find_kinds(used)
     if k >= FEWEST and kinds is None:
         spread = math.sqrt(tau2 + mean.se**2)
-        student = _around(mean.estimate, spread, float(found.student_width))
         prediction = Estimate(mean.estimate, spread, float(found.low), float(found.high))
     verdict, reason = judge_fleet(k, mean, prediction, margin, kinds)
     return FleetEstimate(
         k=k,
         mean=mean,
         prediction=prediction,
-        student_prediction=student,
         tau2=Estimate(tau2, NAN, float(lower), float(upper)),
         i2=tau2 / (tau2 + float(typical_variance(variances))),
         q=float(q),
         q_p=chi_square_above(k - 1, float(q)),
-        weights=tuple(1 / k if effect.usable else 0.0 for effect in effects),
         verdict=verdict,
         reason=reason,
         outliers=find_outliers(used, 1 - level),
         kinds=kinds,
-        left_out=left_out,
     )
 
 
@@ -124,12 +117,7 @@ def _around(estimate: float, se: float, width: float) -> Estimate:
     return Estimate(estimate, se, estimate - width, estimate + width)
 
 
-def _of_one(
-    effects: Sequence[ServerEffect],
-    used: Sequence[ServerEffect],
-    left_out: tuple[str, ...],
-    level: float,
-) -> FleetEstimate:
+def _of_one(used: Sequence[ServerEffect], level: float) -> FleetEstimate:
     """The estimate of a fleet with no known server, or only one: that server's interval."""
     mean = MISSING
     for effect in used:
@@ -141,15 +129,12 @@ def _of_one(
         k=len(used),
         mean=mean,
         prediction=None,
-        student_prediction=None,
         tau2=MISSING,
         i2=NAN,
         q=NAN,
         q_p=NAN,
-        weights=tuple(1.0 if effect.usable else 0.0 for effect in effects),
         verdict=verdict,
         reason=reason,
         outliers=(),
         kinds=None,
-        left_out=left_out,
     )

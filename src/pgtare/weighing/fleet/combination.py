@@ -144,7 +144,6 @@ def _arm(
     found = fleet.combine(ratios, level=LEVEL, margin=math.log1p(margin))
     in_us = [member.effect(percent=False) for member in usable]
     us = fleet.combine(in_us, level=LEVEL)
-    shares = dict(zip((one.server for one in ratios), found.weights, strict=True))
     return documents.FleetArm(
         name=name,
         role=role,
@@ -153,7 +152,7 @@ def _arm(
         verdict_reason=found.reason,
         cost_pct=_scale(found, ratios, _percent, 100.0),
         cost_us=_scale(us, in_us, interval, 1.0),
-        servers=[_server_arm(member, shares.get(member.server)) for member in members],
+        servers=[_server_arm(member) for member in members],
     )
 
 
@@ -170,9 +169,6 @@ def _scale(
     return documents.FleetScale(
         mean=written(found.mean),
         prediction=written(found.prediction) if found.prediction else None,
-        student_prediction=(
-            written(found.student_prediction) if found.student_prediction else None
-        ),
         tau=Interval(
             estimate=_root(tau.estimate, unit), lo=_root(tau.lo, unit), hi=_root(tau.hi, unit)
         ),
@@ -215,14 +211,13 @@ def _root(value: float, unit: float) -> float | None:
     return number(unit * math.sqrt(value)) if value >= 0 else None
 
 
-def _server_arm(member: _Member, share: float | None) -> documents.ServerArm:
+def _server_arm(member: _Member) -> documents.ServerArm:
     arm = member.arm
     return filled(
         documents.ServerArm,
         arm,
         server=member.server,
         effective_clusters=arm.clusters,
-        weight_pct=None if share is None else 100 * share,
         left_out=arm.unusable,
     )
 

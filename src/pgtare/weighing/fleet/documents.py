@@ -30,9 +30,6 @@ class ServerArm(Model):
     effective_clusters: float = Field(
         description="effective number of clusters that the standard errors rest on"
     )
-    weight_pct: float | None = Field(
-        description="share in the mean of the fleet, in percent; `null` if it is left out"
-    )
     left_out: str = Field(description="why it is not combined with others; empty if it is")
 
 
@@ -70,10 +67,6 @@ class FleetScale(Model):
     prediction: Interval | None = Field(
         description="interval: the effect to expect on the next server; `null` with fewer than "
         "five servers"
-    )
-    student_prediction: Interval | None = Field(
-        description="interval: the same as other programs show it, by Student's t with the spread "
-        "taken as estimated"
     )
     tau: Interval = Field(
         description="interval: standard deviation of the servers' true effects; of percentages it "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from pgtare.kit import numbers, plots
@@ -52,14 +51,14 @@ def chart(arm: FleetArm, result: FleetWeighing, number: int) -> Chart | None:
         id=f"forest-{number}",
         title=f"{arm.name} on each server",
         label=_label(arm, servers),
-        caption="Points are estimates, bars 95 % intervals; a larger point weighs more, and a "
-        "square is a server unlike the rest. Below them are the mean of the fleet and what to "
-        f"expect on the next server. The grey band is ±{result.margin_pct:g} %, the margin. An "
-        "interval that runs out of the frame is in the table in full.",
+        caption="Points are estimates, bars 95 % intervals; a square is a server unlike the rest. "
+        "Below them are the mean of the fleet and what to expect on the next server. The grey band "
+        f"is ±{result.margin_pct:g} %, the margin. An interval that runs out of the frame is in "
+        "the table in full.",
         height=height,
         data=[_servers(arm, servers), *_fleet(arm, len(servers))],
         layout=layout,
-        table_head=["server", "cost %", "interval", "cost µs", "interval", "weight", "verdict"],
+        table_head=["server", "cost %", "interval", "cost µs", "interval", "verdict"],
         table_rows=[_row(one) for one in servers],
     )
 
@@ -89,15 +88,12 @@ def _servers(arm: FleetArm, servers: Sequence[ServerArm]) -> plots.Json:
     unlike = {one.server for one in arm.cost_pct.outliers}
     intervals = [one.pct for one in servers]
     points = plots.dots([one.estimate for one in intervals], intervals, "c1", along="x")
-    most = max((one.weight_pct or 0.0) for one in servers) or 1.0
     return points | {
         "y": list(range(len(servers))),
         "marker": {
             "color": ["c2" if one.server in unlike else "c1" for one in servers],
             "symbol": ["square" if one.server in unlike else "circle" for one in servers],
-            "size": [
-                round(5 + 6 * math.sqrt((one.weight_pct or 0.0) / most), 2) for one in servers
-            ],
+            "size": 11,
         },
         "text": [plots.text(one.server) for one in servers],
         "hovertemplate": "%{text}: %{x:+.3~g} %<extra></extra>",
@@ -159,6 +155,5 @@ def _row(one: ServerArm) -> list[str]:
         numbers.bounds(one.pct),
         numbers.estimate(one.us),
         numbers.bounds(one.us),
-        numbers.percent(one.weight_pct),
         (one.verdict or "").replace("_", " "),
     ]

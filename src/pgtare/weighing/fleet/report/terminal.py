@@ -89,9 +89,8 @@ def _servers(arm: FleetArm, result: FleetWeighing) -> Fitted:
         "cost µs",
         f"{100 * result.confidence:g} % interval",
         "cost %",
-        "weight",
         "verdict",
-        spare=("base µs", "weight", "cost %"),
+        spare=("base µs", "cost %"),
     )
     base = {one.name: one.base_us for one in result.servers}
     for one in arm.servers:
@@ -105,7 +104,6 @@ def _servers(arm: FleetArm, result: FleetWeighing) -> Fitted:
             numbers.estimate(us),
             numbers.bounds(us),
             numbers.estimate(pct),
-            numbers.percent(one.weight_pct),
             verdict,
         )
     return table
