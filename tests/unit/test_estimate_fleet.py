@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from statsmodels.stats.meta_analysis import combine_effects
 
 from pgtare.estimate.arrays import Floats
-from pgtare.estimate.fleet import FleetEstimate, ServerEffect, combine
 from pgtare.estimate.fleet.heterogeneity import (
     tau2_at,
     tau2_interval,
@@ -22,8 +21,8 @@ from pgtare.estimate.fleet.heterogeneity import (
 )
 from pgtare.estimate.fleet.kinds import find_kinds, largest_ratio
 from pgtare.estimate.fleet.prediction import intervals, over_tau2
-from pgtare.estimate.fleet.random_effects import judge_fleet
-from pgtare.estimate.fleet.server_effect import arrays_of, working_variances
+from pgtare.estimate.fleet.random_effects import FleetEstimate, combine, judge_fleet
+from pgtare.estimate.fleet.server_effect import ServerEffect, arrays_of, working_variances
 from pgtare.estimate.inference import Estimate
 
 #: So many that the standard error is as good as known.

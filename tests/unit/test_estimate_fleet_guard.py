@@ -10,11 +10,7 @@ import pytest
 import scipy
 
 from pgtare.estimate.arrays import Floats
-from pgtare.estimate.fleet import (
-    GuardedServer,
-    GuardLook,
-    HarmGuard,
-)
+from pgtare.estimate.fleet.guard import GuardedServer, GuardLook, HarmGuard
 from pgtare.estimate.fleet.wealth import (
     body_wealth,
     log_combined,

@@ -10,9 +10,10 @@ import pytest
 import scipy
 from statsmodels.stats.meta_analysis import combine_effects
 
-from pgtare.estimate.fleet import ServerEffect, combine, subgroups
 from pgtare.estimate.fleet.outliers import deleted_residuals
-from pgtare.estimate.fleet.server_effect import arrays_of
+from pgtare.estimate.fleet.random_effects import combine
+from pgtare.estimate.fleet.server_effect import ServerEffect, arrays_of
+from pgtare.estimate.fleet.subgroups import subgroups
 
 
 def fleet(k: int, seed: int = 1, shift: dict[int, float] | None = None) -> list[ServerEffect]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pgtare.estimate.fleet import HarmLimits
+from pgtare.estimate.fleet.guard import HarmLimits
 from pgtare.weighing.fleet import stages
 from pgtare.weighing.fleet.coordinator import Coordinator, _Job
 from pgtare.weighing.fleet.directory import FleetDirectory, FleetServerState, FleetState

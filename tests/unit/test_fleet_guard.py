@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pgtare.estimate.fleet import HarmLimits
+from pgtare.estimate.fleet.guard import HarmLimits
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.observations import OBSERVATION, Observations, UnitFlag
 from pgtare.weighing.fleet import fleet_guard, stages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgtare.estimate.fleet import HarmLimits
+from pgtare.estimate.fleet.guard import HarmLimits
 from pgtare.postgres.inventory import Inventory, InventoryServer
 from pgtare.weighing.fleet.fleet_guard import FleetGuard
 from pgtare.weighing.fleet.run import FleetRequest, Prepared

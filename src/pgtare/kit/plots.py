@@ -107,19 +107,16 @@ def label(name: str, note: str = "", color: str = "ink") -> Json:
     }
 
 
-def dots(x: Sequence[Any], intervals: list[Interval], color: str, along: str = "y") -> Json:
-    """Points with the bars of their intervals along one axis."""
+def dots(intervals: Sequence[Interval], color: str) -> Json:
+    """Estimates with the bars of their intervals, along x; the caller puts them at heights."""
     up = [gap(i.hi, i.estimate) for i in intervals]
     down = [gap(i.estimate, i.lo) for i in intervals]
     bars = {"type": "data", "symmetric": False, "array": up, "arrayminus": down}
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": list(x),
-        "y": [interval.estimate for interval in intervals],
-        f"error_{along}": bars | {"color": color, "thickness": 1.6, "width": 4},
-        "marker": {"color": color, "size": 7},
-        "hovertemplate": "%{y:+.3~g} µs<extra></extra>",
+        "x": [interval.estimate for interval in intervals],
+        "error_x": bars | {"color": color, "thickness": 1.6, "width": 4},
     }
 
 

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgtare.errors import MeasurementError
-from pgtare.estimate import fleet
+from pgtare.estimate.fleet.random_effects import FleetEstimate, combine
+from pgtare.estimate.fleet.server_effect import ServerEffect
+from pgtare.estimate.fleet.subgroups import subgroups
 from pgtare.estimate.inference import Estimate
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
@@ -34,13 +36,13 @@ class _Member:
     labels: Mapping[str, str]
     arm: ArmFigures
 
-    def effect(self, percent: bool) -> fleet.ServerEffect:
+    def effect(self, percent: bool) -> ServerEffect:
         """percent: as a log-ratio; else in µs."""
         arm = self.arm
         estimate, se = (
             (arm.log_ratio, arm.log_ratio_se) if percent else (arm.us.estimate, arm.us.se)
         )
-        return fleet.ServerEffect(self.server, estimate, se, arm.clusters, self.labels)
+        return ServerEffect(self.server, estimate, se, arm.clusters, self.labels)
 
 
 def combine_servers(
@@ -141,9 +143,9 @@ def _arm(
     ]
     usable = [member for member in members if not member.arm.unusable]
     ratios = [member.effect(percent=True) for member in usable]
-    found = fleet.combine(ratios, level=LEVEL, margin=math.log1p(margin))
+    found = combine(ratios, level=LEVEL, margin=math.log1p(margin))
     in_us = [member.effect(percent=False) for member in usable]
-    us = fleet.combine(in_us, level=LEVEL)
+    us = combine(in_us, level=LEVEL)
     return documents.FleetArm(
         name=name,
         role=role,
@@ -157,13 +159,13 @@ def _arm(
 
 
 def _scale(
-    found: fleet.FleetEstimate,
-    effects: Sequence[fleet.ServerEffect],
+    found: FleetEstimate,
+    effects: Sequence[ServerEffect],
     written: Callable[[Estimate], Interval],
     unit: float,
 ) -> documents.FleetScale:
     labels = sorted({label for effect in effects for label in effect.labels})
-    groups = fleet.subgroups(effects, *labels, level=LEVEL)
+    groups = subgroups(effects, *labels, level=LEVEL)
     values = {label: {one.value for one in groups if one.label == label} for label in labels}
     tau = found.tau2
     return documents.FleetScale(

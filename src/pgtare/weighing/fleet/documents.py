@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 import pgtare
-from pgtare.estimate.fleet import FleetVerdict
+from pgtare.estimate.fleet.random_effects import FleetVerdict
 from pgtare.kit.document import Document, Model, schema_name
 from pgtare.kit.interval import Interval
 from pgtare.weighing.verdict_names import Verdict

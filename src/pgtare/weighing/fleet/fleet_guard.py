@@ -15,14 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.estimate.arrays import Floats
-from pgtare.estimate.fleet import (
-    BaseFacts,
-    GuardedServer,
-    GuardLook,
-    HarmGuard,
-    HarmLimits,
-    detectable_harm,
-)
+from pgtare.estimate.fleet.detectable_harm import BaseFacts, detectable_harm
+from pgtare.estimate.fleet.guard import GuardedServer, GuardLook, HarmGuard, HarmLimits
 from pgtare.estimate.trial.design import Design, transactions_of_block
 from pgtare.estimate.trial.observations import UNUSABLE, Observations, UnitFlag, finished
 from pgtare.estimate.trial.runs import DROPPED

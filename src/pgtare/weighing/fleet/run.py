@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from pgtare.errors import MeasurementError, PgtareError, UsageError
-from pgtare.estimate.fleet import HarmLimits
+from pgtare.estimate.fleet.guard import HarmLimits
 from pgtare.estimate.trial.design import Design
 from pgtare.postgres import parallel
 from pgtare.postgres.inventory import Inventory, InventoryServer

@@ -87,7 +87,7 @@ def _label(arm: FleetArm, servers: Sequence[ServerArm]) -> str:
 def _servers(arm: FleetArm, servers: Sequence[ServerArm]) -> plots.Json:
     unlike = {one.server for one in arm.cost_pct.outliers}
     intervals = [one.pct for one in servers]
-    points = plots.dots([one.estimate for one in intervals], intervals, "c1", along="x")
+    points = plots.dots(intervals, "c1")
     return points | {
         "y": list(range(len(servers))),
         "marker": {
@@ -104,7 +104,7 @@ def _fleet(arm: FleetArm, row: int) -> list[plots.Json]:
     """The mean, and the prediction."""
     if arm.k < 2:
         return []
-    mean = plots.dots([arm.cost_pct.mean.estimate], [_known(arm.cost_pct.mean)], "c3", along="x")
+    mean = plots.dots([_known(arm.cost_pct.mean)], "c3")
     found = [
         mean
         | {
@@ -115,7 +115,7 @@ def _fleet(arm: FleetArm, row: int) -> list[plots.Json]:
     ]
     if arm.cost_pct.prediction is not None:
         interval = arm.cost_pct.prediction
-        following = plots.dots([interval.estimate], [_known(interval)], "c4", along="x")
+        following = plots.dots([_known(interval)], "c4")
         found.append(
             following
             | {

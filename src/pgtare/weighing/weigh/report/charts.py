@@ -229,7 +229,7 @@ def _points(shown: list[tuple[ArmResult, Interval]]) -> plots.Json:
     intervals = [_bounded(us) for _, us in shown]
     colors = ["muted" if arm.role == "control" else "c1" for arm, _ in shown]
     symbols = ["square" if arm.role == "control" else "circle" for arm, _ in shown]
-    dots = plots.dots([interval.estimate for interval in intervals], intervals, "c1", along="x")
+    dots = plots.dots(intervals, "c1")
     return dots | {
         "y": list(range(len(shown))),
         "marker": {"color": colors, "symbol": symbols, "size": 9},

@@ -32,7 +32,7 @@ def chart(result: WeighResult) -> Chart | None:
         for row, (text, _) in enumerate(shown)
     ]
     intervals = [interval for _, interval in shown]
-    points = plots.dots([i.estimate for i in intervals], intervals, "c1", along="x")
+    points = plots.dots(intervals, "c1")
     rows = [
         [text, numbers.estimate(interval), numbers.bounds(interval)] for text, interval in shown
     ]
@@ -48,6 +48,7 @@ def chart(result: WeighResult) -> Chart | None:
             points
             | {
                 "y": list(range(len(shown))),
+                "marker": {"color": "c1", "size": 7},
                 "hovertemplate": "%{x:+.3~g} µs<extra></extra>",
             }
         ],
