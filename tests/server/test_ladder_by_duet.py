@@ -41,7 +41,7 @@ def test_it_gives_what_rounds_give(finished: Path) -> None:
     metrics = [rung["metrics"] for rung in workload["rungs"]]
     assert all(m["latency_p99_us"] > m["latency_p50_us"] > 10 for m in metrics)
     assert all(m["cpu_us"] > 5 for m in metrics)
-    assert "by duet" in (finished / "report.md").read_text()
+    assert "by duet" in (finished / "report.html").read_text()
 
 
 def test_the_servers_divide_the_rate_and_keep_every_transaction(finished: Path) -> None:

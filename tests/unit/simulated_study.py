@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.weighing.ladder import analysis
+from pgtare.weighing.ladder import analysis, page
 from pgtare.weighing.ladder.planning import all_steps
 from pgtare.weighing.ladder.records import ALL, Rate, Run, Step, StudyFacts, Wait
 from pgtare.weighing.ladder.result import LadderResult
@@ -170,6 +172,12 @@ def analysed(
     return analysis.analyse(
         found, facts(found), steps_, made, rates, directory=Path("d"), closed=closed, skipped={}
     )
+
+
+def page_text(result: LadderResult) -> str:
+    """What a reader of the page sees, without the charts."""
+    shown = page.page(result).partition("<main")[2].partition("<script")[0]
+    return html.unescape(re.sub(r"<[^>]+>", "", shown)).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def line_of(text: str, wanted: str) -> int:

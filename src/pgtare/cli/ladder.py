@@ -17,7 +17,6 @@ from pgtare.kit import files
 from pgtare.observing.flame.pair import PairOfFlames
 from pgtare.weighing.ladder import (
     flames,
-    markdown,
     planning,
     run,
     settings_check,
@@ -29,7 +28,7 @@ from pgtare.weighing.ladder import wait_check as proving
 from pgtare.weighing.ladder.page import write_page
 from pgtare.weighing.ladder.result import LadderResult
 
-RESULT, PAGE, MARKDOWN = "result.json", "report.html", "report.md"
+RESULT, PAGE = "result.json", "report.html"
 
 _STUDY = "run"
 _EXAMPLE = "pgtare ladder studies/wait_event_timing.toml --quick"
@@ -148,7 +147,7 @@ def report(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Analyse a study's runs again: table, page and Markdown.
+    """Analyse a study's runs again: table, page and JSON.
 
     Example: `pgtare ladder report wait_event_timing-study`
     """
@@ -224,9 +223,8 @@ def _deliver(planned: planning.StudyPlan, destination: Destination) -> LadderRes
         terminal.render(result, Console())
     where = planned.directory.path
     files.write_text(where / RESULT, result.to_json() + "\n")
-    files.write_text(where / MARKDOWN, markdown.render(result))
     write_page(result, where / PAGE, flames.additions(planned, PairOfFlames()))
-    for what, name in (("page", PAGE), ("Markdown", MARKDOWN), ("JSON", RESULT)):
+    for what, name in (("page", PAGE), ("JSON", RESULT)):
         destination.tell(f"{what}: {where / name}")
     destination.write(result.to_json())
     return result

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -117,13 +116,6 @@ class Directory:
     def runs(self) -> dict[str, Run]:
         """The runs kept so far, by their step's id."""
         return {path.stem: _run(path) for path in sorted((self.path / RUNS).glob("*.json"))}
-
-    def latencies_us(self, step: str) -> npt.NDArray[np.float64]:
-        """The latencies sampled in a whole run, empty if there are none."""
-        path = self._samples(step)
-        if not path.exists():
-            return np.empty(0)
-        return npz.read(path, {"latency_us": np.float32})["latency_us"].astype(np.float64)
 
     def close(self) -> None:
         """Mark the study as ended by hand, for good."""

@@ -1,4 +1,4 @@
-"""The rows of a workload's table, as the terminal, the page and Markdown show them."""
+"""The rows of a workload's table, as the terminal and the page show them."""
 
 from __future__ import annotations
 

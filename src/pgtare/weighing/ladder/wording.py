@@ -1,4 +1,4 @@
-"""How a study's figures are written: the same on the terminal, the page and in Markdown."""
+"""How a study's figures are written: the same on the terminal and the page."""
 
 from __future__ import annotations
 
