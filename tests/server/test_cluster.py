@@ -347,19 +347,6 @@ def test_pid_file_that_is_a_pipe_or_link_is_not_followed(tmp_path: Path) -> None
     assert processes.read_pid_file(tmp_path) == []
 
 
-def test_kept_directory_survives_with_its_log(
-    wheel: Binaries, capsys: pytest.CaptureFixture[str], own_place: Path
-) -> None:
-    with Cluster(wheel, keep=True) as cluster:
-        directory = cluster.directory
-    assert str(directory) in capsys.readouterr().err
-    assert registry.sweep() == []
-    assert "shut down" in (directory / "server.log").read_text()
-    assert servers_below(own_place) == []
-    (directory / registry.KEEP_NAME).unlink()
-    assert registry.sweep() == [directory]
-
-
 def test_long_directory_gets_a_short_socket(
     wheel: Binaries, open_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

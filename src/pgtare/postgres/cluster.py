@@ -6,7 +6,6 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -45,8 +44,7 @@ class Cluster:
 
     `settings` go into the configuration, `preload` into shared_preload_libraries. The server is
     reached by a Unix socket in a directory which only its account (and root) may enter; with `tcp`
-    also on 127.0.0.1, by password. Under root it runs as an unprivileged account. `keep` leaves the
-    directory in place, and says where, for debugging.
+    also on 127.0.0.1, by password. Under root it runs as an unprivileged account.
 
     If the owner is killed, the next `Cluster` of the same user stops and removes what it left.
     """
@@ -58,12 +56,10 @@ class Cluster:
         preload: Sequence[str] = (),
         *,
         tcp: bool = False,
-        keep: bool = False,
         start_seconds: float = START_SECONDS,
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
         self.binaries = binaries
-        self.keep = keep
         self.start_seconds = start_seconds
         self.stop_seconds = stop_seconds
         self._settings: dict[str, Value] = dict(DEFAULTS)
@@ -85,9 +81,6 @@ class Cluster:
             registry.sweep()
             with signals.deferred():
                 self._home = registry.claim(self._account)
-            if self.keep:
-                registry.mark_kept(self._home)
-                print(f"pgtare: the server's directory is kept: {self._home.path}", file=sys.stderr)
             self._initdb()
             self._write_configuration()
             self.start()
@@ -109,7 +102,7 @@ class Cluster:
                     self._stop(home, "fast")
                     registry.stop_leftovers(home)
                 finally:
-                    registry.release(home, keep=self.keep)
+                    registry.release(home)
         finally:
             self._handlers.close()
 

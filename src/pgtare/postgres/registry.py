@@ -22,7 +22,6 @@ from pgtare.postgres.directories import is_plain, locked, place
 from pgtare.postgres.os_account import Account
 
 LOCK_NAME = "owner.lock"
-KEEP_NAME = "kept"
 SOCKET_PORT_DIGITS = 5
 # sun_path holds 107 bytes and its end; PostgreSQL puts "/.s.PGSQL.PORT" behind the directory.
 LONGEST_SOCKET_DIRECTORY = 107 - len("/.s.PGSQL.") - SOCKET_PORT_DIGITS
@@ -85,58 +84,48 @@ def claim(account: Account) -> Home:
     return home
 
 
-def release(home: Home, *, keep: bool = False) -> None:
-    """Give the directory up: remove it with all it holds, or keep it for good."""
+def release(home: Home) -> None:
+    """Give the directory up: remove it with all it holds."""
     try:
-        if keep:
-            mark_kept(home)
-        else:
-            _remove(home)
+        _remove(home)
     finally:
         os.close(home.lock_fd)
 
 
 def sweep() -> list[Path]:
     """Stop the servers and remove the directories of owners that are gone; returns their paths."""
-    base = servers_directory()
-    swept = []
+    orphans: list[Home] = []
     with contextlib.ExitStack() as locks:
-        orphans: list[Home] = []
-        with locked(base / ".lock"):
-            for path in sorted(base.iterdir()):
-                if path.name.startswith(".") or not path.is_dir():
-                    continue
-                lock_fd = _lock(path)
-                if lock_fd is not None:
-                    locks.callback(os.close, lock_fd)
-                    orphans.append(Home(path, lock_fd))
+        for path, lock_fd in _tried():
+            if lock_fd is not None:
+                locks.callback(os.close, lock_fd)
+                orphans.append(Home(path, lock_fd))
         for home in orphans:
             stop_leftovers(home)
-            if not (home.path / KEEP_NAME).exists():
-                _remove(home)
-                swept.append(home.path)
-    return swept
+            _remove(home)
+    return [home.path for home in orphans]
 
 
 def in_use() -> list[Path]:
     """Directories whose owners live."""
-    base = servers_directory()
     found = []
-    with locked(base / ".lock"):
-        for path in sorted(base.iterdir()):
-            if path.name.startswith(".") or not path.is_dir():
-                continue
-            lock_fd = _lock(path)
-            if lock_fd is None:
-                found.append(path)
-            else:
-                os.close(lock_fd)
+    for path, lock_fd in _tried():
+        if lock_fd is None:
+            found.append(path)
+        else:
+            os.close(lock_fd)
     return found
 
 
-def mark_kept(home: Home) -> None:
-    """Let no sweep remove the directory, whatever becomes of its owner."""
-    (home.path / KEEP_NAME).touch()
+def _tried() -> list[tuple[Path, int | None]]:
+    """All directories of servers, with the locked descriptor, or None if the owner lives."""
+    base = servers_directory()
+    with locked(base / ".lock"):
+        return [
+            (path, _lock(path))
+            for path in sorted(base.iterdir())
+            if not path.name.startswith(".") and path.is_dir()
+        ]
 
 
 def stop_leftovers(home: Home) -> None:
