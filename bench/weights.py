@@ -37,11 +37,10 @@ from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.postgres import binaries
 from pgtare.postgres.binaries import Binaries
-from pgtare.postgres.build import own_modules
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import initialise
 from pgtare.postgres.load.script import BUILTINS
-from pgtare.postgres.modules import loadable
+from pgtare.postgres.modules import PRELOAD_ORDER, loadable
 from pgtare.weighing.weigh.schema import interval
 
 TAKES = "half an hour (--seconds, --rounds, --only)"
@@ -235,7 +234,7 @@ def weigh(
     server: Binaries, group: Group, chosen: Sequence[str], load: Load, seconds: float
 ) -> Iterator[Weight]:
     """Weigh them on a server of their own."""
-    ours = {name: loadable(server, name) for name in group.libraries if name in own_modules()}
+    ours = {name: loadable(server, name) for name in group.libraries if name in PRELOAD_ORDER}
     module = loadable(server)
     modules = [module, *ours.values()]
     libraries = [ours[name].library if name in ours else name for name in group.libraries]

@@ -16,10 +16,9 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel
-from pgtare.postgres.build import own_modules
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.directories import DIRECTORY_VARIABLE
-from pgtare.postgres.modules import loadable
+from pgtare.postgres.modules import PRELOAD_ORDER, loadable
 from tests.new_servers import copied_servers, on_disk, servers_in_memory
 from tests.places import files_directory, memory_directory
 from tests.servers import stopped_at_once
@@ -124,7 +123,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         with contextlib.suppress(UsageError):
             installations.append(from_pg_config(DEBIAN15))
     for binaries in installations:
-        for module in sorted(own_modules()):
+        for module in sorted(PRELOAD_ORDER):
             with _usual_place():
                 loadable(binaries, module)
     for module in ("wait_event_timing", "sql_trace"):

@@ -21,9 +21,10 @@ from pgtare.errors import UsageError
 from pgtare.observing.clock.build import LIBRARY, BuildError, compile_probe
 from pgtare.postgres import binaries
 from pgtare.postgres.binaries import Binaries
-from pgtare.postgres.build import build, cache_name, own_modules, ready_to_load, source_dir
+from pgtare.postgres.build import build, cache_name, ready_to_load, source_dir
 from pgtare.postgres.directories import made_once, place
 from pgtare.postgres.load.driver import PROGRAM, driver_source
+from pgtare.postgres.modules import PRELOAD_ORDER
 from tests.c_cycles import MOST, circles_below
 from tests.source import headers
 from tests.versions import servers
@@ -184,7 +185,7 @@ def main() -> int:
     for found in installed():
         for name in programs_of(found.pg_config):
             whole = (found.pg_config, found.version, name)
-            own = name in own_modules()
+            own = name in PRELOAD_ORDER
             builds.append(
                 partial(compile_own, found, name) if own else partial(compile_for, *whole)
             )

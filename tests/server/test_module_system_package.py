@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.postgres import modules
+from pgtare.postgres import build, modules
 from pgtare.postgres.binaries import Binaries, from_pg_config
 from pgtare.postgres.file_owner import package_of
 from tests.commands import in_process, refused
@@ -37,7 +37,7 @@ def copied(wheel: Binaries, open_directory: Path, monkeypatch: pytest.MonkeyPatc
 
     They need not be built again: those of the original fit.
     """
-    built = modules.build_cached(wheel)
+    built = build.build_cached(wheel)
     monkeypatch.setattr(modules, "build_cached", lambda *_, **__: built)
     found = from_pg_config(copy_of(wheel, open_directory / "postgres").bindir / "pg_config")
     for name in modules.PRELOAD_ORDER:

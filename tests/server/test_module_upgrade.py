@@ -15,8 +15,9 @@ import pgtare
 from pgtare.observing.flame import labels as flame_labels
 from pgtare.postgres import modules
 from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.build import build_cached
 from pgtare.postgres.cluster import Cluster
-from pgtare.postgres.modules import PRELOAD_ORDER, build_cached, ensure_for_wheel
+from pgtare.postgres.modules import PRELOAD_ORDER, ensure_for_wheel
 from tests.commands import failed, in_process
 from tests.installation_copies import copy_of
 from tests.servers import crashes

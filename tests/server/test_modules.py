@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.postgres import build as build_module
-from pgtare.postgres import directories, modules
+from pgtare.postgres import build, directories, modules
 from pgtare.postgres.binaries import Binaries, from_pg_config
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.module_usage import loaded_by, uses_on_server
@@ -62,7 +61,7 @@ def copied(wheel: Binaries, open_directory: Path) -> Binaries:
 @pytest.fixture(scope="module")
 def built(wheel: Binaries) -> dict[str, Path]:
     """Every module as built for the original of `copied`, in the usual place."""
-    return {name: build_module.build_cached(wheel, name).so_path for name in modules.PRELOAD_ORDER}
+    return {name: build.build_cached(wheel, name).so_path for name in modules.PRELOAD_ORDER}
 
 
 def wait_until_unloaded(library: Path) -> None:
@@ -135,18 +134,18 @@ def test_same_sources_give_the_same_library(
     made = []
     for name in ("a", "elsewhere"):
         (open_directory / name).mkdir()
-        made.append(modules.build(binaries, "tiny", open_directory / name, source))
+        made.append(build.build(binaries, "tiny", open_directory / name, source))
     assert made[0].so_path.read_bytes() == made[1].so_path.read_bytes()
     assert made[0].version == "1.0"
 
 
 def test_leftovers_of_a_build_in_the_checkout_do_not_matter(wheel: Binaries, source: Path) -> None:
-    before = build_module.build_key(wheel, "tiny", source)
+    before = build.build_key(wheel, "tiny", source)
     (source / "tiny" / "tiny.o").write_bytes(b"not an object")
     (source / "tiny" / "tiny.so").write_bytes(b"not a library")
-    assert build_module.build_key(wheel, "tiny", source) == before
+    assert build.build_key(wheel, "tiny", source) == before
     set_answer(source, 1)
-    assert build_module.build_key(wheel, "tiny", source) != before
+    assert build.build_key(wheel, "tiny", source) != before
 
 
 @pytest.mark.parametrize("version", ["PostgreSQL 19devel", "PostgreSQL 19rc1 (Debian)"])
@@ -171,7 +170,7 @@ def test_a_server_built_again_in_place_needs_another_build(
     released = dataclasses.replace(ours, version="PostgreSQL 18.6")
 
     def keys() -> list[str]:
-        return [build_module.build_key(one, "tiny", source) for one in (ours, released)]
+        return [build.build_key(one, "tiny", source) for one in (ours, released)]
 
     seen = [keys()]
     assert keys() == seen[0]
@@ -295,7 +294,7 @@ def test_install_and_uninstall_of_everything(
 ) -> None:
     where = ("--pg-config", copied.pg_config)
     for name, library in built.items():  # to build them here takes a minute, and other tests do
-        key = build_module.build_key(copied, name)[:16]
+        key = build.build_key(copied, name)[:16]
         shutil.copytree(library.parent, own_place / "modules" / f"{name}-{key}")
     for name in modules.PRELOAD_ORDER:  # what other tests have installed
         in_process("module", "uninstall", "--module", name, "--force", *where)
@@ -377,10 +376,10 @@ def test_source_that_does_not_compile(wheel: Binaries, own_place: Path, source: 
     set_answer(source, 42)
     (source / "tiny" / "tiny.c").write_text("int broken(void) { return nothing; }\n")
     with pytest.raises(UsageError, match=r"(?s)tiny could not be built for PostgreSQL 18.*nothing"):
-        modules.build_cached(wheel, "tiny", source)
+        build.build_cached(wheel, "tiny", source)
     assert [p.name for p in (own_place / "modules").iterdir()] == [".lock"]
     with pytest.raises(UsageError, match="no server module 'absent'"):
-        modules.build_cached(wheel, "absent", source)
+        build.build_cached(wheel, "absent", source)
 
 
 @pytest.mark.parametrize(("program", "package"), [("make", "package make"), ("gcc", "gcc")])
@@ -398,24 +397,24 @@ def test_missing_tool_names_its_package(
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "which", which)
         with pytest.raises(UsageError, match=package):
-            modules.require_toolchain(wheel)
+            build.require_toolchain(wheel)
     bare = dataclasses.replace(wheel, includedir_server=tmp_path)
     with pytest.raises(UsageError, match=r"postgresql-server-dev-18; RPM: postgresql18-devel"):
-        modules.require_toolchain(bare)
+        build.require_toolchain(bare)
     spaced = dataclasses.replace(wheel, pg_config=Path("/opt/my pg/bin/pg_config"))
     with pytest.raises(UsageError, match="make cannot handle blanks"):
-        modules.require_toolchain(spaced)
+        build.require_toolchain(spaced)
 
 
 def test_build_stopped_half_way_leaves_nothing_that_counts(
     wheel: Binaries, own_place: Path, source: Path
 ) -> None:
-    modules.build_cached(wheel, "tiny", source)
+    build.build_cached(wheel, "tiny", source)
     left = own_place / "modules" / ".build-left"
     left.mkdir()
-    assert modules.build_cached(wheel, "tiny", source).so_path.exists()
+    assert build.build_cached(wheel, "tiny", source).so_path.exists()
     set_answer(source, 2)
-    modules.build_cached(wheel, "tiny", source)
+    build.build_cached(wheel, "tiny", source)
     assert not left.exists()
 
 
@@ -464,9 +463,9 @@ def test_uninstall_goes_on_after_a_database_that_cannot_be_entered(
 def test_what_is_built_is_there_while_something_else_is_being_built(
     wheel: Binaries, own_place: Path, source: Path
 ) -> None:
-    built = modules.build_cached(wheel, "tiny", source)
+    built = build.build_cached(wheel, "tiny", source)
     with directories.locked(own_place / "modules" / ".lock"):
-        assert modules.build_cached(wheel, "tiny", source) == built
+        assert build.build_cached(wheel, "tiny", source) == built
 
 
 @pytest.mark.slow

@@ -56,11 +56,6 @@ def source_dir() -> Path:
     )
 
 
-def own_modules() -> frozenset[str]:
-    """The names of pgtare's own server modules, which are also those of their extensions."""
-    return frozenset(path.stem for path in source_dir().glob("*/*.control"))
-
-
 def build(
     binaries: Binaries,
     module: str,

@@ -18,13 +18,9 @@ from pgtare.postgres import module_package
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.build import (
     BuiltModule,
-    build,
     build_cached,
     build_key,
     control_version,
-    own_modules,
-    require_toolchain,
-    source_dir,
     sql_without_extension,
 )
 from pgtare.postgres.directories import locked
@@ -33,32 +29,9 @@ from pgtare.postgres.module_package import ModulePackage
 from pgtare.postgres.module_usage import loaded_by, uses_on_server
 from pgtare.postgres.signals import deferred
 
-#: All modules in the order in which shared_preload_libraries should name them: sql_trace records
-#: the waits that wait_event_timing times.
+#: All modules, which are named as their extensions, in the order in which shared_preload_libraries
+#: should name them: sql_trace records the waits that wait_event_timing times.
 PRELOAD_ORDER = ("pgtare", "wait_event_timing", "sql_trace")
-
-__all__ = [
-    "PRELOAD_ORDER",
-    "BuiltModule",
-    "Installed",
-    "Loadable",
-    "build",
-    "build_cached",
-    "ensure_for_wheel",
-    "install",
-    "install_all",
-    "installed_files",
-    "installed_library",
-    "installed_version",
-    "loadable",
-    "own_modules",
-    "owning_package",
-    "prepare_all",
-    "require_toolchain",
-    "source_dir",
-    "sql_without_extension",
-    "uninstall",
-]
 
 
 @dataclass(frozen=True)

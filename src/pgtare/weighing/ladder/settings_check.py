@@ -18,7 +18,7 @@ from psycopg import sql
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres import own_session
 from pgtare.postgres.cluster import Cluster
-from pgtare.postgres.modules import own_modules
+from pgtare.postgres.modules import PRELOAD_ORDER
 from pgtare.postgres.settings import Value, checked
 from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.instruments.model import setting_value
@@ -86,7 +86,7 @@ def check_installations(study: Study) -> None:
             if study.servers[variant.server].pg_config is None:
                 continue
             folder = bench.binaries(variant.server).pkglibdir
-            there = sorted({*(path.stem for path in folder.glob("*.so")), *own_modules()})
+            there = sorted({*(path.stem for path in folder.glob("*.so")), *PRELOAD_ORDER})
             for library in dict.fromkeys(
                 (*variant.preload, *(name for w in study.workload for name in w.preload))
             ):

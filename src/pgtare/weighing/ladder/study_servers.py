@@ -19,7 +19,7 @@ from pgtare.postgres import own_session
 from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel, version_number
 from pgtare.postgres.cluster import DEFAULTS, Cluster
 from pgtare.postgres.load import BenchDatabase, initialise
-from pgtare.postgres.modules import loadable, own_modules
+from pgtare.postgres.modules import PRELOAD_ORDER, loadable
 from pgtare.postgres.processes import kill_leftovers
 from pgtare.postgres.registry import servers_directory
 from pgtare.postgres.settings import Value, library_list
@@ -59,7 +59,7 @@ class Serving:
         be made.
         """
         conn = own_session.connect(self.dsn)
-        conn.execute(f"SET search_path = public, {', '.join(own_modules())}".encode())
+        conn.execute(f"SET search_path = public, {', '.join(PRELOAD_ORDER)}".encode())
         conn.execute(f"SET {WAITS}.capture = off".encode())
         return conn
 
@@ -221,7 +221,7 @@ class Bench:
         dsn: where they are wanted, if not in the database that every server has.
         """
         where = cluster.dsn() if dsn is None else dsn
-        for module in own_modules():
+        for module in PRELOAD_ORDER:
             key = (cluster, module, where)
             if key not in self._with_functions and carries(cluster, module):
                 with own_session.connect(where) as conn:
@@ -267,7 +267,7 @@ class Bench:
         return tuple(self._library(variant.server, name) for name in names)
 
     def _library(self, server: str, name: str) -> str:
-        if name in own_modules():
+        if name in PRELOAD_ORDER:
             return loadable(self.binaries(server), name).library
         return name
 

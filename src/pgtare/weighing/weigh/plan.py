@@ -13,8 +13,8 @@ import psycopg
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import MIXED, Arm, Design, block_layout, slices_of
 from pgtare.postgres import module_versions
-from pgtare.postgres.build import own_modules
 from pgtare.postgres.load.spec import cores
+from pgtare.postgres.modules import PRELOAD_ORDER
 from pgtare.postgres.own_session import APPLICATION_NAME, first_line
 from pgtare.weighing.instruments import availability, combine, read_facts
 from pgtare.weighing.trials import MAX_SESSIONS, Population
@@ -65,7 +65,7 @@ def check_server(
     if missing:
         raise UsageError("this server cannot weigh " + "\n  and ".join(missing))
     needed = {library for c in request.chosen if c.entry for library in c.entry.needs.preload}
-    for module in sorted(needed & own_modules()):
+    for module in sorted(needed & {*PRELOAD_ORDER}):
         try:
             module_versions.require(conn, module)
         except psycopg.Error as ex:

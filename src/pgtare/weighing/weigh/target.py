@@ -16,7 +16,7 @@ from pgtare.postgres import module_setup, own_session, pooler
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import drop_database, initialise
-from pgtare.postgres.modules import Loadable, loadable, own_modules
+from pgtare.postgres.modules import PRELOAD_ORDER, Loadable, loadable
 from pgtare.weighing.instruments import Chosen
 from pgtare.weighing.trials import setup_steps
 from pgtare.weighing.weigh.request import Request
@@ -129,7 +129,7 @@ def _own(found: Binaries, chosen: tuple[Chosen, ...]) -> dict[str, Loadable]:
     return {
         name: loadable(found, name, schema="public")
         for name in _preloads(chosen)
-        if name in own_modules()
+        if name in PRELOAD_ORDER
     }
 
 
