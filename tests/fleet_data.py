@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pgtare.estimate.trial import analyse
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
+from pgtare.weighing.fleet.state import (
+    FLEET_FILE,
+    FleetDesign,
+    FleetServerState,
+    FleetState,
+    State,
+)
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.result import estimated, estimated_design
@@ -27,6 +32,22 @@ SETTINGS = {
 }
 OFF = {"pg_stat_statements.track": "none", "track_io_timing": "off"}
 SECONDS = 60.0
+DESIGN = FleetDesign(
+    instruments=["track_io_timing"],
+    arms=[],
+    inject_ns=[],
+    seed=7,
+    duration_s=60,
+    canary_s=None,
+    margin_pct=0.5,
+    harm_pct=25,
+    participation=1,
+    application="*",
+    role=None,
+    allow=[],
+    at_once=16,
+    lease_s=15,
+)
 
 
 @dataclass(frozen=True)
@@ -119,22 +140,18 @@ def write_server(server: MadeServer, directory: Path, seed: int = 1) -> WeighRes
 
 
 def write_fleet(
-    prefix: Path, servers: Sequence[MadeServer], states: Mapping[str, tuple[str, str]] | None = None
+    prefix: Path,
+    servers: Sequence[MadeServer],
+    states: Mapping[str, tuple[State, str]] | None = None,
 ) -> dict[str, WeighResult]:
     """A fleet's directory. states: state and reason of servers that have no data."""
     (prefix / "servers").mkdir(parents=True)
-    listed: list[dict[str, Any]] = [
-        {
-            "name": one.name,
-            "labels": dict(one.labels),
-            "weight": 1.0,
-            "state": "done",
-            "reason": "",
-        }
+    listed = [
+        FleetServerState(name=one.name, labels=dict(one.labels), weight=1.0, state="done")
         for one in servers
     ]
-    for name, (state, reason) in (states or {}).items():
-        listed.append({"name": name, "labels": {}, "weight": 1.0, "state": state, "reason": reason})
-    document = {"schema": "pgtare.fleet/1", "servers": listed}
-    (prefix / "fleet.json").write_text(json.dumps(document))
+    for name, (how, reason) in (states or {}).items():
+        listed.append(FleetServerState(name=name, labels={}, weight=1.0, state=how, reason=reason))
+    state = FleetState(command=["pgtare"], created="2026-01-01", design=DESIGN, servers=listed)
+    (prefix / FLEET_FILE).write_text(state.to_json())
     return {one.name: write_server(one, prefix / "servers" / one.name) for one in servers}

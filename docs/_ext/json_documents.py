@@ -25,8 +25,8 @@ from pgtare.observing.waits import documents as waits
 from pgtare.postgres.wait_counters.model import Snapshot
 from pgtare.postgres.wait_counters.rates import WaitsProfile
 from pgtare.weighing.bill.document import Bill
-from pgtare.weighing.fleet.directory import FleetState
 from pgtare.weighing.fleet.documents import FleetWeighing
+from pgtare.weighing.fleet.state import FleetState
 from pgtare.weighing.instruments.listing import Instruments
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.weigh.schema import WeighResult

@@ -9,8 +9,9 @@ import pytest
 
 from pgtare.weighing.fleet.combination import combine_servers
 from pgtare.weighing.fleet.documents import FleetWeighing
-from pgtare.weighing.fleet.raw_data import LeftOut, ServerRecord
+from pgtare.weighing.fleet.raw_data import LeftOut
 from pgtare.weighing.fleet.report.page import write_page
+from pgtare.weighing.fleet.state import FleetServerState
 from tests.browser.pages import (
     HOSTILE,
     HOSTILE_IMAGE,
@@ -27,8 +28,11 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 def made(names: list[str], arms: tuple[str, ...]) -> FleetWeighing:
     """The last server is unlike the rest, and has a label that no other has."""
-    records = {name: ServerRecord({"site": "ab"[i % 2]}) for i, name in enumerate(names)}
-    records[names[-1]] = ServerRecord({"disk": names[0]})
+    labels = {name: {"site": "ab"[i % 2]} for i, name in enumerate(names)}
+    labels[names[-1]] = {"disk": names[0]}
+    records = {
+        name: FleetServerState(name=name, labels=own, weight=1.0) for name, own in labels.items()
+    }
     effects = [0.05 + 0.001 * i for i in range(len(names))]
     figures = [
         made_figures(name, {arm: effect for arm in arms})

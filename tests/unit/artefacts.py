@@ -24,16 +24,12 @@ from pgtare.observing.flame.recording import FlameRecording, StackSamples
 from pgtare.observing.trace.file import blocks
 from pgtare.observing.trace.file.disk_limits import Limits
 from pgtare.observing.trace.file.reader import load as load_trace
-from pgtare.weighing.fleet.directory import (
-    FleetDesign,
-    FleetDirectory,
-    FleetServerState,
-    FleetState,
-)
-from pgtare.weighing.fleet.raw_data import FLEET_FILE
+from pgtare.weighing.fleet.directory import FleetDirectory
+from pgtare.weighing.fleet.state import FLEET_FILE, FleetServerState, FleetState
 from pgtare.weighing.ladder.directory import FACTS, Directory
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.measurement import Weighing
+from tests.fleet_data import DESIGN
 from tests.unit import made_traces, sample_result, simulated_study
 from tests.unit.sample_result import save
 
@@ -42,22 +38,6 @@ _OTHERS = ("exception", "Error:", "{", "errno", "LINE 1", "[Errno", "Traceback")
 #: What a writer calls on its way: it is killed before each of these calls.
 CALLS = ("replace", "rename", "fsync", "fdatasync", "chmod", "unlink", "mkdir")
 ROWS = 300
-DESIGN = FleetDesign(
-    instruments=["track_io_timing"],
-    arms=[],
-    inject_ns=[],
-    seed=7,
-    duration_s=60,
-    canary_s=None,
-    margin_pct=0.5,
-    harm_pct=25,
-    participation=1,
-    application="*",
-    role=None,
-    allow=[],
-    at_once=16,
-    lease_s=15,
-)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from rich.console import Console
 from pgtare.estimate.fleet.guard import HarmLimits
 from pgtare.weighing.fleet import stages
 from pgtare.weighing.fleet.coordinator import Coordinator, _Job
-from pgtare.weighing.fleet.directory import FleetDirectory, FleetServerState, FleetState
+from pgtare.weighing.fleet.directory import FleetDirectory
 from pgtare.weighing.fleet.fleet_guard import FleetGuard
 from pgtare.weighing.fleet.server_weighing import TrialEnd
-from tests.unit.artefacts import DESIGN
+from pgtare.weighing.fleet.state import FleetServerState, FleetState
+from tests.fleet_data import DESIGN
 
 LAST = stages.Stage("all", ("a",), 1.0, 60.0, last=True)
 

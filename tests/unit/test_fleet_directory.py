@@ -10,17 +10,14 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.postgres.inventory import InventoryServer
-from pgtare.weighing.fleet.directory import (
-    FleetDirectory,
-    FleetState,
-    servers_of,
-)
+from pgtare.weighing.fleet.directory import FleetDirectory, servers_of
+from pgtare.weighing.fleet.state import FleetState
 from pgtare.weighing.weigh import store
 from pgtare.weighing.weigh.measurement import Weighing
 from tests.commands import read, refused
+from tests.fleet_data import DESIGN
 from tests.json_documents import documents
 from tests.unit import sample_result
-from tests.unit.artefacts import DESIGN
 
 INVENTORY = {
     "a": InventoryServer(dsn="host=db1 password=secret", labels={"env": "prod"}, weight=2),

@@ -10,7 +10,7 @@ from pgtare.weighing.fleet.fleet_guard import FleetGuard
 from pgtare.weighing.fleet.run import FleetRequest, Prepared
 from pgtare.weighing.fleet.server_weighing import ServerWeighing
 from pgtare.weighing.fleet.stages import ServerTraffic
-from tests.unit.artefacts import DESIGN
+from tests.fleet_data import DESIGN
 
 
 def test_sessions_that_are_too_short_are_in_the_plan() -> None:

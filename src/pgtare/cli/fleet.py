@@ -39,8 +39,9 @@ from pgtare.weighing.weigh.request import new_seed
 _RESUMED = frozenset({"catalogue", "inventory", "json", "output", "resume", "skip_unready", "yes"})
 
 if TYPE_CHECKING:
-    from pgtare.weighing.fleet.directory import FleetDesign, FleetDirectory
+    from pgtare.weighing.fleet.directory import FleetDirectory
     from pgtare.weighing.fleet.readiness import Readiness
+    from pgtare.weighing.fleet.state import FleetDesign
 
 InventoryFile = Annotated[
     Path,
@@ -205,8 +206,9 @@ def weigh(
     Example: `pgtare fleet weigh track_io_timing --inventory fleet.toml --out monday`
     """
     from pgtare.weighing.fleet import run
-    from pgtare.weighing.fleet.directory import FleetDesign, FleetDirectory
+    from pgtare.weighing.fleet.directory import FleetDirectory
     from pgtare.weighing.fleet.server_weighing import LEASE
+    from pgtare.weighing.fleet.state import FleetDesign
 
     if (out is None) == (resume is None):
         raise UsageError("give either --out or --resume: a new directory, or one to go on with")

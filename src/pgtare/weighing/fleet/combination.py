@@ -18,13 +18,16 @@ from pgtare.estimate.inference import Estimate
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.weighing.fleet import documents, raw_data
-from pgtare.weighing.fleet.raw_data import LeftOut, ServerRecord
+from pgtare.weighing.fleet.raw_data import LeftOut
 from pgtare.weighing.fleet.server_estimate import ArmFigures, ServerFigures
+from pgtare.weighing.fleet.state import FleetServerState
 from pgtare.weighing.weigh.schema import ArmRole, filled, interval, number
 
 LEVEL = 0.95
 #: A label that every server has, unless the inventory gives it another meaning.
 VERSION_LABEL = "postgresql"
+#: A server that `fleet.json` does not list.
+_UNLISTED = FleetServerState(name="", labels={}, weight=1.0)
 _ROLES: tuple[ArmRole, ...] = ("instrument", "injected", "control")
 
 
@@ -48,7 +51,7 @@ class _Member:
 def combine_servers(
     figures: Sequence[ServerFigures],
     left_out: Sequence[LeftOut],
-    records: Mapping[str, ServerRecord],
+    records: Mapping[str, FleetServerState],
     margin: float | None = None,
 ) -> documents.FleetWeighing:
     """The fleet's result.
@@ -69,7 +72,7 @@ def combine_servers(
         created=max(one.created for one in servers),
         margin_pct=100 * share,
         confidence=LEVEL,
-        servers=[_server(one, records.get(one.name, ServerRecord())) for one in servers],
+        servers=[_server(one, records.get(one.name, _UNLISTED)) for one in servers],
         left_out=[
             documents.FleetLeftOut(server=one.server, reason=one.reason)
             for one in sorted(gone, key=lambda one: one.server)
@@ -79,7 +82,7 @@ def combine_servers(
     )
 
 
-def _lost(one: ServerFigures, records: Mapping[str, ServerRecord]) -> str:
+def _lost(one: ServerFigures, records: Mapping[str, FleetServerState]) -> str:
     """Why a server is left out whose observations end with its loss.
 
     Its trial was not ended by chance alone: what ended it may be what is weighed.
@@ -96,7 +99,7 @@ def _lost(one: ServerFigures, records: Mapping[str, ServerRecord]) -> str:
     )
 
 
-def _before(record: ServerRecord) -> str:
+def _before(record: FleetServerState) -> str:
     """What to know of a server that did not end its weighing, and has figures."""
     if record.state == "lost":
         return f"{record.words()}; an earlier trial of it is kept, and included in the estimate"
@@ -119,9 +122,9 @@ def _names(servers: Sequence[ServerFigures]) -> list[tuple[str, ArmRole]]:
     return sorted(roles.items(), key=lambda one: (_ROLES.index(one[1]), one[0]))
 
 
-def _labels(server: ServerFigures, records: Mapping[str, ServerRecord]) -> dict[str, str]:
+def _labels(server: ServerFigures, records: Mapping[str, FleetServerState]) -> dict[str, str]:
     """Those of the inventory, and the major version."""
-    found = dict(records.get(server.name, ServerRecord()).labels)
+    found = dict(records.get(server.name, _UNLISTED).labels)
     major = server.version.partition(".")[0]
     if major:
         found.setdefault(VERSION_LABEL, major)
@@ -132,7 +135,7 @@ def _arm(
     name: str,
     role: ArmRole,
     servers: Sequence[ServerFigures],
-    records: Mapping[str, ServerRecord],
+    records: Mapping[str, FleetServerState],
     margin: float,
 ) -> documents.FleetArm:
     members = [
@@ -224,14 +227,16 @@ def _server_arm(member: _Member) -> documents.ServerArm:
     )
 
 
-def _server(one: ServerFigures, record: ServerRecord) -> documents.FleetServer:
+def _server(one: ServerFigures, record: FleetServerState) -> documents.FleetServer:
     return filled(documents.FleetServer, one, labels=dict(record.labels), weight=record.weight)
 
 
-def _warnings(servers: Sequence[ServerFigures], records: Mapping[str, ServerRecord]) -> list[str]:
+def _warnings(
+    servers: Sequence[ServerFigures], records: Mapping[str, FleetServerState]
+) -> list[str]:
     found = [f"{one.name}: {alarm}." for one in servers for alarm in one.alarms]
     for one in servers:
-        record = records.get(one.name, ServerRecord())
+        record = records.get(one.name, _UNLISTED)
         if record.state in ("stopped", "lost", "running"):
             found.append(f"{one.name}: {_before(record)}.")
     versions = sorted({one.pgtare_version for one in servers})

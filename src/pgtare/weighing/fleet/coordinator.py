@@ -25,11 +25,12 @@ from pgtare.kit import numbers
 from pgtare.kit.progress import Display
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.fleet import stages
-from pgtare.weighing.fleet.directory import FleetBreach, FleetDirectory
+from pgtare.weighing.fleet.directory import FleetDirectory
 from pgtare.weighing.fleet.fleet_guard import Crossing, FleetGuard
 from pgtare.weighing.fleet.raw_data import SERVERS
 from pgtare.weighing.fleet.server_weighing import NO_ANSWER, ServerWeighing, TrialEnd
 from pgtare.weighing.fleet.stages import ServerTraffic, Stage
+from pgtare.weighing.fleet.state import FleetBreach
 from pgtare.weighing.weigh.recording import Halt
 
 #: A trial is given up if it has not ended this long after it should have, in s.

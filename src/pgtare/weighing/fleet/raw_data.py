@@ -5,22 +5,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pgtare.errors import UsageError
-from pgtare.kit import artefact, numbers
+from pgtare.kit import artefact
+from pgtare.weighing.fleet.state import FLEET_FILE, WEIGHING, FleetServerState, FleetState
 from pgtare.weighing.weigh import store
 
 SERVERS = "servers"
-#: What describes the fleet: the inventory, and how far the weighing of each server is.
-FLEET_FILE = "fleet.json"
-SCHEMA = "pgtare.fleet/1"
-WHAT = "fleet weighing"
 _LAYOUT = "the raw data of a server are expected in PREFIX/servers/NAME/"
 
 
@@ -38,28 +33,6 @@ class Listing:
 
     servers: tuple[str, ...]
     left_out: tuple[LeftOut, ...]
-
-
-@dataclass(frozen=True)
-class ServerRecord:
-    """One server in `fleet.json`. state: waiting, running, done, stopped or lost; reason: of that.
-
-    transactions: measured, in all its trials.
-    """
-
-    labels: Mapping[str, str] = field(default_factory=dict)
-    weight: float = 1.0
-    state: str = ""
-    reason: str = ""
-    transactions: int = 0
-
-    def words(self) -> str:
-        """The state with its reason, and after how many transactions a server was lost."""
-        after = ""
-        if self.state == "lost" and self.transactions:
-            counted = numbers.counted(self.transactions, "transaction")
-            after = f" after {counted} in all its trials"
-        return f"{self.state}{after}{f': {self.reason}' if self.reason else ''}"
 
 
 def listing(prefix: Path) -> Listing:
@@ -80,41 +53,28 @@ def listing(prefix: Path) -> Listing:
         else:
             found.append(name)
     if not found and not left_out:
-        raise UsageError(f"{prefix} holds no {WHAT}: {SERVERS}/ in it is empty; {_LAYOUT}")
+        raise UsageError(f"{prefix} holds no {WEIGHING.what}: {SERVERS}/ in it is empty; {_LAYOUT}")
     return Listing(tuple(found), tuple(left_out))
 
 
-def read_records(prefix: Path) -> dict[str, ServerRecord]:
+def read_records(prefix: Path) -> dict[str, FleetServerState]:
     """The servers of `fleet.json` by name; none if there is no such file.
 
     Raises UsageError if it is another document, and PgtareError if it is damaged.
     """
     path = prefix / FLEET_FILE
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except OSError as ex:
-        raise artefact.unreadable(path, ex) from ex
-    except (ValueError, RecursionError) as ex:
-        raise artefact.damaged(path, "it is not a JSON document") from ex
-    found = document.get("schema") if isinstance(document, dict) else None
-    if found != SCHEMA:
-        raise UsageError(
-            f"{path} does not describe a fleet that this pgtare reads: its schema is {found!r}"
-        )
-    try:
-        return {str(one["name"]): _record(one) for one in document["servers"]}
-    except (KeyError, TypeError, ValueError, AttributeError) as ex:
-        raise artefact.damaged(path, "it does not list its servers") from ex
+    state = artefact.parsed(FleetState, WEIGHING.read(path), path)
+    return {server.name: server for server in state.servers}
 
 
-def without_data(records: Mapping[str, ServerRecord], known: Collection[str]) -> list[LeftOut]:
+def without_data(records: Mapping[str, FleetServerState], known: Collection[str]) -> list[LeftOut]:
     """The servers of `fleet.json` that have no data. known: names of those that have some."""
     found = []
     for name in sorted(set(records) - set(known)):
         record = records[name]
-        if record.state in ("", "done"):
+        if record.state == "done":
             reason = "its data are not there"
         elif record.state == "lost" and record.transactions:
             reason = f"{record.words()}; none of its observations are kept"
@@ -124,16 +84,6 @@ def without_data(records: Mapping[str, ServerRecord], known: Collection[str]) ->
     return found
 
 
-def _record(one: Mapping[str, Any]) -> ServerRecord:
-    return ServerRecord(
-        labels={str(name): str(value) for name, value in (one.get("labels") or {}).items()},
-        weight=float(one.get("weight", 1.0)),
-        state=str(one.get("state") or ""),
-        reason=str(one.get("reason") or ""),
-        transactions=int(one.get("transactions") or 0),
-    )
-
-
 def _names(prefix: Path) -> list[str]:
     """The directories in PREFIX/servers, in order."""
     servers = prefix / SERVERS
@@ -141,9 +91,9 @@ def _names(prefix: Path) -> list[str]:
         return sorted(one.name for one in os.scandir(servers) if one.is_dir())
     except (FileNotFoundError, NotADirectoryError) as ex:
         if not prefix.exists():
-            raise artefact.not_there(prefix, WHAT) from ex
+            raise artefact.not_there(prefix, WEIGHING.what) from ex
         raise UsageError(
-            f"{prefix} holds no {WHAT}: it has no directory {SERVERS}/; {_LAYOUT}"
+            f"{prefix} holds no {WEIGHING.what}: it has no directory {SERVERS}/; {_LAYOUT}"
         ) from ex
     except OSError as ex:
         raise artefact.unreadable(servers, ex) from ex

@@ -16,16 +16,11 @@ from pgtare.postgres import parallel
 from pgtare.postgres.inventory import Inventory, InventoryServer
 from pgtare.weighing.fleet import stages
 from pgtare.weighing.fleet.coordinator import Coordinator
-from pgtare.weighing.fleet.directory import (
-    FleetDesign,
-    FleetDirectory,
-    FleetState,
-    check_target,
-    servers_of,
-)
+from pgtare.weighing.fleet.directory import FleetDirectory, check_target, servers_of
 from pgtare.weighing.fleet.fleet_guard import LOAD_LABEL, FleetGuard
 from pgtare.weighing.fleet.server_weighing import ServerWeighing
 from pgtare.weighing.fleet.stages import ServerTraffic
+from pgtare.weighing.fleet.state import FleetDesign, FleetState
 from pgtare.weighing.instruments import Chosen
 from pgtare.weighing.weigh import plan as planning
 from pgtare.weighing.weigh.request import Request
