@@ -25,7 +25,7 @@ from pgtare.errors import PgtareError, UsageError
 from pgtare.postgres.binaries import Binaries, from_pg_config
 from pgtare.postgres.directories import locked, place
 from pgtare.postgres.os_account import environment
-from tests.source_package import kept_tarball, tarball, version_of
+from tests.source_package import tarball, version_of
 
 TOOLS = ("gcc", "make", "bison", "flex", "perl", "tar", "bzip2")
 OUTPUT_TAIL_LINES = 12
@@ -102,14 +102,6 @@ def build(recipe: Recipe, on_progress: OnProgress = _ignore) -> Binaries:
     UsageError says what is missing, or shows where the compiler stopped.
     """
     return from_pg_config(_built(recipe, on_progress) / "install" / "bin" / "pg_config")
-
-
-def is_built(recipe: Recipe) -> bool:
-    """Whether the server of a recipe is there; fetches and builds nothing."""
-    if any(shutil.which(tool) is None for tool in TOOLS):
-        return False
-    tar = kept_tarball(recipe.major)
-    return tar is not None and (_directory(recipe, "server", tar) / "complete").exists()
 
 
 def relink(recipe: Recipe, link: Link, on_progress: OnProgress = _ignore) -> Binaries:

@@ -32,11 +32,6 @@ def tarball(major: int) -> Path:
     return found
 
 
-def kept_tarball(major: int) -> Path | None:
-    """The source that is already here; None if it would have to be fetched."""
-    return _newest(place("sources"), major)
-
-
 def version_of(tar: Path) -> str:
     """The version in a tar file's name, such as 18.6."""
     return tar.name.partition("_")[2].partition(".orig")[0]

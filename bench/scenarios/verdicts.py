@@ -182,10 +182,9 @@ def _verdict(
     *,
     at_least: bool,
     trials: int,
-    sessions: Sessions = _CLEAN,
 ) -> Scenario:
     checks = " or ".join(f'"{verdict}"' for verdict in verdicts)
-    count = partial(called, sessions, effects, verdicts)
+    count = partial(called, _CLEAN, effects, verdicts)
     return Scenario(name, checks, bound, count, at_least, trials)
 
 

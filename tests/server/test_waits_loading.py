@@ -16,8 +16,6 @@ from tests.waits import sync_reads, waits
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
-SERVER_SETTINGS = {k: v for k, v in CAPTURING.items() if "." not in k}
-
 
 def test_hooks_off_replaces_nothing(binaries: Binaries) -> None:
     settings = {"wait_event_timing.hooks": False}

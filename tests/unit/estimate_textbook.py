@@ -169,13 +169,6 @@ def weighted_threshold(sides: Sequence[tuple[npt.NDArray[np.float64], ...]]) -> 
     return found
 
 
-def mean_and_se(values: list[float]) -> tuple[float, float]:
-    """Mean and its standard error."""
-    mean = sum(values) / len(values)
-    variance = sum((v - mean) ** 2 for v in values) / (len(values) - 1)
-    return mean, math.sqrt(variance / len(values))
-
-
 def sign_flip_p(d: Sequence[float], theta: float = 0.0) -> float:
     """Two-sided sign-flip p of the mean, flip by flip."""
     shifted = [x - theta for x in d]
