@@ -110,12 +110,7 @@ def _changed(finished: Path, where: Path, **facts: Any) -> Path:
     return out
 
 
-def test_a_study_goes_on_with_its_own_server_and_study_alone(
-    finished: Path, tmp_path: Path
-) -> None:
-    other = write(tmp_path, STUDY.replace("scale = 2", "scale = 3"))
-    message = failed(pgtare("ladder", other, "--quick", "--out", finished), 2)
-    assert "holds another study" in message
+def test_a_study_goes_on_with_its_own_server_alone(finished: Path, tmp_path: Path) -> None:
     (version,) = read(finished / "result.json")["servers"].values()
     assert version.startswith("PostgreSQL 18.")
     out = _changed(finished, tmp_path, servers={"main": "PostgreSQL 18.0"})
@@ -175,7 +170,7 @@ def test_killed_and_interrupted_it_goes_on(tmp_path: Path, wheel: Binaries) -> N
     assert "runs are kept" in stderr
     assert "Traceback" not in stderr
 
-    done = pgtare("ladder", study, "--quick", "--out", out)
+    done = pgtare("ladder", "resume", out)
     assert done.returncode == 0, done.stderr
     runs = directory.runs()
     assert len(runs) == 7

@@ -56,16 +56,9 @@ def test_a_study_whose_scripts_cannot_be_kept_is_not_begun(
     assert (tmp_path / "out" / "load.sql").read_text() == "SELECT 1;\n"
 
 
-def test_a_script_or_seed_that_is_another_now_is_another_study(
-    study_file: Path, tmp_path: Path
-) -> None:
+def test_a_study_that_was_begun_is_resumed(study_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     begin(planned(study_file, out, seed=3))
-    assert planned(study_file, out).facts.seed == 3
-    assert planned(study_file, out, seed=3).facts.seed == 3
-    with pytest.raises(UsageError, match="this one begun otherwise"):
-        planned(study_file, out, seed=4)
-    (study_file.parent / "load.sql").write_text("SELECT 2;\n")
     with pytest.raises(UsageError, match="pgtare ladder resume"):
         planned(study_file, out)
     assert resumed(out).facts.seed == 3

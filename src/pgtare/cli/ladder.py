@@ -79,9 +79,9 @@ def run_study(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Run a study, or continue it where it was interrupted (the word `run` may be left out).
+    """Run a study (the word `run` may be left out).
 
-    Every run is kept as soon as it is done: after Ctrl-C, a kill or a reboot the same command
+    Every run is kept as soon as it is done: after Ctrl-C, a kill or a reboot `pgtare ladder resume`
     continues. Effects are shown only after the last run.
 
     Example: `pgtare ladder studies/wait_event_timing.toml --quick`

@@ -65,25 +65,20 @@ def plan(
     seed: int | None,
     command: Sequence[str],
 ) -> StudyPlan:
-    """A study from its file: begun anew in `out`, or gone on with where it was begun there.
+    """A study from its file, to be begun in `out`.
 
-    Raises UsageError for what is wrong in the file, and if `out` holds another study.
+    Raises UsageError for what is wrong in the file, and if `out` holds a study.
     """
     study, source = studies.read(path)
     directory = Directory(out)
-    facts = directory.facts() if directory.begun else None
-    left_out = missing_clocks.left_out(study) if facts is None else facts.left_out
+    if directory.begun:
+        raise UsageError(
+            f"{out} holds a study: go on with `pgtare ladder resume {out}`, or name a new "
+            "directory by --out"
+        )
+    left_out = missing_clocks.left_out(study)
     chosen = _chosen(study, quick, workloads, left_out)
     warning = studies.check_rounds(chosen, quick=quick)
-    if facts is not None:
-        asked = (source, quick, names(chosen), facts.seed if seed is None else seed)
-        kept = (facts.source, facts.quick, facts.workloads, facts.seed)
-        if asked != kept or not scripts.unchanged(chosen, path.parent, out):
-            raise UsageError(
-                f"{out} holds another study, or this one begun otherwise: name a new directory, or "
-                f"go on with `pgtare ladder resume {out}`"
-            )
-        return _planned(chosen, facts, directory, warning)
     number = secrets.randbelow(2**31) if seed is None else seed
     steps = all_steps(chosen, number)
     _check_scripts(chosen, path.parent)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import jinja2
@@ -19,30 +18,17 @@ def place(study: Study, source: Path, target: Path) -> None:
     source: the study file's folder. A study goes on with the scripts that it was begun with.
     Raises UsageError for a script that is elsewhere, is not there, or cannot be filled in.
     """
-    for name, place, text in _each(study, source, target):
-        try:
-            os.makedirs(place.parent, exist_ok=True)
-            place.write_text(text, encoding="utf-8")
-        except OSError as ex:
-            raise PgtareError(f"cannot copy {name}: {ex.strerror}") from ex
-
-
-def unchanged(study: Study, source: Path, target: Path) -> bool:
-    """Whether the scripts in `source` are those that were put into `target`."""
-    try:
-        return all(_read(place) == text for _, place, text in _each(study, source, target))
-    except UsageError:
-        return False
-
-
-def _each(study: Study, source: Path, target: Path) -> Iterator[tuple[str, Path, str]]:
-    """Every script: its name, its place below `target`, and its text as it is played."""
     for workload in study.workload:
         for name in filter(None, (workload.script, workload.setup)):
             place = target / placed(name, workload)
             if not place.resolve().is_relative_to(target.resolve()):
                 raise UsageError(f"the script {name} must be next to the study file")
-            yield name, place, _filled(_read(source / name), name, workload)
+            text = _filled(_read(source / name), name, workload)
+            try:
+                os.makedirs(place.parent, exist_ok=True)
+                place.write_text(text, encoding="utf-8")
+            except OSError as ex:
+                raise PgtareError(f"cannot copy {name}: {ex.strerror}") from ex
 
 
 def _read(path: Path) -> str:
