@@ -147,11 +147,10 @@ def write_fleet(
     """A fleet's directory. states: state and reason of servers that have no data."""
     (prefix / "servers").mkdir(parents=True)
     listed = [
-        FleetServerState(name=one.name, labels=dict(one.labels), weight=1.0, state="done")
-        for one in servers
+        FleetServerState(name=one.name, labels=dict(one.labels), state="done") for one in servers
     ]
     for name, (how, reason) in (states or {}).items():
-        listed.append(FleetServerState(name=name, labels={}, weight=1.0, state=how, reason=reason))
+        listed.append(FleetServerState(name=name, labels={}, state=how, reason=reason))
     state = FleetState(command=["pgtare"], created="2026-01-01", design=DESIGN, servers=listed)
     (prefix / FLEET_FILE).write_text(state.to_json())
     return {one.name: write_server(one, prefix / "servers" / one.name) for one in servers}

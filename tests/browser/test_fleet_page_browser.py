@@ -30,9 +30,7 @@ def made(names: list[str], arms: tuple[str, ...]) -> FleetWeighing:
     """The last server is unlike the rest, and has a label that no other has."""
     labels = {name: {"site": "ab"[i % 2]} for i, name in enumerate(names)}
     labels[names[-1]] = {"disk": names[0]}
-    records = {
-        name: FleetServerState(name=name, labels=own, weight=1.0) for name, own in labels.items()
-    }
+    records = {name: FleetServerState(name=name, labels=own) for name, own in labels.items()}
     effects = [0.05 + 0.001 * i for i in range(len(names))]
     figures = [
         made_figures(name, {arm: effect for arm in arms})

@@ -76,7 +76,7 @@ def read_study(path: Path) -> Any:
 
 
 def write_fleet(path: Path) -> None:
-    servers = [FleetServerState(name=name, labels={}, weight=1) for name in ("a", "b")]
+    servers = [FleetServerState(name=name, labels={}) for name in ("a", "b")]
     state = FleetState(command=["pgtare"], created="2026-01-01", design=DESIGN, servers=servers)
     directory = FleetDirectory.create(path, state)
     given = sample_result.sample(blocks=5)

@@ -21,7 +21,7 @@ LAST = stages.Stage("all", ("a",), 1.0, 60.0, last=True)
 
 def coordinator(path: Path) -> Coordinator:
     """Of a fleet of one server, which is not asked anything."""
-    servers = [FleetServerState(name="a", labels={}, weight=1)]
+    servers = [FleetServerState(name="a", labels={})]
     state = FleetState(command=["pgtare"], created="2026-01-01", design=DESIGN, servers=servers)
     guard = FleetGuard({}, {}, HarmLimits())
     console = Console(file=io.StringIO())

@@ -140,7 +140,7 @@ def test_half_written_and_lost_servers_are_named(copy: Path) -> None:
     path = copy / "fleet.json"
     document = json.loads(path.read_text())
     document["servers"].append(
-        {"name": "db8", "labels": {}, "weight": 1, "state": "lost", "reason": "no answer"}
+        {"name": "db8", "labels": {}, "state": "lost", "reason": "no answer"}
     )
     path.write_text(json.dumps(document))
     gone = {one.server: one.reason for one in report(copy).left_out}

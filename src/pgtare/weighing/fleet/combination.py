@@ -27,7 +27,7 @@ LEVEL = 0.95
 #: A label that every server has, unless the inventory gives it another meaning.
 VERSION_LABEL = "postgresql"
 #: A server that `fleet.json` does not list.
-_UNLISTED = FleetServerState(name="", labels={}, weight=1.0)
+_UNLISTED = FleetServerState(name="", labels={})
 _ROLES: tuple[ArmRole, ...] = ("instrument", "injected", "control")
 
 
@@ -228,7 +228,7 @@ def _server_arm(member: _Member) -> documents.ServerArm:
 
 
 def _server(one: ServerFigures, record: FleetServerState) -> documents.FleetServer:
-    return filled(documents.FleetServer, one, labels=dict(record.labels), weight=record.weight)
+    return filled(documents.FleetServer, one, labels=dict(record.labels))
 
 
 def _warnings(

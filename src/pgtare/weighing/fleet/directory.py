@@ -156,6 +156,6 @@ def check_target(path: Path) -> None:
 def servers_of(inventory: Mapping[str, InventoryServer]) -> list[FleetServerState]:
     """The servers as they are written: without what connects to them."""
     return [
-        FleetServerState(name=name, labels=dict(server.labels), weight=server.weight)
+        FleetServerState(name=name, labels=dict(server.labels))
         for name, server in inventory.items()
     ]

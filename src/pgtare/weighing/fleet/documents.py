@@ -107,7 +107,6 @@ class FleetServer(Model):
 
     name: str = Field(description="name of the server")
     labels: dict[str, str] = Field(description="its labels in the inventory")
-    weight: float = Field(description="its weight in the inventory; no figure here depends on it")
     version: str = Field(description="version of PostgreSQL; empty if not known")
     base_us: float | None = Field(description="body of its base, in µs")
     margin_pct: float = Field(description="margin of equivalence of its own verdicts, in percent")

@@ -1,6 +1,6 @@
 """The raw data of a fleet: PREFIX/servers/NAME/, as `pgtare weigh --out` leaves each of them.
 
-`fleet.json` has the labels and weights of the servers, and how far each is; it may be missing.
+`fleet.json` has the labels of the servers, and how far each is; it may be missing.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ class FleetServerState(Model):
 
     name: str = Field(description="its name in the inventory")
     labels: dict[str, str] = Field(description="its labels")
-    weight: float = Field(description="how much it matters, relative to the others")
     state: State = Field(
         default="waiting",
         description="`waiting`, `running`, `done`, `stopped` (before its time) or `lost`",
