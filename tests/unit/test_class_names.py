@@ -31,7 +31,6 @@ ALLOWED = {
     "Event": "of perf, of a trace, of waits",
     "Process": "of a trace, of the machine",
     "Program": "a script that is compiled, a binary with symbols",
-    "Proof": "of activity of an instrument, of a workload's waits",
     "Rate": "an error rate, and that of an open loop",
     "Server": "as the doctor sees it, as a trace does, and in a study file",
     "Session": "of a server, by the room that looks at it",

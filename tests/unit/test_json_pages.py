@@ -45,7 +45,6 @@ NO_DOCUMENT = {
     "agent check",
     "fleet check",
     "flame diff",
-    "ladder prove",
     "ladder status",
     "live",
     "module install",

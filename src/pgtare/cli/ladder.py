@@ -23,8 +23,6 @@ from pgtare.weighing.ladder import (
     status,
     terminal,
 )
-from pgtare.weighing.ladder import study_file as studies
-from pgtare.weighing.ladder import wait_check as proving
 from pgtare.weighing.ladder.page import write_page
 from pgtare.weighing.ladder.result import LadderResult
 
@@ -157,31 +155,6 @@ def report(
         with planned.directory.locked():  # another process that runs it would add to what is closed
             planned.directory.close()
     _deliver(planned, destination)
-
-
-@app.command()
-def prove(
-    study: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
-    workload: Annotated[
-        list[str] | None, typer.Option("--workload", "-w", help="Only these workloads.")
-    ] = None,
-) -> None:
-    """Run each workload once and show whether its waits are those that the study states.
-
-    The exit status is 1 if those of one workload are not.
-
-    Example: `pgtare ladder prove studies/wait_event_timing.toml -w W3`
-    """
-    found, _ = studies.read(study)
-    chosen = found.only(workload) if workload else found
-    proofs = proving.prove(
-        chosen,
-        study.parent,
-        lambda text: cli.stderr().print(f"pgtare: {text}", highlight=False, markup=False),
-    )
-    proving.show(proofs, Console())
-    if any(proof.missed for proof in proofs):
-        raise typer.Exit(1)
 
 
 def _go_on(planned: planning.StudyPlan, destination: Destination) -> None:

@@ -83,8 +83,8 @@ def _not_counted(result: LadderResult) -> list[str]:
         )
     if any(w.idle is not None and not w.proven for w in left_out):
         sentences.append(
-            "`pgtare ladder prove` shows what a workload waits for: change its load, or what the "
-            "study file states of it."
+            "The page shows what a workload waits for: change its load, or what the study file "
+            "states of it."
         )
     return sentences
 

@@ -102,9 +102,7 @@ def _go(planned: StudyPlan, bench: Bench, skipped: dict[str, str], console: Cons
         _conduct(planned, bench, runs, skipped, display)
 
 
-def skipped_workloads(
-    study: Study, bench: Bench, known: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def skipped_workloads(study: Study, bench: Bench, known: Mapping[str, str]) -> dict[str, str]:
     """Workloads that these servers cannot run, with the reason.
 
     known: the servers' versions, if the study was begun; they need not be here any more.

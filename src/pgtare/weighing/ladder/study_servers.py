@@ -100,14 +100,14 @@ class Bench:
             self._binaries[server] = _installation(self.study.servers[server])
         return self._binaries[server]
 
-    def serves(self, workload: Workload, known: Mapping[str, str] | None = None) -> str:
+    def serves(self, workload: Workload, known: Mapping[str, str]) -> str:
         """Why a workload cannot be run on the study's servers, or nothing.
 
         known: versions of servers that need not be looked at.
         """
         for variant in self.study.variant:
             name = variant.server
-            version = (known or {}).get(name)
+            version = known.get(name)
             major = version_number(version) // 10_000 if version else self.binaries(name).major
             if major < workload.oldest:
                 return f"it needs PostgreSQL {workload.oldest}, and {variant.name} is {major}"
