@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load.duet_plan import Length
@@ -28,6 +31,14 @@ def assert_nothing_lost(records: Records) -> None:
         for cluster in range(records.n_clusters):
             cycles = rows["cycle"][(rows["thread"] == thread) & (rows["cluster"] == cluster)]
             assert np.array_equal(np.sort(cycles), np.arange(len(cycles)))
+
+
+def signal_driver(output: Path, number: signal.Signals, after_s: float = 0.0) -> None:
+    """Send the driver that records there a signal."""
+    time.sleep(after_s)
+    for process in psutil.process_iter(["cmdline"]):
+        if f"{output}.plan" in " ".join(process.info["cmdline"] or ()):
+            process.send_signal(number)
 
 
 def backend_of(cluster: Cluster) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,8 @@ from pgtare.postgres.load import LoadSpec, Script
 from pgtare.postgres.load.driver import build_driver, driver_for, driver_source
 from pgtare.postgres.load.duet import run_duet
 from pgtare.postgres.load.duet_plan import Length
-from pgtare.postgres.signals import StopRequest
 from tests.assignment import permuted_block
-from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, latencies_us
+from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, latencies_us, signal_driver
 from tests.loads import during
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -166,15 +166,16 @@ def test_more_records_than_fit_a_block_are_all_kept(
 ) -> None:
     """Blocks hold 8,192 records; each thread fills several."""
     reports: list[tuple[float, int]] = []
-    output, stop = tmp_path / "r", StopRequest()
+    output = tmp_path / "r"
+
+    def enough() -> bool:
+        return output.exists() and output.stat().st_size > 4 * 8192 * 40 and len(reports) > 1
 
     def await_blocks() -> None:
         deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and not stop.made:
+        while time.monotonic() < deadline and not enough():
             time.sleep(0.05)
-            stop.made = (
-                output.exists() and output.stat().st_size > 4 * 8192 * 40 and len(reports) > 1
-            )
+        signal_driver(output, signal.SIGINT)
 
     with during(await_blocks):
         run = run_duet(
@@ -183,7 +184,6 @@ def test_more_records_than_fit_a_block_are_all_kept(
             script(SELECT_1, clients=2),
             Length(30),
             output,
-            stop=stop,
             on_progress=lambda *report: reports.append(report),
         )
     assert_nothing_lost(run.records)

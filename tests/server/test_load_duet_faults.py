@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
@@ -21,7 +20,7 @@ from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load.duet import run_duet
 from pgtare.postgres.load.duet_plan import Length
 from pgtare.postgres.load.duet_records import Outcome, read_records
-from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, backend_of
+from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, backend_of, signal_driver
 from tests.hostile_server import message
 from tests.loads import during
 from tests.servers import crash
@@ -33,7 +32,7 @@ def test_a_stop_keeps_what_was_measured(
     driver: Path, targets: Any, script: Any, tmp_path: Path
 ) -> None:
     output, began = tmp_path / "r", time.monotonic()
-    with during(lambda: _signal_driver(output, signal.SIGINT, 0.6)):
+    with during(lambda: signal_driver(output, signal.SIGINT, 0.6)):
         run = run_duet(driver, targets, script(SELECT_1), Length(30), output)
     assert (run.ended, run.failure) == ("signal", None)
     assert time.monotonic() - began < 10
@@ -53,18 +52,10 @@ def test_a_stop_is_seen_though_records_come_faster_than_they_are_written(
     )
     slowed = _wrapped(driver, tmp_path, f"export LD_PRELOAD={slow}")
     output = tmp_path / "r"
-    with during(lambda: _signal_driver(output, signal.SIGINT, 3)):
+    with during(lambda: signal_driver(output, signal.SIGINT, 3)):
         run = run_duet(slowed, targets, script(SELECT_1, clients=2), Length(15), output)
     assert (run.ended, run.failure) == ("signal", None)
     assert_nothing_lost(run.records)
-
-
-def _signal_driver(output: Path, number: signal.Signals, after_s: float) -> None:
-    """Send the driver that records there a signal."""
-    time.sleep(after_s)
-    for process in psutil.process_iter(["cmdline"]):
-        if f"{output}.plan" in " ".join(process.info["cmdline"] or ()):
-            process.send_signal(number)
 
 
 def _wrapped(driver: Path, directory: Path, before: str) -> Path:
@@ -100,7 +91,7 @@ def test_a_killed_driver_leaves_its_whole_blocks(
     def kill() -> None:
         while not output.exists() or output.stat().st_size < 100_000:
             time.sleep(0.05)
-        _signal_driver(output, signal.SIGKILL, 0)
+        signal_driver(output, signal.SIGKILL, 0)
 
     with during(kill):
         run = run_duet(driver, targets, script(SELECT_1), Length(40), output)
