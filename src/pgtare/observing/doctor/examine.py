@@ -153,7 +153,13 @@ def _report(
     notes = list(checked.notes)
     if waits is not None and last.waits is not None and not waits.exact:
         notes.append("the wait timing was reset within this interval: the waits are sampled")
-    found = compute.findings(seen, checked.findings, busy=True)
+    found = [
+        # what was there at the first sample may have been there for long
+        each.model_copy(update={"since": None})
+        if each.since and each.since >= first.taken
+        else each
+        for each in compute.findings(seen, checked.findings, busy=True)
+    ]
     return Report(
         taken=last.taken,
         duration_s=elapsed_s(first, last),
