@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pgtare.estimate.trial.observations import NO_BLOCK, Observations, UnitFlag, empty
-from pgtare.estimate.trial.runs import DROPPED, REASONS, select
+from pgtare.estimate.trial.runs import DROPPED, select
 from tests.assignment import NOBODY, first_arm, permuted_block, run_length
 from tests.unit import simulated_trial as simulated
 from tests.unit.estimate_textbook import design_of, later_units, simulate
@@ -94,7 +94,6 @@ def test_all_but_the_beginnings_of_runs_enter(obs: Observations) -> None:
     assert len(found.beginnings.units.arm) == np.count_nonzero(~late)
     assert len(found.early.units.arm) + len(found.late.units.arm) == found.used.sum()
     assert found.first is None
-    assert set(found.discarded.values()) == {0}
 
 
 def test_the_same_transactions_as_the_textbook() -> None:
@@ -141,17 +140,15 @@ def test_a_block_that_was_cut_short_is_part_of_the_one_before(obs: Observations)
 
 
 @pytest.mark.parametrize(
-    ("flag", "reason"),
-    [(flag, reason) for reason, flag in REASONS.items()],
+    "flag",
+    [UnitFlag.SWITCH_FAILED, UnitFlag.APP_CHANGED, UnitFlag.RELOADED, UnitFlag.UNDRAWN],
 )
-def test_a_doubtful_arm_leaves_its_transaction_out(
-    obs: Observations, flag: UnitFlag, reason: str
-) -> None:
+def test_a_doubtful_arm_leaves_its_transaction_out(obs: Observations, flag: UnitFlag) -> None:
     at = np.flatnonzero(obs["position"] >= DROPPED)[6]
+    before = select(obs, DESIGN).used.sum()
     obs["flags"][at] = flag
     found = select(obs, DESIGN)
-    assert found.discarded[reason] == 1
-    assert sum(found.discarded.values()) == 1
+    assert found.used.sum() == before - 1
     plain = later_units(obs, DESIGN)
     assert len(found.later.units.arm) == len(plain)
 
@@ -163,9 +160,10 @@ def test_other_flags_are_no_reason(obs: Observations, flag: UnitFlag) -> None:
     assert select(obs, DESIGN).used.tolist() == before
 
 
-def test_unknown_arms_are_foreign(obs: Observations) -> None:
+def test_unknown_arms_are_left_out(obs: Observations) -> None:
+    before = select(obs, DESIGN).n_all
     obs["arm"][row(obs, 0, 200)] = 7
-    assert select(obs, DESIGN).foreign == 1
+    assert select(obs, DESIGN).n_all == before - 1
 
 
 def test_no_observations() -> None:

@@ -17,8 +17,11 @@ from pgtare.estimate.trial import (
     analyse,
     live,
 )
+from pgtare.estimate.trial.comparison import Comparison
 from pgtare.estimate.trial.design import Arm, Design
+from pgtare.estimate.trial.effects import Strata, effects_of
 from pgtare.estimate.trial.observations import Observations, UnitFlag, empty
+from pgtare.estimate.trial.runs import select
 from tests.unit import simulated_trial as simulated
 from tests.unit.estimate_textbook import design_of, simulate
 
@@ -42,6 +45,11 @@ def answer(arm: ArmEstimate) -> Answer:
     return arm.answer
 
 
+def compared(obs: Observations, design: Design, arm: int) -> Comparison:
+    strata = Strata.of(select(obs, design))
+    return effects_of(strata, design.reference, [arm])[2][arm].compared()
+
+
 def verdicts(found: TrialEstimate) -> list[str]:
     return [answer(arm).verdict for arm in found.arms[1:]]
 
@@ -59,7 +67,7 @@ def test_verdicts(trial: TrialEstimate) -> None:
     assert answer(trial.arms[3]).because(ReasonKind.TAIL_OPEN) is not None
     for arm in trial.arms[1:]:
         assert answer(arm).basis == Basis.SETTLED
-        assert answer(arm).share_covered == 1.0
+    assert trial.covered == 1.0
 
 
 @pytest.mark.slow
@@ -81,10 +89,9 @@ def test_rare_but_dear_stalls_are_a_cost() -> None:
     obs["service_ns"][hit] += 100_000_000
     control, dear = analyse(obs, design, proven={"i2": True}).arms[1:]
     assert answer(control).verdict == "equivalent"
-    assert dear.tail_bound is not None
-    assert dear.tail_bound < 1.25  # the rate alone lets them pass
+    assert compared(obs, design, 2).tail_bound < 1.25  # the rate alone lets them pass
     assert dear.effect is not None
-    assert dear.effect.total_pct.lo > 8
+    assert dear.effect.total_us.lo > 0.08 * 70
     # the body cannot be distinguished from zero, but what it costs in all can
     assert answer(dear).us.lo < 0 < answer(dear).us.hi
     assert answer(dear).verdict == "cost"
@@ -107,7 +114,6 @@ def test_few_clusters_widen_the_mde_as_they_widen_the_interval() -> None:
     arm = found.arms[2]
     assert arm.effective_clusters is not None
     assert arm.effective_clusters < 10
-    assert answer(arm).detectable_us == pytest.approx(found.mde_us)
     assert found.mde_us > answer(arm).us.half_width
 
 
@@ -180,12 +186,12 @@ def test_peeked_intervals_are_those_of_the_confidence_sequence(
     assert peeked.peeked
 
 
-def test_tail_bound_is_one_sided(trial: TrialEstimate) -> None:
+def test_tail_bound_is_one_sided(obs: Observations) -> None:
     """The 95 % bound of one side is the limit of the two-sided 90 % interval."""
-    for arm in trial.arms[1:]:
-        assert arm.tail_rate_ratio is not None
-        assert arm.tail_bound is not None
-        assert arm.tail_rate_ratio.estimate < arm.tail_bound < arm.tail_rate_ratio.hi
+    for arm in (1, 2, 3):
+        found = compared(obs, DESIGN, arm)
+        ratio = found.rate_ratio(0.05)
+        assert ratio.estimate < found.tail_bound < ratio.hi
 
 
 def slow_in(obs: Observations, counts: list[int]) -> Observations:
@@ -216,7 +222,7 @@ def test_live_agrees_with_the_peeked_analysis(obs: Observations, trial: TrialEst
     assert found.blocks == trial.blocks
     assert [arm.name for arm in found.arms] == ["control", "i2", "i3"]
     for now, later, fixed in zip(found.arms, peeked.arms[1:], trial.arms[1:], strict=True):
-        assert now.body_us == answer(later).us
+        assert now.body_pct == answer(later).pct
         assert now.half_width_pct == pytest.approx(answer(fixed).pct.half_width)
 
 
@@ -249,7 +255,6 @@ def test_doubtful_transactions_are_counted(obs: Observations) -> None:
     flagged = obs.copy()
     flagged["flags"][15] = UnitFlag.APP_CHANGED
     found = analyse(flagged, DESIGN, proven=PROVEN)
-    assert found.discarded["app_changed"] == 1
     early = np.count_nonzero(obs["position"] < 8)
     assert obs["position"][15] >= 8
     assert sum(arm.excluded for arm in found.arms) == early + 1
@@ -267,7 +272,6 @@ def test_an_answer_of_some_sessions_says_so() -> None:
     reason = answer(found.arms[1]).because(ReasonKind.SHORT_SESSIONS)
     assert reason is not None
     assert reason.n == found.shortest == 5_000
-    assert answer(found.arms[1]).share_covered == found.covered
     alone = analyse(obs[obs["backend"] == 0], design, proven={"i1": True})
     assert answer(alone.arms[1]).because(ReasonKind.SHORT_SESSIONS) is None
 
@@ -279,8 +283,6 @@ def test_new_sessions_are_in_the_answer_and_named() -> None:
     sessions += simulated.old([simulated.lognormal(10_000, rng)])
     found = analyse(simulated.simulate(sessions, design).observations, design)
     assert answer(found.arms[1]).basis == Basis.FIRST_AND_SETTLED
-    assert found.first_sessions == 300
-    assert found.arms[1].first_sessions == 150
     assert 0.2 < found.first_share < 0.6
     few = simulated.simulate(sessions[:19] + sessions[-1:], design)
     assert answer(analyse(few.observations, design).arms[1]).basis == Basis.SETTLED

@@ -73,7 +73,7 @@ def test_what_is_not_a_number_is_null_everywhere(rows: int) -> None:
 
 def test_a_tail_without_an_interval_is_null_and_its_estimate_kept() -> None:
     arm = built(observed(2_000)).arms[2]
-    for interval in (effect(arm).excess_us, effect(arm).total_us, effect(arm).total_pct):
+    for interval in (effect(arm).excess_us, effect(arm).total_us):
         assert interval.estimate is not None
         assert interval.lo is None
         assert interval.hi is None
@@ -91,8 +91,6 @@ def test_what_the_answer_is_of_comes_through() -> None:
     assert (written.basis, written.verdict) == (found.basis, "cost")
     assert [(r.kind, r.p) for r in written.reasons] == [(r.kind, r.p) for r in found.reasons]
     assert (written.at_least, written.at_most) == (found.at_least, found.at_most)
-    assert written.detectable_us == found.detectable_us
-    assert written.share_covered == 1.0
 
 
 @pytest.mark.parametrize(
@@ -120,7 +118,6 @@ def test_whose_answer_it_is_if_many_sessions_are_too_short() -> None:
     # new sessions are so many that their first runs are in the answer, and the rest is not
     result = built(simulate([*long, *short], DESIGN).observations)
     assert result.design.covered_pct < 90
-    assert result.design.shortest == 5_000
     (said,) = [w for w in result.warnings if "whole block of runs" in w]
     assert said.endswith(
         "the answer is of sessions with 5,000 transactions or more. Fewer instruments or more time "

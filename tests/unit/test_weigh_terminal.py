@@ -644,7 +644,6 @@ def test_a_result_without_numbers_still_prints(details: bool) -> None:
         if arm.effect:
             arm.effect = type(arm.effect)(**dict.fromkeys(type(arm.effect).model_fields, nothing))
             judged(arm, "inconclusive", ReasonKind.NOT_ESTIMATED, us=nothing, pct=nothing)
-            answer(arm).detectable_us = None
     base = result.baseline
     base.mean_us = base.body_mean_us = base.threshold_us = None
     base.p50_us = base.p99_us = None

@@ -106,8 +106,8 @@ def test_what_is_held_up_now_and_then_is_in_the_upper_end() -> None:
     found = some(rows)
     assert found.answer is not None
     assert found.effect is not None
-    assert found.effect.total_pct.lo > 10
-    assert found.answer.most_pct >= found.effect.total_pct.hi
+    assert found.effect.total_us.lo > 4.0
+    assert found.answer.most_pct > 100 * found.effect.total_us.hi / 45
     assert found.answer.verdict != "gain"
 
 

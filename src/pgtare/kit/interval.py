@@ -12,6 +12,4 @@ class Interval(Model):
 
     estimate: float | None = Field(description="the estimate")
     lo: float | None = Field(description="lower end of the interval")
-    hi: float | None = Field(
-        description="upper end; the level is `design.confidence`, 95 % unless another is named"
-    )
+    hi: float | None = Field(description="upper end; the level is 95 % unless another is named")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pgtare.estimate.inference import NAN
 from pgtare.estimate.trial import quantiles
 from pgtare.estimate.trial.analysis_request import Question
 from pgtare.estimate.trial.answer import Basis
@@ -26,7 +25,7 @@ from pgtare.estimate.trial.results import (
 from pgtare.estimate.trial.runs import select
 from pgtare.estimate.trial.slice_trial import analyse_slices, live_slices
 from pgtare.estimate.trial.timing import duration_s, switching
-from pgtare.estimate.trial.verdict import CONFIDENCE, Settling
+from pgtare.estimate.trial.verdict import Settling
 
 
 def analyse(
@@ -96,23 +95,14 @@ class _Analysis:
         return any(self.strata.uses_first(arm) for arm in self.of)
 
     def result(self) -> TrialEstimate:
-        mde_us, found = self.compared.trial_mde_us, self.selection
-        return TrialEstimate(
-            baseline=self._baseline(),
-            arms=tuple(self._arm(index) for index in range(len(self.design.arms))),
+        found = self.selection
+        return self.compared.estimated(
+            self._baseline(),
+            self._arm,
             switching=switching(self.obs),
             blocks=found.later.units.n_clusters,
-            blocks_discarded=0,
-            discarded=found.discarded,
-            foreign=found.foreign,
             sessions=found.sessions,
             duration_s=self.seconds,
-            margin_pct=100 * self.asked.margin,
-            confidence=CONFIDENCE,
-            mde_us=mde_us,
-            mde_pct=100 * mde_us / self.base_us if self.base_us > 0 else NAN,
-            peeked=self.asked.peeked,
-            first_sessions=found.first_sessions,
             first_share=found.first_share if self._first_used else 0.0,
             covered=found.covered(self._first_used),
             shortest=found.shortest,
@@ -147,30 +137,22 @@ class _Analysis:
             open=self.unanswered[index].n,
             longest_open_us=self.unanswered[index].longest_us,
         )
-        return described if index == 0 else self._compared(index, described)
-
-    def _compared(self, index: int, arm: ArmEstimate) -> ArmEstimate:
-        """An arm with its effects, tests and verdict added."""
-        effects, settling = self.of[index], self._settling(index)
-        judged = self.compared.judged(
+        if index == 0:
+            return described
+        c = self.of[index].c
+        return self.compared.judged(
             index,
-            arm,
+            described,
+            c,
+            self._effect(index),
             blocks=self.strata.clusters(index),
             seconds=self.seconds,
-            failures=self.selection.failed.failures(index, effects.c),
+            failures=self.selection.failed.failures(index, c),
             unanswered=self.unanswered[index],
-            settling=settling,
+            settling=self._settling(index),
             basis=self._basis(index),
             covered=self.selection.covered(self._first_used),
             shortest=self.selection.shortest,
-        )
-        assert judged.effect is not None
-        first = self.selection.first
-        return replace(
-            judged,
-            threshold_us=effects.c,
-            effect=self._effect(index, judged.effect),
-            first_sessions=first.sessions(index) if first is not None else 0,
         )
 
     def _basis(self, index: int) -> Basis:
@@ -188,15 +170,15 @@ class _Analysis:
         p = effects.reference.of(change.influence).p_of(change)
         return Settling(change.value, p, max(len(self.asked.family), 1))
 
-    def _effect(self, index: int, found: Effect) -> Effect:
-        effects, later = self.of[index], self.selection.later
+    def _effect(self, index: int) -> Effect:
+        effects, found = self.of[index], self.compared.arms[index]
         p50, p99 = quantiles.differences(
             self.quantiles[index], self.quantiles[0], effects.reference
         )
         beginnings = self.selection.beginnings
-        return replace(
-            found,
-            mean_us=effects.interval(later.cost(later.units.service_us, index)),
+        return Effect(
+            total_us=found.total_us,
+            excess_us=found.excess_us,
             p50_us=p50,
             p99_us=p99,
             cpu_us=self.cpu[1][index] if self.cpu else None,

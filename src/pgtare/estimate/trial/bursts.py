@@ -35,7 +35,6 @@ from pgtare.estimate.trial.results import (
 )
 from pgtare.estimate.trial.strata import LaterRuns, Units
 from pgtare.estimate.trial.threshold import weighted_threshold
-from pgtare.estimate.trial.verdict import CONFIDENCE
 
 #: Which loop a run is of: in a burst the session never waits for its client; in the other, it waits
 #: before each transaction, as an application's sessions do.
@@ -195,22 +194,13 @@ class _Loop:
         return [self.of[arm].live(name, len(self.of), limits=limits) for arm, name in names.items()]
 
     def result(self) -> TrialEstimate:
-        mde_us = self.compared.trial_mde_us
-        return TrialEstimate(
-            baseline=self._baseline(),
-            arms=tuple(self._arm(index) for index in range(len(self.design.arms))),
+        return self.compared.estimated(
+            self._baseline(),
+            self._arm,
             switching=Switching(NAN, NAN),
             blocks=self.units.n_clusters,
-            blocks_discarded=0,
-            discarded={},
-            foreign=0,
             sessions=1 if len(self.rows) else 0,
             duration_s=self.seconds,
-            margin_pct=100 * self.asked.margin,
-            confidence=CONFIDENCE,
-            mde_us=mde_us,
-            mde_pct=100 * mde_us / self.base_us if self.base_us > 0 else NAN,
-            peeked=self.asked.peeked,
         )
 
     def _baseline(self) -> Baseline:
@@ -240,26 +230,21 @@ class _Loop:
             p50_us=p50,
             p99_us=p99,
         )
-        return described if index == 0 else self._compared(index, described)
-
-    def _compared(self, index: int, arm: ArmEstimate) -> ArmEstimate:
-        effects = self.of[index]
-        judged = self.compared.judged(
+        if index == 0:
+            return described
+        effects, found = self.of[index], self.compared.arms[index]
+        differences = quantiles.differences(
+            self.quantiles[index], self.quantiles[0], effects.reference
+        )
+        return self.compared.judged(
             index,
-            arm,
-            blocks=self.of[index].strata.clusters(index),
+            described,
+            effects.c,
+            Effect(found.total_us, found.excess_us, *differences, cpu_us=None),
+            blocks=effects.strata.clusters(index),
             seconds=self.seconds,
             basis=self.basis,
         )
-        assert judged.effect is not None
-        return replace(judged, threshold_us=effects.c, effect=self._effect(effects, judged.effect))
-
-    def _effect(self, effects: Effects, found: Effect) -> Effect:
-        p50, p99 = quantiles.differences(
-            self.quantiles[effects.arm], self.quantiles[0], effects.reference
-        )
-        mean = effects.interval(LaterRuns(self.units).cost(self.units.service_us, effects.arm))
-        return replace(found, mean_us=mean, p50_us=p50, p99_us=p99)
 
 
 def transaction_us(rows: npt.NDArray[Any]) -> Floats:

@@ -8,15 +8,15 @@ the verdict rests on, and the fields of the result that follow from it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from pgtare.estimate.effective_clusters import effective_clusters
 from pgtare.estimate.inference import (
-    MISSING,
     NAN,
     Estimate,
     Expansion,
@@ -29,12 +29,11 @@ from pgtare.estimate.inference import (
 from pgtare.estimate.trial.analysis_request import Question
 from pgtare.estimate.trial.answer import COVERS_ALL, Answer, Basis, Reason, ReasonKind
 from pgtare.estimate.trial.outcomes import Failures, Unanswered
-from pgtare.estimate.trial.results import ArmEstimate, Effect, LiveArm
+from pgtare.estimate.trial.results import ArmEstimate, Baseline, Effect, LiveArm, TrialEstimate
 from pgtare.estimate.trial.threshold import MIN_EXCEEDANCES, THRESHOLD_QUANTILE
 from pgtare.estimate.trial.verdict import (
     ONE_SIDED,
     TAIL_TOLERANCE,
-    Decision,
     Evidence,
     Settling,
     judge,
@@ -123,29 +122,19 @@ class Comparison:
         return self.scale.interval(self.body)
 
     @cached_property
-    def effect(self) -> Effect:
-        """What the tail says; everything else is missing."""
-        scale = self.scale
-        total = scale.tail_interval(self.total)
-        return Effect(
-            total_us=total,
-            total_pct=scale.percent(total),
-            excess_us=scale.tail_interval(self.excess),
-            mean_us=MISSING,
-            p50_us=MISSING,
-            p99_us=MISSING,
-            cpu_us=None,
-        )
+    def total_us(self) -> Estimate:
+        """The total with its interval, if the tail is judged."""
+        return self.scale.tail_interval(self.total)
 
     @cached_property
-    def rate_ratio(self) -> Estimate:
-        """95 % interval of the share of slow units, relative to the base's."""
-        return self._ratio(0.05)
+    def excess_us(self) -> Estimate:
+        """The same of what lies over the threshold."""
+        return self.scale.tail_interval(self.excess)
 
     @cached_property
     def tail_bound(self) -> float:
-        """One-sided 95 % upper bound of that ratio."""
-        return self._ratio(ONE_SIDED).hi
+        """One-sided 95 % upper bound of the share of slow units, relative to the base's."""
+        return self.rate_ratio(ONE_SIDED).hi
 
     def most_pct(self, *, by_windows: bool) -> float:
         """What it costs at most, in percent: the upper end of the interval, or of the total's.
@@ -153,7 +142,7 @@ class Comparison:
         The total's if slow transactions are shown to add something. By windows always, as what a
         watcher of the whole server does to others is that it holds them up now and then.
         """
-        if by_windows or self.effect.excess_us.lo > 0:
+        if by_windows or self.excess_us.lo > 0:
             return self._most_pct
         return self.scale.percent(self.body_us).hi
 
@@ -170,12 +159,13 @@ class Comparison:
 
         Either their mean has an interval, or they are shown to be about as frequent as the base's.
         """
-        total, body = (self.scale.percent(each) for each in (self.effect.total_us, self.body_us))
+        total, body = (self.scale.percent(each) for each in (self.total_us, self.body_us))
         if math.isfinite(total.hi):
             return max(total.hi, body.hi)
         return body.hi if self.tail_bound <= TAIL_TOLERANCE else math.inf
 
-    def _ratio(self, alpha: float) -> Estimate:
+    def rate_ratio(self, alpha: float) -> Estimate:
+        """The share of slow units relative to the base's, with its 1 - alpha interval."""
         difference = self.scale.reference(self.rate - self.base_rate)
         return ratio_interval(self.rate, self.base_rate, difference, alpha)
 
@@ -187,7 +177,8 @@ class Comparison:
         rare events that come one by one: a dozen of them say little about either.
         """
         excess = self.rate - self.base_rate.scaled(TAIL_TOLERANCE)
-        differs = self.rate_ratio.lo > 1 or self.rate_ratio.hi < 1
+        ratio = self.rate_ratio(0.05)
+        differs = ratio.lo > 1 or ratio.hi < 1
         return tail_factor(
             excess.value if differs else (1 - TAIL_TOLERANCE) * self.slow,
             float(np.fmax(excess.se, self.least_rate_se)),
@@ -208,31 +199,32 @@ class Comparisons:
             self.tests, lambda index: (arms[index].body.value, arms[index].total.value)
         )
 
-    def in_family(self, index: int) -> bool:
-        """Whether an arm is tested together with the other instruments."""
-        return index in self.asked.family
-
-    def family(self, index: int) -> int:
-        """How many arms the tests of an arm are adjusted for."""
-        return len(self.asked.family) if self.in_family(index) else 1
-
-    def mde_us(self, index: int) -> float:
-        """The smallest effect of an arm whose interval excludes zero with a power of 80 %."""
-        return detectable(self.arms[index].body_us)
-
-    @property
-    def trial_mde_us(self) -> float:
-        """That of the family's least precisely measured instrument."""
-        return max((self.mde_us(index) for index in self.asked.family or self.arms), default=NAN)
-
-    def margin_us(self, index: int) -> float:
-        """The margin of equivalence: a share of the base's body."""
-        return self.asked.margin * self.arms[index].scale.base_us
+    def estimated(
+        self, baseline: Baseline, arm: Callable[[int], ArmEstimate], **others: Any
+    ) -> TrialEstimate:
+        """What the observations say. arm: makes each arm; others: fields of this kind of trial."""
+        # the smallest effect that is found of the family's least precisely measured instrument
+        mde_us = max(
+            (detectable(self.arms[index].body_us) for index in self.asked.family or self.arms),
+            default=NAN,
+        )
+        base_us = baseline.body_mean_us
+        return TrialEstimate(
+            baseline=baseline,
+            arms=tuple(arm(index) for index in range(len(self.asked.design.arms))),
+            margin_pct=100 * self.asked.margin,
+            mde_us=mde_us,
+            mde_pct=100 * mde_us / base_us if base_us > 0 else NAN,
+            peeked=self.asked.peeked,
+            **others,
+        )
 
     def judged(
         self,
         index: int,
         arm: ArmEstimate,
+        c: float,
+        effect: Effect,
         *,
         blocks: int,
         seconds: float,
@@ -243,11 +235,15 @@ class Comparisons:
         covered: float = 1.0,
         shortest: int = 0,
     ) -> ArmEstimate:
-        """The arm with its effects, tests and verdict. The arguments are as in `Evidence`."""
-        found, tests, family = self.arms[index], self.tests[index], self.family(index)
-        scale, body = found.scale, found.body
-        margin_us, effect, body_us = self.margin_us(index), found.effect, found.body_us
-        in_family = self.in_family(index)
+        """The arm with its effects, tests and verdict.
+
+        c: where its times are cut; the other arguments are as in `Evidence`.
+        """
+        found, tests = self.arms[index], self.tests[index]
+        scale, body, body_us = found.scale, found.body, found.body_us
+        margin_us = self.asked.margin * scale.base_us
+        in_family = index in self.asked.family
+        family = len(self.asked.family) if in_family else 1
         finding = judge(
             Evidence(
                 proven=self.asked.proven.get(arm.name, not in_family),
@@ -255,8 +251,8 @@ class Comparisons:
                 least_blocks=self.asked.design.least_blocks,
                 body=body_us,
                 margin_us=margin_us,
-                excess=effect.excess_us,
-                total=effect.total_us,
+                excess=found.excess_us,
+                total=found.total_us,
                 tail_bound=found.tail_bound,
                 p=tests.body,
                 family=family,
@@ -273,54 +269,30 @@ class Comparisons:
                 unanswered=unanswered,
             )
         )
+        reasons = finding.reasons
+        if covered < COVERS_ALL:
+            reasons = (*reasons, Reason(ReasonKind.SHORT_SESSIONS, n=shortest))
+        kinds = {reason.kind for reason in reasons}
         adjusted = in_family or arm.role == "control"
         return replace(
             arm,
+            threshold_us=c,
             effect=effect,
-            tail_rate_ratio=found.rate_ratio,
-            tail_bound=found.tail_bound,
             p=found.p_body,
             p_adjusted=tests.body if adjusted else None,
             p_total=found.p_total,
             p_total_adjusted=tests.total if adjusted else None,
             p_aborted=failures.p if failures else None,
             effective_clusters=effective_clusters(body.influence),
-            answer=_answer(
-                found,
-                finding,
-                basis,
-                covered,
-                shortest,
-                self.mde_us(index),
-                found.most_pct(by_windows=self.asked.design.grouping == "windows"),
+            answer=Answer(
+                us=body_us,
+                pct=scale.percent(body_us),
+                basis=basis,
+                verdict=finding.verdict,
+                reasons=reasons,
+                at_least=bool(kinds & {ReasonKind.OPEN_ADD, ReasonKind.GROWS}),
+                at_most=ReasonKind.SHRINKS in kinds,
+                needed_s=finding.needed_s,
+                most_pct=found.most_pct(by_windows=self.asked.design.grouping == "windows"),
             ),
         )
-
-
-def _answer(
-    found: Comparison,
-    finding: Decision,
-    basis: Basis,
-    covered: float,
-    shortest: int,
-    detectable_us: float,
-    most_pct: float,
-) -> Answer:
-    reasons = finding.reasons
-    if covered < COVERS_ALL:
-        reasons = (*reasons, Reason(ReasonKind.SHORT_SESSIONS, n=shortest))
-    kinds = {reason.kind for reason in reasons}
-    us = found.body_us
-    return Answer(
-        us=us,
-        pct=found.scale.percent(us),
-        basis=basis,
-        verdict=finding.verdict,
-        reasons=reasons,
-        at_least=bool(kinds & {ReasonKind.OPEN_ADD, ReasonKind.GROWS}),
-        at_most=ReasonKind.SHRINKS in kinds,
-        detectable_us=detectable_us,
-        share_covered=covered,
-        needed_s=finding.needed_s,
-        most_pct=most_pct,
-    )

@@ -20,9 +20,7 @@ class Effect:
     """
 
     total_us: Estimate
-    total_pct: Estimate
     excess_us: Estimate
-    mean_us: Estimate
     p50_us: Estimate
     p99_us: Estimate
     cpu_us: Estimate | None
@@ -46,14 +44,11 @@ class ArmEstimate:
     threshold_us: float | None = None  # c, which the arm shares with the base
     answer: Answer | None = None  # what it costs when left on
     effect: Effect | None = None  # what else is known of it
-    tail_rate_ratio: Estimate | None = None  # 95 % interval of P(x > c), relative to the base's
-    tail_bound: float | None = None  # one-sided 95 % upper bound of the ratio
     p: float | None = None  # of the body
     p_total: float | None = None  # NaN if the tail is not judged
     p_aborted: float | None = None  # of "it fails as often as the base"
     p_adjusted: float | None = None  # Holm over bodies and totals; not of injected arms
     p_total_adjusted: float | None = None
-    first_sessions: int = 0  # sessions that began with this arm
     effective_clusters: float | None = None  # that the body rests on
 
 
@@ -116,17 +111,13 @@ class TrialEstimate:
     arms: tuple[ArmEstimate, ...]
     switching: Switching
     blocks: int  # that entered; those cut short, too
-    blocks_discarded: int  # of slices
-    discarded: dict[str, int]  # transactions, by reason
-    foreign: int  # transactions of an arm that the design does not know
     sessions: int  # that gave at least one whole block
     duration_s: float
     margin_pct: float
-    confidence: float
     mde_us: float
     mde_pct: float
     peeked: bool
-    first_sessions: int = 0  # that began during the trial
+    blocks_discarded: int = 0  # of slices
     first_share: float = 0.0  # of first runs in the answer's transactions, 0 if they are not in it
     covered: float = 1.0  # share of all transactions that are in sessions the answer is of
     shortest: int = 0  # transactions of the shortest session with a whole block
@@ -140,15 +131,14 @@ class TrialEstimate:
 class LiveArm:
     """One arm while the trial runs.
 
-    body_us, body_pct: with the always-valid interval; half_width_pct: of the fixed 95 % interval,
-    for the rule that stops on width. least_pct: the lower end of the always-valid interval with the
+    body_pct: with the always-valid interval; half_width_pct: of the fixed 95 % interval, for the
+    rule that stops on width. least_pct: the lower end of the always-valid interval with the
     error shared out among all arms. most_pct: the most that it costs, slow transactions included;
     infinite as long as too little is known of these. waiting: from outside, the same of a session
     that waits.
     """
 
     name: str
-    body_us: Estimate
     body_pct: Estimate
     half_width_pct: float
     least_pct: float = NAN
@@ -163,7 +153,6 @@ class LiveArm:
         found = reference.interval(cost.value, cost.se)
         return cls(
             name,
-            body_us=found,
             body_pct=Estimate(
                 found.estimate * factor, found.se * factor, found.lo * factor, found.hi * factor
             ),

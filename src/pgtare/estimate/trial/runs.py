@@ -28,14 +28,6 @@ EARLY = 16
 #: With a smaller share of the transactions, first runs are left out.
 LEAST_SHARE = 0.05
 
-#: Why a transaction was left out; one that qualifies twice is counted under the first.
-REASONS = {
-    "switch_failed": UnitFlag.SWITCH_FAILED,
-    "app_changed": UnitFlag.APP_CHANGED,
-    "reloaded": UnitFlag.RELOADED,
-    "undrawn": UnitFlag.UNDRAWN,
-}
-
 
 @dataclass(frozen=True)
 class Selection:
@@ -58,12 +50,9 @@ class Selection:
     n_all: int  # answered transactions of all sessions
     shortest: int  # transactions of the shortest session with a whole block
     sessions: int  # with a whole block
-    first_sessions: int  # that began during the trial
     used: Ints  # (K,) transactions of each arm that entered
     aborted: Ints  # (K,) of these, those that failed
     excluded: Ints  # (K,) answered transactions of each arm left out
-    discarded: dict[str, int]  # answered transactions left out, by reason
-    foreign: int  # transactions of an arm that the design does not know
 
     @property
     def first_share(self) -> float:
@@ -145,12 +134,9 @@ def select(obs: Observations, design: Design) -> Selection:
         n_all=int(np.count_nonzero(finished)),
         shortest=int(sizes[covered].min(initial=np.iinfo(np.int64).max)) if covered.any() else 0,
         sessions=int(np.count_nonzero(covered)),
-        first_sessions=len(np.unique(backend[in_first])),
         used=used,
         aborted=np.bincount(arm[entered & (flags & UnitFlag.ABORTED != 0)], minlength=n_arms),
         excluded=np.bincount(arm[finished], minlength=n_arms) - used,
-        discarded=_discarded(flags[finished]),
-        foreign=len(obs) - int(np.count_nonzero(obs["arm"] < n_arms)),
     )
 
 
@@ -214,12 +200,3 @@ def _failed_runs(rows: Observations, design: Design) -> FailedRuns:
         arm_of_unit=answered["arm"].astype(np.int64),
         layout=tuple(design.block),
     )
-
-
-def _discarded(flags: Ints) -> dict[str, int]:
-    left, found = flags, {}
-    for name, flag in REASONS.items():
-        hit = left & int(flag) != 0
-        found[name] = int(np.count_nonzero(hit))
-        left = left[~hit]
-    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from pgtare.estimate.trial.results import (
 from pgtare.estimate.trial.slices import SliceMeans, select_slices
 from pgtare.estimate.trial.threshold import THRESHOLD_QUANTILE, shared_threshold, threshold
 from pgtare.estimate.trial.timing import duration_s, switching
-from pgtare.estimate.trial.verdict import CONFIDENCE, TAIL_TOLERANCE
+from pgtare.estimate.trial.verdict import TAIL_TOLERANCE
 
 
 def analyse_slices(obs: Observations, asked: Question) -> TrialEstimate:
@@ -117,24 +116,15 @@ class _SliceAnalysis:
         )
 
     def result(self) -> TrialEstimate:
-        mde_us = self.compared.trial_mde_us
-        selection = self.selection
-        return TrialEstimate(
-            baseline=self._baseline(),
-            arms=tuple(self._arm(index) for index in range(len(self.design.arms))),
+        return self.compared.estimated(
+            self._baseline(),
+            self._arm,
             switching=switching(self.obs),
             blocks=self.units.n_blocks,
-            blocks_discarded=selection.blocks_discarded,
-            discarded={},
-            foreign=selection.foreign,
+            blocks_discarded=self.selection.blocks_discarded,
             sessions=self.units.n_sessions,
             duration_s=duration_s(self.obs),
-            margin_pct=100 * self.asked.margin,
-            confidence=CONFIDENCE,
-            mde_us=mde_us,
-            mde_pct=100 * mde_us / self.base.value if self.base.value > 0 else NAN,
-            peeked=self.means.peeked,
-            straddled_pct=selection.straddled_pct,
+            straddled_pct=self.selection.straddled_pct,
         )
 
     def _quantiles(self, arm: int) -> list[float]:
@@ -173,42 +163,29 @@ class _SliceAnalysis:
             open=self.unanswered[index].n,
             longest_open_us=self.unanswered[index].longest_us,
         )
-        return described if index == 0 else self._compared(index, described)
-
-    def _compared(self, index: int, arm: ArmEstimate) -> ArmEstimate:
-        """An arm with its effects, tests and verdict added."""
-        judged = self.compared.judged(
+        if index == 0:
+            return described
+        return self.compared.judged(
             index,
-            arm,
+            described,
+            self.c[index],
+            self._effect(index),
             blocks=self.units.n_blocks,
             seconds=duration_s(self.obs),
             failures=self._failures(index),
             unanswered=self.unanswered[index],
         )
-        assert judged.effect is not None
-        return replace(
-            judged,
-            threshold_us=self.c[index],
-            effect=self._effect(index, judged.effect),
-        )
 
-    def _effect(self, index: int, found: Effect) -> Effect:
-        cpu_us = None
+    def _effect(self, index: int) -> Effect:
+        found, cpu_us = self.compared.arms[index], None
         if self._cpu_taken():
             c = _shared(self.units.cpu_us, self.units.kind, index, self.design)
-            scale = self.compared.arms[index].scale
-            cpu_us = scale.interval(self._cost(np.minimum(self.units.cpu_us, c), index))
+            cpu_us = found.scale.interval(self._cost(np.minimum(self.units.cpu_us, c), index))
         p50, p99 = (
             Estimate(q - base, NAN, NAN, NAN)
             for q, base in zip(self._quantiles(index), self._quantiles(0), strict=True)
         )
-        return replace(
-            found,
-            mean_us=self.means.plain(self.units.service_us, index),
-            p50_us=p50,
-            p99_us=p99,
-            cpu_us=cpu_us,
-        )
+        return Effect(found.total_us, found.excess_us, p50, p99, cpu_us)
 
     def _failures(self, arm: int) -> Failures:
         """Failed transactions of the arm's slices against the base's, by blocks of slices."""

@@ -77,7 +77,6 @@ class SliceSelection:
     excluded: Ints  # (K,) units of each arm left out
     blocks_discarded: int  # blocks of slices without a usable unit, or cut short
     straddled_pct: float  # units answered after the end of their slice, of the arm with most
-    foreign: int  # units of an arm that the design does not know
     open: Observations  # (O,) units that were not seen to their end
     open_in_whole: Bools  # (O,) in time for their slice, in a block of slices that was over
 
@@ -141,7 +140,6 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
         excluded=np.bincount(arm[known], minlength=n_arms) - used,
         blocks_discarded=seen - units.n_blocks,
         straddled_pct=_largest_share(straddled[sure], arm[sure], n_arms),
-        foreign=int(np.count_nonzero(~known)),
         open=left_open,
         open_in_whole=_in_whole_blocks(left_open, design, late_ns),
     )

@@ -12,7 +12,6 @@ from pgtare.estimate.trial.outcomes import Failures, Unanswered
 #: The rate of exceeding the threshold may be this many times the base's for "equivalent".
 TAIL_TOLERANCE = 1.25
 ALPHA = 0.05
-CONFIDENCE = 0.95
 #: The two-sided error of an interval whose one end is a one-sided 95 % bound.
 ONE_SIDED = 0.10
 #: A cost that changes within a run is told at this level, over all instruments together.

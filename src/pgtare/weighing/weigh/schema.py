@@ -82,12 +82,6 @@ class Answer(Model):
     reasons: list[Reason] = Field(description="why, see below")
     at_least: bool = Field(description="whether the estimate is known to be too small")
     at_most: bool = Field(description="whether it is known to be too large")
-    detectable_us: float | None = Field(
-        description="the smallest cost that such an interval shows with 80 % power"
-    )
-    share_covered: float = Field(
-        description="share of all transactions, from 0 to 1, in sessions that the answer is of"
-    )
     most_pct: float | None = Field(
         description="what it costs at most, in percent; with what slow transactions add if these "
         "are shown to add something, and always by windows and limits"
@@ -112,9 +106,7 @@ class Effect(Model):
     """What else is known of an arm's difference from the base; in µs, _pct of the base's mean."""
 
     total_us: Interval = Field(description="cost when left on: body and excess")
-    total_pct: Interval = Field(description="the same as a percentage")
     excess_us: Interval = Field(description="cost when left on, of the excess, the tail")
-    mean_us: Interval = Field(description="raw difference of means, descriptive")
     p50_us: Interval = Field(description="difference of medians, descriptive")
     p99_us: Interval = Field(description="difference of 99th percentiles, descriptive")
     cpu_us: Interval | None = Field(
@@ -147,9 +139,6 @@ class ArmResult(Model):
     mean_us: float | None = Field(description="mean service time of this arm")
     p50_us: float | None = Field(description="median of this arm")
     p99_us: float | None = Field(description="99th percentile of this arm")
-    first_sessions: int = Field(
-        default=0, description="sessions that began during the trial, and with this arm"
-    )
     aborted: int = Field(default=0, description="of the `n`: transactions that ended in an error")
     open: int = Field(
         default=0,
@@ -169,10 +158,6 @@ class ArmResult(Model):
     )
     effect: Effect | None = Field(
         default=None, description="what else is known of it, see below; `null` for the base"
-    )
-    tail_rate_ratio: Interval | None = Field(
-        default=None,
-        description="interval: how often the threshold is exceeded, relative to the base",
     )
     p: float | None = Field(default=None, description="two-sided p-value of the body")
     p_total: float | None = Field(
@@ -265,12 +250,6 @@ class Contention(Model):
         "have it, less those in slices of the base",
     )
     spillover_pct: Interval = Field(description="the same as a share of `base_us`")
-    total_less_own_us: Interval | None = Field(
-        default=None,
-        description="interval: what the instrument's slices show, less `own_us`; below zero if "
-        "they hold fewer of the slow transactions that it makes slower, so that the answer "
-        "understates its cost",
-    )
     blocks: int = Field(description="blocks of slices that entered")
     blocks_discarded: int = Field(
         description="blocks of slices that were cut short, or without a usable transaction"
@@ -303,16 +282,11 @@ class DesignInfo(Model):
     margin_pct: float = Field(
         description="margin of equivalence, in percent of the base arm's body"
     )
-    confidence: float = Field(description="level of the intervals, such as 0.95")
     blocks: int = Field(
         description="blocks that entered the estimate, those cut short included; with slices, "
         "blocks of slices",
     )
     blocks_discarded: int = Field(description="blocks of slices left out as cut short")
-    discarded: dict[str, int] = Field(
-        default_factory=dict, description="transactions left out because of a flag, by reason"
-    )
-    first_sessions: int = Field(default=0, description="sessions that began during the trial")
     first_share_pct: float = Field(
         default=0.0,
         description="share of their first runs in the transactions that the answers are of; 0 if "
@@ -321,9 +295,6 @@ class DesignInfo(Model):
     covered_pct: float = Field(
         default=100.0,
         description="share of all transactions that are in sessions the answers are of",
-    )
-    shortest: int = Field(
-        default=0, description="transactions of the shortest session that had a whole block"
     )
     sessions: int = Field(description="sessions that took part")
     sessions_outside: int = Field(description="sessions seen that took no part")

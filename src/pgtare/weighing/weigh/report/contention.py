@@ -57,10 +57,7 @@ def table(result: WeighResult, found: Contention) -> list[tuple[str, str, str, s
     ]
 
 
-def headings(result: WeighResult) -> tuple[str, str, str, str]:
-    """Of the table."""
-    level = f"{100 * result.design.confidence:g} % interval"
-    return "where the cost falls", "µs", level, "%"
+HEADINGS = ("where the cost falls", "µs", "95 % interval", "%")
 
 
 def basis(result: WeighResult, found: Contention) -> str:

@@ -90,7 +90,7 @@ def _contention(result: WeighResult) -> _Contention | None:
     if found is None or wording.ended_by_server(result):
         return None
     return _Contention(
-        contention.headings(result),
+        contention.HEADINGS,
         contention.table(result, found),
         contention.basis(result, found),
         contention.assumptions(result, found),

@@ -48,8 +48,8 @@ DETAILS = {
 
 
 def headings(result: WeighResult) -> dict[str, str]:
-    """The columns of the answer with the result's own level of confidence."""
-    found = {**ANSWER, "interval_us": f"{100 * result.design.confidence:g} % interval"}
+    """The columns of the answer."""
+    found = dict(ANSWER)
     if result.design.outside is None:
         return found
     if result.compares_servers:

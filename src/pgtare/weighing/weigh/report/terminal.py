@@ -129,7 +129,7 @@ class _Report:
         if found is None or wording.ended_by_server(self.result):
             return
         grid = self._grid()
-        for i, heading in enumerate(contention.headings(self.result)):
+        for i, heading in enumerate(contention.HEADINGS):
             grid.add_column(self._text(heading), justify="right" if i else "left", overflow="fold")
         for row in contention.table(self.result, found):
             grid.add_row(*(self._text(cell) for cell in row))
