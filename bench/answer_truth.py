@@ -24,7 +24,8 @@ import psycopg
 from bench import harness
 from bench.harness import say
 from pgtare.errors import MeasurementError
-from pgtare.estimate.trial import Answer, analyse
+from pgtare.estimate.trial.analysis import analyse
+from pgtare.estimate.trial.answer import Answer
 from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.postgres import own_session
 from pgtare.postgres.binaries import Binaries, from_wheel

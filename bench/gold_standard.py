@@ -21,13 +21,14 @@ import scipy
 
 from bench import harness
 from bench.harness import say
-from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.design import Design, Slices, block_layout
 from pgtare.postgres import own_session
 from pgtare.postgres.binaries import from_wheel
 from pgtare.postgres.load import LoadSpec, PgbenchLoad, find_pgbench
 from pgtare.postgres.modules import loadable
-from pgtare.weighing.instruments import choose, combine, load_catalogue
+from pgtare.weighing.instruments.arms import choose, combine
+from pgtare.weighing.instruments.catalogue import load_catalogue
 
 TAKES = "20 minutes (--seconds, --rounds)"
 

@@ -35,7 +35,7 @@ from rich.console import Console
 from bench import harness, slow_network
 from bench.answer_truth import injector
 from bench.harness import say
-from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.bursts import DISTURBED_SOME
 from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.postgres import own_session
@@ -44,7 +44,7 @@ from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import LoadSpec, PgbenchLoad, find_pgbench
 from pgtare.postgres.load.spec import Script
 from pgtare.postgres.modules import loadable
-from pgtare.weighing.instruments import parse_arm
+from pgtare.weighing.instruments.arms import parse_arm
 from pgtare.weighing.outside.run import weigh
 from pgtare.weighing.outside.transactions import LOOK_UP
 from pgtare.weighing.weigh.request import Request

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
 from pgtare.weighing.fleet.state import (

@@ -10,16 +10,12 @@ from tests.unit import simulated_trial
 from tests.unit.simulated_trial import Effect, Rng, Session, Simulated
 
 from bench.scenarios.registry import Counts
-from pgtare.estimate.trial import (
-    Answer,
-    ArmEstimate,
-    Estimate,
-    ReasonKind,
-    TrialEstimate,
-    analyse,
-)
+from pgtare.estimate.inference import Estimate
+from pgtare.estimate.trial.analysis import analyse
+from pgtare.estimate.trial.answer import Answer, ReasonKind
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
+from pgtare.estimate.trial.results import ArmEstimate, TrialEstimate
 
 #: Makes the sessions of one trial.
 Sessions = Callable[[Rng], list[Session]]

@@ -19,7 +19,8 @@ from bench.scenarios.counting import (
     wrong,
 )
 from bench.scenarios.registry import Counts, Scenario
-from pgtare.estimate.trial import ReasonKind, TrialEstimate
+from pgtare.estimate.trial.answer import ReasonKind
+from pgtare.estimate.trial.results import TrialEstimate
 
 #: So much an instrument adds, in fast sessions and in slow ones.
 _FAST_US, _SLOW_US = 3.0, 30.0

@@ -9,7 +9,7 @@ from tests.assignment import mixed_arm
 
 from bench.scenarios.counting import answered, covers
 from bench.scenarios.registry import Counts, Scenario
-from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.design import MIXED, Arm, Design, Slices, slice_ends, slice_order
 from pgtare.estimate.trial.observations import NO_BLOCK, OBSERVATION, Observations, UnitFlag
 

@@ -24,7 +24,7 @@ from bench.scenarios.counting import (
 )
 from bench.scenarios.registry import Counts, Scenario
 from bench.scenarios.runs import cold, slower
-from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.analysis import analyse
 
 _STALL_US = 5_000.0
 _FLAT = ("cost", "gain", "equivalent")

@@ -27,19 +27,12 @@ from pgtare.postgres.load import (
     initialise,
     run,
 )
-from pgtare.weighing.instruments import (
-    Chosen,
-    Entry,
-    SqlRule,
-    Variant,
-    availability,
-    choose,
-    load_catalogue,
-    read_facts,
-    snapshot,
-)
-from pgtare.weighing.instruments.model import Needs
+from pgtare.weighing.instruments.arms import choose
+from pgtare.weighing.instruments.catalogue import load_catalogue
+from pgtare.weighing.instruments.counters import snapshot
+from pgtare.weighing.instruments.model import Chosen, Entry, Needs, SqlRule, Variant
 from pgtare.weighing.instruments.proof import judge_counter
+from pgtare.weighing.instruments.requirements import availability, read_facts
 from tests.loads import check_for
 from tests.sessions import eventually
 

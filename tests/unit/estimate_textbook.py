@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import signal
+from scipy import signal, stats
 
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.observations import NO_BLOCK, Observations, UnitFlag
@@ -204,3 +204,9 @@ def sign_flip_interval(d: Sequence[float], alpha: float) -> tuple[float, float]:
                 outside = middle
         ends.append(inside)
     return ends[0], ends[1]
+
+
+def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float, float]:
+    """Exact two-sided interval of a binomial rate."""
+    found = stats.binomtest(hits, trials).proportion_ci(level)
+    return float(found.low), float(found.high)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.answer import ReasonKind, Verdict
 from pgtare.estimate.trial.design import Arm, Design, block_layout, transactions_of_block
 from pgtare.estimate.trial.observations import Observations, UnitFlag

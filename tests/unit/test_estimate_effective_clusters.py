@@ -9,7 +9,7 @@ import pytest
 
 from pgtare.estimate.effective_clusters import degrees_of_freedom, effective_clusters
 from pgtare.estimate.inference import Expansion, Reference
-from pgtare.estimate.trial.pseudo_trials import clopper_pearson
+from tests.unit.estimate_textbook import clopper_pearson
 
 
 def test_clusters_that_are_alike_count_each() -> None:

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgtare.estimate.inference import Expansion, Reference
-from pgtare.estimate.trial import Estimate, ReasonKind, analyse, quantiles
+from pgtare.estimate.inference import Estimate, Expansion, Reference
+from pgtare.estimate.trial import quantiles
+from pgtare.estimate.trial.analysis import analyse
+from pgtare.estimate.trial.answer import ReasonKind
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.effects import Effects, Strata, effects_of
 from pgtare.estimate.trial.observations import Observations, UnitFlag

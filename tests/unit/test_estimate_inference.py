@@ -10,6 +10,7 @@ import pytest
 
 from pgtare.estimate import sequential
 from pgtare.estimate.inference import (
+    Estimate,
     Expansion,
     Reference,
     detectable,
@@ -19,7 +20,8 @@ from pgtare.estimate.inference import (
     ratio_interval,
     tail_factor,
 )
-from pgtare.estimate.trial import Estimate, ReasonKind, width_reached
+from pgtare.estimate.sequential import width_reached
+from pgtare.estimate.trial.answer import ReasonKind
 from pgtare.estimate.trial.verdict import Evidence, Settling, judge
 from tests.unit.sample_evidence import CLEAR, DEAR, EQUIVALENT, GAIN, OPEN
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pgtare.estimate.inference import Expansion, Reference, fieller, holm
-from pgtare.estimate.trial import Estimate, ReasonKind, TrialEstimate, analyse
+from pgtare.estimate.inference import Estimate, Expansion, Reference, fieller, holm
+from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.analysis_request import BODY_SHARE, Question
+from pgtare.estimate.trial.answer import ReasonKind
 from pgtare.estimate.trial.design import Arm, Design, slice_ends
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.estimate.trial.outcomes import (
@@ -23,6 +24,7 @@ from pgtare.estimate.trial.outcomes import (
     rate_p,
     unanswered_in_runs,
 )
+from pgtare.estimate.trial.results import TrialEstimate
 from pgtare.estimate.trial.runs import select
 from pgtare.estimate.trial.verdict import Control, Evidence, judge
 from tests.unit import simulated_trial as simulated

@@ -10,7 +10,7 @@ from scipy import special
 
 from pgtare.estimate.study import power
 from pgtare.estimate.study.rounds import Flips, paired
-from pgtare.estimate.trial.pseudo_trials import clopper_pearson
+from tests.unit.estimate_textbook import clopper_pearson
 
 
 @pytest.mark.parametrize(("n", "family"), [(6, 1), (9, 12), (12, 36), (12, 4)])

@@ -11,12 +11,12 @@ from pgtare.estimate.study import rounds
 from pgtare.estimate.study.attainable import attainable_p, rounds_for_level
 from pgtare.estimate.study.rounds import Flips
 from pgtare.estimate.study.stopped_early import Closed
-from pgtare.estimate.trial.pseudo_trials import clopper_pearson
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.weighing.ladder import wording
 from pgtare.weighing.ladder.result import Effect
 from tests.unit import estimate_textbook as textbook
+from tests.unit.estimate_textbook import clopper_pearson
 
 
 def _sample(n: int, seed: int) -> np.ndarray:

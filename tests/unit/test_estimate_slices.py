@@ -8,14 +8,16 @@ import itertools
 import numpy as np
 import pytest
 
-from pgtare.estimate.inference import Expansion
-from pgtare.estimate.trial import ArmEstimate, Estimate, analyse, clopper_pearson, live
+from pgtare.estimate.inference import Estimate, Expansion
+from pgtare.estimate.trial.analysis import analyse, live
 from pgtare.estimate.trial.contention import contention, live_contention
 from pgtare.estimate.trial.design import MIXED, Design, slice_ends, slice_ns, slice_order
 from pgtare.estimate.trial.observations import NO_SLICE, Observations, UnitFlag
+from pgtare.estimate.trial.results import ArmEstimate
 from pgtare.estimate.trial.slices import SliceMeans, select_slices
 from tests.assignment import mixed_arm
 from tests.unit import slices_textbook as textbook
+from tests.unit.estimate_textbook import clopper_pearson
 from tests.unit.slices_textbook import saturation, simulate, sliced
 
 PROVEN = {"x": True, "i2": True, "i3": True}

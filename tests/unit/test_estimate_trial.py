@@ -8,19 +8,13 @@ import numpy as np
 import pytest
 
 from pgtare.estimate import sequential
-from pgtare.estimate.trial import (
-    Answer,
-    ArmEstimate,
-    Basis,
-    ReasonKind,
-    TrialEstimate,
-    analyse,
-    live,
-)
+from pgtare.estimate.trial.analysis import analyse, live
+from pgtare.estimate.trial.answer import Answer, Basis, ReasonKind
 from pgtare.estimate.trial.comparison import Comparison
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.effects import Strata, effects_of
 from pgtare.estimate.trial.observations import Observations, UnitFlag, empty
+from pgtare.estimate.trial.results import ArmEstimate, TrialEstimate
 from pgtare.estimate.trial.runs import select
 from tests.unit import simulated_trial as simulated
 from tests.unit.estimate_textbook import design_of, simulate

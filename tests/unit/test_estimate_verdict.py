@@ -10,9 +10,10 @@ import pytest
 from bench.scenarios import counting, runs, verdicts
 
 from pgtare.estimate.inference import MISSING, Estimate
-from pgtare.estimate.trial import analyse, clopper_pearson
+from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.verdict import Evidence, judge
 from tests.unit import simulated_trial as simulated
+from tests.unit.estimate_textbook import clopper_pearson
 from tests.unit.simulated_trial import Effect, Rng, Session
 
 

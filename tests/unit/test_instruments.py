@@ -13,25 +13,13 @@ from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Design, block_layout
 from pgtare.estimate.trial.observations import OBSERVATION, Observations
 from pgtare.estimate.trial.observations import UnitFlag as F
-from pgtare.weighing.instruments import (
-    Catalogue,
-    Chosen,
-    Reading,
-    ServerFacts,
-    Snapshot,
-    SqlRule,
-    availability,
-    choose,
-    combine,
-    load_catalogue,
-    parse_arm,
-    prove,
-)
-from pgtare.weighing.instruments.catalogue import parse
-from pgtare.weighing.instruments.model import FlagRule
-from pgtare.weighing.instruments.proof import judge_counter, judge_flags
+from pgtare.weighing.instruments.arms import choose, combine, parse_arm
+from pgtare.weighing.instruments.catalogue import Catalogue, load_catalogue, parse
+from pgtare.weighing.instruments.counters import Reading, Snapshot
+from pgtare.weighing.instruments.model import Chosen, FlagRule, SqlRule
+from pgtare.weighing.instruments.proof import judge_counter, judge_flags, prove
 from pgtare.weighing.instruments.proof_result import Proof
-from pgtare.weighing.instruments.requirements import _facts
+from pgtare.weighing.instruments.requirements import ServerFacts, _facts, availability
 from pgtare.weighing.instruments.toml_lines import line_of
 from pgtare.weighing.weigh.limit import with_together
 

@@ -9,7 +9,7 @@ import pytest
 
 from pgtare.estimate.inference import holm
 from pgtare.estimate.study import rounds as estimate
-from pgtare.estimate.trial.pseudo_trials import clopper_pearson
+from tests.unit.estimate_textbook import clopper_pearson
 from tests.unit.simulated_study import rounds
 
 #: What was injected, as shares of the speed; "VAN again" is the floor.

@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pgtare.estimate.trial import TrialEstimate, analyse, clopper_pearson, live
+from pgtare.estimate.trial.analysis import analyse, live
 from pgtare.estimate.trial.answer import Basis, ReasonKind
 from pgtare.estimate.trial.bursts import BURST, PACED, RUN, as_observations, disturbed_pct
 from pgtare.estimate.trial.design import Arm, Design, Runs, block_layout
+from pgtare.estimate.trial.results import TrialEstimate
 from pgtare.weighing.weigh.limit import decided
+from tests.unit.estimate_textbook import clopper_pearson
 
 NAMES = ("base", "control", "some")
 

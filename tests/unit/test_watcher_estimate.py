@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from pgtare.estimate.arrays import Floats, Ints
-from pgtare.estimate.trial import clopper_pearson
 from pgtare.estimate.trial.bursts import BURST, PACED, RUN
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.windows import difference, held_up, windows_that_stand_out
@@ -26,6 +25,7 @@ from pgtare.weighing.switches import Switch
 from pgtare.weighing.whole_server.schedule import AFTER_OFF_S, Schedule
 from pgtare.weighing.whole_server.watcher_time import WatcherTime, WindowTime, own_time
 from tests.sessions import eventually
+from tests.unit.estimate_textbook import clopper_pearson
 
 TRIALS = 1_000
 Made = Callable[[np.random.Generator, Ints], Floats]

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.design import Arm, Design, Slices
 from pgtare.estimate.trial.observations import Observations
 from pgtare.kit import numbers

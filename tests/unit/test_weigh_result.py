@@ -11,7 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.answer import ReasonKind
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations, empty

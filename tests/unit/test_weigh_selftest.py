@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pgtare.estimate.inference import Expansion
-from pgtare.estimate.trial import Calibration, calibrate
 from pgtare.estimate.trial.observations import OBSERVATION
+from pgtare.estimate.trial.pseudo_trials import Calibration, calibrate
 from pgtare.weighing.weigh.selftest import _estimator_checks
 
 

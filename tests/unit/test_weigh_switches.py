@@ -16,7 +16,6 @@ import pytest
 
 from pgtare.cli.command_line import command_line
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.estimate.trial import clopper_pearson
 from pgtare.estimate.trial.windows import difference
 from pgtare.postgres.directories import DIRECTORY_VARIABLE
 from pgtare.weighing.switches import Switch, check_names
@@ -33,6 +32,7 @@ from pgtare.weighing.whole_server.watcher_time import (
     stayed,
 )
 from tests.sessions import eventually
+from tests.unit.estimate_textbook import clopper_pearson
 
 APPLICATION, WATCHER = ("app", "web", ""), ("monitor", "exporter", "")
 

@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pgtare.estimate.trial import ArmEstimate, analyse, clopper_pearson
+from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.bursts import BURST, PACED, RUN
 from pgtare.estimate.trial.design import LEAST_WINDOWS, Arm, Design, Grouping, Runs, block_layout
+from pgtare.estimate.trial.results import ArmEstimate
+from tests.unit.estimate_textbook import clopper_pearson
 
 ARMS = (Arm("base", "base"), Arm("control", "control"), Arm("some", "instrument"))
 BLOCKS, RUNS = 9, 60

@@ -32,7 +32,9 @@ from pgtare.kit.option_values import percentage, seconds
 from pgtare.kit.progress import Counted
 from pgtare.postgres import inventory as inventories
 from pgtare.postgres.load import parse_participation
-from pgtare.weighing.instruments import Chosen, choose, load_catalogue
+from pgtare.weighing.instruments.arms import choose
+from pgtare.weighing.instruments.catalogue import load_catalogue
+from pgtare.weighing.instruments.model import Chosen
 from pgtare.weighing.weigh.request import new_seed
 
 #: What goes with --resume.

@@ -14,8 +14,9 @@ from rich.text import Text
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.cli.shared_options import Catalogues
 from pgtare.postgres import own_session
-from pgtare.weighing.instruments import load_catalogue, read_facts
+from pgtare.weighing.instruments.catalogue import load_catalogue
 from pgtare.weighing.instruments.listing import Instrument, listing
+from pgtare.weighing.instruments.requirements import read_facts
 
 
 def instruments(

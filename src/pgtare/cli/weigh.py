@@ -34,7 +34,8 @@ from pgtare.kit.option_values import percentage, seconds
 from pgtare.postgres import signals
 from pgtare.postgres.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
 from pgtare.postgres.load.spec import Protocol
-from pgtare.weighing.instruments import choose, load_catalogue
+from pgtare.weighing.instruments.arms import choose
+from pgtare.weighing.instruments.catalogue import load_catalogue
 from pgtare.weighing.outside.run import chosen_way
 from pgtare.weighing.outside.run import dry_run as outside_dry_run
 from pgtare.weighing.outside.run import weigh as weigh_outside

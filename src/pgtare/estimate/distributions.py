@@ -155,25 +155,6 @@ def beta_below(a: float, b: float, x: float) -> float:
     return math.exp(_beta_logs(a, b, x, 1 - x, x * b - (1 - x) * a)[0])
 
 
-def beta_quantile(a: float, b: float, p: float) -> float:
-    """The x with I_x(a, b) = p."""
-    if not (a > 0 and b > 0 and 0 <= p <= 1):
-        return math.nan
-    if p in (0, 1):
-        return float(p)
-    wanted, which = (p, 0) if p < 0.5 else (1 - p, 1)
-
-    def logs(logit: float) -> tuple[float, float]:
-        x, y = 1 / (1 + math.exp(-logit)), 1 / (1 + math.exp(logit))
-        distance = x * b - y * a
-        found = _beta_logs(a, b, x, y, distance)[which]
-        slope = math.exp(_beta_log_power(a, b, x, y, distance) - found)
-        return found, slope if not which else -slope
-
-    odds = _exp(_newton(logs, math.log(wanted), math.log(a / b)))
-    return odds / (1 + odds) if odds < 1 else 1 / (1 + 1 / odds)
-
-
 def chi_square_above(df: float, x: float) -> float:
     """P(X > x) of chi-square."""
     if not df > 0 or math.isnan(x):

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from pgtare.estimate.arrays import Bools, Floats, Ints
-from pgtare.estimate.distributions import beta_quantile
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial.design import Runs, block_layout
 from pgtare.estimate.trial.effects import Effects, Strata, effects_of
@@ -49,10 +48,6 @@ class Rate:
     def rate(self) -> float:
         """Hits per trial, NaN without trials."""
         return self.hits / self.trials if self.trials else float("nan")
-
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Two-sided Clopper-Pearson interval."""
-        return clopper_pearson(self.hits, self.trials, level)
 
 
 @dataclass(frozen=True)
@@ -161,14 +156,6 @@ _INJECTIONS = {
 }
 #: So rare that the threshold stays among the recording's own slow units.
 _STALLS = {"rare stall": _Injection(_stall, share=0.0005)}
-
-
-def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float, float]:
-    """Exact two-sided interval of a binomial rate (Clopper and Pearson 1934)."""
-    alpha = 1 - level
-    lo = beta_quantile(hits, trials - hits + 1, alpha / 2) if hits else 0.0
-    hi = beta_quantile(hits + 1, trials - hits, 1 - alpha / 2) if hits < trials else 1.0
-    return lo, hi
 
 
 def calibrate(

@@ -13,7 +13,9 @@ from psycopg import sql
 from pgtare.errors import PgtareError, UsageError
 from pgtare.postgres import module_versions, own_session, parallel, pooler
 from pgtare.postgres.inventory import InventoryServer
-from pgtare.weighing.instruments import Chosen, availability, combine, read_facts
+from pgtare.weighing.instruments.arms import combine
+from pgtare.weighing.instruments.model import Chosen
+from pgtare.weighing.instruments.requirements import availability, read_facts
 from pgtare.weighing.trials import ModuleInfo, Trials, setup_steps
 from pgtare.weighing.weigh.target import PURPOSE, needs_of
 

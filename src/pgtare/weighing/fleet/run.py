@@ -21,7 +21,7 @@ from pgtare.weighing.fleet.fleet_guard import LOAD_LABEL, FleetGuard
 from pgtare.weighing.fleet.server_weighing import ServerWeighing
 from pgtare.weighing.fleet.stages import ServerTraffic
 from pgtare.weighing.fleet.state import FleetDesign, FleetState
-from pgtare.weighing.instruments import Chosen
+from pgtare.weighing.instruments.model import Chosen
 from pgtare.weighing.weigh import plan as planning
 from pgtare.weighing.weigh.request import Request
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pgtare.estimate.study.attainable import rounds_for_level
-from pgtare.estimate.trial.pseudo_trials import clopper_pearson
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
 from pgtare.weighing.ladder.records import Dropped
 from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload
@@ -107,7 +106,7 @@ def _rare(result: LadderResult) -> list[str]:
     if not counted:
         return []
     fewest = min(counted, key=lambda w: w.rounds_kept)
-    bound = clopper_pearson(0, fewest.rounds_kept, 0.90)[1]
+    bound = 1 - 0.05 ** (1 / max(fewest.rounds_kept, 1))
     noun = block(fewest)
     return [
         f"Intervals and equivalence are of what a variant does in every {noun} alike. A cost that "

@@ -20,15 +20,16 @@ from rich.console import Console
 
 import pgtare
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.estimate.trial import analyse, live
+from pgtare.estimate.trial.analysis import analyse, live
 from pgtare.estimate.trial.bursts import DISTURBED_MANY, DISTURBED_SOME
 from pgtare.estimate.trial.design import LEAST_BLOCKS, Design, Runs, block_layout
 from pgtare.estimate.trial.results import TrialEstimate
 from pgtare.kit import machine, numbers
 from pgtare.postgres import own_session, pooler
-from pgtare.weighing.instruments import Snapshot, proven, read_facts, snapshot
-from pgtare.weighing.instruments.proof import prove_driven
+from pgtare.weighing.instruments.counters import Snapshot, snapshot
+from pgtare.weighing.instruments.proof import prove_driven, proven
 from pgtare.weighing.instruments.proof_result import Proof
+from pgtare.weighing.instruments.requirements import read_facts
 from pgtare.weighing.outside import servers, settings_probe
 from pgtare.weighing.outside.loops import Loops, Seat
 from pgtare.weighing.outside.recording import OutsideRecording, record, warm_up

@@ -13,9 +13,8 @@ from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Arm
 from pgtare.postgres import pooler
 from pgtare.postgres.own_session import first_line
-from pgtare.weighing.instruments import availability
 from pgtare.weighing.instruments.model import Chosen, Entry
-from pgtare.weighing.instruments.requirements import Missing, ServerFacts
+from pgtare.weighing.instruments.requirements import Missing, ServerFacts, availability
 
 #: This role may not set it; said once of all such settings.
 _NO_RIGHT = Missing("", "")

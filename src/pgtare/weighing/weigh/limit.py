@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from pgtare.errors import UsageError
-from pgtare.estimate.trial import MIN_BLOCKS, SLICE_BLOCKS, Live, LiveArm, width_reached
+from pgtare.estimate.sequential import MIN_BLOCKS, SLICE_BLOCKS, width_reached
+from pgtare.estimate.trial.results import Live, LiveArm
 from pgtare.kit import files, numbers
-from pgtare.weighing.instruments import Chosen, FlagRule
 from pgtare.weighing.instruments.arms import union
+from pgtare.weighing.instruments.model import Chosen, FlagRule
 from pgtare.weighing.weigh.report import alarms, wording
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.schema import ArmResult, Limit, WeighResult

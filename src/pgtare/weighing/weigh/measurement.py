@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pgtare.errors import MeasurementError
-from pgtare.estimate.trial import Live, analyse, live
+from pgtare.estimate.trial.analysis import analyse, live
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations, finished
-from pgtare.weighing.instruments import Snapshot, prove, proven, snapshot
+from pgtare.estimate.trial.results import Live
+from pgtare.weighing.instruments.counters import Snapshot, snapshot
+from pgtare.weighing.instruments.proof import prove, proven
 from pgtare.weighing.trials import ModuleInfo, Trials
 from pgtare.weighing.weigh import participation, recording, result
 from pgtare.weighing.weigh import plan as planning

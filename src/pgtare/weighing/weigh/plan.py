@@ -16,7 +16,8 @@ from pgtare.postgres import module_versions
 from pgtare.postgres.load.spec import cores
 from pgtare.postgres.modules import PRELOAD_ORDER
 from pgtare.postgres.own_session import APPLICATION_NAME, first_line
-from pgtare.weighing.instruments import availability, combine, read_facts
+from pgtare.weighing.instruments.arms import combine
+from pgtare.weighing.instruments.requirements import availability, read_facts
 from pgtare.weighing.trials import MAX_SESSIONS, Population
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.session_lengths import session_lengths, too_short

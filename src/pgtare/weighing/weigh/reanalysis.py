@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgtare.estimate.trial import analyse
+from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
 from pgtare.estimate.trial.results import TrialEstimate

@@ -13,7 +13,7 @@ from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Unit
 from pgtare.kit.option_values import LONGEST_S
 from pgtare.postgres.load import LoadSpec
-from pgtare.weighing.instruments import Chosen
+from pgtare.weighing.instruments.model import Chosen
 from pgtare.weighing.switches import Switch, check_names
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import psycopg
 from rich.console import Console
 
-from pgtare.estimate.trial import Live, live
+from pgtare.estimate.trial.analysis import live
 from pgtare.estimate.trial.observations import Observations, finished
+from pgtare.estimate.trial.results import Live
 from pgtare.kit.window import Window
 from pgtare.postgres import own_session, pooler
 from pgtare.postgres.load import LoadSpec, PgbenchLoad, at_headroom, find_pgbench, find_saturation

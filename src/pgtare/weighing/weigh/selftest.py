@@ -9,10 +9,10 @@ from rich.console import Console
 
 from pgtare.errors import MeasurementError
 from pgtare.estimate.inference import Estimate
-from pgtare.estimate.trial import Calibration, Rate, analyse, calibrate
+from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.estimate.trial.observations import Observations, UnitFlag
-from pgtare.estimate.trial.pseudo_trials import STALL_UNITS
+from pgtare.estimate.trial.pseudo_trials import STALL_UNITS, Calibration, Rate, calibrate
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.postgres import own_session

@@ -17,7 +17,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import drop_database, initialise
 from pgtare.postgres.modules import PRELOAD_ORDER, Loadable, loadable
-from pgtare.weighing.instruments import Chosen
+from pgtare.weighing.instruments.model import Chosen
 from pgtare.weighing.trials import setup_steps
 from pgtare.weighing.weigh.request import Request
 
