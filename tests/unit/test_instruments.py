@@ -17,7 +17,7 @@ from pgtare.weighing.instruments.arms import choose, combine, parse_arm
 from pgtare.weighing.instruments.catalogue import Catalogue, load_catalogue, parse
 from pgtare.weighing.instruments.counters import Reading, Snapshot
 from pgtare.weighing.instruments.model import Chosen, FlagRule, SqlRule
-from pgtare.weighing.instruments.proof import judge_counter, judge_flags, prove
+from pgtare.weighing.instruments.proof import ProofFinding, judge_counter, judge_flags, prove
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.instruments.requirements import ServerFacts, _facts, availability
 from pgtare.weighing.instruments.toml_lines import line_of
@@ -413,21 +413,22 @@ TRACKED = [(995, X | T | Q), (5, X)]
 def test_pg_stat_statements_is_active_with_flags_and_calls() -> None:
     proof = proof_of("pg_stat_statements", PLAIN, TRACKED, {"calls": 1200})
     assert proof.state == "active"
-    assert "TOTAL_TIMED in 995 of 1000 transactions with EXECUTED (99.5 %)" in proof.evidence
+    said = "of 1,000 transactions that ran a plan, 995 (99.5 %) ran with whole-query timing"
+    assert f"{said} (base: none); " in proof.evidence
     assert "calls counted by pg_stat_statements: +1,200" in proof.evidence
 
 
 @pytest.mark.parametrize(
     ("base", "arm", "grown", "state", "evidence"),
     [
-        (PLAIN, [(1000, X | T)], {"calls": 1200}, "missing", "QUERY_ID in 0 of 1000"),
+        (PLAIN, [(1000, X | T)], {"calls": 1200}, "missing", "0 (0 %) carried a query id"),
         (PLAIN, [(900, X | T | Q), (100, X)], {"calls": 1200}, "missing", "90 %"),
         (PLAIN, TRACKED, {"calls": 0}, "missing", "at least 900 expected"),
         (PLAIN, TRACKED, {"calls": 300}, "missing", "+300"),
         ([(900, X), (100, X | T)], TRACKED, {"calls": 1200}, "missing", "base arm is contaminated"),
         (PLAIN, TRACKED, {"calls": 9, "dealloc": 2}, "active", "not reliable (pg_stat_s"),
         (PLAIN, TRACKED, {"calls": -50}, "active", "it was reset during the trial"),
-        (PLAIN, [(100, F(0))], {"calls": 0}, "idle", "no transaction of the arm had EXECUTED"),
+        (PLAIN, [(100, F(0))], {"calls": 0}, "idle", "no transaction of the arm ran a plan"),
         ([(100, F.UNDRAWN)], TRACKED, {"calls": 1200}, "missing", "base arm has no transactions"),
         (PLAIN, [], {"calls": 1200}, "missing", "the arm has no transactions"),
         (PLAIN, [(1000, X | T | Q | F.ABORTED)], {}, "missing", "the arm has no transactions"),
@@ -436,7 +437,7 @@ def test_pg_stat_statements_is_active_with_flags_and_calls() -> None:
             [(900, X | T | Q), (100, X | T | Q | F.APP_CHANGED)],
             {"calls": 1200},
             "missing",
-            "not in force: in force in 900 of 1000 transactions (100 changed by the application)",
+            "not in force: in force in 900 of 1,000 transactions (100 changed by the application)",
         ),
         (
             [(900, X), (100, X | F.SWITCH_FAILED)],
@@ -571,7 +572,8 @@ def test_a_unit_out_of_force_counts_against_the_arm() -> None:
     rule = FlagRule(flag="LOGGED", share=0.99)
     base = np.zeros(100, dtype=np.uint16)
     arm = np.full(100, int(F.LOGGED), dtype=np.uint16)
-    assert judge_flags(rule, arm, base).state == "active"
+    found = judge_flags(rule, arm, base)
+    assert found == ProofFinding("active", "all 100 transactions wrote to the log (base: none)")
     arm[:3] |= int(F.APP_CHANGED)
     found = judge_flags(rule, arm, base)
     assert found.state == "missing"

@@ -31,7 +31,7 @@ from pgtare.weighing.weigh.result import build
 from pgtare.weighing.weigh.schema import ContentionState, WeighResult
 from tests.unit.slices_textbook import saturation, simulate, sliced
 
-PROOF = Proof(state="active", evidence="TOTAL_TIMED in 12 of 12 transactions")
+PROOF = Proof(state="active", evidence="all 12 transactions ran with whole-query timing")
 
 
 def built(design: Design, obs: Observations, stopped_by: Any = "time") -> WeighResult:

@@ -28,7 +28,11 @@ from tests.unit.sample_result import answer, effect
 from tests.unit.simulated_trial import Effect, design_of, lognormal, new, old, simulate
 
 DESIGN = design_of(1, 7, control=True)
-PROOFS = (None, None, Proof(state="active", evidence="TOTAL_TIMED in 12 of 12 transactions"))
+PROOFS = (
+    None,
+    None,
+    Proof(state="active", evidence="all 12 transactions ran with whole-query timing"),
+)
 
 
 def observed(units: int, cost: Effect | None = None, sigma: float = 0.1) -> Observations:

@@ -15,17 +15,15 @@ from pgtare.estimate.trial.answer import WITHHOLD, ReasonKind, Verdict
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.kit.terminal_text import plain
-from pgtare.weighing.instruments.catalogue import load_catalogue
-from pgtare.weighing.instruments.model import FlagRule
 from pgtare.weighing.instruments.proof_result import Proof
-from pgtare.weighing.weigh.report import evidence, reason_words, wording
+from pgtare.weighing.weigh.report import reason_words, wording
 from pgtare.weighing.weigh.report.terminal import render
 from pgtare.weighing.weigh.schema import Reason, WeighResult
 from tests.unit.sample_result import answer, arm_of, between, effect, judged, sample
 
 STATEMENTS = "pg_stat_statements"
 CONTROL = "control (nothing changed)"
-IDLE = "in force in 2498 of 2498 transactions"
+IDLE = "in force in 2,498 of 2,498 transactions"
 #: What a reader of a report need not know.
 UNUSUAL = re.compile(
     r"\b(arms?|body|bodies|total|Holm\w*|Fieller|excess|threshold|stratum|strata|clusters?)\b"
@@ -555,40 +553,6 @@ def test_a_load_off_its_rate_is_warned_of(
     result.load |= {"rate_tps": asked, "median_tps": got}
     result.design.duration_s = seconds
     assert ("did not keep its rate" in words(printed(result))) is not kept
-
-
-@pytest.mark.parametrize(
-    ("kept", "shown"),
-    [
-        (
-            "LOGGED in 24660 of 24660 transactions (100 %), base 0 %",
-            "all 24,660 transactions wrote to the log (base: none)",
-        ),
-        (
-            "QUERY_ID in 2466 of 24660 transactions with EXECUTED (10 %), base 0.3 %",
-            "of 24,660 transactions that ran a plan, 2,466 (10 %) carried a query id (base: 0.3 %)",
-        ),
-        (
-            "no transaction of the arm had BLOCKS_READ",
-            "no transaction of the arm read a block from outside shared buffers",
-        ),
-        (IDLE, "in force in 2,498 of 2,498 transactions"),
-    ],
-)
-def test_evidence_is_reported_in_plain_words(kept: str, shown: str) -> None:
-    assert evidence.plain(kept) == shown
-
-
-def test_no_flag_keeps_its_name() -> None:
-    chosen = [load_catalogue().choose(name) for name in load_catalogue()]
-    rules = [rule for choice in chosen for rule in choice.rules]
-    flags = {rule.flag for rule in rules if isinstance(rule, FlagRule)}
-    flags |= {rule.where for rule in rules if isinstance(rule, FlagRule) and rule.where}
-    assert len(flags) > 5
-    for flag in flags:
-        assert flag not in evidence.plain(
-            f"{flag} in 1 of 2 transactions with {flag} (50 %), base 0 %"
-        )
 
 
 def test_what_the_figures_rest_on_is_there_on_request() -> None:

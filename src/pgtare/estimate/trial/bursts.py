@@ -233,14 +233,14 @@ class _Loop:
         if index == 0:
             return described
         effects, found = self.of[index], self.compared.arms[index]
-        differences = quantiles.differences(
+        p50, p99 = quantiles.differences(
             self.quantiles[index], self.quantiles[0], effects.reference
         )
         return self.compared.judged(
             index,
             described,
             effects.c,
-            Effect(found.total_us, found.excess_us, *differences, cpu_us=None),
+            Effect(found.total_us, found.excess_us, p50, p99, cpu_us=None),
             blocks=effects.strata.clusters(index),
             seconds=self.seconds,
             basis=self.basis,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pgtare.estimate.trial.design import Arm
 from pgtare.estimate.trial.observations import Observations, UnitFlag, finished
 from pgtare.weighing.instruments.counters import Snapshot
-from pgtare.weighing.instruments.model import Chosen, FlagRule, SqlRule
+from pgtare.weighing.instruments.model import EVIDENCE, Chosen, FlagRule, SqlRule
 from pgtare.weighing.instruments.proof_result import Proof
 
 #: What the evidence of a trial from outside says of an instrument without a counter.
@@ -237,8 +237,7 @@ def judge_flags(rule: FlagRule, arm: Flags, base: Flags) -> ProofFinding:
     n, base_n = _count(arm, where), _count(base, where)
     k = _count(arm, where | flag, without=_NOT_IN_FORCE)
     base_k = _count(base, where | flag)
-    among = f" transactions with {rule.where}" if rule.where else " transactions"
-    seen = f"{rule.flag} in {k} of {n}{among} ({_percent(k, n)}), base {_percent(base_k, base_n)}"
+    seen = _seen(rule, k, n, _text(base_k / base_n) if base_k else "none")
     hint = f" ({rule.hint})" if rule.hint else ""
     share, base_share = _ratio(k, n), _ratio(base_k, base_n)
 
@@ -247,7 +246,7 @@ def judge_flags(rule: FlagRule, arm: Flags, base: Flags) -> ProofFinding:
             return ProofFinding("missing", f"{seen}, but expected no more than in base{hint}")
         return ProofFinding("active", "")
     if n == 0:
-        return ProofFinding("idle", f"no transaction of the arm had {rule.where}")
+        return ProofFinding("idle", f"no transaction of the arm {EVIDENCE[rule.where or '']}")
     if rule.expect == "some":
         if k > 0 and share > 2 * base_share:
             return ProofFinding("active", seen)
@@ -267,6 +266,17 @@ def judge_flags(rule: FlagRule, arm: Flags, base: Flags) -> ProofFinding:
     if share > rule.at_most:
         return ProofFinding("missing", f"{seen}, but at most {_text(rule.at_most)} expected")
     return ProofFinding("active", seen)
+
+
+def _seen(rule: FlagRule, k: int, n: int, base: str) -> str:
+    """How many of the arm's transactions did what the flag stands for; base: share of its own."""
+    did, share = EVIDENCE[rule.flag], _text(_ratio(k, n))
+    if rule.where:
+        some = "all" if k == n else f"{k:,} ({share})"
+        return f"of {n:,} transactions that {EVIDENCE[rule.where]}, {some} {did} (base: {base})"
+    if k == n:
+        return f"all {n:,} transactions {did} (base: {base})"
+    return f"{k:,} of {n:,} transactions {did} ({share}; base: {base})"
 
 
 def judge_counter(rule: SqlRule, arm: Flags, before: Snapshot, after: Snapshot) -> ProofFinding:
@@ -325,9 +335,9 @@ def _count(flags: Flags, wanted: UnitFlag = _ANY, without: UnitFlag = _ANY) -> i
 
 def _force(flags: Flags) -> str:
     n = len(flags)
-    text = f"in force in {_count(flags, without=_NOT_IN_FORCE)} of {n} transactions"
+    text = f"in force in {_count(flags, without=_NOT_IN_FORCE):,} of {n:,} transactions"
     causes = [
-        f"{_count(flags, bit)} {why}"
+        f"{_count(flags, bit):,} {why}"
         for bit, why in (
             (UnitFlag.SWITCH_FAILED, "could not be switched"),
             (UnitFlag.APP_CHANGED, "changed by the application"),
@@ -340,15 +350,11 @@ def _force(flags: Flags) -> str:
 
 def _against(arm: Flags, n: int, k: int) -> str:
     bad = len(arm) - _count(arm, without=_NOT_IN_FORCE)
-    return f"; settings not in force in {bad} of {len(arm)}" if bad and k < n else ""
+    return f"; settings not in force in {bad:,} of {len(arm):,}" if bad and k < n else ""
 
 
 def _ratio(k: int, n: int) -> float:
     return k / n if n else 0.0
-
-
-def _percent(k: int, n: int) -> str:
-    return _text(k / n) if n else "none"
 
 
 def _text(share: float) -> str:

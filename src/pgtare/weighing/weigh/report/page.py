@@ -129,7 +129,7 @@ def _proofs(result: WeighResult) -> list[tuple[str, str]]:
         return []
     arms = wording.by_cost(wording.of_role(result, "instrument"))
     return [
-        (arm.name, f"{evidence.STATES[evidence.state(arm)]}: {evidence.of(arm)}")
+        (arm.name, f"{evidence.STATES[evidence.state(arm)]}: {arm.proof.evidence}")
         for arm in arms
         if arm.proof is not None
     ]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from pgtare.estimate.trial.answer import ReasonKind
 from pgtare.kit import numbers
-from pgtare.weighing.weigh.report import evidence
 from pgtare.weighing.weigh.schema import ArmResult, Reason
 
 _WORDS: dict[ReasonKind, Callable[[Reason], str]] = {
@@ -57,8 +56,8 @@ def because(arm: ArmResult) -> str:
     if arm.answer is None:
         return "nothing was measured"
     found = [_WORDS[reason.kind](reason) for reason in arm.answer.reasons]
-    if evidence.state(arm) == "missing":
-        found.append(evidence.of(arm))
+    if arm.proof is not None and arm.proof.state == "missing":
+        found.append(arm.proof.evidence)
     return "; ".join(text for text in found if text)
 
 
