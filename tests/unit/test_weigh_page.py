@@ -67,7 +67,7 @@ def test_two_charts_come_first_and_the_others_are_folded() -> None:
     drawn = sample()
     first, others = charts(drawn.result, drawn.observations)
     assert [chart.id for chart in first] == ["effects", "settling"]
-    assert [chart.id for chart in others] == ["distributions", "course"]
+    assert [chart.id for chart in others] == ["distributions"]
     text = page(drawn.result, drawn.observations)
     folded = text.index('<details class="charts">')
     places = [text.index(f'id="chart-{chart.id}"') for chart in drawn_charts(drawn)]
@@ -147,7 +147,7 @@ def test_an_arm_without_proof_is_not_drawn() -> None:
         if chart.id != "distributions":
             assert "pg_stat_statements" not in json.dumps(chart.figure()), chart.id
             assert "pg_stat_statements" not in json.dumps(chart.table_rows), chart.id
-    assert {"effects", "settling", "course"} <= seen
+    assert {"effects", "settling"} <= seen
 
 
 def test_the_settling_curve_finds_the_truth() -> None:
@@ -162,22 +162,6 @@ def test_the_settling_curve_finds_the_truth() -> None:
     assert curves[2, 8:].mean() == pytest.approx(cost, abs=0.2)
     assert curves[3].mean() == pytest.approx(COST_US[3], abs=0.3)
     assert np.isnan(curves[0]).all()
-
-
-def test_the_course_over_time_finds_the_truth() -> None:
-    drawn = sample(1_000)
-    units = chart_data.usable(drawn.observations)
-    thresholds = [arm.threshold_us or 0.0 for arm in drawn.result.arms]
-    thresholds[0] = drawn.result.baseline.threshold_us or 0.0
-    course = chart_data.time_course(units, thresholds)
-    assert course is not None
-    assert len(course.at_s) == chart_data.TIME_BINS
-    assert np.isfinite(course.mean).all()
-    truth = COST_US[5]
-    assert course.mean[5].mean() == pytest.approx(truth, abs=0.15)
-    covered = (course.lo[5] <= truth) & (truth <= course.hi[5])
-    assert covered.mean() > 0.8
-    assert (course.mean[0] == 0).all()
 
 
 def test_units_in_which_the_arm_was_not_in_force_stay_out() -> None:
@@ -244,7 +228,6 @@ def test_a_trial_the_server_ended_shows_no_proof() -> None:
     assert '<p class="alarm">THE TRIAL ENDED EARLY: it crashed, after' in text
     assert "seen at work" not in text
     assert "seen working" not in text
-    assert "Proof that" not in text
     assert "chart-effects" not in text
 
 

@@ -56,36 +56,6 @@ def axis_title(text: str) -> Json:
     return {"text": text, "font": {"size": 13}, "standoff": 8}
 
 
-def panels(arms: Sequence[Arm], height: int, x_title: str) -> Json:
-    """One panel an arm, stacked, on a common horizontal axis."""
-    layout = frame(height)
-    x, y = layout.pop("xaxis"), layout.pop("yaxis")
-    layout["showlegend"] = False
-    layout["annotations"] = []
-    n = len(arms)
-    for i, arm in enumerate(arms):
-        top = 1 - i / n
-        last = i == n - 1
-        layout[f"yaxis{nth(i + 1)}"] = y | {
-            "domain": [top - 0.88 / n, top - 0.2 / n],
-            "anchor": f"x{nth(i + 1)}",
-            "nticks": 5,
-            "zeroline": True,
-            "rangemode": "normal",
-        }
-        layout[f"xaxis{nth(i + 1)}"] = x | {
-            "anchor": f"y{nth(i + 1)}",
-            "matches": None if i == 0 else "x",
-            "showticklabels": last,
-            "zeroline": False,
-            "title": axis_title(x_title if last else ""),
-        }
-        layout["annotations"].append(
-            annotation(arm) | {"yref": "paper", "y": top, "yanchor": "top"}
-        )
-    return layout
-
-
 def annotation(arm: Arm) -> Json:
     """The arm's name at the left edge; the caller puts it at a height."""
     if arm.role == "control":
@@ -118,33 +88,6 @@ def dots(intervals: Sequence[Interval], color: str) -> Json:
         "x": [interval.estimate for interval in intervals],
         "error_x": bars | {"color": color, "thickness": 1.6, "width": 4},
     }
-
-
-def band(
-    panel: int,
-    x: Floats,
-    mean: Floats,
-    lo: Floats,
-    hi: Floats,
-) -> list[Json]:
-    """A line within the band of its intervals, in the n-th panel."""
-    axes = {"xaxis": f"x{nth(panel)}", "yaxis": f"y{nth(panel)}", "type": "scatter"}
-    ok = np.isfinite(mean)  # a filled band cannot have gaps, so its blank bins are left out
-    edge = {"mode": "lines", "line": {"width": 0, "color": "band"}, "hoverinfo": "skip"}
-    return [
-        axes | edge | {"x": rounded(x[ok]), "y": rounded(lo[ok])},
-        axes
-        | edge
-        | {"x": rounded(x[ok]), "y": rounded(hi[ok]), "fill": "tonexty", "fillcolor": "band"},
-        axes
-        | {
-            "mode": "lines",
-            "x": rounded(x),
-            "y": rounded(mean),
-            "line": {"color": "c1", "width": 2},
-            "hovertemplate": "%{x:.3~g} s: %{y:+.3~g} µs<extra></extra>",
-        },
-    ]
 
 
 def log_ticks(curves: list[Floats]) -> list[float]:
@@ -183,11 +126,6 @@ def gap(upper: float | None, lower: float | None) -> float:
 def rounded(values: Floats) -> list[float | None]:
     """Five significant digits, which no screen outdoes; None if not finite."""
     return [None if not math.isfinite(v) else float(f"{v:.5g}") for v in values]
-
-
-def nth(panel: int) -> str:
-    """The suffix of Plotly's n-th axis: none for the first."""
-    return "" if panel == 1 else str(panel)
 
 
 def text(name: str) -> str:

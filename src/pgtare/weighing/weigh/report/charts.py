@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +14,11 @@ from pgtare.estimate.trial.runs import DROPPED
 from pgtare.kit import numbers, plots
 from pgtare.kit.chart import Chart
 from pgtare.kit.interval import Interval
-from pgtare.weighing.weigh.report import chart_data, contention_chart, wording
+from pgtare.weighing.weigh.report import chart_data, contention, wording
 from pgtare.weighing.weigh.report.rows import table
 from pgtare.weighing.weigh.schema import ArmResult, WeighResult
 
 _ROW_PX = 58
-_PANEL_PX = 118
 _TABLE_LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 
 
@@ -30,11 +30,7 @@ def charts(result: WeighResult, observations: Observations) -> tuple[list[Chart]
     known = observations[observations["arm"] < len(result.arms)]
     units = chart_data.usable(known)
     first = [_answers(result), None if outside else _settling(result, known)]
-    others = [
-        contention_chart.chart(result),
-        _distributions(result, units),
-        None if result.compares_servers else _course(result, units),
-    ]
+    others = [_contention(result), _distributions(result, units)]
     return (
         [chart for chart in first if chart is not None],
         [chart for chart in others if chart is not None],
@@ -47,37 +43,85 @@ def _answers(result: WeighResult) -> Chart | None:
     shown = [(arm, answer.us) for arm, answer in arms if answer is not None]
     if not shown:
         return None
-    rows = [[arm.name, numbers.estimate(us), numbers.bounds(us)] for arm, us in shown]
-    height = _ROW_PX * len(shown) + 60
     ends = [*_ends(us for _, us in shown), 0.0]
     pad = 0.05 * ((max(ends) - min(ends)) or 1.0)
     margin = None
     if result.baseline.body_mean_us is not None:
         margin = result.design.margin_pct / 100 * result.baseline.body_mean_us
     servers = result.compares_servers
-    layout = plots.frame(height)
-    what = "slower by" if servers else "cost when left on,"
-    layout["xaxis"] |= {
-        "title": plots.axis_title(f"{what} µs a transaction"),
-        "range": [min(ends) - pad, max(ends) + pad],
-    }
-    layout["yaxis"] |= {"visible": False, "range": [len(shown) - 0.35, -0.75]}
-    layout["showlegend"] = False
-    layout["margin"] |= {"l": 14}
-    layout["shapes"] = plots.margin_band(margin) if margin else []
-    layout["annotations"] = [_label(arm, i) for i, (arm, _) in enumerate(shown)]
     band = f" The grey band is ±{result.design.margin_pct:g} %, the margin." if margin else ""
-    return Chart(
-        id="effects",
-        title="How much slower each is" if servers else "What each costs when left on",
-        label="Interval plot: the cost in microseconds a transaction. "
-        + " ".join(f"{name}: {us} {interval}." for name, us, interval in rows),
-        caption=f"Points are estimates, bars 95 % intervals.{band} The square is the control, "
+    chart = _interval_plot(
+        "effects",
+        "How much slower each is" if servers else "What each costs when left on",
+        f"{'slower by' if servers else 'cost when left on,'} µs a transaction",
+        [(plots.annotation(arm), arm.name, us) for arm, us in shown],
+        f"Points are estimates, bars 95 % intervals.{band} The square is the control, "
         + ("the first server again." if servers else "in which nothing is changed."),
+        "server" if servers else "instrument",
+    )
+    chart.layout["xaxis"]["range"] = [min(ends) - pad, max(ends) + pad]
+    chart.layout["shapes"] = plots.margin_band(margin) if margin else []
+    controls = [arm.role == "control" for arm, _ in shown]
+    chart.data[0]["marker"] = {
+        "color": ["muted" if control else "c1" for control in controls],
+        "symbol": ["square" if control else "circle" for control in controls],
+        "size": 9,
+    }
+    return chart
+
+
+def _contention(result: WeighResult) -> Chart | None:
+    """Where the cost falls: total, own effect and spillover side by side."""
+    found = contention.figures(result)
+    if found is None or wording.ended_by_server(result):
+        return None
+    shown = [(text, us) for text, us, _ in contention.rows(result, found) if numbers.bounded(us)]
+    if not shown:
+        return None
+    return _interval_plot(
+        "contention",
+        "Where the cost falls",
+        "µs a transaction",
+        [(plots.label(text), text, us) for text, us in shown],
+        "Points are estimates, bars 95 % intervals. The total is of all sessions with the "
+        "instrument, the spillover of a mix in which half of the sessions have it.",
+        "where",
+    )
+
+
+def _interval_plot(
+    name: str,
+    title: str,
+    axis: str,
+    shown: list[tuple[plots.Json, str, Interval]],
+    caption: str,
+    head: str,
+) -> Chart:
+    """Estimates with their intervals, one below the other. shown: label, name and interval."""
+    rows = [[text, numbers.estimate(us), numbers.bounds(us)] for _, text, us in shown]
+    height = _ROW_PX * len(shown) + 60
+    layout = plots.frame(height)
+    layout["showlegend"] = False
+    layout["xaxis"] |= {"title": plots.axis_title(axis)}
+    layout["yaxis"] |= {"visible": False, "range": [len(shown) - 0.35, -0.75]}
+    layout["margin"] |= {"l": 14}
+    layout["annotations"] = [
+        label | {"yref": "y", "y": row - 0.36, "yanchor": "middle"}
+        for row, (label, _, _) in enumerate(shown)
+    ]
+    intervals = [_bounded(us) for _, _, us in shown]
+    dots = plots.dots([interval.estimate for interval in intervals], intervals, "c1", along="x")
+    return Chart(
+        id=name,
+        title=title,
+        label=f"Interval plot: {axis}. " + " ".join(f"{a}: {b} {c}." for a, b, c in rows),
+        caption=caption,
         height=height,
-        data=[_points(shown)],
+        data=[
+            dots | {"y": list(range(len(shown))), "hovertemplate": "%{x:+.3~g} µs<extra></extra>"}
+        ],
         layout=layout,
-        table_head=["server" if servers else "instrument", "µs", "interval"],
+        table_head=[head, "µs", "interval"],
         table_rows=rows,
     )
 
@@ -90,22 +134,10 @@ def _settling(result: WeighResult, observations: Observations) -> Chart | None:
     curves = chart_data.by_position(observations, thresholds)
     if not arms or curves is None:
         return None
-    height = 360
-    layout = plots.frame(height)
-    layout["xaxis"] |= {"title": plots.axis_title("transactions since it was switched on")}
-    layout["yaxis"] |= {"title": plots.axis_title("cost, µs")}
-    layout["legend"] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
-    data: list[plots.Json] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": plots.text(arm.name),
-            "x": list(range(1, curves.shape[1] + 1)),
-            "y": plots.rounded(curves[index[arm.name]]),
-            "line": {"color": f"c{i % plots.PALETTE}", "dash": plots.DASHES[i % plots.PALETTE]}
-            | {"width": 2},
-            "hovertemplate": "%{x}: %{y:+.3~g} µs<extra>%{fullData.name}</extra>",
-        }
+    layout = _curves_frame(360, "transactions since it was switched on", "cost, µs")
+    places = list(range(1, curves.shape[1] + 1))
+    data = [
+        _curve(i, arm, places, plots.rounded(curves[index[arm.name]]), "%{x}: %{y:+.3~g} µs")
         for i, arm in enumerate(arms)
     ]
     rows = [
@@ -119,7 +151,7 @@ def _settling(result: WeighResult, observations: Observations) -> Chart | None:
         f"switched on, for {', '.join(arm.name for arm in arms)}.",
         caption=f"The first {DROPPED} transactions of a run are in no answer: what an instrument "
         "needs is not in the processor's caches yet. Without intervals.",
-        height=height,
+        height=layout["height"],
         data=data,
         layout=layout,
         table_head=["transaction", *(f"{arm.name}, µs" for arm in arms)],
@@ -135,33 +167,17 @@ def _distributions(result: WeighResult, units: Observations) -> Chart | None:
     for i, (arm, curve) in enumerate(zip(result.arms, curves, strict=True)):
         if curve is None:
             continue
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": plots.text(arm.name),
-                "x": plots.rounded(curve),
-                "y": plots.rounded(100 * chart_data.LEVELS),
-                "line": {"color": f"c{i % plots.PALETTE}", "dash": plots.DASHES[i % plots.PALETTE]}
-                | {"width": 2, "simplify": False},
-                "hovertemplate": "%{x:.4~g} µs: %{y:.4~g} %<extra>%{fullData.name}</extra>",
-            }
-        )
+        x, levels = plots.rounded(curve), plots.rounded(100 * chart_data.LEVELS)
+        data.append(_curve(i, arm, x, levels, "%{x:.4~g} µs: %{y:.4~g} %"))
         at = np.interp(_TABLE_LEVELS, chart_data.LEVELS, curve)
         rows.append([arm.name, *(f"{value:,.1f}" for value in at)])
     if not data:
         return None
-    height = 460
-    layout = plots.frame(height)
-    layout["xaxis"] |= {
-        "type": "log",
-        "title": plots.axis_title("service time, µs"),
-        "zeroline": False,
-    }
+    layout = _curves_frame(460, "service time, µs", "transactions up to this, %")
     ticks = plots.log_ticks([curve for curve in curves if curve is not None])
-    layout["xaxis"] |= {"tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
-    layout["yaxis"] |= {"title": plots.axis_title("transactions up to this, %"), "range": [0, 100]}
-    layout["legend"] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
+    texts = [f"{tick:,g}" for tick in ticks]
+    layout["xaxis"] |= {"type": "log", "zeroline": False, "tickvals": ticks, "ticktext": texts}
+    layout["yaxis"] |= {"range": [0, 100]}
     return Chart(
         id="distributions",
         title="How long transactions take",
@@ -169,7 +185,7 @@ def _distributions(result: WeighResult, units: Observations) -> Chart | None:
         + " ".join(f"{row[0]}: median {row[4]} µs, 99th percentile {row[8]} µs." for row in rows),
         caption="Share of transactions answered within a time, from the 0.1st to the 99.9th "
         "percentile; a curve further right is slower. Descriptive, without intervals.",
-        height=height,
+        height=layout["height"],
         data=data,
         layout=layout,
         table_head=["arm", *(f"p{100 * level:g} µs" for level in _TABLE_LEVELS)],
@@ -177,64 +193,30 @@ def _distributions(result: WeighResult, units: Observations) -> Chart | None:
     )
 
 
-def _course(result: WeighResult, units: Observations) -> Chart | None:
-    """Body difference over time, one panel an arm."""
-    threshold = result.baseline.threshold_us
-    if threshold is None or len(units) == 0:
-        return None
-    thresholds = [
-        threshold if arm.threshold_us is None else arm.threshold_us for arm in result.arms
-    ]
-    course = chart_data.time_course(units, thresholds)
-    if course is None:
-        return None
-    index = {arm.name: i for i, arm in enumerate(result.arms)}
-    arms = [arm for arm in _ordered(result) if wording.figures(arm) is not None]
-    if not arms:
-        return None
-    height = _PANEL_PX * len(arms) + 60
-    layout = plots.panels(arms, height, "seconds since the trial began")
-    data: list[plots.Json] = []
-    for panel, arm in enumerate(arms, start=1):
-        row = index[arm.name]
-        data += plots.band(panel, course.at_s, course.mean[row], course.lo[row], course.hi[row])
-    rows = [
-        [f"{at:.1f}", *(_cell(course, index[arm.name], i) for arm in arms)]
-        for i, at in enumerate(course.at_s)
-    ]
-    return Chart(
-        id="course",
-        title="Was the effect steady?",
-        label=f"Difference from the base in {chart_data.TIME_BINS} spans of the trial, one "
-        f"panel an instrument, for {', '.join(arm.name for arm in arms)}.",
-        caption="Plain block differences, in µs, with 95 % intervals; a level "
-        "band means that the figure holds for the whole trial.",
-        height=height,
-        data=data,
-        layout=layout,
-        table_head=["from start, s", *(f"{arm.name}, µs" for arm in arms)],
-        table_rows=rows,
-    )
+def _curves_frame(height: int, x_title: str, y_title: str) -> plots.Json:
+    layout = plots.frame(height)
+    layout["xaxis"] |= {"title": plots.axis_title(x_title)}
+    layout["yaxis"] |= {"title": plots.axis_title(y_title)}
+    layout["legend"] = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
+    return layout
+
+
+def _curve(number: int, arm: ArmResult, x: list[Any], y: list[Any], hover: str) -> plots.Json:
+    """One arm's line, told from the others by colour and dashes."""
+    color, dash = f"c{number % plots.PALETTE}", plots.DASHES[number % plots.PALETTE]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": plots.text(arm.name),
+        "x": x,
+        "y": y,
+        "line": {"color": color, "dash": dash, "width": 2, "simplify": False},
+        "hovertemplate": f"{hover}<extra>%{{fullData.name}}</extra>",
+    }
 
 
 def _ordered(result: WeighResult) -> list[ArmResult]:
     return [row.arm for row in table(result)]
-
-
-def _label(arm: ArmResult, row: int) -> plots.Json:
-    return plots.annotation(arm) | {"yref": "y", "y": row - 0.36, "yanchor": "middle"}
-
-
-def _points(shown: list[tuple[ArmResult, Interval]]) -> plots.Json:
-    intervals = [_bounded(us) for _, us in shown]
-    colors = ["muted" if arm.role == "control" else "c1" for arm, _ in shown]
-    symbols = ["square" if arm.role == "control" else "circle" for arm, _ in shown]
-    dots = plots.dots(intervals, "c1")
-    return dots | {
-        "y": list(range(len(shown))),
-        "marker": {"color": colors, "symbol": symbols, "size": 9},
-        "hovertemplate": "%{x:+.3~g} µs<extra></extra>",
-    }
 
 
 def _bounded(interval: Interval) -> Interval:
@@ -250,15 +232,6 @@ def _ends(intervals: Iterable[Interval]) -> list[float]:
         for end in (interval.lo, interval.estimate, interval.hi)
         if end is not None and math.isfinite(end)
     ]
-
-
-def _cell(course: chart_data.TimeCourse, arm: int, i: int) -> str:
-    interval = Interval(
-        estimate=_finite(course.mean[arm, i]),
-        lo=_finite(course.lo[arm, i]),
-        hi=_finite(course.hi[arm, i]),
-    )
-    return f"{numbers.estimate(interval)} {numbers.bounds(interval)}"
 
 
 def _finite(value: float) -> float | None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from pgtare.estimate.trial.runs import DROPPED
 from pgtare.kit import numbers
 from pgtare.weighing.weigh.outside_schema import OutsideInfo
-from pgtare.weighing.weigh.report import alarms, evidence, traffic, wording
+from pgtare.weighing.weigh.report import alarms, traffic, wording
 from pgtare.weighing.weigh.schema import ArmResult, DesignInfo, RunInfo, SliceInfo, WeighResult
 
 
@@ -47,18 +45,9 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
         ("injected", injected_sentence(arm, together))
         for arm in wording.of_role(result, "injected")
     ]
-    if design.mde_us is not None and math.isfinite(design.mde_us):
-        places = numbers.decimals(design.mde_us)
-        share = "" if design.mde_pct is None else f" ({numbers.percent(design.mde_pct)})"
-        lines.append(
-            (
-                "detectable",
-                f"{numbers.plain(design.mde_us, places)} µs{share} or more, with 80 % power (MDE)",
-            )
-        )
     lines += [(label, text) for label, text in _outcomes(result) if text]
-    if wording.of_role(result, "instrument") and not result.compares_servers:
-        lines.append(("proof", _proof(result)))
+    if not result.compares_servers:
+        lines += _proofs(result)
     return lines + course
 
 
@@ -173,15 +162,16 @@ def injected_sentence(arm: ArmResult, together: bool = False) -> str:
     return f"{known:g} µs added on purpose: {wording.with_bounds(answer.us)}, {remark}"
 
 
-def _proof(result: WeighResult) -> str:
-    """Which instruments really ran in their arms, by the evidence of the trial."""
-    arms = wording.of_role(result, "instrument")
-    parts = []
-    for state, text in evidence.STATES.items():
-        names = [arm.name for arm in arms if evidence.state(arm) == state]
-        if names:
-            parts.append(f"{text}: {', '.join(names)}")
-    return "; ".join(parts) or "none was taken"
+def _proofs(result: WeighResult) -> list[tuple[str, str]]:
+    """What shows of each instrument whether it really ran."""
+    return [
+        (
+            "proof",
+            f"{arm.name}: {wording.PROOF_STATES[wording.proof_state(arm)]}: {arm.proof.evidence}",
+        )
+        for arm in wording.by_cost(wording.of_role(result, "instrument"))
+        if arm.proof is not None
+    ]
 
 
 def _switching(result: WeighResult) -> str:
@@ -222,9 +212,8 @@ _DIFFERENCES = {
     "burst": "Differences from the base arm per transaction, in bursts and without the stamps.",
     "slice": "Differences per transaction between slices in which all sessions follow the arm and "
     "such of the base: with what sessions cost each other.",
-    "both": "Differences per transaction between slices in which all sessions follow the arm and "
-    "such of the base: with what sessions cost each other.",
 }
+_DIFFERENCES["both"] = _DIFFERENCES["slice"]
 
 
 def threshold_sentence(result: WeighResult) -> str:

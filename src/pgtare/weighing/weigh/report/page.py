@@ -15,7 +15,6 @@ from pgtare.kit import files, numbers, page_frame
 from pgtare.weighing.weigh.report import (
     alarms,
     contention,
-    evidence,
     footnotes,
     rows,
     traffic,
@@ -63,7 +62,6 @@ def page(result: WeighResult, observations: Observations) -> str:
         headings=rows.headings(result),
         details=rows.DETAILS,
         rows=rows.table(result),
-        proofs=_proofs(result),
         facts=footnotes.facts(result),
         not_shown=wording.not_shown(result),
         contention=_contention(result),
@@ -75,26 +73,17 @@ def page(result: WeighResult, observations: Observations) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Contention:
+def _contention(result: WeighResult) -> dict[str, Any] | None:
     """Where the cost falls: a table, and what it rests on."""
-
-    headings: tuple[str, ...]
-    rows: list[tuple[str, str, str, str]]
-    basis: str
-    assumptions: list[str]
-
-
-def _contention(result: WeighResult) -> _Contention | None:
     found = contention.figures(result)
     if found is None or wording.ended_by_server(result):
         return None
-    return _Contention(
-        contention.HEADINGS,
-        contention.table(result, found),
-        contention.basis(result, found),
-        contention.assumptions(result, found),
-    )
+    return {
+        "headings": contention.HEADINGS,
+        "rows": contention.table(result, found),
+        "basis": contention.basis(result, found),
+        "assumptions": contention.assumptions(result, found),
+    }
 
 
 def _title(result: WeighResult) -> str:
@@ -121,18 +110,6 @@ def _when(created: str) -> str:
     except ValueError:
         return created
     return f"{when:%Y-%m-%d %H:%M} {when.tzname() or ''}".strip()
-
-
-def _proofs(result: WeighResult) -> list[tuple[str, str]]:
-    """Each instrument with its state and evidence; none if no arm may be shown."""
-    if wording.ended_by_server(result) or result.compares_servers:
-        return []
-    arms = wording.by_cost(wording.of_role(result, "instrument"))
-    return [
-        (arm.name, f"{evidence.STATES[evidence.state(arm)]}: {arm.proof.evidence}")
-        for arm in arms
-        if arm.proof is not None
-    ]
 
 
 def _arms(result: WeighResult) -> list[_Settings]:

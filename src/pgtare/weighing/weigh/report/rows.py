@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
-from pgtare.weighing.weigh.report import contention, evidence, wording
+from pgtare.weighing.weigh.report import contention, wording
 from pgtare.weighing.weigh.schema import ArmResult, WeighResult
 
 
@@ -47,6 +47,9 @@ DETAILS = {
 }
 
 
+_PROOFS = dict.fromkeys(("own", "unknown", "unseen"), "in force")
+
+
 def headings(result: WeighResult) -> dict[str, str]:
     """The columns of the answer."""
     found = dict(ANSWER)
@@ -75,6 +78,7 @@ def table(result: WeighResult) -> list[Row]:
 def _row(arm: ArmResult, result: WeighResult, proven: bool) -> Row:
     answer = None if wording.ended_by_server(result) else wording.answer_of(arm)
     effect = wording.figures(arm) if answer else None
+    state = wording.proof_state(arm)
     return Row(
         arm=arm,
         name=_name(arm, result),
@@ -88,7 +92,7 @@ def _row(arm: ArmResult, result: WeighResult, proven: bool) -> Row:
         tail_us=_tail(effect.excess_us) if effect else numbers.NONE,
         p99_us=numbers.estimate(effect.p99_us if effect else None),
         cpu_us=numbers.estimate(effect.cpu_us if effect else None),
-        proof=(proven and evidence.word(arm)) or numbers.NONE,
+        proof=(proven and _PROOFS.get(state, state)) or numbers.NONE,
     )
 
 

@@ -10,7 +10,7 @@ from pgtare.estimate.trial.verdict import CONTROL_OFF
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.weighing.weigh.outside_schema import OutsideInfo, ServerInfo, WatcherInfo, WindowsInfo
-from pgtare.weighing.weigh.report import contention, evidence, reason_words, traffic
+from pgtare.weighing.weigh.report import contention, reason_words, traffic
 from pgtare.weighing.weigh.schema import Answer, ArmResult, Effect, WeighResult
 
 _SHARED_LOCKS = (
@@ -70,6 +70,23 @@ def answer_of(arm: ArmResult) -> Answer | None:
 def figures(arm: ArmResult) -> Effect | None:
     """What else is known of it, or None likewise."""
     return None if arm.verdict == "not_verified" else arm.effect
+
+
+PROOF_STATES = {
+    "active": "seen at work",
+    "idle": "in force, with nothing to do",
+    "own": "in force, but no proof is known for arms of your own",
+    "unknown": "in force, but no proof is known",
+    "unseen": "in force, but nothing shows from outside that it worked",
+    "missing": "not seen at work",
+}
+
+
+def proof_state(arm: ArmResult) -> str:
+    """A key of PROOF_STATES, where an unproven one is not idle; "" without a proof."""
+    if arm.proof is None:
+        return ""
+    return arm.proof.unproven or arm.proof.state
 
 
 def ended_by_server(result: WeighResult) -> bool:
@@ -315,14 +332,14 @@ def _contention(result: WeighResult) -> str:
 
 def _proofs(result: WeighResult) -> str:
     arms = [] if result.compares_servers else of_role(result, "instrument")
-    seen = [arm for arm in arms if evidence.state(arm) == "active"]
+    seen = [arm for arm in arms if proof_state(arm) == "active"]
     missing = [arm for arm in arms if arm.verdict == "not_verified"]
     lines = [f"{arm.name} is not verified: {reason_words.because(arm)}." for arm in missing]
     if seen and len(seen) == len(arms):
         lines.insert(0, "It was seen working." if len(arms) == 1 else "All were seen working.")
     elif seen:
         lines.insert(0, f"Seen working: {', '.join(arm.name for arm in seen)}.")
-    unseen = [arm for arm in arms if evidence.state(arm) == "unseen"]
+    unseen = [arm for arm in arms if proof_state(arm) == "unseen"]
     if unseen:
         lines.append(f"In force, but from outside nothing shows that it worked: {_names(unseen)}.")
     return " ".join(lines)
@@ -399,7 +416,7 @@ def _beginnings(result: WeighResult) -> str:
 
 
 def _idle(result: WeighResult) -> str:
-    idle = [arm for arm in of_role(result, "instrument") if evidence.state(arm) == "idle"]
+    idle = [arm for arm in of_role(result, "instrument") if proof_state(arm) == "idle"]
     if not idle:
         return ""
     return f"This load gave nothing to do to {_names(idle)}: the figure is of its settings alone."
