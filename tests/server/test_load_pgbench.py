@@ -30,7 +30,7 @@ from pgtare.postgres.load import (
 from pgtare.weighing.instruments.arms import choose
 from pgtare.weighing.instruments.catalogue import load_catalogue
 from pgtare.weighing.instruments.counters import snapshot
-from pgtare.weighing.instruments.model import Chosen, Entry, Needs, SqlRule, Variant
+from pgtare.weighing.instruments.model import Chosen, Entry, SqlRule
 from pgtare.weighing.instruments.proof import judge_counter
 from pgtare.weighing.instruments.requirements import availability, read_facts
 from tests.loads import check_for
@@ -286,7 +286,7 @@ def test_the_server_offers_all_that_the_catalogue_needs(conn: psycopg.Connection
         for settings in (entry.base, *(v.settings for v in entry.variants.values())):
             for name, value in settings.items():
                 conn.execute("SELECT set_config(%s, %s, false)", (name, value))
-    found = snapshot(conn, CONTRIBUTED)
+    found = snapshot(conn, [Chosen.variant(e, name) for e in CONTRIBUTED for name in e.variants])
     assert len(found.readings) == 6
     assert {sql: r.error for sql, r in found.readings.items() if r.value is None} == {}
 
@@ -306,16 +306,8 @@ def test_a_user_without_rights_gets_reasons_not_errors(cluster: Cluster) -> None
     assert "permission denied" in errors["pg_stat_user_functions"]
 
 
-def entry_with(sql: str) -> Entry:
-    return Entry(
-        name="mine",
-        description="x",
-        safe_in_production=True,
-        reason="x",
-        needs=Needs(),
-        variants={"on": Variant(settings={"jit": "on"})},
-        proof=[SqlRule(sql=sql, label="x")],
-    )
+def counter(sql: str) -> Chosen:
+    return Chosen("mine", {"jit": "on"}, rules=(SqlRule(sql=sql, label="x"),))
 
 
 @pytest.mark.parametrize(
@@ -343,7 +335,7 @@ def test_a_users_counter_can_harm_nothing(
 ) -> None:
     monkeypatch.setattr("pgtare.weighing.instruments.counters.STATEMENT_TIMEOUT_MS", 100)
     with cluster.connect(bench.name, autocommit=autocommit) as conn:
-        found = snapshot(conn, [entry_with(sql)])[sql]
+        found = snapshot(conn, [counter(sql)])[sql]
         assert found.value is None
         assert error in found.error
         assert conn.execute("SELECT count(*) FROM pgbench_tellers").fetchone() == (10,)
@@ -352,10 +344,10 @@ def test_a_users_counter_can_harm_nothing(
 
 
 def test_a_lost_connection_makes_counters_unreadable(cluster: Cluster) -> None:
-    conn = cluster.connect()
-    conn.close()
-    found = snapshot(conn, [entry_with("SELECT 1")], major=18)
-    assert "closed" in found["SELECT 1"].error
+    with cluster.connect() as conn, cluster.connect() as other:
+        other.execute("SELECT pg_terminate_backend(%s)", (conn.info.backend_pid,))
+        found = snapshot(conn, [counter("SELECT 1")])
+    assert "terminat" in found["SELECT 1"].error
 
 
 def test_calls_are_proved_until_entries_are_dropped(conn: psycopg.Connection[Any]) -> None:

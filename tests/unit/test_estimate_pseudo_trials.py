@@ -84,7 +84,6 @@ def test_coverage(kind: str) -> None:
 @pytest.mark.slow
 def test_coverage_of_stalls_above_the_threshold() -> None:
     found = calibration(1_600, 12_000)
-    assert found.stall_units == 100_000
     # 100 pseudo-trials
     assert 0.85 <= found.body_coverage["rare stall"].rate <= 1
     # With stalls of its own in the recording, the interval covers too often, never too seldom.
@@ -170,7 +169,6 @@ def test_estimators_are_those_of_a_trial(layout: tuple[int, ...]) -> None:
 
 def test_no_interval_of_the_tail_of_a_short_recording() -> None:
     found = calibrate(recording(59_000), trials=24, seed=1)
-    assert found.stall_units == 0
     assert found.raw_coverage["rare stall"].trials == 0
 
 

@@ -129,9 +129,9 @@ def test_control_and_injected_arms_stand_outside_the_family(obs: Observations) -
 
 def test_baseline_and_sessions(obs: Observations, trial: TrialEstimate) -> None:
     base = obs[(obs["arm"] == 0) & (obs["position"] >= 8)]["service_ns"] / 1000
-    assert trial.baseline.n == len(base)
-    assert trial.baseline.mean_us == pytest.approx(base.mean())
-    assert trial.baseline.p99_us == pytest.approx(np.quantile(base, 0.99))
+    assert trial.arms[0].n == len(base)
+    assert trial.arms[0].mean_us == pytest.approx(base.mean())
+    assert trial.arms[0].p99_us == pytest.approx(np.quantile(base, 0.99))
     assert trial.baseline.cpu_us == pytest.approx(0.9 * base.mean(), rel=1e-3)
     assert trial.sessions == 2
     assert trial.switching.switch_us == 0.5

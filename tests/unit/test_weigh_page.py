@@ -115,7 +115,7 @@ def test_numbers_that_are_missing_do_not_break_the_charts() -> None:
 
 def test_the_margin_is_a_share_of_the_base_s_body() -> None:
     drawn = sample(60)
-    drawn.result.baseline.mean_us, drawn.result.baseline.body_mean_us = 900.0, 60.0
+    drawn.result.arms[0].mean_us, drawn.result.baseline.body_mean_us = 900.0, 60.0
     band = effects(drawn).layout["shapes"][0]
     assert (band["x0"], band["x1"]) == pytest.approx((-0.3, 0.3))
     drawn.result.baseline.body_mean_us = None

@@ -71,7 +71,7 @@ def test_commands_are_not_kept_in_results(monkeypatch: pytest.MonkeyPatch) -> No
 def test_names_are_of_one_each(names: str) -> None:
     each = names.split() if " " in names else list(names) if names == "aa" else [names]
     with pytest.raises(UsageError, match="a name of its own"):
-        check_names([Switch(name, "process", on="x") for name in each])
+        check_names("--switch", each)
 
 
 def test_windows_hold_whole_periods() -> None:

@@ -608,8 +608,7 @@ def test_a_result_without_numbers_still_prints(details: bool) -> None:
             arm.effect = type(arm.effect)(**dict.fromkeys(type(arm.effect).model_fields, nothing))
             judged(arm, "inconclusive", ReasonKind.NOT_ESTIMATED, us=nothing, pct=nothing)
     base = result.baseline
-    base.mean_us = base.body_mean_us = base.threshold_us = None
-    base.p50_us = base.p99_us = None
+    base.body_mean_us = base.threshold_us = None
     result.design.mde_us = result.design.mde_pct = result.design.participation = None
     result.switching.switch_us = result.switching.switch_throughput_pct = None
     assert row(result, STATEMENTS).endswith("no answer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -28,7 +28,6 @@ from pgtare.cli.shared_options import (
     what,
 )
 from pgtare.errors import UsageError
-from pgtare.estimate.trial.design import Unit
 from pgtare.kit import files
 from pgtare.kit.option_values import percentage, seconds
 from pgtare.postgres import signals
@@ -62,10 +61,10 @@ _deciding = partial(typer.Option, rich_help_panel="Deciding, in CI")
 _server = partial(typer.Option, rich_help_panel="Server")
 _watched = partial(typer.Option, rich_help_panel="What no session can switch")
 
+_Load = Literal["select-only", "simple-update", "tpcb-like", "none"]
+
 #: So long a weighing by windows takes by default.
 _BY_WINDOWS = "10m"
-_UNITS = ("run", "slice", "both")
-_LOADS = ("select-only", "simple-update", "tpcb-like", "none")
 
 
 def weigh(
@@ -103,8 +102,8 @@ def weigh(
         Path | None, _deciding(help="Write what was decided as a table in Markdown.")
     ] = None,
     load: Annotated[
-        str | None,
-        _load_option(help=f"{', '.join(_LOADS)}; none (default with --dsn): the server's own."),
+        _Load | None,
+        _load_option(help="pgbench's; none (default with --dsn): the server's own."),
     ] = None,
     script: Annotated[
         list[str] | None,
@@ -121,7 +120,7 @@ def weigh(
         bool, _load_option("--writes", help="From outside: the script may write to your tables.")
     ] = False,
     clients: Annotated[int, _load_option("--clients", "-c", help="Sessions of the load.")] = 1,
-    protocol: Annotated[str, _load_option(help="simple, extended or prepared.")] = "simple",
+    protocol: Annotated[Protocol, _load_option(help="Of the load's statements.")] = "simple",
     scale: Annotated[int, _load_option(help="pgbench's scale: 15 MB each.")] = 10,
     rate: Annotated[
         str | None,
@@ -177,14 +176,14 @@ def weigh(
     application: Application = "*",
     participation: Participation = "100%",
     base: Annotated[
-        str,
+        Literal["off", "current"],
         what(help="off: instruments off in the base arm; current: as they are today."),
     ] = "off",
     allow: Allow = None,
     inject_ns: InjectNs = None,
     catalogue: Catalogues = None,
     unit: Annotated[
-        str,
+        Literal["run", "slice", "both"],
         what(
             help="What is randomised: run, of a session's transactions; slice: all sessions "
             "together, for some ms; both: one instrument, and what it costs other sessions."
@@ -251,9 +250,9 @@ def weigh(
         margin=percentage("--margin", margin),
         seed=new_seed() if seed is None else seed,
         cpu=cpu,
-        base=_base(base),
-        unit=_unit(unit),
-        slice_ms=slice_bounds("--slice-ms", slice_ms) if slice_ms else None,
+        base=base,
+        unit=unit,
+        slice_ms=slice_bounds(slice_ms) if slice_ms else None,
         load=_load_spec(load, script, clients, protocol, rate, running=running),
         headroom=parse_headroom(rate) if rate and "%" in rate else None,
         scale=scale,
@@ -278,7 +277,7 @@ def weigh(
     if why and request.outside:
         raise UsageError("--why needs the server module, which is not used from outside")
     if request.outside:
-        _check_outside(load, clients, protocol, rate)
+        _check_outside(load, clients, rate)
     if not servers and not switches:
         arms_of(request)  # contradictions show before anything is started
     destination = Destination(json, output)
@@ -335,41 +334,25 @@ def _window_s(window: str | None, period: str | None, *, any_given: bool) -> flo
     return window_s(asked_s, seconds("--period", period) if period else None)
 
 
-def _check_outside(load: str | None, clients: int, protocol: str, rate: str | None) -> None:
+def _check_outside(load: str | None, clients: int, rate: str | None) -> None:
     if clients != 1 or rate:
         raise UsageError("from outside, one session is weighed: leave out --clients and --rate")
     if load not in (None, "none"):
         raise UsageError(
             f"--load {load} is pgbench's: from outside, give statements with --sql or --script"
         )
-    if protocol not in get_args(Protocol):
-        raise UsageError(f"--protocol {protocol}: choose {', '.join(get_args(Protocol))}")
-
-
-def _base(text: str) -> Literal["off", "current"]:
-    if text == "off" or text == "current":
-        return text  # type: ignore[return-value]
-    raise UsageError(f"--base {text}: choose off or current")
-
-
-def _unit(text: str) -> Unit:
-    if text not in _UNITS:
-        raise UsageError(f"--unit {text}: choose run, slice or both")
-    return text  # type: ignore[return-value]
 
 
 def _load_spec(
-    load: str | None,
+    load: _Load | None,
     scripts: list[str] | None,
     clients: int,
-    protocol: str,
+    protocol: Protocol,
     rate: str | None,
     *,
     running: bool,
 ) -> LoadSpec | None:
     """running: the server is there, and has traffic of its own."""
-    if load is not None and load not in _LOADS:
-        raise UsageError(f"--load {load}: choose one of {', '.join(_LOADS)}")
     if scripts and load is not None:
         raise UsageError("--script and --load are two loads: choose one")
     if load == "none" or (load is None and running and not scripts):
@@ -377,9 +360,9 @@ def _load_spec(
             raise UsageError("--rate drives a load of pgtare's own; --load none has none")
         return None
     return LoadSpec(
-        builtin=load or "select-only",  # type: ignore[arg-type]
+        builtin=load or "select-only",
         scripts=tuple(Script.parse(s) for s in scripts or ()),
-        protocol=protocol,  # type: ignore[arg-type]
+        protocol=protocol,
         clients=clients,
         rate=parse_rate(rate) if rate and "%" not in rate else None,
     )

@@ -33,6 +33,12 @@ class Estimate:
         """Half the width of the interval."""
         return (self.hi - self.lo) / 2
 
+    def times(self, factor: float) -> Estimate:
+        """The same in another unit; factor: above zero, or NaN."""
+        return Estimate(
+            self.estimate * factor, self.se * factor, self.lo * factor, self.hi * factor
+        )
+
 
 MISSING = Estimate(NAN, NAN, NAN, NAN)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,7 +41,8 @@ class Switch:
 
         Raises UsageError.
         """
-        name, rest = _named("--switch", text, "exporter: systemctl start x | systemctl stop x")
+        example = "exporter: systemctl start x | systemctl stop x"
+        name, rest = named("--switch", text, f"what is switched, as in --switch '{example}'")
         parts = [part.strip() for part in re.split(r"\s\|(?:\s|$)", rest)]
         if len(parts) > 3 or not all(parts):
             raise UsageError(
@@ -55,7 +57,8 @@ class Switch:
     @classmethod
     def parse_reload(cls, text: str) -> Switch:
         """From `NAME: setting = value`. Raises UsageError."""
-        name, rest = _named("--reload", text, "log: log_min_messages = debug1")
+        example = "what is switched, as in --reload 'log: log_min_messages = debug1'"
+        name, rest = named("--reload", text, example)
         setting, value = _assigned("--reload", name, rest)
         return cls(name, "setting", setting=setting, value=value)
 
@@ -69,24 +72,27 @@ class Switch:
         return dict(vars(self))
 
 
-def check_names(switches: list[Switch]) -> None:
-    """Raise UsageError if two have one name, or one of ours."""
-    names = [switch.name for switch in switches]
+def check_names(options: str, names: Sequence[str]) -> None:
+    """Raise UsageError if two are the same, or one is ours."""
     if len(set(names)) < len(names) or set(names) & set(_NAMES_OF_OURS):
         raise UsageError(
-            "--switch and --reload: give each a name of its own, and none of them "
+            f"{options}: give each a name of its own, and none of them "
             f"{' or '.join(_NAMES_OF_OURS)}"
         )
 
 
-def _named(option: str, text: str, example: str) -> tuple[str, str]:
+def named(option: str, text: str, what: str) -> tuple[str, str]:
+    """Both parts of `NAME: REST`. what: the rest in words, with an example.
+
+    Raises UsageError; the text is not repeated, it may hold a password.
+    """
     if any("\ud800" <= sign <= "\udfff" for sign in text):
         raise UsageError(f"{option} is not UTF-8 text")
     found = _NAMED.fullmatch(text)
     if found is None:
         raise UsageError(
-            f"{option}: give a name of letters, digits, '.', '_' or '-', a colon, a blank and what "
-            f"is switched, as in {option} '{example}'"
+            f"{option}: give a name of letters, digits, '.', '_' or '-', a colon, a blank and "
+            f"{what}"
         )
     return found[1], found[2]
 

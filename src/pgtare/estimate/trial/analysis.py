@@ -97,7 +97,7 @@ class _Analysis:
     def result(self) -> TrialEstimate:
         found = self.selection
         return self.compared.estimated(
-            self._baseline(),
+            Baseline(self.base_us, self.base_c, self.cpu[0] if self.cpu else None),
             self._arm,
             switching=switching(self.obs),
             blocks=found.later.units.n_clusters,
@@ -108,21 +108,6 @@ class _Analysis:
             shortest=found.shortest,
         )
 
-    def _baseline(self) -> Baseline:
-        p50, p99 = (float(q) for q in self.quantiles[0].value)
-        return Baseline(
-            n=int(self.selection.used[0]),
-            mean_us=self._mean_us(0),
-            body_mean_us=self.base_us,
-            p50_us=p50,
-            p99_us=p99,
-            threshold_us=self.base_c,
-            cpu_us=self.cpu[0] if self.cpu else None,
-        )
-
-    def _mean_us(self, index: int) -> float:
-        return self.strata.mean(lambda units: units.service_us, index, index).value
-
     def _arm(self, index: int) -> ArmEstimate:
         arm, p = self.design.arms[index], self.quantiles[index].value
         described = ArmEstimate(
@@ -130,7 +115,7 @@ class _Analysis:
             role=arm.role,
             n=int(self.selection.used[index]),
             excluded=int(self.selection.excluded[index]),
-            mean_us=self._mean_us(index),
+            mean_us=self.strata.mean(lambda units: units.service_us, index, index).value,
             p50_us=float(p[0]),
             p99_us=float(p[1]),
             aborted=int(self.selection.aborted[index]),

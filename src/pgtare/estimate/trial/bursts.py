@@ -195,7 +195,7 @@ class _Loop:
 
     def result(self) -> TrialEstimate:
         return self.compared.estimated(
-            self._baseline(),
+            Baseline(self.base_us, self.base_c, None),
             self._arm,
             switching=Switching(NAN, NAN),
             blocks=self.units.n_clusters,
@@ -203,32 +203,17 @@ class _Loop:
             duration_s=self.seconds,
         )
 
-    def _baseline(self) -> Baseline:
-        p50, p99 = (float(q) for q in self.quantiles[0].value)
-        return Baseline(
-            n=self._transactions(0),
-            mean_us=self.units.mean(self.units.service_us, 0).value,
-            body_mean_us=self.base_us,
-            p50_us=p50,
-            p99_us=p99,
-            threshold_us=self.base_c,
-            cpu_us=None,
-        )
-
-    def _transactions(self, arm: int) -> int:
-        return int(self.rows["transactions"][self.rows["arm"] == arm].sum())
-
     def _arm(self, index: int) -> ArmEstimate:
         arm, units = self.design.arms[index], self.units
-        p50, p99 = (float(q) for q in self.quantiles[index].value)
+        at = self.quantiles[index].value
         described = ArmEstimate(
             name=arm.name,
             role=arm.role,
-            n=self._transactions(index),
+            n=int(self.rows["transactions"][self.rows["arm"] == index].sum()),
             excluded=0,
             mean_us=units.mean(units.service_us, index).value,
-            p50_us=p50,
-            p99_us=p99,
+            p50_us=float(at[0]),
+            p99_us=float(at[1]),
         )
         if index == 0:
             return described

@@ -70,21 +70,15 @@ class Yardstick:
         """The 1 - alpha interval of an estimate, in its own unit."""
         return self.reference(effect).interval(effect.value, effect.se, alpha)
 
-    def tail_interval(self, effect: Expansion, alpha: float = 0.05) -> Estimate:
+    def tail_interval(self, effect: Expansion) -> Estimate:
         """Of an estimate that holds the tail; no interval if too few units are slow."""
         if not self.judges_tail:
             return Estimate(effect.value, NAN, NAN, NAN)
-        return self.tail_reference(effect).interval(effect.value, effect.se, alpha)
+        return self.tail_reference(effect).interval(effect.value, effect.se)
 
     def percent(self, interval: Estimate) -> Estimate:
         """An interval in µs in percent of the base's body in this trial."""
-        factor = 100 / self.base_us if self.base_us > 0 else NAN
-        return Estimate(
-            interval.estimate * factor,
-            interval.se * factor,
-            interval.lo * factor,
-            interval.hi * factor,
-        )
+        return interval.times(100 / self.base_us if self.base_us > 0 else NAN)
 
 
 @dataclass(frozen=True)

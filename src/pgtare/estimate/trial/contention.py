@@ -139,11 +139,8 @@ class _Saturation:
         return self.reference(expansion).interval(expansion.value, expansion.se)
 
     def percent(self, expansion: Expansion) -> Estimate:
-        found = self.interval(expansion)
         factor = 100 / self.base.value if self.base.value > 0 else NAN
-        return Estimate(
-            found.estimate * factor, found.se * factor, found.lo * factor, found.hi * factor
-        )
+        return self.interval(expansion).times(factor)
 
     def reference(self, expansion: Expansion) -> Reference:
         """Of both intervals, so that they say the same of zero."""

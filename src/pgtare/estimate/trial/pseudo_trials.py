@@ -59,8 +59,6 @@ class Calibration:
     tail to be judged; without a recording of that length there are no trials of them.
     """
 
-    units: int  # of each pseudo-trial
-    stall_units: int  # of each pseudo-trial with rare stalls, 0 if the recording is too short
     false_positives: Rate  # headline body, p < 0.05 without any effect
     false_failures: Rate  # all arms fail alike, p < 0.05
     failures_found: Rate  # one in twenty of the arm's fails early, p < 0.05
@@ -176,7 +174,7 @@ def calibrate(
     for i in range(trials):
         x, place = windows.draw(), _drawn(units, LAYOUTS[i % len(LAYOUTS)], rng)
         effects, _ = _effects(x, place)
-        positive += _excludes(effects.interval(effects.body), 0.0)
+        positive += not _covers(effects.interval(effects.body), 0.0)
         failing += _failures_differ(x, place, _in_spells(len(x), rng))
         found += _failures_differ(x, place, place.treated & (rng.random(len(x)) < _FAILING_EARLY))
     body, in_percent = {}, {}
@@ -191,11 +189,7 @@ def calibrate(
         for name, injection in _STALLS.items():
             coverage = _coverage(long_windows, injection, trials // _STALL_SHARE, rng, LAYOUTS[:2])
             body[name], raw[name] = coverage.body, coverage.raw
-    else:
-        stall_units = 0
     return Calibration(
-        units=units,
-        stall_units=stall_units,
         false_positives=Rate(positive, trials),
         false_failures=Rate(failing, trials),
         failures_found=Rate(found, trials),
@@ -260,10 +254,6 @@ def _in_spells(units: int, rng: np.random.Generator) -> Bools:
     spells = rng.random(-(-units // _SPELL)) < 2 * _FAILING
     failed: Bools = np.repeat(spells, _SPELL)[:units] & (rng.random(units) < 0.5)
     return failed
-
-
-def _excludes(interval: Estimate, value: float) -> bool:
-    return value < interval.lo or value > interval.hi
 
 
 def _covers(interval: Estimate, value: float) -> bool:

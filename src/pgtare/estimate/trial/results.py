@@ -54,13 +54,9 @@ class ArmEstimate:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The base arm's service time, in microseconds; NaN if there is no whole block."""
+    """What the others are compared with, in microseconds; NaN if there is no whole block."""
 
-    n: int
-    mean_us: float  # raw
     body_mean_us: float  # of min(x, c): what percentages and the margin are of
-    p50_us: float
-    p99_us: float
     threshold_us: float  # c of `body_mean_us`
     cpu_us: float | None
 
@@ -151,13 +147,7 @@ class LiveArm:
         fixed = replace(reference, peeked=False).interval(cost.value, cost.se)
         factor = 100 / base_us if base_us > 0 else NAN
         found = reference.interval(cost.value, cost.se)
-        return cls(
-            name,
-            body_pct=Estimate(
-                found.estimate * factor, found.se * factor, found.lo * factor, found.hi * factor
-            ),
-            half_width_pct=fixed.half_width * factor,
-        )
+        return cls(name, found.times(factor), fixed.half_width * factor)
 
 
 @dataclass(frozen=True)

@@ -116,8 +116,9 @@ class _SliceAnalysis:
         )
 
     def result(self) -> TrialEstimate:
+        cpu_us = self._mean(self.units.cpu_us, 0).value if self._cpu_taken() else None
         return self.compared.estimated(
-            self._baseline(),
+            Baseline(self.base.value, self.c[0], cpu_us),
             self._arm,
             switching=switching(self.obs),
             blocks=self.units.n_blocks,
@@ -132,18 +133,6 @@ class _SliceAnalysis:
         if not len(service):
             return [NAN] * 2
         return [float(q) for q in np.quantile(service, (0.5, 0.99))]
-
-    def _baseline(self) -> Baseline:
-        p50, p99 = self._quantiles(0)
-        return Baseline(
-            n=int(self.selection.used[0]),
-            mean_us=self._mean(self.units.service_us, 0).value,
-            body_mean_us=self.base.value,
-            p50_us=p50,
-            p99_us=p99,
-            threshold_us=self.c[0],
-            cpu_us=self._mean(self.units.cpu_us, 0).value if self._cpu_taken() else None,
-        )
 
     def _cpu_taken(self) -> bool:
         return bool(len(self.units.cpu_us)) and bool(np.isfinite(self.units.cpu_us).all())

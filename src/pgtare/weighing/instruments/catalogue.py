@@ -5,8 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,8 @@ _MODELS: tuple[type[BaseModel], ...] = (Entry, Variant, Needs, FlagRule, SqlRule
 _KNOWN_KEYS = sorted({key for model in _MODELS for key in model.model_fields} - {"name"})
 
 
-@dataclass(frozen=True)
-class Catalogue(Mapping[str, Entry]):
+class Catalogue(dict[str, Entry]):
     """Instruments by name, in the order of their files."""
-
-    entries: dict[str, Entry]
-
-    def __getitem__(self, name: str) -> Entry:
-        return self.entries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
 
     def choose(self, spec: str) -> Chosen:
         """The arm called `instrument` (its first variant) or `instrument/variant`.
@@ -42,14 +29,14 @@ class Catalogue(Mapping[str, Entry]):
         Raises UsageError, with the nearest names, if there is none of that name.
         """
         name, slash, variant = spec.strip().partition("/")
-        entry = self.entries.get(name)
+        entry = self.get(name)
         if entry is None:
             known, colon, _ = name.partition(":")
-            if colon and known in self.entries:
+            if colon and known in self:
                 raise UsageError(f"{name!r}: a variant is written {name.replace(':', '/')}")
             raise UsageError(
-                f"there is no instrument {name!r}{near(name, self.entries)};"
-                f" the catalogue has {', '.join(self.entries)}"
+                f"there is no instrument {name!r}{near(name, self)};"
+                f" the catalogue has {', '.join(self)}"
             )
         if slash and variant not in entry.variants:
             raise UsageError(
@@ -74,7 +61,7 @@ def load_catalogue(extra: Sequence[Path] = ()) -> Catalogue:
     gives an instrument a name that is already taken.
     """
     shipped = resources.files("pgtare.weighing.instruments").joinpath("catalogue.toml")
-    entries = parse(shipped.read_text(encoding="utf-8"), "catalogue.toml")
+    entries = Catalogue(parse(shipped.read_text(encoding="utf-8"), "catalogue.toml"))
     for path in extra:
         try:
             source = path.read_text(encoding="utf-8")
@@ -89,7 +76,7 @@ def load_catalogue(extra: Sequence[Path] = ()) -> Catalogue:
                     f" {name!r} in the catalogue; give yours another name"
                 )
             entries[name] = entry
-    return Catalogue(entries)
+    return entries
 
 
 def parse(source: str, file: str) -> dict[str, Entry]:

@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 
 from pgtare.postgres.own_session import first_line
 from pgtare.postgres.pooler import CLOSED_PATH
-from pgtare.weighing.instruments.model import Chosen, Entry, SqlRule
+from pgtare.weighing.instruments.model import Chosen, SqlRule
 
 #: A counter that cannot be read in this time counts as unreadable.
 STATEMENT_TIMEOUT_MS = 5000
@@ -45,10 +45,8 @@ class Snapshot:
         return self.readings.get(sql, Reading(None, "it was not read"))
 
 
-def snapshot(
-    conn: psycopg.Connection[Any], items: Iterable[Entry | Chosen], major: int | None = None
-) -> Snapshot:
-    """Read every counter that the proof rules of `items` need on this server.
+def snapshot(conn: psycopg.Connection[Any], chosen: Iterable[Chosen]) -> Snapshot:
+    """Read every counter that the proof rules of the chosen arms need on this server.
 
     Each statement runs by itself, in a read-only transaction that is rolled back, for at most
     STATEMENT_TIMEOUT_MS. It finds the names of pg_catalog and of the extension that the instrument
@@ -57,21 +55,14 @@ def snapshot(
     Reading. Take the second snapshot a second or more after the load's last transaction, as
     sessions report most counters with that delay.
     """
-    version = conn.info.server_version // 10000 if major is None else major
+    version = conn.info.server_version // 10000
     wanted: dict[str, str] = {}
-    for item in items:
-        entry = item.entry if isinstance(item, Chosen) else item
-        for rule in _rules(item):
+    for choice in chosen:
+        extension = choice.entry.needs.extension if choice.entry else None
+        for rule in choice.rules:
             if isinstance(rule, SqlRule) and rule.applies(version):
-                extension = entry.needs.extension if entry else None
                 wanted |= dict.fromkeys(rule.statements, extension or "")
     return Snapshot(version, {sql: _read(conn, sql, each) for sql, each in wanted.items()})
-
-
-def _rules(item: Entry | Chosen) -> Iterable[object]:
-    if isinstance(item, Chosen):
-        return item.rules
-    return [*item.proof, *(rule for v in item.variants.values() for rule in v.proof or [])]
 
 
 def _read(conn: psycopg.Connection[Any], sql: str, extension: str) -> Reading:

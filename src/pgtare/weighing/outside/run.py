@@ -9,7 +9,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +17,6 @@ import numpy.typing as npt
 import psycopg
 from rich.console import Console
 
-import pgtare
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial.analysis import analyse, live
 from pgtare.estimate.trial.bursts import DISTURBED_MANY, DISTURBED_SOME
@@ -44,7 +42,7 @@ from pgtare.weighing.weigh.measurement import Weighing
 from pgtare.weighing.weigh.progress import Display, Stages
 from pgtare.weighing.weigh.recording import StoppedBy
 from pgtare.weighing.weigh.request import Request
-from pgtare.weighing.weigh.result import describe_server, estimated, estimated_design
+from pgtare.weighing.weigh.result import describe_server, made
 from pgtare.weighing.weigh.target import open_target
 
 #: Blocks of each loop that a session is to hold at least, if servers are compared.
@@ -426,9 +424,9 @@ class OutsideRun:
             peeked=got.stopped_by == "interrupt" or self.request.decides,
             ended_early=got.trouble,
         )
-        made = self._result(got, estimate, proofs, server)
-        made = with_limits(made, self.request, live(got.rows, design) if decides else None)
-        return Weighing(made, got.rows, design)
+        result = self._result(got, estimate, proofs, server)
+        last = live(got.rows, design) if decides else None
+        return Weighing(with_limits(result, self.request, last), got.rows, design)
 
     def _say_if_too_short(self, pair_s: float) -> None:
         """pair_s: what two blocks take, one of each loop."""
@@ -471,42 +469,37 @@ class OutsideRun:
         proofs: Sequence[Proof | None],
         server: dict[str, Any],
     ) -> schema.WeighResult:
-        design = self.plan.design
-        return schema.WeighResult(
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            pgtare_version=pgtare.__version__,
+        outside = outside_schema.OutsideInfo(
+            dropped=self.loops.lengths.dropped,
+            pause_us=schema.number(float(np.median(self.loops.pauses_us or [math.nan]))),
+            waiting_us=schema.number(estimate.waiting_us),
+            disturbed_pct=schema.number(estimate.disturbed_pct),
+            failed_blocks=got.failed_blocks,
+            server_busy_pct=100 * got.busy_s / max(got.duration_s, 1e-9),
+            left_out=list(self.plan.left_out),
+            servers=servers.infos(self.plan.servers),
+            session_s=self.loops.session_s if self.plan.servers else None,
+            connect_s=self.loops.connect_s if self.plan.servers else None,
+            windows=self.course.described(got.rows) if self.course is not None else None,
+        )
+        return made(
+            estimate,
+            self.plan.design,
+            proofs,
+            got.stopped_by,
+            {
+                "duration_s": got.duration_s,
+                "planned_s": self.request.duration_s,
+                "sessions": 1,
+                "sessions_outside": 0,
+                "participation": None,
+                "lost": 0,
+                "outside": outside,
+            },
             command=self.command,
             load={"kind": "outside", "script": self.loops.source.name, "clients": 1},
-            design=schema.DesignInfo(
-                seed=design.seed,
-                unit=design.unit,
-                block=list(design.block),
-                duration_s=got.duration_s,
-                planned_s=self.request.duration_s,
-                **estimated_design(estimate, design),
-                sessions=1,
-                sessions_outside=0,
-                participation=None,
-                lost=0,
-                stopped_by=got.stopped_by,
-                partial=got.stopped_by in ("interrupt", "server"),
-                outside=outside_schema.OutsideInfo(
-                    dropped=self.loops.lengths.dropped,
-                    pause_us=schema.number(float(np.median(self.loops.pauses_us or [math.nan]))),
-                    waiting_us=schema.number(estimate.waiting_us),
-                    disturbed_pct=schema.number(estimate.disturbed_pct),
-                    failed_blocks=got.failed_blocks,
-                    server_busy_pct=100 * got.busy_s / max(got.duration_s, 1e-9),
-                    left_out=list(self.plan.left_out),
-                    servers=servers.infos(self.plan.servers),
-                    session_s=self.loops.session_s if self.plan.servers else None,
-                    connect_s=self.loops.connect_s if self.plan.servers else None,
-                    windows=self.course.described(got.rows) if self.course is not None else None,
-                ),
-            ),
             server=server,
             machine=machine.describe(),
-            **estimated(estimate, design, proofs),
             warnings=[*_warnings(got, estimate), *(f"Left out: {t}." for t in self.plan.left_out)],
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -14,7 +15,7 @@ from pgtare.estimate.trial.design import Unit
 from pgtare.kit.option_values import LONGEST_S
 from pgtare.postgres.load import LoadSpec
 from pgtare.weighing.instruments.model import Chosen
-from pgtare.weighing.switches import Switch, check_names
+from pgtare.weighing.switches import Switch, check_names, named
 
 
 def new_seed() -> int:
@@ -31,18 +32,9 @@ class ServerAddress:
 
     @classmethod
     def parse(cls, text: str) -> ServerAddress:
-        """From `NAME: DSN`. Raises UsageError; the text is not repeated, it may hold a password."""
-        found = _SERVER.fullmatch(text)
-        if found is None:
-            raise UsageError(
-                "--server: give a name of letters, digits, '.', '_' or '-', a colon, a blank and a "
-                "connection string, as in --server 'new: host=db2 dbname=app'"
-            )
-        return cls(found[1], found[2])
-
-
-_SERVER = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]{0,62})\s*:\s+(\S.*)", re.DOTALL)
-_NAMES_OF_OURS = ("base", "control")
+        """From `NAME: DSN`. Raises UsageError."""
+        what = "a connection string, as in --server 'new: host=db2 dbname=app'"
+        return cls(*named("--server", text, what))
 
 
 @dataclass(frozen=True)
@@ -146,11 +138,7 @@ class Request:
             raise UsageError("--server compares servers: name at least two")
         if len(names) > MOST_SERVERS:
             raise UsageError(f"--server: {MOST_SERVERS} at most are compared at a time")
-        if len(set(names)) < len(names) or set(names) & set(_NAMES_OF_OURS):
-            raise UsageError(
-                "--server: give each server a name of its own, and none of them "
-                f"{' or '.join(_NAMES_OF_OURS)}"
-            )
+        check_names("--server", names)
         others = {
             "instruments and --arm": bool(self.chosen),
             "--dsn": self.dsn is not None,
@@ -160,12 +148,10 @@ class Request:
             "--pg-config": bool(self.pg_config),
             "--allow": bool(self.allow),
         }
-        for what, given in others.items():
-            if given:
-                raise UsageError(f"--server compares whole servers: leave out {what}")
+        _refuse(others, "--server compares whole servers")
 
     def _check_switches(self) -> None:
-        check_names(list(self.switches))
+        check_names("--switch and --reload", [switch.name for switch in self.switches])
         if self.dsn is None:
             raise UsageError("--switch and --reload are for a running server: name it with --dsn")
         others = {
@@ -175,11 +161,14 @@ class Request:
             "--precision": self.precision is not None,
             "--base": self.base != "off",
         }
-        for what, given in others.items():
-            if given:
-                raise UsageError(
-                    f"--switch and --reload weigh by windows of the whole server: leave out {what}"
-                )
+        _refuse(others, "--switch and --reload weigh by windows of the whole server")
+
+
+def _refuse(others: Mapping[str, bool], why: str) -> None:
+    """Raise UsageError if one of other options is given."""
+    for what, given in others.items():
+        if given:
+            raise UsageError(f"{why}: leave out {what}")
 
 
 #: More servers take more time than anybody has.
@@ -187,13 +176,13 @@ MOST_SERVERS = 8
 _BOUNDS_MS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*-\s*(\d+(?:\.\d+)?)\s*(?:ms)?\s*")
 
 
-def slice_bounds(option: str, text: str) -> tuple[float, float]:
+def slice_bounds(text: str) -> tuple[float, float]:
     """Shortest and longest slice in ms from `15-45`. Raises UsageError."""
     found = _BOUNDS_MS.fullmatch(text)
     lo, hi = (float(found[1]), float(found[2])) if found else (0.0, 0.0)
     if not 1 <= lo <= hi <= 1000:
         raise UsageError(
-            f"{option} {text}: give the shortest and the longest slice in milliseconds, from 1 to "
-            f"1000, as in {option} 15-45"
+            f"--slice-ms {text}: give the shortest and the longest slice in milliseconds, from 1 "
+            "to 1000, as in --slice-ms 15-45"
         )
     return lo, hi

@@ -21,7 +21,7 @@ from pgtare.weighing.trials import ModuleInfo
 from pgtare.weighing.weigh import schema
 from pgtare.weighing.weigh.participation import Shares
 from pgtare.weighing.weigh.plan import WeighPlan
-from pgtare.weighing.weigh.recording import TrialRecording
+from pgtare.weighing.weigh.recording import StoppedBy, TrialRecording
 from pgtare.weighing.weigh.warnings import of_estimate, of_recording
 
 
@@ -81,6 +81,36 @@ def estimated_design(estimate: TrialEstimate, design: Design) -> dict[str, Any]:
     }
 
 
+def made(
+    estimate: TrialEstimate,
+    design: Design,
+    proofs: Sequence[Proof | None],
+    stopped_by: StoppedBy,
+    course: dict[str, Any],
+    **others: Any,
+) -> schema.WeighResult:
+    """The result of a trial that has just ended, ready to be shown and written.
+
+    course: the fields of its design that come neither with the estimate nor with the design;
+    others: those of the result.
+    """
+    return schema.WeighResult(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        pgtare_version=pgtare.__version__,
+        design=schema.DesignInfo(
+            seed=design.seed,
+            unit=design.unit,
+            block=list(design.block),
+            **estimated_design(estimate, design),
+            stopped_by=stopped_by,
+            partial=stopped_by in ("interrupt", "server"),
+            **course,
+        ),
+        **estimated(estimate, design, proofs),
+        **others,
+    )
+
+
 def build(
     plan: WeighPlan,
     recording: TrialRecording,
@@ -94,38 +124,33 @@ def build(
     *,
     steal_pct: float | None = None,
 ) -> schema.WeighResult:
-    """The result, ready to be shown and written.
+    """The result of a trial of the module.
 
     proofs: by arm, as in the design. outside: sessions of the population that did not take part.
     shares: of the database's sessions and transactions that did. steal_pct: of the processors'
     time, taken by other guests.
     """
     status = recording.status
-    return schema.WeighResult(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        pgtare_version=pgtare.__version__,
+    return made(
+        estimate,
+        plan.design,
+        proofs,
+        recording.stopped_by,
+        {
+            "started": status.started.isoformat() if status and status.started else None,
+            "duration_s": recording.duration_s,
+            "planned_s": plan.request.duration_s,
+            "sessions": status.sessions if status else estimate.sessions,
+            "sessions_outside": outside,
+            "participation": plan.population.participation,
+            "sessions_took_part_pct": shares.sessions_pct,
+            "transactions_took_part_pct": shares.transactions_pct,
+            "lost": status.lost if status else 0,
+        },
         command=command,
         load=load,
-        design=schema.DesignInfo(
-            seed=plan.design.seed,
-            unit=plan.design.unit,
-            block=list(plan.design.block),
-            started=status.started.isoformat() if status and status.started else None,
-            duration_s=recording.duration_s,
-            planned_s=plan.request.duration_s,
-            **estimated_design(estimate, plan.design),
-            sessions=status.sessions if status else estimate.sessions,
-            sessions_outside=outside,
-            participation=plan.population.participation,
-            sessions_took_part_pct=shares.sessions_pct,
-            transactions_took_part_pct=shares.transactions_pct,
-            lost=status.lost if status else 0,
-            stopped_by=recording.stopped_by,
-            partial=recording.stopped_by in ("interrupt", "server"),
-        ),
         server=server,
         machine={**machine.describe(), "steal_pct": steal_pct},
-        **estimated(estimate, plan.design, proofs),
         warnings=[
             *plan.warnings,
             *of_recording(plan, recording, outside, steal_pct),

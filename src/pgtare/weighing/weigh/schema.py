@@ -188,15 +188,11 @@ class ArmResult(Model):
 
 
 class Baseline(Model):
-    """The base arm's service time, in microseconds; null if nothing was measured."""
+    """What the others are compared with, in microseconds; null if nothing was measured."""
 
-    n: int = Field(description="transactions of the base arm")
-    mean_us: float | None = Field(description="mean service time, raw")
     body_mean_us: float | None = Field(
         description="mean of min(x, c), c being `threshold_us`; every percentage refers to it"
     )
-    p50_us: float | None = Field(description="median")
-    p99_us: float | None = Field(description="99th percentile")
     threshold_us: float | None = Field(
         description="99.9th percentile of the base and its control, that of `body_mean_us`"
     )
@@ -409,7 +405,7 @@ class WeighResult(Document):
     design: DesignInfo = Field(description="layout and course of the trial, see below")
     server: dict[str, Any] = Field(description="version and settings of the server")
     machine: dict[str, Any] = Field(description="processor, clock, kernel, memory")
-    baseline: Baseline = Field(description="the base arm's service time, see below")
+    baseline: Baseline = Field(description="what the others are compared with, see below")
     switching: Switching = Field(description="the cost of switching, see below")
     arms: list[ArmResult] = Field(description="the arms; the first is the base")
     contention: Contention | None = Field(

@@ -11,12 +11,12 @@ from pgtare.weighing.weigh.schema import ArmResult, DesignInfo, RunInfo, SliceIn
 
 def facts(result: WeighResult) -> list[tuple[str, str]]:
     """As (label, text); of a trial that the server ended only what needs no figures."""
-    base, design = result.baseline, result.design
+    base, design = result.arms[0], result.design
     lines = [
         (
             "base",
             f"mean {numbers.duration(base.mean_us)} (with the slowest cut off "
-            f"{numbers.duration(base.body_mean_us)}, which percentages are of), "
+            f"{numbers.duration(result.baseline.body_mean_us)}, which percentages are of), "
             f"p50 {numbers.duration(base.p50_us)}, p99 {numbers.duration(base.p99_us)}, "
             f"{numbers.count(base.n)} transactions",
         ),
