@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from pgtare.estimate.trial.bursts import RUN
-from pgtare.estimate.trial.design import Arm, Design, Grouping, Runs, Slices
+from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import OBSERVATION, Observations
 from pgtare.kit import artefact, files, npz
 from pgtare.kit.artefact import ArtefactKind
@@ -87,68 +89,21 @@ def load_result(path: Path) -> WeighResult:
 
 
 def _design_json(design: Design, rows: int) -> str:
-    document = {
-        "schema": DESIGN_SCHEMA,
-        "arms": [
-            {
-                "name": arm.name,
-                "role": arm.role,
-                "settings": arm.settings,
-                "inject_ns": arm.inject_ns,
-            }
-            for arm in design.arms
-        ],
-        "block": list(design.block),
-        "seed": design.seed,
-        "slices": vars(design.slices) if design.slices else None,
-        "runs": vars(design.runs),
-        "driven": design.driven,
-        "grouping": design.grouping,
-        "observations": rows,
-    }
+    document = {"schema": DESIGN_SCHEMA, **dataclasses.asdict(design), "observations": rows}
     return json.dumps(document, indent=2) + "\n"
 
 
 def _read_design(path: Path) -> tuple[Design, int]:
     document = _DESIGN.read(path)
     try:
-        arms = tuple(
-            Arm(
-                name=str(arm["name"]),
-                role=arm["role"],
-                settings={str(k): str(v) for k, v in arm["settings"].items()},
-                inject_ns=int(arm["inject_ns"]),
-            )
-            for arm in document["arms"]
-        )
-        block = tuple(int(index) for index in document["block"])
-        slices, runs = _slices(document["slices"]), _runs(document["runs"])
-        driven, grouping = bool(document["driven"]), _grouping(document["grouping"])
-        design = Design(arms, block, int(document["seed"]), slices, runs, driven, grouping)
-        return design, int(document["observations"])
-    except (KeyError, TypeError, ValueError, AttributeError) as ex:
-        raise artefact.damaged(path, f"it does not describe a design ({_why(ex)})") from ex
-
-
-def _slices(described: dict[str, Any] | None) -> Slices | None:
-    if described is None:
-        return None
-    return Slices(
-        kinds=tuple(int(kind) for kind in described["kinds"]),
-        min_us=int(described["min_us"]),
-        max_us=int(described["max_us"]),
-        guard_us=int(described["guard_us"]),
-    )
-
-
-def _grouping(text: str) -> Grouping:
-    if text not in get_args(Grouping):
-        raise ValueError(f"no grouping {text!r}")
-    return text  # type: ignore[return-value]
-
-
-def _runs(described: dict[str, Any]) -> Runs:
-    return Runs(int(described["shortest"]), int(described["longest"]))
+        described = {field.name: document[field.name] for field in dataclasses.fields(Design)}
+        rows = int(document["observations"])
+        return TypeAdapter(Design).validate_python(described), rows
+    except ValidationError as ex:
+        why = ex.errors()[0]["msg"]
+    except (KeyError, TypeError, ValueError) as ex:
+        why = str(ex)
+    raise artefact.damaged(path, f"it does not describe a design ({why})")
 
 
 def _dtype(design: Design) -> np.dtype[Any]:
@@ -166,9 +121,3 @@ def _read_observations(path: Path, dtype: np.dtype[Any]) -> Observations:
 
 def _names(dtype: np.dtype[Any]) -> tuple[str, ...]:
     return dtype.names or ()
-
-
-def _why(ex: BaseException) -> str:
-    """The cause in a few words."""
-    text = str(ex).strip() or type(ex).__name__
-    return text.splitlines()[0].rstrip(".")
