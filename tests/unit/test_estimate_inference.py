@@ -16,7 +16,6 @@ from pgtare.estimate.inference import (
     detectable,
     effect_factor,
     holm,
-    mean_of_blocks,
     ratio_interval,
     tail_factor,
 )
@@ -50,7 +49,7 @@ def test_reference_is_student_s_and_becomes_normal() -> None:
 
 
 def test_no_variance_gives_no_interval() -> None:
-    found = mean_of_blocks(np.ones(100), Reference(100, 99))
+    found = Reference(100, 99).interval(1.0, 0.0)
     assert found.estimate == 1
     assert math.isnan(found.lo)
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.design import Arm, Design, Slices
 from pgtare.estimate.trial.observations import Observations
+from pgtare.estimate.trial.results import ContentionState
 from pgtare.kit import numbers
 from pgtare.kit.chart import Chart
 from pgtare.kit.interval import Interval
@@ -28,7 +29,7 @@ from pgtare.weighing.weigh.report.page import page
 from pgtare.weighing.weigh.report.terminal import render
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.result import build
-from pgtare.weighing.weigh.schema import ContentionState, WeighResult
+from pgtare.weighing.weigh.schema import WeighResult
 from tests.unit.slices_textbook import saturation, simulate, sliced
 
 PROOF = Proof(state="active", evidence="all 12 transactions ran with whole-query timing")

@@ -187,7 +187,7 @@ class _SliceAnalysis:
         failed = units.aborted.astype(np.float64)
         return Failures(
             n=int(np.count_nonzero(units.aborted[mine])),
-            p=self._p(self.means.plain(failed, arm)),
+            p=self._p(self.means.differences(failed, arm)),
             rate=rate,
             base_rate=base_rate,
             explained_us=explained(
@@ -195,9 +195,11 @@ class _SliceAnalysis:
             ),
         )
 
-    def _p(self, difference: Estimate) -> float:
-        """Two-sided p-value of a mean over blocks; 1 if nothing failed anywhere."""
-        if not varies(difference.estimate, difference.se):
-            return 1.0 if self.units.n_blocks > 1 else NAN
-        reference = Reference(self.units.n_blocks, self.units.n_blocks - 1)
-        return reference.p_value(difference.estimate / difference.se)
+    def _p(self, differences: Floats) -> float:
+        """Two-sided p-value of their mean over blocks (B,); 1 if nothing failed anywhere."""
+        n = self.units.n_blocks
+        if len(differences) < 2:
+            return 1.0 if n > 1 else NAN
+        mean = float(differences.mean())
+        se = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+        return Reference(n, n - 1).p_value(mean / se) if varies(mean, se) else 1.0

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from pgtare.estimate.arrays import Bools, Floats, Ints
-from pgtare.estimate.inference import Estimate, Expansion, Reference, mean_of_blocks
+from pgtare.estimate.inference import Expansion, Reference
 from pgtare.estimate.trial.design import MIXED, Design, slice_ends, slice_order
 from pgtare.estimate.trial.observations import (
     NO_SLICE,
@@ -294,9 +294,3 @@ class SliceMeans:
         sums = np.bincount(block, values[members], n)
         means = np.divide(sums, counts, out=np.full(n, np.nan), where=counts > 0)
         return np.asarray(means, dtype=np.float64)
-
-    def plain(self, values: Floats, arm: int) -> Estimate:
-        """Mean of these differences with its t interval."""
-        found = self.differences(values, arm)
-        reference = Reference(len(found), len(found) - 1, self.peeked)
-        return mean_of_blocks(found, reference)

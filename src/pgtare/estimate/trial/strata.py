@@ -162,10 +162,6 @@ class FirstRuns:
         """An arm less the base, of values (N,), with the share of each session in the error."""
         return self._mean(values, arm, arm) - self._mean(values, 0, arm)
 
-    def base(self, values: Floats, arm: int) -> Expansion:
-        """The base's mean, as the cost of an arm compares with it."""
-        return self._mean(values, 0, arm)
-
     def _mean(self, values: Floats, of: int, arm: int) -> Expansion:
         units, group = self.units, self.groups(arm)
         size = int(group.max(initial=-1)) + 1

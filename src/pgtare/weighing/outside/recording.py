@@ -20,7 +20,7 @@ from pgtare.postgres import pooler
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.outside.loops import LEAST_REST_S, REST, Loops, RunBlock
 from pgtare.weighing.outside.session import READ_ONLY_SETTING
-from pgtare.weighing.weigh.recording import StoppedBy
+from pgtare.weighing.weigh.schema import StoppedBy
 
 #: Blocks before the first that counts, and the seconds that they may take: caches fill, and it
 #: shows how long one takes.

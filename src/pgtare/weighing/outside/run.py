@@ -40,9 +40,9 @@ from pgtare.weighing.weigh import plan as planning
 from pgtare.weighing.weigh.limit import reason_to_stop, with_limits
 from pgtare.weighing.weigh.measurement import Weighing
 from pgtare.weighing.weigh.progress import Display, Stages
-from pgtare.weighing.weigh.recording import StoppedBy
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.result import describe_server, made
+from pgtare.weighing.weigh.schema import StoppedBy
 from pgtare.weighing.weigh.target import open_target
 
 #: Blocks of each loop that a session is to hold at least, if servers are compared.

@@ -191,13 +191,7 @@ def make_plan(
         request = replace(request, slice_ms=slice_lengths(transaction_rate(conn), there))
     design = design_of(request)
     expected = request.load.clients + 4 if request.load else 2 * there + 16
-    population = Population(
-        population.database,
-        population.role,
-        population.application,
-        population.participation,
-        min(expected, MAX_SESSIONS),
-    )
+    population = replace(population, sessions=min(expected, MAX_SESSIONS))
     # sessions of a load of our own last as long as the trial
     short = "" if request.load else too_short(design, session_lengths(conn))
     notes = [short] if short else []

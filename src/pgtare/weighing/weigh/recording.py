@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
 
 import numpy as np
 import psycopg
@@ -17,8 +16,10 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial import observations
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
+from pgtare.postgres.load import PgbenchLoad
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.trials import Population, Status, Trials
+from pgtare.weighing.weigh.schema import StoppedBy
 
 _ENDINGS = {
     "stopped": "it was stopped by pgtare stop or pgtare.trial_stop()",
@@ -27,8 +28,6 @@ _ENDINGS = {
     "lease expired": "its lease was not renewed in time",
 }
 
-StoppedBy = Literal["time", "precision", "decision", "interrupt", "server"]
-
 _DRAIN_S = 0.1
 _POLL_S = 0.1
 _STATUS_S = 1.0
@@ -36,13 +35,6 @@ _STATUS_S = 1.0
 _GRACE_S = 10.0
 #: Looking at the data competes with the load for the processor: at most this share of the time.
 _LOOK_SHARE = 0.05
-
-
-class Load(Protocol):
-    """What drives the server while a trial runs."""
-
-    def check(self) -> None:
-        """Raise MeasurementError if the load no longer runs."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +102,7 @@ def record(
     seconds: float,
     *,
     cpu: bool,
-    load: Load | None,
+    load: PgbenchLoad | None,
     look: Look | None,
     tick: Callable[[float, int], None],
     halt: Halt | None = None,
@@ -160,13 +152,7 @@ def record(
     elif failure is not None:
         raise failure
     data = np.concatenate(drained.parts) if drained.parts else observations.empty()
-    return TrialRecording(
-        data,
-        duration,
-        stopped_by,
-        status,
-        trouble,
-    )
+    return TrialRecording(data, duration, stopped_by, status, trouble)
 
 
 def _taking_part(trials: Trials) -> int:
@@ -210,7 +196,7 @@ def _wait(
     began: float,
     seconds: float,
     drained: _Drained,
-    load: Load | None,
+    load: PgbenchLoad | None,
     look: Look | None,
     tick: Callable[[float, int], None],
     halt: Halt,

@@ -21,7 +21,8 @@ from pgtare.weighing.trials import ModuleInfo
 from pgtare.weighing.weigh import schema
 from pgtare.weighing.weigh.participation import Shares
 from pgtare.weighing.weigh.plan import WeighPlan
-from pgtare.weighing.weigh.recording import StoppedBy, TrialRecording
+from pgtare.weighing.weigh.recording import TrialRecording
+from pgtare.weighing.weigh.schema import StoppedBy
 from pgtare.weighing.weigh.warnings import of_estimate, of_recording
 
 

@@ -26,6 +26,7 @@ from pgtare.weighing.weigh.measurement import Measurement, Weighing
 from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.progress import Display, Stages
 from pgtare.weighing.weigh.request import Request
+from pgtare.weighing.weigh.schema import StoppedBy
 from pgtare.weighing.weigh.target import (
     PURPOSE,
     WeighTarget,
@@ -158,7 +159,7 @@ class _Run:
         ):
             decided: list[Live] = []
 
-            def look(seconds: float, data: Observations) -> recording.StoppedBy | None:
+            def look(seconds: float, data: Observations) -> StoppedBy | None:
                 now = live(data, plan.design, limits=request.decides)
                 display.look(now)
                 reason = reason_to_stop(request, now, seconds)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial.answer import Basis, ReasonKind
+from pgtare.estimate.trial.results import ContentionState
 from pgtare.kit.document import Document, Model, schema_name
 from pgtare.kit.interval import Interval
 from pgtare.weighing.instruments.proof_result import Proof
@@ -17,10 +18,10 @@ from pgtare.weighing.weigh.outside_schema import OutsideInfo, WindowsInfo
 
 SCHEMA: Final = "pgtare.weigh/2"
 
-_Document = TypeVar("_Document", bound=BaseModel)
-
 ArmRole = Literal["base", "control", "instrument", "injected"]
-ContentionState = Literal["spillover", "not_shown", "inconclusive", "not_verified"]
+StoppedBy = Literal["time", "precision", "decision", "interrupt", "server"]
+
+_Document = TypeVar("_Document", bound=BaseModel)
 
 
 def number(x: float | None) -> float | None:
@@ -315,7 +316,7 @@ class DesignInfo(Model):
         description="minimum detectable effect, the smallest that is found with 80 % power"
     )
     mde_pct: float | None = Field(description="the same as a percentage")
-    stopped_by: Literal["time", "precision", "decision", "interrupt", "server"] = Field(
+    stopped_by: StoppedBy = Field(
         description="what ended the trial: `time`, `precision`, `decision` (of `--at-most`), "
         "`interrupt` or `server`"
     )

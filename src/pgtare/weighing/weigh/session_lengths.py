@@ -26,9 +26,7 @@ class SessionLengths:
 
 
 def session_lengths(conn: psycopg.Connection[Any]) -> SessionLengths | None:
-    """Of the connected database, by pg_stat_database; None without a session or on 13 and older."""
-    if conn.info.server_version < 140_000:
-        return None
+    """Of the connected database, by pg_stat_database; None without a session."""
     row = conn.execute(
         "SELECT (xact_commit + xact_rollback)::float8, session_time, sessions"
         " FROM pg_catalog.pg_stat_database WHERE datname = pg_catalog.current_database()"

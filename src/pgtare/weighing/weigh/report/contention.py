@@ -6,13 +6,6 @@ from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.weighing.weigh.schema import Contention, WeighResult
 
-STATES = {
-    "spillover": "spillover",
-    "not_shown": "no spillover shown",
-    "inconclusive": "inconclusive",
-    "not_verified": "not verified",
-}
-
 
 def figures(result: WeighResult) -> Contention | None:
     """The contention of the result, or None if there is none or it may not be shown."""
