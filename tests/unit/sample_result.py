@@ -147,7 +147,6 @@ def make_result(design: Design, rows: Observations, margin: float = 0.005) -> We
             sessions=sessions,
             sessions_outside=1,
             participation=0.5,
-            sessions_took_part_pct=40.0,
             transactions_took_part_pct=22.3,
             lost=0,
             stopped_by="time",

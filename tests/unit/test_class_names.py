@@ -34,7 +34,6 @@ ALLOWED = {
     "Rate": "an error rate, and that of an open loop",
     "Server": "as the doctor sees it, as a trace does, and in a study file",
     "Session": "of a server, by the room that looks at it",
-    "Shares": "of time, by the room that measures it",
     "Statement": "of a script, of a trace, of the views of waits",
     "Traffic": "of a database",
     "Variant": "of an instrument, and of a study",

@@ -1,4 +1,4 @@
-"""The share of a database's sessions and transactions that took part in a trial."""
+"""The share of a database's transactions that took part in a trial."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from pgtare.weighing.trials import Status
-from pgtare.weighing.weigh.participation import Traffic, shares
+from pgtare.weighing.weigh.participation import Traffic, share_pct
 from pgtare.weighing.weigh.transaction_rate import transaction_rate
 from tests.unit.sample_result import sample
 
@@ -27,26 +27,25 @@ _STATUS = Status(
     lost=100,
     negative_clock=0,
 )
-_BEFORE = Traffic(present=8, established=100, transactions=50_000, own=10, at_s=1_000.0)
+_BEFORE = Traffic(transactions=50_000, own=10, at_s=1_000.0)
 
 
 def after(transactions: int, seconds: float) -> Traffic:
     """Counted so long after the first look."""
-    return Traffic(8, 102, 50_000 + transactions + 5, 15, 1_000.0 + seconds)
+    return Traffic(50_000 + transactions + 5, 15, 1_000.0 + seconds)
 
 
 def test_rates_are_compared_as_the_counts_are_of_a_little_more_time() -> None:
     """Ten seconds of 1,000 transactions a second, half of which took part, counted for twelve."""
-    found = shares(_BEFORE, after(12_000, 12.0), _STATUS, 10.0)
-    assert found.transactions_pct == pytest.approx(50.0)
-    assert found.sessions_pct == pytest.approx(50.0)
+    found = share_pct(_BEFORE, after(12_000, 12.0), _STATUS, 10.0)
+    assert found == pytest.approx(50.0)
 
 
 def test_a_part_that_exceeds_the_whole_has_no_share() -> None:
-    assert shares(_BEFORE, after(4_000, 10.0), _STATUS, 10.0).transactions_pct is None
+    assert share_pct(_BEFORE, after(4_000, 10.0), _STATUS, 10.0) is None
     lone = dataclasses.replace(_STATUS, observations=10_500, lost=0)
-    assert shares(_BEFORE, after(10_000, 10.0), lone, 10.0).transactions_pct == 100.0
-    assert shares(_BEFORE, _BEFORE, _STATUS, 10.0).transactions_pct is None
+    assert share_pct(_BEFORE, after(10_000, 10.0), lone, 10.0) == 100.0
+    assert share_pct(_BEFORE, _BEFORE, _STATUS, 10.0) is None
 
 
 def test_observations_that_were_lost_were_transactions() -> None:

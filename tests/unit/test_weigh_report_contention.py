@@ -19,7 +19,6 @@ from pgtare.kit.chart import Chart
 from pgtare.kit.interval import Interval
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.trials import Population
-from pgtare.weighing.weigh.participation import Shares
 from pgtare.weighing.weigh.plan import WeighPlan, describe, design_of
 from pgtare.weighing.weigh.reanalysis import reanalyse
 from pgtare.weighing.weigh.recording import TrialRecording
@@ -41,8 +40,7 @@ def built(design: Design, obs: Observations, stopped_by: Any = "time") -> WeighR
     recording = TrialRecording(obs, 60.0, stopped_by, None)
     estimate = analyse(obs, design, proven={"x": True, "i2": True})
     proofs = [PROOF if arm.role == "instrument" else None for arm in design.arms]
-    shares = Shares(None, None)
-    return build(plan, recording, estimate, proofs, {}, {}, 0, shares, ["pgtare", "weigh"])
+    return build(plan, recording, estimate, proofs, {}, {}, 0, None, ["pgtare", "weigh"])
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations, empty
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.trials import Population
-from pgtare.weighing.weigh.participation import Shares
 from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.reanalysis import reanalyse
 from pgtare.weighing.weigh.recording import TrialRecording
@@ -49,7 +48,7 @@ def built(obs: Observations, design: Design = DESIGN, **kwargs: Any) -> WeighRes
     )
     recording = TrialRecording(obs, 60.0, "time", None)
     estimate = analyse(obs, design, proven={"i1": True}, **kwargs)
-    return build(plan, recording, estimate, PROOFS, {}, {}, 0, Shares(None, None), [])
+    return build(plan, recording, estimate, PROOFS, {}, {}, 0, None, [])
 
 
 def nan_in(value: Any) -> bool:

@@ -567,8 +567,8 @@ def test_what_the_figures_rest_on_is_there_on_request() -> None:
         "5 µs added on purpose",
         "covers the truth",
         "between transactions, outside every figure; it cost ",
-        "2 in the trial, 1 outside it; each drawn with a chance of 50 %; 40 % of the "
-        "database’s sessions and 22 % of its transactions took part; 0 observations lost",
+        "2 in the trial, 1 outside it; each drawn with a chance of 50 %; 22 % of the "
+        "database’s transactions took part; 0 observations lost",
         "a session keeps an arm for 16 to 32 transactions; the first 8 of each",
         f"seed {design.seed}",
         "Locks that every arm shares",

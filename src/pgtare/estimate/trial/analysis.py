@@ -102,7 +102,6 @@ class _Analysis:
             switching=switching(self.obs),
             blocks=found.later.units.n_clusters,
             sessions=found.sessions,
-            duration_s=self.seconds,
             first_share=found.first_share if self._first_used else 0.0,
             covered=found.covered(self._first_used),
             shortest=found.shortest,
@@ -191,7 +190,6 @@ def live(obs: Observations, design: Design, *, limits: bool = True) -> Live:
     _, _, found = effects_of(strata, design.reference, arms, peeked=True)
     return Live(
         blocks=strata.later.units.n_clusters,
-        duration_s=duration_s(obs),
         arms=tuple(
             found[arm].live(design.arms[arm].name, len(arms), limits=limits) for arm in arms
         ),

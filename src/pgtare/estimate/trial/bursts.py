@@ -131,7 +131,6 @@ def live_bursts(rows: npt.NDArray[Any], design: Design, *, limits: bool) -> Live
     found, beside = (_Loop(rows, asked, loop, Basis.BURSTS) for loop in (BURST, PACED))
     return Live(
         blocks=found.units.n_clusters,
-        duration_s=found.seconds,
         arms=tuple(
             replace(mine, waiting=waiting)
             for mine, waiting in zip(
@@ -200,7 +199,6 @@ class _Loop:
             switching=Switching(NAN, NAN),
             blocks=self.units.n_clusters,
             sessions=1 if len(self.rows) else 0,
-            duration_s=self.seconds,
         )
 
     def _arm(self, index: int) -> ArmEstimate:

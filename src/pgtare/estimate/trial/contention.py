@@ -14,7 +14,6 @@ from pgtare.estimate.trial.observations import Observations
 from pgtare.estimate.trial.results import Contention, ContentionState, Live, LiveArm
 from pgtare.estimate.trial.slices import SliceMeans, SliceUnits, select_slices
 from pgtare.estimate.trial.threshold import threshold
-from pgtare.estimate.trial.timing import duration_s
 
 #: With fewer blocks of slices nothing is said.
 MIN_BLOCKS = 30
@@ -66,7 +65,6 @@ def live_contention(obs: Observations, design: Design) -> Live:
     found = _Saturation(select_slices(obs, design).units, peeked=True)
     return Live(
         blocks=found.units.n_blocks,
-        duration_s=duration_s(obs),
         arms=tuple(
             LiveArm.of(name, cost, found.base.value, found.reference(cost))
             for name, cost in (("total", found.total), ("spillover", found.spillover))

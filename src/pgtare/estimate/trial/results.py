@@ -108,7 +108,6 @@ class TrialEstimate:
     switching: Switching
     blocks: int  # that entered; those cut short, too
     sessions: int  # that gave at least one whole block
-    duration_s: float
     margin_pct: float
     mde_us: float
     mde_pct: float
@@ -155,5 +154,4 @@ class Live:
     """A look at a running trial."""
 
     blocks: int
-    duration_s: float
     arms: tuple[LiveArm, ...]  # all but the base

@@ -51,7 +51,6 @@ def live_slices(obs: Observations, design: Design) -> Live:
         arms.append(LiveArm.of(arm.name, cost, base.value, means.by_blocks(cost, 0, index)))
     return Live(
         blocks=units.n_blocks,
-        duration_s=duration_s(obs),
         arms=tuple(arms),
     )
 
@@ -124,7 +123,6 @@ class _SliceAnalysis:
             blocks=self.units.n_blocks,
             blocks_discarded=self.selection.blocks_discarded,
             sessions=self.units.n_sessions,
-            duration_s=duration_s(self.obs),
             straddled_pct=self.selection.straddled_pct,
         )
 

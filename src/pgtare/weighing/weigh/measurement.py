@@ -39,7 +39,7 @@ class _After:
     """What the server said once the trial had ended."""
 
     outside: int
-    shares: participation.Shares
+    took_part_pct: float | None
     counters: Snapshot
 
 
@@ -72,15 +72,17 @@ class Measurement:
         stop_load()
         if not len(finished(got.observations)):
             raise MeasurementError(_nothing(plan, got, outside))
-        shares = participation.Shares(None, None)
+        took_part_pct = None
         if alive and got.status is not None:
             time.sleep(_SETTLE_S)
             counted = participation.count(self.module)
             if plan.request.load is not None:  # it has stopped, and nothing was added since
                 counted = replace(counted, at_s=ended_s)
-            shares = participation.shares(self._counted_before, counted, got.status, got.duration_s)
+            took_part_pct = participation.share_pct(
+                self._counted_before, counted, got.status, got.duration_s
+            )
         self._recording = got
-        self._after = _After(outside, shares, snapshot(self.module.conn, chosen))
+        self._after = _After(outside, took_part_pct, snapshot(self.module.conn, chosen))
 
     def weighing(
         self,
@@ -117,7 +119,7 @@ class Measurement:
             load,
             self._server,
             after.outside,
-            after.shares,
+            after.took_part_pct,
             command,
             steal_pct=steal_pct,
         )

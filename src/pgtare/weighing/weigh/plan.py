@@ -19,6 +19,7 @@ from pgtare.postgres.own_session import APPLICATION_NAME, first_line
 from pgtare.weighing.instruments.arms import combine
 from pgtare.weighing.instruments.requirements import availability, read_facts
 from pgtare.weighing.trials import MAX_SESSIONS, Population
+from pgtare.weighing.weigh.participation import TRANSACTIONS
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.session_lengths import session_lengths, too_short
 from pgtare.weighing.weigh.statistics_gaps import holes, nothing_new
@@ -124,13 +125,9 @@ def design_of(request: Request) -> Design:
 
 def transaction_rate(conn: psycopg.Connection[Any]) -> float | None:
     """Transactions a second of the connected database now, seen for two seconds."""
-    query = (
-        "SELECT xact_commit + xact_rollback FROM pg_stat_database"
-        " WHERE datname = current_database()"
-    )
-    first = conn.execute(query).fetchone()
+    first = conn.execute(TRANSACTIONS.encode()).fetchone()
     time.sleep(_RATE_S)
-    second = conn.execute(query).fetchone()
+    second = conn.execute(TRANSACTIONS.encode()).fetchone()
     return max(0.0, float(second[0] - first[0]) / _RATE_S) if first and second else None
 
 

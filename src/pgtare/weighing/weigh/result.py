@@ -19,7 +19,6 @@ from pgtare.postgres.private_settings import is_private
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.trials import ModuleInfo
 from pgtare.weighing.weigh import schema
-from pgtare.weighing.weigh.participation import Shares
 from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.recording import TrialRecording
 from pgtare.weighing.weigh.schema import StoppedBy
@@ -120,7 +119,7 @@ def build(
     load: dict[str, Any],
     server: dict[str, Any],
     outside: int,
-    shares: Shares,
+    took_part_pct: float | None,
     command: list[str],
     *,
     steal_pct: float | None = None,
@@ -128,8 +127,8 @@ def build(
     """The result of a trial of the module.
 
     proofs: by arm, as in the design. outside: sessions of the population that did not take part.
-    shares: of the database's sessions and transactions that did. steal_pct: of the processors'
-    time, taken by other guests.
+    took_part_pct: of the database's transactions. steal_pct: of the processors' time, taken by
+    other guests.
     """
     status = recording.status
     return made(
@@ -144,8 +143,7 @@ def build(
             "sessions": status.sessions if status else estimate.sessions,
             "sessions_outside": outside,
             "participation": plan.population.participation,
-            "sessions_took_part_pct": shares.sessions_pct,
-            "transactions_took_part_pct": shares.transactions_pct,
+            "transactions_took_part_pct": took_part_pct,
             "lost": status.lost if status else 0,
         },
         command=command,

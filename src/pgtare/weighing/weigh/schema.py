@@ -299,11 +299,6 @@ class DesignInfo(Model):
         description="chance of each session to be drawn, as `--participation` sets it, from "
         "0 to 1; not what took part",
     )
-    sessions_took_part_pct: float | None = Field(
-        default=None,
-        description="measured: sessions that took part, in percent of the database's sessions "
-        "during the trial; `null` if the server went away",
-    )
     transactions_took_part_pct: float | None = Field(
         default=None,
         description="measured: transactions that took part, in percent of those that the "

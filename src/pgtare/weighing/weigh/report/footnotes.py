@@ -193,16 +193,9 @@ def _sessions(design: DesignInfo) -> str:
     text += f"{numbers.count(design.sessions_outside)} outside it"
     if design.participation is not None and design.participation < 1:
         text += f"; each drawn with a chance of {numbers.percent(100 * design.participation)}"
-    took_part = [
-        f"{numbers.percent(pct)} of {what}"
-        for pct, what in (
-            (design.sessions_took_part_pct, "the database’s sessions"),
-            (design.transactions_took_part_pct, "its transactions"),
-        )
-        if pct is not None
-    ]
-    if took_part:
-        text += f"; {' and '.join(took_part)} took part"
+    if design.transactions_took_part_pct is not None:
+        share = numbers.percent(design.transactions_took_part_pct)
+        text += f"; {share} of the database’s transactions took part"
     return f"{text}; {numbers.count(design.lost)} observations lost"
 
 
