@@ -19,8 +19,8 @@ from pgtare.kit.chart import Chart
 from pgtare.kit.interval import Interval
 from pgtare.kit.page_frame import breakable, embeddable
 from pgtare.weighing.instruments.proof_result import Proof
-from pgtare.weighing.weigh.report import chart_data, rows, wording
-from pgtare.weighing.weigh.report.charts import charts
+from pgtare.weighing.weigh.report import rows, wording
+from pgtare.weighing.weigh.report.charts import by_position, charts, usable
 from pgtare.weighing.weigh.report.page import page, write_page
 from pgtare.weighing.weigh.schema import Reason
 from tests.small_volume import raise_no_space
@@ -154,7 +154,7 @@ def test_the_settling_curve_finds_the_truth() -> None:
     """What is larger in the first transactions after a switch, and what it comes to."""
     drawn = sample()
     thresholds = [arm.threshold_us for arm in drawn.result.arms]
-    curves = chart_data.by_position(drawn.observations, thresholds)
+    curves = by_position(drawn.observations, thresholds)
     assert curves is not None
     assert curves.shape == (7, 32)
     cost, cold = COST_US[2], COLD_US[2]
@@ -167,16 +167,16 @@ def test_the_settling_curve_finds_the_truth() -> None:
 def test_units_in_which_the_arm_was_not_in_force_stay_out() -> None:
     observations = sample(60).observations
     first, *_ = np.flatnonzero(observations["position"] >= 8)
-    before = len(chart_data.usable(observations))
+    before = len(usable(observations))
     assert before == np.count_nonzero(observations["position"] >= 8)
     for flag in (UnitFlag.SWITCH_FAILED, UnitFlag.UNDRAWN, UnitFlag.FIRST_RUN, UnitFlag.OPEN):
         changed = observations.copy()
         changed["flags"][first] |= int(flag)
         changed["service_ns"][first] = 10**12
-        units = chart_data.usable(changed)
+        units = usable(changed)
         assert units["service_ns"].max() < 10**12
         assert len(units) == before - 1
-        curves = chart_data.by_position(changed, [None, *[10.0**9] * 6])
+        curves = by_position(changed, [None, *[10.0**9] * 6])
         assert curves is not None
         assert np.nanmax(np.abs(curves)) < 1e6
 

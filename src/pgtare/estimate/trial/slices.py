@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -53,19 +53,9 @@ class SliceUnits:
 
     def where(self, keep: Bools) -> SliceUnits:
         """The units that a mask keeps, their sessions and blocks numbered anew."""
-        return replace(
-            self,
-            service_us=self.service_us[keep],
-            cpu_us=self.cpu_us[keep],
-            kind=self.kind[keep],
-            arm=self.arm[keep],
-            backend=_renumbered(self.backend[keep]),
-            slice=self.slice[keep],
-            block=_renumbered(self.block[keep]),
-            straddled=self.straddled[keep],
-            aborted=self.aborted[keep],
-            weight=self.weight[keep],
-        )
+        kept = {field.name: getattr(self, field.name)[keep] for field in fields(self)}
+        kept |= {name: _renumbered(kept[name]) for name in ("backend", "block")}
+        return SliceUnits(**kept)
 
 
 @dataclass(frozen=True)

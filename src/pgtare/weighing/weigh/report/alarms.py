@@ -38,7 +38,7 @@ def alarms(result: WeighResult) -> list[str]:
         answer, effect = wording.answer_of(arm), wording.figures(arm)
         off = wording.control_off(arm) or _all_withheld(result)
         if answer is not None and effect is not None and (off or wording.control_misses_0(arm)):
-            by_total = misses_0_by_total(arm)
+            by_total = _misses_0_by_total(arm)
             how = ", by its total" if by_total else ""
             found.append(
                 f"THE CONTROL {'IS OFF' if off else 'MISSES 0'}: the base measured again differs "
@@ -49,7 +49,7 @@ def alarms(result: WeighResult) -> list[str]:
     return found
 
 
-def misses_0_by_total(arm: ArmResult) -> bool:
+def _misses_0_by_total(arm: ArmResult) -> bool:
     """Whether it is the total alone by which the control misses 0."""
     answer, effect = wording.answer_of(arm), wording.figures(arm)
     return (

@@ -1,4 +1,7 @@
-"""Charts as plain Plotly descriptions, each with a sentence and a table that say the same."""
+"""Charts as plain Plotly descriptions, each with a sentence and a table that say the same.
+
+They are drawn of small arrays, boiled down from the observations: no line gets more points.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,30 @@ from typing import Any
 
 import numpy as np
 
+from pgtare.estimate.arrays import Floats
 from pgtare.estimate.trial import bursts
-from pgtare.estimate.trial.observations import Observations
+from pgtare.estimate.trial.observations import NO_BLOCK, UNUSABLE, Observations, UnitFlag
 from pgtare.estimate.trial.runs import DROPPED
 from pgtare.kit import numbers, plots
 from pgtare.kit.chart import Chart
 from pgtare.kit.interval import Interval
-from pgtare.weighing.weigh.report import chart_data, contention, wording
+from pgtare.weighing.weigh.report import contention, wording
 from pgtare.weighing.weigh.report.rows import table
 from pgtare.weighing.weigh.schema import ArmResult, WeighResult
 
 _ROW_PX = 58
 _TABLE_LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
+_LEFT_OUT = UNUSABLE | UnitFlag.FIRST_RUN | UnitFlag.OPEN
+#: Levels of a distribution's curve, dense in both tails.
+LEVELS: Floats = np.unique(
+    np.concatenate(
+        [
+            np.linspace(0.001, 0.01, 10),
+            np.linspace(0.01, 0.99, 197),
+            1 - np.geomspace(0.01, 0.001, 20),
+        ]
+    )
+)
 
 
 def charts(result: WeighResult, observations: Observations) -> tuple[list[Chart], list[Chart]]:
@@ -28,7 +43,7 @@ def charts(result: WeighResult, observations: Observations) -> tuple[list[Chart]
     if outside:
         observations = bursts.as_observations(observations)
     known = observations[observations["arm"] < len(result.arms)]
-    units = chart_data.usable(known)
+    units = usable(known)
     first = [_answers(result), None if outside else _settling(result, known)]
     others = [_contention(result), _distributions(result, units)]
     return (
@@ -131,7 +146,7 @@ def _settling(result: WeighResult, observations: Observations) -> Chart | None:
     arms = [arm for arm in _ordered(result) if arm.role != "control" and wording.answer_of(arm)]
     index = {arm.name: i for i, arm in enumerate(result.arms)}
     thresholds = [arm.threshold_us for arm in result.arms]
-    curves = chart_data.by_position(observations, thresholds)
+    curves = by_position(observations, thresholds)
     if not arms or curves is None:
         return None
     layout = _curves_frame(360, "transactions since it was switched on", "cost, µs")
@@ -161,15 +176,15 @@ def _settling(result: WeighResult, observations: Observations) -> Chart | None:
 
 def _distributions(result: WeighResult, units: Observations) -> Chart | None:
     """Cumulative distribution of the service time by arm, on a logarithmic axis."""
-    curves = chart_data.distributions(units, len(result.arms))
+    curves = distributions(units, len(result.arms))
     data: list[plots.Json] = []
     rows: list[list[str]] = []
     for i, (arm, curve) in enumerate(zip(result.arms, curves, strict=True)):
         if curve is None:
             continue
-        x, levels = plots.rounded(curve), plots.rounded(100 * chart_data.LEVELS)
+        x, levels = plots.rounded(curve), plots.rounded(100 * LEVELS)
         data.append(_curve(i, arm, x, levels, "%{x:.4~g} µs: %{y:.4~g} %"))
-        at = np.interp(_TABLE_LEVELS, chart_data.LEVELS, curve)
+        at = np.interp(_TABLE_LEVELS, LEVELS, curve)
         rows.append([arm.name, *(f"{value:,.1f}" for value in at)])
     if not data:
         return None
@@ -236,3 +251,46 @@ def _ends(intervals: Iterable[Interval]) -> list[float]:
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def usable(observations: Observations) -> Observations:
+    """The finished units in which the arm surely was in force, and had been for a while."""
+    kept = (observations["flags"] & _LEFT_OUT == 0) & (observations["position"] >= DROPPED)
+    units: Observations = observations[kept]
+    return units
+
+
+def distributions(units: Observations, n_arms: int) -> list[Floats | None]:
+    """Service time in µs at LEVELS for each arm, None if it has no unit."""
+    found: list[Floats | None] = []
+    for arm in range(n_arms):
+        service = units["service_ns"][units["arm"] == arm]
+        found.append(np.quantile(service, LEVELS) / 1000.0 if len(service) else None)
+    return found
+
+
+def by_position(observations: Observations, thresholds_us: list[float | None]) -> Floats | None:
+    """Arm less base by the place in a later run, (arms, places), in µs; None without runs.
+
+    thresholds_us: c of every arm; None of the base's.
+    """
+    rows = observations[
+        (observations["flags"] & _LEFT_OUT == 0) & (observations["block"] != NO_BLOCK)
+    ]
+    if not len(rows):
+        return None
+    places = int(rows["position"].max()) + 1
+    found = np.full((len(thresholds_us), places), np.nan)
+    service_us = rows["service_ns"] / 1000.0
+    position = rows["position"].astype(np.int64)
+
+    def means(arm: int, c: float) -> Floats:
+        mine = rows["arm"] == arm
+        sums = np.bincount(position[mine], np.minimum(service_us[mine], c), places)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(sums / np.bincount(position[mine], minlength=places))
+
+    for arm, c in enumerate(thresholds_us):
+        if arm and c is not None:
+            found[arm] = means(arm, c) - means(0, c)
+    return found

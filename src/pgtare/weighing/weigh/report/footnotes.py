@@ -5,7 +5,7 @@ from __future__ import annotations
 from pgtare.estimate.trial.runs import DROPPED
 from pgtare.kit import numbers
 from pgtare.weighing.weigh.outside_schema import OutsideInfo
-from pgtare.weighing.weigh.report import alarms, traffic, wording
+from pgtare.weighing.weigh.report import traffic, wording
 from pgtare.weighing.weigh.schema import ArmResult, DesignInfo, RunInfo, SliceInfo, WeighResult
 
 
@@ -122,28 +122,12 @@ def _outcomes(result: WeighResult) -> list[tuple[str, str]]:
 
 def control_sentence(arm: ArmResult) -> str:
     """How the control arm, which is the base again, came out."""
-    answer, effect = wording.answer_of(arm), wording.figures(arm)
-    if answer is None or effect is None or not numbers.bounded(answer.us):
+    answer = wording.answer_of(arm)
+    if answer is None or not numbers.bounded(answer.us):
         return "no figure for the base arm measured again"
-    if alarms.misses_0_by_total(arm):
-        total = wording.with_bounds(effect.total_us)
-        remark = f"covers 0, but its total misses 0 ({total}); doubt this trial"
-    elif numbers.covers_zero(answer.us):
-        remark = "covers 0, as it should"
-    elif not wording.control_misses_0(arm):
-        known = (p for p in (arm.p_adjusted, arm.p_total_adjusted) if p is not None)
-        remark = (
-            "near 0: its interval misses it, but its answer and tail together do not "
-            f"(p = {min(known):.2g})"
-        )
-    elif arm.p is None:
-        remark = "misses 0; doubt this trial"
-    else:
-        remark = (
-            f"misses 0 (p = {arm.p:.2g}: chance alone does so, or worse, in "
-            f"{numbers.chance(arm.p)} of trials); doubt this one"
-        )
-    return f"base again: {wording.with_bounds(answer.us)}, {remark}"
+    p = wording.control_p(arm)
+    by = "" if p is None else f"; p = {p:.2g}, of its answer and tail together"
+    return f"base again: {wording.with_bounds(answer.us)}{by}"
 
 
 def injected_sentence(arm: ArmResult, together: bool = False) -> str:

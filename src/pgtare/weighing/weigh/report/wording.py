@@ -480,17 +480,17 @@ def with_bounds(interval: Interval, unit: str = "µs ") -> str:
 
 def control_misses_0(arm: ArmResult) -> bool:
     """Whether the control misses 0 by its body and total together, as the verdicts take it."""
-    p = _together(arm)
+    p = control_p(arm)
     return p is not None and p < _ALPHA
 
 
 def control_off(arm: ArmResult) -> bool:
     """Whether the control is so far off by them that no arm gets a verdict."""
-    p = _together(arm)
+    p = control_p(arm)
     return p is not None and p < CONTROL_OFF
 
 
-def _together(arm: ArmResult) -> float | None:
+def control_p(arm: ArmResult) -> float | None:
     """The p of a control's body and total together."""
     return min((p for p in (arm.p_adjusted, arm.p_total_adjusted) if p is not None), default=None)
 
