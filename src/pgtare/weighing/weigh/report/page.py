@@ -60,7 +60,7 @@ def page(result: WeighResult, observations: Observations) -> str:
         threshold=footnotes.threshold_sentence(result),
         table_title=wording.table_title(result),
         headings=rows.headings(result),
-        details=rows.DETAILS,
+        details=_details(result),
         rows=rows.table(result),
         facts=footnotes.facts(result),
         not_shown=wording.not_shown(result),
@@ -71,6 +71,12 @@ def page(result: WeighResult, observations: Observations) -> str:
         version=result.pgtare_version,
         created=result.created,
     )
+
+
+def _details(result: WeighResult) -> list[list[str]]:
+    """The table of other figures, with its headings first."""
+    body = [[row.name, *(getattr(row, key) for key in rows.DETAILS)] for row in rows.table(result)]
+    return [[rows.headings(result)["name"], *rows.DETAILS.values()], *body]
 
 
 def _contention(result: WeighResult) -> dict[str, Any] | None:

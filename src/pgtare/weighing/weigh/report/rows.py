@@ -62,10 +62,7 @@ def headings(result: WeighResult) -> dict[str, str]:
 
 
 def table(result: WeighResult) -> list[Row]:
-    """Instruments by descending cost, then injected delays, the control last.
-
-    Of a saturation design, a row says what the instrument costs when half of the sessions have it.
-    """
+    """Instruments by descending cost, then injected delays, the control last."""
     arms = [
         *wording.by_cost(wording.of_role(result, "instrument")),
         *wording.of_role(result, "injected"),
