@@ -116,7 +116,7 @@ def test_ctrl_c_before_the_trial_leaves_nothing(tmp_path: Path) -> None:
         (["track_io_timing", "--precision", "0.2"], "percentage"),
         (["track_io_timing", "--margin", "0%"], "percentage"),
         (["track_io_timing", "--load", "none"], "--dsn"),
-        (["track_io_timing", "--load", "everything"], "choose one of"),
+        (["track_io_timing", "--load", "everything"], "is not one of 'select-only'"),
         (["track_io_timing", "--rate", "200%"], "below 100"),
         (["track_io_timing", "--unit", "transaction"], "run, slice or both"),
         (["track_io_timing", "track_functions", "--unit", "both"], "--unit slice"),

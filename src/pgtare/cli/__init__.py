@@ -130,7 +130,7 @@ def main() -> None:
         path = where.command_path if where is not None else _command()
         if ex.exit_code == USAGE and not ex.format_message():
             raise SystemExit(USAGE) from None  # the help was shown
-        message = ex.format_message().rstrip()
+        message = ex.format_message().replace("Value error, ", "").rstrip()  # a validator's
         stop = "" if message.endswith((".", "?", "!")) else "."
         _fail(f"{message}{stop} See `{path} --help`.", ex.exit_code)
     except (KeyboardInterrupt, Abort):
